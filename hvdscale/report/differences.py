@@ -40,6 +40,13 @@ def _leaders(names: Iterable[str]) -> list[str]:
     return [name for name in found if name not in followers]
 
 
+def settings_of(settings: Iterable[str]) -> dict[str, dict[str, object]]:
+    """What distinguishes settings, apart from their batch: name and value of each field, by setting."""
+    fields = {setting: _fields(setting) for setting in dict.fromkeys(settings)}
+    names = [name for name in _leaders(_differing(list(fields.values()))) if "_batch" not in name]
+    return {setting: {name: one.get(name) for name in names[:MOST_VALUES]} for setting, one in fields.items()}
+
+
 def problems_of_points(points: Sequence[SpeedupPoint], searched: Iterable[str] = ()) -> list[str]:
     """What of the points' problems differs and follows neither from the batch nor from names ``searched`` at every
     point: ``precision is fp32 at 1 worker, fp64 at 3``."""
@@ -66,7 +73,7 @@ def problems_of_points(points: Sequence[SpeedupPoint], searched: Iterable[str] =
         if name not in follow:
             workers: dict[str, list[int]] = {}
             for point, one in zip(points, fields):
-                workers.setdefault(_shown(one.get(name)), []).append(point.workers)
+                workers.setdefault(show_value(one.get(name)), []).append(point.workers)
             (value, first), *rest = workers.items()
             noun = "worker" if first == [1] else "workers"
             said.append(", ".join([f"{name} is {value} at {listed(first)} {noun}",
@@ -95,13 +102,13 @@ def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 def _values(values: Sequence[Any]) -> str:
     numbers = all(type(value) in (int, float) and value == value for value in values)
     values = sorted(set(values)) if numbers else values
-    shown = list(dict.fromkeys(map(_shown, values)))
+    shown = list(dict.fromkeys(map(show_value, values)))
     if len(shown) <= MOST_VALUES:
         return ", ".join(shown)
     return counted(len(shown), "value") + (f", {shown[0]} to {shown[-1]}" if numbers else "")
 
 
-def _shown(value: object) -> str:
+def show_value(value: object) -> str:
     if value is None or value != value:
         return "none"
     if isinstance(value, float):
@@ -115,5 +122,5 @@ def how_they_differ(one: str, other: str) -> str:
     fields = [_fields(setting) for setting in (one, other)]
     names = dict.fromkeys(name for own in fields for name in own)
     found = [name for name in names if json.dumps(fields[0].get(name)) != json.dumps(fields[1].get(name))]
-    said = [f"{name} {_shown(fields[0].get(name))}, then {_shown(fields[1].get(name))}" for name in _leaders(found)]
+    said = [f"{name} {', then '.join(show_value(own.get(name)) for own in fields)}" for name in _leaders(found)]
     return listed(said[:MOST_VALUES] + ([f"{len(said) - MOST_VALUES} more"] if len(said) > MOST_VALUES else []))

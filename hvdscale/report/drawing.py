@@ -51,7 +51,8 @@ TITLE_WIDTH = 54        # letters of a title's line that SIZE has room for
 LONG = 34               # letters from which on entries of a legend take twice the room
 ARROW, ARROW_SHARE = 20, 0.16   # points that an arrow is long, and the share of the height of axes that it is given
 HOVER = "hover: "       # begins the gid of what an SVG shows a title of
-ROOM, ENTRY = 4, 0.17   # rows of a legend that a figure has room for, and the height of one more in inches
+MARKED = re.compile(rb'<g id="(?:(series|entry):(\d+))?(?:' + HOVER.encode() + rb'([^"]*))?">')
+ROOM, ENTRY = 3, 0.17   # rows of a legend that SIZE has room for, and the height of one more, or one fewer, in inches
 
 Axes: TypeAlias = "matplotlib.axes.Axes"
 Axis: TypeAlias = "matplotlib.axis.Axis"
@@ -99,7 +100,8 @@ def render(figure: Figure, format: str) -> bytes:
             FigureCanvasAgg(canvas).print_png(out)
             return out.getvalue()
         FigureCanvasSVG(canvas).print_svg(out, metadata={"Date": None})
-    titled = re.sub(rb'<g id="' + HOVER.encode() + rb'([^"]*)">', rb"<g><title>\1</title>", out.getvalue())
+    titled = MARKED.sub(lambda tag: (b'<g data-%b="%b">' % tag.groups()[:2] if tag[1] else b"<g>") + (
+        b"<title>%b</title>" % tag[3] if tag[3] else b""), out.getvalue())
     # text stays text, in a font that every machine has
     return titled.replace(b"'DejaVu Sans'", b"'DejaVu Sans', Verdana, Helvetica, Arial, sans-serif")
 
@@ -132,8 +134,9 @@ def as_matplotlib(figure: Figure) -> Canvas:
                     one.xaxis.label.set_visible(False)
             canvas.suptitle(figure.title, x=0.01, ha="left", fontsize=STYLE["axes.titlesize"], fontweight="bold")
         else:
-            axes[0].set_title("\n".join(part for line in figure.title.splitlines() for part in textwrap.wrap(
-                line, TITLE_WIDTH, break_long_words=False, break_on_hyphens=False)))
+            title = [part for line in figure.title.splitlines() for part in textwrap.wrap(
+                line, TITLE_WIDTH, break_long_words=False, break_on_hyphens=False)]
+            axes[0].set_title("\n".join([*title, *[""] * (len(title) < 2)]))      # so that axes beside it begin as high
         _legend(canvas, axes)
         canvas.set_dpi(DPI)
         FigureCanvasAgg(canvas)
@@ -198,11 +201,12 @@ def mark_estimate(axes: Axes, x: float, estimate: Estimate, color: str, marker: 
         explain(axes, "not met: above" if way > 0 else "not met: below", **look, markeredgecolor=MUTED)
 
 
-def draw_arrow(axes: Axes, x: float, y: float, color: str, way: int, aside: int = 0) -> None:
+def draw_arrow(axes: Axes, x: float, y: float, color: str, way: int, aside: int = 0, up: str = "data") -> None:
     """An arrow from a point upwards (way 1) or downwards (-1), and to the right (aside 1), clipped by the axes."""
     look = {"arrowstyle": "<-", "color": color, "linewidth": 1.2, "shrinkA": 0, "shrinkB": 4, "clip_on": True,
             "clip_box": axes.bbox}
-    axes.annotate("", xy=(x, y), xytext=(ARROW * aside, ARROW * way), textcoords="offset points", arrowprops=look)
+    axes.annotate("", xy=(x, y), xycoords=("data", up), xytext=(ARROW * aside, ARROW * way),
+                  textcoords="offset points", arrowprops=look)
 
 
 def is_positive(value: float) -> bool:
@@ -210,8 +214,9 @@ def is_positive(value: float) -> bool:
     return math.isfinite(value) and value > 0
 
 
-def _legend(canvas: Canvas, axes: Sequence[Axes]) -> None:
-    """One legend under the axes, each entry once, so that it covers nothing; a long one makes the canvas taller."""
+def _legend(canvas: Any, axes: Sequence[Any]) -> None:
+    """One legend under the axes, each entry once, so that it covers nothing; axes are as high whatever its length.
+    An entry and all that has its look are marked as one series, which a page can hide."""
     handles: dict[str, Artist] = {}
     for one in axes:
         handles |= dict(zip(*reversed(one.get_legend_handles_labels())))
@@ -220,10 +225,32 @@ def _legend(canvas: Canvas, axes: Sequence[Axes]) -> None:
     if handles:
         columns = max(2, across(len(axes)))
         columns = columns if max(map(len, names)) <= LONG else max(1, columns // 2)
-        canvas.legend(handles=[handles[name] for name in names], labels=names, loc="outside lower center",
-                      ncols=columns, handlelength=1.8, columnspacing=1.6, labelspacing=0.35)
-        rows = -(-len(names) // columns)
-        canvas.set_figheight(canvas.get_figheight() + ENTRY * max(0, rows - ROOM))
+        legend = canvas.legend(handles=[handles[name] for name in names], labels=names, loc="outside lower center",
+                               ncols=columns, handlelength=1.8, columnspacing=1.6, labelspacing=0.35)
+        canvas.set_figheight(canvas.get_figheight() + ENTRY * (-(-len(names) // columns) - ROOM))
+        looks = {_look(handles[name]): at for at, name in reversed([*enumerate(names)])}
+        drawn = [part for one in axes for part in (
+            *(line for line in one.lines if len(line.get_xdata())), *one.patches, *one.collections,
+            *(text.arrow_patch for text in one.texts if getattr(text, "arrow_patch", None))) if _look(part) in looks]
+        for part in drawn:
+            part.set_gid(f"series:{looks[_look(part)]}{part.get_gid() or ''}")
+        for at in {looks[_look(part)] for part in drawn}:
+            for part in (legend.legend_handles[at], legend.get_texts()[at]):
+                part.set_gid(f"entry:{at}")
+
+
+def _look(part: Any) -> tuple[object, ...]:
+    """What the marks of a series share: its colour, as lines or as an area; of what is black or grey its form, too."""
+    from matplotlib.colors import to_hex, to_rgba_array
+    part = getattr(part, "patches", [part])[0]          # of bars, which have one entry
+    if not hasattr(part, "get_marker"):
+        is_arrow = hasattr(part, "get_arrowstyle")
+        return *map(to_hex, to_rgba_array(part.get_edgecolor() if is_arrow else part.get_facecolor())[:1]), is_arrow
+    form, color = (part.get_linestyle(), part.get_marker()), part.get_color()
+    if form[0] == "None":
+        color = part.get_markerfacecolor()
+        color = part.get_markeredgecolor() if str(color) in ("none", "white") else color
+    return to_hex(color), True, *(form if to_hex(color) in (INK, MUTED) else ())
 
 
 def log2_axis(axes: Axes, which: str, values: Iterable[float], ends: Iterable[float] = (), most: int = TICKS,

@@ -30,10 +30,11 @@ from .views.study_figures import families
 # what a page shows, in reading order: of trials at their worker counts; beside it of studies held against a target, of
 # repeats, or where there is no target to hold them against
 MEASURED: tuple[View, ...] = (
-    partial(searches.own_searches, to_target=False), batches.steps_by_batch, workers.by_workers, trials.outliers,
-    trials.drift, trials.split_seeds, batches.early_crossing, trials.unlearned, workers.growing_batch, batches.regimes,
+    partial(searches.own_searches, to_target=False), batches.steps_by_batch, trials.unmet, workers.by_workers,
+    batches.regimes, trials.outliers, trials.drift, trials.split_seeds, batches.early_crossing, trials.unlearned,
+    workers.growing_batch,
     lambda subject: searches.find_next(subject.section.searches), searches.other_targets, step_times.step_parts,
-    step_times.ranks, noise.noise_scales, partial(searches.own_searches, to_target=True), trials.training)
+    step_times.ranks, noise.noise_scales, partial(searches.own_searches, to_target=True), trials.training, trials.runs)
 STUDIED: tuple[View, ...] = (
     batches.curve, rules.rule_costs, landscapes, budgets.best_under_budgets, quality.by_quality, noise.beside_critical,
     searches.results, budgets.base_rates)

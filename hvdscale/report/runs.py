@@ -45,8 +45,7 @@ from .output import MOST_RULED, on_screen, refuse_no_folder, write
 from .pages import document_of, targets_of_paper
 from .request import StudyRequest, request_of, targets_of
 from .results import Report
-from .texts import GENERAL
-from .views.batches import describe_crossing
+from .texts import GENERAL, SCALING
 
 if TYPE_CHECKING:
     import pandas
@@ -136,7 +135,7 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
     else:
         tell(f"holding {counted(len(contents.read), 'trial')} against their targets")
         groups = analyse(contents.trials, targets, options)
-        branches, notes = contents.branches, describe_crossing(options)
+        branches, notes = contents.branches, (SCALING.say("lasting"),) if options.crossing == LASTING else ()
     found = document_of(groups, facts, skipped, options, studies, asked, tell, branches, (*notes, *contents.notes),
                         ruled)
     held = bool(targets) or any(page.target for _, pages in found.pages for page in pages)
@@ -234,7 +233,7 @@ class Frame(Columns):
 
     def _repr_html_(self) -> str:
         from .page.html import frame_html
-        return frame_html(self, self.name, self.rows)
+        return frame_html(self, f"{self.name}: {counted(self.rows, 'row')}", self.rows)
 
 
 class Runs:
@@ -303,8 +302,8 @@ class Runs:
         return f"<{counted(self.trials.rows, 'trial')} in {counted(len(self.logs), 'log')}>"
 
     def _repr_html_(self) -> str:
-        from .page.html import runs_html
-        return runs_html(self.trials, self.skipped, len(self.logs))
+        from .page.html import frame_html
+        return frame_html(self.trials, repr(self)[1:-1], self.trials.rows, self.skipped)
 
 
 def read(paths: Path | Iterable[Path], *, skip_broken: bool = False, tell: Tell = quiet) -> Runs:

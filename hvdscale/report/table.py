@@ -5,7 +5,7 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -215,10 +215,17 @@ def interval_of(estimate: Estimate, write: Write = number) -> str:
     more than the evaluation before, which did not meet."""
     if estimate.runs == 1 and math.isnan(estimate.low):
         return f"> {write(estimate.before)}" if estimate.before > 0 else ""
+    return NO_INTERVAL if _has_none(estimate) else span(estimate.low, estimate.high, write)
+
+
+def as_shown(estimate: Estimate) -> Estimate:
+    """The estimate without an interval where tables refuse it one, for figures."""
+    return replace(estimate, low=math.nan, high=math.nan) if estimate.met and _has_none(estimate) else estimate
+
+
+def _has_none(estimate: Estimate) -> bool:
     wide = math.isfinite(estimate.high) and estimate.high > TOO_WIDE * estimate.low and estimate.runs > 1
-    if wide or estimate.low == 0 and math.isinf(estimate.high):
-        return NO_INTERVAL
-    return span(estimate.low, estimate.high, write)
+    return wide or estimate.low == 0 and math.isinf(estimate.high)
 
 
 def metric_name(metric: str) -> str:

@@ -203,6 +203,35 @@ for (const name of ["asis", "up", "down", "again"]) {
 }
 tell("focused", document.activeElement === head.querySelector("button"));
 """
+VALUES = """
+const svg = document.querySelector("figure svg"), marks = [...svg.querySelectorAll("[role=img]")];
+const note = () => document.querySelector(".note").textContent;
+const press = key => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));
+tell("named", marks.map(mark => mark.getAttribute("aria-label")));
+marks[0].dispatchEvent(new PointerEvent("pointerenter"));
+tell("pointed", note());
+marks[0].dispatchEvent(new PointerEvent("pointerleave"));
+tell("left", [note(), document.querySelectorAll("figure svg title").length]);
+svg.focus();
+press("ArrowRight");
+press("ArrowRight");
+tell("keyed", note());
+const entry = [...svg.querySelectorAll("[role=checkbox]")].find(one => one.textContent === "steps to target");
+const series = [...svg.querySelectorAll(`[data-series="${entry.dataset.entry}"]`)];
+const shown = () => [entry.getAttribute("aria-checked"), series.filter(one => one.getClientRects().length).length];
+tell("series", [series.length, shown(), (entry.focus(), press("Enter"), shown()),
+  (entry.dispatchEvent(new MouseEvent("click")), shown())]);
+const field = document.querySelector(".filter input"), bar = field.closest(".filter");
+document.querySelectorAll("details").forEach(one => { one.open = true; });
+const rows = [...bar.nextElementSibling.querySelectorAll("tbody tr")];
+const filter = text => {
+  field.value = text;
+  field.dispatchEvent(new Event("input"));
+  return [rows.filter(row => row.getClientRects().length).length, bar.querySelector("[role=status]").textContent];
+};
+tell("filtered", [filter("complete 64"), filter("COMPLETE"), filter("nowhere"), filter(""), rows.length]);
+tell("labelled", field.labels[0].textContent);
+"""
 PLACES = """
 const top = one => one && Math.round(one.getBoundingClientRect().top + scrollY);
 const page = document.querySelector("section:has(> .verdict)");
@@ -238,7 +267,7 @@ def chromium(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def shown(page, chromium):
-    return chromium(page, WIDE, SORT)
+    return chromium(page, WIDE, SORT, VALUES)
 
 
 def test_a_browser_shows_the_page_without_errors_or_requests(page, shown):
@@ -275,6 +304,22 @@ def test_other_figures_lie_under_their_subjects():
 def test_a_point_shows_its_value_when_hovered_over(page):
     titles = re.findall(r"<title>(\d[^<]*)</title>", page)
     assert any(re.fullmatch(r"[\d,]+: [\d.,kM]+ \([^)]+\)", title) for title in titles)
+
+
+def test_a_value_shows_at_once_by_pointer_and_by_keys(shown):
+    assert shown["pointed"] == shown["named"][0] and shown["keyed"] == shown["named"][1]
+    assert shown["left"] == ["", 0] and re.fullmatch(r"[\d,]+: .+", shown["pointed"])
+
+
+def test_an_entry_of_a_legend_hides_its_series(shown):
+    count, *states = shown["series"]
+    assert count > 1 and states == [["true", count], ["false", 0], ["true", count]]
+
+
+def test_the_table_of_runs_is_filtered_by_all_words(shown):
+    some, complete, none, every, rows = shown["filtered"]
+    assert shown["labelled"] == "Filter rows " and every == [rows, f"{rows} of {rows}"]
+    assert 0 < some[0] < complete[0] <= rows and some[1] == f"{some[0]} of {rows}" and none == [0, f"0 of {rows}"]
 
 
 def test_a_table_sorts_by_its_heads(shown):

@@ -66,7 +66,7 @@ def test_repeats_of_one_setting_are_no_studies():
     logs = list(study().values())
     assert not are_searched(studies_of(logs)) and are_searched(studies_of(sweep()))
     [(_, [page])] = document_of_logs(logs).pages
-    assert [table.name for table in page.details] == ["critical-batch", "crossings"]
+    assert [table.name for table in page.details] == ["critical-batch", "runs"]
     assert page.summary[0].startswith("Fastest: ")
 
 
@@ -86,7 +86,7 @@ def test_a_target_met_before_the_first_step_is_said_and_the_rest_goes_on(target,
 
 def test_tables_in_detail_are_in_the_files_alone(swept):
     [(_, [page])] = swept.pages
-    detail = next(table for table in page.details if table.name.startswith("budget-trials"))
+    detail = next(table for table in page.details if table.name.startswith("base-rates"))
     assert detail.title not in words(swept) and f"<summary>{detail.title}</summary>" in as_html(swept)
     [section] = json.loads(json.dumps(as_json(swept), allow_nan=False))["workloads"][0]["sections"]
     assert detail.name in [table["name"] for table in section["tables"]]

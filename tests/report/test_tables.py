@@ -422,7 +422,7 @@ def test_files_of_a_report(tmp_path):
     assert sorted(os.listdir(tmp_path / "report" / "tables")) == [
         "mnist-simple-cnn-nesterov-55000-examples-val-error-below-0.02-batches.csv",
         "mnist-simple-cnn-nesterov-55000-examples-val-error-below-0.02-critical-batch.csv",
-        "mnist-simple-cnn-nesterov-55000-examples-val-error-below-0.02-crossings.csv",
+        "mnist-simple-cnn-nesterov-55000-examples-val-error-below-0.02-runs.csv",
         "mnist-simple-cnn-nesterov-55000-examples-val-error-below-0.02-weak-32.csv"]
     assert said[-1].startswith("wrote 5 files: ")
 

@@ -289,7 +289,7 @@ def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool)
     workers, nodes, passes = (int(trial.settings.get(name) or 1) for name in ("workers", "nodes", "accumulation"))
     plan = {"problem": {"train_examples": mapping.train_examples} if mapping.train_examples else {},
             "execution": {"local_workers": workers // nodes} if nodes > 1 else {},
-            **({"search": True} if search else {})}
+            "file": trial.run.path, **({"search": True} if search else {})}
     assumed = {} if trial.settings.get("workers") else {"workers": None}
     source = {"path": trial.run.path, "imported": "runs", **assumed}
     loss = trial.steps.get(LOSS, ((), [0.0]))[1][-1]

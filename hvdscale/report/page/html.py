@@ -5,7 +5,6 @@ import math
 import re
 import zlib
 from base64 import b64encode
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
@@ -21,7 +20,7 @@ from markupsafe import Markup, escape
 from ...analysis.grouping import group_by
 from ...analysis.intervals import OWN_FROM
 from ...formatting.escaping import printable
-from ...formatting.numbers import RANGE, counted, listed
+from ...formatting.numbers import RANGE, counted, list_first, listed
 from ...formatting.progress import Tell, quiet
 from ...log.reader import Columns
 from ..document import MAIN, MOST, Document
@@ -30,7 +29,7 @@ from ..table import Cell, Row, TrialKeys
 
 SHORTER = (                 # what a tag of an SVG on a page can do without
     (r'^<g id="[^"]*"', "<g"), (r"font-family: [^;\"]*;? ?", ""), (r"(\d\.\d\d)\d+", r"\1"), (r"([;:]) ", r"\1"),
-    (r"\s*\n\s*", " "))
+    (r"\s*\n\s*", " "), (r' transform="rotate\(-0 [^"]*"', ""), (r";?stroke-linejoin:miter", ""))
 SUBJECTS = {                # of figures, each with what their names begin with, the first that does
     "Steps by batch": "steps-|examples-", "Trials": "trials|best-of-n|best-under|base-rates",
     "Metaparameters": "best-|lr-", "Workers": "speedup-|efficiency-|step-time-", "Training": "curve-|noise-"}
@@ -39,8 +38,6 @@ WIDEST = 1.6                # pixels of a figure for each of its points
 INTERVAL = re.compile(r"\([\d.,kMG]+-[\d.,kMG]+\)")
 EACH_END = 5        # rows of a long table shown from its start, and from its end
 LONGEST = 40        # letters of a value; a plan has thousands
-MOST_POINTS = 30    # worker counts and batches listed
-POINT = ("dataset", "model", "optimizer", "global_batch", "workers")
 
 
 def as_html(document: Document) -> str:
@@ -71,7 +68,9 @@ def without_figures(document: Document, tell: Tell = quiet) -> str:
         "page.css", "page.js"))
     return environment().get_template("page.html").render(
         document=document, contents=contents, place=PLACE.format, style=Markup(style + PALETTE),
-        script=Markup(script), allowed=_allowed(script),
+        script=Markup(script), allowed=_allowed(script), files={
+            trial.key: trial.plan["file"] for group, _ in document.pages for trial in group.trials
+            if "file" in trial.plan},
         searched=any(page.section and page.section.searches for page in pages),
         confidence=f"{document.confidence:.0%}", own_from=OWN_FROM, most=MOST, lead=MAIN)
 
@@ -97,10 +96,12 @@ def _by_subject(figures: Iterable[Figure]) -> list[tuple[str, list[Figure]]]:
         (subject for subject, names in SUBJECTS.items() if re.match(names, figure.name)), "")).items())
 
 
-def _trials_of(keys: TrialKeys) -> Markup:
-    """``w8.h5: trials 0-5 and 9; w16.h5: trial 1``: three and more ids that follow each other by their ends."""
-    said = []
-    for log, own in group_by(sorted(keys), itemgetter(0)).items():
+def _trials_of(keys: TrialKeys, files: Mapping[tuple[str, int], str]) -> Markup:
+    """``w8.h5: trials 0-5 and 9; w16.h5: trial 1``: three and more ids that follow each other by their ends; first the
+    files of runs of other programs."""
+    named = [f"<code>{escape(files[key])}</code>" for key in keys if key in files]
+    said = [list_first(named, MOST)] if named else []
+    for log, own in group_by(sorted(key for key in keys if key not in files), itemgetter(0)).items():
         found: list[str] = []
         for _, stretch in groupby(enumerate(trial for _, trial in own), lambda one: one[1] - one[0]):
             run = [one for _, one in stretch]
@@ -117,10 +118,10 @@ def _cells_of(row: Row) -> Markup:
 def _cell(cell: Cell, tag: str) -> str:
     unmet = cell.shown in ("not met", "diverged") or cell.shown[:1] == ">" and cell.shown[-1:] != "%"
     look = ' scope="row"' if tag == "th" else ' class="unmet"' if unmet else ' class="text"' * (len(cell.shown) > 40)
-    value = ""                  # what it is sorted by: its number, or its text; an empty one comes last
+    value = ""                  # what it is sorted by, where that is not what it shows; an empty one comes last
     if isinstance(cell.value, (int, float)) and not isinstance(cell.value, bool):
-        number = "" if math.isnan(cell.value) else str(float(cell.value)).replace("inf", "Infinity")
-        value = f' data-value="{number}"'
+        number = "" if math.isnan(cell.value) else f"{cell.value:.8g}".replace("inf", "Infinity")
+        value = f' data-value="{number}"' * (number != cell.shown or bool(cell.below))
     below = f"<small>{escape(_with_dash(cell.below))}</small>" if cell.below else ""
     return f"<{tag}{look}{value}>{escape(cell.shown)}{below}</{tag}>"
 
@@ -159,7 +160,8 @@ def _inline(figure: Figure, drawn: bytes, anchor: str) -> Markup:
         return text
     svg = re.sub(r"<[^>]*>", shorter, svg)
     svg = re.sub(r">\s+<", "><", svg).replace("<g></g>", "").replace("<g/>", "")
-    own = f"{zlib.crc32(anchor.encode()):x}"
+    own, ids = f"{zlib.crc32(anchor.encode()):x}", dict[str, str]()
+    svg = re.sub(r"\b[mp][0-9a-f]{10}\b", lambda found: ids.setdefault(found[0], str(len(ids))), svg)
     for old, new in ((r'\bid="', f'id="{own}.'), (r"url\(#", f"url(#{own}."), ('xlink:href="#', f'href="#{own}.'),
                      ("#ffffff", "none"), (' xmlns:xlink="http://www.w3.org/1999/xlink"', ""),
                      (r"(fill|stroke): ?#([0-9a-f]{6})", r"\1:var(--c\2)")):
@@ -170,23 +172,11 @@ def _inline(figure: Figure, drawn: bytes, anchor: str) -> Markup:
     return Markup(svg)
 
 
-def frame_html(frame: Columns, name: str, count: int) -> str:
+def frame_html(frame: Columns, title: str, count: int, skipped: Sequence[str] = ()) -> str:
     ends = [*range(count)] if count <= 2 * EACH_END else [*range(EACH_END), *range(count - EACH_END, count)]
     rows = list(zip(*([_shown(frame[name][row]) for row in ends] for name in frame.specs)))
-    return notebook_html("frame", specs=frame.specs.values(), title=f"{name}: {counted(count, 'row')}", rows=rows,
+    return notebook_html("frame", specs=frame.specs.values(), title=title, rows=rows, skipped=skipped,
                          left_out=count - len(ends), at=EACH_END)
-
-
-def runs_html(trials: Columns, skipped: Sequence[str], logs: int) -> str:
-    found: dict[tuple[Any, ...], Counter[str]] = {}
-    for *point, status in zip(*(trials[name].tolist() for name in (*POINT, "status"))):
-        found.setdefault(tuple(point), Counter())[status] += 1
-    rows = [(f"{dataset}/{model}", optimizer, f"{batch:,}", f"{workers:,}", f"{sum(ended.values()):,}",
-             ", ".join(f"{number:,} {status}" for status, number in ended.items()))
-            for (dataset, model, optimizer, batch, workers), ended in sorted(found.items(), key=lambda one: one[0])]
-    title = f"{counted(len(trials['status']), 'trial')} in {counted(logs, 'log')}"
-    return notebook_html("runs", title=title, skipped=skipped, rows=rows[:MOST_POINTS],
-                         left_out=len(rows[MOST_POINTS:]))
 
 
 def figures_html(figures: Mapping[str, Figure]) -> str:

@@ -13,7 +13,7 @@ from ...target import Target
 from ..document import Figures, Finding, Part, section_name
 from ..drawing import (BLUE, MUTED, ORANGE, Axes, Figure, arrows, draw_line, ends_of, fraction, label_axes, log2_axis,
                        mark_estimate, power_ticks)
-from ..table import Cell, Table, keys_of, steps_cell
+from ..table import Cell, Table, as_shown, keys_of, steps_cell
 from ..texts import PAPERS, Cells
 from ..views.curves import mark_regimes
 from ..views.noise import is_bounded, one_ended
@@ -186,7 +186,7 @@ def _shown(curve: Curve) -> list[CurvePoint | BatchPoint]:
 
 
 def _draw(axes: Axes, curve: Curve, published: PublishedCurve, here: float, there: float, label: str) -> None:
-    points = [(point.global_batch, point.steps.scaled(here)) for point in _shown(curve)]
+    points = [(point.global_batch, as_shown(point.steps).scaled(here)) for point in _shown(curve)]
     low, high, steps = (there * values for values in (published.low, published.high, published.steps))
     target = "" if here == there else f", to {published.target}"
     log2_axis(axes, "x", [*published.batches, *(batch for batch, _ in points)])
@@ -198,7 +198,7 @@ def _draw(axes: Axes, curve: Curve, published: PublishedCurve, here: float, ther
         axes.yaxis.set_major_formatter(fraction)
     met = [(batch, one.value) for batch, one in points if one.met]
     if here == there and met:
-        mark_regimes(axes, curve.regimes, intervals=False)
+        mark_regimes(axes, curve, intervals=False)
         (first, most), last = met[0], met[-1][0]
         draw_line(axes, ((first, most), (last, most * first / last)), MUTED, "--", 1.1, label="perfect scaling")
     axes.fill_between(published.batches, low, high, color=ORANGE, alpha=0.25, linewidth=0,

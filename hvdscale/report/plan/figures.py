@@ -1,4 +1,4 @@
-"""Figures of a plan of workers: time to target and speedup against workers, and what each count costs for its time.
+"""Figures of a plan of workers: time to target against workers, and what each count costs for its time.
 
 Marks: a filled disc was measured, an open one was not, a diamond is at a batch beyond those that met the target.
 # marks a time of a host with too few free cores.
@@ -6,15 +6,15 @@ Marks: a filled disc was measured, an open one was not, a diamond is at a batch 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from ...analysis.step_time import MEASURED
 from ...analysis.worker_plan import Option, WorkerPlan
-from ...formatting.numbers import counted, duration, percent, unit_of
-from ..drawing import (BLUE, CROWDED_COUNT, GREEN, MUTED, ORANGE, PURPLE, Axes, Figure, Look, draw_line, ends_of,
-                       explain, label_axes, log2_axis, set_ticks)
+from ...formatting.numbers import counted, duration, unit_of
+from ..drawing import (BLUE, CROWDED_COUNT, GREEN, MUTED, ORANGE, PURPLE, HOVER, Axes, Figure, Look, draw_line,
+                       ends_of, explain, label_axes, log2_axis, power_ticks)
 from ..texts import PLAN
 from .words import CROWDED, ROLES
 
@@ -31,29 +31,11 @@ def figures_of_plan(plan: WorkerPlan) -> tuple[Figure, ...]:
     if plan.relative:
         what = "relative, predicted" if plan.noise else "relative"
     return tuple(PLAN.figure(name, partial(draw, plan=plan), trials, what=what, confidence=plan.request.confidence)
-                 for name, draw in (("plan-time", _draw_time), ("plan-speedup", _draw_speedup),
-                                    ("plan-cost", _draw_cost)))
+                 for name, draw in (("plan-time", _draw_time), ("plan-cost", _draw_cost)))
 
 
 def _note(axes: Axes, text: str, place: tuple[float, float], aside: tuple[float, float], **look: Any) -> None:
     axes.annotate(text, place, xytext=aside, textcoords="offset points", fontsize=7.5, **look)
-
-
-def _draw_speedup(axes: Axes, plan: WorkerPlan) -> None:
-    options = plan.options
-    workers = [option.workers for option in options]
-    ideal = [one / workers[0] for one in workers]
-    log2_axis(axes, "x", workers)
-    log2_axis(axes, "y", [*ideal, *(option.speedup.value for option in options)],
-              ends_of(option.speedup for option in options))
-    draw_line(axes, zip(workers, ideal), MUTED, "--", 1.2, label="perfect scaling")
-    draw_line(axes, ((option.workers, option.speedup.value) for option in options), BLUE)
-    _draw_options(axes, plan, lambda option, speedup: (option.workers, speedup), of="speedup")
-    for option in options:
-        efficiency = percent(option.speedup.value * workers[0] / option.workers)
-        _note(axes, f"{efficiency}{CROWDED * plan.is_crowded(option)}", (option.workers, option.speedup.value),
-              (9, -11))
-    label_axes(axes, "workers W", f"speedup over {counted(workers[0], 'worker')}")
 
 
 def _draw_time(axes: Axes, plan: WorkerPlan) -> None:
@@ -81,7 +63,7 @@ def _draw_time(axes: Axes, plan: WorkerPlan) -> None:
     if plan.request.deadline:
         axes.axhline(plan.request.deadline / size, color=MUTED, linestyle=":", linewidth=1.4,
                      label=f"deadline, {duration(plan.request.deadline)}")
-    _log_axis(axes, "y", values, _ends(options, "seconds", size))
+    log2_axis(axes, "y", values, _ends(options, "seconds", size))
     label_axes(axes, "workers W", label)
 
 
@@ -104,8 +86,9 @@ def _draw_cost(axes: Axes, plan: WorkerPlan) -> None:
     if plan.request.budget:
         axes.axhline(plan.request.budget, color=MUTED, linestyle="-.", linewidth=1.2,
                      label=f"budget, {plan.request.budget:g}")
-    _log_axis(axes, "x", [option.seconds.value / size for option in options], _ends(options, "seconds", size))
-    _log_axis(axes, "y", [option.cost.value for option in options], _ends(options, "cost"))
+    log2_axis(axes, "x", [option.seconds.value / size for option in options], _ends(options, "seconds", size))
+    power_ticks(axes.xaxis, *axes.get_xlim())
+    log2_axis(axes, "y", [option.cost.value for option in options], _ends(options, "cost"))
     label_axes(axes, label, "cost, relative" if plan.relative else
                "cost (node-hours)" if plan.request.price is None else "cost (unit of the price)")
 
@@ -115,16 +98,17 @@ def _time_unit(plan: WorkerPlan) -> tuple[float, str]:
     return (1, "time to target, relative") if plan.relative else (size, f"time to target ({name})")
 
 
-def _draw_options(axes: Axes, plan: WorkerPlan, place: Place, of: str = "seconds", bars: bool = True) -> None:
-    """A mark and an interval of this value for each, and larger marks around those to take."""
+def _draw_options(axes: Axes, plan: WorkerPlan, place: Place, bars: bool = True) -> None:
+    """A mark and the interval of its time for each, and larger marks around those to take."""
     for option in plan.options:
-        value, known = getattr(option, of), option.mark == MEASURED
+        value, known = option.seconds, option.mark == MEASURED
         low, (x, y) = max(value.low, value.value / 1000), place(option, value.value)    # 0: met at the first evaluation
         if bars and low < value.high < math.inf:
             (left, bottom), (right, top) = place(option, low), place(option, value.high)
             axes.plot([left, right], [bottom, top], color=BLUE, linewidth=1.4, alpha=0.75)
         marker, size, rest = ("D", 5, ", beyond batches run") if option.steps.beyond else ("o", 5.5, "")
         axes.plot([x], [y], marker, markersize=size, markeredgecolor=BLUE, markeredgewidth=1.2, zorder=3,
+                  gid=f"{HOVER}{counted(option.workers, 'worker')}: {y:,.3g}",
                   markerfacecolor=BLUE if known else "white", label=("measured" if known else "not measured") + rest)
     if any(map(plan.is_crowded, plan.options)):
         explain(axes, CROWDED_COUNT)
@@ -132,7 +116,7 @@ def _draw_options(axes: Axes, plan: WorkerPlan, place: Place, of: str = "seconds
         option = getattr(plan, role)
         if option is not None:
             color, marker = LOOKS[role]
-            x, y = place(option, getattr(option, of).value)
+            x, y = place(option, option.seconds.value)
             look: Look = {"marker": marker, "markerfacecolor": "none", "markeredgecolor": color, "linestyle": ""}
             axes.plot([x], [y], markersize=12 + 3 * at, markeredgewidth=1.6, zorder=2, **look)
             explain(axes, f"{role}: {counted(option.workers, 'worker')}", markersize=8, markeredgewidth=1.4, **look)
@@ -140,19 +124,3 @@ def _draw_options(axes: Axes, plan: WorkerPlan, place: Place, of: str = "seconds
 
 def _ends(options: Sequence[Option], name: str, size: float = 1) -> list[float]:
     return [end / size for end in ends_of(getattr(option, name) for option in options)]
-
-
-def _log_axis(axes: Axes, which: str, values: Sequence[float], ends: Iterable[float] = ()) -> None:
-    """A logarithmic axis that holds the values, and ends of intervals within a factor 4 of them; nine ticks or so."""
-    low = min([*values, *(max(end, min(values) / 4) for end in ends if math.isfinite(end))])
-    high = max([*values, *(min(end, max(values) * 4) for end in ends if math.isfinite(end))])
-    margin = max(1.15, (high / low) ** 0.07)
-    low, high = low / margin, high * margin
-    getattr(axes, f"set_{which}scale")("log")
-    getattr(axes, f"set_{which}lim")(low, high)
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = [digit * 10.0 ** power for power in powers for digit in ((1,) if high > 1000 * low else (1, 2, 5))]
-    if high < 4 * low:
-        from matplotlib.ticker import MaxNLocator
-        ticks = list(MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high))
-    set_ticks(getattr(axes, f"{which}axis"), [tick for tick in ticks if low <= tick <= high], "{:,g}".format)

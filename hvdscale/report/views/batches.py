@@ -10,22 +10,23 @@ import numpy as np
 from ...analysis.critical_batch_fit import CriticalBatchFit
 from ...analysis.crossing import Crossing
 from ...analysis.curves import BatchPoint, Curve, CurvePoint
-from ...analysis.defaults import FIRST, LASTING
+from ...analysis.defaults import FIRST
 from ...analysis.intervals import Estimate, geometric_mean
 from ...analysis.regimes import BatchEstimate, Regimes
-from ...analysis.report_data import Options
 from ...analysis.steps import RunCell, crossing_of
 from ...formatting.numbers import listed, number, span, spread, whole
 from ...target import Target
 from ..document import Detail, Figures, Finding, Part
-from ..drawing import BLUE, GREEN, MUTED, Axes, draw_line, ends_of, label_axes, log2_axis, mark_estimate
+from ..drawing import BLUE, MUTED, Axes, draw_line, ends_of, label_axes, log2_axis, mark_estimate
 from ..subject import Subject
-from ..table import Cell, Table, TrialKeys, Write, count_cell, interval_cell, keys_of, no_cell, number_cell, steps_cell
+from ..table import (Cell, Table, TrialKeys, Write, as_shown, count_cell, interval_cell, keys_of, no_cell,
+                     number_cell, steps_cell)
 from ..texts import SCALING
+from .curves import mark_regimes
 from .searches import best_of_each, best_of_interval
 from .study_figures import workload_figures
+from .trials import training
 
-Crossed = tuple[RunCell, list[Crossing], float]         # and the steps of those that last
 LACKING = 0.05          # p-value of the lack-of-fit test from which on down it is said
 NEVER = "never measured"
 
@@ -52,9 +53,11 @@ def steps_by_batch(subject: Subject) -> Iterator[Part]:
     section, curve = subject.section, subject.section.batches
     run = [point for point in curve.measured if point.cell.runs] if curve else []
     if curve and len(run) > 1:
-        draw = partial(_draw_repeats, run, curve.regimes.maximum_useful)
-        yield Figures(lambda: [SCALING.figure("steps-batch", draw, keys_of(point.cell for point in run),
-                                              target=section.target, confidence=section.options.confidence)])
+        if not any(point.steps.met for point in run):           # whose figure would be empty
+            yield from training(subject)
+            return
+        yield Figures(lambda: [SCALING.figure("steps-batch", partial(_draw_repeats, curve, run), keys_of(
+            point.cell for point in run), target=section.target, confidence=section.options.confidence)])
 
 
 def curve_findings(curve: Curve) -> tuple[Finding, ...]:
@@ -176,25 +179,16 @@ def as_fitted(estimate: Estimate) -> str:
 
 
 def early_crossing(subject: Subject) -> Iterator[Part]:
-    """Where first crossings of runs that went on were early by more than their interval; a row a batch, for files."""
+    """Where first crossings of runs that went on were early by more than their interval; the table of runs has the
+    lasting ones."""
     section, target = subject.section, subject.section.target
-    rows: list[Crossed] = []
+    early: list[tuple[float, RunCell, list[Crossing], float]] = []
     for cell in (point.cell for point in section.batches.measured) if section.batches else ():
         found = [crossing_of(run.trial, target) for run in cell.runs] if target and not cell.searched else []
-        met = [one for one in found if one is not None]
-        if met:         # unknown for one: NaN; inf where one did not last
-            rows.append((cell, met, float(geometric_mean([one.steps for one in met]))))
-    if rows:
-        yield Detail(SCALING.table("crossings", rows, {
-            "global_batch": lambda row: count_cell(row[0].global_batch),
-            "crossing": lambda row: Cell(whole(row[0].steps.value), row[0].steps.value),
-            "lasting_steps": lambda row: number_cell(row[2]),
-            "modelled": lambda row: count_cell(sum(one.modelled for one in row[1])),
-            "evaluations_after": lambda row: count_cell(sum(one.after for one in row[1])),
-            "met_after": lambda row: count_cell(sum(one.met_after for one in row[1]))},
-            lambda row: row[0].keys, notes=(SCALING.say("crossing_noise"),), what=target))
-    early = [(cell.steps.value / lasting, cell, met, lasting) for cell, met, lasting in rows
-             if section.options.crossing == FIRST and lasting > cell.steps.high and all(one.after for one in met)]
+        met = [one for one in found if one is not None]         # unknown for one: NaN; inf where one did not last
+        lasting = float(geometric_mean([one.steps for one in met])) if met else math.nan
+        if section.options.crossing == FIRST and lasting > cell.steps.high and all(one.after for one in met):
+            early.append((cell.steps.value / lasting, cell, met, lasting))
     if early:                   # the batch at which by most
         _, cell, met, lasting = min(early, key=lambda one: one[0])
         after, met_after, model = (sum(getattr(one, name) for one in met)
@@ -203,11 +197,6 @@ def early_crossing(subject: Subject) -> Iterator[Part]:
         yield SCALING.find("early", None, more, batch=cell.global_batch, target=target, first=cell.steps,
                            lasting=lasting if np.isfinite(lasting) else None, model=bool(model), after=after or None,
                            met=met_after, share=met_after / after if after else None)
-
-
-def describe_crossing(options: Options) -> tuple[str, ...]:
-    """What the lasting crossing, where it was asked for, does not apply to."""
-    return (SCALING.say("lasting"),) if options.crossing == LASTING else ()
 
 
 def curve_table(curve: Curve) -> Table:
@@ -267,11 +256,11 @@ def regimes(subject: Subject) -> Iterator[Finding]:
                            [cell.global_batch for cell in searched if cell.steps.extrapolated])
 
 
-def _draw_repeats(points: Sequence[BatchPoint], useful: BatchEstimate, axes: Axes) -> None:
+def _draw_repeats(curve: Curve, points: Sequence[BatchPoint], axes: Axes) -> None:
     """Steps to target by global batch over repeats of one setting; curves_figure has that of searches."""
     met = [point for point in points if point.cell.steps.met and point.cell.steps.value > 0]
     log2_axis(axes, "x", [point.global_batch for point in points])
-    steps = [point.cell.steps for point in points]
+    steps = [as_shown(point.cell.steps) for point in points]
     seen = [value for one in steps for value in (one.value, one.beyond)]
     if met:
         first, ends = met[0], (points[0].global_batch, points[-1].global_batch)
@@ -279,9 +268,8 @@ def _draw_repeats(points: Sequence[BatchPoint], useful: BatchEstimate, axes: Axe
         draw_line(axes, zip(ends, line), MUTED, "--", 1.2, label="perfect scaling")
         seen += line
     log2_axis(axes, "y", seen, ends_of(steps))
-    if useful.value:
-        axes.axvline(useful.value, color=GREEN, linestyle=":", label=f"maximum useful batch, {useful}")
+    mark_regimes(axes, curve, intervals=False)
     draw_line(axes, ((point.global_batch, point.cell.steps.value) for point in met), BLUE)
-    for point in points:
-        mark_estimate(axes, point.global_batch, point.cell.steps, BLUE, "o", "steps to target")
+    for point, one in zip(points, steps):
+        mark_estimate(axes, point.global_batch, one, BLUE, "o", "steps to target")
     label_axes(axes, "global batch B (examples)", "steps to target S")

@@ -11,17 +11,17 @@ from ...analysis.base_rates import BaseRates, both_readings, value_range
 from ...analysis.budgets import BestUnder, Budget, BudgetPoint, EarlyEnd, TrialKind, best_under
 from ...formatting.numbers import in_brackets, listed, number, span
 from ..document import Detail, Finding, Part, column_name
-from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Axes, Figure, Look, draw_line,
-                       draw_panels, explain, is_named, is_positive, label_axes, log2_axis, set_ticks, shade, value_axis)
+from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Axes, Figure, Look,
+                       decimal_ticks, draw_line, draw_panels, explain, is_named, is_positive, label_axes, log2_axis,
+                       shade, value_axis)
 from ..subject import Subject, shared_by_metric
-from ..table import Cell, Table, count_cell, keys_of, metric_name, no_cell, number_cell
+from ..table import Cell, Table, count_cell, keys_of, metric_name, no_cell
 from ..texts import GENERAL, SEARCH, Cells
 from .curves import ASIDE, heading, plain
 
 MARK = "+"              # marks a best value of a trial that ended before the budget was spent
 LEVELS = 5                  # of the scale of colours that the legend names
 CELL = ((-1, -0.5), (1, -0.5), (1, 0.5), (-1, 0.5), (-1, -0.5))        # a mark twice as wide as high
-SUPERSCRIPT = str.maketrans("-0123456789", "\N{SUPERSCRIPT MINUS}⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @shared_by_metric
@@ -36,7 +36,6 @@ def parts_of_budgets(subject: Subject, column: str, minimizes: bool, budgets: Se
     if found:
         yield from find_budgets(found)
         yield budgets_table(found)
-        yield Detail(trials_table(found))
 
 
 @shared_by_metric
@@ -57,31 +56,6 @@ def budgets_table(found: BestUnder) -> Table:
         SEARCH.column("feasible_of_all", "feasible"): lambda points: count_cell(
             max(point.feasible for point in points), f"{points[0].diverged} div." if points[0].diverged else ""),
         **columns}, keys_of, file=f"budgets-{column_name(found.column)}", warnings=warnings(found),
-        metric=metric_name(found.column), notes=(SEARCH.say("budget_intervals", confidence=found.confidence),))
-
-
-def trials_table(found: BestUnder) -> Table:
-    """Behind each best value its trial and step, and the median best of fewer trials."""
-    def best_of(parts: int, row: tuple[Budget | None, BudgetPoint]) -> Cell:
-        n = row[1].feasible // parts
-        return number_cell(row[1].curve[n - 1].low, f"of {n}") if n else Cell("n/a", math.nan)
-
-    def trial(row: tuple[Budget | None, BudgetPoint]) -> Cell:
-        best, outcomes = row[1].trial, row[1].outcomes
-        if best is None:
-            return Cell("n/a")
-        log, number = outcomes.study.key(best)
-        return Cell(f"{log}:{number}{f' {MARK}' if outcomes.kind[best] == TrialKind.SHORT else ''}")
-    return SEARCH.table(
-        "budget-trials", [(budget, point) for budget, points in zip(found.budgets, found.rows) for point in points], {
-            SEARCH.column("budget_name", "budget"): lambda row: Cell(within_budget(row[0]).removeprefix("within ")),
-            "global_batch": lambda row: count_cell(row[1].global_batch),
-            SEARCH.column("best_of_trial", "best"): lambda row: number_cell(row[1].value),
-            "step": lambda row: Cell("n/a" if row[1].trial is None else f"{row[1].step:,.0f}", row[1].step),
-            SEARCH.column("trial_name", "trial"): trial, "short": lambda row: count_cell(row[1].short),
-            SEARCH.column("best_of_part", "best_of_quarter", part="a quarter"): partial(best_of, 4),
-            SEARCH.column("best_of_part", "best_of_half", part="half"): partial(best_of, 2)},
-        lambda row: row[1].keys, file=f"budget-trials-{column_name(found.column)}", warnings=warnings(found),
         metric=metric_name(found.column), notes=(SEARCH.say("budget_intervals", confidence=found.confidence),))
 
 
@@ -290,10 +264,7 @@ def _draw_map(axes: Axes, record: BaseRates, scale: _Scale, maps: Sequence[BaseR
     rates = np.concatenate([one.rate for one in maps])
     log2_axis(axes, "x", record.batches, most=PANEL_TICKS if len(maps) > 1 else TICKS)
     log2_axis(axes, "y", rates.tolist())
-    first, last = math.ceil(math.log2(axes.get_ylim()[0])), math.floor(math.log2(axes.get_ylim()[1]))
-    every = max(1, math.ceil((last - first + 1) / (PANEL_TICKS if len(maps) > 1 else TICKS)))
-    set_ticks(axes.yaxis, [2.0 ** at for at in range(first, last + 1, every)],
-              lambda value: f"2{str(round(math.log2(value))).translate(SUPERSCRIPT)}")
+    decimal_ticks(axes.yaxis, axes.get_ylim(), PANEL_TICKS if len(maps) > 1 else TICKS)
     lost = record.kind == TrialKind.DIVERGED
     look: Look = {"linestyle": "", "marker": "x", "color": MUTED, "markersize": 4.5, "markeredgewidth": 1}
     crowded = sum(len(one.rate) for one in maps) > MOST_MARKS

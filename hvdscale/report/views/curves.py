@@ -9,18 +9,18 @@ from typing import Any
 from ...analysis.critical_batch_fit import CriticalBatchFit
 from ...analysis.curves import Curve, CurvePoint
 from ...analysis.intervals import Estimate
-from ...analysis.regimes import Regimes
 from ...formatting.numbers import number
 from ..drawing import (BLUE, GREEN, HUES, INK, MARKERS, MUTED, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows,
-                       draw_line, draw_panels, ends_of, explain, fraction, is_named, is_positive, label_axes, log2_axis,
-                       mark_estimate, shade)
+                       draw_arrow, draw_line, draw_panels, ends_of, explain, fraction, is_named, is_positive,
+                       label_axes, log2_axis, mark_estimate, shade)
+from ..table import as_shown
 from ..texts import SEARCH
 
 STEPS, NORMALISED, EXAMPLES = "steps", "normalised", "examples"     # kinds of figures
 LONGEST, LONGEST_TITLE = 44, 60     # letters of a label, of a line of a title
 OWN_LINES = 3               # curves without an order that have each a line of perfect scaling of their own
 ASIDE = 0.4                 # of the space between batches, over which the marks of several curves are spread
-AXES = {STEPS: "steps to target S", EXAMPLES: "B S over its fewest"}
+AXES = {STEPS: "steps to target S", EXAMPLES: "examples to target / the fewest"}
 NAMES = {STEPS: "Steps to target", NORMALISED: "Steps to target, normalised",
          EXAMPLES: "Examples to target, normalised"}
 FORMULAS = {
@@ -129,7 +129,7 @@ def _with_something(panels: Iterable[CurvePanel], kind: str) -> tuple[list[Curve
 
 def _figure(panels: Sequence[CurvePanel], empty: Sequence[str], kind: str, title: str, name: str) -> Figure:
     curves = [curve for panel in panels for curve in panel.curves]
-    estimates = [point.steps for curve in curves for point in curve.points]
+    estimates = [as_shown(point.steps) for curve in curves for point in curve.points]
     most = max(len(panel.curves) for panel in panels)
     few, alone = most <= len(HUES), most == 1 and kind == STEPS
     keys: dict[tuple[str, int], None] = {}
@@ -174,7 +174,7 @@ def _common(curves: Sequence[Curve]) -> int | None:
 
 def _draw(axes: Axes, panel: CurvePanel, kind: str, paneled: bool) -> None:
     curves, ordered, scales = panel.curves, panel.ordered, _scales(panel.curves, kind)
-    shown = [[(point, point.steps.scaled(scales(curve) * (point.global_batch if kind == EXAMPLES else 1)))
+    shown = [[(point, as_shown(point.steps).scaled(scales(curve) * (point.global_batch if kind == EXAMPLES else 1)))
               for point in curve.searched] for curve in curves]
     estimates = [one for points in shown for _, one in points]
     batches = sorted({point.global_batch for points in shown for point, _ in points})
@@ -187,7 +187,7 @@ def _draw(axes: Axes, panel: CurvePanel, kind: str, paneled: bool) -> None:
     if kind != STEPS:
         axes.yaxis.set_major_formatter(fraction)
     if len(curves) == 1 and kind == STEPS:
-        mark_regimes(axes, curves[0].regimes, paneled)
+        mark_regimes(axes, curves[0], paneled)
         fit = _drawn_fit(curves[0])
         if fit:
             along = [batches[0] * (batches[-1] / batches[0]) ** (at / 60) for at in range(61)]
@@ -250,14 +250,20 @@ def _draw_line(axes: Axes, points: Sequence[ScaledPoint], aside: float, color: s
     axes.plot([point.global_batch * aside for point, _ in points], values, color=color, linewidth=1, **look)
 
 
-def mark_regimes(axes: Axes, regimes: Regimes, paneled: bool = False, intervals: bool = True) -> None:
-    """Vertical lines at the end of perfect scaling and the maximum useful batch, with bands for known intervals."""
-    for color, where, what in ((INK, regimes.perfect_until, "end of perfect scaling"),
-                               (GREEN, regimes.maximum_useful, "maximum useful batch")):
-        if where.value is not None:
-            low, high = axes.get_xlim()
-            if intervals and where.low < where.high:
-                axes.axvspan(max(low, where.low), min(high, where.high), color=color, alpha=0.07, linewidth=0)
-                axes.fill_between([], [], color=MUTED, alpha=0.2, linewidth=0, label="bands: their intervals")
-            axes.axvline(where.value, color=color, linestyle=":", linewidth=1.2,
-                         label=what if paneled else f"{what}: {where}")
+def mark_regimes(axes: Axes, curve: Curve, paneled: bool = False, intervals: bool = True) -> None:
+    """Vertical lines at the end of perfect scaling and the maximum useful batch, with bands for known intervals; an
+    arrow where that is the largest batch that ran, as it may lie at a larger one."""
+    for color, where, what, up in ((INK, curve.regimes.perfect_until, "end of perfect scaling", 0.9),
+                                   (GREEN, curve.regimes.maximum_useful, "maximum useful batch", 0.97)):
+        if where.value is None:
+            continue
+        (low, high), is_last = axes.get_xlim(), where.value == curve.judged[-1].global_batch
+        label = what if paneled else f"{what}: {'≥ ' * is_last}{where.value:,}"
+        if intervals and where.low < where.high:
+            axes.axvspan(max(low, where.low), min(high, where.high), color=color, alpha=0.07, linewidth=0)
+            axes.fill_between([], [], color=MUTED, alpha=0.2, linewidth=0, label="bands: their intervals")
+        if is_last:
+            draw_arrow(axes, where.value, up, color, 0, 1, "axes fraction")
+            explain(axes, label, marker=">", color=color, markersize=5)
+        else:
+            axes.axvline(where.value, color=color, linestyle=":", linewidth=1.2, label=label)

@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 
 from ...analysis.best_points import DIVERGED, REACHED
-from ...analysis.intervals import Estimate
 from ...analysis.landscapes import ADAM, PEAK, POWER, RateLandscape, RateLandscapes, RateLaw, rate_landscapes
 from ...analysis.metric_direction import best_value
 from ...analysis.rules import FEW
 from ...formatting.numbers import exact, number, percent, ratio, span
-from ..document import Detail, Figures, Finding, Part
+from ..document import Figures, Finding, Part
 from ..drawing import (AMBER, BLUE, GREEN, INK, MUTED, ORANGE, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows,
-                       draw_line, draw_panels, ends_of, fraction, is_named, label_axes, log2_axis, mark_estimate, shade,
-                       spread_evenly, value_axis)
+                       decimal_ticks, draw_line, draw_panels, ends_of, is_named, label_axes, log2_axis, mark_estimate,
+                       shade, spread_evenly, value_axis)
 from ..subject import Subject
 from ..table import Cell, Table, count_cell, interval_cell, keys_of, metric_name, no_cell, number_cell, steps_cell
 from ..texts import LANDSCAPES, power_cell
@@ -27,9 +26,7 @@ from .rules import rate_words
 NAMES = {"none": "a constant rate", "sqrt": "the square root of the batch", "linear": "the batch",
          ADAM: "adam_sqrt", POWER: "a power of the batch", PEAK: "a peak"}
 MOST_PANELS = 9
-BIN = 2.0                   # rates within this factor are in one row
 WHY = {FEW: "too few met the target"}
-Bin = tuple[RateLandscape, float, Estimate, np.ndarray]         # its rate, the fitted steps there, the trials in it
 LINES = {"none": (":", "constant"), "sqrt": ("-.", "square root"), "linear": ("--", "linear"), POWER: ("-", "power")}
 
 
@@ -39,13 +36,12 @@ def landscapes(subject: Subject) -> Iterator[Part]:
         yield from find_law(found)
         yield landscapes_table(found)
         yield laws_table(found)
-        yield Detail(rates_table(found))
         yield Figures(partial(landscape_figures, found))
 
 
 def _words(found: RateLandscapes) -> dict[str, Any]:
     return {**rate_words(found.costs.effective), "metric": metric_name(found.costs.target.column),
-            "confidence": found.costs.confidence, "tolerance": percent(found.costs.tolerance), "bin": f"{BIN:g}"}
+            "confidence": found.costs.confidence, "tolerance": percent(found.costs.tolerance)}
 
 
 def find_law(found: RateLandscapes) -> tuple[Finding, ...]:
@@ -108,30 +104,6 @@ def laws_table(found: RateLandscapes) -> Table | None:
             LANDSCAPES.say("peak_law") if peak is not None else ""))
 
 
-def rates_table(found: RateLandscapes) -> Table:
-    """By batch and rate, in bins of a factor BIN: trials, the fewest steps, the best loss, and the fitted steps."""
-    rows: list[Bin] = []
-    for one in found.batches:
-        bins = np.floor(np.log(one.space.x) / math.log(BIN)).astype(int)
-        places = np.unique(bins)
-        rates = BIN ** (places + 0.5)
-        for at, rate, (low, value, high) in zip(places, rates, one.steps_at(rates, found.costs.confidence).T):
-            steps = Estimate(float(value), float(low), float(high), len(one.space.x))
-            rows.append((one, rate, steps, np.flatnonzero(bins == at)))
-
-    def met(row: Bin) -> np.ndarray:
-        steps: np.ndarray = row[0].space.steps[row[3]][row[0].space.kind[row[3]] == REACHED]
-        return steps
-    return LANDSCAPES.table("lr-landscape-rates", rows, {
-        "global_batch": lambda row: count_cell(row[0].global_batch), "rate": lambda row: number_cell(row[1]),
-        LANDSCAPES.column("trials_of_bin", "trials"): lambda row: count_cell(len(row[3]), f"{len(met(row))} met"),
-        "fewest_steps": lambda row: number_cell(float(met(row).min()) if len(met(row)) else math.nan),
-        LANDSCAPES.column("steps_fitted", "steps"): lambda row: interval_cell(row[2]),
-        LANDSCAPES.column("value_of_bin", "value", **_words(found)):
-            lambda row: number_cell(best_value(row[0].values[row[3]], found.costs.target.minimizes))},
-        lambda row: tuple(row[0].space.keys[at] for at in row[3]), what=found.costs.target, **_words(found))
-
-
 def landscape_figures(found: RateLandscapes) -> Iterator[Figure]:
     words = {"target": found.costs.target, "workload": heading(found.costs.workload), **_words(found)}
     fitted = spread_evenly([one for one in found.batches if one.rate.landscape is not None], MOST_PANELS)
@@ -164,7 +136,8 @@ def _draw_landscape(found: RateLandscapes, axes: Axes, one: RateLandscape) -> No
         (space.kind == REACHED, {"marker": "o", "color": INK, "markersize": 3.5, "markeredgewidth": 0}, "met"),
         (~np.isin(space.kind, (DIVERGED, REACHED)), unmet, "did not meet")]
     for rows, look, label in looks:
-        axes.plot(space.x[rows], space.steps[rows], linestyle="", **look, label=label if rows.any() else None)
+        axes.plot(space.x[rows], space.steps[rows], linestyle="", **look,
+                  label=label if (space.steps[rows] > 0).any() else None)
     label_axes(axes, _words(found)["rate"], "steps to target S")
 
 
@@ -184,7 +157,7 @@ def _draw_best_rates(found: RateLandscapes, batches: Sequence[RateLandscape], ax
     best, sizes = [one.rate.best for one in batches], [one.global_batch for one in batches]
     log2_axis(axes, "x", sizes)
     log2_axis(axes, "y", [one.value for one in best], ends_of(best), most=TICKS, arrows=arrows(best))
-    axes.yaxis.set_major_formatter(fraction)
+    decimal_ticks(axes.yaxis, axes.get_ylim())
     if found.laws.peak is not None:
         axes.axvspan(found.laws.peak.low, found.laws.peak.high, color=GREEN, alpha=0.12, linewidth=0)
         axes.axvline(found.laws.peak.value, color=GREEN, linewidth=1.2, label="peak")

@@ -13,7 +13,7 @@ from ...analysis.report_data import Section
 from ...analysis.steps import RunCell
 from ...formatting.numbers import exact, listed, number, ratio, span
 from ..document import Detail, Figures, Finding, Part
-from ..drawing import Axes, draw_arrow, is_named, is_positive, label_axes, log2_axis, shade
+from ..drawing import Axes, is_named, is_positive, label_axes, log2_axis, mark_estimate, shade
 from ..subject import Subject
 from ..table import Cell, Table, count_cell, keys_of, known_cell, number_cell
 from ..texts import SCALING, Cells
@@ -89,18 +89,13 @@ def _draw_noise(found: Sequence[tuple[RunCell, Sequence[NoiseScale]]], axes: Axe
     scales = [scale for _, own in found for scale in own]
     ends = [end for s in scales for end in (s.low, s.high if math.isfinite(s.high) else 2 * s.noise_scale)]
     log2_axis(axes, "y", [scale.noise_scale for scale in scales], ends)      # twice the value: room for an arrow
-    low, high = axes.get_ylim()
     for at, (cell, own) in enumerate(found):
         color, middles = shade(at, len(found)), [(scale.first_step + scale.last_step) / 2 for scale in own]
         label = f"W = {listed(cell.workers)}, B = {cell.global_batch:,}" if is_named(at, len(found)) else None
         axes.plot(middles, [scale.noise_scale for scale in own], "o-", color=color, linewidth=1, markersize=5,
                   markeredgewidth=0, label=label)
         for middle, scale in zip(middles, own):
-            unbounded = math.isinf(scale.high)
-            top = scale.noise_scale if unbounded else min(scale.high, high)
-            axes.plot([middle, middle], [max(scale.low, low), top], color=color, linewidth=1.4, alpha=0.75)
-            if unbounded:
-                draw_arrow(axes, middle, scale.noise_scale, color, 1)
+            mark_estimate(axes, middle, as_estimate(scale), color, "o", None)
             axes.plot([scale.first_step, scale.last_step], [scale.noise_scale] * 2, color=color, linewidth=1.4,
                       alpha=0.35)
     axes.set_xlim(left=0)

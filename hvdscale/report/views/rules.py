@@ -8,14 +8,13 @@ from functools import partial
 from typing import Any
 
 from ...analysis.grouping import group_by
-from ...analysis.intervals import Estimate
 from ...analysis.rules import (BEYOND, FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS, UNKNOWN, UNTRIED, Missing,
                                Rule, RuleCost, RuleCosts, RulePoint)
 from ...formatting.numbers import number, percent, ratio, span, whole
 from ...plan.settings import OPTIONS
 from ..document import Detail, Finding, Part
 from ..subject import Subject
-from ..table import Cell, Table, TrialKeys, count_cell, interval_cell, interval_of, keys_of, no_cell, number_cell
+from ..table import Cell, Table, TrialKeys, count_cell, interval_cell, keys_of, no_cell, number_cell, steps_cell
 from ..texts import SEARCH, Cells
 from .searches import best_of_interval
 
@@ -125,7 +124,7 @@ def rules_table(found: RuleCosts) -> Table:
         cost.first_lost.high) else f"{cost.first_lost.high:,.0f}") for cost in found.costs_from_fitted or ()]
     return SEARCH.table("lr-rules", range(len(found.rates)), {
         "global_batch": lambda at: count_cell(found.rates[at].global_batch),
-        "steps_to_target": lambda at: _steps_cell(found.tuned_steps[at]),
+        "steps_to_target": lambda at: steps_cell(found.tuned_steps[at], whole),
         "tried_rate": lambda at: number_cell(found.rates[at].tried),
         "best_rate": lambda at: interval_cell(found.rates[at].best), **columns}, keys,
         baseline=lambda at: (found.base.key(found.base_trial),), what=found.target, **rate_words(found.effective),
@@ -145,13 +144,6 @@ def _loss_cell(point: RulePoint) -> Cell:
     return Cell(f"{shown} {mark}".strip(), loss.value, loss.low, loss.high, below)
 
 
-def _steps_cell(steps: Estimate) -> Cell:
-    if math.isinf(steps.value) and math.isfinite(steps.beyond):
-        return Cell(f"> {whole(steps.beyond)}", steps.value, steps.low, steps.high)
-    return Cell(whole(steps.value) if steps.met else "n/a", steps.value, steps.low, steps.high,
-                interval_of(steps, whole))
-
-
 def points_table(found: RuleCosts) -> Table:
     return SEARCH.table("lr-rule-points", [(cost, point) for cost in found.costs for point in cost.points], {
         "rule": lambda row: Cell(str(row[0].rule)), "global_batch": lambda row: count_cell(row[1].global_batch),
@@ -159,7 +151,7 @@ def points_table(found: RuleCosts) -> Table:
             lambda row: number_cell(row[1].rate),
         "near": lambda row: count_cell(row[1].near.trials, f"{row[1].near.met} met" if row[1].near.trials else ""),
         "near_steps": lambda row: Cell(whole(row[1].near.fewest) if row[1].near.met else "n/a", row[1].near.fewest),
-        "loss": lambda row: _loss_cell(row[1]), "steps": lambda row: _steps_cell(row[1].steps),
+        "loss": lambda row: _loss_cell(row[1]), "steps": lambda row: steps_cell(row[1].steps, whole),
         "how": lambda row: Cell(HOW.get(row[1].how) or PROBLEMS[row[1].how])},
         lambda row: row[1].keys, baseline=lambda row: row[1].near.keys, notes=notes(found), what=found.target,
         factor=f"{NEAR:g}")

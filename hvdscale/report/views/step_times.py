@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from ...analysis.step_breakdown import RANK_NAMES as NAMES
 from ...analysis.steps import RunCell
 from ...formatting.numbers import counted, number, percent
 from ..document import Figures, Finding, Part
-from ..drawing import BLUE, CROWDED_COUNT, GREEN, ORANGE, Axes, explain, label_axes, set_ticks, shade
+from ..drawing import BLUE, CROWDED_COUNT, GREEN, HOVER, ORANGE, Axes, explain, label_axes, set_ticks, shade
 from ..subject import Subject
 from ..table import Cell, count_cell, keys_of, number_cell
 from ..texts import SCALING
@@ -21,6 +22,7 @@ from .workers import series_kind, series_name
 
 PARTS = {"communication": "waiting"}    # what columns call a part of a step, where that is not its name
 MOST_BARS = 10
+LEAST_SEEN = 0.005      # of the highest bar
 MOST_ROWS = 16          # ranks of a worker count that the table names
 
 
@@ -59,7 +61,7 @@ def _draw_parts(parts: Sequence[tuple[RunCell, StepParts]], axes: Axes) -> None:
     for name, color, label in (("compute", BLUE, "computing"), ("data", GREEN, "getting data"),
                                ("communication", ORANGE, "waiting for communication, and its share")):
         heights = [1000 * one.seconds * getattr(one, name) for _, one in parts]
-        axes.bar(range(len(parts)), heights, bottom=bottoms, width=0.62, color=color, label=label, linewidth=0)
+        _draw_bars(axes, heights, bottoms, label, color, max(one.seconds for _, one in parts))
         bottoms = [bottom + height for bottom, height in zip(bottoms, heights)]
     for at, (_, one) in enumerate(parts):
         axes.annotate(percent(one.communication), (at, 1000 * one.seconds), xytext=(0, 2), textcoords="offset points",
@@ -128,10 +130,17 @@ def _draw_ranks(times: RankTimes, axes: Axes) -> None:
     names, bottoms = [name for name in NAMES if name != "step"], np.zeros(times.ranks)
     for at, name in enumerate(names):
         heights = 1000 * times.seconds[name]
-        axes.bar(range(times.ranks), heights, bottom=bottoms, width=0.62, linewidth=0, label=name,
-                 color=ORANGE if name == "waiting" else shade(at, len(names)))
+        _draw_bars(axes, heights, bottoms, name, ORANGE if name == "waiting" else shade(at, len(names)), times.step)
         bottoms = bottoms + heights
     set_ticks(axes.xaxis, range(times.ranks))
     axes.grid(False, axis="x")
     axes.set_ylim(0, 1.1 * bottoms.max())
     label_axes(axes, "rank", "milliseconds a step (means)")
+
+
+def _draw_bars(axes: Axes, heights: Any, bottoms: Any, label: str, color: str, most: float) -> None:
+    """Parts of steps of at most ``most`` seconds, each with its milliseconds; named where one is high enough to see."""
+    bars = axes.bar(range(len(heights)), heights, bottom=bottoms, width=0.62, linewidth=0, color=color,
+                    label=label if max(heights) > 1000 * LEAST_SEEN * most else None)
+    for bar, height in zip(bars, heights):
+        bar.set_gid(f"{HOVER}{label.partition(',')[0]}: {number(height)} ms")

@@ -24,10 +24,10 @@ from ...formatting.numbers import counted, exact, round_number
 from ...target import Target
 from ..document import Figures, section_name, slug
 from ..drawing import (AMBER, BLUE, INK, MOST_MARKS, MUTED, ORANGE, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows,
-                       draw_line, draw_panels, ends_of, explain, fraction, is_named, is_positive, label_axes,
-                       log2_axis, mark_estimate, set_ticks, shade, spread_evenly, value_axis)
+                       decimal_ticks, draw_line, draw_panels, ends_of, explain, is_named, is_positive, label_axes,
+                       log2_axis, mark_estimate, shade, spread_evenly, value_axis)
 from ..subject import Whole
-from ..table import keys_of
+from ..table import as_shown, keys_of
 from ..texts import SEARCH
 from .budgets import base_rate_figure, best_under_figure
 from .curves import EXAMPLES, NORMALISED, STEPS, curves_figure, heading, plain, targets_figure
@@ -93,7 +93,7 @@ def _draw_best(axes: Axes, points: Sequence[BestPoint], what: str, most: int) ->
     values = [_on_axis(point.value, what) for point in points]
     log2_axis(axes, "y", values, [*(_on_axis(end, what) for point in points for end in (point.low, point.high)),
                                   *(end for *_, end in heuristics)], most=most)
-    axes.yaxis.set_major_formatter(fraction)
+    decimal_ticks(axes.yaxis, axes.get_ylim(), most)
     axes.plot([point.global_batch for point in points], values, marker="o", color=BLUE, linewidth=1, markersize=5.5,
               markeredgewidth=0, label=f"best {TITLES.get(what, what)}")
     for point in points:
@@ -208,13 +208,12 @@ def best_of_figure(found: Sequence[BestOfTrials]) -> Figure | None:
         return None
     objective, target = found[0].objective, found[0].target
     what = "steps to target" if objective == "steps" else f"best {objective}"
-    ranged = [one.best for one in found if one.best is not None and one.best.met]
+    ranged = [as_shown(one.best) for one in found if one.best is not None and one.best.met]
     above: Look = {"linestyle": "", "marker": "^", "markersize": 5, "markerfacecolor": "none", "markeredgewidth": 1}
 
     def draw(axes: Axes) -> None:
         values = [one.low for trials in found for one in trials.curve if math.isfinite(one.low)]
         log2_axis(axes, "x", [one.n for trials in found for one in trials.curve])
-        set_ticks(axes.xaxis, [2 ** at for at in range(max(one.n for t in found for one in t.curve).bit_length())])
         if min(values) > 0:
             log2_axis(axes, "y", values, ends_of(ranged), arrows=arrows(ranged))
         for at, trials in enumerate(found):
@@ -223,7 +222,7 @@ def best_of_figure(found: Sequence[BestOfTrials]) -> Figure | None:
             draw_line(axes, ((one.n, one.low) for one in known), color, "o-", markersize=4, markeredgewidth=0,
                       label=f"B = {trials.global_batch:,}" if is_named(at, len(found)) else None)
             if trials.best is not None and trials.best.met:
-                mark_estimate(axes, trials.curve[-1].n, trials.best, color, "o", None)
+                mark_estimate(axes, trials.curve[-1].n, as_shown(trials.best), color, "o", None)
             axes.plot([one.n for one in unknown], [one.low for one in unknown], color=color, **above)
             if unknown:
                 explain(axes, "not known: above", color=MUTED, **above)

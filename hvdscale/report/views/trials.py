@@ -12,22 +12,25 @@ from ...analysis.grouping import group_by
 from ...analysis.report_data import Section
 from ...analysis.slow_runs import drift_of
 from ...analysis.step_breakdown import MOST_ROWS
-from ...analysis.steps import SPEED, RunCell, RunToTarget, run_of
+from ...analysis.steps import SPEED, RunCell, RunToTarget, crossing_of, run_of
 from ...analysis.trials import Trial
-from ...formatting.numbers import capital, counted, exact, in_brackets, list_first, listed
-from ...log.schema import Status
+from ...formatting.numbers import capital, counted, in_brackets, list_first, listed, whole
+from ...log.schema import UNKNOWN_SEED, Status
 from ...plan.batch_schedule import BatchSchedule
 from ...plan.schedule import Schedule
 from ...plan.search_space import STEPS_TO_TARGET
-from ..document import Figures, Finding, Part
-from ..drawing import (CROWDED_COUNT, INK, Axes, Figure, decimal_ticks, explain, is_named, label_axes, power_ticks,
-                       shade)
+from ...target import Target
+from ..differences import settings_of, show_value
+from ..document import Detail, Figures, Finding, Part
+from ..drawing import (CROWDED_COUNT, HOVER, INK, Axes, Figure, decimal_ticks, explain, is_named, label_axes,
+                       power_ticks, shade)
 from ..subject import Subject
-from ..table import keys_of, metric_name
-from ..texts import GENERAL, SCALING
+from ..table import Cell, Column, count_cell, keys_of, metric_name, number_cell
+from ..texts import GENERAL, SCALING, Cells
 from .cells import CROWDED
 
 MOST_NAMED = 4      # trials, or runs
+MOST_RUNS = 2000    # of the table that has a row for each
 # axis, in short, and the column of the log, of what a curve is drawn against
 ACROSS = {"step": ("steps", "steps", "step of /evaluations"),
           "tokens": ("training tokens", "tokens", "sums of tokens of /steps"),
@@ -131,18 +134,73 @@ def left_out(section: Section) -> Iterator[str]:
         yield SCALING.say("stopped", own=own, target=section.target, **some(section.not_covered))
     if section.parts_skipped:
         yield SCALING.say("parts_skipped", most=MOST_ROWS)
-    if section.stopped_early:
-        yield SCALING.say("stopped_early", named=name_trials(section.stopped_early))
     moved = [trial for trial in section.trials if len(trial.worker_counts) > 1]
-    if moved:
-        yield SCALING.say("moved", named=name_trials(moved))
+    for kind, odd in (("stopped_early", section.stopped_early), ("moved", moved)):
+        if odd:
+            yield SCALING.say(kind, named=name_trials(odd))
+
+
+def name_trial(trial: Trial) -> str:
+    """``w8.h5:1``, or the file that another program wrote of it."""
+    return trial.plan.get("file") or f"{trial.log}:{trial.id}"
 
 
 def name_trials(trials: Sequence[Trial]) -> str:
     """``w8.h5:1, 2; w16.h5:1 and 3 more``: a log once, then its trials."""
-    by_log = group_by(trials[:MOST_NAMED], lambda trial: trial.log)
-    named = "; ".join(f"{log}:{', '.join(str(trial.id) for trial in own)}" for log, own in by_log.items())
+    by_log = group_by(trials[:MOST_NAMED], lambda trial: trial.plan.get("file") or trial.log)
+    named = "; ".join(log if "file" in own[0].plan else f"{log}:{', '.join(str(trial.id) for trial in own)}"
+                      for log, own in by_log.items())
     return named + (f" and {len(trials) - MOST_NAMED:,} more" if len(trials) > MOST_NAMED else "")
+
+
+def runs(subject: Subject) -> Iterator[Part]:
+    """A row a trial, with what distinguishes its setting, and what it reached."""
+    section, target = subject.section, subject.section.target
+    settings = settings_of(trial.setting for trial in section.trials)
+    cells: Cells = {
+        SCALING.column("run"): lambda run: Cell(name_trial(run.trial), name_trial(run.trial)),
+        "workers": lambda run: count_cell(run.trial.workers), "global_batch": lambda run: count_cell(
+            run.trial.global_batch),
+        "seed": lambda run: Cell("unknown" if run.trial.seed == UNKNOWN_SEED else str(run.trial.seed), run.trial.seed)}
+    for name in next(iter(settings.values()), ()):
+        cells[Column(name, name.replace("_", " "), formula="of the run's setting")] = partial(
+            lambda name, run: _setting_cell(settings[run.trial.setting][name]), name)
+    cells["status"] = lambda run: Cell(run.trial.status.name, run.trial.status.name)
+    if target:
+        cells |= {"run_steps": lambda run: Cell(whole(run.steps) if run.met else "not met", run.steps),
+                  "run_seconds": lambda run: number_cell(run.seconds) if run.met else Cell("not met", run.seconds),
+                  "lasting_steps": lambda run: number_cell(getattr(crossing_of(run.trial, target), "steps", math.nan)),
+                  "run_best": lambda run: number_cell(_best(run.trial, target))}
+    if 1 < len(section.trials) <= MOST_RUNS:
+        found = [run_of(trial, target, section.options.crossing) for trial in section.trials]
+        yield Detail(SCALING.table("runs", found, cells, lambda run: (run.trial.key,),
+                                   metric=target.column if target else ""))
+
+
+def _setting_cell(value: object) -> Cell:
+    return Cell(show_value(value), value if isinstance(value, (int, float, str)) else None)
+
+
+def _best(trial: Trial, target: Target) -> float:
+    values = trial.metrics.get(target.column, np.empty(0))
+    values = values[np.isfinite(values)]
+    return float(values.min() if target.minimizes else values.max()) if len(values) else math.nan
+
+
+def unmet(subject: Subject) -> Iterator[Finding]:
+    """Where nothing met the target, the strictest one of two digits that every run met, or the best of a search."""
+    section, target = subject.section, subject.section.target
+    cells = [cell for cell in section.cells if cell.runs]
+    if target is None or not cells or any(cell.met for cell in cells):
+        return
+    sign = 1 if target.minimizes else -1
+    found = [[sign * _best(run.trial, target) for run in cell.runs] for cell in cells]
+    worst = max((min if cell.searched else max)(best) for cell, best in zip(cells, found))
+    if worst and np.isfinite(worst):
+        digit = 10.0 ** (math.floor(math.log10(abs(worst))) - 1)
+        value = sign * digit * (math.floor(worst / digit) + 1)
+        yield SCALING.find("could_meet", target=target, best=sign * min(map(min, found)),
+                           looser=f"{target.column}{target.comparison[0]}{value:.2g}")
 
 
 def training(subject: Subject) -> Iterator[Part]:
@@ -177,6 +235,7 @@ def _draw_curves(section: Section, metric: str, across: str, drawn: Sequence[tup
         for index, run in enumerate(runs):
             x, y = _across(run, across), run.trial.metrics[metric]
             axes.plot(x, y, color=shade(at, len(drawn)), linewidth=1, alpha=0.9, linestyle="--" if crowded else "-",
+                      gid=f"{HOVER}{name}, seed {run.trial.seed}: {name_trial(run.trial)}",
                       label=None if index or not is_named(at, len(drawn)) else name)
             starts += x[x > 0][:1].tolist()
             ends.append(x[-1])
@@ -193,7 +252,7 @@ def _draw_curves(section: Section, metric: str, across: str, drawn: Sequence[tup
             decimal_ticks(axes.xaxis, (min(starts), max(ends)))
     else:
         axes.set_xlim(left=0)
-        axes.xaxis.set_major_formatter(lambda value, _: exact(value))
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.4g}")
     for value in goal:
         axes.axhline(value, color=INK, linestyle="--", linewidth=1.1, label=f"target {section.target}")
     label_axes(axes, ACROSS[across][0], metric_name(metric))

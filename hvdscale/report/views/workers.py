@@ -5,6 +5,8 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+import numpy as np
+
 from ...analysis.curves import BatchPoint, Curve
 from ...analysis.intervals import Estimate
 from ...analysis.pooled_variance import updates
@@ -62,9 +64,10 @@ def by_workers(subject: Subject) -> Iterator[Part]:
 def _figures(section: Section) -> Iterator[Figure]:
     for series in section.series:
         points = [point for point in series.points if point.cell.runs]
+        target = section.target if any(point.cell.steps.met for point in points) else None
         for kind, draw in (("speedup", _draw_speedup), ("efficiency", _draw_efficiency)) if points else ():
-            yield SCALING.figure(kind, partial(draw, points, bool(section.target), series.points[0].workers),
-                                 keys_of(point.cell for point in points), target=section.target,
+            yield SCALING.figure(kind, partial(draw, points, bool(target), series.points[0].workers),
+                                 keys_of(point.cell for point in points), target=target,
                                  name=series_name(series), series=series_kind(series),
                                  confidence=section.options.confidence,
                                  crowded=any(point.cell.oversubscribed for point in points))
@@ -188,18 +191,26 @@ def _draw_speedup(points: Sequence[SpeedupPoint], to_target: bool, least: int, a
     log2_axis(axes, "y", [1, *ideal, *(ratio.value for ratio in ratios)], ends_of(ratios))
     axes.yaxis.set_major_formatter(fraction)
     draw_line(axes, zip(workers, ideal), MUTED, "--", 1.2, label="ideal")
-    axes.fill_between([p.workers for p in shown], [p.throughput_speedup.value for p in shown],
-                      [p.worker_ratio for p in shown], color=ORANGE, alpha=0.15, linewidth=0,
-                      label="lost to the system")
-    if to_target:
-        both = [point for point in shown if is_positive(point.time_speedup.value)]
-        axes.fill_between([p.workers for p in both], [p.time_speedup.value for p in both],
-                          [p.throughput_speedup.value for p in both], color=BLUE, alpha=0.15, linewidth=0,
-                          label="lost to statistics")
+    _shade_loss(axes, [(p.workers, p.throughput_speedup.value, p.worker_ratio) for p in shown], ORANGE, "the system")
+    _shade_loss(axes, [(p.workers, p.time_speedup.value, p.throughput_speedup.value) for p in shown
+                       if to_target and is_positive(p.time_speedup.value)], BLUE, "statistics")
     _plot_ratio(axes, points, "throughput_speedup", ORANGE, "s", "examples per second")
     if to_target:
         _plot_ratio(axes, points, "time_speedup", BLUE, "o", "time to target")
     label_axes(axes, "workers W", f"speedup over {counted(least, 'worker')}")
+
+
+def _shade_loss(axes: Axes, points: Sequence[tuple[float, float, float]], color: str, what: str) -> None:
+    """Shade where the first of two values lies below the second, up to where their lines cross; nothing above it."""
+    if not any(value < 0.995 * most for _, value, most in points):         # which one sees
+        return
+    x, value, most = np.log(points).T
+    gap = most - value
+    at = np.flatnonzero(gap[:-1] * gap[1:] < 0)
+    along = np.sort(np.append(x, x[at] + gap[at] / (gap[at] - gap[at + 1]) * (x[at + 1] - x[at])))
+    value, most = np.exp(np.interp(along, x, value)), np.exp(np.interp(along, x, most))
+    axes.fill_between(np.exp(along), np.minimum(value, most), most, color=color, alpha=0.15, linewidth=0,
+                      label=f"lost to {what}")
 
 
 def _draw_efficiency(points: Sequence[SpeedupPoint], to_target: bool, _: int, axes: Axes) -> None:
