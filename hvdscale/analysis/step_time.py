@@ -41,8 +41,8 @@ KINDS = (0.45, 0.9)                     # probability of a ring; of a ring or a 
 OVERLAPS = (0.5, 0.85)                  # of an allreduce that begins after the pass; of that or one in part behind it
 SHARPNESSES = (0.6, 0.95)               # of a pass that is a + b e; of that or one that fills the device by degrees
 FULLY = 1e3                             # a power as good as infinite
-STEADY = 0.70                           # of workers that do not pause
-PAUSE, PAUSING = (1.0, 1.2), (0.02, 1.5)        # in passes; share of steps: medians, deviations of the logarithm
+STEADY = 0.85                           # of workers that do not pause
+PAUSE, PAUSING = (0.4, 1.0), (0.02, 1.5)        # in passes; share of steps: medians, deviations of the logarithm
 MOST_PAUSING = 0.9
 # that something else slows workers down beyond those timed (a slow node, another switch, storage): its probability,
 # and the mean of log t that it adds by doubling

@@ -136,7 +136,9 @@ def as_matplotlib(figure: Figure) -> Canvas:
         else:
             title = [part for line in figure.title.splitlines() for part in textwrap.wrap(
                 line, TITLE_WIDTH, break_long_words=False, break_on_hyphens=False)]
-            axes[0].set_title("\n".join([*title, *[""] * (len(title) < 2)]))      # so that axes beside it begin as high
+            if len(title) < 2:
+                title.append("")                        # so that axes beside it begin as high
+            axes[0].set_title("\n".join(title))
         _legend(canvas, axes)
         canvas.set_dpi(DPI)
         FigureCanvasAgg(canvas)

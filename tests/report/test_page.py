@@ -93,7 +93,7 @@ def test_figures_hold_what_was_timed_and_met_and_what_was_not(of_workers, name, 
 
 
 @pytest.mark.parametrize("name, texts", [
-    ("steps-batch", ["global batch B (examples)", "steps to target S", "256", "maximum useful batch, at least 256"]),
+    ("steps-batch", ["global batch B (examples)", "steps to target S", "256", "maximum useful batch: ≥ 256"]),
     ("speedup-weak-32", ["workers W", "speedup over 1 worker", "ideal", "lost to the system", "lost to statistics"]),
     ("efficiency-weak-32", ["statistical efficiency", "system efficiency", "their product", "ideal"]),
     ("curve-step", ["steps", "validation error", "W = 1, B = 32", "W = 8, B = 256", "target val/error<0.02"]),

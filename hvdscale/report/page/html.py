@@ -117,11 +117,14 @@ def _cells_of(row: Row) -> Markup:
 
 def _cell(cell: Cell, tag: str) -> str:
     unmet = cell.shown in ("not met", "diverged") or cell.shown[:1] == ">" and cell.shown[-1:] != "%"
-    look = ' scope="row"' if tag == "th" else ' class="unmet"' if unmet else ' class="text"' * (len(cell.shown) > 40)
+    look = ' class="text"' if len(cell.shown) > 40 else ""
+    if tag == "th" or unmet:
+        look = ' scope="row"' if tag == "th" else ' class="unmet"'
     value = ""                  # what it is sorted by, where that is not what it shows; an empty one comes last
     if isinstance(cell.value, (int, float)) and not isinstance(cell.value, bool):
         number = "" if math.isnan(cell.value) else f"{cell.value:.8g}".replace("inf", "Infinity")
-        value = f' data-value="{number}"' * (number != cell.shown or bool(cell.below))
+        if number != cell.shown or cell.below:
+            value = f' data-value="{number}"'
     below = f"<small>{escape(_with_dash(cell.below))}</small>" if cell.below else ""
     return f"<{tag}{look}{value}>{escape(cell.shown)}{below}</{tag}>"
 

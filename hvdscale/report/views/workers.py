@@ -107,8 +107,9 @@ def _cells_alone(section: Section) -> Iterator[Part]:
     for cell in section.alone if len(section.alone) <= (MOST_ALONE if known else 1) else ():
         where = f"{counted(cell.workers[0], 'worker')}, global batch {cell.batches.in_brief()}"
         speed = f"{number(cell.examples_per_second.value)} examples per second"
-        kind = ("alone_diverged" if not cell.runs else "alone_speed" if not section.target else
-                "alone" if cell.steps.met else "alone_unmet")
+        kind = "alone" if cell.steps.met else "alone_unmet"
+        if not (cell.runs and section.target):
+            kind = "alone_speed" if cell.runs else "alone_diverged"
         yield SCALING.find(kind, where=where, target=section.target,
                            speed=speed if id(cell) in known else "no time is known",
                            steps=cell.steps.value if cell.steps.met else cell.steps.beyond,

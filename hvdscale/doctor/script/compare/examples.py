@@ -163,7 +163,9 @@ def _over_the_epoch(pair: Pair, first: Iteration) -> Finding | None:
     if twice <= first.sampling.padded or all(each == ranks[0] for each in ranks) or filled_up(pair):
         return None
     seeds = first.sampling.replicas == pair.workers and len({*map(tuple, ranks)}) == pair.workers
-    cause = "seeds" if seeds else _why_shared(pair, first) if first.sampling.replicas else "not_by_rank"
+    cause = "seeds" if seeds else "not_by_rank"
+    if first.sampling.replicas and not seeds:
+        cause = _why_shared(pair, first)
     return pair.finding(EXAMPLES, "over_the_epoch", size=len({*alone}), twice=twice, never=never, where=first.made,
                         cause=cause, sampler=first.sampling.name, replicas=first.sampling.replicas)
 

@@ -137,7 +137,9 @@ def against_one(both: BothRuns) -> Finding | None:
         return finding(both, "shares", by=error, limit=limit, shares=shares)
     cause = _why_another(both)
     later = cause == "untrained" and not different_untrained(pair)
-    kind = "departs" if both.at and (later or cause == "mixed") else "another" if cause else "another_unexplained"
+    kind = "another" if cause else "another_unexplained"
+    if both.at and (later or cause == "mixed"):
+        kind = "departs"
     return finding(both, kind, by=error, limit=limit, cause="" if kind == "departs" and not later else cause)
 
 
