@@ -33,6 +33,7 @@ class TrialKind(IntEnum):
     LOST = 3            # neither complete nor pruned
 
 
+LEAST_EARLY = 3         # trials that ended before the longest, for a habit to be seen
 EarlyEnd = Enum("EarlyEnd", "OWN_BUDGET OWN_TARGET PRUNED")        # why a SHORT trial ended
 
 
@@ -168,7 +169,7 @@ def stop_at_success(study: Study, column: str, minimizes: bool) -> np.ndarray:
     met = study.feasible & (take(values, ends) < np.fmin.reduce(values[earlier], initial=np.nan))
     steps = np.where(study.feasible, take(step, ends), np.nan)
     early = steps < np.fmax.reduce(steps, initial=0)
-    return met & (2 * np.sum(met & early) > np.sum(early))
+    return met & (np.sum(early) >= LEAST_EARLY) & (2 * np.sum(met & early) > np.sum(early))
 
 
 def ends_short(study: Study, budget: Budget | None) -> np.ndarray:

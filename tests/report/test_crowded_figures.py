@@ -61,7 +61,7 @@ def test_worker_counts_in_other_figures_have_the_tables_mark():
 
 
 def test_a_plans_figures_mark_them_too():
-    for cores, marks in ((1, (2, 2)), (64, (0, 0))):
+    for cores, marks in ((1, (2, 2, 2)), (64, (0, 0, 0))):
         figures = figures_of_plan(plan(*(run(workers, cores=cores) for workers in (2, 4)), workers=(2, 4),
                                        local_batch=32))
         texts = [[text.get_text() for text in drawn(figure).texts] for figure in figures]

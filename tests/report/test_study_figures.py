@@ -123,7 +123,7 @@ def test_a_curve_shows_its_steps_and_perfect_scaling_from_its_start(nesterov):
     assert np.allclose(dashed[0].get_ydata(), [steps[0], steps[0] * BATCHES[0] / BATCHES[-1]])
     assert {"perfect scaling", "maximum useful batch: 128"} <= {*labels(axes)}
     [axes] = axes_of(curves_figure([curve_of(sweep(batches=BATCHES[:5]), TARGET)]))
-    assert "maximum useful batch: at least 128" in labels(axes)
+    assert "maximum useful batch: ≥ 128" in labels(axes)
 
 
 def test_normalised_curves_start_at_one_at_the_smallest_batch_that_all_have():

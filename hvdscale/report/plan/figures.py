@@ -1,4 +1,4 @@
-"""Figures of a plan of workers: time to target against workers, and what each count costs for its time.
+"""Figures of a plan of workers: time to target and speedup against workers, and what each count costs for its time.
 
 Marks: a filled disc was measured, an open one was not, a diamond is at a batch beyond those that met the target.
 # marks a time of a host with too few free cores.
@@ -12,7 +12,7 @@ from typing import Any
 
 from ...analysis.step_time import MEASURED
 from ...analysis.worker_plan import Option, WorkerPlan
-from ...formatting.numbers import counted, duration, unit_of
+from ...formatting.numbers import counted, duration, percent, unit_of
 from ..drawing import (BLUE, CROWDED_COUNT, GREEN, MUTED, ORANGE, PURPLE, HOVER, Axes, Figure, Look, draw_line,
                        ends_of, explain, label_axes, log2_axis, power_ticks)
 from ..texts import PLAN
@@ -31,11 +31,28 @@ def figures_of_plan(plan: WorkerPlan) -> tuple[Figure, ...]:
     if plan.relative:
         what = "relative, predicted" if plan.noise else "relative"
     return tuple(PLAN.figure(name, partial(draw, plan=plan), trials, what=what, confidence=plan.request.confidence)
-                 for name, draw in (("plan-time", _draw_time), ("plan-cost", _draw_cost)))
+                 for name, draw in (
+                     ("plan-time", _draw_time), ("plan-speedup", _draw_speedup), ("plan-cost", _draw_cost)))
 
 
 def _note(axes: Axes, text: str, place: tuple[float, float], aside: tuple[float, float], **look: Any) -> None:
     axes.annotate(text, place, xytext=aside, textcoords="offset points", fontsize=7.5, **look)
+
+
+def _draw_speedup(axes: Axes, plan: WorkerPlan) -> None:
+    options, first = plan.options, plan.options[0].workers
+    ideal = [(option.workers, option.workers / first) for option in options]
+    log2_axis(axes, "x", [option.workers for option in options])
+    log2_axis(axes, "y", [*(ratio for _, ratio in ideal), *(option.speedup.value for option in options)],
+              _ends(options, "speedup"))
+    draw_line(axes, ideal, MUTED, "--", 1.2, label="perfect scaling")
+    draw_line(axes, ((option.workers, option.speedup.value) for option in options), BLUE)
+    _draw_options(axes, plan, lambda option, speedup: (option.workers, speedup), of="speedup")
+    for option in options:
+        efficiency = percent(option.speedup.value * first / option.workers)
+        _note(axes, f"{efficiency}{CROWDED * plan.is_crowded(option)}", (option.workers, option.speedup.value),
+              (9, -11))
+    label_axes(axes, "workers W", f"speedup over {counted(first, 'worker')}")
 
 
 def _draw_time(axes: Axes, plan: WorkerPlan) -> None:
@@ -98,10 +115,10 @@ def _time_unit(plan: WorkerPlan) -> tuple[float, str]:
     return (1, "time to target, relative") if plan.relative else (size, f"time to target ({name})")
 
 
-def _draw_options(axes: Axes, plan: WorkerPlan, place: Place, bars: bool = True) -> None:
-    """A mark and the interval of its time for each, and larger marks around those to take."""
+def _draw_options(axes: Axes, plan: WorkerPlan, place: Place, of: str = "seconds", bars: bool = True) -> None:
+    """A mark and the interval of this value for each, and larger marks around those to take."""
     for option in plan.options:
-        value, known = option.seconds, option.mark == MEASURED
+        value, known = getattr(option, of), option.mark == MEASURED
         low, (x, y) = max(value.low, value.value / 1000), place(option, value.value)    # 0: met at the first evaluation
         if bars and low < value.high < math.inf:
             (left, bottom), (right, top) = place(option, low), place(option, value.high)
@@ -116,7 +133,7 @@ def _draw_options(axes: Axes, plan: WorkerPlan, place: Place, bars: bool = True)
         option = getattr(plan, role)
         if option is not None:
             color, marker = LOOKS[role]
-            x, y = place(option, option.seconds.value)
+            x, y = place(option, getattr(option, of).value)
             look: Look = {"marker": marker, "markerfacecolor": "none", "markeredgecolor": color, "linestyle": ""}
             axes.plot([x], [y], markersize=12 + 3 * at, markeredgewidth=1.6, zorder=2, **look)
             explain(axes, f"{role}: {counted(option.workers, 'worker')}", markersize=8, markeredgewidth=1.4, **look)
