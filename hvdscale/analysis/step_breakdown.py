@@ -9,7 +9,7 @@ that no backward pass hid; what the others wait beyond that, they wait for slowe
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,8 +41,6 @@ class Pause:
 
 @dataclass(frozen=True, eq=False)
 class RankTimes:
-    """The steps of a run."""
-
     seconds: dict[str, np.ndarray]      # mean of each of RANK_NAMES on each rank, arrays of shape (ranks,)
     typical: np.ndarray                 # median step of each rank
     transfer: float                     # mean over steps of the shortest wait of a rank
@@ -63,10 +61,14 @@ class RankTimes:
     def outlier(self, names: Sequence[str]) -> tuple[int, float, float] | None:
         """The rank that spends more than SHARE of a step longer in these parts than the typical rank does, its seconds,
         and those of the typical one, their median; None where no rank does, or several do."""
-        spent = np.sum([self.seconds[name] for name in names], axis=0)
-        typical = float(np.median(spent)) if self.ranks > 2 else float(spent.min())
-        slow = np.flatnonzero(spent - typical > SHARE * self.step)
-        return (int(slow[0]), float(spent[slow[0]]), typical) if len(slow) == 1 and self.ranks > 1 else None
+        return find_outlier(np.sum([self.seconds[name] for name in names], axis=0), self.step)
+
+
+def find_outlier(spent: np.ndarray, step: float) -> tuple[int, float, float] | None:
+    """The same of the seconds that each rank spent, shape (ranks,), in steps of so many."""
+    typical = float(np.median(spent)) if len(spent) > 2 else float(spent.min())
+    slow = np.flatnonzero(spent - typical > SHARE * step)
+    return (int(slow[0]), float(spent[slow[0]]), typical) if len(slow) == 1 and len(spent) > 1 else None
 
 
 def read_ranks(log: Log) -> dict[int, RankTimes]:
@@ -81,28 +83,27 @@ def read_ranks(log: Log) -> dict[int, RankTimes]:
             for number, rows in rows_of_each(table["trial"][timed]).items()}
 
 
-def times_of(parts: dict[str, np.ndarray], average: Callable[..., np.ndarray] = np.mean) -> RankTimes:
+def times_of(parts: dict[str, np.ndarray]) -> RankTimes:
     """Of the seconds of RANK_PARTS, arrays of shape (ranks, steps)."""
     inside = np.sum([values for name, values in parts.items() if name != "step"], axis=0)
     parts = {**parts, ELSEWHERE: np.maximum(parts["step"] - inside, 0.0)}
-    waited = parts["waiting"]
-    return RankTimes({name: average(values, axis=1) for name, values in parts.items()},
-                     np.median(parts["step"], axis=1), float(average(waited.min(0))),
-                     float(average(np.ptp(waited, axis=0))), find_pause(parts))
+    waited, typical = parts["waiting"], np.median(parts["step"], axis=1)
+    return RankTimes({name: values.mean(1) for name, values in parts.items()}, typical, float(waited.min(0).mean()),
+                     float(np.ptp(waited, axis=0).mean()), find_pause(parts, typical))
 
 
-def find_pause(parts: dict[str, np.ndarray]) -> Pause | None:
-    """The pause with the largest share, where that is over SHARE; a wait for a rank that pauses is none."""
+def find_pause(parts: dict[str, np.ndarray], typical: np.ndarray) -> Pause | None:
+    """The pause with the largest share, if over SHARE; waiting for one is none. typical: each rank's median step."""
     found = []
     for name, values in parts.items():
         for rank, seconds in enumerate(values if name not in ("step", "waiting") else ()):
-            step, beyond = parts["step"][rank], seconds - np.median(seconds)
-            long = np.flatnonzero(beyond > np.median(step))
+            beyond = seconds - np.median(seconds)
+            long = np.flatnonzero(beyond > typical[rank])
             if len(long):
                 apart = np.diff(long)
                 regular = len(long) > 2 and np.mean(apart == np.median(apart)) > REGULAR
                 found.append(Pause(rank, name, float(beyond[long].mean()), len(long), int(np.median(apart)) if regular
-                                   else 0, float(beyond[long].sum() / step.sum())))
+                                   else 0, float(beyond[long].sum() / parts["step"][rank].sum())))
     pause = max(found, key=lambda one: one.share, default=None)
     return pause if pause and pause.share > SHARE else None
 

@@ -120,8 +120,7 @@ class Trial:
 
     @property
     def crowded(self) -> bool:
-        """Whether its host had fewer cores than workers, including the workers of a sweep's other trials, or others'
-        processes kept them busy."""
+        """Whether its host had fewer cores than workers, a sweep's other trials included, or they were kept busy."""
         return self.lacked_cores or self.without_core > BUSY
 
     @property

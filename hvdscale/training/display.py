@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from ..analysis.step_breakdown import times_of
+from ..analysis.step_breakdown import find_outlier
 from ..formatting.numbers import counted
 from ..formatting.screen import Screen, time_left
 from ..plan.plan import Plan
@@ -83,10 +83,8 @@ class Display:
             return ""
         seconds, by_rank = zip(*self._by_rank)
         data, passes = np.array(by_rank).reshape(len(by_rank), 2, -1).transpose(1, 2, 0)
-        times = times_of({"step": np.broadcast_to(seconds, data.shape), "data": data, "forward": passes,
-                          "waiting": np.zeros_like(data)}, np.median)
-        for name, what in (("data", "getting its data"), ("forward", "in its passes")):
-            if found := times.outlier([name]):
+        for spent, what in ((data, "getting its data"), (passes, "in its passes")):
+            if found := find_outlier(np.median(spent, axis=1), float(np.median(seconds))):
                 return (f"rank {found[0]} is slow: {1000 * found[1]:.3g} ms a step {what}, the others "
                         f"{1000 * found[2]:.3g}; they wait for it")
         return ""
