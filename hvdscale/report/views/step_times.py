@@ -109,10 +109,10 @@ def ranks(subject: Subject) -> Iterator[Part]:
 
 
 def _find_causes(cell: RunCell, times: RankTimes) -> Iterator[Finding]:
-    """Each cause at one worker count: an outlier among the ranks is (rank, its seconds, those of the others). What a
-    pause adds to a part is said of the pause."""
-    at, late, pause = counted(cell.workers[0], "worker") + mark_of(cell), times.outlier(["data"]), times.pause
-    if pause and (pause.every or not cell.oversubscribed):
+    """Each cause at one worker count; what a pause adds to a part is said of the pause, if that is said."""
+    at, late = counted(cell.workers[0], "worker") + mark_of(cell), times.outlier(["data"])
+    pause = times.pause if times.pause and (times.pause.every or not cell.oversubscribed) else None
+    if pause:
         yield SCALING.find("pause", rank=pause.rank, at=at, ms=1000 * pause.seconds, every=pause.every or None,
                            steps=pause.steps, elsewhere=pause.part == ELSEWHERE, part=pause.part, share=pause.share,
                            typical=1000 * times.typical[pause.rank])
