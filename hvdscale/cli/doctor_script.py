@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import click
 
@@ -16,12 +15,13 @@ from ..formatting.screen import Screen
 from ..watch.runner import GLOBAL, LOCAL, ScriptRequest, threads_of
 from .common import (CONTEXT, Command, checks_option, echo, format_option, missing_package, say_error, slow_imports,
                      version_option, width_option)
+from .scripts import marks_of, module_option, path_of
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("-m", "--module", is_flag=True, help="SCRIPT is the name of a module, as of python -m")
+@module_option
 @click.option("--batch", type=click.IntRange(min=1), help="the global batch of both runs; in the script's arguments "
               "{local} becomes a worker's share of it, and {global} the whole")
 @click.option("--workers", type=click.IntRange(min=2), default=2, show_default=True,
@@ -65,7 +65,7 @@ def script(script, arguments, module, batch, workers, updates, seconds, seed, ch
     if process.size == 1:
         refuse_too_many(workers, "torchrun", None, {})
     workers = process.size if process.size > 1 else workers
-    script = _path_of(script, module)
+    script = path_of(script, module)
     check_batch(arguments, batch, workers)
     checked = checks_of(checks, tuple(CHECKS))
     asked = ScriptRequest(script, arguments, updates, seconds, threads_of(max(workers, process.local_size)),
@@ -149,18 +149,9 @@ def report(examine: Callable, render: Callable, wanted: str, rank: int = 0) -> N
         sys.exit(examination.code)
 
 
-def _path_of(script: str, module: bool) -> str:
-    base = script.replace(".", "/")
-    wanted = [f"{base}.py", f"{base}/__main__.py"] if module else [script]
-    found = next((one for one in wanted if Path(one).is_file()), None)
-    if found is None:
-        why = "; a module is looked for from the working folder" if module else ""
-        raise UsageError(f"{script}: there is no file {' or '.join(wanted)}{why}")
-    return found
-
-
 def check_batch(arguments: tuple[str, ...], batch: int | None, workers: int) -> None:
-    marked = next((mark for mark in (LOCAL, GLOBAL) if any(mark in one for one in arguments)), "")
+    marks = marks_of(arguments)
+    marked = next((mark for mark in (LOCAL, GLOBAL) if mark in marks), "")
     if marked and batch is None:
         share = "a worker's share of " if marked == LOCAL else ""
         raise UsageError(f"{marked} is {share}the global batch: give that by --batch, such as --batch 32")

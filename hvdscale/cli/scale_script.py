@@ -1,23 +1,31 @@
 """hvdscale-scale script: how far does a training script scale, as it is?"""
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import click
 
 from ..errors import HvdscaleError, UsageError
 from ..formatting.numbers import counted
-from ..formatting.progress import quiet
-from ..watch.runner import LOCAL, ScriptRequest, threads_of
+from ..formatting.progress import Progress, quiet
+from ..formatting.screen import Screen, time_left
+from ..watch.runner import GLOBAL, LOCAL, ScriptRequest, threads_of
 from ..workers.launch import LAUNCHERS, find_launcher, place, refuse_too_many
 from .common import (CONTEXT, Command, echo, hosts_option, paths, rerun_option, slow_imports, version_option,
                      whole_numbers, width_option)
+from .scripts import marks_of, module_option, path_of
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
-@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@click.argument("script", shell_complete=paths)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@module_option
 @click.option("--workers", "counts", metavar="LIST", help="worker counts  [default: 1,2,4, or what a launcher started]")
 @click.option("--repeats", type=click.IntRange(1, 10_000), default=1, show_default=True,
               help="runs at each worker count")
@@ -34,14 +42,15 @@ from .common import (CONTEXT, Command, echo, hosts_option, paths, rerun_option, 
 @rerun_option
 @width_option
 @version_option
-def main(script, arguments, counts, repeats, out, batch, global_batch, updates, warm_up, seconds, launcher, hosts,
-         overwrite):
+def main(script, arguments, module, counts, repeats, out, batch, global_batch, updates, warm_up, seconds, launcher,
+         hosts, overwrite):
     """Time SCRIPT, a training script with DistributedDataParallel or Horovod, as it is at several worker counts, and
     report speedup, efficiency and where the time goes.
 
-    The script's own arguments come after --. It runs in the working folder, as torchrun would run it, and is ended
-    after some updates. If interrupted, the same command resumes. Under torchrun, mpirun, srun or horovodrun it is timed
-    at the number of workers that they started; the report has all logs of --out.
+    The script's own arguments come after --, in which {workers} becomes the number of workers and {rank} the rank. It
+    runs in the working folder, as torchrun would run it, and is ended after some updates. If interrupted, the same
+    command resumes. Under torchrun, mpirun, srun or horovodrun it is timed at the number of workers that they started.
+    The report has all logs of --out.
 
     \b
       hvdscale-scale script train.py --out runs/mine
@@ -59,10 +68,11 @@ def main(script, arguments, counts, repeats, out, batch, global_batch, updates, 
     process = place()
     launched = process.size > 1 or process.launcher is not None and counts is None
     counts = [process.size] if launched else whole_numbers("--workers", counts or "1,2,4", "worker counts", 1)
-    _check(arguments, batch, global_batch, counts)
+    script = path_of(script, module)
+    _check(marks_of(arguments), batch, global_batch, counts)
     refuse_no_folder(out)
     threads = threads_of(process.local_size if launched else max(counts))
-    asked = ScriptRequest(script, arguments, updates, seconds, threads, warm_up, batch, global_batch)
+    asked = ScriptRequest(script, arguments, updates, seconds, threads, warm_up, batch, global_batch, module=module)
     if not launched:
         launcher = find_launcher(launcher)
         refuse_too_many(max(counts), launcher, hosts)
@@ -75,25 +85,52 @@ def main(script, arguments, counts, repeats, out, batch, global_batch, updates, 
     for number, run in enumerate(todo, 1):
         say(f"[{number}/{len(todo)}] {counted(run.workers, 'worker')}: {run.log}")
         try:
-            remarks = carry_out_launched(run, asked, process) if launched else carry_out(run, asked, launcher, hosts)
+            with _progress(process.rank == 0) as tell:
+                remarks = carry_out_launched(run, asked, process, tell) if launched else carry_out(
+                    run, asked, launcher, hosts, tell)
             for remark in remarks:
                 say(f"  note: {remark}")
         except HvdscaleError as error:
             failures += 1
             echo(f"  Error: {error}; what it printed: {run.output}", err=True)
+        except KeyboardInterrupt:
+            echo("\nthe same command resumes here", err=True)
+            raise
     if process.rank:
         return
-    logs = [run.log for run in runs if os.path.exists(run.log)] if not launched else sorted(
-        glob.glob(os.path.join(glob.escape(out), "w*-r*.h5")))
+    logs = glob.glob(os.path.join(glob.escape(out), "w*-r*.h5"))
     if logs:
         echo("")
-        make(logs, out=os.path.join(out, "report"), echo=echo)
+        make(sorted(logs), out=os.path.join(out, "report"), echo=echo)
     if failures:
         raise HvdscaleError(f"{counted(failures, 'run')} of {len(runs)} could not be timed; their errors are above")
 
 
-def _check(arguments: tuple[str, ...], batch: int | None, global_batch: int | None, counts: list[int]) -> None:
-    marked = any(LOCAL in one for one in arguments)
+@contextlib.contextmanager
+def _progress(shown: bool) -> Iterator[Callable[[str, float], None]]:
+    """A function that shows what is done and its share: on a terminal in one line, elsewhere now and then."""
+    from ..training.display import on_terminal
+    screen, tell_rarely = Screen(sys.stderr, on_terminal(sys.stderr), (0.2, 0.0)), Progress(partial(echo, err=True))
+    began: list[tuple[float, float]] = []               # when its first updates were seen, and their share
+
+    def tell(text: str, share: float) -> None:
+        now = time.monotonic()
+        if share and not began:
+            began.append((now, share))
+        elif began and share > began[0][1]:
+            text += f", {time_left((now - began[0][0]) / (share - began[0][1]) * (1 - share))}"
+        if screen.terminal and screen.due(now):
+            screen.line(text, now, share)
+        elif share and not screen.terminal:
+            tell_rarely(text)
+    try:
+        yield tell if shown else lambda *_: None
+    finally:
+        screen.erase()
+
+
+def _check(marks: set[str], batch: int | None, global_batch: int | None, counts: list[int]) -> None:
+    marked = bool({LOCAL, GLOBAL} & marks)
     if batch and global_batch:
         raise UsageError(f"--batch {batch} and --global-batch {global_batch}: give --batch for weak scaling, where the "
                          "examples a worker stay, or --global-batch for strong scaling, where those of all stay")

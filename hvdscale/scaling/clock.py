@@ -58,8 +58,6 @@ class UpdateClock(Listener):
         self.device = torch.device("cpu")
         self.remarks: list[str] = []
         self.parameters = 0             # of the model, as its optimizers have them; 0: not known
-        self.watts = math.nan           # of the GPU, over the updates that are timed
-        self.without_core = math.nan    # the share of their time in which this rank waited for a core
         self._counted: set[torch.optim.Optimizer] = set()
         self._sharded = False
         self._used = (math.nan, math.nan, math.nan)     # at the first of them: seconds, joules, seconds without a core
@@ -78,6 +76,15 @@ class UpdateClock(Listener):
             torch.cuda.synchronize(self.device)
         rows = [{**self._spent(update), **{name: getattr(update, name) for name in COUNTED}} for update in self._done]
         return {name: [row[name] for row in rows] for name in (*RANK_PARTS, *COUNTED)}
+
+    def used(self) -> dict[str, float | None]:
+        """Since the first update that is timed: the GPU's watts, and the share of the time in which this rank waited
+        for a core; None: unknown."""
+        since, joules, without_core = self._used
+        seconds = time.monotonic() - since
+        used = {"watts": (joules_of(self.device) - joules) / seconds,
+                "without_core": (seconds_without_core() - without_core) / seconds}
+        return {name: value if math.isfinite(value) else None for name, value in used.items()}
 
     def _spent(self, update: TimedUpdate) -> dict[str, float]:
         """Seconds of each part. A moment counts once, in the innermost part: a wait in a pass is waiting, and a pass in
@@ -208,10 +215,6 @@ class UpdateClock(Listener):
         if self.made == self.warm_up:
             self._used = time.monotonic(), joules_of(self.device), seconds_without_core()
         if self.made >= self.warm_up + self.updates:
-            since, joules, without_core = self._used
-            seconds = time.monotonic() - since
-            self.watts = (joules_of(self.device) - joules) / seconds
-            self.without_core = (seconds_without_core() - without_core) / seconds
             self._finish()
 
 

@@ -2,15 +2,16 @@
 from __future__ import annotations
 
 import json
-import math
 import resource
+import threading
+import time
 from typing import NoReturn
 
 import torch
 
 from ..system.files import write_whole
 from ..watch.rank import RUNNING, STOPPED, Rank
-from ..watch.runner import record_of
+from ..watch.runner import MADE, record_of
 from .clock import UpdateClock
 
 
@@ -26,8 +27,7 @@ def main() -> NoReturn:
             "error": error, "made": clock.made, "optimizer": clock.optimizer, "rate": clock.rate,
             "device": torch.cuda.get_device_name(clock.device) if on_gpu else "cpu", "memory": memory,
             "parameters": clock.parameters,
-            **{name: value if math.isfinite(value) else None for name, value in (
-                ("watts", clock.watts), ("without_core", clock.without_core))},
+            **clock.used(),
             "threads": torch.get_num_threads(), "torch": torch.__version__,
             "remarks": [*clock.remarks, *clock.long.describe(process.rank)],
             "updates": clock.timed() if state != RUNNING else {}}
@@ -36,7 +36,14 @@ def main() -> NoReturn:
     def stop() -> NoReturn:
         save(STOPPED, "")
         rank.leave()
+
+    def tell() -> None:
+        while True:
+            time.sleep(1)
+            (rank.place / MADE).write_text(str(clock.made))
     clock = UpdateClock(rank.task["warm_up"], rank.task["updates"], stop)
+    if rank.process.rank == 0:
+        threading.Thread(target=tell, daemon=True).start()
     rank.run([clock], save, details=False)
 
 

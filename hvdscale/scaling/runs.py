@@ -15,7 +15,8 @@ import platform
 import socket
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,15 @@ from ..system.outputs import PRINTED, refuse_foreign
 from ..training.series import SeriesRun
 from ..watch import runner
 from ..watch.place import await_path
-from ..watch.runner import RunEnd, ScriptRequest, describe_failure, record_of
-from ..workers.launch import Process, killed_process, launch_command, launch_environment
+from ..watch.runner import EXITED, MADE, RunEnd, ScriptRequest, describe_failure, record_of
+from ..workers.launch import Process, killed_process, last_words, launch_command, launch_environment
 
 RANK = "hvdscale.scaling.rank"
 RUNNING, FAILED = "running", "failed"
 MODEL = "script"        # what the model of a script is called: it is not known
 LEAST = 3               # updates that are needed
+MOST_WORDS = 200        # characters of what a script printed, in an error
+Tell = Callable[[str, float], object]
 
 
 def keys_of(asked: ScriptRequest, workers: int) -> dict[str, Any]:
@@ -47,15 +50,19 @@ def keys_of(asked: ScriptRequest, workers: int) -> dict[str, Any]:
             "warm_up": asked.warm_up, "updates": asked.updates, "threads": asked.threads}
 
 
-def carry_out(run: SeriesRun, asked: ScriptRequest, launcher: str | None, hosts: str | None) -> list[str]:
-    """Run the script on the run's workers, and write the log; returns remarks. Raises HvdscaleError."""
+def carry_out(run: SeriesRun, asked: ScriptRequest, launcher: str | None, hosts: str | None, tell: Tell) -> list[str]:
+    """Run the script on the run's workers, and write the log; returns remarks. Raises HvdscaleError.
+
+    tell    is told of what is done, as text and as the share of all
+    """
     with _opened(run, asked, uuid.uuid4().hex) as folder:
         command = launch_command(launcher, run.workers, asked.command(run.workers, RANK, folder), hosts)
-        end = runner.run_command(command, asked, launch_environment(), run.output)
+        end = runner.run_command(command, asked, launch_environment(), run.output,
+                                 partial(_tell_made, asked, folder, tell))
         return _collect(run, asked, folder, launcher, end)
 
 
-def carry_out_launched(run: SeriesRun, asked: ScriptRequest, process: Process) -> list[str]:
+def carry_out_launched(run: SeriesRun, asked: ScriptRequest, process: Process, tell: Tell) -> list[str]:
     """The same as this rank of a launch; rank 0 writes the log. Raises HvdscaleError."""
     mark = hashlib.sha256(process.job.encode()).hexdigest()
     if process.rank:
@@ -64,8 +71,16 @@ def carry_out_launched(run: SeriesRun, asked: ScriptRequest, process: Process) -
         runner.run_launched(asked, process, RANK, folder, launch_environment(), output=run.output)
         return []
     with _opened(run, asked, mark) as folder:
-        end = runner.run_launched(asked, process, RANK, folder, launch_environment(), output=run.output)
+        end = runner.run_launched(asked, process, RANK, folder, launch_environment(), output=run.output,
+                                  look=partial(_tell_made, asked, folder, tell))
         return _collect(run, asked, folder, process.launcher, end)
+
+
+def _tell_made(asked: ScriptRequest, folder: Path, tell: Tell) -> None:
+    text = (folder / MADE).read_text() if (folder / MADE).exists() else ""
+    made, all_of_them = int(text or 0), asked.warm_up + asked.updates
+    tell("starting" if not made else f"warm-up: {made} of {asked.warm_up} updates" if made < asked.warm_up else
+         f"{made - asked.warm_up} of {asked.updates} updates timed", made / all_of_them)
 
 
 def _folder_of(run: SeriesRun, mark: str) -> Path:
@@ -111,8 +126,10 @@ def _refuse_failed(run: SeriesRun, asked: ScriptRequest, folder: Path, records: 
     failed = runner.first_to_fail(folder, [rank for rank, record in by_rank.items() if record["state"] == FAILED])
     if failed is not None:
         record = by_rank[failed]
-        raise HvdscaleError(describe_failure(asked, run.workers, failed, record["made"],
-                                             runner.line_of_error(record["error"])))
+        error = runner.line_of_error(record["error"])
+        if record["error"].startswith(EXITED) and (words := _last_words(run)):
+            error += f": {words}"
+        raise HvdscaleError(describe_failure(asked, run.workers, failed, record["made"], error))
     if end.late:
         raise HvdscaleError(f"{on} was ended after {asked.seconds:g} s, before {asked.warm_up + asked.updates} updates "
                             f"on every rank; --seconds allows more, fewer --updates need less")
@@ -121,15 +138,26 @@ def _refuse_failed(run: SeriesRun, asked: ScriptRequest, folder: Path, records: 
         raise HvdscaleError(f"{on}: the launcher started {counted(min(sizes), 'worker')} instead")
     ended = [record for record in records if record["state"] != RUNNING]
     if len(ended) < run.workers:
-        killed = killed_process(Path(run.output).read_text(errors="replace"))
-        raise HvdscaleError(f"{on} ended with exit code {end.code}{killed and f': {killed}'}, and "
+        said = killed_process(_printed(run)) or _last_words(run)
+        raise HvdscaleError(f"{on} ended with exit code {end.code}{said and f': {said}'}; "
                             f"{counted(run.workers - len(ended), 'rank')} of {run.workers} left no times")
     made = min(record["made"] for record in records)
     if not made:
-        raise HvdscaleError(f"{on} ended before its first update: no torch.optim.Optimizer made a step")
+        words = _last_words(run)
+        raise HvdscaleError(f"{on} ended before its first update: no torch.optim.Optimizer made a step"
+                            f"{words and f'; the last that it printed: {words}'}")
     if made <= asked.warm_up + 1:
         raise HvdscaleError(f"{on} ended after {counted(made, 'update')}, of which {asked.warm_up} are warm-up; give "
                             "the script more to do, or lower --warm-up")
+
+
+def _printed(run: SeriesRun) -> str:
+    """What the run printed, without the command in the first line."""
+    return Path(run.output).read_text(errors="replace").partition("\n")[2]
+
+
+def _last_words(run: SeriesRun) -> str:
+    return last_words(_printed(run))[:MOST_WORDS]
 
 
 def write_log(path: str, script: str, records: Sequence[Mapping[str, Any]], local_batch: int | None,

@@ -34,7 +34,7 @@ from ..plan.settings import Settings
 from ..system.outputs import PRINTED, refuse_foreign
 from ..system.forked import ending_with_this_process
 from ..system.run_module import module_command
-from ..workers.launch import killed_process, launch_command, launch_environment
+from ..workers.launch import MARK_OF_RANK, killed_process, launch_command, launch_environment
 
 PROBE = {"steps": PROBE_STEPS, "eval_every": 0, "target": "none"}
 # where and how a run is written does not identify it
@@ -42,8 +42,6 @@ PLACES = {"log", "overwrite", "take_over", "save_model", "checkpoint", "resume"}
 ASIDE = PLACES | {"accept_changes", "accepted"}         # so are changes that were accepted
 FINISHED = Status.COMPLETE, Status.INFEASIBLE
 INSTEAD = "Put it back, choose another --out, or --overwrite to run all again"
-# horovodrun prefixes each line with its rank
-_MARK = re.compile(r"\[\d+(,\d+)?\]<std(out|err)>:")
 
 
 @dataclass(frozen=True)
@@ -186,7 +184,7 @@ def carry_out(run: SeriesRun, workload: str, launcher: str | None, hosts: str | 
                                    preexec_fn=ending_with_this_process(signal.SIGTERM))
         try:
             for line in process.stdout:
-                line = _MARK.sub("", line)
+                line = MARK_OF_RANK.sub("", line)
                 output.write(line)
                 say(line.rstrip())
         except BaseException:

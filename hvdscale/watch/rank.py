@@ -25,7 +25,7 @@ from ..workers.launch import place
 from . import generators
 from .devices import need_of_gpu
 from .listener import Listener
-from .runner import RANK, read_task, stack_of
+from .runner import EXITED, arguments_of_rank, read_task, stack_of
 from .watch import watching
 
 TOGETHER_SECONDS = 10.0             # that a rank which stops waits for the others
@@ -41,7 +41,7 @@ class Rank:
     def __init__(self) -> None:
         self.place, self.script = Path(sys.argv[1]), sys.argv[2]
         self.task, self.process = read_task(self.place), place()
-        self.arguments = [one.replace(RANK, str(self.process.local_rank)) for one in sys.argv[3:]]
+        self.arguments = arguments_of_rank(sys.argv[3:], self.process.local_rank)
 
     def run(self, listeners: Sequence[Listener], save: Callable[[str, str], None], details: bool = True,
             is_cut: Callable[[], bool] = lambda: False) -> NoReturn:
@@ -103,7 +103,7 @@ def failure_of(error: BaseException | None) -> str:
     if error is None or isinstance(error, SystemExit) and error.code in (None, 0):
         return ""
     if isinstance(error, SystemExit):
-        return f"it ended with exit code {error.code}" if isinstance(error.code, int) else str(error.code)
+        return f"{EXITED} {error.code}" if isinstance(error.code, int) else str(error.code)
     if need := need_of_gpu(error):
         return need
     told: traceback.TracebackException | None = traceback.TracebackException.from_exception(error)

@@ -18,7 +18,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -28,9 +28,10 @@ from ..system.cores import usable_cores
 from ..system.run_module import module_command
 from ..workers.launch import Process, without_launcher
 
-LOCAL, GLOBAL, WORKERS = "{local}", "{global}", "{workers}"
-RANK = "{rank}"                 # which each rank has for itself: see rank.py
-TASK = "task.json"
+LOCAL, GLOBAL, WORKERS, RANK = "{local}", "{global}", "{workers}", "{rank}"
+MARK = re.compile(r"\{\{\w+\}\}|\{[^\W\d]\w*\}")            # doubled braces are those of the script
+TASK, MADE = "task.json", "made"        # MADE: the updates that rank 0 has made, a second ago
+EXITED = "it ended with exit code"
 GRACE_SECONDS = 15.0            # that the other ranks have once one has ended, and a launcher to end its workers
 STACK_SECONDS = 0.5             # that a rank has to write where it stands
 POLL_SECONDS = 0.02
@@ -58,14 +59,19 @@ class ScriptRequest:
         local, marked = self.local_batch(workers), {WORKERS: workers}
         if local is not None:
             marked |= {LOCAL: local, GLOBAL: self.global_batch or local * workers}
-
-        arguments = self.arguments
-        for mark, value in marked.items():
-            arguments = tuple(argument.replace(mark, str(value)) for argument in arguments)
-        return arguments
+        return fill(self.arguments, marked)
 
     def command(self, workers: int, module: str, place: Path) -> list[str]:
         return module_command(module, os.path.abspath(place), self.script, *self.arguments_on(workers))
+
+
+def fill(arguments: Sequence[str], values: Mapping[str, int]) -> tuple[str, ...]:
+    return tuple(MARK.sub(lambda found: str(values.get(found[0], found[0])), one) for one in arguments)
+
+
+def arguments_of_rank(arguments: Sequence[str], rank: int) -> list[str]:
+    """Those of arguments_on as a rank's script has them."""
+    return [re.sub(r"\{(\{\w+\})\}", r"\1", one) for one in fill(arguments, {RANK: rank})]
 
 
 class RunEnd(NamedTuple):
@@ -100,7 +106,8 @@ def run_here(asked: ScriptRequest, workers: int, module: str, place: Path, folde
 
 
 def run_launched(asked: ScriptRequest, process: Process, module: str, place: Path, environment: Mapping[str, str],
-                 folder: Path | None = None, output: str | None = None) -> RunEnd:
+                 folder: Path | None = None, output: str | None = None, look: Callable[[], object] | None = None
+                 ) -> RunEnd:
     """Run the script as the rank of a launch that this process is; rank 0 also waits for the end of the others.
 
     output  the file that takes what the rank prints, which has all its time; None: files in ``place``, and 15 s more
@@ -108,7 +115,7 @@ def run_launched(asked: ScriptRequest, process: Process, module: str, place: Pat
     """
     started = _start(asked.command(process.size, module, place), asked, environment,
                      output or place / f"rank{process.rank}", folder)
-    end = await_end([started], asked.seconds, place if output is None else None)
+    end = await_end([started], asked.seconds, place if output is None else None, look=look)
     (place / f"rank{process.rank}.ended").touch()
     until = time.monotonic() + GRACE_SECONDS
     while process.rank == 0 and len(list(place.glob("*.ended"))) < process.size and time.monotonic() < until:
@@ -116,10 +123,11 @@ def run_launched(asked: ScriptRequest, process: Process, module: str, place: Pat
     return end
 
 
-def run_command(command: list[str], asked: ScriptRequest, environment: Mapping[str, str], output: str) -> RunEnd:
+def run_command(command: list[str], asked: ScriptRequest, environment: Mapping[str, str], output: str,
+                look: Callable[[], object]) -> RunEnd:
     """Run a launcher's command, which starts the ranks and is asked to end them where the time is up."""
     started = _start(command, asked, environment, output, number=signal.SIGTERM)
-    return await_end([started], asked.seconds, ending=(signal.SIGTERM, GRACE_SECONDS))
+    return await_end([started], asked.seconds, ending=(signal.SIGTERM, GRACE_SECONDS), look=look)
 
 
 def _start(command: list[str], asked: ScriptRequest, environment: Mapping[str, str], output: str | Path,
@@ -140,9 +148,11 @@ def _start(command: list[str], asked: ScriptRequest, environment: Mapping[str, s
 
 
 def await_end(started: Sequence[subprocess.Popen], seconds: float, place: Path | None = None,
-              ending: tuple[int, float] = (signal.SIGUSR1, STACK_SECONDS)) -> RunEnd:
-    """Wait until all processes have ended. Once one has, or a rank left word of it in ``place``, the others have
-    GRACE_SECONDS. Those whose time is up get the signal of ``ending``, and are killed after its seconds."""
+              ending: tuple[int, float] = (signal.SIGUSR1, STACK_SECONDS), look: Callable[[], object] | None = None
+              ) -> RunEnd:
+    """Wait until all processes have ended, and ``look`` meanwhile. Once one has, or a rank left word of it in
+    ``place``, the others have GRACE_SECONDS. Those whose time is up get the signal of ``ending``, and are killed after
+    its seconds."""
     latest = until = time.monotonic() + seconds
     try:
         while any(process.poll() is None for process in started):
@@ -150,6 +160,8 @@ def await_end(started: Sequence[subprocess.Popen], seconds: float, place: Path |
                 until = min(until, time.monotonic() + GRACE_SECONDS)
             if time.monotonic() > until:
                 break
+            if look is not None:
+                look()
             time.sleep(POLL_SECONDS)
         late = any(process.returncode is None for process in started) and until == latest
     finally:
@@ -192,9 +204,13 @@ def after(made: int) -> str:
 
 
 def line_of_error(traceback: str) -> str:
-    """The line of a traceback that names the error."""
+    """The line of a traceback that names the error, and where it was raised."""
+    from .lines import is_own                                   # it needs torch
     lines = traceback.strip().splitlines() or ["it was killed"]
-    return next((line for line in reversed(lines) if re.match(r"[\w.]+: ", line)), lines[-1])
+    error = next((line for line in reversed(lines) if re.match(r"[\w.]+: ", line)), lines[-1])
+    places = re.findall(r'^  File "(.+)", line (\d+)', traceback, re.M)
+    own = [f" ({os.path.basename(file)}:{line})" for file, line in places if is_own(file)]
+    return error + (own or [""])[-1]
 
 
 @contextlib.contextmanager

@@ -44,6 +44,9 @@ LAUNCHED = {counted: variables[0] for counted, variables in VARIABLES.items()}
 OF_LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "HOROVOD_", "PRTE_", "ORTE_", "TORCHELASTIC_", "ROLE_", "GROUP_")
 OF_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
+MARK_OF_RANK = re.compile(r"\[\d+(?:,\d+)?\]<std(?:out|err)>:")         # horovodrun puts it before each line
+# what launchers print of a job that failed begins with torchrun's log, a rule of Open MPI, or horovodrun's sentence
+LAUNCHER_SPEAKS = re.compile(r"^(?:[EW]\d{4} [\d:.]+ \d+ \S*torch/distributed/|-{60,}$|Process (?:name: )?\d+)", re.M)
 SHARED = "HVDSCALE_SHARED"      # variable that names a folder which all hosts of a launch share
 THREAD_MULTIPLE = 3     # in Open MPI, MPICH and its derivatives
 SEEN_SECONDS = 5        # by then all processes of a launch on one host have started
@@ -245,6 +248,12 @@ def killed_process(said: str) -> str:
     name = {one.value: one.name for one in signal.Signals}.get(number, "unknown")
     why = ", as the kernel does where memory runs out" if number == signal.SIGKILL else ""
     return f"process {found[1]} was killed by signal {number} ({name}){why}"
+
+
+def last_words(said: str) -> str:
+    """The last line that a job printed before its launcher spoke of its end; "" for none."""
+    lines = LAUNCHER_SPEAKS.split(MARK_OF_RANK.sub("", said), maxsplit=1)[0].splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def cores_of_launch(process: Process) -> frozenset[int]:

@@ -52,7 +52,10 @@ def test_the_commands_of_the_guide_time_a_script_and_name_a_section_of_one_rank(
 def test_a_count_at_which_the_script_fails_is_named_and_the_other_stands(scaled):
     code, said = scaled("1,2", "--slow", "error")
     assert code == 1 and "1 run of 2 could not be timed; their errors are above" in said and "throughput" in said
-    assert re.search(r"train.py on 2 workers, rank \d, after 3 updates: RuntimeError: out of something", said)
+    assert re.search(r"train.py on 2 workers, rank \d, after 3 updates: RuntimeError: out of something \(train.py:\d",
+                     said)
+    code, said = scaled("1", "--nonsense", options=["--overwrite"])
+    assert code == 1 and "it ended with exit code 2: train.py: error: unrecognized arguments: --nonsense; what" in said
 
 
 @pytest.mark.slow
@@ -70,6 +73,15 @@ def test_a_script_that_hangs_is_ended_and_one_that_ends_early_is_named(scaled):
     assert code == 1 and "train.py on 2 workers was ended after 20 s" in said and "throughput" in said
     code, said = scaled("1", "--epochs", "0", options=["--overwrite"])
     assert code == 1 and "train.py on 1 worker ended before its first update" in said
+
+
+@pytest.mark.slow
+def test_a_second_call_with_another_count_reports_both_and_a_module_is_a_script(run, tmp_path):
+    (tmp_path / "train.py").write_text(SLOW)
+    for counts in "1", "2":
+        done = run(sys.executable, "-m", "hvdscale.cli.scale", "script", "-m", "train", "--workers", counts, "--out",
+                   "both", *FEW, timeout=120)
+    assert re.search("Weak scaling, 1 to 2#? workers", " ".join(done.stdout.split()))
 
 
 @pytest.mark.slow
@@ -93,6 +105,9 @@ def test_under_a_launcher_the_script_is_timed_at_its_workers(run, tmp_path, laun
     (["--", "--batch", "{local}"], "{local} is a worker's batch: give it by --batch"),
     (["--global-batch", "16"], "mark where the local batch is"),
     (["--global-batch", "10", "--workers", "1,4", "--", "{local}"], "--global-batch 10 does not divide by 4 workers"),
+    (["--", "--lr={rate}"], "{rate} is no mark: the script's arguments may have {local}, {global}, {workers}, {rank}; "
+     "write {{rate}} for an argument that is {rate} itself"),
+    (["-m"], "train.py: there is no file train/py.py or train/py/__main__.py"),
     (["--workers", "two"], "is not a list of worker counts")])
 def test_options_that_contradict_each_other_are_misuse(tmp_path, monkeypatch, words, says):
     from click.testing import CliRunner

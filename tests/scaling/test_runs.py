@@ -5,6 +5,7 @@ from hvdscale.analysis.step_time import timings_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.log.check import check
 from hvdscale.scaling.runs import unseen_passes, write_log
+from hvdscale.workers.launch import last_words
 from tests.report.test_ranks import record
 
 
@@ -30,3 +31,11 @@ def test_batches_that_an_update_accumulates_are_passes_of_a_local_batch(tmp_path
 def test_passes_whose_examples_are_not_seen_are_named(counts, said):
     remarks = unseen_passes([counted(0, **counts)])
     assert bool(remarks) == said and all("4 backward passes" in one and "4 times the batch" in one for one in remarks)
+
+
+@pytest.mark.parametrize("said", [
+    "mine\n\nE1129 01:53:53.687000 2482 torch/distributed/elastic/api.py:1002] failed\nTraceback\n",
+    f"mine\n{'-' * 74}\nPrimary job terminated normally, but 1 process returned\n",
+    "[0]<stderr>:mine\nProcess 0 exit with status code 2.\nTraceback\n", "mine"])
+def test_the_last_words_of_a_script_are_before_those_of_its_launcher(said):
+    assert last_words(said) == "mine" and last_words("") == ""

@@ -111,6 +111,16 @@ def test_the_first_to_fail_is_the_one_that_left_its_record_first(tmp_path):
 
 @pytest.mark.parametrize("traceback, line", [
     ("Traceback ...\nValueError: of rank 1\nmore\n", "ValueError: of rank 1"),
+    (f'Traceback ...\n  File "/my/train.py", line 7, in f\n  File "{runner.__file__}", line 8, in g\nKeyError: 2\n',
+     "KeyError: 2 (train.py:7)"),
     ("it ended with exit code 3", "it ended with exit code 3"), ("", "it was killed")])
 def test_the_line_of_an_error_is_the_last_that_names_one(traceback, line):
     assert runner.line_of_error(traceback) == line
+
+
+def test_marks_become_numbers_and_doubled_braces_are_the_scripts():
+    given = "{local}/{global}", "w{workers}", "r{rank}", "{{epoch}}{{rank}}", '{"a": 1}'
+    asked = runner.ScriptRequest("train.py", given, 4, 60, 1, batch=8)
+    filled = asked.arguments_on(2)
+    assert filled == ("8/16", "w2", "r{rank}", "{{epoch}}{{rank}}", '{"a": 1}')
+    assert runner.arguments_of_rank(filled, 1) == ["8/16", "w2", "r1", "{epoch}{rank}", '{"a": 1}']

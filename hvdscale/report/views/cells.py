@@ -126,7 +126,8 @@ def crowded_warnings(cells: Sequence[RunCell]) -> list[str]:
         warnings.append(SCALING.say("crowded", mark=CROWDED, shared=shared,
                                     counts=[f"{n} on {cores}" for n, cores in counts]))
     if len(lacked) < len(crowded):
-        warnings.append(SCALING.say("busy", mark=CROWDED, workers=sorted({one.workers for one in crowded}),
+        workers = sorted({one.workers for one in crowded})
+        warnings.append(SCALING.say("busy", mark=CROWDED, workers=workers, most=workers[-1],
                                     share=max(one.without_core for one in crowded)))
     return warnings
 
