@@ -11,11 +11,11 @@ from itertools import product
 
 import numpy as np
 
+from .defaults import PROBE_STEPS
 from .step_time import ASSUMED_DEVIATION
 from .steps_curve import RUN_DEVIATION
 from .worker_plan import WorkerPlan
 
-PROBE_STEPS = 50
 ENOUGH = 0.05           # expected loss at which no more is measured, unless another is asked for
 SEEDS = (1, 3)          # runs of a setting that are weighed
 OTHER_LOCAL = 4         # a probe of another local batch has this many times fewer examples

@@ -7,13 +7,11 @@ import click
 
 from ..errors import UsageError
 from ..plan.branches import BranchRequest
-from ..plan.settings import Settings
+from ..plan.settings import PLACES, Settings
 from .common import CONTEXT, begin_run, paths, rerun_option, version_option, whole_numbers
 from .train import FEW, Grouped, asked, carry_out_together, key_options
 from .tune import parse_shard
 
-# keys of where a run writes; --out says it
-PLACES = ("log", "checkpoint", "resume", "save_model", "overwrite", "take_over")
 DEFAULT = BranchRequest()
 
 

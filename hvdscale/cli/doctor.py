@@ -81,7 +81,7 @@ def _examine(name: str, layers: list[dict], sample: int, checks: tuple[str, ...]
     from ..doctor.formats import TEXT, render, render_findings, render_for_machines
     from ..doctor.played import play
     from ..doctor.ranks import refused
-    from ..training.display import on_terminal
+    from ..workers.launch import on_terminal
     from ..training.prepare import prepare
     terminal = workers.rank == 0 and wanted == TEXT and on_terminal(out)
     started, screen = time.monotonic(), Screen(out, terminal, (0.0, 0.0))

@@ -132,7 +132,7 @@ def resume(script, arguments, stop, again, how, workers, then, batch, updates, s
 def report(examine: Callable, render: Callable, wanted: str, rank: int = 0) -> None:
     from ..doctor.formats import TEXT, render_for_machines
     from ..doctor.script.runs import ScriptError
-    from ..training.display import on_terminal
+    from ..workers.launch import on_terminal
     started, screen = time.monotonic(), Screen(sys.stderr, on_terminal(sys.stderr) and rank == 0, (0.0, 0.0))
     try:
         examination = examine(lambda what: screen.line(what, time.monotonic()) if screen.terminal else None)

@@ -3,20 +3,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import click
 
+from ..analysis.defaults import PROBE_STEPS
 from ..analysis.shares import share_of
-from ..errors import HvdscaleError, UsageError
-from ..formatting.numbers import counted
-from ..formatting.progress import quiet
-from ..plan.job import refuse_changes
-from ..plan.settings import OPTIONS, Settings
+from ..errors import UsageError
+from ..plan.settings import OPTIONS, PLACES, Settings
 from ..system.cores import usable_cores
-from ..training.series import (INSTEAD, PLACES, PROBE, SeriesRun, carry_out, ended, finished_logs, refuse_edited,
-                               runs_of, runs_to_measure, worker_hours)
 from ..workers.launch import LAUNCHERS, find_launcher, most_workers, refuse_too_many
 from .common import (CONTEXT, CommandOfTwo, echo, hosts_option, ledger_option, paths, rerun_option, slow_imports,
                      version_option, whole_numbers, width_option, within_option)
@@ -37,7 +31,7 @@ class ScaleCommand(Grouped, CommandOfTwo):
 @click.option("--repeats", type=click.IntRange(1, 10_000), default=1, show_default=True,
               help="runs at each worker count, with consecutive seeds")
 @click.option("--out", required=True, metavar="DIR", shell_complete=paths, help="folder for the logs and the report")
-@click.option("--probe", is_flag=True, help=f"throughput only: {PROBE['steps']} steps each, no evaluation")
+@click.option("--probe", is_flag=True, help=f"throughput only: {PROBE_STEPS} steps each, no evaluation")
 @click.option("--until", metavar="LOSS", help="decide among --workers: run what most lowers the expected loss against "
               "the fastest for its worker-hours, until it is at most this, such as 10%")
 @click.option("--at-most", type=click.FloatRange(min=0, min_open=True), metavar="HOURS",
@@ -81,8 +75,10 @@ def main(workload, counts, repeats, out, probe, until, at_most, against, decidin
     """
     with slow_imports():                # which --help can do without
         from ..report.runs import make
-        from .compare import read_all
         from ..report.output import refuse_no_folder
+        from ..training.series import runs_of
+        from .compare import read_all
+        from .series import Series, decide, decide_against
     loss = _check_until(until, at_most, probe, overwrite, deciding)
     if deciding != bool(against) or ledger and not deciding:
         raise UsageError("--decide, --against BASE and --ledger: the first two belong together, and the third to them")
@@ -99,7 +95,7 @@ def main(workload, counts, repeats, out, probe, until, at_most, against, decidin
             raise UsageError(f"{name} cannot be set for a series of runs: {instead}")
     for name in OPTIONS["budget"]:
         if probe and given[name] is not None:
-            raise UsageError(f"--probe has {PROBE['steps']} steps at each worker count; leave out --{name}")
+            raise UsageError(f"--probe has {PROBE_STEPS} steps at each worker count; leave out --{name}")
     room = most_workers(hosts) if until else max(counts)
     can_start = [count for count in counts if count <= room]
     if not can_start:
@@ -136,106 +132,6 @@ def _check_until(until: str | None, at_most: float | None, probe: bool, overwrit
     if not 0 < share < 1:
         raise UsageError(f"--until {until}: is an expected loss between 0 and 100%, such as 10%")
     return share
-
-
-@dataclass
-class Series:
-    """What the runs of a series share, and how they are carried out."""
-
-    workload: str
-    keys: dict
-    launcher: str | None
-    hosts: str | None
-    overwrite: bool
-
-    def carry_out(self, runs: Sequence[SeriesRun]) -> None:
-        todo = [run for run in runs if self.overwrite or not ended(run, self.workload)]
-        accept, first = self.keys.get("accept_changes", False), {}
-        if len(todo) < len(runs):
-            accepted = refuse_edited([run for run in runs if run not in todo], self.workload, self.keys, accept, echo)
-            todo = [replace(run, keys={**run.keys, "accepted": accepted}) for run in todo] if accepted else todo
-            echo(f"{len(runs) - len(todo)} of {len(runs)} runs are already finished; --overwrite runs them again")
-        for number, run in enumerate(todo, 1):
-            echo(f"\n[{number}/{len(todo)}] {counted(run.workers, 'worker')}, seed {run.keys.get('seed', 0)}: "
-                 f"{run.log}")
-            known = number > 1 and todo[number - 2].workers == run.workers
-            try:
-                job = carry_out(run, self.workload, self.launcher, self.hosts, _make_printer(with_plan=not known))
-            except KeyboardInterrupt:
-                echo("\nthe same command resumes here", err=True)
-                raise
-            first = first or job
-            refuse_changes(first, job, accept, todo[0].log, INSTEAD)        # it may be edited meanwhile
-
-
-def decide(series: Series, counts: Sequence[int], can_start: Sequence[int], repeats: int, out: str, loss: float,
-           at_most: float | None, room: float) -> None:
-    """Run at the fewest workers, then what decides, until the expected loss is low enough; then the plan."""
-    from ..analysis.next_runs import decide_until
-    from ..analysis.worker_plan import Request
-    from ..report.plan.make import make_plan
-    from ..report.plan.words import describe_next
-    request = Request(tuple(counts), global_batch=series.keys.get("global_batch"))
-
-    def plan(**more):
-        return make_plan(finished_logs(out), [], request, **{"echo": quiet, **more})[0]
-
-    def measure(wanted):
-        try:
-            series.carry_out(runs_to_measure(wanted, series.workload, series.keys, local_batch, out))
-        except UsageError:              # of another job, which no other measurement would change
-            raise
-        except HvdscaleError as error:
-            echo(f"  note: {error}\n  note: left out of what may be measured")
-            return None
-        return plan()
-    if earlier := [SeriesRun(0, log, {}) for log in finished_logs(out)]:
-        refuse_edited(earlier, series.workload, series.keys, series.keys.get("accept_changes", False), echo)
-    series.carry_out(runs_of(list(can_start[:2]), repeats, False, series.keys, out))
-    first = plan()
-    local_batch, spent = first.times.timings.most_local, worker_hours(finished_logs(out))
-    for found in decide_until(measure, first, loss, (at_most or math.inf) - spent, room):
-        echo(f"\n{describe_next(found)}")
-    echo()
-    plan(echo=echo, out=os.path.join(out, "plan"))
-
-
-def decide_against(series: Series, counts: Sequence[int], base: Sequence, against: str, out: str, within: float,
-                   ledger: str | None, at_most: float) -> None:
-    """Run a seed after the other, the baseline's first, until it is decided; ends with the exit code."""
-    from ..analysis.compare import compare_trials
-    from ..analysis.decide import worst
-    from ..analysis.decision.sequence import LEAST, OPEN
-    from ..analysis.next_runs import MOST_ROUNDS
-    from .compare import read_all, say_decision, write_decision
-    few = [count for count in counts if len({trial.seed_key for trial in base if trial.workers == count}) < LEAST]
-    if few:
-        raise UsageError(f"--against {against}: has fewer than {LEAST} runs at {counted(few[0], 'worker')}; run more, "
-                         "or choose other --workers")
-    series.keys.setdefault("seed", max(min(trial.seed for trial in base), 0))
-    for repeat in range(LEAST, MOST_ROUNDS + 1):
-        series.carry_out(runs_of(list(counts), repeat, False, series.keys, out))
-        comparisons = compare_trials(base, read_all(out))
-        echo()
-        found = say_decision(comparisons, within, ledger=ledger, both=False)
-        spent = worker_hours(finished_logs(out))
-        if worst(found) != OPEN or spent * (1 + 1 / repeat) > at_most:
-            break
-    for name in ("decision.json", "decision.xml"):
-        code = write_decision(os.path.join(out, name), comparisons, (against, out), found, within, ledger)
-    click.get_current_context().exit(code)
-
-
-def _make_printer(with_plan: bool):
-    """A function that prints a run's lines, except its log and next command, and its plan unless ``with_plan``."""
-    started = with_plan
-
-    def show(line: str) -> None:
-        nonlocal started
-        started = started or line.startswith(("step", "Error"))
-        if started and not line.startswith(("log: ", "next: ")):
-            echo(f"  {line}")
-    return show
 
 
 if __name__ == "__main__":

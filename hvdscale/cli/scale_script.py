@@ -16,7 +16,7 @@ from ..formatting.numbers import counted
 from ..formatting.progress import Progress, quiet
 from ..formatting.screen import Screen, time_left
 from ..watch.runner import GLOBAL, LOCAL, ScriptRequest, threads_of
-from ..workers.launch import LAUNCHERS, find_launcher, place, refuse_too_many
+from ..workers.launch import LAUNCHERS, find_launcher, on_terminal, place, refuse_too_many
 from .common import (CONTEXT, Command, echo, hosts_option, paths, rerun_option, slow_imports, version_option,
                      whole_numbers, width_option)
 from .scripts import marks_of, module_option, path_of
@@ -109,7 +109,6 @@ def main(script, arguments, module, counts, repeats, out, batch, global_batch, u
 @contextlib.contextmanager
 def _progress(shown: bool) -> Iterator[Callable[[str, float], None]]:
     """A function that shows what is done and its share: on a terminal in one line, elsewhere now and then."""
-    from ..training.display import on_terminal
     screen, tell_rarely = Screen(sys.stderr, on_terminal(sys.stderr), (0.2, 0.0)), Progress(partial(echo, err=True))
     began: list[tuple[float, float]] = []               # when its first updates were seen, and their share
 

@@ -7,21 +7,20 @@ import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ..errors import ExitCode, HvdscaleError, TrialsError, UsageError
 from ..plan.settings import Settings, key_of, parse_assignments
-from ..sweep.file import Sweep, read_sweep
-from ..sweep.ledger import Ledger
-from ..sweep.respawn import guard
-from ..sweep.settings import FREE_SETTINGS
 from ..system.hangup import heed
 from ..system.lock import this_process
-from ..training.display import on_terminal
-from ..workers.launch import cores_of_launch, place
+from ..workers.launch import cores_of_launch, on_terminal, place
 from .common import (CONTEXT, begin_run, echo, exit_now, missing_package, parse, paths, say_error, slow_imports,
                      take_over_option, version_option)
+
+if TYPE_CHECKING:
+    from ..sweep.file import Sweep
 
 
 @dataclass(frozen=True)
@@ -72,6 +71,9 @@ def command(sweep, out, mode, only, shard, data_dir, assignments, accept_changes
 
     Exit codes: 0 done, 1 error, 2 misuse, 75 stopped by a signal.
     """
+    with slow_imports():                # which --help can do without
+        from ..sweep.file import read_sweep
+        from ..sweep.settings import FREE_SETTINGS
     free = {**parse_assignments(assignments), **({"data_dir": data_dir} if data_dir else {})}
     for name in Settings.build({}, free).asked():
         if key_of(name) not in FREE_SETTINGS:
@@ -108,6 +110,7 @@ def main() -> None:
             raise error
         cores = cores_of_launch(here)       # while all processes live: later some may have ended
         if asked.mode == "run" and asked.sweep.workers_per_trial == 1:
+            from ..sweep.respawn import guard
             again = guard(here, lambda pid: note_killed(asked, pid)) > 0
         with slow_imports():                                        # before the watch
             from ..sweep.groups import form_group, leave
@@ -130,6 +133,7 @@ def main() -> None:
 
 def note_killed(asked: TuneRequest, pid: int) -> bool:
     """Record that a process on this host died; returns whether it had a trial."""
+    from ..sweep.ledger import Ledger
     with contextlib.suppress(HvdscaleError):        # then it counts as a dead attempt
         return Ledger(asked.out).note_killed([study.name for study in asked.sweep.studies], this_process()["host"], pid)
     return False

@@ -7,13 +7,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import PlanError, UsageError
 from ..target import SPLITS
-from .plan import Problem, differences
 from .scaling import SCALED_BETAS, TUNED, exponent, lr_factor
 from .settings import key_of
+
+if TYPE_CHECKING:
+    from .plan import Problem
 
 LINEAR = ("sgd", "momentum", "nesterov")        # the optimizers whose rate grows as the batch by default
 SHARES = (0.125, 0.25, 0.5, 1.0)                # of the budget, at which there are branches by default
@@ -177,6 +179,7 @@ OF_BRANCH = {"global_batch", "batch_schedule", "batch_lr_factors", "batch_update
 
 def refuse_other_problem(branch: Mapping[str, Any], base: Mapping[str, Any]) -> None:
     fixed = [name for name in base if name not in OF_BRANCH]
+    from .plan import differences                       # slow, and --help of hvdscale-branch can do without
     differ = differences(*({name: problem.get(name) for name in fixed} for problem in (base, branch)))
     if differ:
         raise PlanError(f"the checkpoints are of another problem: {'; '.join(differ.values())}. Give the settings that "

@@ -28,6 +28,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+# where and how a run is written, which does not identify it
+PLACES = ("log", "checkpoint", "resume", "save_model", "overwrite", "take_over")
+
 
 def _key(default: typing.Any, help: str, flag: bool = False, **rules: typing.Any) -> typing.Any:
     """A settings field. flag: has its own command line option; rules: choices; least, above, below: bounds of a number;

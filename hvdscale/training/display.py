@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 import time
 from collections import Counter, deque
@@ -14,7 +13,7 @@ from ..analysis.step_breakdown import find_outlier
 from ..formatting.numbers import counted
 from ..formatting.screen import Screen, time_left
 from ..plan.plan import Plan
-from ..workers.launch import launched
+from ..workers.launch import on_terminal
 from .outcome import Outcome
 
 LINE_SECONDS, BAR_SECONDS = 2.0, 0.1
@@ -166,13 +165,3 @@ class NoDisplay(Display):
 def _usual(seconds: Sequence[float]) -> float:
     """The mean without the first, which may be slower, if there are others."""
     return sum(seconds[1:] or seconds) / max(1, len(seconds[1:]), len(seconds[:1]))
-
-
-def on_terminal(out) -> bool:
-    """Whether output reaches a terminal unchanged: launchers give workers pseudo-terminals, and prefix lines."""
-    if not out.isatty() or launched() is None:
-        return out.isatty()
-    try:
-        return os.readlink(f"/proc/{os.getppid()}/fd/1").startswith(("/dev/pts/", "/dev/tty"))
-    except OSError:
-        return False

@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -19,7 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..analysis.next_runs import PROBE_STEPS, Measurement
+from ..analysis.defaults import PROBE_STEPS
+from ..analysis.next_runs import Measurement
 from ..analysis.trials import read_trials
 from ..errors import HvdscaleError, LogError, UsageError
 from ..formatting.numbers import counted
@@ -30,16 +30,14 @@ from ..log.segments import find_logs
 from ..plan.plan import differences
 from ..plan.job import changes_of, key_of, note_version, refuse_changes
 from ..plan.schedule import PLATEAU
-from ..plan.settings import Settings
+from ..plan.settings import PLACES, Settings
 from ..system.outputs import PRINTED, refuse_foreign
 from ..system.forked import ending_with_this_process
 from ..system.run_module import module_command
 from ..workers.launch import MARK_OF_RANK, killed_process, launch_command, launch_environment
 
 PROBE = {"steps": PROBE_STEPS, "eval_every": 0, "target": "none"}
-# where and how a run is written does not identify it
-PLACES = {"log", "overwrite", "take_over", "save_model", "checkpoint", "resume"}
-ASIDE = PLACES | {"accept_changes", "accepted"}         # so are changes that were accepted
+ASIDE = {*PLACES, "accept_changes", "accepted"}         # what does not identify a run
 FINISHED = Status.COMPLETE, Status.INFEASIBLE
 INSTEAD = "Put it back, choose another --out, or --overwrite to run all again"
 

@@ -250,6 +250,16 @@ def killed_process(said: str) -> str:
     return f"process {found[1]} was killed by signal {number} ({name}){why}"
 
 
+def on_terminal(out) -> bool:
+    """Whether output reaches a terminal unchanged: launchers give workers pseudo-terminals, and prefix lines."""
+    if not out.isatty() or launched() is None:
+        return out.isatty()
+    try:
+        return os.readlink(f"/proc/{os.getppid()}/fd/1").startswith(("/dev/pts/", "/dev/tty"))
+    except OSError:
+        return False
+
+
 def last_words(said: str) -> str:
     """The last line that a job printed before its launcher spoke of its end; "" for none."""
     lines = LAUNCHER_SPEAKS.split(MARK_OF_RANK.sub("", said), maxsplit=1)[0].splitlines()

@@ -125,7 +125,7 @@ def scaled(monkeypatch, tmp_path):
     """Call hvdscale-scale without training and report; gives output, runs carried out, and what was reported."""
     def scaled(*arguments, exit_code=0):
         carried, reported = [], []
-        monkeypatch.setattr(scale, "carry_out", lambda run, *rest: carried.append((run, *rest[:3])) or {})
+        monkeypatch.setattr("hvdscale.cli.series.carry_out", lambda run, *rest: carried.append((run, *rest[:3])) or {})
         monkeypatch.setattr("hvdscale.report.runs.make", lambda logs, out, echo: reported.extend([logs, out]))
         monkeypatch.setattr(scale, "usable_cores", lambda: frozenset(range(6)))
         monkeypatch.setattr(scale, "find_launcher", lambda wanted: f"found {wanted}")
@@ -270,10 +270,10 @@ def test_seeds_of_the_baseline_run_until_the_change_is_decided(tmp_path, monkeyp
     base.mkdir()
     for seed in range(5, 9):
         save(made(seed, 1), str(base / f"{seed}.h5"))
-    monkeypatch.setattr(scale, "carry_out", carry_out)
-    monkeypatch.setattr(scale, "ended", lambda run, *_: os.path.exists(run.log))
-    monkeypatch.setattr(scale, "refuse_edited", lambda *_: {})
-    monkeypatch.setattr("hvdscale.cli.scale.finished_logs", lambda out: sorted(
+    monkeypatch.setattr("hvdscale.cli.series.carry_out", carry_out)
+    monkeypatch.setattr("hvdscale.cli.series.ended", lambda run, *_: os.path.exists(run.log))
+    monkeypatch.setattr("hvdscale.cli.series.refuse_edited", lambda *_: {})
+    monkeypatch.setattr("hvdscale.cli.series.finished_logs", lambda out: sorted(
         str(path) for path in (tmp_path / "o").glob("*.h5")))
     done = CliRunner().invoke(scale.main, ["digits/fc", "--against", str(base), "--decide", "--at-most",
                                            str(16.9 / 3600), "--within", "0", "--out", str(tmp_path / "o")])

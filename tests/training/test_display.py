@@ -8,7 +8,8 @@ from hvdscale.errors import ExitCode
 from hvdscale.log.schema import Status
 from hvdscale.plan.settle import Place
 from hvdscale.training.describe import describe
-from hvdscale.training.display import BAR_SECONDS, LINE_SECONDS, Display, on_terminal
+from hvdscale.training.display import BAR_SECONDS, LINE_SECONDS, Display
+from hvdscale.workers.launch import on_terminal
 from hvdscale.training.outcome import Outcome, Stop
 from hvdscale.workers.launch import LAUNCHED
 from tests.factories.plans import settled

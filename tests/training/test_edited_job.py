@@ -186,7 +186,7 @@ def scaled(folder, monkeypatch):
 
     def scaled(*options, workers="1,2"):
         monkeypatch.setattr("hvdscale.training.outputs.Display", partial(Display, out=StringIO()))
-        monkeypatch.setattr(scale, "carry_out", carry_out)
+        monkeypatch.setattr("hvdscale.cli.series.carry_out", carry_out)
         monkeypatch.setattr(series, "ASIDE", series.ASIDE | {"global_batch"})       # of this test alone
         carry_out.ran = []
         found = CliRunner().invoke(scale.main, ["job:workload", "--workers", workers, "--out", "out", *options])

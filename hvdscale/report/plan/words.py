@@ -7,7 +7,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from ...analysis.grouping import group_by
-from ...analysis.next_runs import PROBE_STEPS, Measurement, NextRuns, next_runs
+from ...analysis.defaults import PROBE_STEPS
+from ...analysis.next_runs import Measurement, NextRuns, next_runs
 from ...analysis.step_time import (ASSUMED, ASSUMED_DEVIATION, EXTRAPOLATED, LINKS_BETWEEN, MEASURED, MEMBERS,
                                    REFUTED_AT, Timings)
 from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED, RUN_DEVIATION
