@@ -15,7 +15,7 @@ from ..errors import HvdscaleError, UsageError
 from ..formatting.numbers import counted
 from ..formatting.progress import Progress, quiet
 from ..formatting.screen import Screen, time_left
-from ..watch.runner import GLOBAL, LOCAL, ScriptRequest, threads_of
+from ..watch.runner import GLOBAL, LOCAL, TRACED, ScriptRequest, threads_of
 from ..workers.launch import LAUNCHERS, find_launcher, on_terminal, place, refuse_too_many
 from .common import (CONTEXT, Command, echo, hosts_option, paths, rerun_option, slow_imports, version_option,
                      whole_numbers, width_option)
@@ -36,14 +36,16 @@ from .scripts import marks_of, module_option, path_of
               "scaling); {local} in the script's arguments becomes a worker's share of it")
 @click.option("--updates", type=click.IntRange(min=5), default=50, show_default=True, help="updates to time in a run")
 @click.option("--warm-up", type=click.IntRange(min=1), default=10, show_default=True, help="untimed updates before")
+@click.option("--profile", is_flag=True, help=f"trace {TRACED} more updates of each rank, for "
+              "ui.perfetto.dev; the report names the operators that take longest")
 @click.option("--seconds", type=click.FloatRange(min=1), default=300, show_default=True, help="time limit of a run")
 @click.option("--launcher", default="torchrun", show_default=True, help=f"auto, {', '.join(LAUNCHERS)}")
 @hosts_option
 @rerun_option
 @width_option
 @version_option
-def main(script, arguments, module, counts, repeats, out, batch, global_batch, updates, warm_up, seconds, launcher,
-         hosts, overwrite):
+def main(script, arguments, module, counts, repeats, out, batch, global_batch, updates, warm_up, profile, seconds,
+         launcher, hosts, overwrite):
     """Time SCRIPT, a training script with DistributedDataParallel or Horovod, as it is at several worker counts, and
     report speedup, efficiency and where the time goes.
 
@@ -72,7 +74,8 @@ def main(script, arguments, module, counts, repeats, out, batch, global_batch, u
     _check(marks_of(arguments), batch, global_batch, counts)
     refuse_no_folder(out)
     threads = threads_of(process.local_size if launched else max(counts))
-    asked = ScriptRequest(script, arguments, updates, seconds, threads, warm_up, batch, global_batch, module=module)
+    asked = ScriptRequest(script, arguments, updates, seconds, threads, warm_up, batch, global_batch, module=module,
+                          profile=profile)
     if not launched:
         launcher = find_launcher(launcher)
         refuse_too_many(max(counts), launcher, hosts)

@@ -74,7 +74,8 @@ class UpdateClock(Listener):
         self.long.ended.set()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        rows = [{**self._spent(update), **{name: getattr(update, name) for name in COUNTED}} for update in self._done]
+        rows = [{**self._spent(update), **{name: getattr(update, name) for name in COUNTED}}
+                for update in self._done[:self.updates]]
         return {name: [row[name] for row in rows] for name in (*RANK_PARTS, *COUNTED)}
 
     def used(self) -> dict[str, float | None]:

@@ -11,8 +11,9 @@ import torch
 
 from ..system.files import write_whole
 from ..watch.rank import RUNNING, STOPPED, Rank
-from ..watch.runner import MADE, record_of
+from ..watch.runner import MADE, record_of, trace_of
 from .clock import UpdateClock
+from .profile import Profile
 
 
 def main() -> NoReturn:
@@ -30,12 +31,16 @@ def main() -> NoReturn:
             **clock.used(),
             "threads": torch.get_num_threads(), "torch": torch.__version__,
             "remarks": [*clock.remarks, *clock.long.describe(process.rank)],
+            "profile": profile and profile.found,
             "updates": clock.timed() if state != RUNNING else {}}
         write_whole(record_of(rank.place, process.rank), json.dumps(record), sync=False)
 
-    def stop() -> NoReturn:
+    def stop() -> None:
+        if profile is not None and not profile.update_ends():
+            return
         save(STOPPED, "")
         rank.leave()
+    profile = Profile(trace_of(rank.place, rank.process.rank)) if rank.task["profile"] else None
 
     def tell() -> None:
         while True:

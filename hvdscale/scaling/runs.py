@@ -29,15 +29,16 @@ from ..log.schema import RANK_PARTS, UNKNOWN_SEED, Status, rank_column
 from ..log.writer import LogWriter
 from ..system.cores import usable_cores
 from ..system.files import TEMPORARY, clear_leavings, own_folder
-from ..system.outputs import PRINTED, refuse_foreign
+from ..system.outputs import PRINTED, Kind, refuse_foreign
 from ..training.series import SeriesRun
 from ..watch import runner
 from ..watch.place import await_path
-from ..watch.runner import EXITED, MADE, RunEnd, ScriptRequest, describe_failure, record_of
+from ..watch.runner import EXITED, MADE, TRACED, RunEnd, ScriptRequest, describe_failure, record_of, trace_of
 from ..workers.launch import Process, killed_process, last_words, launch_command, launch_environment
 
 RANK = "hvdscale.scaling.rank"
 RUNNING, FAILED = "running", "failed"
+TRACE = Kind("a compressed file", lambda head: head[:2] == b"\x1f\x8b")
 MODEL = "script"        # what the model of a script is called: it is not known
 LEAST = 3               # updates that are needed
 MOST_WORDS = 200        # characters of what a script printed, in an error
@@ -47,7 +48,8 @@ Tell = Callable[[str, float], object]
 def keys_of(asked: ScriptRequest, workers: int) -> dict[str, Any]:
     digest = hashlib.sha256(Path(asked.script).read_bytes()).hexdigest()[:12]
     return {"script": asked.script, "source": digest, "arguments": list(asked.arguments_on(workers)),
-            "warm_up": asked.warm_up, "updates": asked.updates, "threads": asked.threads}
+            "warm_up": asked.warm_up, "updates": asked.updates, "threads": asked.threads,
+            **({"profile": True} if asked.profile else {})}
 
 
 def carry_out(run: SeriesRun, asked: ScriptRequest, launcher: str | None, hosts: str | None, tell: Tell) -> list[str]:
@@ -80,7 +82,8 @@ def _tell_made(asked: ScriptRequest, folder: Path, tell: Tell) -> None:
     text = (folder / MADE).read_text() if (folder / MADE).exists() else ""
     made, all_of_them = int(text or 0), asked.warm_up + asked.updates
     tell("starting" if not made else f"warm-up: {made} of {asked.warm_up} updates" if made < asked.warm_up else
-         f"{made - asked.warm_up} of {asked.updates} updates timed", made / all_of_them)
+         f"{made - asked.warm_up} of {asked.updates} updates timed" if made < all_of_them else "ending",
+         min(made / all_of_them, 1.0))
 
 
 def _folder_of(run: SeriesRun, mark: str) -> Path:
@@ -115,8 +118,21 @@ def _collect(run: SeriesRun, asked: ScriptRequest, folder: Path, launcher: str |
     if first["device"] == "cpu":
         execution["cores"] = len(usable_cores())
     remarks = sorted({remark for record in records for remark in record["remarks"]}) + unseen_passes(records)
+    if asked.profile:
+        remarks += _keep_traces(run, folder, records)
     write_log(run.log, Path(asked.script).name, records, asked.local_batch(run.workers), execution, run.keys, remarks)
     return remarks
+
+
+def _keep_traces(run: SeriesRun, folder: Path, records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The traces go beside the log; where they lie, or why there are none."""
+    if any(record["profile"] is None for record in records):
+        return [f"the script ended before {TRACED} more updates, so there is no trace; lower --updates"]
+    base = run.log.removesuffix(".h5")
+    for record in records:
+        refuse_foreign(to := f"{base}.rank{record['rank']}.json.gz", TRACE)
+        os.replace(trace_of(folder, record["rank"]), to)
+    return [f"{base}.rank*.json.gz: traces for ui.perfetto.dev"]
 
 
 def _refuse_failed(run: SeriesRun, asked: ScriptRequest, folder: Path, records: list[dict[str, Any]], end: RunEnd
@@ -186,6 +202,7 @@ def write_log(path: str, script: str, records: Sequence[Mapping[str, Any]], loca
                          "parameters": first["parameters"],
                          **{name: [record[name] for record in records if record[name] is not None]
                             for name in ("watts", "without_core")},
+                         "profile": [record["profile"] for record in records if record.get("profile")],
                          "left_out": int(apart.sum()), "remarks": list(remarks)},
             "asked": dict(asked)}
     writer.append("trials", id=0, status=Status.RUNNING, stop_reason="", dataset=script, model=MODEL,

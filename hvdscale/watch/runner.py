@@ -32,6 +32,7 @@ LOCAL, GLOBAL, WORKERS, RANK = "{local}", "{global}", "{workers}", "{rank}"
 MARK = re.compile(r"\{\{\w+\}\}|\{[^\W\d]\w*\}")            # doubled braces are those of the script
 TASK, MADE = "task.json", "made"        # MADE: the updates that rank 0 has made, a second ago
 EXITED = "it ended with exit code"
+TRACED = 5                      # updates of a profile
 GRACE_SECONDS = 15.0            # that the other ranks have once one has ended, and a launcher to end its workers
 STACK_SECONDS = 0.5             # that a rank has to write where it stands
 POLL_SECONDS = 0.02
@@ -51,6 +52,7 @@ class ScriptRequest:
     global_batch: int | None = None
     seeded: bool = False                # each rank's generators are seeded by its rank before the script begins
     module: bool = False                # the script runs as python -m would run it
+    profile: bool = False               # updates after those that are watched are traced
 
     def local_batch(self, workers: int) -> int | None:
         return self.global_batch // workers if self.global_batch else self.batch
@@ -86,7 +88,8 @@ def threads_of(workers: int) -> int:
 
 
 def write_task(asked: ScriptRequest, place: Path, **more: int) -> None:
-    task = {"warm_up": asked.warm_up, "updates": asked.updates, "seeded": asked.seeded, "module": asked.module, **more}
+    task = {"warm_up": asked.warm_up, "updates": asked.updates, "seeded": asked.seeded, "module": asked.module,
+            "profile": asked.profile, **more}
     from ..system.files import write_whole                      # which a rank does without
     write_whole(place / TASK, json.dumps(task), sync=False)
 
@@ -188,6 +191,10 @@ def record_of(place: Path, rank: int) -> Path:
 
 def stack_of(place: Path, rank: int) -> Path:
     return place / f"rank{rank}.stack"
+
+
+def trace_of(place: Path, rank: int) -> Path:
+    return place / f"rank{rank}.trace.json.gz"
 
 
 def first_to_fail(place: Path, failed: Iterable[int]) -> int | None:

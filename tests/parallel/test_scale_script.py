@@ -85,6 +85,16 @@ def test_a_second_call_with_another_count_reports_both_and_a_module_is_a_script(
 
 
 @pytest.mark.slow
+def test_a_profile_lies_beside_the_log_and_one_that_is_not_whole_is_said(scaled, tmp_path):
+    code, said = scaled("1,2", options=["--profile"])
+    assert code == 0 and "Traced at 2 workers" in said and "of communication had no computing beside them" in said
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.json.gz")) == [
+        "w1-r1.rank0.json.gz", "w2-r1.rank0.json.gz", "w2-r1.rank1.json.gz"]
+    code, said = scaled("1", "--epochs", "1", options=["--profile", "--overwrite", "--updates", "100000"])
+    assert code == 0 and "the script ended before 5 more updates, so there is no trace; lower --updates" in said
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
 def test_under_a_launcher_the_script_is_timed_at_its_workers(run, tmp_path, launcher):
     (tmp_path / "train.py").write_text(SLOW.replace('init_process_group("gloo")', 'init_process_group("gloo", '

@@ -12,12 +12,13 @@ FAST = dict(data=0.5, forward=2, backward=4, waiting=1, optimizer=1)            
 STEP = 10
 
 
-def record(rank, workers, without_core=0.02, **parts):
+def record(rank, workers, without_core=0.02, profile=None, **parts):
     """What a rank of a timed run leaves: ten equal updates of 8 examples."""
     times = {"step": STEP, **FAST, **parts}
     updates = {name: [times[name] / 1000] * 10 for name in RANK_PARTS}
     return {"rank": rank, "workers": workers, "optimizer": "sgd", "rate": 0.1, "torch": "2", "device": "cpu",
             "memory": 1, "parameters": 10, "watts": None, "without_core": without_core, "remarks": [],
+            "profile": profile,
             "updates": {**updates, "examples": [8] * 10, "tokens": [0] * 10, "batches": [1] * 10,
                         "passes": [1] * 10, "apart": [True] + [False] * 9}}
 
@@ -56,6 +57,13 @@ def test_on_a_busy_host_speeds_and_causes_are_marked(report):
     said, _ = report({}, dict(forward=6, without_core=0.31))
     assert "1 to 2# workers:" in said and "Rank 1 is slow at 2 workers#:" in said and " 2# 16 " in said
     assert "# the host was busy with other processes: at 2 workers a rank waited for a core for 31% of its" in said
+
+
+def test_what_a_trace_says_of_rank_0_is_said(report):
+    told = {"operators": [["aten::mm", 0.003], ["aten::mul", 0.0015]], "communication": 0.002, "exposed": 0.0005}
+    said, _ = report(dict(profile=told), dict(profile={**told, "operators": []}), profile=told)
+    assert "Traced at 1 worker, rank 0 took longest in aten::mm (3.00 ms) and aten::mul (1.50 ms) a step." in said
+    assert "aten::mul (1.50 ms) a step; 0.500 of 2.00 ms of communication had no computing beside them." in said
 
 
 def test_a_loader_that_does_not_keep_up_is_named(report):

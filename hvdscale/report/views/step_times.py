@@ -106,6 +106,8 @@ def ranks(subject: Subject) -> Iterator[Part]:
         found = [one for one in _find_causes(cell, times) if one.kind not in kinds]
         kinds.update(one.kind for one in found)
         yield from found
+    for cell, _ in timed:
+        yield from _find_profile(cell)
 
 
 def _find_causes(cell: RunCell, times: RankTimes) -> Iterator[Finding]:
@@ -124,6 +126,17 @@ def _find_causes(cell: RunCell, times: RankTimes) -> Iterator[Finding]:
         yield SCALING.find("short_loader", at=at, share=times.mean("data") / times.step, ms=1000 * times.mean("data"))
     if times.ranks > 1 and times.mean("waiting") > SHARE * times.step:
         yield SCALING.find("transfer", at=at, ms=1000 * times.transfer, apart=1000 * times.spread)
+
+
+def _find_profile(cell: RunCell) -> Iterator[Finding]:
+    """What torch's trace of rank 0 says, of the newest run that has one."""
+    for run in reversed(cell.runs):
+        for first in ((run.trial.plan.get("measured") or {}).get("profile") or ())[:1]:
+            operators = [f"{name} ({number(1000 * seconds)} ms)" for name, seconds in first["operators"]]
+            yield SCALING.find("profile", at=counted(cell.workers[0], "worker") + mark_of(cell), operators=operators,
+                               communication=1000 * first["communication"] if cell.workers[0] > 1 else None,
+                               exposed=1000 * first["exposed"])
+            return
 
 
 def _draw_ranks(times: RankTimes, axes: Axes) -> None:
