@@ -80,10 +80,9 @@ def carry_out_launched(run: SeriesRun, asked: ScriptRequest, process: Process, t
 
 def _tell_made(asked: ScriptRequest, folder: Path, tell: Tell) -> None:
     text = (folder / MADE).read_text() if (folder / MADE).exists() else ""
-    made, all_of_them = int(text or 0), asked.warm_up + asked.updates
-    tell("starting" if not made else f"warm-up: {made} of {asked.warm_up} updates" if made < asked.warm_up else
-         f"{made - asked.warm_up} of {asked.updates} updates timed" if made < all_of_them else "ending",
-         min(made / all_of_them, 1.0))
+    most = asked.warm_up + asked.updates
+    made = min(int(text or 0), most)
+    tell(f"{made} of {most} updates, {asked.warm_up} of them warm-up" if made else "starting", made / most)
 
 
 def _folder_of(run: SeriesRun, mark: str) -> Path:
