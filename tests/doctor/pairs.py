@@ -4,6 +4,9 @@ faulty script and ``b`` in the right one.
     text("lamb_of_shards", faulty=True)
 """
 import re
+from pathlib import Path
+
+from hvdscale.plan.settings import read_toml
 
 BASE = """
 import argparse
@@ -361,7 +364,11 @@ train = TensorDataset(inputs[mine], targets[mine])
             one.grad /= workers
 """),
 }
-PAIRS = {**SHARDED, **REPLICATED}
+MORE = read_toml(Path(__file__).with_name("pairs.toml"))
+TEXTS = MORE.pop("texts")
+ABOUT = "wants", "words", "report"
+PAIRS = {**SHARDED, **REPLICATED, **{name: (one["wants"], one["words"], {
+    at: part for at, part in one.items() if at not in ABOUT}) for name, one in MORE.items()}}
 
 
 def words(name):
@@ -383,4 +390,5 @@ def text(name, faulty):
         elif kept:
             found.append(line)
     assert not parts, parts
-    return re.sub(r"<<(.*?)\|(.*?)>>", lambda both: both[1 if faulty else 2], "".join(found), flags=re.S)
+    whole = re.sub(r"^#([A-Z]+)\n", lambda named: TEXTS[named[1]], "".join(found), flags=re.M)
+    return re.sub(r"<<(.*?)\|(.*?)>>", lambda both: both[1 if faulty else 2], whole, flags=re.S)
