@@ -366,6 +366,7 @@ train = TensorDataset(inputs[mine], targets[mine])
 }
 MORE = read_toml(Path(__file__).with_name("pairs.toml"))
 TEXTS = MORE.pop("texts")
+HIDDEN = "zero_norm_of_parts", "flat_clip_of_fsdp1"       # whose gradients are not seen
 ABOUT = "wants", "words", "report"
 PAIRS = {**SHARDED, **REPLICATED, **{name: (one["wants"], one["words"], {
     at: part for at, part in one.items() if at not in ABOUT}) for name, one in MORE.items()}}

@@ -1,13 +1,9 @@
 """What one rank's process saw of a script: plain records, written to a file for the process that compares them."""
 from __future__ import annotations
 
-import json
-from base64 import b64decode, b64encode
-from dataclasses import dataclass, field, is_dataclass
-from functools import cache
+import pickle
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -104,6 +100,7 @@ class BackwardPass:
     rough: bool             # computed in less than 32 bits
     line: str
     prepared: GeneratorUse = NOTHING    # between the batch, or the pass before, and the first call of a module
+    again: bool = False     # no module was called since the pass before
 
 
 @dataclass
@@ -116,6 +113,7 @@ class Clip:
     line: str
     early: bool = False     # Horovod had not combined the gradients yet
     scale: float = 1.0      # what a GradScaler had multiplied them by
+    square: float = 0.0     # the sum of the squares of this rank's gradients before
 
 
 @dataclass
@@ -133,7 +131,7 @@ class Update:
     line: str
     digest_after: str = ""
     after: np.ndarray = field(default_factory=lambda: np.empty(0))      # the parameters after the step
-    square: float = 0.0     # the sum of the squares of the gradients of a flat optimizer's own tensors; 0: unknown
+    square: float = 0.0     # the sum of the squares of this rank's gradients; 0: unknown, of a flat optimizer's
     own: np.ndarray | None = None       # which numbers this rank has, where parameters are divided: see state.join
 
 
@@ -143,6 +141,16 @@ class OptimizerUpdates:
     sampled: list[tuple[str, int]]  # the name of each parameter, how many numbers of it the samples have, in order
     updates: list[Update] = field(default_factory=list)
     flat: bool = False      # it has other tensors, such as a part of all parameters in a row: samples are the model's
+
+
+@dataclass
+class Logged:
+    """A loss or norm that a rank printed or logged."""
+
+    name: str
+    value: float
+    within: float           # half of its last digit
+    made: int               # updates before
 
 
 @dataclass
@@ -193,6 +201,7 @@ class Record:
     wrapped: str = ""                                   # the line where a wrapper last took a model
     group: int = 0                                      # ranks of the smallest group of a wrapper; 0: none wraps
     untrained_later: dict[str, str] | None = None       # as untrained, after the updates to watch
+    logged: list[Logged] = field(default_factory=list)
     # of a script that is stopped or started again:
     files: list[FileUse] = field(default_factory=list)
     starts: list[Start] = field(default_factory=list)
@@ -224,41 +233,13 @@ class Record:
     def save(self, folder: Path) -> None:
         path = record_of(folder, self.rank)
         part = path.with_suffix(".part")
-        part.write_text(json.dumps(self, default=_as_json), encoding="utf-8")
+        part.write_bytes(pickle.dumps(self))
         part.replace(path)                      # never seen half written
 
 
 def load(folder: Path, rank: int, workers: int) -> Record:
-    """The record of a rank as it was last saved; an empty one where it saved none."""
+    """The record of a rank as it was last saved, in a folder that is this user's own; an empty one where none was."""
     try:
-        return _from_json(Record, json.loads(record_of(folder, rank).read_bytes()))
+        return pickle.loads(record_of(folder, rank).read_bytes())
     except FileNotFoundError:
         return Record(rank, workers)
-
-
-def _as_json(value: Any) -> Any:
-    """What json has no form for: arrays keep their bits."""
-    if isinstance(value, np.ndarray):
-        return b64encode(value.tobytes()).decode()
-    return sorted(value) if isinstance(value, frozenset) else vars(value)
-
-
-def _from_json(kind: Any, value: Any) -> Any:
-    """The value of that type: one of the records, or of what their fields are made of."""
-    origin, inner = get_origin(kind), get_args(kind)
-    if is_dataclass(kind):
-        return kind(**{name: _from_json(hint, value[name]) for name, hint in _hints(kind).items()})
-    if kind is np.ndarray:
-        return np.frombuffer(b64decode(value)).copy()
-    if origin in (list, frozenset) or origin is tuple and inner[-1] is ...:
-        return origin(_from_json(inner[0], one) for one in value)
-    if origin is tuple:
-        return tuple(map(_from_json, inner, value))
-    if origin is dict:
-        return {inner[0](key): _from_json(inner[1], one) for key, one in value.items()}
-    if origin is UnionType and value is not None:
-        return _from_json(inner[0], value)
-    return value
-
-
-_hints = cache(get_type_hints)

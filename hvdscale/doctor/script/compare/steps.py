@@ -108,7 +108,11 @@ def _fault(both: BothRuns, error: float, agree: np.ndarray) -> Finding | None:
     whole = [after.parameters - before.parameters for before, after in zip((both.alone, *both.ranks), following)]
     for many in whole[1:]:
         if worst := _worst(pair, whole[0], many, agree):
-            return pair.finding(UPDATE, "flat" if pair.flat else "written_after", **worst, **given)
+            kind = "flat" if pair.flat else "written_after"
+            left = [name for name, (one, found) in pair.parts([whole[0], many]) if pair.flat and one[found == 0].any()]
+            if left:
+                kind, worst["name"] = "unmoved", list_first(left, 3)
+            return pair.finding(UPDATE, kind, **worst, **given)
     return None
 
 
