@@ -7,7 +7,6 @@ from typing import NoReturn
 
 from ...watch.rank import Rank
 from .listen.batches import Batches
-from .listen.logged import Logs
 from .listen.session import Calls, Session
 from .listen.updates import Updates
 from .record import Record
@@ -25,10 +24,9 @@ def main(of: type[Session] = Session, others: Sequence[Callable] = ()) -> NoRetu
         session.end(state)
     batches = Batches(session)
     updates = Updates(session, batches)
-    further = [each(session, updates) for each in others]
+    further = (each(session, updates) for each in others)
     if not others:
         session.at_end = batches.hold
-        further = [Logs(session)]
     rank.run((batches, updates, *further, Calls(session)), save, is_cut=lambda: record.was_cut)
 
 

@@ -1,9 +1,13 @@
 """What one rank's process saw of a script: plain records, written to a file for the process that compares them."""
 from __future__ import annotations
 
-import pickle
-from dataclasses import dataclass, field
+import json
+from base64 import b64decode, b64encode
+from dataclasses import dataclass, field, is_dataclass
+from functools import cache
 from pathlib import Path
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -202,6 +206,7 @@ class Record:
     group: int = 0                                      # ranks of the smallest group of a wrapper; 0: none wraps
     untrained_later: dict[str, str] | None = None       # as untrained, after the updates to watch
     logged: list[Logged] = field(default_factory=list)
+    library: str = ""                                   # by which it trains, whose options findings name
     # of a script that is stopped or started again:
     files: list[FileUse] = field(default_factory=list)
     starts: list[Start] = field(default_factory=list)
@@ -233,13 +238,41 @@ class Record:
     def save(self, folder: Path) -> None:
         path = record_of(folder, self.rank)
         part = path.with_suffix(".part")
-        part.write_bytes(pickle.dumps(self))
+        part.write_text(json.dumps(self, default=_as_json), encoding="utf-8")
         part.replace(path)                      # never seen half written
 
 
 def load(folder: Path, rank: int, workers: int) -> Record:
-    """The record of a rank as it was last saved, in a folder that is this user's own; an empty one where none was."""
+    """The record of a rank as it was last saved; an empty one where it saved none."""
     try:
-        return pickle.loads(record_of(folder, rank).read_bytes())
+        return _from_json(Record, json.loads(record_of(folder, rank).read_bytes()))
     except FileNotFoundError:
         return Record(rank, workers)
+
+
+def _as_json(value: Any) -> Any:
+    """What json has no form for: arrays keep their bits."""
+    if isinstance(value, np.ndarray):
+        return b64encode(value.tobytes()).decode()
+    return sorted(value) if isinstance(value, frozenset) else vars(value)
+
+
+def _from_json(kind: Any, value: Any) -> Any:
+    """The value of that type: one of the records, or of what their fields are made of."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if is_dataclass(kind):
+        return kind(**{name: _from_json(hint, value[name]) for name, hint in _hints(kind).items()})
+    if kind is np.ndarray:
+        return np.frombuffer(b64decode(value)).copy()
+    if origin in (list, frozenset) or origin is tuple and inner[-1] is ...:
+        return origin(_from_json(inner[0], one) for one in value)
+    if origin is tuple:
+        return tuple(map(_from_json, inner, value))
+    if origin is dict:
+        return {inner[0](key): _from_json(inner[1], one) for key, one in value.items()}
+    if origin is UnionType and value is not None:
+        return _from_json(inner[0], value)
+    return value
+
+
+_hints = cache(get_type_hints)

@@ -17,7 +17,7 @@ def logged(pair: Pair) -> list[str]:
     for one in pair.many[0].logged:
         kinds = [(kind, {"what": one.name, "value": one.value, "update": at + 1, "true": true,
                          "times": one.value / true}) for kind, value, at, true in _known(pair, one)
-                 if abs(one.value - value) <= one.within + CLOSE * abs(value)]
+                 if true and abs(one.value - value) <= one.within + CLOSE * abs(value)]
         found.setdefault(one.name, []).extend(sorted(kinds, key=lambda each: each[0] != TRUE)[:1])
     for one in (one for record in pair.many[1:] for one in record.logged):
         found.pop(one.name, None)               # each rank shows its own

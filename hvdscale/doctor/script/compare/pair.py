@@ -33,6 +33,10 @@ class Pair:
         return KINDS.finding(check, kind, self, **given)
 
     @property
+    def library(self) -> str:
+        return self.many[0].library
+
+    @property
     def workers(self) -> int:
         return len(self.many)
 
