@@ -65,7 +65,8 @@ def _moves_nothing(pair: Pair) -> bool:
     """Whether no gradient reaches the optimizer, and none of its steps moves its parameters at a rate above zero."""
     updates = [update for record in pair.records for update in pair.steps(record).updates]
     return any(any(update.rates) for update in updates) and not any(
-        update.gradient.any() or update.digest != update.digest_after for update in updates)
+        update.digest != update.digest_after or any(one.gradient.any() for one in (update, *update.passes))
+        for update in updates)
 
 
 def _apart(both: BothRuns) -> Finding | None:
