@@ -140,8 +140,10 @@ def _carry_out(check: str, pair: Pair) -> Finding:
     if check not in OF_AN_OPTIMIZER or optimizers < 2:
         return CHECKS[check](pair)
     found = []
-    for at in range(optimizers):
-        of = replace(pair, optimizer=at)
+    of_each = [replace(pair, optimizer=at) for at in range(optimizers)]
+    for at, of in enumerate(of_each):
+        if of.flat and of.updates < pair.updates:       # an outer one, whose steps are judged by the model's parameters
+            continue
         name = f"optimizer {at + 1} of {optimizers} ({of.steps(pair.one).name}): "
         one = CHECKS[check](of) if of.updates else Finding(check, Verdict.UNSEEN, "it made no update on some rank")
         named = {"differs": name + one.differs} if one.differs else {"looked_at": name + one.looked_at}

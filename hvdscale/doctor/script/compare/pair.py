@@ -103,7 +103,8 @@ class Pair:
     @property
     def same_start(self) -> bool:
         """Whether all ranks of both runs started from the same parameters, of all optimizers."""
-        starts = [[each.updates[0].parameters for each in record.optimizers] for record in self.records]
+        starts = [[each.updates[0].parameters for at, each in enumerate(record.optimizers) if not (at and each.flat)]
+                  for record in self.records]
         return all(len(each) == len(starts[0]) and all(map(np.array_equal, each, starts[0])) for each in starts)
 
     def same_examples(self, number: int) -> bool:

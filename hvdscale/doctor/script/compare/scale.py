@@ -107,6 +107,8 @@ def unequal(both: BothRuns) -> Finding | None:
     counts = by.counts.sum(axis=1)
     if by.error <= limit or agrees(both) or len({*counts}) == 1 and not _accumulates(both, by):
         return None
+    if not comparable(pair, both.at) and _vary(both):
+        return None                     # which is what the script means, or not
     if len({*by.counts.reshape(-1)}) > 1 and np.allclose(by.weights, by.weights[0, 0], rtol=CLOSE):
         parts, counts = ("ranks", counts) if len({*counts}) > 1 else ("passes", by.counts[0])
         return finding(both, "unequal", by=by.error, limit=limit, parts=parts, counts=[*counts])
@@ -120,6 +122,12 @@ def unequal(both: BothRuns) -> Finding | None:
     of_target = by.weights / by.counts
     return finding(both, kind, by=by.error, limit=limit, weights=[*(of_target / of_target.max()).reshape(-1)],
                    cause=cause)
+
+
+def _vary(both: BothRuns) -> bool:
+    """Whether a call of the loss function weighs its targets by factors."""
+    kept = [one.losses[0].weights[one.losses[0].weights != 0] for one in passes_of(both.ranks)]
+    return not all(np.allclose(weights, weights[:1], rtol=CLOSE) for weights in kept)
 
 
 def against_one(both: BothRuns) -> Finding | None:
@@ -233,7 +241,7 @@ def judge(pair: Pair) -> Finding:
     for both in found:
         if apart_by := losses_apart(both):
             return finding(both, "losses_unexplained", alone=apart_by[0], together=apart_by[1])
-    if None not in weighed:
+    if all(by and by.error <= limit for by in weighed):
         passes = len(found[0].ranks[0].passes)
         if passes > 1 and close(weighed[0].scale, 1 / passes):
             return finding(found[0], "divided_again", passes=passes, scale=weighed[0].scale)
