@@ -41,13 +41,8 @@ RESUMED = {"fsdp2": ((), {"position": "examples", "optimizer": "optimizer"}),
            "hf": (("transformers", "accelerate"), {"position": "examples"})}
 
 
-def examined(*script, **options):
-    """The doctor's findings on a script, by check."""
-    return {found["check"]: found for found in asked(*script, **options)["checks"]}
-
-
-def asked(script, *options, needs=(), command=("script", "--batch", "16"), batch="{local}"):
-    """What the doctor says of a script."""
+def examined(script, *options, needs=(), command=("script", "--batch", "16"), batch="{local}", of="checks"):
+    """The doctor's findings on a script, by check; or what else it has under ``of``."""
     for name in needs:
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"needs {name}: pip install '.[recorders]'")
@@ -55,7 +50,8 @@ def asked(script, *options, needs=(), command=("script", "--batch", "16"), batch
                            "json", f"{script}.py", "--", "--batch", batch, *options], cwd=SCRIPTS,
                           capture_output=True, text=True, timeout=600, env=command_environment() | QUIET)
     assert done.stdout, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    found = json.loads(done.stdout)[of]
+    return {one["check"]: one for one in found} if of == "checks" else found
 
 
 def row_of(name, cells):
@@ -92,7 +88,7 @@ def test_a_fault_that_only_a_wrapper_has_is_named(wrapper, fault, verdict, said)
 
 
 def test_a_loss_divided_by_labels_before_their_shift_is_named():
-    (remark,) = asked("gpt2", needs=("transformers", "accelerate"))["remarks"]
+    (remark,) = examined("gpt2", needs=("transformers", "accelerate"), of="remarks")
     assert "labels before they are shifted" in remark
 
 

@@ -188,10 +188,10 @@ def _skipped(pair: Pair, first: Iteration) -> Finding | None:
 
 
 def _overlap(pair: Pair, first: Iteration) -> Finding | None:
-    """A failed finding, where the ranks hold subsets of one data set that have examples in common."""
+    """A failed finding, where the ranks hold subsets of one data set that have examples in common, beyond padding."""
     held = [_subset(record, trained(record)[0]) for record in pair.many]
     size, different = sum(map(len, held)), len(frozenset().union(*held))
-    if not all(held) or not pair.known_by_index or len({*held}) == 1 or different == size:
+    if not all(held) or not pair.known_by_index or len({*held}) == 1 or size - different < pair.workers:
         return None
     return pair.finding(EXAMPLES, "shared", cause="overlap", where=first.made, differs=(
         f"{size - different} of the {size} examples that the ranks hold are held by another rank as well"))

@@ -47,6 +47,8 @@ def _ratio(pair: Pair, at: int) -> float | None:
 
 def schedule(pair: Pair) -> Finding:
     """Whether the rates follow one course, update by update, on one worker and on many."""
+    if any(len({update.rates for update in pair.at(at)}) > 1 for at in range(pair.updates)):
+        return pair.finding(SCHEDULE, "by_rank")
     ratios = [ratio for ratio in (_ratio(pair, at) for at in range(pair.updates)) if ratio is not None]
     last = pair.updates - 1
     alone, many = (sum(updates[last].positions) - sum(updates[0].positions)         # by how much schedules advance
