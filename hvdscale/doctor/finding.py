@@ -4,6 +4,7 @@
     failed = "..."              the verdict, and what differs; of one without a difference, what was seen;
                                 unexplained: unseen, as something differs and no cause was seen
     looked_at = "..."           what was compared;  cause: the usual one;  remedy: the next move
+    lightning = "..."           the next move with that library, by the option to change
     like = "..."                another kind of the check, which has what is not given here
 
 [notes] and the like are sentences by name.
@@ -101,7 +102,7 @@ class Kinds:
         name = next(name for name in own if name in VERDICTS)
         seen, differs = (words["looked_at"], words[name]) if name in DIFFER else (words[name], "")
         seen, differs, cause, remedy = (fill(text, _Values(words, about, values)) for text in (
-            seen, differs, words.get("cause", ""), words.get("remedy", "")))
+            seen, differs, words.get("cause", ""), words.get(getattr(about, "library", ""), words.get("remedy", ""))))
         return Finding(check, VERDICTS[name], seen, differs, by, limit, cause, remedy, rows, where)
 
     def sentence(self, table: str, name: str, about: Any = None, **values: Any) -> str:

@@ -56,6 +56,7 @@ class Listener:
         saving(path, state)             a checkpoint is about to be written; path: empty for a buffer in memory
         saved(path)                     it has been written
         loaded(path)                    a checkpoint has been read
+        logged(values)                  numbers were given to a logger, by name
         instead(text)                   a sentence: what the script asks for and cannot have here, and what it had
         remark(text)                    a sentence: what was changed for the script to run, or cannot be followed
     """

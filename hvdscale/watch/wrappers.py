@@ -20,6 +20,9 @@ from .remarks import PROCESSES, WITHOUT_REPEATS
 CONNECTORS = {"lightning.pytorch.trainer.connectors.accelerator_connector": "_AcceleratorConnector",
               "pytorch_lightning.trainer.connectors.accelerator_connector": "_AcceleratorConnector",
               "lightning.fabric.connector": "_Connector", "lightning_fabric.connector": "_Connector"}
+LOGGERS = {"torch.utils.tensorboard.writer": ("SummaryWriter", "add_scalar"), "wandb.sdk.wandb_run": ("Run", "log"),
+           "lightning.pytorch.loggers.csv_logs": ("CSVLogger", "log_metrics"),
+           "lightning.fabric.loggers.csv_logs": ("CSVLogger", "log_metrics")}
 OF_GPUS = ("gpu", "cuda")
 SHARED_MEMORY = "DeepSpeed's op for shared memory, which compiles for minutes, was set aside for Gloo"
 DEVICES = "Lightning's devices={!r} and num_nodes={!r} were {} and {}, as the run has {} in all"
@@ -56,9 +59,16 @@ def install(watch: Watch) -> None:
         module.Accelerator, WITHOUT_REPEATS, counting(watch)))
     watch.patches.when_imported("deepspeed.comm.torch", lambda module: watch.patches.replace(
         module, "build_shm_op", lambda original: lambda: watch.tell("remark", SHARED_MEMORY)))
+    for name, (owner, method) in LOGGERS.items():
+        watch.patches.when_imported(name, lambda module, owner=owner, method=method: watch.patches.before(
+            getattr(module, owner), method, lambda _, *given, **named: _log(watch, *given, *named.values())))
     if missing():
         watch.patches.when_imported("accelerate.state", lambda module: watch.patches.around(
             module.PartialState, "__init__", _join_on_cpu))
+
+
+def _log(watch: Watch, name: object, value: object = None, *_: object) -> None:
+    watch.tell("logged", name if isinstance(name, dict) else {name: value})
 
 
 def _follow_spawning(watch: Watch) -> None:

@@ -76,7 +76,6 @@ WARNINGS = {
     "own_order": ("examples", "each rank goes through all 101 examples", "knows nothing of the other ranks"),
     "weighted": ("epochs", "the ranks have 6 and 9 batches", "each has 51 examples, in batches of other sizes"),
     "remainder": ("gradient", "update 3 has 1 pass in place of 3, .* 0.333 times the mean", "do not divide by 3"),
-    "other_denominator": ("gradient", r"0.\d+ times the mean over targets, on one worker and on 2", "other targets"),
     "own_loss_and_dropout": ("gradient", "the loss is 0.500 times that on one", "divided by the number of workers"),
     "hasty_but_flat": ("schedule", "by 4 on one worker and by 8 on 2; the rates are the same", "in the same steps"),
     "noise_alike": ("random numbers", "batch and model all ranks draw the same numbers \\(torch\\)", "same seed"),
@@ -214,7 +213,7 @@ def test_the_guide_shows_what_the_doctor_prints(examined, name, shown):
 
 
 def test_the_guide_has_an_excerpt_for_each_cause():
-    causes = re.findall(r"^-{5,}$", GUIDE, re.M)[:-4]          # then a catch, the wrappers, restarts and the way out
+    causes = re.findall(r"^-{5,}$", GUIDE, re.M)[:-5]      # then a catch, the wrappers, CI, restarts and the way out
     assert len(SHOWN) == len(re.findall(r"^::$", GUIDE, re.M)) == len(causes)
 
 
@@ -226,10 +225,12 @@ def test_what_may_be_intended_is_a_warning(examined, name):
     assert re.search(differs, block(out, check)) and cause in block(out, check)
 
 
-def test_parameters_that_are_averaged_in_place_of_gradients_are_a_warning(examined):
-    code, out, _, verdicts = examined("local_steps", *MARKED)
-    assert code == 0 and [one for one, verdict in verdicts.items() if verdict == "warned"] == ["gradient", "parameters"]
-    assert "and are the same before update 3" in block(out, "parameters") and "local SGD" in block(out, "gradient")
+@pytest.mark.parametrize("name, said", [
+    ("other_denominator", "the loss of update 1 is divided by 12, where it has 9 targets"),
+    ("local_steps", "before update 3 (local SGD): by 1.00 times the mean of the ranks' changes, as on one worker")])
+def test_what_is_no_fault_of_several_workers_is_said_and_passes(examined, name, said):
+    code, out, _, verdicts = examined(name, *MARKED)
+    assert code == 0 and not {"warned", "FAILED"} & {*verdicts.values()} and said in " ".join(out.split())
 
 
 @pytest.mark.parametrize("name", ERRORS)
@@ -374,14 +375,15 @@ def test_what_fully_shard_divides_is_put_together(examined, changes, check, diff
 @pytest.mark.slow
 @pytest.mark.parametrize("name", pairs.PAIRS)
 def test_the_fault_of_a_pair_is_seen(examined, name):
-    expected, words, _ = pairs.PAIRS[name]
+    expected, words = pairs.PAIRS[name]["wants"], pairs.PAIRS[name]["words"]
     _, out, err, verdicts = examined(pairs.text(name, faulty=True), *pairs.words(name))
-    check = next(one for one in verdicts if expected.startswith(one))
-    assert verdicts[check].lower() in expected.removeprefix(check).split() and words in " ".join(out.split()), out + err
+    check = next((one for one in verdicts if expected.startswith(one)), None)
+    assert words in " ".join(out.split()) and (
+        verdicts[check].lower() in expected.removeprefix(check).split() if check else expected == "noted"), out + err
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*pairs.PAIRS, *pairs.RIGHT])
 def test_the_right_twin_of_a_pair_raises_no_alarm(examined, name):
     code, out, err, verdicts = examined(pairs.text(name, faulty=False), *pairs.words(name))
-    assert code == (4 if name.startswith("zero_") else 0) and not {"FAILED", "warned"} & {*verdicts.values()}, out + err
+    assert code == (4 if name in pairs.HIDDEN else 0) and not {"FAILED", "warned"} & {*verdicts.values()}, out + err

@@ -19,7 +19,7 @@ from .compare.pair import Pair
 from .compare.state import batch_norm, join, parameters
 from .compare.steps import learning_rate, schedule, update
 from .compare.streams import random_numbers
-from .compare.unseen import notes, unseen
+from .compare.unseen import notes, remarks, unseen
 from .folder import LARGEST
 from .record import Record
 from .runs import Run, run_here, run_launched
@@ -31,6 +31,7 @@ OF_AN_OPTIMIZER = ("gradient", "update", "parameters", "learning rate", "schedul
 WORST_FIRST = (Verdict.FAILED, Verdict.WARNED, Verdict.UNSEEN, Verdict.PASSED, Verdict.NOT_APPLICABLE)
 # where one of these fails, it explains why parameters drift apart
 EXPLAINS = dict.fromkeys(("gradient", "learning rate", "examples"), ("parameters",))
+REMARKS = "On one worker as on several, and in no exit code:"
 NOT_CHECKED = "Not checked, as it cannot be seen from outside or did not happen in these updates:"
 SHOWN = 6               # updates in the table of losses;  files that are named
 UNSEEN = 4              # exit code: no finding failed, but the training was not seen, or not explained
@@ -76,6 +77,7 @@ class ScriptExamination(Judged):
     pair: Pair
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]          # legitimate dependence on the number of workers
+    remarks: tuple[str, ...]        # what looks wrong on any number of workers
     unseen: tuple[str, ...]         # what was not checked
     copied: bool                    # the script ran in a copy of the working folder
     written: tuple[str, ...]        # files that the script wrote where it was not in a copy
@@ -86,7 +88,8 @@ class ScriptExamination(Judged):
         return {"verdict": self.verdict, "script": self.asked.script, "arguments": self.asked.arguments,
                 "workers": self.pair.workers,
                 "global_batch": self.asked.global_batch, "updates": self.pair.updates, "notes": self.notes,
-                "not_checked": self.unseen, "instead": instead_of(self.pair.many), "written": self.written}
+                "remarks": self.remarks, "not_checked": self.unseen, "instead": instead_of(self.pair.many),
+                "written": self.written}
 
 
 def instead_of(records: list[Record]) -> list[str]:
@@ -127,7 +130,7 @@ def compare(asked: ScriptRequest, one: Run, many: Run, checks: Collection[str]) 
     if any(ALONE in record.remarks for record in pair.many):
         findings = [Finding(finding.check, Verdict.UNSEEN, ALONE) for finding in findings]
     return ScriptExamination(
-        asked, pair, tuple(findings), tuple(notes(pair)), tuple([*late, *unseen(pair)]),
+        asked, pair, tuple(findings), tuple(notes(pair)), tuple(remarks(pair)), tuple([*late, *unseen(pair)]),
         one.workplace.copied and many.workplace.copied, tuple(sorted(written)), tuple(sorted(in_copy)))
 
 
@@ -137,8 +140,10 @@ def _carry_out(check: str, pair: Pair) -> Finding:
     if check not in OF_AN_OPTIMIZER or optimizers < 2:
         return CHECKS[check](pair)
     found = []
-    for at in range(optimizers):
-        of = replace(pair, optimizer=at)
+    of_each = [replace(pair, optimizer=at) for at in range(optimizers)]
+    for at, of in enumerate(of_each):
+        if of.flat and of.updates < pair.updates:       # an outer one, whose steps are judged by the model's parameters
+            continue
         name = f"optimizer {at + 1} of {optimizers} ({of.steps(pair.one).name}): "
         one = CHECKS[check](of) if of.updates else Finding(check, Verdict.UNSEEN, "it made no update on some rank")
         named = {"differs": name + one.differs} if one.differs else {"looked_at": name + one.looked_at}
@@ -156,7 +161,8 @@ def render(examination: ScriptExamination, seconds: float, colour: bool) -> str:
                 f"{counted(len(examination.findings), 'check')} over {counted(pair.updates, 'update')}")
     report = join_blocks(" ".join([f"{headline}.", *instead]) if instead else headline, examination.findings, seconds,
                          colour, _losses(pair), render_list(NOTES, examination.notes),
-                         render_list(NOT_CHECKED, examination.unseen), *map(wrap, files_of(examination)))
+                         render_list(REMARKS, examination.remarks), render_list(NOT_CHECKED, examination.unseen),
+                         *map(wrap, files_of(examination)))
     return f"{wrap(examination.verdict)}\n\n{report}"
 
 

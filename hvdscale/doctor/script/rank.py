@@ -23,10 +23,10 @@ def main(of: type[Session] = Session, others: Sequence[Callable] = ()) -> NoRetu
         record.error = error
         session.end(state)
     batches = Batches(session)
-    if not others:
-        session.at_end = batches.hold
     updates = Updates(session, batches)
     further = (each(session, updates) for each in others)
+    if not others:
+        session.at_end = batches.hold
     rank.run((batches, updates, *further, Calls(session)), save, is_cut=lambda: record.was_cut)
 
 

@@ -104,6 +104,7 @@ class BackwardPass:
     rough: bool             # computed in less than 32 bits
     line: str
     prepared: GeneratorUse = NOTHING    # between the batch, or the pass before, and the first call of a module
+    again: bool = False     # no module was called since the pass before
 
 
 @dataclass
@@ -116,6 +117,7 @@ class Clip:
     line: str
     early: bool = False     # Horovod had not combined the gradients yet
     scale: float = 1.0      # what a GradScaler had multiplied them by
+    square: float = 0.0     # the sum of the squares of this rank's gradients before
 
 
 @dataclass
@@ -133,7 +135,7 @@ class Update:
     line: str
     digest_after: str = ""
     after: np.ndarray = field(default_factory=lambda: np.empty(0))      # the parameters after the step
-    square: float = 0.0     # the sum of the squares of the gradients of a flat optimizer's own tensors; 0: unknown
+    square: float = 0.0     # the sum of the squares of this rank's gradients; 0: unknown, of a flat optimizer's
     own: np.ndarray | None = None       # which numbers this rank has, where parameters are divided: see state.join
 
 
@@ -143,6 +145,16 @@ class OptimizerUpdates:
     sampled: list[tuple[str, int]]  # the name of each parameter, how many numbers of it the samples have, in order
     updates: list[Update] = field(default_factory=list)
     flat: bool = False      # it has other tensors, such as a part of all parameters in a row: samples are the model's
+
+
+@dataclass
+class Logged:
+    """A loss or norm that a rank printed or logged."""
+
+    name: str
+    value: float
+    within: float           # half of its last digit
+    made: int               # updates before
 
 
 @dataclass
@@ -193,6 +205,8 @@ class Record:
     wrapped: str = ""                                   # the line where a wrapper last took a model
     group: int = 0                                      # ranks of the smallest group of a wrapper; 0: none wraps
     untrained_later: dict[str, str] | None = None       # as untrained, after the updates to watch
+    logged: list[Logged] = field(default_factory=list)
+    library: str = ""                                   # by which it trains, whose options findings name
     # of a script that is stopped or started again:
     files: list[FileUse] = field(default_factory=list)
     starts: list[Start] = field(default_factory=list)

@@ -42,7 +42,7 @@ def examples(pair: Pair) -> Finding:
             {*contents[0]}) > 1:        # a loader's workers, which give a batch each in turn, all read the same stream
         return pair.finding(EXAMPLES, "loader_workers", where=first.made)
     if fault := (_over_the_epoch(pair, first) or _shared(pair, first, keys) or _others(pair, first)
-                 or _whole(pair, first) or _skipped(pair, first)):
+                 or _overlap(pair, first) or _whole(pair, first) or _skipped(pair, first)):
         return fault
     one, many = sum(pair.examples([pair.one], 0)), sum(pair.examples(pair.many, 0))
     if pair.batch is not None and one != many:
@@ -181,11 +181,20 @@ def _whole(pair: Pair, first: Iteration) -> Finding | None:
 
 def _skipped(pair: Pair, first: Iteration) -> Finding | None:
     """A warning, where an update follows more batches on one rank than on another, of as many backward passes."""
-    for at in pair.whole:
-        batches = [len(pair.batches(record, at)) for record in pair.many]
-        if len({*batches}) > 1 and len({len(update.passes) for update in pair.at(at)}) == 1:
-            return pair.finding(EXAMPLES, "skipped", batches=batches, update=at + 1, where=first.line)
-    return None
+    if (at := pair.skipped) is None:
+        return None
+    batches = [len(pair.batches(record, at)) for record in pair.many]
+    return pair.finding(EXAMPLES, "skipped", batches=batches, update=at + 1, where=first.line)
+
+
+def _overlap(pair: Pair, first: Iteration) -> Finding | None:
+    """A failed finding, where the ranks hold subsets of one data set that have examples in common, beyond padding."""
+    held = [_subset(record, trained(record)[0]) for record in pair.many]
+    size, different = sum(map(len, held)), len(frozenset().union(*held))
+    if not all(held) or not pair.known_by_index or len({*held}) == 1 or size - different < pair.workers:
+        return None
+    return pair.finding(EXAMPLES, "shared", cause="overlap", where=first.made, differs=(
+        f"{size - different} of the {size} examples that the ranks hold are held by another rank as well"))
 
 
 def different_splits(pair: Pair) -> Finding | None:

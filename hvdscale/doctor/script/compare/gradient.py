@@ -31,14 +31,19 @@ def gradient(pair: Pair) -> Finding:
 def _hidden(pair: Pair) -> Finding | None:
     """What is said of gradients that are not known; None if they are."""
     sharded = [record.sharded for record in pair.records if record.sharded]
+    if sharded and _moves_nothing(pair):
+        return pair.finding(NAME, "of_others", where=pair.at(0)[0].line)
     if sharded and not is_joined(pair.records):
         return pair.finding(NAME, "sharded", how=sharded[0])
     if not pair.updates:
         return pair.finding(NAME, "no_update")
     if pair.flat:
         alone, square = pair.on_one(0).square, sum(update.square for update in pair.at(0))
-        if alone and close(math.sqrt(square / alone), pair.workers) and scale.comparable(pair):
-            return pair.finding(NAME, "parts_summed", times=math.sqrt(square / alone), where=pair.at(0)[0].line)
+        times = math.sqrt(square / alone) if alone and scale.comparable(pair) else 0.0
+        if close(times, pair.workers):
+            return pair.finding(NAME, "parts_summed", times=times, where=pair.at(0)[0].line)
+        if close(times, 1):
+            return pair.finding(NAME, "parts_as_on_one", by=abs(times - 1), limit=CLOSE)
         moved = any(not np.array_equal(pair.at(at)[0].parameters, pair.at(0)[0].parameters) for at in pair.whole)
         return pair.finding(NAME, "flat" if moved or pair.updates < 2 else "of_others", where=pair.at(0)[0].line)
     updates = [update for at in pair.whole for update in pair.at(at)]
@@ -52,8 +57,16 @@ def _hidden(pair: Pair) -> Finding | None:
         if not are_finite(pair.at(at)):
             return pair.finding(NAME, "not_finite", update=at + 1)
     if not all(both.reduction for both in pair.both.values()):
-        return pair.finding(NAME, "uneven_passes")
+        return scale.judge_passes(pair)
     return None
+
+
+def _moves_nothing(pair: Pair) -> bool:
+    """Whether no gradient reaches the optimizer, and none of its steps moves its parameters at a rate above zero."""
+    updates = [update for record in pair.records for update in pair.steps(record).updates]
+    return any(any(update.rates) for update in updates) and not any(
+        update.digest != update.digest_after or any(one.gradient.any() for one in (update, *update.passes))
+        for update in updates)
 
 
 def _apart(both: BothRuns) -> Finding | None:
@@ -66,23 +79,23 @@ def _apart(both: BothRuns) -> Finding | None:
         return _combined_in_step(pair)
     passes = both.ranks[0].passes
     not_reduced, reduced = _by_parameter(pair, one)
-    alone, kind = _passes_alone(one), "apart"
+    alone, kind, group = _passes_alone(one), "apart", first.group
     if not_reduced and reduced:
         own = any(name in not_reduced and not all(np.array_equal(parts[0], part) for part in parts)
                   for name, parts in pair.parts([update.parameters for update in pair.at(0)]))       # from the start
         kind, cause = ("apart_if_meant", "parts") if own else (kind, "not_reduced")
     elif alone and len(alone) < len(passes):
-        cause = "passes_alone"
-    elif averaged(pair) is not None:
-        kind, cause = "apart_if_meant", "local_steps"
-    elif 0 < first.group < pair.workers:
+        cause = "again" if passes[alone[0]].again else "passes_alone"
+    elif averaged(pair):
+        return finding(both, "local_steps", where="")
+    elif (group := _group_of(one, first.group)) < pair.workers:
         cause = "own_group"
     else:
         numbers = {batch.number for batch in pair.batches(first, both.at)}      # then the script reduces by itself
         cause = "not_awaited" if any((number, "all_reduce") in first.combined for number in numbers) else "not_averaged"
     where = (first.wrapped if cause in OF_WRAPPER else "") or passes[(alone or [-1])[-1]].line
     return finding(both, kind, by=one.spread, limit=pair.limit, cause=cause, where=where,
-                   names=list_first(not_reduced, 4), group=first.group,
+                   names=list_first(not_reduced, 4), group=group,
                    parameters=len(not_reduced) + len(reduced), passes=len(passes),
                    alone=[each + 1 for each in alone])
 
@@ -136,6 +149,13 @@ def _passes_alone(one: Reduction) -> list[int]:
     weights = np.abs(one.weights)
     return [at for at in range(weights.shape[2])
             if weights[~own, at].max(initial=0.0) < weights[own, at].max() / 10]
+
+
+def _group_of(one: Reduction, known: int) -> int:
+    """Of how many ranks' local gradients each rank has the mean, where these are some; else what its wrapper says."""
+    weights = np.abs(one.weights).max(axis=2)
+    found = {int(count) for count in (weights > weights.max() / 100).sum(axis=1)}
+    return found.pop() if len(found) == 1 and max(found) > 1 else known or len(weights)
 
 
 def _clipped_while(both: BothRuns) -> Finding | None:

@@ -33,6 +33,10 @@ class Pair:
         return KINDS.finding(check, kind, self, **given)
 
     @property
+    def library(self) -> str:
+        return self.many[0].library
+
+    @property
     def workers(self) -> int:
         return len(self.many)
 
@@ -99,13 +103,22 @@ class Pair:
     @property
     def same_start(self) -> bool:
         """Whether all ranks of both runs started from the same parameters, of all optimizers."""
-        starts = [[each.updates[0].parameters for each in record.optimizers] for record in self.records]
+        starts = [[each.updates[0].parameters for at, each in enumerate(record.optimizers) if not (at and each.flat)]
+                  for record in self.records]
         return all(len(each) == len(starts[0]) and all(map(np.array_equal, each, starts[0])) for each in starts)
 
     def same_examples(self, number: int) -> bool:
-        """Whether an update of both took the same examples; False where they are unknown."""
+        """Whether an update of both took the same examples; False where they are unknown, or a rank leaves some out."""
+        if self.skipped is not None:
+            return False
         one, many = self.keys([self.one], number), self.keys(self.many, number)
         return bool(one) and Counter(one[0]) == Counter(key for keys in many for key in keys)
+
+    @cached_property
+    def skipped(self) -> int | None:
+        """The first update that follows more batches on one rank than on another, of as many backward passes."""
+        return next((at for at in self.whole if len({len(self.batches(record, at)) for record in self.many}) > 1
+                     and len({len(update.passes) for update in self.at(at)}) == 1), None)
 
     def keys(self, records: list[Record], number: int) -> list[list]:
         """What identifies the examples of an update on each rank, index or contents; empty where nothing does."""

@@ -25,7 +25,8 @@ class Reduction:
 def find_reduction(updates: list[Update], limit: float) -> Reduction | None:
     """The reduction of an update, given on each rank; None where their passes differ, or some number is not finite."""
     numbers = {len(update.passes) for update in updates}
-    if len(numbers) != 1 or 0 in numbers or not are_finite(updates):
+    sizes = {len(one) for update in updates for one in (update.gradient, *(each.gradient for each in update.passes))}
+    if len(numbers) != 1 or 0 in numbers or len(sizes) > 1 or not are_finite(updates):
         return None
     local = np.stack([one.gradient for one in passes_of(updates)], axis=1)
     final = _solve(local, [update.gradient for update in updates], updates)

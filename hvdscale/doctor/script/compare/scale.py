@@ -79,24 +79,22 @@ def _cause_of(both: BothRuns, ratio: float, alone: float | None) -> str:
         return "multiplied"
     if close(ratio, 1 / workers):
         return "divided" if alone is not None and close(alone, 1) else "sum_over_batch"
-    return "divided_otherwise"
+    return "divided_otherwise" if close(by_pass[-1] * workers, 1) else "scaled_after"
 
 
-def other_denominator(both: BothRuns) -> Finding | None:
-    """What the loss is divided by counts other targets than it takes, on any number of workers."""
-    pair, by, ratio = both.pair, both.weighing, both.ratio
+def other_divisor(pair: Pair) -> tuple[int, int]:
+    """By how many targets the loss of the first update is divided, on any number of workers, and how many it has, where
+    these are others."""
     weighed = [each.weighing for each in pair.both.values()]
-    if both.at != pair.whole[0] or not all(each and each.scale for each in weighed) or close(by.scale, 1) or (
-            not ratio or not close(ratio, 1)):
-        return None
+    if not all(each and each.scale for each in weighed) or close(weighed[0].scale, 1) or not all(
+            each.ratio and close(each.ratio, 1) for each in pair.both.values()):
+        return 0, 0
     divided = [each.targets / each.scale for each in weighed]
     counts = [round(each) for each in divided]
     if len({*counts}) < 2 or any(abs(each - count) > 0.01 for each, count in zip(divided, counts)):
-        return None
-    if counts == [sum(pair.examples(pair.many, other)) for other in pair.whole]:
-        return None                     # the mean over examples of what is summed over their targets
-    return finding(both, "other_denominator", by=abs(by.scale - 1), limit=CLOSE, scale=by.scale, targets=by.targets,
-                   divisor=counts[0])
+        return 0, 0
+    of_examples = counts == [sum(pair.examples(pair.many, at)) for at in pair.whole]       # of sums over their targets
+    return (0, 0) if of_examples else (counts[0], round(weighed[0].targets))
 
 
 def unequal(both: BothRuns) -> Finding | None:
@@ -109,15 +107,27 @@ def unequal(both: BothRuns) -> Finding | None:
     counts = by.counts.sum(axis=1)
     if by.error <= limit or agrees(both) or len({*counts}) == 1 and not _accumulates(both, by):
         return None
-    if len({*by.counts.reshape(-1)}) > 1:
+    if not comparable(pair, both.at) and _vary(both):
+        return None                     # which is what the script means, or not
+    if len({*by.counts.reshape(-1)}) > 1 and np.allclose(by.weights, by.weights[0, 0], rtol=CLOSE):
         parts, counts = ("ranks", counts) if len({*counts}) > 1 else ("passes", by.counts[0])
         return finding(both, "unequal", by=by.error, limit=limit, parts=parts, counts=[*counts])
     weights = both.reduction.weights[0]
     scaled = weights * [[np.linalg.norm(each.gradient) for each in update.passes] for update in both.ranks]
     by_rank = not np.allclose(weights, weights[0], rtol=CLOSE)
     clipped = by_rank and np.allclose(scaled, scaled[0, 0], rtol=CLOSE)
-    return finding(both, "one_norm" if clipped else "weighted", by=by.error, limit=limit,
-                   weights=[*(by.weights / by.weights.max()).reshape(-1)], cause="by_rank" if by_rank else "factors")
+    kind, cause = "one_norm" if clipped else "weighted", "by_rank" if by_rank else "factors"
+    if cause == "factors" and comparable(pair, both.at):
+        kind, cause = "weighted_by_batch", ""
+    of_target = by.weights / by.counts
+    return finding(both, kind, by=by.error, limit=limit, weights=[*(of_target / of_target.max()).reshape(-1)],
+                   cause=cause)
+
+
+def _vary(both: BothRuns) -> bool:
+    """Whether a call of the loss function weighs its targets by factors."""
+    kept = [one.losses[0].weights[one.losses[0].weights != 0] for one in passes_of(both.ranks)]
+    return not all(np.allclose(weights, weights[:1], rtol=CLOSE) for weights in kept)
 
 
 def against_one(both: BothRuns) -> Finding | None:
@@ -129,7 +139,7 @@ def against_one(both: BothRuns) -> Finding | None:
     error = apart(one, many)
     if error <= limit:
         return None
-    times = factor(one, many)
+    times = factor(one, many) if both.at == pair.whole[0] else None
     if times is not None and not close(times, 1):
         cause = _cause_of(both, times, 1.0 if both.weighing else None)
         return finding(both, "times", by=abs(times - 1), limit=CLOSE, times=times, cause=cause)
@@ -215,7 +225,7 @@ def _losses(pair: Pair) -> list[float]:
     return [many / one for one, many in zip(alone, together)] if all(alone) else []
 
 
-CHECKS = undivided, remainder, scaled, unequal, other_denominator, against_one, scaled_losses
+CHECKS = undivided, remainder, scaled, unequal, against_one, scaled_losses
 
 
 def judge(pair: Pair) -> Finding:
@@ -231,7 +241,7 @@ def judge(pair: Pair) -> Finding:
     for both in found:
         if apart_by := losses_apart(both):
             return finding(both, "losses_unexplained", alone=apart_by[0], together=apart_by[1])
-    if None not in weighed:
+    if all(by and by.error <= limit for by in weighed):
         passes = len(found[0].ranks[0].passes)
         if passes > 1 and close(weighed[0].scale, 1 / passes):
             return finding(found[0], "divided_again", passes=passes, scale=weighed[0].scale)
@@ -243,6 +253,16 @@ def judge(pair: Pair) -> Finding:
     if ratios and all(abs(ratio - 1) < ALIKE for ratio in ratios):
         return pair.finding(NAME, "by_losses", by=residual, limit=limit, lowest=min(ratios), highest=max(ratios))
     return pair.finding(NAME, "unknown_divisor")
+
+
+def judge_passes(pair: Pair) -> Finding:
+    """The finding on gradients of which the ranks made different numbers of passes: only those of one worker tell."""
+    compared = [both for both in pair.both.values() if comparable(pair, both.at)]
+    for both in compared:
+        if not agrees(both):
+            by = max(apart(both.alone.gradient, each.gradient) for each in both.ranks)
+            return finding(both, "another_unexplained", by=by, limit=floor(pair, both.at))
+    return pair.finding(NAME, "uneven_as_on_one" if compared else "uneven_passes", count=len(compared))
 
 
 def matches_one(pair: Pair) -> bool:

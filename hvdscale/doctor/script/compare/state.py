@@ -7,13 +7,14 @@ import numpy as np
 
 from ....formatting.numbers import list_first
 from ...finding import Finding
-from ..record import Record
+from ..record import Record, Update
 from .pair import Pair
 from .reduction import apart
 
 PARAMETERS, BATCH_NORM = "parameters", "batch-norm"
 SAMPLES = ("gradient", "before_clips", "parameters", "after")
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+SHARED = 0.02           # of weights of the ranks' changes, relative
 ALIKE = 0.15            # of a factor of parameters, which the last step has changed as well, relative
 
 
@@ -27,8 +28,8 @@ def parameters(pair: Pair) -> Finding:
     if not pair.updates:
         return pair.finding(PARAMETERS, "no_update")
     digests = [{update.digest for update in pair.at(at)} for at in range(pair.updates)]
-    if (again := averaged(pair)) is not None and len(digests[0]) == 1:
-        return _averaged(pair, again)
+    if (again := averaged(pair)) and len(digests[0]) == 1:
+        return _averaged(pair, *again)
     different = next((at for at, found in enumerate(digests) if len(found) > 1), None)
     if different is not None:
         return _different(pair, different)
@@ -39,19 +40,31 @@ def parameters(pair: Pair) -> Finding:
         return pair.finding(PARAMETERS, "untrained", names=list_first(untrained, 3))
     if names := different_untrained(pair, later=True):
         return pair.finding(PARAMETERS, "untrained_later", names=list_first(names, 3))
-    return pair.finding(PARAMETERS, "same")
+    return _other_start(pair) or pair.finding(PARAMETERS, "same")
+
+
+def _other_start(pair: Pair) -> Finding | None:
+    """A warning, where the ranks begin as one, but otherwise than one worker."""
+    if pair.same_start:
+        return None
+    by = apart(pair.on_one(0).parameters, pair.at(0)[0].parameters)
+    return pair.finding(PARAMETERS, "other_start", by=by, limit=0.0, where=pair.at(0)[0].line)
 
 
 def _parts(pair: Pair, how: str) -> Finding:
     """Whether anything but the optimizer wrote the parameters of some ranks only, where each has its own part."""
     ranks = [pair.steps(record).updates for record in pair.many]
     trained = [at for at, updates in enumerate(ranks) if any(one.digest != one.digest_after for one in updates)]
+    for at in range(pair.updates):              # ranks that have the same part
+        if len({update.own.tobytes() for update in pair.at(at) if update.own is not None}) < len(
+                {(update.own.tobytes(), update.digest) for update in pair.at(at) if update.own is not None}):
+            return _different(pair, at)
     for after in range(1, pair.updates):
         written = [at for at in trained if ranks[at][after].digest != ranks[at][after - 1].digest_after]
         if written and len(written) < len(trained):
             return pair.finding(PARAMETERS, "part_written", how=how, before=after, update=after + 1, ranks=written,
                                 where=ranks[written[0]][after].line)
-    return pair.finding(PARAMETERS, "parts", how=how)
+    return _other_start(pair) or pair.finding(PARAMETERS, "parts", how=how)
 
 
 def _different(pair: Pair, at: int) -> Finding:
@@ -67,20 +80,49 @@ def _different(pair: Pair, at: int) -> Finding:
     return pair.finding(PARAMETERS, "drift", by=by, limit=0.0, where=first.line, update=at + 1, cause=cause)
 
 
-def averaged(pair: Pair) -> int | None:
-    """The first update before which parameters that the step before had moved apart are the same on all ranks."""
-    return next((at for at in range(1, pair.updates) if len({update.digest_after for update in pair.at(at - 1)}) > 1
-                 and len({update.digest for update in pair.at(at)}) == 1), None)
+def averaged(pair: Pair) -> tuple[int, list[str]] | None:
+    """The first update before which parameters that the step before had moved apart are the same on all ranks, and
+    those that still differ."""
+    for at in range(1, pair.updates):
+        before, now = (pair.parts([getattr(update, name) for update in pair.at(number)])
+                       for name, number in (("after", at - 1), ("parameters", at)))
+        apart_now = [name for name, parts in now if any(not np.array_equal(parts[0], part) for part in parts)]
+        if any(name not in apart_now and any(not np.array_equal(parts[0], part) for part in parts)
+               for name, parts in before):
+            return at, apart_now
+    return None
 
 
-def _averaged(pair: Pair, at: int) -> Finding:
-    """The finding on parameters that are averaged in place of gradients."""
-    mean = sum(update.parameters for update in pair.at(at - 1)) / pair.workers
-    now, where = pair.at(at)[0].parameters, pair.at(at - 1)[0].line
-    times = float(now @ mean / max(mean @ mean, 1e-300))
+def _averaged(pair: Pair, at: int, left: list[str]) -> Finding:
+    """The finding on parameters that are brought together in place of gradients: what that makes of their changes."""
+    begin = max(each for each in range(at) if len({update.digest for update in pair.at(each)}) == 1)
+    given = {"after": at, "update": at + 1, "where": pair.at(at - 1)[0].line}
+    if left:
+        return pair.finding(PARAMETERS, "averaged_in_part", names=list_first(left, 3), **given)
+    mean = sum(update.after for update in pair.at(at - 1)) / pair.workers
+    times = float(pair.at(at)[0].parameters @ mean / max(mean @ mean, 1e-300))
     if abs(times / pair.workers - 1) < ALIKE:
-        return pair.finding(PARAMETERS, "summed", update=at + 1, times=times, where=where)
-    return pair.finding(PARAMETERS, "averaged", after=at, update=at + 1, where=where)
+        return pair.finding(PARAMETERS, "summed", times=times, **given)
+    weights, alone = (_weights(steps[begin:at + 1]) for steps in (
+        [pair.at(each) for each in range(at + 1)], [[pair.on_one(each)] for each in range(at + 1)]))
+    if weights is None or alone is None:
+        return pair.finding(PARAMETERS, "averaged", **given)
+    if weights.max() - weights.min() > SHARED * np.abs(weights).max():
+        ranks = [f"{rank}" for rank, weight in enumerate(weights) if abs(weight) > SHARED * np.abs(weights).max()]
+        return pair.finding(PARAMETERS, "averaged_of_some", rank=ranks[0] if len(ranks) == 1 else None,
+                            weights=[*weights.round(3)], **given)
+    times = float(weights.sum() / alone.sum())
+    kind = "averaged_changes" if abs(times - 1) < SHARED else "summed_changes"
+    return pair.finding(PARAMETERS, kind, times=weights.sum(), alone=alone.sum(), **given)
+
+
+def _weights(steps: list[list[Update]]) -> np.ndarray | None:
+    """With which weights the ranks' changes from the first of these updates on make the parameters of the last one;
+    None where they do not."""
+    start = steps[0][0].parameters
+    changes, now = np.stack([update.after - start for update in steps[-2]], axis=1), steps[-1][0].parameters - start
+    weights = np.linalg.lstsq(changes, now, rcond=None)[0]
+    return weights if weights.any() and apart(changes @ weights, now) < SHARED else None
 
 
 def different_untrained(pair: Pair, later: bool = False) -> list[str]:
@@ -122,8 +164,11 @@ def join(records: Sequence[Record]) -> None:
 
 
 def is_joined(records: Sequence[Record]) -> bool:
-    """Whether the gradient of every update is known, before and after the reduction."""
+    """Whether the gradient of every update is known, before and after the reduction, and as long in all runs."""
     every = [update for record in records for one in record.optimizers for update in one.updates]
     local = [one.gradient for update in every for one in update.passes]
-    return all(each.any() for each in local) and not any(
+    as_long = all(len({len(one) for each in optimizers for update in each.updates
+                       for one in (update.gradient, *(each.gradient for each in update.passes))}) < 2
+                  for optimizers in zip(*(record.optimizers for record in records)))
+    return as_long and all(each.any() for each in local) and not any(
         np.isnan(each).any() for each in (*local, *(update.gradient for update in every)))

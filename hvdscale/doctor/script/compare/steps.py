@@ -47,6 +47,8 @@ def _ratio(pair: Pair, at: int) -> float | None:
 
 def schedule(pair: Pair) -> Finding:
     """Whether the rates follow one course, update by update, on one worker and on many."""
+    if any(len({update.rates for update in pair.at(at)}) > 1 for at in range(pair.updates)):
+        return pair.finding(SCHEDULE, "by_rank")
     ratios = [ratio for ratio in (_ratio(pair, at) for at in range(pair.updates)) if ratio is not None]
     last = pair.updates - 1
     alone, many = (sum(updates[last].positions) - sum(updates[0].positions)         # by how much schedules advance
@@ -108,7 +110,11 @@ def _fault(both: BothRuns, error: float, agree: np.ndarray) -> Finding | None:
     whole = [after.parameters - before.parameters for before, after in zip((both.alone, *both.ranks), following)]
     for many in whole[1:]:
         if worst := _worst(pair, whole[0], many, agree):
-            return pair.finding(UPDATE, "flat" if pair.flat else "written_after", **worst, **given)
+            kind = "flat" if pair.flat else "written_after"
+            left = [name for name, (one, found) in pair.parts([whole[0], many]) if pair.flat and one[found == 0].any()]
+            if left:
+                kind, worst["name"] = "unmoved", list_first(left, 3)
+            return pair.finding(UPDATE, kind, **worst, **given)
     return None
 
 

@@ -5,9 +5,11 @@ import numpy as np
 
 from .evaluation import rounds_of
 from .examples import filled_up
+from .logged import logged
 from .pair import KINDS, Pair, trained
 from .reduction import only_call
-from .scale import comparable
+from .scale import comparable, other_divisor
+from .state import averaged
 from .streams import by_rank
 
 
@@ -19,16 +21,23 @@ def notes(pair: Pair) -> list[str]:
     repeated = 0 if padded or left_out or drops else filled_up(pair)
     rounds = rounds_of(pair.many)[:1]
     sampling = [one.sampling for each in rounds for rank in each.ranks for one in rank]
-    return KINDS.sentences("notes", pair, {
+    return [*logged(pair), *KINDS.sentences("notes", pair, {
         "padded": padded, "left_out": left_out, "drops_last": drops, "repeated": repeated,
         "same_rate": pair.batch is None and pair.one.updates[0].rates == pair.many[0].updates[0].rates,
-        "by_rank": by_rank(pair),
+        "by_rank": by_rank(pair), "local_steps": averaged(pair),
         "other_order": pair.batch is not None and all(map(trained, pair.records)) and pair.keys(pair.many, 0)
         and not pair.same_examples(0),
         "may_pad": rounds and all(one.replicas and not one.padded and not one.left_out and not one.drops_last
                                   for one in sampling),
     }, padded=padded, left_out=left_out, repeated=repeated, size=first.data[1] if first else 0,
-        evaluated=rounds[0].examples if rounds else 0)
+        evaluated=rounds[0].examples if rounds else 0)]
+
+
+def remarks(pair: Pair) -> list[str]:
+    """What looks wrong on any number of workers, each in one sentence."""
+    divisor, targets = other_divisor(pair) if pair.updates else (0, 0)
+    met = {"more_than_targets": divisor > targets, "some_of_targets": divisor < targets}
+    return KINDS.sentences("remarks", pair, met, divisor=divisor, targets=targets)
 
 
 def unseen(pair: Pair) -> list[str]:

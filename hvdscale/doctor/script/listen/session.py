@@ -1,7 +1,10 @@
 """What one process has seen so far, and when it has seen enough; and the calls that are only counted or named."""
 from __future__ import annotations
 
+import io
 import os
+import re
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -9,8 +12,13 @@ from pathlib import Path
 
 from ....watch.lines import line_of_call
 from ....watch.listener import Listener
-from ..record import RUNNING, STOPPED, Record
+from ..record import RUNNING, STOPPED, Logged, Record
 
+LIBRARIES = {"transformers.trainer": "transformers", "lightning.pytorch": "lightning", "pytorch_lightning": "lightning",
+             "accelerate.accelerator": "accelerate"}           # by module: whose options findings name
+NAMED = r"(?i)\b([\w/]*(?:loss|norm)\w*)"
+SHOWN = re.compile(NAMED + r"\W{1,4}?(-?\d+\.(\d+)(?:e(-?\d+))?)")
+EVALUATED = re.compile("(?i)val|eval|test")
 EVERY = 1.0             # seconds between records of batches; an update is always recorded
 AFTER_THE_CUT = 3       # updates at most, while the next epoch has not begun
 
@@ -40,6 +48,7 @@ class Session:
         now = time.monotonic()
         if not soon or now - self._saved > EVERY:
             self._saved = now
+            self.record.library = next((name for one, name in LIBRARIES.items() if one in sys.modules), "")
             self.record.save(self.folder)
 
     def stepped(self) -> None:
@@ -54,11 +63,12 @@ class Session:
 
 
 class Calls(Listener):
-    """Collectives, batch-norm's batches, files written, and what was changed so that the script can run. Files inside
-    of the script's folder and temporary ones are left out."""
+    """Collectives, batch-norm's batches, losses and norms that are shown, what was changed so that the script can run,
+    and files written, but for temporary ones and those of the script's folder."""
 
     def __init__(self, session: Session):
         self.record = session.record
+        self._read = {session.folder / f"rank{self.record.rank}.{name}": 0 for name in ("stdout", "stderr")}
         self._left_out = tuple(os.path.join(os.path.realpath(folder), "") for folder in (
             Path.cwd(), session.folder, tempfile.gettempdir(), "/dev", "/proc", Path.home() / ".cache"))
 
@@ -82,6 +92,23 @@ class Calls(Listener):
     def instead(self, text):
         if text not in self.record.instead:
             self.record.instead.append(text)
+
+    def forward_begins(self):
+        """Read what this rank has printed meanwhile."""
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        for path, begin in self._read.items():
+            with open(path, "rb") if path.exists() else io.BytesIO() as file:
+                file.seek(begin)
+                text = file.read()
+            self._read[path] = begin + len(text)
+            for name, value, digits, power in SHOWN.findall(text.decode(errors="replace")):
+                self.logged({name: float(value)}, 0.51 * 10.0 ** (int(power or 0) - len(digits)))
+
+    def logged(self, values, within=0.0):
+        for name, value in values.items():
+            if re.search(NAMED, str(name)) and not EVALUATED.search(name) and hasattr(value, "__float__"):
+                self.record.logged.append(Logged(name, float(value), within, self.record.made))
 
     def remark(self, text):
         if text not in self.record.remarks:

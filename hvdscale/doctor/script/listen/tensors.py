@@ -47,6 +47,11 @@ def local(values: torch.Tensor) -> torch.Tensor:
     return values.to_local() if hasattr(values, "to_local") else values
 
 
+def square_of(parameters: Iterable[torch.Tensor]) -> float:
+    """The sum of the squares of this rank's gradients."""
+    return sum(float(local(one.grad).detach().double().square().sum()) for one in parameters if one.grad is not None)
+
+
 def digest(tensors: Iterable[torch.Tensor]) -> str:
     """One digest of the numbers of all tensors."""
     whole = hashlib.blake2b(digest_size=8)

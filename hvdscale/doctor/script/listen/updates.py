@@ -11,7 +11,7 @@ from ....watch.listener import Listener
 from ..record import NOTHING, BackwardPass, Clip, GeneratorUse, LossCall, OptimizerUpdates, Update
 from .batches import Batches
 from .session import Session
-from .tensors import digest, digest_untrained, local, names_of, sample, sampled, trained_modules, untaken
+from .tensors import digest, digest_untrained, local, names_of, sample, sampled, square_of, trained_modules, untaken
 
 OF_CLASSES = ("cross_entropy", "nll_loss")
 MOST_TARGETS = 4096     # of a call that are kept one by one
@@ -55,7 +55,7 @@ class Updates(Listener):
         self.optimizers: list[Optimizer] = []
         self._schedules: weakref.WeakSet = weakref.WeakSet()
         self._before: tuple[dict[str, str], dict[int, str]] | None = None       # the generators, at the first forward
-        self._drawn = self._prepared = NOTHING
+        self._drawn, self._prepared, self._again = NOTHING, NOTHING, False
         self._idle: tuple[dict[str, str], dict[int, str]] | None = None         # at the last batch or pass
         self._line = ""
 
@@ -107,6 +107,7 @@ class Updates(Listener):
 
     def pass_begins(self, roots):
         self._drawn = GeneratorUse(self._before[0], moved_since(self._before)) if self._before else NOTHING
+        self._again = self._before is None
         self._local, self._fresh = {}, {}
         self._reached = {}
         self.batches.used()
@@ -126,7 +127,7 @@ class Updates(Listener):
         gradients = {at: values / self.scale for at, values in self._local.items()}
         for optimizer in self.optimizers:
             one = BackwardPass(loss, np.empty(0), calls, self.batches.fetched(), self._drawn, self._rough, line,
-                               prepared)
+                               prepared, self._again)
             self._add_pass(optimizer, one, gradients)
         self.scale, self._local = 1.0, {}
 
@@ -144,6 +145,7 @@ class Updates(Listener):
 
     def clipping(self, parameters):
         before = {id(one): sample(one.grad) for one in parameters if one.grad is not None}
+        self._square = square_of(parameters)
         for optimizer in self.optimizers:
             for each in optimizer.parameters():
                 if id(each) in before:
@@ -153,7 +155,8 @@ class Updates(Listener):
         ids = {id(one) for one in parameters}
         for optimizer in self.optimizers:
             if any(id(one) in ids for one in optimizer.parameters()):
-                optimizer.clips.append(Clip(norm, limit, len(optimizer.passes), line, scale=optimizer.scale))
+                optimizer.clips.append(Clip(norm, limit, len(optimizer.passes), line, scale=optimizer.scale,
+                                            square=self._square))
 
     def reducing(self, optimizer):
         for clip in self._of(optimizer).clips:
@@ -179,8 +182,8 @@ class Updates(Listener):
             of.steps.flat = not of.reached and bool(of.passes) and not self.session.record.sharded
             if of.steps.flat:
                 of.steps.sampled = [(name, sampled(one)) for name, one in trained_modules().items()]
-        known = of.steps.flat and type(optimizer).__module__.startswith("torch.optim")      # its step does not scale
-        square = sum(float(one.grad.double().square().sum()) for one in parameters if known and one.grad is not None)
+        known = not of.steps.flat or type(optimizer).__module__.startswith("torch.optim")   # its step does not scale
+        square = square_of(parameters) if known else 0.0
         if of.steps.flat:
             parameters = [*trained_modules().values()]
         places = {id(one): sampled(one) for one in parameters}
