@@ -31,7 +31,7 @@ signal distortion ratio|signal noise ratio|intelligibility|mos|dnsmos|nisqa|srmr
 solve rate|pass|pass rate|pass at|homogeneity|completeness|v measure|silhouette|calinski|dunn|rand|mutual info|
 mutual information|fowlkes mallows|panoptic quality|pq|sq|rq|quality|word info preserved|wip|similarity|csi|
 critical success|hss|tpr|likelihood|elbo|converged|agreement|pearsonr|spearmanr|mota|motp|idf1|hota|cramers|theils|
-mmlu|hellaswag|gsm8k|arc|piqa|winogrande|boolq|truthfulqa|humaneval|mbpp"""
+mmlu|hella|hellaswag|gsm8k|arc|piqa|winogrande|boolq|truthfulqa|humaneval|mbpp"""
 WORD = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
 WHOLE = (("IoU", "Iou"), ("mAP", "Map"), ("APs", "Ap"), ("APm", "Ap"), ("APl", "Ap"), ("BLEURT", "Bleurt"))
 

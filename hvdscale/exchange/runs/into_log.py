@@ -28,6 +28,7 @@ from ...target import SPLITS, metric_faults
 from ..csv_file import repeats
 from ..csv_tables import ASSUMED
 from ..imported import ImportedLog, beyond_errors
+from . import trainer_state
 from .formats import read_runs
 from .guessing import LEFT_OUT, STAMP, UNKNOWN, accounts, guess, names
 from .mapping import LOSS, RATE, SETTINGS, TIME_UNITS, WORKER_BATCH, RunMapping
@@ -99,7 +100,11 @@ def settle(runs: Sequence[FoundRun], mapping: RunMapping) -> list[FoundTrial]:
         found["seed"] = found["seed"] if is_whole(found.get("seed"), 0) else None
         if mapping.batch_per == WORKER_BATCH:
             found["batch"] *= math.prod(found.get(name) or 1 for name in ("workers", "accumulation"))
-    return [_trial(run, found, mapping) for run, found in zip(runs, settings)]
+    trials = [_trial(run, found, mapping) for run, found in zip(runs, settings)]
+    if not any(len(trial.evaluated) for trial in trials):
+        raise LogError(f"no run has a value of {list_first(list(mapping.tags), 3)} at a known {mapping.step}; name a metric "
+                       "under [tags] in the mapping")
+    return trials
 
 
 def _lacking_tags(runs: Sequence[FoundRun], mapping: RunMapping) -> Iterable[str]:
@@ -112,7 +117,7 @@ def _lacking_tags(runs: Sequence[FoundRun], mapping: RunMapping) -> Iterable[str
         yield f"  tags: none is named like a metric of a split, such as val/error or eval_loss: {there}"
     columns = group_by(mapping.tags, lambda tag: mapping.tags[tag].column)
     for column, same in sorted(columns.items()):
-        if len(same) > 1:
+        if any(len(run.series.keys() & {*same}) > 1 for run in runs):
             yield f"  tags: {', '.join(map(repr, same))} all are {column}; name one of them under [tags]"
     for split in SPLITS:
         names = {column.partition("/")[2] for column in columns if column.startswith(f"{split}/")}
@@ -133,6 +138,8 @@ def _lacking_settings(runs: Sequence[FoundRun], settings: Sequence[Mapping[str, 
 
 
 def _lacking_sizes(runs: Sequence[FoundRun], mapping: RunMapping) -> Iterable[str]:
+    if unit := mapping.evidence.get("unit"):
+        yield f"  step_unit: {unit}"
     known = mapping.train_examples or mapping.within and all(run.epoch_steps for run in runs)
     if mapping.step_unit == "epochs" and not known:
         yield "  train_examples: steps are in epochs; how many examples has the training set? --set-size N says it, too"
@@ -238,7 +245,8 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]
         said["search"] = ("a search, guessed: metaparameters vary within a batch; search = false in the mapping says "
                           "otherwise")
     settings = group_by(trials, lambda trial: (
-        _study(trial), trial.settings.get("workers"), trial.settings["seed"], *sorted(trial.points.items())))
+        _study(trial), trial.settings.get("workers"), trial.settings["seed"], *sorted(trial.points.items()),
+        *trial.evaluations))
     alike = next((own for own in settings.values() if len(own) > 1), None)
     if alike:
         said["repeats"] = (f"taken for repeats of one setting: runs alike in all that is read, such as "
@@ -250,7 +258,7 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]
     if again := sum(trial.repeats for trial in trials):
         said["overlap"] = f"left out: {again:,} values that repeat steps of their run (keep = {mapping.keep!r})"
     if mapping.seconds and not mapping.step_seconds and mapping.seconds not in names("timed"):
-        kind = PROPORTIONAL if trials[0].run.counts_done and mapping.seconds == "seconds" else WALL
+        kind = PROPORTIONAL if trials[0].run.format == trainer_state.NAME else WALL
         said["times"] = "; ".join(dict.fromkeys([kind, *(one.restarted for one in trials if one.restarted)]))
     if mapping.within:
         said["steps"] = (f"{mapping.within} counts the steps of an epoch: evaluations are at the end of their epoch, "
@@ -258,6 +266,8 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]
     if unclear := [metric.column for metric in mapping.tags.values() if not metric.direction]:
         said["ways"] = (f"which way is better is not known of {list_first(unclear, 5)}: [tags] in a mapping says it "
                         "with min or max")
+    if blind := [trial for trial in trials if not len(trial.evaluated)]:
+        said["blind"] = f"{counted(len(blind), 'run')} without an evaluation, such as {blind[0].run.path}"
     uses = accounts([trial.run for trial in trials], mapping, False)
     if left := [tag for tag, use in uses.items() if use.startswith(LEFT_OUT)]:
         said["tags"] = f"left out: {list_first(left, 8)}; --dry-run has the reason of each"

@@ -159,9 +159,11 @@ def read_lines(path: str) -> re.Pattern | None:
     return pattern
 
 
-def given_settings(mapping: RunMapping, given: Mapping[str, Source], batch_per: str | None = None) -> dict[str, Any]:
+def given_settings(mapping: RunMapping, given: Mapping[str, Source], batch_per: str | None = None,
+                   unit: str | None = None) -> dict[str, Any]:
     """The fields of a mapping whose settings a user says, so that there is no evidence of them."""
-    gone = {*given, *(("loaders",) if "workers" in given else ()), *(("batch",) if batch_per else ())}
+    gone = {*given, *(("loaders",) if "workers" in given else ()), *(("batch",) if batch_per else ()),
+            *(("unit",) if unit else ())}
     return {"settings": {**mapping.settings, **given},
             "evidence": {name: why for name, why in mapping.evidence.items() if name not in gone}}
 
@@ -204,8 +206,8 @@ def _fields_of(key: str, value: Any, mapping: RunMapping) -> dict[str, Any]:
         value = OLDER.get(value, value)
     if not rule(value):
         raise _WrongValueError(f"{key} is {repr(value)[:80]}, not {what}")
-    if key == "batch_per":
-        return {key: value, "evidence": given_settings(mapping, {}, value)["evidence"]}
+    if key in ("batch_per", "step_unit"):
+        return {key: value, "evidence": given_settings(mapping, {}, **{key.removeprefix("step_"): value})["evidence"]}
     if key == "metaparameters":
         return {key: {name: source_of(f"{key}.{name}", one) for name, one in value.items()}}
     if key == "steps" and not (set(value) <= {LOSS, RATE} and all(map(_is_text, value.values()))):
