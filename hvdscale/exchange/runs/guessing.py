@@ -311,16 +311,15 @@ def _before_round(steps: np.ndarray) -> int:
     return int(before > at) - int(at > before)
 
 
-def accounts(runs: Sequence[FoundRun], mapping: RunMapping, reasons: bool = True) -> dict[str, str]:
-    """What every tag, column and file of the runs is used for, or that it is left out, by its name; ``reasons``: and
-    why, which takes a while for many tags."""
+def accounts(runs: Sequence[FoundRun], mapping: RunMapping) -> dict[str, str]:
+    """What every tag, column and file of the runs is used for, or that it is left out and why, by its name."""
     sources = [*mapping.settings.items(), *mapping.metaparameters.items()]
     used = {**{source.parameter: f"the setting {name}" for name, source in sources if source.parameter},
             mapping.step: "step", mapping.within: "step within the epoch", mapping.seconds: "seconds since the start",
             mapping.step_seconds: "seconds of a step", **{tag: f"steps/{name}" for name, tag in mapping.steps.items()},
             **{tag: f"{metric.column} {metric.way or '(better way unknown)'}" for tag, metric in mapping.tags.items()}}
-    found = {tag: used.get(tag) or f"{LEFT_OUT}{_why_left_out(tag) if reasons else ''}"
-             for run in runs for tag in run.series}
+    found = {tag: used.get(tag) or LEFT_OUT + _why_left_out(tag)
+             for tag in dict.fromkeys(tag for run in runs for tag in run.series)}
     return found | {name: LEFT_OUT + why for run in runs for name, why in (run.left_out or {}).items()
                     if name not in found}
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -30,18 +32,23 @@ from ..csv_tables import ASSUMED
 from ..imported import ImportedLog, beyond_errors
 from . import trainer_state
 from .formats import read_runs
-from .guessing import LEFT_OUT, STAMP, UNKNOWN, accounts, guess, names
+from .guessing import LEFT_OUT, STAMP, UNKNOWN, accounts, guess, names, setting_names
 from .mapping import LOSS, RATE, SETTINGS, TIME_UNITS, WORKER_BATCH, RunMapping
 from .run import FoundRun, is_number
 
 Points = tuple[np.ndarray, np.ndarray]          # steps, and what was measured at each
 COUNTS, NAMES = ("batch", "workers", "nodes", "accumulation"), ("dataset", "model", "optimizer")      # of settings
 MOST_SHOWN = 80         # letters of a tag
+MOST_USES = 150         # names whose use the log says
 LARGEST = 1e300         # of a metaparameter
 MOST_RESTARTS = 0.1     # of a clock, as a share of its times
 RESTARTED = "the clock starts again where a run was resumed, and is continued there"
 UNSTEADY = "the times fall so often that they are of no clock since the start: they are left out"
 OTHERWISE = "--batch-per worker says otherwise"
+# words of parameters that set nothing of the updates
+NO_SETTING = {*("seed rank port pid id time timestamp date version index trial run gpu gpus device devices resume start "
+                "log logging save eval evaluation val test print interval freq every checkpoint ckpt workers threads "
+                "verbose debug best epochs epoch steps step iters iterations max total parameters memory").split()}
 SHOWN = 3               # runs of which it is said how they are read
 NONE: Points = (np.empty(0, np.int64), np.empty(0))
 WALL = "seconds are wall times since the start of each run, so that they include evaluations"
@@ -221,7 +228,7 @@ class _StepsDone:
         return np.maximum(np.rint(steps), 0).astype(np.int64), values
 
 
-def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]:
+def remarks(trials: Sequence[FoundTrial], mapping: RunMapping, uses: Mapping[str, str]) -> dict[str, str]:
     """What was guessed, assumed and left out, by what it is about."""
     said = {}
     if "workers" not in mapping.settings:
@@ -246,7 +253,7 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]
                           "otherwise")
     settings = group_by(trials, lambda trial: (
         _study(trial), trial.settings.get("workers"), trial.settings["seed"], *sorted(trial.points.items()),
-        *trial.evaluations))
+        *trial.evaluations, *map(str, _config_of(trial.run, mapping).items())))
     alike = next((own for own in settings.values() if len(own) > 1), None)
     if alike:
         said["repeats"] = (f"taken for repeats of one setting: runs alike in all that is read, such as "
@@ -268,7 +275,6 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]
                         "with min or max")
     if blind := [trial for trial in trials if not len(trial.evaluated)]:
         said["blind"] = f"{counted(len(blind), 'run')} without an evaluation, such as {blind[0].run.path}"
-    uses = accounts([trial.run for trial in trials], mapping, False)
     if left := [tag for tag, use in uses.items() if use.startswith(LEFT_OUT)]:
         said["tags"] = f"left out: {list_first(left, 8)}; --dry-run has the reason of each"
     return {name: text for name, text in said.items() if text}
@@ -286,8 +292,10 @@ def _study(trial: FoundTrial) -> tuple:
 def write(trials: Sequence[FoundTrial], out: str | os.PathLike[str], mapping: RunMapping, sources: Sequence[str], *,
           overwrite: bool = False, take_over: bool = False) -> list[str]:
     """The new log ``out`` of these trials, which is created only on success; returns remarks on suspicious values."""
-    said, searched = remarks(trials, mapping), _searched(trials)
-    with ImportedLog(out, {"kind": "runs", "from": list_first(sources, 3), **said}, overwrite=overwrite,
+    uses = accounts([trial.run for trial in trials], mapping)
+    said, searched = remarks(trials, mapping, uses), _searched(trials)
+    uses = {name[:MOST_SHOWN]: use for name, use in islice(uses.items(), MOST_USES)}
+    with ImportedLog(out, {"kind": "runs", "from": list_first(sources, 3), **said, "uses": uses}, overwrite=overwrite,
                      take_over=take_over) as log:
         log.better |= {metric.column: metric.direction for metric in mapping.tags.values() if metric.direction}
         for trial in trials:
@@ -297,7 +305,9 @@ def write(trials: Sequence[FoundTrial], out: str | os.PathLike[str], mapping: Ru
 
 def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool) -> None:
     workers, nodes, passes = (int(trial.settings.get(name) or 1) for name in ("workers", "nodes", "accumulation"))
-    plan = {"problem": {"train_examples": mapping.train_examples} if mapping.train_examples else {},
+    config = _config_of(trial.run, mapping)
+    plan = {"problem": {**({"train_examples": mapping.train_examples} if mapping.train_examples else {}),
+                        **({"config": config} if config else {})},
             "execution": {"local_workers": workers // nodes} if nodes > 1 else {},
             "file": trial.run.path, **({"search": True} if search else {})}
     assumed = {} if trial.settings.get("workers") else {"workers": None}
@@ -324,6 +334,16 @@ def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool)
     log.add("steps", "step", rows)
     for name in (LOSS, RATE, "step_seconds"):
         log.add("steps", name, _column(trial.steps.get(name, NONE), rows))
+
+
+def _config_of(run: FoundRun, mapping: RunMapping) -> dict[str, Any]:
+    """What else was set by numbers and flags, so that runs of different settings are no repeats."""
+    sources = (*mapping.settings.values(), *mapping.metaparameters.values())
+    gone = {*run.series, *setting_names(), *(source.parameter for source in sources)}
+    return {name: value for name, value in run.parameters.items()
+            if isinstance(value, (bool, int, float)) and abs(value) < LARGEST and name.lower() not in gone
+            and name.rpartition(".")[2] not in gone and not ("." in name and name.rpartition(".")[2] in run.parameters)
+            and not {*re.split("[^a-z]+", name.lower())} & NO_SETTING}
 
 
 def _column(found: Points, steps: np.ndarray) -> np.ndarray:
