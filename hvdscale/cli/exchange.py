@@ -135,11 +135,11 @@ def _import_runs(sources, out, map_file, lines, dry_run, skip_broken, given, set
     left_out = [] if skip_broken else None
     runs = read_runs(sources, lines, left_out)
     _report_left_out(left_out or (), ())
-    mapping = guess(runs)
+    mapping = guess(runs, given["step_unit"])
     if map_file:
         mapping = read_mapping(map_file, mapping, runs)
     values = {name: Source(value) for name, value in settings.items() if value}
-    mapping = replace(mapping, **given_settings(mapping, values, given["batch_per"], given["step_unit"]),
+    mapping = replace(mapping, **given_settings(mapping, values, given["batch_per"]),
                       **{name: value for name, value in given.items() if value})
     try:
         trials = settle(runs, mapping)

@@ -69,11 +69,13 @@ def setting_names() -> set[str]:
     return {name.lower() for listed in lists for name in listed}
 
 
-def guess(runs: Sequence[FoundRun]) -> RunMapping:
-    """What the runs' names, parameters, programs and tags say; what they leave open is missing."""
+def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping:
+    """What the runs' names, parameters, programs and tags say; what they leave open is missing. ``given_unit``: what a
+    user says that steps count."""
     tags = dict.fromkeys(tag for run in runs for tag in run.series)
     settings, per, evidence = _guess_counts(runs)
     step, unit, within = _guess_step(runs, tags)
+    unit = given_unit or unit
     loss = _first(names("losses"), tags) if unit == "steps" or within else ""
     of_groups = (tag for tag in tags if tag.startswith("lr-") or tag.endswith("/lr"))
     rate = _first(names("rates"), tags) or next(of_groups, "")
@@ -85,11 +87,10 @@ def guess(runs: Sequence[FoundRun]) -> RunMapping:
         metrics[plain] = Metric("train/loss", "min")
     elif loss and not metrics:
         metrics[loss] = Metric("train/loss", "min")
-    sizes = {_first(names("set_size"), run.parameters) and run.parameters[_first(names("set_size"), run.parameters)]
-             for run in runs}
+    sizes = {run.parameters.get(_first(names("set_size"), run.parameters)) for run in runs}
     size = sizes.pop() if len(sizes) == 1 else None
     kept = _one_a_column(metrics, runs)
-    if unit == "steps" and any(_evaluates_each(run, step, kept) for run in runs):
+    if unit == "steps" and not given_unit and any(_evaluates_each(run, step, kept) for run in runs):
         epoch = _first(names("epoch"), tags)
         if epoch and all(_evaluates_each(run, epoch, kept, 0) for run in runs):
             step, unit = epoch, "epochs"

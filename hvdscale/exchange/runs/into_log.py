@@ -165,7 +165,10 @@ def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -
             return None
         back = np.zeros(len(at), bool)
         if (np.diff(at) <= 0).any():
-            back = repeats(np.zeros(len(at), int), at, mapping.keep)
+            back = repeats(np.zeros(len(at), int), at, mapping.keep or "last")
+        if not mapping.keep and back.sum() > max(2, len(back) / 2):
+            raise LogError(f"{run.path}: {tag} is at steps that came before in {back.sum():,} of {len(back):,} rows, as "
+                           f"where {mapping.step} counts within an epoch; --overlap last keeps the last of each step")
         trial.repeats += int(back.sum())
         return at[~back], values[~back] * scale
     trial.evaluations = {metric.column: found for tag, metric in mapping.tags.items() if (found := series(tag))}
@@ -263,7 +266,7 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping, uses: Mapping[str
         said["metric"] = ("no metric of a validation set: the training loss of single steps is held against targets; "
                           "--crossing lasting of a report does not take a lucky step for the target")
     if again := sum(trial.repeats for trial in trials):
-        said["overlap"] = f"left out: {again:,} values that repeat steps of their run (keep = {mapping.keep!r})"
+        said["overlap"] = f"left out: {again:,} values that repeat steps of their run (keep = {mapping.keep or 'last'!r})"
     if mapping.seconds and not mapping.step_seconds and mapping.seconds not in names("timed"):
         kind = PROPORTIONAL if trials[0].run.format == trainer_state.NAME else WALL
         said["times"] = "; ".join(dict.fromkeys([kind, *(one.restarted for one in trials if one.restarted)]))

@@ -110,7 +110,7 @@ class RunMapping:
     seconds: str = ""                       # the tag of seconds since the start
     step_seconds: str = ""                  # the tag of one step's seconds, which goes before
     time_unit: str = "s"                    # of both
-    keep: str = "last"                      # of rows that repeat a step
+    keep: str = field(default="", compare=False)    # of rows that repeat a step; "": last, unless most of them do
     search: bool | None = None              # None: where metaparameters vary within a batch
     metaparameters: Mapping[str, Source] = field(default_factory=dict)
     tags: Mapping[str, Metric] = field(default_factory=dict)

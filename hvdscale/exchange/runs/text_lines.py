@@ -24,7 +24,7 @@ NAME = "lines"
 ENDS = (".log", ".txt", ".out", ".stdout", ".err", ".stderr")
 NUMBER = re.compile(r"(?<![\w@.])([-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|"
                     r"[-+]?(?:nan|inf)(?!\w))", re.I)
-COUNTED = re.compile(r"(?:^|[\s|\[(\-,:]|global[ _])(?<!max )(?<!total )(?<!warmup )(?<!num )(?<!every )(?<!per )"
+COUNTED = re.compile(r"(?:^|[\s|\[(\-,:]|global[ _])(?<!max )(?<!total )(?<!warmup )(?<!num )(?<!every )(?<!per )(?<!accumulation )"
                      r"(?P<counter>steps?|iter(?:ation)?s?|(?:num_)?updates?|up\.|(?<!eval )batch(?==)|^s(?=:$)|epochs?)"
                      r"[ :=#\[]+(?<!steps: \[)$", re.I)
 NAMED_BY = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/@.+-% \t"      # characters of names
