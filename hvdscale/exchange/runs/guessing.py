@@ -90,9 +90,8 @@ def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping
     sizes = {run.parameters.get(_first(names("set_size"), run.parameters)) for run in runs}
     size = sizes.pop() if len(sizes) == 1 else None
     kept = _one_a_column(metrics, runs)
-    if unit == "steps" and not given_unit and any(_evaluates_each(run, step, kept) for run in runs):
-        epoch = _first(names("epoch"), tags)
-        if epoch and all(_evaluates_each(run, epoch, kept, 0) for run in runs):
+    if unit == "steps" and not given_unit and any(_rises_by_one(run, step, kept) for run in runs):
+        if any(_rises_by_one(run, epoch := _first(names("epoch"), tags), kept) for run in runs):
             step, unit = epoch, "epochs"
         else:
             evidence["unit"] = (f"{step} rises by 1 from each evaluation to the next, as a count of epochs does: "
@@ -229,15 +228,11 @@ def _falls_by_epoch(run: FoundRun, step: str, epoch: str) -> bool:
     return bool((np.diff(steps)[rises] < 0).all())
 
 
-def _evaluates_each(run: FoundRun, count: str, metrics: Mapping[str, Metric], least: int = 2) -> bool:
-    """Whether a validation metric has values at each of the counts, more than ``least``."""
-    for tag, metric in metrics.items():
-        if tag in run.series and not metric.column.startswith("train/"):
-            rises = np.diff(np.unique(run.spread(count)[run.series[tag].rows]))
-            if len(rises) < least or not (rises == 1).all():
-                return False
-            least = 0
-    return not least
+def _rises_by_one(run: FoundRun, count: str, metrics: Mapping[str, Metric]) -> bool:
+    """Whether a count does so from each value of the first validation metric to the next."""
+    tags = [tag for tag, metric in metrics.items() if tag in run.series and not metric.column.startswith("train/")]
+    rises = np.diff(np.unique(run.spread(count)[run.series[tags[0]].rows])) if tags and count else np.zeros(0)
+    return len(rises) > 1 and bool((rises == 1).all())
 
 
 def _guess_clock(runs: Sequence[FoundRun], tags: Sequence[str]) -> tuple[str, str]:

@@ -3,8 +3,7 @@
     trials = settle(runs, mapping)              raises LogError that names all that lacks
     write(trials, "log.h5", mapping)
 
-A trial counts as COMPLETE where the files do not say how a run ended, as INFEASIBLE where its last loss is not finite,
-and as INCOMPLETE where it crashed, was stopped or still runs.
+A trial is COMPLETE unless its last loss is not finite, or its files say that it crashed, was stopped or still runs.
 """
 from __future__ import annotations
 

@@ -3,10 +3,8 @@
     mapping = read_mapping("runs.toml", guess(runs), runs)      what the file says, else what was guessed
     mapping.as_toml()                                           the file that says so
 
-A setting of a run, such as its batch, is a constant, a parameter of the run, a pattern that is searched in its path, or
-a constant for each part of a path: ``batch = 1024``, ``batch = {parameter = "batch_size"}``,
-``batch = {pattern = 'b(\\d+)'}``, ``batch = {"sweet-sun-1" = 16, "dark-moon-2" = 32}``. Other parameters may multiply
-one: ``workers = {parameter = "devices", times = ["num_nodes"]}``.
+A setting of a run is ``1024``, ``{parameter = "batch_size"}``, ``{pattern = 'b(\\d+)'}`` of its path, a constant for each
+part of a path, ``{"sweet-sun-1" = 16}``, or a product: ``{parameter = "devices", times = ["num_nodes"]}``.
 """
 from __future__ import annotations
 
