@@ -33,7 +33,7 @@ def _chunks(file: io.BufferedReader, source: Any) -> Iterator[bytes]:
         yield from iter(partial(source.read1, CHUNK), b"")
     except EOFError:
         file.seek(-PADDING, io.SEEK_END)
-        if any(file.read(PADDING)):             # else the padding of the last block of a tape, in which no stream begins
+        if any(file.read(PADDING)):             # else the padding of a tape's last block, in which no stream begins
             raise
 
 

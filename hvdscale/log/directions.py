@@ -35,7 +35,8 @@ critical success|hss|tpr|likelihood|elbo|converged|agreement|pearsonr|spearmanr|
 intersection over union|information fidelity|assessment fusion|modulation energy ratio|tschuprows|nds|pck|rprecision|
 contingency coefficient|mmlu|hella|hellaswag|gsm8k|arc|piqa|winogrande|boolq|truthfulqa|humaneval|mbpp"""
 WORD = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
-WHOLE = (("IoU", "Iou"), ("mAPE", "Mape"), ("mAP", "Map"), ("APs", "Ap"), ("APm", "Ap"), ("APl", "Ap"), ("BLEURT", "Bleurt"))
+WHOLE = (("IoU", "Iou"), ("mAPE", "Mape"), ("mAP", "Map"), ("APs", "Ap"), ("APm", "Ap"), ("APl", "Ap"),
+         ("BLEURT", "Bleurt"))
 
 
 def _phrases(text: str, way: str) -> dict[str, str]:

@@ -239,8 +239,8 @@ class Frame(Columns):
         raise AttributeError(name if name.startswith("_") else f"{self.name} have no {name!r}; {AS_FRAME}")
 
     def __len__(self) -> int:
-        raise TypeError(f"len of {self.name} could be of rows or columns; .rows is the number of rows, and .columns are "
-                        "the names of columns")
+        raise TypeError(f"len of {self.name} could be of rows or columns; .rows is the number of rows, .columns the "
+                        "names of columns")
 
     def __array__(self, *_: object, **__: object) -> np.ndarray:
         raise UsageError(f"{self.name} are no array of numbers: {AS_FRAME}, .to_numpy() a structured array")

@@ -21,7 +21,7 @@ NAME = "event files"
 NEED = "reading TensorBoard's event files"
 EVENTS = "events.out.tfevents."
 SPLITS = ("train", "training", "validation", "valid", "val", "eval", "evaluation", "test")      # names of folders
-OF_EPOCH, AT_STEP = re.compile(r"[^/]+/epoch_([^/]+)"), re.compile(r".*/evaluation_(.+)_vs_iterations")  # of Keras' tags
+OF_EPOCH, AT_STEP = re.compile(r"[^/]+/epoch_([^/]+)"), re.compile(r".*/evaluation_(.+)_vs_iterations")   # Keras' tags
 HPARAMS = "hparams"             # the plugin whose summaries are settings
 Point = tuple[str, float, float, float]                 # tag, value, time in seconds, step
 

@@ -23,8 +23,8 @@ BESIDE = ("vis_data", "wandb", "checkpoints")      # folders of such a file, or 
 OF_EVENTS = ("log", "logs", "tb", "tb_logs", "tensorboard", "tf_logs")     # folders with event files of such a run
 FILES = (".csv", ".tsv", ".json", ".jsonl", ".log", ".txt", ".out")
 DEEPEST = 8                 # of folders in folders
-KNOWN = ("TensorBoard's event files, trainer_state.json of Hugging Face, MLflow's folder or SQLite, DVCLive's, CSV with a "
-         "row or JSON with an object a step, or logs with lines such as 'step 250: val loss 2.6'")
+KNOWN = ("TensorBoard's event files, trainer_state.json of Hugging Face, MLflow's folder or SQLite, DVCLive's, CSV "
+         "with a row or JSON with an object a step, or logs with lines such as 'step 250: val loss 2.6'")
 NONE = (f"no run in a known format: {KNOWN}; lines of another form need a file for --map with their pattern, lines = "
         r"'it (?P<step>\d+) .* loss (?P<val_loss>\S+)'. Nor are there tables (trials.csv) or an archive (study.json)")
 Place = tuple[ModuleType, str, dict[str, str]]      # format, path, other forms of the run with why they are not read
@@ -54,8 +54,9 @@ def find(path: str, lines: re.Pattern | None = None, left_out: list[str] | None 
     yield from kept
     for name in names:
         inner = os.path.join(path, name)
-        if not (name.startswith((".", event_files.EVENTS)) or SETTINGS_FILE.fullmatch(name) or name in of_run or os.path.islink(inner) or (
-                kept and name in (*BESIDE, *kept[0][2], os.path.basename(kept[0][1])))):
+        if not (name.startswith((".", event_files.EVENTS)) or SETTINGS_FILE.fullmatch(name) or name in of_run
+                or os.path.islink(inner) or kept and (
+                    name in (*BESIDE, *kept[0][2], os.path.basename(kept[0][1])))):
             yield from find(inner, lines, left_out, depth + 1)
 
 

@@ -39,9 +39,10 @@ _OF_EVALUATION = re.compile(            # of a validation set, by MMEngine, Dete
     r"(?:metrics|accuracy|bbox|segm|keypoints|coco|pascal_voc|sem_seg|panoptic_seg)/.+|"
     r"(?:(?:bbox|segm|proposal)_)?m?AP(?:\W?\d.*)?|"
     r"(?:(?:bbox|segm)_)mAP_.*|mIoU|aAcc|mAcc|mDice|zero_?shot.+|NDS|PQ")
-_OF_RUN = re.compile(r"(?:steps?|time|iter|epochs?|lr|learning_rate|mfu|tps|t?flops|wps|wpb|ups|bsz|wall|memory|mem|gpu_mem|"
-                     r"max_mem|grad_?norm|gnorm|num_updates|loss_scale|eta|n_parameters|runtime|throughput)"
-                     r"(?:[/_ .-]|$).*|(?:param(?:eter)?|grad(?:ient)?|weight|activation)s?[_/].*|.*(?:time|seconds|per_second|per_sec|_sec|_per_s)|"
+_OF_RUN = re.compile(r"(?:steps?|time|iter|epochs?|lr|learning_rate|mfu|tps|t?flops|wps|wpb|ups|bsz|wall|memory|mem|"
+                     r"gpu_mem|max_mem|grad_?norm|gnorm|num_updates|loss_scale|eta|n_parameters|runtime|throughput)"
+                     r"(?:[/_ .-]|$).*|(?:param(?:eter)?|grad(?:ient)?|weight|activation)s?[_/].*|"
+                     r".*(?:time|seconds|per_second|per_sec|_sec|_per_s)|"
                      r"(?:.*[/_ .-])?(?:period|interval|freq(?:uency)?|every|(?:batch|window)[_ ]?size|workers|samples|"
                      r"examples|steps?|epochs?|ep|iters?|iterations|batches)", re.I)
 _WORD = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")

@@ -45,9 +45,9 @@ RESTARTED = "the clock starts again where a run was resumed, and is continued th
 UNSTEADY = "the times fall so often that they are of no clock since the start: they are left out"
 OTHERWISE = "--batch-per worker says otherwise"
 # words of parameters that set nothing of the updates
-NO_SETTING = {*("seed rank port pid id time timestamp date version index trial run gpu gpus device devices resume start "
-                "log logging save eval evaluation val test print interval freq every checkpoint ckpt workers threads "
-                "verbose debug best epochs epoch steps step iters iterations max total parameters memory").split()}
+NO_SETTING = {*("seed rank port pid id time timestamp date version index trial run gpu gpus device devices resume "
+                "start log logging save eval evaluation val test print interval freq every checkpoint ckpt "
+                "workers threads verbose debug best epochs epoch steps step iters iterations max total parameters memory").split()}
 SHOWN = 3               # runs of which it is said how they are read
 NONE: Points = (np.empty(0, np.int64), np.empty(0))
 WALL = "seconds are wall times since the start of each run, so that they include evaluations"
@@ -108,8 +108,8 @@ def settle(runs: Sequence[FoundRun], mapping: RunMapping) -> list[FoundTrial]:
             found["batch"] *= math.prod(found.get(name) or 1 for name in ("workers", "accumulation"))
     trials = [_trial(run, found, mapping) for run, found in zip(runs, settings)]
     if not any(len(trial.evaluated) for trial in trials):
-        raise LogError(f"no run has a value of {list_first(list(mapping.tags), 3)} at a known {mapping.step}; name a metric "
-                       "under [tags] in the mapping")
+        raise LogError(f"no run has a value of {list_first(list(mapping.tags), 3)} at a known {mapping.step}; name a "
+                       "metric under [tags] in the mapping")
     return trials
 
 
@@ -166,8 +166,8 @@ def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -
         if (np.diff(at) <= 0).any():
             back = repeats(np.zeros(len(at), int), at, mapping.keep or "last")
         if not mapping.keep and back.sum() > max(2, len(back) / 2):
-            raise LogError(f"{run.path}: {tag} is at steps that came before in {back.sum():,} of {len(back):,} rows, as "
-                           f"where {mapping.step} counts within an epoch; --overlap last keeps the last of each step")
+            raise LogError(f"{run.path}: {tag} is at steps that came before in {back.sum():,} of {len(back):,} rows, "
+                           f"as where {mapping.step} is of an epoch; --overlap last keeps the last of each step")
         trial.repeats += int(back.sum())
         return at[~back], values[~back] * scale
     trial.evaluations = {metric.column: found for tag, metric in mapping.tags.items() if (found := series(tag))}
@@ -265,7 +265,8 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping, uses: Mapping[str
         said["metric"] = ("no metric of a validation set: the training loss of single steps is held against targets; "
                           "--crossing lasting of a report does not take a lucky step for the target")
     if again := sum(trial.repeats for trial in trials):
-        said["overlap"] = f"left out: {again:,} values that repeat steps of their run (keep = {mapping.keep or 'last'!r})"
+        said["overlap"] = (f"left out: {again:,} values that repeat steps of their run (keep = "
+                           f"{mapping.keep or 'last'!r})")
     if mapping.seconds and not mapping.step_seconds and mapping.seconds not in names("timed"):
         kind = PROPORTIONAL if trials[0].run.format == trainer_state.NAME else WALL
         said["times"] = "; ".join(dict.fromkeys([kind, *(one.restarted for one in trials if one.restarted)]))

@@ -3,8 +3,8 @@
     mapping = read_mapping("runs.toml", guess(runs), runs)      what the file says, else what was guessed
     mapping.as_toml()                                           the file that says so
 
-A setting of a run is ``1024``, ``{parameter = "batch_size"}``, ``{pattern = 'b(\\d+)'}`` of its path, a constant for each
-part of a path, ``{"sweet-sun-1" = 16}``, or a product: ``{parameter = "devices", times = ["num_nodes"]}``.
+A setting of a run is ``1024``, ``{parameter = "batch_size"}``, ``{pattern = 'b(\\d+)'}`` of its path, a constant for
+each part of a path, ``{"sweet-sun-1" = 16}``, or a product: ``{parameter = "devices", times = ["num_nodes"]}``.
 """
 from __future__ import annotations
 

@@ -24,8 +24,9 @@ NAME = "lines"
 ENDS = (".log", ".txt", ".out", ".stdout", ".err", ".stderr")
 NUMBER = re.compile(r"(?<![\w@.])([-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|"
                     r"[-+]?(?:nan|inf)(?!\w))", re.I)
-COUNTED = re.compile(r"(?:^|[\s|\[(\-,:]|global[ _])(?<!max )(?<!total )(?<!warmup )(?<!num )(?<!every )(?<!per )(?<!accumulation )"
-                     r"(?P<counter>steps?|iter(?:ation)?s?|(?:num_)?updates?|up\.|(?<!eval )batch(?==)|^s(?=:$)|epochs?)"
+COUNTED = re.compile(r"(?:^|[\s|\[(\-,:]|global[ _])(?<!max )(?<!total )(?<!warmup )(?<!num )(?<!every )(?<!per )"
+                     r"(?<!accumulation )(?P<counter>steps?|iter(?:ation)?s?|(?:num_)?updates?|up\.|(?<!eval )"
+                     r"batch(?==)|^s(?=:$)|epochs?)"
                      r"[ :=#\[]+(?<!steps: \[)$", re.I)
 NAMED_BY = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/@.+-% \t"      # characters of names
 GLUED = re.compile(r"[\w%/.]*")                               # what belongs to the number before it
@@ -34,7 +35,7 @@ IN_BRACKETS = re.compile(r"\(([^()]{0,20})\)$")
 CODE = re.compile(r"\.(?:py|c|cc|cpp|cu|h|rs|go|java|jl)$")     # a place in a program's text, not a name
 LEVEL = re.compile(r"(?:\b(?:INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL|NOTICE)\b\W*)+")
 SPLIT = re.compile(r"\b(?:(?P<val>val|valid(?:at(?:e|ion))?|eval(?:uation)?|dev|saving dict)|test(?:ing)?)\b", re.I)
-SECTION = re.compile(r"\W*(?:val\w*|eval\w*|dev|test\w*)(?: \w+)?\s*[:|\]]", re.I)       # after a counter, of all that follows
+SECTION = re.compile(r"\W*(?:val\w*|eval\w*|dev|test\w*)(?: \w+)?\s*[:|\]]", re.I)     # after a counter
 NAMED = re.compile(r"(?:val|valid(?:ation)?|eval|dev|test)(?=[_/ ])", re.I)      # a tag with its split
 PROGRESS = re.compile(r"\[\s*\d+\s*/\s*\d+\]")                # of an evaluation that is not at its end
 SUMMARY = " * "             # begins what torch's ImageNet example prints at its end

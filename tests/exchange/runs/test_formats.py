@@ -84,8 +84,8 @@ PRINTED = {
     "Keras' history": ("b64.json", '{"loss": [9.5, 9.4], "val_loss": [8.6, 8.5]}', [(10, 8.6), (20, 8.5)]),
     "Sacred": ("b64.json", '{"train.loss": {"steps": [5, 10], "values": [9, 8]}, "val.loss": {"steps": [10], "values": '
                '[8.5]}}', [(10, 8.5)]),
-    "Chainer": ("b64.json", '[\n  {"iteration": 5, "main/loss": 9.5},\n  {"iteration": 10, "validation/main/loss": 8.5}\n]',
-                [(10, 8.5)]),
+    "Chainer": ("b64.json", '[\n  {"iteration": 5, "main/loss": 9.5},\n  {"iteration": 10, "validation/main/loss": '
+                '8.5}\n]', [(10, 8.5)]),
     "lines of epochs": ("b64.log", "Epoch [1/2] train loss 9.5, val acc 8.5\n", [(10, 8.5)]),
     "PyTorch's MNIST": ("b64.txt", "Train Epoch: 1 [0/60000 (0%)]\tLoss: 9.5\n\nTest set: Average loss: 8.5, "
                         "Accuracy: 9904/10000 (99%)\n", [(10, 8.5)]),
@@ -162,8 +162,8 @@ MEANT = {
     "times of single steps are no clock": ({"b64.csv": "step,val_loss,seconds\n10,2,1.5\n20,1,1.4\n"}, (),
                                            (64, 0, [10, 20], None)),
     "epochs from 0": ({"b64.csv": "epoch,val_loss\n0,2\n1,1\n"}, ("--set-size", 640), (64, 0, [10, 20], None)),
-    "settings of a log with a level": ({"a.log": "2024-01-01 10:00:00,1 - INFO -   batch_size: 64\n2024-01-01 10:00:00,2 "
-                                        "- INFO - epoch 1 val loss 2\n"}, ("--set-size", 640), (64, 0, [10], None)),
+    "settings of a log with a level": ({"a.log": "2024-01-01 10:00:00,1 - INFO -   batch_size: 64\n2024-01-01 10:00:00,"
+                                        "2 - INFO - epoch 1 val loss 2\n"}, ("--set-size", 640), (64, 0, [10], None)),
     "OpenCLIP's results": ({"params.txt": "batch_size: 8\nworld_size: 8\naccum_freq: 1\nworkers: 4\n",
                             "out.log": "Train Epoch: 0 [5/10 (50%)] Loss: 3\n", "checkpoints/results.jsonl":
                             '{"epoch": 1, "clip_val_loss": 2}\n{"epoch": 2, "clip_val_loss": 1}\n'},
@@ -196,7 +196,7 @@ def test_settings_and_counters_are_read_as_their_program_means_them(of, tmp_path
 REFUSED = {"epochs or steps": ({"b64.csv": "step,val_loss\n0,3\n1,2\n2,1\n"}, "--unit steps or --unit epochs"),
            "a setting said twice": ({"a.log": "batch_size: 64\nbatch_size: 128\nstep 10 val loss 2\n"}, "--batch N"),
            "W&B's own file": ({"run-1.wandb": "x"}, "run-1.wandb is W&B's own file"),
-           "settings alone": ({"b64.jsonl": '{"num_epochs": 1, "eval_interval": 5}\n{"num_epochs": 2}\n'}, "tags: none"),
+           "settings alone": ({"b64.jsonl": '{"num_epochs": 1, "eval_every": 5}\n{"num_epochs": 2}\n'}, "tags: none"),
            "no evaluation": ({"b64.csv": "step,epoch,val_loss\n1,,\n2,,\n,1,3\n"}, "no run has a value of val_loss")}
 
 
