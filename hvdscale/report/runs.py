@@ -177,7 +177,7 @@ class Frame(Columns):
 
     The first column, ``log``, is the path of each row's log. A status is its name, a text a str, both in object arrays.
     A column that some of the logs lack is NaN, or empty, in their rows. Columns are read when asked for, and kept. What
-    a DataFrame does otherwise, or only a DataFrame does, is refused, with the way to one.
+    only a DataFrame does, or does otherwise, is refused with the way to one.
     """
 
     def __init__(self, name: str, logs: Sequence[Log]) -> None:

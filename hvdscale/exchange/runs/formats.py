@@ -39,9 +39,8 @@ def find(path: str, lines: re.Pattern | None = None, left_out: list[str] | None 
         found, names = _form_of(path, lines), sorted(os.listdir(path)) if os.path.isdir(path) else []
         kept = _one_of(path, names) if found in (None, event_files) and not lines else []
         if found and not kept:
-            beside = [name for name in names if name == "runs" or name.endswith("_results.json")]
-            kept = [(found, path, dict.fromkeys(
-                beside if found is trainer_state else (), f"another form of the run in {trainer_state.NAME}"))]
+            beside = [name for name in names if found is trainer_state and name.endswith(("runs", "_results.json"))]
+            kept = [(found, path, dict.fromkeys(beside, f"another form of the run in {trainer_state.NAME}"))]
         if found not in (None, event_files) or depth >= DEEPEST:
             names = []
         of_run = event_files.parts_of(path) if found is event_files and names else []
@@ -105,10 +104,9 @@ def read_runs(paths: Iterable[str], lines: re.Pattern | None = None, left_out: l
             runs += [replace(run, left_out={**(run.left_out or {}), **others})
                      for run in _read(form, place, source, lines, left_out)]
     if not runs:
-        binary = next((name for path in paths for _, _, names in os.walk(path) for name in names
-                       if name.endswith(".wandb")), "")
-        hint = [f"{binary} is W&B's own file, which is not read: export the run's history as CSV"] if binary else []
-        raise LogError("\n".join([f"{', '.join(paths)}: {NONE}", *hint, *(left_out or ())]))
+        binary = [f"{name} is W&B's own file, which is not read: export the run's history as CSV" for path in paths
+                  for _, _, names in os.walk(path) for name in names if name.endswith(".wandb")]
+        raise LogError("\n".join([f"{', '.join(paths)}: {NONE}", *binary[:1], *(left_out or ())]))
     return runs
 
 

@@ -56,8 +56,7 @@ def _rows_of_whole(path: str) -> list[dict[str, Any]]:
 def read(path: str) -> Iterator[FoundRun]:
     """The file's run; what never changes is a parameter, too. Raises WrongFile, naming file and line."""
     objects = _rows_of_whole(path)
-    places = [*range(1, len(objects) + 1)]
-    lines = [] if objects else text_of(path).splitlines()
+    places, lines = [*range(1, len(objects) + 1)], [] if objects else text_of(path).splitlines()
     for at, line in enumerate(lines, 1):
         found = _object_of(line)
         if found:
