@@ -45,9 +45,9 @@ RESTARTED = "the clock starts again where a run was resumed, and is continued th
 UNSTEADY = "the times fall so often that they are of no clock since the start: they are left out"
 OTHERWISE = "--batch-per worker says otherwise"
 NO_SETTING = {*(                # words of parameters that set nothing of the updates
-    "seed rank port pid id time timestamp date version index trial run gpu gpus device devices resume start log logging "
-    "save eval evaluation val test print interval freq every checkpoint ckpt workers threads verbose debug best epochs "
-    "epoch steps step iters iterations max total parameters memory").split()}
+    "seed rank port pid id time timestamp date version index trial run gpu gpus device devices resume start log "
+    "logging save eval evaluation val test print interval freq every checkpoint ckpt workers threads verbose debug best "
+    "epochs epoch steps step iters iterations max total parameters memory").split()}
 SHOWN = 3               # runs of which it is said how they are read
 NONE: Points = (np.empty(0, np.int64), np.empty(0))
 WALL = "seconds are wall times since the start of each run, so that they include evaluations"
