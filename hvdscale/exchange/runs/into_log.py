@@ -46,8 +46,8 @@ UNSTEADY = "the times fall so often that they are of no clock since the start: t
 OTHERWISE = "--batch-per worker says otherwise"
 NO_SETTING = {*(                # words of parameters that set nothing of the updates
     "seed rank port pid id time timestamp date version index trial run gpu gpus device devices resume start log "
-    "logging save eval evaluation val test print interval freq every checkpoint ckpt workers threads verbose debug best "
-    "epochs epoch steps step iters iterations max total parameters memory").split()}
+    "logging save eval evaluation val test print interval freq every checkpoint ckpt workers threads verbose debug "
+    "best epochs epoch steps step iters iterations max total parameters memory").split()}
 SHOWN = 3               # runs of which it is said how they are read
 NONE: Points = (np.empty(0, np.int64), np.empty(0))
 WALL = "seconds are wall times since the start of each run, so that they include evaluations"
@@ -165,9 +165,9 @@ def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -
         back = np.zeros(len(at), bool)
         if (np.diff(at) <= 0).any():
             back = repeats(np.zeros(len(at), int), at, mapping.keep or "last")
-        if not mapping.keep and back.sum() > max(2, len(back) / 2):
+        if not mapping.keep and tag != mapping.steps.get(RATE) and back.sum() > max(2, len(back) / 2):
             raise LogError(f"{run.path}: {tag} is at steps that came before in {back.sum():,} of {len(back):,} rows, "
-                           f"as where {mapping.step} is of an epoch; --overlap last keeps the last of each step")
+                           "as those of a counter within an epoch are; --overlap last keeps the last of each step")
         trial.repeats += int(back.sum())
         return at[~back], values[~back] * scale
     trial.evaluations = {metric.column: found for tag, metric in mapping.tags.items() if (found := series(tag))}
