@@ -213,7 +213,7 @@ def _setting_of(plan: Mapping[str, Any], batch: int, metaparameters: Mapping[str
     if plan.get("sweep"):       # as under the rule ``tuned`` with the same updates
         tuned = {"lr_rule": TUNED, "base_lr": problem.get("peak_lr"), "base_batch": batch, "lr_factor": 1.0}
         problem |= {name: value for name, value in tuned.items() if name in problem}
-    if not problem.keys() - {"train_examples"}:
+    if not problem.keys() - {"train_examples", "config"}:
         problem |= metaparameters
     measurement = plan.get("measurement") or {}
     setting = {"problem": problem, "eval_every": measurement.get("eval_every"), "global_batch": batch}

@@ -21,7 +21,7 @@ from ..exchange.runs.formats import KNOWN, has_runs, is_archive, read_runs
 from ..exchange.runs.guessing import guess
 from ..exchange.runs.into_log import settle, shown
 from ..exchange.runs.into_log import write as write_runs
-from ..exchange.runs.mapping import PERS, Source, given_settings, read_lines, read_mapping
+from ..exchange.runs.mapping import GLOBAL_BATCH, PERS, Source, given_settings, read_lines, read_mapping
 from ..exchange.tensorboard_events import export_events
 from ..exchange.unpacking import COMPRESSED
 from ..formatting.numbers import byte_size, counted, list_first
@@ -109,7 +109,8 @@ def import_log(sources, out, map_file, dry_run, kind, skip_broken, overlap, unit
         if value and kind not in of.split(", "):
             raise UsageError(f"--{option} is for --kind {of}; the source is of kind {kind}")
     if kind == "runs":
-        given = {"step_unit": unit, "train_examples": train_examples, "keep": overlap, "batch_per": batch_per}
+        given = {"step_unit": unit, "train_examples": train_examples, "keep": overlap,
+                 "batch_per": batch_per or (GLOBAL_BATCH if batch else None)}
         count, on_a_node = workers or (None, None)
         settings = {**names, "batch": batch, "workers": count, "nodes": count // on_a_node if on_a_node else None}
         return _import_runs(sources, out, map_file, lines, dry_run, skip_broken, given, settings, how)
@@ -134,7 +135,7 @@ def _import_runs(sources, out, map_file, lines, dry_run, skip_broken, given, set
     left_out = [] if skip_broken else None
     runs = read_runs(sources, lines, left_out)
     _report_left_out(left_out or (), ())
-    mapping = guess(runs)
+    mapping = guess(runs, given["step_unit"])
     if map_file:
         mapping = read_mapping(map_file, mapping, runs)
     values = {name: Source(value) for name, value in settings.items() if value}

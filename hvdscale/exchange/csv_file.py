@@ -4,8 +4,7 @@
     table.numbers()                                         float64, shape (rows, columns); None: some cell is none
     table.columns(["int", "float"], wrong)                  columns by name, and the line of each row
 
-Large tables are read by pyarrow where it is installed, else by numpy: to the same bits, in up to five times the time.
-Integers may be written as 32.0, as pandas does, or 1e3; flags among metaparameters and metrics as True, yes or no.
+Large tables are read by pyarrow where it is installed, else by numpy, to the same bits. Integers may be 32.0 or 1e3.
 """
 from __future__ import annotations
 

@@ -2,9 +2,8 @@
 
     import_tables("w8", "again.h5")     the log that exported.export_tables made w8 of: columns, units, root attributes
 
-Tables from elsewhere need no log.json; README.rst has their columns. A column search (yes or no) of trials.csv says
-whether a trial is a draw of a metaparameter search rather than a repeat of one setting. Without it, trials of a
-workload and batch whose metaparameters vary count as a search. Without a column workers, a trial had one worker.
+Tables from elsewhere need no log.json; the guide has their columns. Without a column search, trials of a workload and
+batch whose metaparameters vary count as a search. Without a column workers, a trial had one worker.
 """
 from __future__ import annotations
 

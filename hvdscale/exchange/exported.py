@@ -3,9 +3,8 @@
     export_tables("w8.h5", "w8")        trials.csv, restarts.csv, evaluations.csv, steps.csv, log.json
     export_parquet("w8.h5", "w8")       the same tables for pandas, polars, DuckDB, Spark and others; needs pyarrow
 
-Each CSV row is a row of the table. Numbers are written without loss, missing values and unknown seeds as empty cells,
-a status by its name. log.json has the root attributes and describes the columns. Parquet columns keep their types, and
-have unit and meaning in their metadata; a file's metadata has the root attributes, as JSON.
+In CSV numbers are written without loss, missing values and unknown seeds as empty cells, a status by its name. log.json
+and the metadata of Parquet have units, meanings and root attributes.
 """
 from __future__ import annotations
 

@@ -3,9 +3,7 @@
     with BulkLog("archive.h5", columns(metrics=["val/error"]), {"imported": {...}}) as out:
         out.add("evaluations", "step", steps)             the column's next rows; columns need not be in step
 
-Of other programs' trials columns are created when first met, with NaN for earlier rows:
-
-    with ImportedLog(path, {"kind": "archive", "from": source}) as out:
+    with ImportedLog(path, {"kind": "archive", "from": source}) as out:             columns are created when first met
         ids = out.trials({"dataset": [...], "global_batch": [...], ...}, points)        new ids in order
         out.evaluations(ids, rows, step, examples, {"val/error": ...})                  of these trials, concatenated
 """

@@ -2,8 +2,7 @@
 
     network_of(["all_reduce.txt", "osu_allreduce.txt@4"])       @4: on four nodes, where the file does not say
 
-An allreduce over m nodes takes 2 (m - 1) h + 2 (m - 1) / m V / bandwidth, the ring of analysis.step_laws, and a message
-h + V / bandwidth; both are fitted to the times of all files, by the least relative squares.
+The ring of analysis.step_laws and messages of h + V / bandwidth are fitted to all times, by the least relative squares.
 """
 from __future__ import annotations
 

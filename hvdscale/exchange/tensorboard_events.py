@@ -1,10 +1,8 @@
-"""A log as TensorBoard's event files. Needs tensorboard, but neither torch nor TensorFlow.
+"""A log as TensorBoard's event files: each trial is a run. Needs tensorboard, but neither torch nor TensorFlow.
 
     export_events("w8.h5", "tb/w8")     then: tensorboard --logdir tb
 
-Each trial is a run. Scalars by step are ``<split>/<metric>`` of its evaluations, ``evaluations/train_seconds``, and the
-columns of its steps, such as ``steps/loss``; metaparameters are TensorBoard's hparams. An event's time is the trial's
-start, where it is known, and the training seconds since, evaluation left out. NaN is left out.
+An event's time is the trial's start, where it is known, and the training seconds since. NaN is left out.
 """
 from __future__ import annotations
 

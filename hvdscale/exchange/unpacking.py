@@ -7,51 +7,34 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import gzip
 import io
 import lzma
-import zlib
 from collections.abc import Iterator
 from functools import partial
 from queue import Empty, Queue
 from threading import Thread
+from typing import Any
 
-CHUNK, AHEAD = 1 << 18, 16              # compressed bytes of a chunk, and the number of chunks ahead
-MOST = 32 * CHUNK                       # uncompressed bytes of a chunk, as zeros compress a million times
-# first bytes of a compressed file -> its decompressor
-COMPRESSED = {b"BZh": bz2.BZ2Decompressor, b"\x1f\x8b": partial(zlib.decompressobj, 16 + zlib.MAX_WBITS),
-              b"\xfd7zXZ\0": lzma.LZMADecompressor}
+CHUNK, AHEAD = 1 << 20, 8               # bytes of a chunk, and the number of chunks ahead
+PADDING = 512                           # bytes
+COMPRESSED = {b"BZh": bz2.open, b"\x1f\x8b": gzip.open, b"\xfd7zXZ\0": lzma.open}      # by a file's first bytes
 
 
 def unpacked(file: io.BufferedReader) -> io.BufferedReader:
     """The file's uncompressed bytes; reading raises errors of the decompression, such as EOFError."""
-    magic = next((magic for magic in COMPRESSED if file.peek(6).startswith(magic)), b"")
-    return io.BufferedReader(_Ahead(_chunks(file, magic)), CHUNK)
+    opened: Any = next((opened for magic, opened in COMPRESSED.items() if file.peek(6).startswith(magic)), None)
+    source = opened(file) if opened else file
+    return io.BufferedReader(_Ahead(_chunks(file, source)), CHUNK)
 
 
-def _chunks(file, magic) -> Iterator[bytes]:
-    """Decompress in large chunks: switching threads in between may take a while."""
-    unpacker = COMPRESSED[magic]() if magic else None
-    while data := file.read(CHUNK):
-        while unpacker and data:
-            if unpacker.eof and data[:len(magic)] != magic[:len(data)]:
-                return                                      # padding of the last block of a tape
-            unpacker = COMPRESSED[magic]() if unpacker.eof else unpacker         # the next of several streams
-            yield unpacker.decompress(data, MOST)
-            while rest := _take_rest(unpacker):
-                yield rest
-            data = unpacker.unused_data
-        yield data
-    if unpacker and not unpacker.eof:
-        raise EOFError("it ends before its compressed data do")
-
-
-def _take_rest(unpacker) -> bytes:
-    """The next MOST bytes that the decompressor holds back; none if it needs more input or is at its end."""
-    if unpacker.eof:
-        return b""
-    if hasattr(unpacker, "unconsumed_tail"):                # zlib's
-        return unpacker.decompress(unpacker.unconsumed_tail, MOST)
-    return b"" if unpacker.needs_input else unpacker.decompress(b"", MOST)
+def _chunks(file: io.BufferedReader, source: Any) -> Iterator[bytes]:
+    try:
+        yield from iter(partial(source.read1, CHUNK), b"")
+    except EOFError:
+        file.seek(-PADDING, io.SEEK_END)
+        if any(file.read(PADDING)):             # else the padding of a tape's last block, in which no stream begins
+            raise
 
 
 class _Ahead(io.RawIOBase):

@@ -20,7 +20,8 @@ eed|tsr|ece|mce|ace|brier|brier score|crps|fid|kid|mifid|fad|fvd|lpips|dists|inc
 kld|kl|jsd|hausdorff|hd|assd|asd|hamming|edit distance|editdistance|ergas|rase|spectral angle|spectral distortion|
 spatial distortion|total variation|davies bouldin|perceptual path length|word info lost|wil|fall out|fpr|fnr|
 false positive rate|false negative rate|disparity|epe|abs rel|sq rel|deviance|tweedie deviance score|regret|hinge|
-mpjpe|pa mpjpe|ade|fde|min ade|min fde|nme|cost|residual|toxicity|hallucination"""
+mpjpe|pa mpjpe|ade|fde|min ade|min fde|nme|cost|residual|toxicity|hallucination|ranked probability score|
+image structure and texture similarity|perceptual image patch similarity|translation edit rate"""
 HIGHER = """acc|accuracy|top|correct|precision|recall|sensitivity|specificity|npv|ppv|predictive value|f|f score|
 fbeta|fscore|hmean|auc|auroc|auprc|roc auc|pr auc|ap|map|ar|average precision|average recall|mrr|reciprocal rank|ndcg|
 dcg|hit|hits|hit rate|hitrate|dice|jaccard|iou|giou|overlap|kappa|mcc|matthews|corr coef|corrcoef|correlation|pearson|
@@ -31,9 +32,11 @@ signal distortion ratio|signal noise ratio|intelligibility|mos|dnsmos|nisqa|srmr
 solve rate|pass|pass rate|pass at|homogeneity|completeness|v measure|silhouette|calinski|dunn|rand|mutual info|
 mutual information|fowlkes mallows|panoptic quality|pq|sq|rq|quality|word info preserved|wip|similarity|csi|
 critical success|hss|tpr|likelihood|elbo|converged|agreement|pearsonr|spearmanr|mota|motp|idf1|hota|cramers|theils|
-mmlu|hellaswag|gsm8k|arc|piqa|winogrande|boolq|truthfulqa|humaneval|mbpp"""
+intersection over union|information fidelity|assessment fusion|modulation energy ratio|tschuprows|nds|pck|rprecision|
+contingency coefficient|mmlu|hella|hellaswag|gsm8k|arc|piqa|winogrande|boolq|truthfulqa|humaneval|mbpp"""
 WORD = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
-WHOLE = (("IoU", "Iou"), ("mAP", "Map"), ("APs", "Ap"), ("APm", "Ap"), ("APl", "Ap"), ("BLEURT", "Bleurt"))
+WHOLE = (("IoU", "Iou"), ("mAPE", "Mape"), ("mAP", "Map"), ("APs", "Ap"), ("APm", "Ap"), ("APl", "Ap"),
+         ("BLEURT", "Bleurt"))
 
 
 def _phrases(text: str, way: str) -> dict[str, str]:

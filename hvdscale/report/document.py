@@ -29,7 +29,7 @@ HASHED = 6                  # letters of the hash of what was cut off
 MAIN = 2                            # figures of a workload that are drawn unless all are asked for
 REPORT = "Scaling report"
 # what an import says of trials
-IMPORTED = ("search", "repeats", "workers", "steps", "overlap", "batch", "times", "metric", "ways", "tags")
+IMPORTED = ("search", "repeats", "workers", "steps", "overlap", "batch", "times", "metric", "ways", "blind", "tags")
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ from ..analysis.defaults import LASTING, Options
 from ..analysis.metric_direction import better, check_direction
 from ..analysis.report_data import Contents, analyse, analyse_studies, refuse_unknown
 from ..analysis.studies import Study, best_metric, is_measured
-from ..errors import LogError, UnknownNameError
+from ..errors import LogError, UnknownNameError, UsageError
 from ..exchange.csv_tables import is_tables
 from ..exchange.runs.formats import has_runs, is_archive
 from ..exchange.runs.into_log import import_runs
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 LOG = "log"                         # the column before those of the logs: where each row comes from
 STATUS_NAMES = np.array([status.name for status in sorted(Status)], object)
 WITHOUT_PANDAS = "each column is a numpy array without it, such as runs.trials['id']"
+AS_FRAME = ".to_pandas() is a DataFrame of them"
 CONTINUE = "--skip-broken (skip_broken=True in Python) continues without logs that cannot be read"
 MOST_EVALUATIONS = 5_000_000        # in all logs, beyond which no trial is made of its own
 MOST_LEFT_OUT = 10          # trials of a log that are named
@@ -175,7 +176,8 @@ class Frame(Columns):
     """A table of one or more logs, end to end: a mapping of column names to arrays with one entry a row.
 
     The first column, ``log``, is the path of each row's log. A status is its name, a text a str, both in object arrays.
-    A column that some of the logs lack is NaN, or empty, in their rows. Columns are read when asked for, and kept.
+    A column that some of the logs lack is NaN, or empty, in their rows. Columns are read when asked for, and kept. What
+    only a DataFrame does, or does otherwise, is refused with the way to one.
     """
 
     def __init__(self, name: str, logs: Sequence[Log]) -> None:
@@ -227,6 +229,21 @@ class Frame(Columns):
         parts = [table[name] if name in table else absent(kind, table.rows) for _, table in self._tables]
         joined = np.concatenate(parts) if len(parts) > 1 else parts[0]
         return STATUS_NAMES[joined] if kind == "status" else joined
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if isinstance(name, str):
+            return super().__getitem__(name)
+        raise UsageError(f"{self.name}[...] takes the name of a column, not {repr(name)[:40]}; {AS_FRAME}")
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name if name.startswith("_") else f"{self.name} have no {name!r}; {AS_FRAME}")
+
+    def __len__(self) -> int:
+        raise TypeError(f"len of {self.name} could be of rows or columns; .rows is the number of rows, .columns the "
+                        "names of columns")
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        raise UsageError(f"{self.name} are no array of numbers: {AS_FRAME}, .to_numpy() a structured array")
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.rows:,} rows; columns {', '.join(self.specs)}>"

@@ -10,6 +10,8 @@ LARGER = """dice psnr ssim mAP50 mAP50-95(B) bbox_mAP_50 mIoU Top-1 acc@1 exact_
 BERTScore AP50 ScaleInvariantSignalDistortionRatio BinaryAUROC recall@10 WordInfoPreserved
 cohen_kappa average_precision"""
 UNKNOWN = """x InfoLM duration"""
+SMALLER += " ContinuousRankedProbabilityScore LearnedPerceptualImagePatchSimilarity DISTS mAPE translation_edit_rate"
+LARGER += " DistanceIntersectionOverUnion generalized_intersection_over_union hella VisualInformationFidelity PCK"
 NAMES = {"smaller": SMALLER, "larger": LARGER, "": UNKNOWN}
 
 

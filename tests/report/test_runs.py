@@ -1,4 +1,5 @@
 """hvdscale.read: logs, reports and figures as values for notebooks."""
+import copy
 import re
 import shutil
 import sys
@@ -118,6 +119,15 @@ def test_columns_make_a_structured_array_and_a_frame(runs):
     frame = runs.evaluations.to_pandas()
     assert list(frame) == list(runs.evaluations) and (frame["val/error"] == runs.evaluations["val/error"]).all()
     assert list(runs.trials.to_pandas(["id", "status"])) == ["id", "status"]
+
+
+@pytest.mark.parametrize("ask", [
+    lambda table: table.head(), lambda table: len(table), lambda table: table[table["id"] > 0],
+    lambda table: pytest.importorskip("pandas").DataFrame(table), np.asarray])
+def test_what_a_frame_does_otherwise_is_refused_with_the_way_to_one(ask, runs):
+    with pytest.raises((UsageError, AttributeError, TypeError), match=r"\.to_pandas\(\)|\.rows is the number of rows"):
+        ask(runs.trials)
+    assert copy.copy(runs.trials).rows == runs.trials.rows
 
 
 def test_a_name_that_there_is_not_is_an_error_that_lists_those_there(runs, report):

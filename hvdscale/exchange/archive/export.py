@@ -2,17 +2,16 @@
 
     export_archive("sweep.h5", "folder")
 
-Imported archives are restored, value by value. Other trials belong to the study of their data set, model (with model
-arguments that the sweep does not search), optimizer and global batch, and keep their ids. RUNNING becomes INCOMPLETE.
-A study has ``early_stopping`` where a COMPLETE trial ended before ``train_steps``, as at its target.
-Times, steps, restarts and plans have no place in the layout; the log and its CSV tables have them.
+Imported archives are restored, value by value. Other trials keep their ids, in a study for each data set, model (with
+arguments that the sweep does not search), optimizer and batch, with ``early_stopping`` where a COMPLETE trial ended
+before ``train_steps``. RUNNING becomes INCOMPLETE. Times, steps, restarts and plans have no place in the layout.
 """
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,8 +49,8 @@ def export_archive(path, out, progress: Callable[[Exported], None] = lambda done
         done, trials = Exported(), _Trials(log)
         taken: dict[str, str] = {}
         for rows in group_by(range(len(trials.ids)), trials.study_of).values():
-            columns = _Evaluations(log, trials.ids[rows])
-            last = [columns.last_step(trials.ids[row]) for row in rows]
+            found = _evaluations_of(log, trials.ids[rows].tolist())
+            last = [int(step[-1]) if len(step) else 0 for step, _ in found.values()]
             folder, text = trials.study(rows, last)
             if taken.setdefault(folder, text) != text:
                 raise LogError(f"{log.path}: two studies of the log belong in {folder}; export them one by one")
@@ -64,9 +63,8 @@ def export_archive(path, out, progress: Callable[[Exported], None] = lambda done
                 except FileExistsError:
                     raise LogError(f"{log.path}: {folder} has two trials {trials.folder(row)}; export them one by "
                                    "one") from None
-                step, values = columns.of(trials.ids[row])
                 _write(os.path.join(place, "metadata.json"), trials.metadata(row, end))
-                _write(os.path.join(place, "measurements.csv"), _measurements_text(step, values))
+                _write(os.path.join(place, "measurements.csv"), _measurements_text(*found[int(trials.ids[row])]))
                 done.trials += 1
                 done.own += not trials.published(row)
             done.studies += 1
@@ -157,30 +155,17 @@ class _Trials:
         return self._plans[text]
 
 
-class _Evaluations:
-    """The evaluations of one study's trials, read at once."""
+Values = Mapping[int, tuple[np.ndarray, Mapping[str, np.ndarray]]]       # by trial: steps, and values by column
 
-    def __init__(self, log: Log, ids: np.ndarray):
-        table = log.evaluations
-        rows = np.flatnonzero(np.isin(table["trial"], ids))
-        first, stop = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
-        rows -= first
-        trial, step = (table.read_rows(name, first, stop)[rows] for name in ("trial", "step"))
-        order = np.lexsort((step, trial))
-        self._trial, self._step = trial[order], step[order]
-        values = {name: table.read_rows(name, first, stop)[rows][order] for name in table
-                  if "/" in name and table.specs[name].type == "float"}
-        measured = {name: column for name, column in values.items() if not np.isnan(column).all()}
-        self._values = measured or values
 
-    def last_step(self, trial: int) -> int:
-        first, stop = np.searchsorted(self._trial, [trial, trial + 1])
-        return int(self._step[stop - 1]) if stop > first else 0
-
-    def of(self, trial: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """A trial's steps, and its values by column, of which some trial of the study has any."""
-        rows = slice(*np.searchsorted(self._trial, [trial, trial + 1]))
-        return self._step[rows], {name: values[rows] for name, values in self._values.items()}
+def _evaluations_of(log: Log, ids: Sequence[int]) -> Values:
+    """Of the trials of one study, in the columns of which some of them has any value."""
+    table = log.evaluations
+    names = [name for name in table if "/" in name and table.specs[name].type == "float"]
+    found = {trial: {name: table.of_trial(name, trial) for name in names} for trial in ids}
+    measured = [name for name in names if not all(np.isnan(one[name]).all() for one in found.values())] or names
+    return {trial: (table.of_trial("step", trial), {name: one[name] for name in measured})
+            for trial, one in found.items()}
 
 
 def _config(parameter) -> tuple[str, dict]:

@@ -2,12 +2,9 @@
 
     import_archive("batch_science", "archive.h5")          a folder, or a .tar, .tar.gz, .tar.bz2 or .tar.xz of one
 
-    DATASET/MODEL/OPTIMIZER/BATCH/study.json                        search space, train_steps
-    DATASET/MODEL/OPTIMIZER/BATCH/TRIAL/metadata.json               status, parameters
-    DATASET/MODEL/OPTIMIZER/BATCH/TRIAL/measurements.csv            step, split/metric, ...
-
-DATASET may be two folders (solution_quality/mnist). Folder names identify a study, as several studies share a data set
-name in study.json. In the log, trials of a study and their evaluations are consecutive, ordered by the archive's ids.
+DATASET/MODEL/OPTIMIZER/BATCH/ has study.json and TRIAL/metadata.json, measurements.csv. DATASET may be two folders.
+Folder names identify a study, as several studies share a data set name in study.json. In the log, trials of a study and
+their evaluations are consecutive, ordered by the archive's ids.
 """
 from __future__ import annotations
 

@@ -1,15 +1,10 @@
-"""Import of MLPerf training logs: files with ``:::MLLOG {...}`` lines, as mlcommons/logging writes them.
+"""Import of MLPerf training logs: files with ``:::MLLOG {...}`` lines, as mlcommons/logging writes them; see the guide.
 
     import_mllog("results/h100/bert", "bert.h5")        result_*.txt there, or one file: a trial each
 
-A trial is a file with a ``run_start``. Its evaluations are the lines ``eval_accuracy`` (or ``eval_error``), whose
-metadata say how far the run was: ``samples_count``, else ``step_num``, else ``epoch_num``. The table of benchmarks
-(mlperf.toml) has the unit of ``epoch_num`` and the size of the training set; ``train_samples`` of a file counts only
-where it agrees with the table, or where the table has no size. What had to be assumed is noted.
-
-As for reference points, ``val/converged`` is 1 where a run that ended with success met the benchmark's targets (at its
-last evaluation in the open division, or where none meets them), and else 0. Seconds are those since ``run_start`` when
-an evaluation began, without earlier ones; without ``workers``, which no line says, they are left out.
+How far a run was is said by ``samples_count``, else ``step_num``, else ``epoch_num``. As for reference points,
+``val/converged`` is 1 where a run that ended with success met the benchmark's targets (at its last evaluation in the
+open division, or where none meets them), and else 0.
 """
 from __future__ import annotations
 

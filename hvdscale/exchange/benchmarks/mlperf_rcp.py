@@ -1,19 +1,9 @@
-"""Import of MLPerf's reference convergence points (mlcommons/logging, rcp_checker/*/rcps_*.json).
+"""Import of MLPerf's reference convergence points (mlcommons/logging, rcp_checker/*/rcps_*.json); see the guide.
 
     import_rcp("rcps_resnet.json", "resnet.h5")
 
-A point lists how far runs with several seeds, which are not published, trained to the benchmark's target, at one batch
-size with one set of hyperparameters. Each becomes a COMPLETE trial with the target TARGET and two evaluations: one that
-does not meet it (val/converged = 0), then one that does (1). Assumptions:
-
-- "samples to converge" are in examples. The table of benchmarks (mlperf.toml) has the unit of "epochs to converge", the
-  size of the training set and the number of the first epoch. Epochs are examples if the benchmark's largest value is at
-  least 20,000. All values of a benchmark have the same unit.
-- Steps are examples over the point's batch size, rounded up.
-- The previous evaluation is one spacing earlier. The spacing is the largest gap between neighbouring values of
-  the point such that nine in ten values lie on one grid of it. In epochs, the benchmark's smallest spacing applies to
-  all its points; in other units, to points whose values are all equal. Without a spacing there is no previous
-  evaluation, and the interval of the crossing extends down to 0.
+Each seed of a point is a COMPLETE trial with the target TARGET: an evaluation that does not meet it (val/converged = 0)
+a spacing before one that does (1). Without a spacing there is none, and the crossing's interval extends down to 0.
 """
 from __future__ import annotations
 

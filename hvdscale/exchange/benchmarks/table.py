@@ -1,10 +1,8 @@
 """What MLPerf's numbers mean, by benchmark: the table mlperf.toml.
 
-    benchmark = find_benchmark("gnn")               -> the entry of rgat, which gnn was later called
+    benchmark = find_benchmark("gnn")               -> the entry of rgat, which gnn was later called; ``known``
     benchmark.examples_at(0.75, 16384)              the examples behind 0.75 of an epoch
     benchmark.is_setting("opt_weight_decay")        -> True; of throughput or train_loss: False
-
-A benchmark that the table does not have gets an entry whose ``known`` is False.
 """
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ NAME = "event files"
 NEED = "reading TensorBoard's event files"
 EVENTS = "events.out.tfevents."
 SPLITS = ("train", "training", "validation", "valid", "val", "eval", "evaluation", "test")      # names of folders
-OF_EPOCH, AT_STEP = "epoch_", re.compile(r".*/evaluation_(.+)_vs_iterations")       # of Keras' tags
+OF_EPOCH, AT_STEP = re.compile(r"[^/]+/epoch_([^/]+)"), re.compile(r".*/evaluation_(.+)_vs_iterations")   # Keras' tags
 HPARAMS = "hparams"             # the plugin whose summaries are settings
 Point = tuple[str, float, float, float]                 # tag, value, time in seconds, step
 
@@ -79,8 +79,11 @@ def read(path: str) -> Iterator[FoundRun]:
         if name:
             split = f"{name.lower()}/" if name.lower() in SPLITS else ""
             tags = {tag: f"{split}{tag}" if split else _series_of(folder, name) for tag in tags}
+            others |= {} if tags else {name: "its event files have no summary"}
         others |= {tags[tag]: "no scalar" for tag in found.others}
         points += [(tags[tag], *event) for tag, events in found.scalars.items() for event in events]
+    if not (points or others or settings):
+        raise WrongFile(f"{path}: its event files have no whole event with a summary; --skip-broken leaves the run out")
     start = min((time for _, _, time, _ in points), default=0.0)
     points, count = _of_keras(sorted(points, key=lambda point: point[2]))
     rows = rows_by_step((tag, value, time - start, step) for tag, value, time, step in points)
@@ -91,17 +94,17 @@ def read(path: str) -> Iterator[FoundRun]:
 
 def _of_keras(points: Sequence[Point]) -> tuple[Sequence[Point], str]:
     """(points, what they count): of Keras' callback in steps where its evaluations are, else in epochs."""
-    if not any(f"/{OF_EPOCH}" in tag for tag, *_ in points):
+    if not any(OF_EPOCH.fullmatch(tag) for tag, *_ in points):
         return points, STEP
     ends = sorted({step for tag, _, _, step in points if AT_STEP.fullmatch(tag)})     # of the epochs, in steps
     found: list[Point] = []
     for tag, value, time, step in points:
-        split, _, name = tag.partition("/")
+        split, name = tag.partition("/")[0], OF_EPOCH.fullmatch(tag)
         evaluated = AT_STEP.fullmatch(tag)
         if evaluated:
             found.append((f"val/{evaluated[1]}", value, time, step))
-        elif name.startswith(OF_EPOCH) and (not ends or split.startswith("train") and 0 <= step < len(ends)):
-            found.append((f"{split}/{name.removeprefix(OF_EPOCH)}", value, time, ends[int(step)] if ends else step))
+        elif name and (not ends or split.startswith("train") and 0 <= step < len(ends)):
+            found.append((f"{split}/{name[1]}", value, time, ends[int(step)] if ends else step))
     return found, STEP if ends else "epoch"
 
 
@@ -124,8 +127,6 @@ def events_of(path: str) -> Events:
                                 f"is none ({error or type(error).__name__}); copy the file again, or leave the run out "
                                 "with --skip-broken") from None
             found.cut = f"cut off within event {count + 1:,} of {os.path.basename(file)}"
-    if not plugins and not found.settings:
-        raise WrongFile(f"{path}: its event files have no whole event with a summary")
     return found
 
 

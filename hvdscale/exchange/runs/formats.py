@@ -9,20 +9,22 @@ from types import ModuleType
 
 from ...errors import LogError
 from ...system.inputs import refusal
-from . import event_files, json_lines, mlflow_store, text_lines, trainer_state, wide_csv
+from . import dvclive, event_files, json_lines, mlflow_store, text_lines, trainer_state, wide_csv
 from .run import SETTINGS_FILE, FoundRun, RunPath, settings_beside, with_short_names
 
 # each recognises a path and reads its runs; of the first that does, a folder is read whole
-FORMATS: tuple[ModuleType, ...] = trainer_state, mlflow_store, event_files, wide_csv, json_lines, text_lines
-SETTLED = event_files, wide_csv, json_lines, text_lines         # whose settings may lie in files beside a run
+FORMATS: tuple[ModuleType, ...] = trainer_state, mlflow_store, dvclive, event_files, wide_csv, json_lines, text_lines
+SETTLED = dvclive, event_files, wide_csv, json_lines, text_lines        # whose settings may lie in files beside a run
 # files that programs write beside other forms of the same run: they alone are read of their folder
 MAIN = ("results.csv", "summary.csv", "metrics.csv", "progress.csv", "scalars.json", "metrics.json", "metrics.jsonl",
-        "training.log", "trainer_log.jsonl")
-BESIDE = ("vis_data",)      # folders of such a file, beside which other forms of the same run lie
+        "training.log", "trainer_log.jsonl", "results.jsonl")
+LOGS = ("train.log", "log.txt", "train_log.txt")     # go before other forms, where there is one file of each
+BESIDE = ("vis_data", "wandb", "checkpoints")      # folders of such a file, or of another form of the run in it
+OF_EVENTS = ("log", "logs", "tb", "tb_logs", "tensorboard", "tf_logs")     # folders with event files of such a run
 FILES = (".csv", ".tsv", ".json", ".jsonl", ".log", ".txt", ".out")
 DEEPEST = 8                 # of folders in folders
-KNOWN = ("TensorBoard's event files, trainer_state.json of Hugging Face, MLflow's folder or SQLite, CSV files with a "
-         "row or JSON with an object a step, or logs with lines such as 'step 250: val loss 2.6'")
+KNOWN = ("TensorBoard's event files, trainer_state.json of Hugging Face, MLflow's folder or SQLite, DVCLive's, CSV "
+         "with a row or JSON with an object a step, or logs with lines such as 'step 250: val loss 2.6'")
 NONE = (f"no run in a known format: {KNOWN}; lines of another form need a file for --map with their pattern, lines = "
         r"'it (?P<step>\d+) .* loss (?P<val_loss>\S+)'. Nor are there tables (trials.csv) or an archive (study.json)")
 Place = tuple[ModuleType, str, dict[str, str]]      # format, path, other forms of the run with why they are not read
@@ -37,7 +39,8 @@ def find(path: str, lines: re.Pattern | None = None, left_out: list[str] | None 
         found, names = _form_of(path, lines), sorted(os.listdir(path)) if os.path.isdir(path) else []
         kept = _one_of(path, names) if found in (None, event_files) and not lines else []
         if found and not kept:
-            kept = [(found, path, {})]
+            beside = [name for name in names if found is trainer_state and name.endswith(("runs", "_results.json"))]
+            kept = [(found, path, dict.fromkeys(beside, f"another form of the run in {trainer_state.NAME}"))]
         if found not in (None, event_files) or depth >= DEEPEST:
             names = []
         of_run = event_files.parts_of(path) if found is event_files and names else []
@@ -50,8 +53,9 @@ def find(path: str, lines: re.Pattern | None = None, left_out: list[str] | None 
     yield from kept
     for name in names:
         inner = os.path.join(path, name)
-        if not (name.startswith((".", event_files.EVENTS)) or name in of_run or os.path.islink(inner) or (
-                kept and name in (*BESIDE, *kept[0][2], os.path.basename(kept[0][1])))):
+        if not (name.startswith((".", event_files.EVENTS)) or SETTINGS_FILE.fullmatch(name) or name in of_run
+                or os.path.islink(inner) or kept and (
+                    name in (*BESIDE, *kept[0][2], os.path.basename(kept[0][1])))):
             yield from find(inner, lines, left_out, depth + 1)
 
 
@@ -64,17 +68,18 @@ def _one_of(folder: str, names: Sequence[str]) -> list[Place]:
     """The file that is read of a folder with one run in several forms: one that programs write for that, else the only
     one in its format beside the only ones in others."""
     there = [*names, *(os.path.join(below, name) for below in BESIDE for name in MAIN)]
-    there = [name for name in there if name.lower().endswith(FILES) and os.path.isfile(os.path.join(folder, name))]
+    there = [name for name in there if name.lower().endswith(FILES) and os.path.isfile(os.path.join(folder, name))
+             or name in OF_EVENTS and event_files.recognises(os.path.join(folder, name))]
     chosen = next((name for main in MAIN for name in there if os.path.basename(name) == main), None)
     if not chosen and len(there) > 1:
         forms = {name: form for name in there if not SETTINGS_FILE.fullmatch(name)
                  and (form := _form_of(RunPath(os.path.join(folder, name)), None))}
         if len({*forms.values()}) == len(forms) > 1:
-            chosen = min(forms, key=lambda name: FORMATS.index(forms[name]))
+            chosen = min(forms, key=lambda name: (name not in LOGS, FORMATS.index(forms[name])))
     path = RunPath(os.path.join(folder, chosen or ""))
     form = _form_of(path, None) if chosen else None
     others = [name for name in names if name != chosen and not SETTINGS_FILE.fullmatch(name)
-              and (name in there or name.startswith(event_files.EVENTS))]
+              and (name in (*there, "wandb") or name.startswith(event_files.EVENTS))]
     return [(form, path, dict.fromkeys(others, f"another form of the run in {chosen}"))] if form else []
 
 
@@ -99,19 +104,21 @@ def read_runs(paths: Iterable[str], lines: re.Pattern | None = None, left_out: l
             runs += [replace(run, left_out={**(run.left_out or {}), **others})
                      for run in _read(form, place, source, lines, left_out)]
     if not runs:
-        raise LogError("\n".join([f"{', '.join(paths)}: {NONE}", *(left_out or ())]))
+        binary = [f"{name} is W&B's own file, which is not read: export the run's history as CSV" for path in paths
+                  for _, _, names in os.walk(path) for name in names if name.endswith(".wandb")]
+        raise LogError("\n".join([f"{', '.join(paths)}: {NONE}", *binary[:1], *(left_out or ())]))
     return runs
 
 
 def _read(form: ModuleType, place: str, source: str, lines: re.Pattern | None, left_out: list[str] | None
           ) -> Iterator[FoundRun]:
-    """The runs of a path, with the settings beside them: in their folder, else in the one above it."""
+    """The runs of a path, with the settings beside them: in their folder, else in the nearest above it."""
     try:
         folder = place if os.path.isdir(place) else os.path.dirname(place)
-        above = os.path.dirname(folder)
         beside, files = settings_beside(folder) if form in SETTLED else ({}, ())
-        if form in SETTLED and not files and len(os.path.abspath(above)) >= len(os.path.abspath(source)):
-            beside, files = settings_beside(above)
+        while form in SETTLED and not files and len(os.path.abspath(folder)) > len(os.path.abspath(source)):
+            folder = os.path.dirname(folder)
+            beside, files = settings_beside(folder)
         for run in form.read(place, lines) if lines and form is text_lines else form.read(place):
             if isinstance(run, LogError):
                 raise run

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ...analysis.grouping import group_by
 from ...log.directions import better
 from ...log.schema import DIRECTIONS
 from ...plan.settings import read_toml
@@ -33,14 +34,17 @@ _POINT = r"(?:^|[^a-zA-Z])(?:{})[-_=]?(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)"    # i
 _SPLITS = {name: split for split, listed in {
     "train": "train training tr", "val": "val valid validation eval evaluation dev heldout",
     "test": "test testing"}.items() for name in listed.split()}
-_PARTS = re.compile(r"([/_ .]+)")
+_PARTS = re.compile(r"([/_ .-]+)")
 _OF_EVALUATION = re.compile(            # of a validation set, by MMEngine, Detectron2, Ultralytics and their kin
     r"(?:metrics|accuracy|bbox|segm|keypoints|coco|pascal_voc|sem_seg|panoptic_seg)/.+|"
     r"(?:(?:bbox|segm|proposal)_)?m?AP(?:\W?\d.*)?|"
     r"(?:(?:bbox|segm)_)mAP_.*|mIoU|aAcc|mAcc|mDice|zero_?shot.+|NDS|PQ")
-_OF_RUN = re.compile(r"(?:steps?|iter|epochs?|lr|learning_rate|mfu|tps|t?flops|wps|wpb|ups|bsz|wall|memory|mem|gpu_mem|"
-                     r"max_mem|grad_?norm|gnorm|num_updates|loss_scale|eta|n_parameters|runtime|throughput)"
-                     r"(?:[/_ .]|$).*|.*(?:time|seconds|per_second|per_sec|_sec|_per_s)", re.I)
+_OF_RUN = re.compile(r"(?:steps?|time|iter|epochs?|lr|learning_rate|mfu|tps|t?flops|wps|wpb|ups|bsz|wall|memory|mem|"
+                     r"gpu_mem|max_mem|grad_?norm|gnorm|num_updates|loss_scale|eta|n_parameters|runtime|throughput)"
+                     r"(?:[/_ .-]|$).*|(?:param(?:eter)?|grad(?:ient)?|weight|activation)s?[_/].*|"
+                     r".*(?:time|seconds|per_second|per_sec|_sec|_per_s)|"
+                     r"(?:.*[/_ .-])?(?:period|interval|freq(?:uency)?|every|(?:batch|window)[_ ]?size|workers|samples|"
+                     r"examples|steps?|epochs?|ep|iters?|iterations|batches)", re.I)
 _WORD = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
 _OF_CLOCK = {*("total train training elapsed wall run relative cumulative since start clock time walltime runtime "
                "duration in fit").split()}
@@ -66,11 +70,13 @@ def setting_names() -> set[str]:
     return {name.lower() for listed in lists for name in listed}
 
 
-def guess(runs: Sequence[FoundRun]) -> RunMapping:
-    """What the runs' names, parameters, programs and tags say; what they leave open is missing."""
+def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping:
+    """What the runs' names, parameters, programs and tags say; what they leave open is missing. ``given_unit``: what a
+    user says that steps count."""
     tags = dict.fromkeys(tag for run in runs for tag in run.series)
     settings, per, evidence = _guess_counts(runs)
     step, unit, within = _guess_step(runs, tags)
+    unit = given_unit or unit
     loss = _first(names("losses"), tags) if unit == "steps" or within else ""
     of_groups = (tag for tag in tags if tag.startswith("lr-") or tag.endswith("/lr"))
     rate = _first(names("rates"), tags) or next(of_groups, "")
@@ -82,21 +88,32 @@ def guess(runs: Sequence[FoundRun]) -> RunMapping:
         metrics[plain] = Metric("train/loss", "min")
     elif loss and not metrics:
         metrics[loss] = Metric("train/loss", "min")
-    sizes = {run.parameters.get("train_examples") for run in runs}
+    sizes = {run.parameters.get(_first(names("set_size"), run.parameters)) for run in runs}
     size = sizes.pop() if len(sizes) == 1 else None
+    kept = _one_a_column(metrics, runs)
+    if unit == "steps" and not given_unit and any(_rises_by_one(run, step, kept) for run in runs):
+        if any(_rises_by_one(run, epoch := _first(names("epoch"), tags), kept) for run in runs):
+            step, unit = epoch, "epochs"
+        else:
+            evidence["unit"] = (f"{step} rises by 1 from each evaluation to the next, as a count of epochs does: "
+                                "--unit steps or --unit epochs says what it counts")
     mapping = RunMapping(settings | _guess_names(runs), per, step, unit, 0, within, seconds=seconds,
                          time_unit=time_unit, train_examples=size if isinstance(size, int) and size > 0 else None,
-                         step_seconds=_first(names("step_times"), tags), tags=_without_sums(metrics, runs),
+                         step_seconds=_first(names("step_times"), tags), tags=kept,
                          metaparameters=_guess_points(runs), evidence=evidence,
                          steps={name: tag for name, tag in ((LOSS, loss), (RATE, rate)) if tag})
     return replace(mapping, step_offset=_guess_offset(runs, mapping))
 
 
-def _without_sums(metrics: Mapping[str, Metric], runs: Sequence[FoundRun]) -> dict[str, Metric]:
-    """Without tags of one row a run that sum it up, as another of the same column has more rows."""
-    often = {tag for run in runs for tag, series in run.series.items() if len(series.rows) > 1}
-    columns = {metric.column for tag, metric in metrics.items() if tag in often}
-    return {tag: metric for tag, metric in metrics.items() if tag in often or metric.column not in columns}
+def _one_a_column(metrics: Mapping[str, Metric], runs: Sequence[FoundRun]) -> dict[str, Metric]:
+    """Of the tags of a column that a run has, whatever its capitals, those with the most rows."""
+    kept: set[str] = set()
+    for run in runs:
+        rows = {tag: len(run.series[tag].rows) for tag in metrics if tag in run.series}
+        for tags in group_by(rows, lambda tag: metrics[tag].column.lower()).values():
+            best = max(tags, key=lambda tag: (tag in kept, rows[tag]))
+            kept |= {tag for tag in tags if rows[tag] == rows[best] and metrics[tag].column == metrics[best].column}
+    return {tag: metric for tag, metric in metrics.items() if tag in kept}
 
 
 def _first(wanted: Iterable[str], there: Collection[str]) -> str:
@@ -205,13 +222,24 @@ def _guess_step(runs: Sequence[FoundRun], tags: Collection[str]) -> tuple[str, s
 def _falls_by_epoch(run: FoundRun, step: str, epoch: str) -> bool:
     steps, epochs = run.spread(step), run.spread(epoch)
     both = ~np.isnan(steps) & ~np.isnan(epochs)
-    rises = np.diff(epochs[both]) > 0
-    return bool(rises.any() and (np.diff(steps[both])[rises] < 0).all())
+    steps, epochs = steps[both], epochs[both]
+    rises = np.diff(epochs) > 0
+    if not rises.any():         # one late epoch, most of whose steps there are
+        return bool(run.epoch_steps and len(steps) and epochs[0] > 1 and np.ptp(steps) > run.epoch_steps / 2)
+    return bool((np.diff(steps)[rises] < 0).all())
+
+
+def _rises_by_one(run: FoundRun, count: str, metrics: Mapping[str, Metric]) -> bool:
+    """Whether a count does so from each value of the first validation metric to the next."""
+    tags = [tag for tag, metric in metrics.items() if tag in run.series and not metric.column.startswith("train/")]
+    rises = np.diff(np.unique(run.spread(count)[run.series[tags[0]].rows])) if tags and count else np.zeros(0)
+    return len(rises) > 1 and bool((rises == 1).all())
 
 
 def _guess_clock(runs: Sequence[FoundRun], tags: Sequence[str]) -> tuple[str, str]:
     """(the tag of the time since the start, its unit): a known name, else words of time under which numbers rise."""
-    if known := _first((*names("timed"), *names("times")), tags):
+    if known := _first((*names("timed"), *names("times")), [tag for tag in tags if any(
+            _has_passed(run.series[tag].values) for run in runs if tag in run.series)]):
         return known, "s"
     for tag in tags:
         words = [word for word in _WORD.split(tag[:100]) if word]
@@ -223,19 +251,23 @@ def _guess_clock(runs: Sequence[FoundRun], tags: Sequence[str]) -> tuple[str, st
 
 
 def _is_clock(values: np.ndarray) -> bool:
-    return len(values) > 1 and bool((np.diff(values) < 0).mean() <= 0.1 and (
-        np.nanmax(values) >= 1.5 * values[0] or values[0] > STAMP))
+    return len(values) > 1 and _has_passed(values) and bool((np.diff(values) < 0).mean() <= 0.1)
+
+
+def _has_passed(values: np.ndarray) -> bool:
+    """Whether these may be times since a start, rather than those of single steps, which are much alike."""
+    return len(values) < 2 or bool(np.nanmax(values) >= 1.5 * np.nanmin(values) or values[0] > STAMP)
 
 
 def _guess_metric(tag: str, tags: Collection[str]) -> Metric | None:
     """The column of a tag that names a split, or is known to be of an evaluation, and its better way by its name."""
-    if tag in names("known"):
-        return Metric(names("known")[tag], "min")
+    if column := names("known").get(tag):
+        return Metric(column, _WAYS[better(column)])
     parts = _PARTS.split(tag)               # names, and what separates them
     split = next((_SPLITS[part.lower()] for part in parts[::2] if part.lower() in _SPLITS), "")
     if split:
         kept = [part + mark for part, mark in zip(parts[::2], (*parts[1::2], "")) if part.lower() not in _SPLITS]
-        name = "".join(kept).strip("/_ .").removeprefix("metrics/")
+        name = "".join(kept).strip("/_ .-").removeprefix("metrics/")
     elif _OF_EVALUATION.fullmatch(tag):
         split, name = "val", tag.removeprefix("metrics/")
     elif any(f"{val}{tag}" in tags for val in ("val_", "val/", "valid_", "eval_")) and better(f"train/{tag}"):
@@ -262,7 +294,9 @@ def _guess_offset(runs: Sequence[FoundRun], mapping: RunMapping) -> int:
         return int(sum(votes) > 0)
     trained = {mapping.steps.get(LOSS), *(tag for tag, metric in mapping.tags.items()
                                           if metric.column.startswith("train/") and mapping.step_unit == "epochs")}
-    return int(any((at[run.series[tag].rows] == 0).any() for run, at in steps for tag in trained if tag in run.series))
+    whole = mapping.step_unit == "epochs" and not any((at % 1 > 0).any() for _, at in steps)
+    counted = mapping.tags if whole else trained        # epoch 0 is the first, and done when it is evaluated
+    return int(any((at[run.series[tag].rows] == 0).any() for run, at in steps for tag in counted if tag in run.series))
 
 
 def _before_round(steps: np.ndarray) -> int:
@@ -274,16 +308,15 @@ def _before_round(steps: np.ndarray) -> int:
     return int(before > at) - int(at > before)
 
 
-def accounts(runs: Sequence[FoundRun], mapping: RunMapping, reasons: bool = True) -> dict[str, str]:
-    """What every tag, column and file of the runs is used for, or that it is left out, by its name; ``reasons``: and
-    why, which takes a while for many tags."""
+def accounts(runs: Sequence[FoundRun], mapping: RunMapping) -> dict[str, str]:
+    """What every tag, column and file of the runs is used for, or that it is left out and why, by its name."""
     sources = [*mapping.settings.items(), *mapping.metaparameters.items()]
     used = {**{source.parameter: f"the setting {name}" for name, source in sources if source.parameter},
             mapping.step: "step", mapping.within: "step within the epoch", mapping.seconds: "seconds since the start",
             mapping.step_seconds: "seconds of a step", **{tag: f"steps/{name}" for name, tag in mapping.steps.items()},
             **{tag: f"{metric.column} {metric.way or '(better way unknown)'}" for tag, metric in mapping.tags.items()}}
-    found = {tag: used.get(tag) or f"{LEFT_OUT}{_why_left_out(tag) if reasons else ''}"
-             for run in runs for tag in run.series}
+    found = {tag: used.get(tag) or LEFT_OUT + _why_left_out(tag)
+             for tag in dict.fromkeys(tag for run in runs for tag in run.series)}
     return found | {name: LEFT_OUT + why for run in runs for name, why in (run.left_out or {}).items()
                     if name not in found}
 

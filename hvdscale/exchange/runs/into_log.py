@@ -3,17 +3,18 @@
     trials = settle(runs, mapping)              raises LogError that names all that lacks
     write(trials, "log.h5", mapping)
 
-A trial counts as COMPLETE where the files do not say how a run ended, as INFEASIBLE where its last loss is not finite,
-and as INCOMPLETE where it crashed, was stopped or still runs.
+A trial is COMPLETE unless its last loss is not finite, or its files say that it crashed, was stopped or still runs.
 """
 from __future__ import annotations
 
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -28,19 +29,25 @@ from ...target import SPLITS, metric_faults
 from ..csv_file import repeats
 from ..csv_tables import ASSUMED
 from ..imported import ImportedLog, beyond_errors
+from . import trainer_state
 from .formats import read_runs
-from .guessing import LEFT_OUT, STAMP, UNKNOWN, accounts, guess, names
+from .guessing import LEFT_OUT, STAMP, UNKNOWN, accounts, guess, names, setting_names
 from .mapping import LOSS, RATE, SETTINGS, TIME_UNITS, WORKER_BATCH, RunMapping
 from .run import FoundRun, is_number
 
 Points = tuple[np.ndarray, np.ndarray]          # steps, and what was measured at each
 COUNTS, NAMES = ("batch", "workers", "nodes", "accumulation"), ("dataset", "model", "optimizer")      # of settings
 MOST_SHOWN = 80         # letters of a tag
+MOST_USES = 150         # names whose use the log says
 LARGEST = 1e300         # of a metaparameter
 MOST_RESTARTS = 0.1     # of a clock, as a share of its times
 RESTARTED = "the clock starts again where a run was resumed, and is continued there"
 UNSTEADY = "the times fall so often that they are of no clock since the start: they are left out"
 OTHERWISE = "--batch-per worker says otherwise"
+NO_SETTING = {*(                # words of parameters that set nothing of the updates
+    "seed rank port pid id time timestamp date version index trial run gpu gpus device devices resume start log "
+    "logging save eval evaluation val test print interval freq every checkpoint ckpt workers threads verbose debug "
+    "best epochs epoch steps step iters iterations max total parameters memory").split()}
 SHOWN = 3               # runs of which it is said how they are read
 NONE: Points = (np.empty(0, np.int64), np.empty(0))
 WALL = "seconds are wall times since the start of each run, so that they include evaluations"
@@ -99,7 +106,11 @@ def settle(runs: Sequence[FoundRun], mapping: RunMapping) -> list[FoundTrial]:
         found["seed"] = found["seed"] if is_whole(found.get("seed"), 0) else None
         if mapping.batch_per == WORKER_BATCH:
             found["batch"] *= math.prod(found.get(name) or 1 for name in ("workers", "accumulation"))
-    return [_trial(run, found, mapping) for run, found in zip(runs, settings)]
+    trials = [_trial(run, found, mapping) for run, found in zip(runs, settings)]
+    if not any(len(trial.evaluated) for trial in trials):
+        raise LogError(f"no run has a value of {list_first(list(mapping.tags), 3)} at a known {mapping.step}; name a "
+                       "metric under [tags] in the mapping")
+    return trials
 
 
 def _lacking_tags(runs: Sequence[FoundRun], mapping: RunMapping) -> Iterable[str]:
@@ -112,7 +123,7 @@ def _lacking_tags(runs: Sequence[FoundRun], mapping: RunMapping) -> Iterable[str
         yield f"  tags: none is named like a metric of a split, such as val/error or eval_loss: {there}"
     columns = group_by(mapping.tags, lambda tag: mapping.tags[tag].column)
     for column, same in sorted(columns.items()):
-        if len(same) > 1:
+        if any(len(run.series.keys() & {*same}) > 1 for run in runs):
             yield f"  tags: {', '.join(map(repr, same))} all are {column}; name one of them under [tags]"
     for split in SPLITS:
         names = {column.partition("/")[2] for column in columns if column.startswith(f"{split}/")}
@@ -133,6 +144,8 @@ def _lacking_settings(runs: Sequence[FoundRun], settings: Sequence[Mapping[str, 
 
 
 def _lacking_sizes(runs: Sequence[FoundRun], mapping: RunMapping) -> Iterable[str]:
+    if unit := mapping.evidence.get("unit"):
+        yield f"  step_unit: {unit}"
     known = mapping.train_examples or mapping.within and all(run.epoch_steps for run in runs)
     if mapping.step_unit == "epochs" and not known:
         yield "  train_examples: steps are in epochs; how many examples has the training set? --set-size N says it, too"
@@ -151,7 +164,10 @@ def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -
             return None
         back = np.zeros(len(at), bool)
         if (np.diff(at) <= 0).any():
-            back = repeats(np.zeros(len(at), int), at, mapping.keep)
+            back = repeats(np.zeros(len(at), int), at, mapping.keep or "last")
+        if not mapping.keep and tag != mapping.steps.get(RATE) and back.sum() > max(2, len(back) / 2):
+            raise LogError(f"{run.path}: {tag} is at steps that came before in {back.sum():,} of {len(back):,} rows, "
+                           "as those of a counter within an epoch are; --overlap last keeps the last of each step")
         trial.repeats += int(back.sum())
         return at[~back], values[~back] * scale
     trial.evaluations = {metric.column: found for tag, metric in mapping.tags.items() if (found := series(tag))}
@@ -214,7 +230,7 @@ class _StepsDone:
         return np.maximum(np.rint(steps), 0).astype(np.int64), values
 
 
-def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]:
+def remarks(trials: Sequence[FoundTrial], mapping: RunMapping, uses: Mapping[str, str]) -> dict[str, str]:
     """What was guessed, assumed and left out, by what it is about."""
     said = {}
     if "workers" not in mapping.settings:
@@ -238,7 +254,8 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]
         said["search"] = ("a search, guessed: metaparameters vary within a batch; search = false in the mapping says "
                           "otherwise")
     settings = group_by(trials, lambda trial: (
-        _study(trial), trial.settings.get("workers"), trial.settings["seed"], *sorted(trial.points.items())))
+        _study(trial), trial.settings.get("workers"), trial.settings["seed"], *sorted(trial.points.items()),
+        *trial.evaluations, *map(str, _config_of(trial.run, mapping).items())))
     alike = next((own for own in settings.values() if len(own) > 1), None)
     if alike:
         said["repeats"] = (f"taken for repeats of one setting: runs alike in all that is read, such as "
@@ -248,9 +265,10 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]
         said["metric"] = ("no metric of a validation set: the training loss of single steps is held against targets; "
                           "--crossing lasting of a report does not take a lucky step for the target")
     if again := sum(trial.repeats for trial in trials):
-        said["overlap"] = f"left out: {again:,} values that repeat steps of their run (keep = {mapping.keep!r})"
+        said["overlap"] = (f"left out: {again:,} values that repeat steps of their run (keep = "
+                           f"{mapping.keep or 'last'!r})")
     if mapping.seconds and not mapping.step_seconds and mapping.seconds not in names("timed"):
-        kind = PROPORTIONAL if trials[0].run.counts_done and mapping.seconds == "seconds" else WALL
+        kind = PROPORTIONAL if trials[0].run.format == trainer_state.NAME else WALL
         said["times"] = "; ".join(dict.fromkeys([kind, *(one.restarted for one in trials if one.restarted)]))
     if mapping.within:
         said["steps"] = (f"{mapping.within} counts the steps of an epoch: evaluations are at the end of their epoch, "
@@ -258,7 +276,8 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping) -> dict[str, str]
     if unclear := [metric.column for metric in mapping.tags.values() if not metric.direction]:
         said["ways"] = (f"which way is better is not known of {list_first(unclear, 5)}: [tags] in a mapping says it "
                         "with min or max")
-    uses = accounts([trial.run for trial in trials], mapping, False)
+    if blind := [trial for trial in trials if not len(trial.evaluated)]:
+        said["blind"] = f"{counted(len(blind), 'run')} without an evaluation, such as {blind[0].run.path}"
     if left := [tag for tag, use in uses.items() if use.startswith(LEFT_OUT)]:
         said["tags"] = f"left out: {list_first(left, 8)}; --dry-run has the reason of each"
     return {name: text for name, text in said.items() if text}
@@ -276,8 +295,10 @@ def _study(trial: FoundTrial) -> tuple:
 def write(trials: Sequence[FoundTrial], out: str | os.PathLike[str], mapping: RunMapping, sources: Sequence[str], *,
           overwrite: bool = False, take_over: bool = False) -> list[str]:
     """The new log ``out`` of these trials, which is created only on success; returns remarks on suspicious values."""
-    said, searched = remarks(trials, mapping), _searched(trials)
-    with ImportedLog(out, {"kind": "runs", "from": list_first(sources, 3), **said}, overwrite=overwrite,
+    uses = accounts([trial.run for trial in trials], mapping)
+    said, searched = remarks(trials, mapping, uses), _searched(trials)
+    uses = {name[:MOST_SHOWN]: use for name, use in islice(uses.items(), MOST_USES)}
+    with ImportedLog(out, {"kind": "runs", "from": list_first(sources, 3), **said, "uses": uses}, overwrite=overwrite,
                      take_over=take_over) as log:
         log.better |= {metric.column: metric.direction for metric in mapping.tags.values() if metric.direction}
         for trial in trials:
@@ -287,7 +308,9 @@ def write(trials: Sequence[FoundTrial], out: str | os.PathLike[str], mapping: Ru
 
 def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool) -> None:
     workers, nodes, passes = (int(trial.settings.get(name) or 1) for name in ("workers", "nodes", "accumulation"))
-    plan = {"problem": {"train_examples": mapping.train_examples} if mapping.train_examples else {},
+    config = _config_of(trial.run, mapping)
+    plan = {"problem": {**({"train_examples": mapping.train_examples} if mapping.train_examples else {}),
+                        **({"config": config} if config else {})},
             "execution": {"local_workers": workers // nodes} if nodes > 1 else {},
             "file": trial.run.path, **({"search": True} if search else {})}
     assumed = {} if trial.settings.get("workers") else {"workers": None}
@@ -314,6 +337,16 @@ def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool)
     log.add("steps", "step", rows)
     for name in (LOSS, RATE, "step_seconds"):
         log.add("steps", name, _column(trial.steps.get(name, NONE), rows))
+
+
+def _config_of(run: FoundRun, mapping: RunMapping) -> dict[str, Any]:
+    """What else was set by numbers and flags, so that runs of different settings are no repeats."""
+    sources = (*mapping.settings.values(), *mapping.metaparameters.values())
+    gone = {*run.series, *setting_names(), *(source.parameter for source in sources)}
+    return {name: value for name, value in run.parameters.items()
+            if isinstance(value, (bool, int, float)) and abs(value) < LARGEST and name.lower() not in gone
+            and name.rpartition(".")[2] not in gone and not ("." in name and name.rpartition(".")[2] in run.parameters)
+            and not {*re.split("[^a-z]+", name.lower())} & NO_SETTING}
 
 
 def _column(found: Points, steps: np.ndarray) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Files with an object of JSON a line, a step or an evaluation each: metrics.jsonl of many loops, Detectron2's
 metrics.json, MMEngine's scalars.json, LLaMA-Factory's trainer_log.jsonl; lines that end in one, as fairseq's do; and
-the dictionaries that Hugging Face's Trainer prints.
+the dictionaries that Hugging Face's Trainer prints. Or one array of such objects, as Chainer writes, or one object with
+a list a tag, as Keras' history has it.
 """
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..files import WrongFile, as_float, text_of
-from .run import EPOCH, STEP, FoundRun, RunPath, is_number, leaves, number, series_of
+from ..files import WrongFile, as_float, json_of, text_of
+from .run import EPOCH, STEP, FoundRun, RunPath, is_number, leaves, number, rows_by_step, series_of
 
 NAME = "JSON lines"
-ENDS = (".jsonl", ".ndjson", ".json", ".log", ".txt", ".out")
+ENDS = (".jsonl", ".ndjson", ".json", ".log", ".txt", ".out", "/log")
 WHOLE = ENDS[:2]            # of files in which every line is an object
 OF_SPLIT = re.compile("^(train|valid)_(?=num_updates$)")        # fairseq counts steps by split
 NEAR = 0.01                 # how exactly the steps of an epoch have to be known
@@ -25,15 +26,37 @@ CLOCK = re.compile(r"(?:(\d{1,9}) days?, )?(\d{1,9}):(\d\d):(\d\d(?:\.\d{0,9})?)
 
 
 def recognises(path: RunPath) -> bool:
-    """Whether lines near a file's start are objects that count steps, or what else shows how far a run is."""
-    found = filter(None, map(_object_of, path.head(ENDS)))
-    return sum(any(COUNT.search(tag) and is_number(value) for tag, value in one.items()) for one in found) > 1
+    """Whether objects near a file's start have a count that changes, of steps or what else shows how far a run is."""
+    head = path.head(ENDS)
+    whole = bool(head) and head[0][:1] in ("[", "{") and not _object_of(head[0])
+    found = _rows_of_whole(path) if whole else filter(None, map(_object_of, head))
+    seen: dict[str, float] = {}
+    return any(seen.setdefault(OF_SPLIT.sub("", tag), value) != value for one in found for tag, value in one.items()
+               if COUNT.search(tag) and is_number(value))
+
+
+def _rows_of_whole(path: str) -> list[dict[str, Any]]:
+    """The objects of a file that is one array of them, or one object of lists, or Sacred's; [] of any other."""
+    try:
+        found = json_of(path)
+    except WrongFile:
+        return []
+    if isinstance(found, dict) and found and all(
+            isinstance(one, dict) and {"steps", "values"} <= one.keys() for one in found.values()):
+        return rows_by_step(sorted(((tag, value, None, step) for tag, one in found.items()
+                                    for step, value in zip(one["steps"], one["values"])), key=lambda point: point[3]))
+    if isinstance(found, dict):
+        lists = {tag: value for tag, value in found.items() if isinstance(value, list) and all(map(is_number, value))}
+        length = max(map(len, lists.values()), default=0) if any("loss" in tag for tag in lists) else 0
+        found = [{EPOCH: at + 1, **{tag: value[at] for tag, value in lists.items() if at < len(value)}}
+                 for at in range(length)]
+    return [_scalars_of(one) for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
 def read(path: str) -> Iterator[FoundRun]:
     """The file's run; what never changes is a parameter, too. Raises WrongFile, naming file and line."""
-    lines = text_of(path).splitlines()
-    objects, places = [], []
+    objects = _rows_of_whole(path)
+    places, lines = [*range(1, len(objects) + 1)], [] if objects else text_of(path).splitlines()
     for at, line in enumerate(lines, 1):
         found = _object_of(line)
         if found:
@@ -62,8 +85,10 @@ def _object_of(line: str) -> dict[str, Any] | None:
             found = ast.literal_eval(text)              # as Python prints it
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             return None
-    if not isinstance(found, dict):
-        return None
+    return _scalars_of(found) if isinstance(found, dict) else None
+
+
+def _scalars_of(found: Mapping[str, Any]) -> dict[str, Any]:
     scalars: dict[str, Any] = {}
     for name, value in leaves(found, "/", SETTINGS):
         if is_number(value):

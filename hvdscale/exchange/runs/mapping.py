@@ -3,10 +3,8 @@
     mapping = read_mapping("runs.toml", guess(runs), runs)      what the file says, else what was guessed
     mapping.as_toml()                                           the file that says so
 
-A setting of a run, such as its batch, is a constant, a parameter of the run, a pattern that is searched in its path, or
-a constant for each part of a path: ``batch = 1024``, ``batch = {parameter = "batch_size"}``,
-``batch = {pattern = 'b(\\d+)'}``, ``batch = {"sweet-sun-1" = 16, "dark-moon-2" = 32}``. Other parameters may multiply
-one: ``workers = {parameter = "devices", times = ["num_nodes"]}``.
+A setting of a run is ``1024``, ``{parameter = "batch_size"}``, ``{pattern = 'b(\\d+)'}`` of its path, a constant for
+each part of a path, ``{"sweet-sun-1" = 16}``, or a product: ``{parameter = "devices", times = ["num_nodes"]}``.
 """
 from __future__ import annotations
 
@@ -110,7 +108,7 @@ class RunMapping:
     seconds: str = ""                       # the tag of seconds since the start
     step_seconds: str = ""                  # the tag of one step's seconds, which goes before
     time_unit: str = "s"                    # of both
-    keep: str = "last"                      # of rows that repeat a step
+    keep: str = field(default="", compare=False)    # of rows that repeat a step; "": last, unless most of them do
     search: bool | None = None              # None: where metaparameters vary within a batch
     metaparameters: Mapping[str, Source] = field(default_factory=dict)
     tags: Mapping[str, Metric] = field(default_factory=dict)
@@ -159,9 +157,11 @@ def read_lines(path: str) -> re.Pattern | None:
     return pattern
 
 
-def given_settings(mapping: RunMapping, given: Mapping[str, Source], batch_per: str | None = None) -> dict[str, Any]:
+def given_settings(mapping: RunMapping, given: Mapping[str, Source], batch_per: str | None = None,
+                   unit: str | None = None) -> dict[str, Any]:
     """The fields of a mapping whose settings a user says, so that there is no evidence of them."""
-    gone = {*given, *(("loaders",) if "workers" in given else ()), *(("batch",) if batch_per else ())}
+    gone = {*given, *(("loaders",) if "workers" in given else ()), *(("batch",) if batch_per else ()),
+            *(("unit",) if unit else ())}
     return {"settings": {**mapping.settings, **given},
             "evidence": {name: why for name, why in mapping.evidence.items() if name not in gone}}
 
@@ -204,8 +204,8 @@ def _fields_of(key: str, value: Any, mapping: RunMapping) -> dict[str, Any]:
         value = OLDER.get(value, value)
     if not rule(value):
         raise _WrongValueError(f"{key} is {repr(value)[:80]}, not {what}")
-    if key == "batch_per":
-        return {key: value, "evidence": given_settings(mapping, {}, value)["evidence"]}
+    if key in ("batch_per", "step_unit"):
+        return {key: value, "evidence": given_settings(mapping, {}, **{key.removeprefix("step_"): value})["evidence"]}
     if key == "metaparameters":
         return {key: {name: source_of(f"{key}.{name}", one) for name, one in value.items()}}
     if key == "steps" and not (set(value) <= {LOSS, RATE} and all(map(_is_text, value.values()))):

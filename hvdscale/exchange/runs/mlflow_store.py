@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from ...system.inputs import open_input
 from ..files import WrongFile, as_float, text_of
-from .run import FoundRun, number, read_settings, rows_by_step, series_of, value_of
+from .run import FoundRun, is_number, number, read_settings, rows_by_step, series_of, value_of
 
 NAME = "MLflow"
 _SQLITE = b"SQLite format 3\0"
@@ -69,7 +69,8 @@ def _files(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def _run_of(path: str, parameters: dict[str, Any], points: Iterable[tuple[str, Any, Any, Any]], start: Any) -> FoundRun:
-    """The run of points (metric, value, milliseconds, step); the seconds are since the start, where it is known."""
+    """The run of points (metric, value, milliseconds, step); the seconds are since the start, where it is known. Where
+    all are of step 0, as without a step, they are one row of a table of ends, with the parameters that are numbers."""
     known = isinstance(start, (int, float))
     found = []
     for tag, *numbers in points:
@@ -77,4 +78,8 @@ def _run_of(path: str, parameters: dict[str, Any], points: Iterable[tuple[str, A
             numbers, ("a value", "a timestamp", "a step")))
         found.append((tag, value, (time - start) / 1000 if known else None, step))
     found.sort(key=lambda point: point[3] if point[2] is None else point[2])
+    if found and not any(step for *_, step in found):
+        last = {tag: value for tag, value, *_ in found}
+        counts = {name: value for name, value in parameters.items() if is_number(value)}
+        return FoundRun(path, NAME, parameters, series_of([counts | last]))
     return FoundRun(path, NAME, parameters, series_of(rows_by_step(found)))

@@ -17,13 +17,13 @@ from ...plan.settings import read_toml
 from ...system.inputs import open_input
 from ..files import as_float, json_of, text_of
 
-HEAD, LONGEST_LINE = 1 << 18, 1 << 26   # bytes of a file by which its format is known, and of a line at their end
+HEAD, LONGEST_LINE = 1 << 19, 1 << 26   # bytes of a file by which its format is known, and of a line at their end
 STEP, SECONDS, EPOCH = "step", "seconds", "epoch"       # tags of formats that have steps and times of their own
 WITHIN = "step of the epoch"            # a tag of formats that count steps within an epoch, and no others
 LONGEST_TAG = 200                       # characters; a log names columns after tags
 SETTINGS_FILE = re.compile(
-    r"(?:config|cfg|args|arguments|params|h(?:yper)?params|hyperparameters|opts?|options|settings|flags|"
-    r"(?:train(?:ing)?|run|job|exp(?:eriment)?|resolved)_(?:args|config)|meta_?data|run_?info)"
+    r"(?:config|cfg|hyp|args|arguments|params|h(?:yper)?params|hyperparameters|opts?|options|settings|flags|"
+    r"(?:train(?:ing)?|torchtune|run|job|exp(?:eriment)?|resolved)_(?:args|config)|meta_?data|run_?info)"
     r"\.(?P<end>json|ya?ml|toml|txt)", re.I)
 BELOW = ("", ".hydra")                  # folders in a run's folder that have its settings
 

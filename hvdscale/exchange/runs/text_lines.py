@@ -24,21 +24,28 @@ NAME = "lines"
 ENDS = (".log", ".txt", ".out", ".stdout", ".err", ".stderr")
 NUMBER = re.compile(r"(?<![\w@.])([-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|"
                     r"[-+]?(?:nan|inf)(?!\w))", re.I)
-COUNTED = re.compile(r"(?:^|[\s|\[(\-,]|global[ _])(?<!max )(?<!total )(?<!warmup )(?<!num )(?<!every )(?<!per )"
-                     r"(?P<counter>steps?|iter(?:ation)?s?|(?:num_)?updates?|(?<!eval )batch(?==)|^s(?=:$)|epochs?)"
-                     r"[ :=#\[]+$", re.I)
+COUNTED = re.compile(r"(?:^|[\s|\[(\-,:]|global[ _])(?<!max )(?<!total )(?<!warmup )(?<!num )(?<!every )(?<!per )"
+                     r"(?<!accumulation )(?P<counter>steps?|iter(?:ation)?s?|(?:num_)?updates?|up\.|(?<!eval )"
+                     r"batch(?==)|^s(?=:$)|epochs?)"
+                     r"[ :=#\[]+(?<!steps: \[)$", re.I)
 NAMED_BY = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/@.+-% \t"      # characters of names
 GLUED = re.compile(r"[\w%/.]*")                               # what belongs to the number before it
 UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0}
 IN_BRACKETS = re.compile(r"\(([^()]{0,20})\)$")
 CODE = re.compile(r"\.(?:py|c|cc|cpp|cu|h|rs|go|java|jl)$")     # a place in a program's text, not a name
 LEVEL = re.compile(r"(?:\b(?:INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL|NOTICE)\b\W*)+")
-SPLIT = re.compile(r"\b(?:(?P<val>val|valid(?:at(?:e|ion))?|eval(?:uation)?|dev)|test(?:ing)?)\b", re.I)
+SPLIT = re.compile(r"\b(?:(?P<val>val|valid(?:at(?:e|ion))?|eval(?:uation)?|dev|saving dict)|test(?:ing)?)\b", re.I)
+SECTION = re.compile(r"\W*(?:val\w*|eval\w*|dev|test\w*)(?: \w+)?\s*[:|\]]", re.I)     # after a counter
 NAMED = re.compile(r"(?:val|valid(?:ation)?|eval|dev|test)(?=[_/ ])", re.I)      # a tag with its split
 PROGRESS = re.compile(r"\[\s*\d+\s*/\s*\d+\]")                # of an evaluation that is not at its end
 SUMMARY = " * "             # begins what torch's ImageNet example prints at its end
 DOTTED = re.compile(r"^\s*(\w+) \.{3,} (\S.*)$")                # of Megatron-LM's arguments
 SETTING = re.compile(r"^\W*(?P<name>[A-Za-z][\w.]{0,60})\"? ?[:=] ?(?P<value>[\w.+\-/\"']{1,100})\"?,?\s*$")
+STAMPED = re.compile(r"^\W*\d{2,4}[-/.]\d\d[-/.]\d\d[ T|][\d:.,]+(?:\W+(?:INFO|DEBUG|WARNING)\b)?")    # begins a line
+MODULE = re.compile(r"\s*\([\w.]+\): ")                       # begins a line of a printed model
+BARE = re.compile(r" (?:train|val|test|hella|eval) ")         # between step and loss of build-nanogpt
+OF_EPOCH = re.compile(r"\s*(?:batch(?:es)?|steps?|it(?:er(?:ation)?)?s?)\b")       # after 200/2826
+JOINED = re.compile(r"(?:with|and|of) ")
 GIVEN = re.compile(r"(?P<name>\w{1,60})=(?P<value>'[^']{0,200}'|[^\s,()=]{1,200})")         # of Namespace(...)
 PREAMBLE = 5000             # lines in which settings are looked for
 BLOCK = 1 << 12             # lines whose numbers are kept as texts
@@ -65,8 +72,14 @@ class Form:
         counters = {self.step, self.epoch, self.within, self.total} - {None}
         first = self.epoch if self.step is None else self.step
         before = "" if first is None else "".join(texts[:1 + first])
+        if first is not None and (section := SECTION.match(texts[1 + first])):
+            before += section[0]
+        if self.epoch is not None and self.step is self.within is None:
+            names = [(name.replace("step_seconds", "epoch seconds"), *where) for name, *where in names]
         self.tags = [tag for tag in _of_split(names, before) if tag[1] not in counters]
-        self.aside = _of_split(names, "val" if whole.startswith(SUMMARY) else whole)
+        split = next((place for place, text in enumerate(texts) if SPLIT.search(text)), 0)
+        self.aside = _of_split([name for name in names if name[1] >= split],
+                               "val" if whole.startswith(SUMMARY) else whole)
         if PROGRESS.search(whole) or not any(NAMED.match(name) for name, *_ in self.aside):
             self.aside = []
         used = sorted({place for _, place, _ in (*self.tags, *self.aside)} | counters)
@@ -74,6 +87,8 @@ class Form:
         self.take = itemgetter(*used) if used else None
 
     def _count(self, texts: Sequence[str]) -> None:
+        if len(texts) == 3 and not texts[0] and BARE.fullmatch(texts[1]):
+            self.step = 0
         for place, text in enumerate(texts[:-1]):
             if place == self.total:
                 continue
@@ -86,7 +101,8 @@ class Form:
             elif counter and self.step is None:
                 self.step = place
                 self.total = place + 1 if of_total else None
-            elif text.strip() == "][" and place and place - 1 == self.epoch and of_total:
+            elif of_total and self.epoch is not None and (
+                    text.replace(" ", "") == "][" and place - 1 == self.epoch or OF_EPOCH.match(texts[place + 2])):
                 self.within, self.total = place, place + 1
 
     def close(self) -> None:
@@ -118,8 +134,9 @@ def _names(texts: Sequence[str]) -> Iterator[tuple[str, int, float]]:
         if found := IN_BRACKETS.search(left):
             unit, left = found[1] if found[1] in UNITS else unit, left[:found.start()].rstrip()
         name = left[len(left.rstrip(NAMED_BY)):].rpartition(" - ")[2]
-        name = LEVEL.sub("", name).lstrip("0123456789_/@.+-% \t").rstrip(".-+% ")
+        name = JOINED.sub("", LEVEL.sub("", name).lstrip("0123456789_/@.+-% \t").rstrip(".-+% "))
         if name and len(name) <= LONGEST_TAG and not CODE.search(name):
+            unit = "ms" if name == "ms/batch" else unit
             timed = unit in UNITS and (glued or found or unit == "ms")
             yield (f"{name} step_seconds", place, UNITS[unit]) if timed else (name, place, 1.0)
 
@@ -170,7 +187,8 @@ def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, di
         else:
             pieces = NUMBER.split(text.rstrip("\n"))
             if not begun and at < PREAMBLE:
-                given |= _settings(text)
+                given |= {name: value if given.get(name, value) == value else None      # said twice, and differently
+                          for name, value in _settings(text).items()}
             if len(pieces) == 1:
                 continue
             key = tuple(pieces[::2])
@@ -226,7 +244,10 @@ def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:
             add(form, at[which], form.aside, which)
             for tag, series in counters.items():
                 before = np.searchsorted(series.rows, at[which]) - 1
-                points[tag].append((at[which][before >= 0], series.values[before[before >= 0]]))
+                values = series.values[before]
+                if tag == EPOCH and form.epoch is not None and form.epoch in form.used:
+                    values = form.column(form.epoch)[which]
+                points[tag].append((at[which][before >= 0], values[before >= 0]))
     lengths = {float(one) for total in totals for one in total}
     return {tag: _joined(found) for tag, found in points.items() if sum(len(at) for at, _ in found)}, \
         int(lengths.pop()) if len(lengths) == 1 else None
@@ -246,7 +267,8 @@ def _settings(text: str) -> dict[str, Any]:
         return {}
     if found := DOTTED.match(text):
         return {found[1]: value_of(found[2])}
-    if "(" in text and text.count("=") > 1:
+    text = STAMPED.sub("", text)
+    if "(" in text and text.count("=") > 1 and not MODULE.match(text):
         return {found["name"]: value_of(found["value"]) for found in GIVEN.finditer(text)}
     found = SETTING.match(text)
     return {found["name"]: value_of(found["value"].strip("\"'"))} if found else {}

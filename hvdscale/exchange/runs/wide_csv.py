@@ -53,8 +53,9 @@ class _Table:
         numbers = constants_of({name: found for name, found in series.items() if name not in texts})
         return FoundRun(path, NAME, {
             **{name: int(value) if value.is_integer() else value for name, value in numbers.items()},
-            **{name: value_of(text) for name, given in texts.items() if len(given) == 1 and (text := given.pop())}},
-            series)
+            **{name: value_of([*given][0]) for name, given in texts.items() if len(given) == 1 and given != {""}}},
+            series, left_out={name: "its cells are no numbers" for name, given in texts.items()
+                              if len(given) > 1 and name not in series})
 
 
 def recognises(path: RunPath) -> bool:
@@ -80,6 +81,10 @@ def read(path: str) -> Iterator[FoundRun]:
         yield from _runs_of_table(table, rows)
     else:
         yield table.run(path)
+
+
+def table_of(path: str) -> _Table:
+    return _table_of(CsvText(file_bytes(path, path, LARGEST, follow=True), path))
 
 
 def _table_of(text: CsvText) -> _Table:
@@ -164,7 +169,7 @@ def _run_of_tags(path: str) -> Iterator[FoundRun]:
         points = []
         for found in files:
             file = os.path.join(folder, found[0])
-            table = _table_of(CsvText(file_bytes(file, file, LARGEST, follow=True), file))
+            table = table_of(file)
             columns = np.array([table.values[name] for name in _POINT])
             points += [(found["tag"], value, time, step)
                        for time, step, value in columns[:, ~np.isnan(columns).any(axis=0)].T.tolist()]

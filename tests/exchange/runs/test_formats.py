@@ -69,6 +69,23 @@ PRINTED = {
     "Composer": ("b64.log", "[batch=5/20]:\n\t Train loss/train/total: 9.5000\n[batch=10/20]:\n\t Train "
                  "loss/train/total: 9.4000\n[Eval batch=1/3] Eval on eval data\n[Eval batch=3/3] Eval on eval data:\n"
                  "\t Eval metrics/eval/LanguageCrossEntropy: 8.5000\n", [(10, 8.5)]),
+    "build-nanogpt": ("b64.txt", "0 val 10.9\n0 train 10.8\n10 val 8.5\n10 hella 0.25\n", [(0, 10.9), (10, 8.5)]),
+    "TensorFlow's estimator": ("b64.log", "INFO:tensorflow:loss = 9.5, step = 5 (1.2 sec)\nINFO:tensorflow:Saving dict "
+                               "for global step 10: accuracy = 0.5, global_step = 10, loss = 8.5\n", [(10, 8.5)]),
+    "Marian": ("b64.log", "[2024] Ep. 1 : Up. 5 : Sen. 320 : Cost 9.5 : Time 5.1s\n"
+               "[2024] [valid] Ep. 1 : Up. 10 : cross-entropy : 8.5 : new best\n", [(10, 8.5)]),
+    "MXNet": ("b64.log", "INFO:root:[Epoch 0] training: accuracy=0.1\nINFO:root:[Epoch 0] validation: err-top1=8.5\n",
+              [(10, 8.5)]),
+    "the word language model": ("b64.log", "| epoch   1 |     5/   10 batches | lr 20.00 | ms/batch 2000 | loss  9.5\n"
+                                "| end of epoch   1 | time: 600.00s | valid loss  8.5\n", [(10, 8.5)]),
+    "a late epoch alone": ("b64.log", "".join(f"INFO:root:Epoch [6/6], Step [{at}/10], Loss: 9.5\n" for at in (1, 5, 9))
+                           + "Validation Loss: 8.5\nINFO:root:Saved best model at epoch 6 with val loss 8.5\n",
+                           [(60, 8.5)]),
+    "Keras' history": ("b64.json", '{"loss": [9.5, 9.4], "val_loss": [8.6, 8.5]}', [(10, 8.6), (20, 8.5)]),
+    "Sacred": ("b64.json", '{"train.loss": {"steps": [5, 10], "values": [9, 8]}, "val.loss": {"steps": [10], "values": '
+               '[8.5]}}', [(10, 8.5)]),
+    "Chainer": ("b64.json", '[\n  {"iteration": 5, "main/loss": 9.5},\n  {"iteration": 10, "validation/main/loss": '
+                '8.5}\n]', [(10, 8.5)]),
     "lines of epochs": ("b64.log", "Epoch [1/2] train loss 9.5, val acc 8.5\n", [(10, 8.5)]),
     "PyTorch's MNIST": ("b64.txt", "Train Epoch: 1 [0/60000 (0%)]\tLoss: 9.5\n\nTest set: Average loss: 8.5, "
                         "Accuracy: 9904/10000 (99%)\n", [(10, 8.5)]),
@@ -103,7 +120,7 @@ def test_what_trainers_print_is_read(of, tmp_path):
         found = [[row for row in zip(log.evaluations["step"].tolist(), log.evaluations[column].tolist())
                   if row[1] == row[1]] for column in log.evaluations.columns if "/" in column]
         assert expected in found
-        seconds = {"modded-nanogpt": 1.5, "Megatron-LM": 2.5, "nanochat": 1.2}.get(of)
+        seconds = {"modded-nanogpt": 1.5, "Megatron-LM": 2.5, "nanochat": 1.2, "the word language model": 20}.get(of)
         assert seconds is None or log.evaluations["train_seconds"][-1] == pytest.approx(seconds)
 
 
@@ -138,6 +155,21 @@ MEANT = {
         (64, 0, [*range(10, 210, 10)], [*range(10, 90, 10), *range(90, 210, 10)])),
     "two forms of one run": ({"loss.tsv": "epoch\tval_loss\n1\t2\n2\t1\n", "training.log": "epoch 1 val loss 2\n"
                               "epoch 2 val loss 1\n"}, ("--batch", 64, "--set-size", 640), (64, 0, [10, 20], None)),
+    "a file for each metric, and settings above": ({
+        ".hydra/config.yaml": "data:\n  batch_size: 32\ntrainer:\n  devices: 2\n",
+        "dvclive/plots/metrics/train/loss.tsv": "step\tloss\n9\t3\n19\t2\n",
+        "dvclive/plots/metrics/val/acc.tsv": "step\tacc\n9\t0.5\n19\t0.6\n"}, (), (64, 2, [10, 20], None)),
+    "times of single steps are no clock": ({"b64.csv": "step,val_loss,seconds\n10,2,1.5\n20,1,1.4\n"}, (),
+                                           (64, 0, [10, 20], None)),
+    "epochs from 0": ({"b64.csv": "epoch,val_loss\n0,2\n1,1\n"}, ("--set-size", 640), (64, 0, [10, 20], None)),
+    "settings of a log with a level": ({"a.log": "2024-01-01 10:00:00,1 - INFO -   batch_size: 64\n2024-01-01 10:00:00,"
+                                        "2 - INFO - epoch 1 val loss 2\n"}, ("--set-size", 640), (64, 0, [10], None)),
+    "OpenCLIP's results": ({"params.txt": "batch_size: 8\nworld_size: 8\naccum_freq: 1\nworkers: 4\n",
+                            "out.log": "Train Epoch: 0 [5/10 (50%)] Loss: 3\n", "checkpoints/results.jsonl":
+                            '{"epoch": 1, "clip_val_loss": 2}\n{"epoch": 2, "clip_val_loss": 1}\n'},
+                           ("--set-size", 640), (64, 8, [10, 20], None)),
+    "a counter of epochs or steps": ({"b64.csv": "step,val_loss\n0,3\n1,2\n2,1\n"},
+                                     ("--unit", "epochs", "--set-size", 640), (64, 0, [10, 20, 30], None)),
     "settings of a table's only run": ({"t.csv": "batch_size,step,val_loss\n64,10,2\n64,20,1\n"}, (),
                                        (64, 0, [10, 20], None))}
 
@@ -145,8 +177,8 @@ MEANT = {
 @pytest.mark.parametrize("of", MEANT)
 def test_settings_and_counters_are_read_as_their_program_means_them(of, tmp_path):
     files, told, (batch, workers, steps, times) = MEANT[of]
-    (tmp_path / "runs").mkdir()
     for name, text in files.items():
+        (tmp_path / "runs" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "runs" / name).write_text(text)
     code, said = call("import", tmp_path / "runs", tmp_path / "log.h5", *told)
     assert code == 0, said
@@ -158,6 +190,32 @@ def test_settings_and_counters_are_read_as_their_program_means_them(of, tmp_path
         measured = ~np.isnan([log.evaluations[name] for name in columns]).all(axis=0)
         assert log.evaluations["step"][measured].tolist() == steps
         assert times is None or log.evaluations["train_seconds"].tolist() == times
+
+
+# a folder's files, and what the refusal names
+REFUSED = {"epochs or steps": ({"b64.csv": "step,val_loss\n0,3\n1,2\n2,1\n"}, "--unit steps or --unit epochs"),
+           "a setting said twice": ({"a.log": "batch_size: 64\nbatch_size: 128\nstep 10 val loss 2\n"}, "--batch N"),
+           "W&B's own file": ({"run-1.wandb": "x"}, "run-1.wandb is W&B's own file"),
+           "settings alone": ({"b64.jsonl": '{"num_epochs": 1, "eval_every": 5}\n{"num_epochs": 2}\n'}, "tags: none"),
+           "no evaluation": ({"b64.csv": "step,epoch,val_loss\n1,,\n2,,\n,1,3\n"}, "no run has a value of val_loss")}
+
+
+@pytest.mark.parametrize("of", REFUSED)
+def test_what_runs_leave_open_is_refused_with_the_next_move(of, tmp_path):
+    for name, text in REFUSED[of][0].items():
+        (tmp_path / name).write_text(text)
+    code, said = call("import", tmp_path, tmp_path / "log.h5")
+    assert code == 1 and REFUSED[of][1] in said
+
+
+def test_metrics_that_mlflow_logged_without_a_step_are_those_of_the_end(tmp_path):
+    for name, text in {"meta.yaml": "run_name: a\n", "metrics/val_loss": "1000 0.5 0\n2000 0.25 0\n",
+                       "params/epochs": "3", "params/batch_size": "64"}.items():
+        (tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "run" / name).write_text(text)
+    assert call("import", tmp_path, tmp_path / "log.h5", "--set-size", 640)[0] == 0
+    with check(tmp_path / "log.h5") as log:
+        assert log.evaluations["step"].tolist() == [30] and log.evaluations["val/loss"].tolist() == [0.25]
 
 
 def test_rows_of_several_runs_without_a_name_are_runs_where_their_settings_tell_them_apart(tmp_path):
