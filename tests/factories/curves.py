@@ -14,7 +14,7 @@ from scipy.stats import binom, nct, norm, qmc
 from hvdscale.analysis.best_of_n import best_of
 from hvdscale.analysis.critical_batch_fit import HYPERBOLA, OVERHEAD, steps_at
 from hvdscale.analysis.defaults import PERFECT_WITHIN, USEFUL_WITHIN
-from hvdscale.analysis.intervals import crossed, pooled
+from hvdscale.analysis.intervals import crossed, pooled_censored
 from hvdscale.analysis.regimes import regimes_of
 from hvdscale.analysis.slow_runs import seeds_apart
 from hvdscale.analysis.steps import estimate
@@ -215,8 +215,9 @@ def repeated(known, seeds, random, number=0, growing=False, budget=np.inf, slow=
     steps = np.where(steps > last[:, None], np.inf, steps)
     kept = [ratios == 1 for ratios in seeds_apart(steps)]
     steps, before = ([one[own] for one, own in zip(rows, kept)] for rows in (steps, before))
+    before = [np.where(np.isinf(one), np.inf, other) for one, other in zip(steps, before)]
     pool, pool_before = (crossed(found, rows, batches) if luck else found for rows in (steps, before)
-                         for found in [pooled(rows, batches)])
+                         for found in [pooled_censored(rows, last, batches)])
     return [estimate(one, other, [end] * int(np.isinf(one).any()), pool.at(batch), pool_before.at(batch))
             for one, other, batch, end in zip(steps, before, batches, last)]
 
