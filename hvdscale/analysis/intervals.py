@@ -126,14 +126,14 @@ def pooled_censored(samples: Sequence[np.ndarray], reached: Sequence[ArrayLike],
     the spread of those that met comes out small. Log-normal, by expectation and maximization (Tobin 1958). A sample in
     which a run went on to FAR times the least of the others is left out: such a run did not just end too early."""
     pairs = [(logarithms(own), np.broadcast_to(logarithms(end), np.shape(own))) for own, end in zip(samples, reached)]
-    unmet = [np.isinf(own) for own, _ in pairs]
-    some = [at for at, out in enumerate(unmet) if len(out) > 1 and not out.all()
-            and (pairs[at][1][out] < pairs[at][0].min() + np.log(FAR)).all()]
+    unmet = [own == np.inf for own, _ in pairs]
+    ends = [np.where(out, end, own) for (own, end), out in zip(pairs, unmet)]
+    some = [at for at, out in enumerate(unmet) if len(out) > 1 and not out.all() and np.isfinite(ends[at]).all()
+            and (ends[at][out] < ends[at].min() + np.log(FAR)).all()]
     spread, freedom = pooled(samples, batches), sum(len(samples[at]) - 1 for at in some)
     met = float(np.mean([~one for at in some for one in unmet[at]] or [1.0]))
     if met == 1 or freedom * met < 1:
         return spread
-    ends = [np.where(out, end, own) for (own, end), out in zip(pairs, unmet)]
     means = [own.mean() for own in ends]
     variance = max(sum(float(ends[at].var() * len(ends[at])) for at in some) / freedom, 1e-8)
     for _ in range(EXPECTATIONS):
