@@ -20,10 +20,11 @@ interval of S_min. Where the grid of most
 points is unknown, that interval has no lower end.
 
 Where S rises significantly at the largest batches, the curve does not apply: these batches are left out and listed.
+Where a power of the batch past RISES_PAST times B_crit only seems to fit better, intervals hold those with it as well.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from typing import Any
@@ -45,6 +46,10 @@ OWN_FREEDOM = 3         # degrees of freedom of the points' own intervals
 REFUTED = 0.10          # level of the F test at which the residuals refute the points' own intervals
 RISES = 2.5             # standard errors by which a rising tail must lie above the batches before it
 OVERHEAD = 0.20
+LEAST_TREND = 4         # batches from which the noise may be seen to grow with them
+TREND = 4.0             # standard errors of its growth
+RISES_PAST = 4.0        # times B_crit, beyond which steps may rise slowly
+LIKELY = 1.5            # by so many variances such a rise lowers the sum of squares where intervals take it in
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,9 +154,17 @@ def _last_level(logs: np.ndarray) -> tuple[float, int]:
     return blocks[-1]
 
 
-def weigh(deviations: np.ndarray) -> tuple[np.ndarray, float]:
+def weigh(deviations: np.ndarray, along: np.ndarray | None = None) -> tuple[np.ndarray, float]:
     """(weights, the variance that the points' own intervals imply) of points with these deviations of the logarithm:
-    equal weights, except for those whose deviation is more than twice the median one."""
+    equal weights, except for those whose deviation is more than twice the median one. Where deviations surely grow or
+    fall as a power of ``along``, weights follow that power."""
+    if along is not None and len(along) >= LEAST_TREND:
+        logs, x = np.log(deviations), np.log(along) - np.log(along).mean()
+        slope = logs @ x / (x @ x)
+        trend = np.exp(slope * x)
+        rest = logs - logs.mean() - slope * x
+        if slope ** 2 * (x @ x) > TREND ** 2 * (rest @ rest) / (len(x) - 2) and np.ptp(logs) > 0.01:
+            return trend ** -2, float((trend ** -2 * deviations ** 2).mean())
     usual = np.median(deviations)
     weights = np.where(deviations > 2 * usual, usual / np.maximum(deviations, 1e-300), 1.0) ** 2
     return weights, float((weights * deviations ** 2).mean())
@@ -172,13 +185,14 @@ class _Surface:
     end         -1 or 1 where the minimum lies at the lower or upper end of x, else 0
     """
 
-    def __init__(self, points: Sequence[SettingPoint], weighted: bool, shapes: np.ndarray) -> None:
+    def __init__(self, points: Sequence[SettingPoint], weighted: bool, shapes: np.ndarray, rises: bool = False) -> None:
+        self.rises = rises
         self.batches, self.logs = (np.array([getattr(one, name) for one in points]) for name in ("batch", "log_steps"))
         self.deviations = np.array([one.deviation for one in points])
         self.weights = np.ones(len(points))
         self.own = np.nan
         if weighted:
-            self.weights, self.own = weigh(self.deviations)
+            self.weights, self.own = weigh(self.deviations, self.batches)
         self.x = np.linspace(np.log(self.batches.min() / REACH), np.log(self.batches.max() * REACH), GRID)
         self.shapes = shapes
         self.levels, squares = self.at(self.x[:, None], shapes)
@@ -194,6 +208,8 @@ class _Surface:
     def at(self, x: ArrayLike, shape: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """(log S_min, sum of squares) at x and shapes; broadcasts."""
         rest = self.rest(x, shape)
+        if self.rises:
+            rest = rest - self._rise(np.asarray(x)[..., None], rest)
         level = rest @ self.weights / self.weights.sum()
         return level, (rest - np.expand_dims(level, -1)) ** 2 @ self.weights
 
@@ -201,6 +217,14 @@ class _Surface:
         """log S minus the log of the curve with S_min = 1, shape (..., points)."""
         x, shape = np.asarray(x)[..., None], np.asarray(shape)[..., None]
         return self.logs - np.logaddexp(0, shape * (x - np.log(self.batches))) / shape
+
+    def _rise(self, x: np.ndarray, rest: np.ndarray) -> np.ndarray:
+        """The power of the batch past RISES_PAST times B_crit that fits best, if it is positive; like ``rest``."""
+        past = np.maximum(0, np.log(self.batches) - x - np.log(RISES_PAST))
+        around = past - np.expand_dims(past @ self.weights / self.weights.sum(), -1)
+        slope = (around * rest) @ self.weights / np.maximum(around ** 2 @ self.weights, 1e-12)
+        rise: np.ndarray = np.maximum(slope, 0)[..., None] * past
+        return rise
 
     def _refine(self, row: int, column: int) -> tuple[float, float]:
         """The minimum between grid points, by successively finer grids; the shape by its logarithm."""
@@ -303,13 +327,19 @@ def _fit(points: Sequence[SettingPoint], weighted: bool, left_out: tuple[int, ..
         freedom, squares = freedom + counted, squares + counted * own
     variance = squares / freedom
     half_grid = float(np.median([point.half_grid for point in points]))
-    region = _Region(surface, float(student_quantile(freedom, confidence) * np.sqrt(variance)))
+    regions = [_Region(surface, float(student_quantile(freedom, confidence) * np.sqrt(variance)))]
+    if weighted and freedom > 2:
+        rising = _Surface(points, weighted, shapes, rises=True)
+        if surface.least - rising.least > LIKELY * variance:
+            regions.append(_Region(rising, float(student_quantile(freedom - 1, confidence) * np.sqrt(
+                (rising.least + counted * own) / (freedom - 1)))))
     residuals = surface.rest(*surface.best) - surface.level
-    s_min, b_crit = region.s_min(half_grid), region.b_crit()
+    s_min, b_crit = _widen(one.s_min(half_grid) for one in regions), _widen(one.b_crit() for one in regions)
+    half_efficient, overhead = (_widen(one.of_excess(share) for one in regions) for share in (1.0, OVERHEAD))
     if len(shapes) > 1 and surface.best[1] <= shapes[0] * (1 + 1e-6) and b_crit.value > surface.batches.max():
         s_min, b_crit = replace(s_min, low=0.0), replace(b_crit, high=np.inf)    # a softer curve would end farther out
     return CriticalBatchFit(
-        s_min, b_crit, region.of_excess(1.0), region.of_excess(OVERHEAD), region.shape(),
+        s_min, b_crit, half_efficient, overhead, regions[0].shape(),
         float(np.sqrt((residuals ** 2).mean()) / np.log(2)), count, float(np.sqrt(variance / own)), lack, left_out,
         partial(_draw_curves, surface, variance, freedom, half_grid))
 
@@ -344,11 +374,16 @@ def _find_ends(region: _Region, roots: np.ndarray, way: int) -> np.ndarray:
     return np.where(roots >= known[-1], way * np.inf if is_open else grid[-1], np.interp(roots, known, grid))
 
 
+def _widen(estimates: Iterable[Estimate]) -> Estimate:
+    """The first, with an interval that holds those of all."""
+    found = list(estimates)
+    return replace(found[0], low=min(one.low for one in found), high=max(one.high for one in found))
+
+
 def _widen_over_shapes(fits: Sequence[CriticalBatchFit], hyperbola: CriticalBatchFit, shapes: np.ndarray
                        ) -> CriticalBatchFit:
     def widen(name: str) -> Estimate:
-        ends = [getattr(one, name) for one in fits]
-        return replace(getattr(hyperbola, name), low=min(one.low for one in ends), high=max(one.high for one in ends))
+        return _widen(getattr(one, name) for one in (hyperbola, *fits))
 
     def make_draws() -> np.ndarray:
         return np.stack([one.draws for one in fits])[np.arange(DRAWS) % len(fits), np.arange(DRAWS)]

@@ -25,6 +25,8 @@ GROWS_FROM = 4              # batches
 GROWS_AT = 0.2              # probability of a growth where there is none: a missed one costs coverage, this little
 SHARED_AT = 0.2             # likewise of luck that seeds share between samples
 LEAST_BETWEEN = 0.01        # of the deviations between repeats of a series
+FAR = 1.5                   # times
+EXPECTATIONS = 50
 NONE = (np.nan, np.nan)     # the interval of one run, whose spread is unknown
 Ends = tuple[Any, Any]      # (low, high): numbers, or arrays where the values have leading axes
 
@@ -116,6 +118,35 @@ def pooled(samples: Iterable[ArrayLike], batches: Sequence[float] = ()) -> Sprea
     with np.errstate(invalid="ignore"):
         return joined([(logs.var(-1) * logs.shape[-1], logs.shape[-1] - 1)
                        if logs.shape[-1] else (0.0, 0) for logs in map(logarithms, samples)], batches)
+
+
+def pooled_censored(samples: Sequence[np.ndarray], reached: Sequence[ArrayLike], batches: Sequence[float] = ()
+                    ) -> Spread:
+    """Likewise of samples in which some runs (inf) are only known to lie beyond what they ``reached``: without them,
+    the spread of those that met comes out small. Log-normal, by expectation and maximization (Tobin 1958). A sample in
+    which a run went on to FAR times the least of the others is left out: such a run did not just end too early."""
+    pairs = [(logarithms(own), np.broadcast_to(logarithms(end), np.shape(own))) for own, end in zip(samples, reached)]
+    unmet = [own == np.inf for own, _ in pairs]
+    ends = [np.where(out, end, own) for (own, end), out in zip(pairs, unmet)]
+    some = [at for at, out in enumerate(unmet) if len(out) > 1 and not out.all() and np.isfinite(ends[at]).all()
+            and (ends[at][out] < ends[at].min() + np.log(FAR)).all()]
+    spread, freedom = pooled(samples, batches), sum(len(samples[at]) - 1 for at in some)
+    met = float(np.mean([~one for at in some for one in unmet[at]] or [1.0]))
+    if met == 1 or freedom * met < 1:
+        return spread
+    means = [own.mean() for own in ends]
+    variance = max(sum(float(ends[at].var() * len(ends[at])) for at in some) / freedom, 1e-8)
+    for _ in range(EXPECTATIONS):
+        squares = 0.0
+        for at in some:
+            beyond = (ends[at] - means[at]) / variance ** 0.5
+            hazard = np.exp(-beyond ** 2 / 2 - scipy.special.log_ndtr(-beyond)) / (2 * np.pi) ** 0.5
+            own = np.where(unmet[at], means[at] + variance ** 0.5 * hazard, ends[at])
+            within = np.where(unmet[at], variance * (1 + hazard * (beyond - hazard)), 0.0)
+            means[at] = own.mean()
+            squares += float(((own - means[at]) ** 2 + within).sum())
+        variance = squares / freedom
+    return replace(spread, variance=variance, freedom=freedom * met)
 
 
 def pooled_paired(tables: Iterable[ArrayLike]) -> Spread:

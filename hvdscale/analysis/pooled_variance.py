@@ -3,7 +3,8 @@
 Steps, seconds and examples per second each have a pool. Seeds of one setting that ran at several worker counts are the
 same updates and must not count twice. So steps are pooled over batches; seconds, which depend on the steps, get the
 degrees of freedom of one cell per setting. Ratios of such cells are paired by seed and have pools of their own.
-Where the spread of steps or seconds grows with the batch, the pool is a power of the batch.
+Where the spread of steps or seconds grows with the batch, the pool is a power of the batch. Runs that did not meet the
+target count as beyond what they reached.
 """
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import scipy
 
 from ..log.schema import UNKNOWN_SEED
 from .grouping import group_by
-from .intervals import OWN_FROM, Pools, Spread, crossed, joined, pooled, pooled_paired, pooled_repeats
+from .intervals import OWN_FROM, Pools, Spread, crossed, joined, pooled, pooled_censored, pooled_paired, pooled_repeats
 from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, known
 from .trials import SeedKey
 
@@ -55,7 +56,7 @@ def updates(cell: RunCell) -> tuple[str, tuple[SeedKey, ...]]:
 
 def _pool_batches(cells: Sequence[RunCell], name: str) -> Spread:
     batches = [cell.global_batch for cell in cells]
-    spread = pooled(_measured(cells, name), batches)
+    spread = pooled_censored(_measured(cells, name), _reached(cells, "last_step"), batches)
     seeds = {cell.samples.seeds for cell in cells}
     alike = len(seeds) == 1 and not any(number == UNKNOWN_SEED for number, *_ in seeds.pop())
     return crossed(spread, [getattr(cell.samples, name) for cell in cells], batches) if alike else spread
@@ -65,7 +66,7 @@ def _pool_settings(cells: Sequence[RunCell], name: str) -> Spread:
     parts, batches = [], []
     for group in group_by(cells, lambda cell: cell.setting).values():
         samples = _measured(group, name)
-        spread = pooled(samples)
+        spread = pooled_censored(samples, _reached(group, "last_seconds"))
         freedom = min(spread.freedom, max(map(len, samples)) - 1)
         parts.append((spread.variance * freedom, freedom))
         batches.append(group[0].global_batch)
@@ -77,6 +78,11 @@ def _tables(groups: Sequence[Sequence[RunCell]], name: str) -> list[np.ndarray]:
     tables = [np.array([getattr(cell.samples, name) for cell in group]) for group in groups]
     whole = [table[:, ~np.isnan(table).any(0)] for table in tables]
     return [table for table in whole if table.size]
+
+
+def _reached(cells: Sequence[RunCell], name: str) -> list[float]:
+    """The least that a run of each cell which did not meet the target reached."""
+    return [min((getattr(run, name) for run in cell.runs if not run.met), default=np.inf) for cell in cells]
 
 
 def _measured(cells: Sequence[RunCell], name: str) -> list[np.ndarray]:

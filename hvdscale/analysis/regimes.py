@@ -22,9 +22,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .critical_batch_fit import CriticalBatchFit, fit_critical_batch
+from .critical_batch_fit import REFUTED, CriticalBatchFit, fit_critical_batch
 from .defaults import Options
 from .intervals import Estimate, logarithms, normal_quantile
+from .isotonic import isotonic
 
 DRAWS = 2000
 
@@ -66,7 +67,7 @@ def regimes_of(batches: Sequence[int], estimates: Sequence[Estimate], options: O
         return Regimes(BatchEstimate(None), BatchEstimate(None), fit, tuple(perfect.tolist()), options)
     until = int(_last(perfect & ~_is_past_break(batches, estimates, perfect, options.perfect_within)))
     useful = max(until, int(_is_within(steps, options.useful_within).argmax()))
-    drawn = _draw_log_steps(steps, estimates, options.confidence, float(np.fmin(1.0, fit.spread)) if fit else 1.0)
+    drawn = _draw_log_steps(steps, estimates, options.confidence, batches, fit)
     until_drawn = useful_drawn = None
     if drawn is not None:
         until_drawn = _last(_is_within(drawn + examples, options.perfect_within))
@@ -107,8 +108,8 @@ def _last(inside: np.ndarray) -> np.ndarray:
     return inside.shape[-1] - 1 - inside[..., ::-1].argmax(-1)
 
 
-def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confidence: float, narrower: float
-                    ) -> np.ndarray | None:
+def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confidence: float,
+                    batches: Sequence[int], fit: CriticalBatchFit | None) -> np.ndarray | None:
     """Draws of log S, shape (DRAWS, batches); None: the spread is unknown. An open side of an estimate is assumed to be
     as wide as the widest known side. A batch that did not meet is drawn from the least that its runs reached upwards;
     inf where that is unknown."""
@@ -119,9 +120,21 @@ def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confid
     known = np.isfinite(wide)
     if not known.any():
         return None
+    narrower = float(np.fmin(1.0, fit.spread)) if fit else 1.0
     wide = narrower * np.where(known, wide, wide[known].max()) / normal_quantile(confidence)
     deviate = np.random.Generator(np.random.Philox(key=0)).standard_normal((DRAWS, len(estimates)))
     beyond = logarithms([np.inf if np.isnan(one.beyond) else one.beyond for one in estimates])
     unmet = np.isinf(log_steps)
-    return np.where(unmet, beyond + np.abs(deviate) * wide.max(), log_steps + deviate * np.where(
-        deviate < 0, wide[:, 0], wide[:, 1]))
+    return np.where(unmet, beyond + np.abs(deviate) * wide.max(), _find_centre(log_steps, batches, fit)
+                    + deviate * np.where(deviate < 0, wide[:, 0], wide[:, 1]))
+
+
+def _find_centre(log_steps: np.ndarray, batches: Sequence[int], fit: CriticalBatchFit | None) -> np.ndarray:
+    """Log S that draws scatter around. As values scatter themselves, it is what falls and is nearest to them, unless
+    the largest batches surely rise; and midway to the curve, where they do not refute it."""
+    centre, met = log_steps.copy(), np.isfinite(log_steps)
+    if fit and fit.left_out:
+        return centre
+    centre[met] = -isotonic(-log_steps[None, met])[0]
+    curve = logarithms(fit.steps(batches)) if fit and fit.lack_of_fit > REFUTED else np.nan
+    return np.where(np.isnan(curve), centre, (centre + curve) / 2)

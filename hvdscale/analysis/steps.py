@@ -181,9 +181,11 @@ def estimate(values: np.ndarray, before: np.ndarray, reached: Sequence[float] | 
     if met.all():
         return _estimate_met(values, before, pool, pool_before, confidence)
     beyond = float(np.min(reached)) if len(reached) else np.nan
-    if not met.any():
-        return Estimate(np.inf, beyond, np.inf, len(values), beyond)
-    return Estimate(geometric_median(values), float(np.nan_to_num(np.min(before[met]))), np.inf, len(values), beyond)
+    low = float(np.nan_to_num(np.min(before[met]))) if met.any() else beyond
+    least = np.where(met, before, beyond)           # as if the others had met there: a mean that is surely no larger
+    if len(least) > 1 and pool_before.freedom and np.min(least) > 0:
+        low = min(low, float(mean_interval(least, pool_before, confidence)[0]))
+    return Estimate(geometric_median(values), low, np.inf, len(values), beyond)
 
 
 def _estimate_met(values: np.ndarray, before: np.ndarray, pool: Spread, pool_before: Spread, confidence: float

@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.intervals import (UNKNOWN, Spread, geometric_mean, geometric_median, hull, mean_interval,
-                                         paired_ratio_interval, pooled, pooled_paired, ratio_interval)
+                                         paired_ratio_interval, pooled, pooled_censored, pooled_paired,
+                                         ratio_interval)
 
 T_95 = {1: 12.706, 2: 4.3027, 4: 2.7764, 8: 2.3060}     # Student's t, two-sided 95 %, from printed tables
 GROWN = Spread(0.01, 4, growth=1.0, base=8.0)
@@ -148,3 +149,10 @@ def test_pooling_narrows_the_intervals_of_few_repeats(repeats):
     cells = np.exp(random.normal(0, 0.2, (4, 2000, repeats)))
     widths = [np.median(np.log(np.divide(*mean_interval(cells[0], pool)[::-1]))) for pool in (UNKNOWN, pooled(cells))]
     assert widths[1] < widths[0] * (0.5 if repeats == 2 else 0.8)
+
+
+def test_runs_that_ended_just_before_the_target_do_not_make_the_spread_small():
+    steps = np.exp(0.2 * np.random.default_rng(0).standard_normal((200, 3)))
+    cut = list(np.where(steps > 1.05, np.inf, steps))
+    assert pooled(cut).deviation < 0.15 < 0.18 < pooled_censored(cut, [1.05] * 200).deviation < 0.24
+    assert pooled_censored(list(steps), [np.inf] * 200).variance == pooled(list(steps)).variance

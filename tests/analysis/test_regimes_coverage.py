@@ -97,7 +97,7 @@ def said_of(steps, share=0.03):
 
 def test_the_regimes_are_said_with_intervals():
     until, useful, fit, shape, more = said_of(STEPS)
-    assert until == "Perfect scaling up to batch 64 (no other of those run); diminishing returns beyond."
+    assert until == "Perfect scaling up to batch 64 (64-128); diminishing returns beyond."
     assert useful == "Maximum useful batch: 128 (no other of those run), whose 320 steps are within 20% of the " \
                      "fewest (300, at batch 256)."
     assert re.fullmatch(r"Critical batch \(E_min / S_min\): \d+ \(.*\); S_min: \d+ \(.*\) steps\.", fit)

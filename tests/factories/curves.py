@@ -14,7 +14,7 @@ from scipy.stats import binom, nct, norm, qmc
 from hvdscale.analysis.best_of_n import best_of
 from hvdscale.analysis.critical_batch_fit import HYPERBOLA, OVERHEAD, steps_at
 from hvdscale.analysis.defaults import PERFECT_WITHIN, USEFUL_WITHIN
-from hvdscale.analysis.intervals import crossed, pooled
+from hvdscale.analysis.intervals import crossed, pooled_censored
 from hvdscale.analysis.regimes import regimes_of
 from hvdscale.analysis.slow_runs import seeds_apart
 from hvdscale.analysis.steps import estimate
@@ -189,10 +189,12 @@ def searched_unevenly(known, random, number=0, most=60, least=6, common=True):
     return found
 
 
-def repeated(known, seeds, random, number=0, growing=False, budget=np.inf, slow=0.0, luck=0.0, spacings=SPACINGS):
+def repeated(known, seeds, random, number=0, growing=False, budget=np.inf, slow=0.0, luck=0.0, floor=0.0,
+             spacings=SPACINGS):
     """An Estimate for each batch of a sweep that ran one setting under so many seeds at each, spreads pooled.
 
     growing  whether the noise grows with the batch, from 3 % to 30 %
+    floor    of the metric, as a share of the target, whose height varies by 30 % between seeds: it falls as 1 / steps
     budget   of a run, in multiples of the steps of the curve
     slow     share of the seeds that need five times the steps: estimates are of a typical run
     luck     correlation of a seed's noise between batches: the seeds are known, and the same at all
@@ -204,6 +206,8 @@ def repeated(known, seeds, random, number=0, growing=False, budget=np.inf, slow=
         normal += np.sqrt(luck) * random.standard_normal(seeds)
     steps = known.steps[:, None] * np.exp(noise * normal)
     steps *= np.where(random.random(steps.shape) < slow, 5, 1)
+    if floor:
+        steps *= (1 - floor) / np.maximum(1e-9, 1 - floor * (1 + 0.3 * random.standard_normal(steps.shape)))
     offset = random.random() * every            # of the evaluations from the true steps: the same share at every batch
     steps = np.ceil((steps - offset) / every) * every + offset
     before = np.maximum(steps - every, 0.0)
@@ -211,8 +215,9 @@ def repeated(known, seeds, random, number=0, growing=False, budget=np.inf, slow=
     steps = np.where(steps > last[:, None], np.inf, steps)
     kept = [ratios == 1 for ratios in seeds_apart(steps)]
     steps, before = ([one[own] for one, own in zip(rows, kept)] for rows in (steps, before))
+    before = [np.where(np.isinf(one), np.inf, other) for one, other in zip(steps, before)]
     pool, pool_before = (crossed(found, rows, batches) if luck else found for rows in (steps, before)
-                         for found in [pooled(rows, batches)])
+                         for found in [pooled_censored(rows, last, batches)])
     return [estimate(one, other, [end] * int(np.isinf(one).any()), pool.at(batch), pool_before.at(batch))
             for one, other, batch, end in zip(steps, before, batches, last)]
 
@@ -241,11 +246,12 @@ class Held:
         return self.share, self.ratio
 
 
-def coverage(sweep, sweeps, seed=0, shape=HYPERBOLA, count=10, slope=0.0) -> dict[str, Held]:
+def coverage(sweep, sweeps, seed=0, shape=HYPERBOLA, count=10, slope=0.0, creep=0.0) -> dict[str, Held]:
     """How the intervals of made sweeps hold, by quantity; of a rising tail those where the tail was left out.
 
     sweep  makes the estimates of a Known: searched, searched_unevenly or repeated
     slope  the power of the batch with which steps rise at the last three batches, three or more beyond the critical one
+    creep  likewise past four times the critical batch, whether the tail is left out or not
     """
     random = np.random.default_rng(seed)
     found = {name: [] for name in QUANTITIES}
@@ -253,6 +259,8 @@ def coverage(sweep, sweeps, seed=0, shape=HYPERBOLA, count=10, slope=0.0) -> dic
         known = known_curve(random, shape, count)
         if slope:
             known = risen(replace(known, b_crit=float(known.b_crit / 2 ** 3)), slope)
+        if creep:
+            known = replace(known, rise=tuple(np.maximum(1, known.batches / (4 * known.b_crit)) ** creep))
         estimates = sweep(known, random=random, number=number)
         regimes = regimes_of(known.batches.tolist(), estimates)
         fit = regimes.fit

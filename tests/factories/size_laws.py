@@ -15,34 +15,42 @@ PATH = tuple((1e7 * 2.0 ** at, 2e8 * 2.0 ** at) for at in range(5))
 BATCHES = tuple(2 ** at for at in range(4, 14))
 
 
-def true_batch(sizes, a, b):
-    """B_crit: 512 at ten million parameters and a thousand million tokens."""
-    return 512 * (sizes[0] / 1e7) ** a * (sizes[1] / 1e9) ** b
+def true_batch(sizes, a, b, bend=None):
+    """B_crit: 512 at ten million parameters and a thousand million tokens.
+
+    bend   (span, goes on): the first exponent falls by 0.4 over such a factor of parameters, and beyond or not
+    """
+    grown = np.log(sizes[0] / 1e7)
+    if not bend:
+        return 512 * np.exp(a * grown) * (sizes[1] / 1e9) ** b
+    span, inside = np.log(bend[0]), min(grown, np.log(bend[0]))
+    bent = 0.2 * (inside ** 2 + bend[1] * (grown - inside) ** 2) / span + 0.4 * (grown - inside)
+    return 512 * np.exp(a * grown - bent) * (sizes[1] / 1e9) ** b
 
 
-def cell(sizes, a, b, noise, random, seeds=3):
+def cell(sizes, a, b, noise, random, seeds=3, bend=None):
     """The fit to steps of a cell at BATCHES, each the mean of seeds whose logarithms have the deviation ``noise``."""
     batches = np.array(BATCHES, float)
-    steps = 1000 * (sizes[1] / 1e9) ** 0.3 * (1 + true_batch(sizes, a, b) / batches)
+    steps = 1000 * (sizes[1] / 1e9) ** 0.3 * (1 + true_batch(sizes, a, b, bend) / batches)
     runs = steps[:, None] * np.exp(noise * random.standard_normal((len(batches), seeds)))
     return fit_critical_batch(BATCHES, [Estimate(float(np.exp(np.log(one).mean())), *map(float, mean_interval(one)),
                                                  seeds) for one in runs])
 
 
-def law(cells, a, b, noise, random):
+def law(cells, a, b, noise, random, bend=None):
     """The law fitted to B_crit of made-up cells."""
-    return fit_power_law(NAMES, [SizePoint(sizes, cell(sizes, a, b, noise, random).b_crit) for sizes in cells])
+    return fit_power_law(NAMES, [SizePoint(one, cell(one, a, b, noise, random, bend=bend).b_crit) for one in cells])
 
 
-def coverage(cells, noise, sets, seed=0):
+def coverage(cells, noise, sets, seed=0, bend=None, times=(4, 10)):
     """(share of 95 % intervals of exponents that hold the truth, the same of predictions at 4 and at 10 times the
     largest sizes, share of predictions refused, median width of an exponent's interval)."""
     random = np.random.default_rng(seed)
     exponents, widths, refused = [], [], []
-    predictions = {4: [], 10: []}
+    predictions = {one: [] for one in times}
     for _ in range(sets):
-        a, b = random.uniform(0, 0.8, 2)
-        found = law(cells, a, b, noise, random)
+        a, b = (0.7, 0.5) if bend else random.uniform(0, 0.8, 2)
+        found = law(cells, a, b, noise, random, bend)
         truths = dict(zip(NAMES, (a, b))) if not found.path else {NAMES[0]: a + b}
         for name, one in found.exponents.items():
             exponents.append(one.low <= truths[name] <= one.high)
@@ -53,7 +61,7 @@ def coverage(cells, noise, sets, seed=0):
             ahead = found.predict(sizes)
             refused.append(bool(ahead.refused))
             if not ahead.refused:
-                truth = true_batch(tuple(sizes.values()), a, b)
+                truth = true_batch(tuple(sizes.values()), a, b, bend)
                 held.append(ahead.estimate.low <= truth <= ahead.estimate.high)
     shares = [float(np.mean(held)) if held else np.nan for held in predictions.values()]
     return (float(np.mean(exponents)), *shares, float(np.mean(refused)), float(np.median(widths)))

@@ -8,8 +8,9 @@ over the normal quantile. Points have equal weight, except those whose interval 
 one. As in critical_batch_fit, the variance is that of the residuals and of the points' own intervals, which count as
 OWN_FREEDOM residuals unless the residuals refute them (F test, 10 %); then as one. Intervals are Student's. Residuals
 beyond the points' own intervals are lack of fit: the law does not describe the cells, and a cell not measured scatters
-as much, which widens predictions. Points with an open interval bound a value from one side only; they are left out and
-listed.
+as much, which widens predictions. Beyond the sizes that were measured, a prediction's interval also holds that of a law
+with squares of the logarithms of sizes, since laws bend (arXiv 2606.29158). Points with an open interval bound a value
+from one side only; they are left out and listed.
 
 Two sizes are told apart where the residual of the logarithm of one, regressed on that of the other, has at least a
 share SEPARABLE of its variance. On the path of one ratio of data to parameters nothing can: then the law is in the
@@ -31,6 +32,7 @@ SEPARABLE = 0.05        # share of a size's variance that the other must leave
 REACH = 16.0            # times the largest size, or its reciprocal of the smallest, beyond which nothing is predicted
 WIDEST = 10.0           # ratio of the ends of a prediction's interval, beyond which it is refused
 SEVERAL = 3             # least number of cells of a law
+CURVATURE = 0.05        # half of what an exponent changes by, in a factor e of a size
 OFF_PATH = np.log(1.25)     # a size further from the path of the cells is not on it
 # why there is no law
 FEW = "few"
@@ -79,6 +81,7 @@ class PowerLaw:
     _excess: float = 0.0
     _freedom: float = 0.0
     _middle: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)
+    _bent: PowerLaw | None = field(default=None, repr=False)    # with squares of the logarithms of sizes
 
     @property
     def factor(self) -> float:
@@ -97,7 +100,8 @@ class PowerLaw:
 
     def at(self, sizes: Mapping[str, float]) -> Estimate:
         """The law with its interval, however far it reaches; KeyError where a size is missing."""
-        x = np.concatenate([[1.0], np.log([sizes[name] for name in self.names]) - self._middle])
+        x = np.log([sizes[name] for name in self.names]) - self._middle
+        x = np.concatenate([[1.0], x, x ** 2])[:len(self._beta)]
         centre = float(x @ self._beta)
         variance = float(x @ self._covariance @ x) + self._excess
         half = float(student_quantile(self._freedom, self.confidence) * np.sqrt(variance))
@@ -113,6 +117,9 @@ class PowerLaw:
                 known = self.measured(name)
                 beyond[name] = float(max(1.0, sizes[name] / known.max(), known.min() / sizes[name]))
         found, far = self.at(sizes), max(beyond.values(), default=1.0)
+        if far > 1 and self._bent:
+            bent = self._bent.at(sizes)
+            found = replace(found, low=min(found.low, bent.low), high=max(found.high, bent.high))
         reasons = {"path": self._is_off_path(sizes), "far": far > REACH * (1 + 1e-9),
                    "lack": self.lacks_fit and far > 1, "wide": not found.high <= WIDEST * found.low}
         refused = next((reason for reason, holds in reasons.items() if holds), "")
@@ -169,8 +176,23 @@ def _fit(none: PowerLaw, x: np.ndarray, deviations: np.ndarray) -> PowerLaw:
     half = student_quantile(freedom, none.confidence) * np.sqrt(np.diag(covariance))[1:]
     exponents = {name: Estimate(float(value), float(value - one), float(value + one), len(y))
                  for name, value, one in zip(none.names, beta[1:], half)}
-    return replace(none, exponents=exponents, lack_of_fit=lack, why="", _beta=beta, _covariance=covariance,
-                   _excess=excess, _freedom=freedom, _middle=middle)
+    law = replace(none, exponents=exponents, lack_of_fit=lack, why="", _beta=beta, _covariance=covariance,
+                  _excess=excess, _freedom=freedom, _middle=middle)
+    return replace(law, _bent=_bend(law, np.column_stack([design, (x - middle) ** 2]), y, weights, own))
+
+
+def _bend(law: PowerLaw, design: np.ndarray, y: np.ndarray, weights: np.ndarray, own: float) -> PowerLaw:
+    """The law with squares, whose factors are around 0 with the deviation CURVATURE before the cells are seen."""
+    count, straight = len(y), len(law._beta)
+    unknowns = int(np.linalg.matrix_rank(design))
+    best = design @ np.linalg.lstsq(np.sqrt(weights)[:, None] * design, np.sqrt(weights) * y, rcond=None)[0]
+    squares, freedom = float(weights @ (y - best) ** 2), count - unknowns
+    counted = count_own(freedom, squares / freedom / own) if freedom and own > 0 else OWN_FREEDOM
+    variance = (squares + counted * own) / (freedom + counted)
+    prior = np.diag(np.where(np.arange(design.shape[1]) < straight, 0.0, variance / CURVATURE ** 2))
+    inverse = np.linalg.inv(design.T @ (weights[:, None] * design) + prior)
+    return replace(law, _beta=inverse @ design.T @ (weights * y), _covariance=inverse * variance, _excess=0.0,
+                   _freedom=freedom + counted)
 
 
 def _separable(logs: np.ndarray, varying: Sequence[int]) -> list[int]:
