@@ -10,14 +10,13 @@ from typing import TypeVar
 
 from ...formatting.numbers import list_first, listed
 from ...watch.remarks import OWN
-from ...watch.runner import LOCAL
 from ..finding import Finding
 from ..script.compare.pair import trained
 from ..script.compare.reduction import passes_of
 from ..script.compare.state import STATISTICS
 from ..script.compare.streams import OF, same_stream
 from ..script.record import ENDED, SAVED, WRITTEN, Record
-from .runs import ENOUGH, RUNS, Both, alike, find_loaded
+from .runs import ENOUGH, RUNS, Both, alike, find_loaded, unlike
 
 LOAD, PARAMETERS, OPTIMIZER, FILES = "load", "parameters", "optimizer", "files"
 EXAMPLES, SCHEDULE, SCALE, RANDOM = "examples", "schedule", "loss scale", "random numbers"
@@ -25,8 +24,7 @@ VALUES, PRINTED, UPDATES = "saved values", "printed", "updates"
 CLOSE, FAR = 1e-6, 0.1        # relative differences
 OF_GENERATORS = re.compile(r"(?i)rng|random|seed|generator")           # judged by the draws
 OF_ORDER = ("begins_anew", "epoch", "other_epoch", "order")
-SHUFFLED = ("RandomSampler", "WeightedRandomSampler")       # by torch's global generator
-ZERO = " 0"             # what Start.states has of zeros
+ZERO = " 0"             # how a description ends of a tensor of zeros
 T = TypeVar("T")
 
 
@@ -35,42 +33,38 @@ def load(both: Both) -> Finding:
     if both.error:
         return both.finding(LOAD, "error", error=both.error, where=both.loaded_by)
     if not both.loaded and not both.held:
-        kind, again = "nothing" if both.asked.again else "perhaps_nothing", both.asked.again
-        return both.finding(LOAD, kind, again=again, where=_last_save(both))
-    keys = {frozenset(by.values) for _, by in both.loaded if by.act == SAVED}
-    last = max((by.updates for _, by in both.loaded), default=0)
-    newer = [(one.updates, one.path) for record in both.stopped for one in record.uses(SAVED)
-             if one.path and one.updates > last and frozenset(one.values) in keys]
+        kind = "nothing" if both.asked.again else "perhaps_nothing"
+        return both.finding(LOAD, kind, again=both.asked.again, where=both.saved_by)
+    loaded = [by for _, by in both.loaded if by.act == SAVED]
+    newer = [one for record in both.stopped for one in record.uses(SAVED)
+             if one.path and all(one.updates > by.updates for by in loaded)
+             and any(one.values.keys() == by.values.keys() for by in loaded)]
     if newer:
-        newest, path = max(newer)
-        return both.finding(LOAD, "old", newer=path, newest=newest, where=both.loaded_by)
+        newest = max(newer, key=lambda one: one.updates)
+        return both.finding(LOAD, "old", newer=newest.path, newest=newest.updates, where=both.loaded_by)
     return both.finding(LOAD, "newest")
 
 
-def _last_save(both: Both) -> str:
-    return next((one.line for record in both.stopped for one in record.uses(SAVED)[::-1]), "")
-
-
 def parameters(both: Both) -> Finding:
-    """Whether parameters, buffers and averages are those that were saved."""
-    sharded = any(record.sharded for record in both.first)
-    if both.other_count and sharded:
-        return both.finding(PARAMETERS, "sharded")
-    found = [_different(both, rank) for rank in range(len(both.resumed))]
-    if None in found:
+    """Whether parameters, buffers and averages are those that were saved; what each rank has of its own, such as
+    statistics of its batches, counts on the first alone."""
+    found, first = both.unlike("tensors"), both.expected(0)
+    if found is None or first is None:
         return both.finding(PARAMETERS, "not_seen")
-    names = sorted({name for each in found for name in each or ()})
-    if not names:
+    found = [one for one in found if one.now and (not one.rank or one.was == first.tensors.get(one.name))
+             and not (both.passes and one.name.endswith(STATISTICS))]
+    if not found:
         return both.finding(PARAMETERS, "same")
-    optimized = both.resumed[0].optimized
+    names, optimized = sorted({one.name for one in found}), both.resumed[0].optimized
     trained = [name for name in names if name in optimized]
-    some = [rank for rank, each in enumerate(found) if each]
     given = dict(names=list_first(trained or names, 3), count=len(trained or names), where=both.loaded_by)
-    if len(some) < len(found) and not sharded:
-        return both.finding(PARAMETERS, "some_ranks", ranks=some, **given)
+    ranks = sorted({one.rank for one in found})
+    if len(ranks) < len(both.resumed) and all(alike(first, both.expected(rank), names) for rank in range(
+            len(both.resumed))):
+        return both.finding(PARAMETERS, "some_ranks", ranks=ranks, **given)
+    if 0 < len(trained) < len(optimized):
+        return both.finding(PARAMETERS, "some", of=len(optimized), **given)
     if trained:
-        if len(trained) < len(optimized):
-            return both.finding(PARAMETERS, "some", of=len(optimized), **given)
         initial = alike(both.first[0].start(0), both.resumed[0].start(0), trained)
         return both.finding(PARAMETERS, "initial" if initial else "other", **given)
     kind = "statistics" if all(name.endswith(STATISTICS) for name in names) else "buffers"
@@ -79,40 +73,27 @@ def parameters(both: Both) -> Finding:
     return both.finding(PARAMETERS, kind, **given)
 
 
-def _different(both: Both, rank: int) -> list[str] | None:
-    """The tensors of a rank that are not as they were; those that each rank had of its own count on the first alone."""
-    record, old, first = both.resumed[rank], both.expected(rank), both.expected(0)
-    now = record.start(0)
-    if old is None or now is None or first is None:
-        return None
-    return [name for name, value in now.tensors.items() if old.tensors.get(name, value) != value
-            and not (both.passes and name.endswith(STATISTICS))
-            and (rank == 0 or record.sharded or old.tensors[name] == first.tensors.get(name))]
-
-
 def optimizer(both: Both) -> Finding:
     """Whether the optimizers' state is that which was saved."""
-    if both.other_count and any(record.sharded for record in both.first):
-        return both.finding(OPTIMIZER, "sharded")
-    starts = [(both.expected(rank), record.start(0)) for rank, record in enumerate(both.resumed)]
-    if any(None in each for each in starts):
+    found, first = both.unlike("states"), both.expected(0)
+    if found is None or first is None:
         return both.finding(OPTIMIZER, "not_seen")
-    found = [(rank, name, was, now.states.get(name, "")) for rank, (old, now) in enumerate(starts)
-             for name, was in old.states.items() if now.states.get(name, "") != was]
     if not found:
-        return both.finding(OPTIMIZER, "same" if any(old.states for old, _ in starts) else "none")
-    ranks, keys = sorted({rank for rank, *_ in found}), list(dict.fromkeys(name.split(".")[1] for _, name, *_ in found))
-    _, name, was, now = next((one for one in found if one[1].split(".")[1] != "step"), found[0])
-    given = dict(keys=keys, names=list_first([name.partition(".")[2] for _, name, *_ in found], 3), was=was, now=now,
-                 count=len(found), where=both.loaded_by)
-    if len(ranks) < len(starts):
-        return both.finding(OPTIMIZER, "some_ranks", ranks=ranks, **given)
-    if all(not now or now.endswith(ZERO) for *_, now in found):
-        return both.finding(OPTIMIZER, "empty", **given)
-    if keys == ["step"]:
-        return both.finding(OPTIMIZER, "steps", **given)
-    types = dict(was_type=was.split()[0], now_type=now.split()[0] if now else "")
-    return both.finding(OPTIMIZER, "dtype" if now and len({*types.values()}) > 1 else "other", **types, **given)
+        return both.finding(OPTIMIZER, "same" if first.states else "none")
+    ranks, keys = sorted({one.rank for one in found}), list(dict.fromkeys(one.name.split(".")[1] for one in found))
+    _, _, was, now = next((one for one in found if one.name.split(".")[1] != "step"), found[0])
+    kind = "other"
+    if len(ranks) < len(both.resumed):
+        kind = "some_ranks"
+    elif all(not one.now or one.now.endswith(ZERO) for one in found):
+        kind = "empty"
+    elif keys == ["step"]:
+        kind = "steps"
+    elif now and was.split()[0] != now.split()[0]:
+        kind = "dtype"
+    return both.finding(OPTIMIZER, kind, keys=keys, ranks=ranks, was=was, now=now, count=len(found),
+                        names=list_first([one.name.partition(".")[2] for one in found], 3), where=both.loaded_by,
+                        was_type=was.split()[0], now_type=now.partition(" ")[0])
 
 
 def files(both: Both) -> Finding:
@@ -131,13 +112,13 @@ def files(both: Both) -> Finding:
         of = sorted({by.updates for _, by in find_loaded(killed, mended)})
         said = "it begins afresh" if not of else "what it loaded is of update " + listed(of)
         if error or len(of) != 1:
-            return both.finding(FILES, "torn", how=how, error=error or said, where=_last_save(both))
+            return both.finding(FILES, "torn", how=how, error=error or said, where=both.saved_by)
     return both.finding(FILES, "whole" if both.torn else "apart")
 
 
 def examples(both: Both) -> Finding:
     """Whether the resumed run takes the examples that the uninterrupted one takes, in its order."""
-    if both.other_count and not any(LOCAL in one for one in both.asked.script.arguments):
+    if both.other_count and both.asked.script.global_batch is None:
         return both.finding(EXAMPLES, "own_batch")
     known, held = both.keys, both.held
     if len(known) < len(RUNS):
@@ -148,29 +129,27 @@ def examples(both: Both) -> Finding:
     if not all(usual) or not all(now):
         return both.finding(EXAMPLES, "not_distinguished")
     first = trained(both.resumed[0])[0]
-    given = dict(taken=sum(_times(now).values()), where=first.line, sampler=first.sampling.name)
-    at = _first_apart(now, usual[held:])
-    ordered = usual == known["second"][:len(usual)]
+    given = dict(taken=_times(now).total(), where=first.line, sampler=first.sampling.name)
+    ordered, at = usual == known["second"][:len(usual)], _first_apart(now, usual[held:])
     if ordered and at is None:
         return both.finding(EXAMPLES, "same", **given)
     twice, never, until = _miscounted(both, now)
-    given |= dict(twice=twice, never=never, total=sum(_times(usual[:until]).values()), until=until)
+    given |= dict(twice=twice, never=never, total=_times(usual[:until]).total(), until=until)
     if not ordered:
-        if until not in both.epochs and until != both.made:
-            return both.finding(EXAMPLES, "unseeded_part", **given)
         floor = (_times(usual[:until]) - _times(known["second"][:until])).total()
-        return both.finding(EXAMPLES, "unseeded_lost" if twice > floor else "unseeded", **given)
+        kind = "unseeded_lost" if twice > floor else "unseeded"
+        return both.finding(EXAMPLES, kind if until in (*both.epochs, both.made) else "unseeded_part", **given)
     kind, place = _place(both, usual, now, at)
     given |= dict(update=held + at + 1, where_from=place if kind == "accumulation" else place + 1)
-    cause = "generator" if first.sampling.name in SHUFFLED and kind in OF_ORDER else ""
+    cause = "generator" if kind in OF_ORDER and not first.sampling.settable and not first.iterable else ""
     if kind == "order":
         cause, kind = cause or "own_order", "order" if twice else "order_alone"
     return both.finding(EXAMPLES, kind, cause=cause, **given)
 
 
-def _times(*courses: list[list[list]]) -> Counter:
+def _times(course: list[list[list]]) -> Counter:
     """How often each example was taken."""
-    return Counter(key for course in courses for ranks in course for rank in ranks for key in rank)
+    return Counter(key for ranks in course for rank in ranks for key in rank)
 
 
 def _first_apart(now: Sequence[T], usual: Sequence[T]) -> int | None:
@@ -184,7 +163,7 @@ def _miscounted(both: Both, now: list) -> tuple[int, int, int]:
     end = both.held + len(now)
     until = max((one for one in both.epochs if both.held < one <= end), default=end)
     before = both.keys["stopped" if both.keys["first"] != both.keys["second"] else "first"][:both.held]
-    found, usual = _times(before, now[:until - both.held]), _times(both.keys["first"][:until])
+    found, usual = _times(before + now[:until - both.held]), _times(both.keys["first"][:until])
     return (found - usual).total(), (usual - found).total(), until
 
 
@@ -196,7 +175,7 @@ def _place(both: Both, usual: list, now: list, at: int) -> tuple[str, int]:
     places = _places(usual, now[at:])
     if both.passes and not at and not places:
         return "accumulation", both.passes
-    for kind, place in (("position", begin), ("begins_anew", 0), ("epoch", held - begin), ("rest_left_out", end)):
+    for kind, place in (("position", begin), ("epoch", held - begin), ("begins_anew", 0), ("rest_left_out", end)):
         if place in places and place != held:
             return kind, place
     near = [place for place in places if begin <= place < end]
@@ -263,62 +242,57 @@ def loss_scale(both: Both) -> Finding:
 
 
 def random_numbers(both: Both) -> Finding:
-    """Whether random draws go on where they were, or are those of the beginning once more."""
-    held, ranks = both.held, range(min(len(both.first), len(both.resumed)))
-    moved = {name for rank in ranks for one in (*both.draws("first", rank), *both.draws("resumed", rank))
-             for name in one.moved} - {OWN}
-    in_workers = any(record.drew_in_workers for record in both.first)
-    if not moved and not in_workers:
-        return both.finding(RANDOM, "none")
-    again, same, unseeded = set[str](), set[str](), set[str]()
-    for rank in ranks:
-        usual, now = both.draws("first", rank), both.draws("resumed", rank)
-        again |= same_stream([usual, now])
-        same |= same_stream([both.draws("first", rank, held), now])
-        unseeded |= moved - same_stream([usual, both.draws("second", rank)])
+    """Whether random draws go on where they were, or are some of those before the checkpoint once more."""
+    again, same, unseeded, moved = set[str](), set[str](), set[str](), set[str]()
+    for rank in range(min(len(both.first), len(both.resumed))):
+        before, usual = both.draws("first", rank, 0, both.held), both.draws("first", rank, both.held)
+        second, now = both.draws("second", rank, both.held), both.draws("resumed", rank, 0)
+        drawn = {(name, one.before[name]) for one in before for name in one.moved - {OWN}}
+        moved |= {name for one in (*before, *usual, *now) for name in one.moved} - {OWN}
+        again |= {name for one in now for name in one.moved - {OWN} if (name, one.before[name]) in drawn}
+        same |= same_stream([usual, now])
+        unseeded |= moved - same_stream([usual, second])
     seeds = [[one.seed for one in trained(run[0]) if one.seed is not None] for run in (both.first, both.resumed)]
-    epoch = bisect_right(both.epochs, held) - 1
-    if in_workers and all(seeds) and 0 < epoch < len(seeds[0]):
-        again |= {"loader workers"} if seeds[1][0] == seeds[0][0] else set()
+    epoch = bisect_right(both.epochs, both.held) - 1
+    if any(record.drew_in_workers for record in both.first) and all(seeds) and 0 < epoch < len(seeds[0]):
+        again |= {"loader workers"} if seeds[1][0] in seeds[0][:epoch] else set()
         same |= {"loader workers"} if seeds[1][0] == seeds[0][epoch] else set()
         moved |= {"loader workers"}
-    replayed = again - same
-    names = listed(sorted(OF.get(name, name) for name in replayed or moved - same))
-    kind = "unseeded" if moved - same <= unseeded else "other"
-    if replayed and held:
-        kind = "replayed"
-    elif not moved - same:
+    elif not moved and not any(record.drew_in_workers for record in both.first):
+        return both.finding(RANDOM, "none")
+    if not moved - same:
         return both.finding(RANDOM, "same")
-    elif both.other_count:
-        kind = "own_count"
+    names = listed(sorted(OF.get(name, name) for name in again - same or moved - same))
+    kind = "unseeded" if moved - same <= unseeded else "own_count" if both.other_count else "other"
     where = next((one.line for one in passes_of(both.resumed[0].updates)), "")
-    return both.finding(RANDOM, kind, names=names, where=where)
+    return both.finding(RANDOM, "replayed" if again - same else kind, names=names, where=where)
 
 
 def saved_values(both: Both) -> Finding:
-    """Whether later checkpoints have the same counters, best values and averages."""
+    """Whether later checkpoints are saved at the same updates, with the same counters, best values and averages."""
     usual, second, now = (_saves(run, shift) for run, shift in (
         (both.first, 0), (both.second, 0), (both.resumed, both.held)))
-    common = sorted(update for update in usual if update > both.held and update in now)
-    for update in common:
-        results = [run[0].updates[at - 1].digest_after if at <= len(run[0].updates) else "" for run, at in (
-            (both.first, update), (both.resumed, update - both.held))]
-        diverged = both.other_count or results[0] != results[1]
-        for path, values in now[update].items():
-            was = usual[update].get(path)
-            if was is None:
-                return both.finding(VALUES, "other_name", common=len(common), update=update, now=path,
-                                    was=next(iter(usual[update])), where=both.saved_by)
-            noise, held = (saves.get(at, {}).get(path, {}) for saves, at in ((second, update), (usual, both.held)))
-            apart = [name for name, value in was.items() if noise.get(name) == value != values.get(name, value)
-                     and not OF_GENERATORS.search(name)
-                     and (not diverged or _counts_alike(name, value)
-                          or held.get(name) == value and _far_apart(value, values[name]))]
+    end = both.held + both.after
+    later = sorted(at for at in {*usual, *now} if both.held < at < end or at == end and at in usual and at in now)
+    common = sum(at in usual and at in now for at in later)
+    for update in later:
+        exact, was, noise, found = both.exact_at(update), *(one.get(update, {}) for one in (usual, second, now))
+        extra, fewer = (sorted(one.keys() - other.keys()) for one, other in ((found, was), (was, found)))
+        if exact and was.keys() == noise.keys() and (extra or fewer):
+            kind = "other_name" if extra and fewer else "other_time"
+            return both.finding(VALUES, kind, common=common, update=update, now=(extra or ["nothing"])[0],
+                                was=(fewer or ["nothing"])[0], where=both.saved_by)
+        for path in was.keys() & noise.keys() & found.keys():
+            before = usual.get(both.held, {}).get(path, {})
+            apart = [name for name, value, other in unlike(was[path], found[path]) if noise[path].get(name) == value
+                     and other and not OF_GENERATORS.search(name) and (
+                         exact or _counts_alike(name, value) or before.get(name) == value and _far_apart(value, other))]
             if apart:
-                return both.finding(VALUES, "other", common=len(common), update=update, path=path, name=apart[0],
-                                    names=list_first(apart[1:], 3), was=was[apart[0]], now=values[apart[0]],
+                value, other = was[path][apart[0]], found[path][apart[0]]
+                return both.finding(VALUES, "tensors" if " " in value else "other", common=common, update=update,
+                                    path=path, name=apart[0], names=list_first(apart[1:], 3), was=value, now=other,
                                     where=both.saved_by)
-    return both.finding(VALUES, "same" if common else "none", common=len(common))
+    return both.finding(VALUES, "same" if common else "none", common=common)
 
 
 def _counts_alike(name: str, value: str) -> bool:
@@ -356,7 +330,7 @@ def printed(both: Both) -> Finding:
         for word in sorted(words):
             was, got = ([each for each in one.printed if each.startswith(f"{word} ")] for one in (usual, now))
             if was != got:
-                return both.finding(PRINTED, "other", compared=compared, update=both.held + at, was=was[0], now=got[0])
+                return both.finding(PRINTED, "other", update=both.held + at, was=was[0], now=got[0], compared=compared)
     return both.finding(PRINTED, "same" if compared else "none", compared=compared)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from ...formatting.lines import wrap
-from ...formatting.numbers import list_first
+from ...formatting.numbers import list_first, listed
 from ...watch.place import place_for
 from ...workers.launch import Process
 from ..finding import Finding, Verdict, trace_cause
@@ -19,7 +19,7 @@ CHECKS = {"load": load, "files": files, "parameters": parameters, "optimizer": o
           "loss scale": loss_scale, "examples": examples, "random numbers": random_numbers,
           "saved values": saved_values, "printed": printed, "updates": updates}
 STATE = {"parameters", "optimizer", "schedule", "loss scale", "examples", "random numbers"}
-EXPLAINS = {"files": ("parameters", "optimizer"), "optimizer": ("schedule",)}
+EXPLAINS = {"files": ("parameters", "optimizer"), "optimizer": ("schedule",), "saved values": ("updates",)}
 # check -> how its finding begins, and the checks of which a failure explains it
 EXPLAINED = {"saved values": ("the checkpoint of", STATE), "printed": ("update", {"examples"}),
              "updates": ("from update", {*STATE, "saved values"})}
@@ -76,10 +76,10 @@ def compare(both: Both, checks: Collection[str]) -> tuple[Finding, ...]:
         judged, why = {"load", "files"}, "nothing was loaded, so there is nothing to compare"
     elif not all(record.updates for record in both.resumed):
         judged, why = {"load", "files", "updates"}, "started again, the script made no update"
-    found = {check: each(both) if check in judged else both.finding(check, "not_loaded", why=why)
+    found = {check: each(both) if check in judged else Finding(check, Verdict.UNSEEN, why)
              for check, each in CHECKS.items()}
-    failed = {check for check, one in found.items() if one.verdict in (Verdict.FAILED, Verdict.WARNED)}
+    failed = [check for check, one in found.items() if one.verdict in (Verdict.FAILED, Verdict.WARNED)]
     for check, (kinds, by) in EXPLAINED.items():
-        if found[check].differs.startswith(kinds) and failed & by:
-            found[check] = both.finding(check, "explained", update=both.held + 1)
+        if found[check].differs.startswith(kinds) and (why := listed([one for one in failed if one in by])):
+            found[check] = Finding(check, Verdict.UNSEEN, f"{found[check].differs}: explained by {why}")
     return tuple(trace_cause(found[check], [*found.values()], EXPLAINS) for check in checks)

@@ -12,19 +12,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.distributed.tensor import DTensor
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from ...watch.lines import LIBRARY, line_of_call
 from ...watch.listener import Listener
 from ..script.folder import state_of
 from ..script.listen.session import Session
-from ..script.listen.tensors import digest, local, names_of, outermost_modules
+from ..script.listen.tensors import digest, local, names_of, outermost_modules, sample
 from ..script.listen.updates import Updates
 from ..script.record import LOADED, READ, SAVED, STOPPED, WRITTEN, FileUse, Start
 
 NUMBERED = re.compile(r"(?i)\b(epoch|step|iter|iteration|update|global_step)s?\b\W{0,3}(\d+)(?![\d.]*\d)")
 BRACKETS = re.compile(r"\['?(.*?)'?\]")
 SAMPLED = 1 << 16           # numbers of a tensor that are digested, at least, if it has as many
+FEWER = 4                   # of the numbers that a sample of a divided tensor has, one is kept
 MOST = 5000                 # values of a checkpoint that are kept
 SAVES = "saved.{}"          # left among the ranks by a save after so many updates
 QUIET_SECONDS, PATIENCE = 0.2, 30.0     # without a change of a file, and how long that is waited for
@@ -101,20 +103,22 @@ class Starts(Listener):
                    for name, values in (*module.named_parameters(), *module.named_buffers())}
         taken = {id(one) for each in self.updates.optimizers for one in each.parameters()}
         record.optimized = record.optimized or [name for name, values in tensors.items() if id(values) in taken]
-        digests = {name: _digest(values) for name, values in tensors.items()}
-        record.starts.append(Start(record.made, digests, self._states(), self._printed()))
+        states = self._states()
+        parts = {f"{of} {name}": sample(values)[::FEWER] for of, held in (("tensors", tensors), ("states", states))
+                 for name, values in held.items() if isinstance(values, DTensor)}
+        record.starts.append(Start(record.made, {name: _digest(values) for name, values in tensors.items()}, {
+            name: _describe(values) for name, values in states.items()}, self._printed(), parts))
 
-    def _states(self) -> dict[str, str]:
-        found = {}
-        optimizers = [one.optimizer() for one in self.updates.optimizers]
-        for at, optimizer in enumerate(one for one in optimizers if one is not None):
-            parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    def _states(self) -> dict[str, torch.Tensor | int | float]:
+        found: dict[str, torch.Tensor | int | float] = {}
+        for at, each in enumerate(self.updates.optimizers):
+            optimizer, parameters = each.optimizer(), each.parameters()
             if not {id(one) for one in parameters} <= {*self._names}:
                 self._names |= names_of(parameters)
             for one in parameters:
-                for key, value in (optimizer.state.get(one) or {}).items():
-                    if isinstance(value, (torch.Tensor, int, float)):
-                        found[f"{at}.{key}.{self._names[id(one)]}"] = _describe(value)
+                state = (optimizer.state.get(one) or {}) if optimizer else {}
+                found |= {f"{at}.{key}.{self._names[id(one)]}": value for key, value in state.items()
+                          if isinstance(value, (torch.Tensor, int, float))}
         return found
 
     def _printed(self) -> list[str]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ...errors import UsageError
 from ...formatting.numbers import counted, listed
@@ -48,6 +51,15 @@ class ResumeRequest:
     then: int               # workers of that
     in_save: bool = False
     in_place: bool = False
+
+
+class Unlike(NamedTuple):
+    """A value that is not what it was."""
+
+    rank: int
+    name: str
+    was: str
+    now: str            # empty where it is missing
 
 
 @dataclass(frozen=True)
@@ -134,9 +146,27 @@ class Both:
         found = self.stopped[rank].start(at)
         return self.first[rank].start(at) if found is None and exact else found
 
+    def unlike(self, of: str) -> list[Unlike] | None:
+        """What the ranks do not start from as it was, of their tensors or states; None where that was not seen, or
+        belongs to the parts that a number of ranks had."""
+        starts = [(self.expected(rank), record.start(0)) for rank, record in enumerate(self.resumed)]
+        divided = any(record.sharded and not any(one.parts for one in record.starts) for record in self.first)
+        if self.other_count and divided or any(None in each for each in starts):
+            return None
+        return [Unlike(rank, *each) for rank, (was, now) in enumerate(starts) if was and now
+                for each in unlike(getattr(was, of), getattr(now, of))]
+
+    def exact_at(self, updates: int) -> bool:
+        """Whether so many updates gave the parameters of the uninterrupted run, bit for bit."""
+        (one, *_), (other, *_) = self.first, self.resumed
+        after, again = one.updates[updates - 1:][:1], other.updates[updates - self.held - 1:][:1]
+        return not self.other_count and [each.digest_after for each in after] == [each.digest_after for each in again]
+
     @property
     def saved_by(self) -> str:
-        return next((by.line for _, by in self.loaded if by.line), "")
+        """The line of the save, of that which was loaded if any was."""
+        return next((one.line for one in (*(by for _, by in self.loaded), *reversed(self.stopped[0].uses(SAVED)))
+                     if one.line), "")
 
     @property
     def loaded_by(self) -> str:
@@ -160,11 +190,12 @@ class Both:
                      for name, updates in found.items()}
         return found
 
-    def draws(self, run: str, rank: int, begin: int = 0) -> list[GeneratorUse]:
-        """What a rank drew from generators in the next updates: in reading, and in its passes."""
+    def draws(self, run: str, rank: int, begin: int, end: int | None = None) -> list[GeneratorUse]:
+        """What a rank drew from generators in these updates, the next few without an end: in reading, and in passes."""
         pair, record = self.pairs.get(run), getattr(self, run)[rank]
+        end = begin + (1 if self.other_count else ENOUGH) if end is None else end
         found = []
-        for at, update in enumerate(record.updates[begin:begin + (1 if self.other_count else ENOUGH)], begin):
+        for at, update in enumerate(record.updates[begin:end], begin):
             found += [one.draws for one in pair.batches(record, at) if one.draws] if pair else []
             found += [one for each in update.passes for one in (each.prepared, each.draws)]
         return found
@@ -175,10 +206,27 @@ class Both:
         return sorted({one.updates for one in trained(self.first[0])})
 
 
+def unlike(was: Mapping[str, str], now: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """The values that are not what they were: name, then and now; empty where one is missing."""
+    return [(name, value, now.get(name, "")) for name, value in was.items() if now.get(name, "") != value]
+
+
 def alike(one: Start | None, other: Start | None, names: Iterable[str]) -> bool:
     """Whether both have the same tensors of these names; False where one was not seen."""
     return one is not None and other is not None and all(
         one.tensors.get(name) == other.tensors.get(name) for name in names)
+
+
+def join_parts(records: list[Record]) -> list[Record]:
+    """The records, in which all ranks have one digest of each tensor that was divided among them."""
+    for starts in zip(*(record.starts for record in records)):
+        for place in starts[0].parts:
+            of, _, name = place.partition(" ")
+            whole = np.fmax.reduce([one.parts.get(place, np.nan) for one in starts])
+            for one in starts:
+                kind = getattr(one, of)[name].rpartition(" ")[0]
+                getattr(one, of)[name] = f"{kind} {blake2b(whole, digest_size=8).hexdigest() if whole.any() else 0}"
+    return records
 
 
 def find_loaded(stopped: list[Record], resumed: list[Record]) -> list[tuple[FileUse, FileUse]]:
@@ -235,6 +283,7 @@ class Runner:
             one = workplace.folder / path
             shutil.rmtree(one) if one.is_dir() else one.unlink(missing_ok=True)
         run = run_ranks(asked.script, asked.workers, place, workplace, RANK, **{**TASK, **task})
+        join_parts(run.records)
         return run if task.get("stop") or task.get("in_save") else checked(asked.script, run)
 
     def again(self, name: str, stopped: Run, **task: int) -> tuple[list[Record], str]:
@@ -243,12 +292,12 @@ class Runner:
         asked = replace(asked, arguments=(*asked.arguments, *shlex.split(self.asked.again)))
         self.say(f"running {asked.script} again")
         run = run_ranks(asked, self.asked.then, self.place / name, stopped.workplace, RANK, **{**TASK, **task})
-        failed = any(record.state == FAILED for record in run.records)
-        if failed or not all(record.updates for record in run.records):
+        join_parts(run.records)
+        if run.late or any(record.state == FAILED for record in run.records):
             try:
                 checked(asked, run)
             except ScriptError as error:
-                return run.records, str(error) if failed or run.late else ""
+                return run.records, str(error)
         return run.records, ""
 
 
