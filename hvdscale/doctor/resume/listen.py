@@ -111,13 +111,14 @@ class Starts(Listener):
 
     def _states(self) -> dict[str, torch.Tensor | int | float]:
         found: dict[str, torch.Tensor | int | float] = {}
-        for at, each in enumerate(self.updates.optimizers):
-            optimizer, parameters = each.optimizer(), each.parameters()
+        optimizers = [one.optimizer() for one in self.updates.optimizers]
+        for at, optimizer in enumerate(one for one in optimizers if one is not None):
+            parameters = [one for group in optimizer.param_groups for one in group["params"]]
             if not {id(one) for one in parameters} <= {*self._names}:
                 self._names |= names_of(parameters)
             for one in parameters:
-                state = (optimizer.state.get(one) or {}) if optimizer else {}
-                found |= {f"{at}.{key}.{self._names[id(one)]}": value for key, value in state.items()
+                found |= {f"{at}.{key}.{self._names[id(one)]}": value
+                          for key, value in (optimizer.state.get(one) or {}).items()
                           if isinstance(value, (torch.Tensor, int, float))}
         return found
 
