@@ -23,7 +23,7 @@ from ..script.listen.tensors import digest, local, names_of, outermost_modules, 
 from ..script.listen.updates import Updates
 from ..script.record import LOADED, READ, SAVED, STOPPED, WRITTEN, FileUse, Start
 
-NUMBERED = re.compile(r"(?i)\b(epoch|step|iter|iteration|update|global_step)s?\b\W{0,3}(\d+)(?![\d.]*\d)")
+NUMBERED = re.compile(r"(?i)\b(epoch|step|iter|iteration|update|global_step)s?\b\W{0,8}(\d+)(?![\d.]*\d)")
 BRACKETS = re.compile(r"\['?(.*?)'?\]")
 SAMPLED = 1 << 16           # numbers of a tensor that are digested, at least, if it has as many
 FEWER = 4                   # of the numbers that a sample of a divided tensor has, one is kept
