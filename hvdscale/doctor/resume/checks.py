@@ -1,12 +1,11 @@
 """What the resumed run starts from, and its course: examples, rates, draws, what it prints and saves, its end."""
 from __future__ import annotations
 
-import math
 import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ...formatting.numbers import list_first, listed
 from ...watch.remarks import OWN
@@ -51,14 +50,14 @@ def parameters(both: Both) -> Finding:
     found, first = both.unlike("tensors"), both.expected(0)
     if found is None or first is None:
         return both.finding(PARAMETERS, "not_seen")
-    found = [one for one in found if one.now and (not one.rank or one.was == first.tensors.get(one.name))
-             and not (both.passes and one.name.endswith(STATISTICS))]
+    found = [(rank, name) for rank, name, was, now in found if now and not (
+        rank and was != first.tensors.get(name) or both.passes and name.endswith(STATISTICS))]
     if not found:
         return both.finding(PARAMETERS, "same")
-    names, optimized = sorted({one.name for one in found}), both.resumed[0].optimized
+    ranks, names = (sorted({*each}) for each in zip(*found))
+    optimized = both.resumed[0].optimized
     trained = [name for name in names if name in optimized]
     given = dict(names=list_first(trained or names, 3), count=len(trained or names), where=both.loaded_by)
-    ranks = sorted({one.rank for one in found})
     if len(ranks) < len(both.resumed) and all(alike(first, both.expected(rank), names) for rank in range(
             len(both.resumed))):
         return both.finding(PARAMETERS, "some_ranks", ranks=ranks, **given)
@@ -80,20 +79,25 @@ def optimizer(both: Both) -> Finding:
         return both.finding(OPTIMIZER, "not_seen")
     if not found:
         return both.finding(OPTIMIZER, "same" if first.states else "none")
-    ranks, keys = sorted({one.rank for one in found}), list(dict.fromkeys(one.name.split(".")[1] for one in found))
-    _, _, was, now = next((one for one in found if one.name.split(".")[1] != "step"), found[0])
-    kind = "other"
-    if len(ranks) < len(both.resumed):
-        kind = "some_ranks"
-    elif all(not one.now or one.now.endswith(ZERO) for one in found):
+    ranks, lost = sorted({rank for rank, *_ in found}), [(name.partition(".")[2], *each) for _, name, *each in found]
+    kind, given = describe_lost(lost)
+    return both.finding(OPTIMIZER, "some_ranks" if len(ranks) < len(both.resumed) else kind, ranks=ranks,
+                        where=both.loaded_by, **given)
+
+
+def describe_lost(lost: list[tuple[str, str, str]]) -> tuple[str, dict[str, Any]]:
+    """A kind of finding on what an optimizer has lost, and its values; ``key.parameter``, then and now."""
+    keys = list(dict.fromkeys(name.partition(".")[0] for name, *_ in lost))
+    _, was, now = next((one for one in lost if not one[0].startswith("step.")), lost[0])
+    types, kind = (was.partition(" ")[0], now.partition(" ")[0]), "other"
+    if all(not each or each.endswith(ZERO) for *_, each in lost):
         kind = "empty"
     elif keys == ["step"]:
         kind = "steps"
-    elif now and was.split()[0] != now.split()[0]:
+    elif now and types[0] != types[1]:
         kind = "dtype"
-    return both.finding(OPTIMIZER, kind, keys=keys, ranks=ranks, was=was, now=now, count=len(found),
-                        names=list_first([one.name.partition(".")[2] for one in found], 3), where=both.loaded_by,
-                        was_type=was.split()[0], now_type=now.partition(" ")[0])
+    return kind, dict(keys=keys, was=was, now=now, was_type=types[0], now_type=types[1], count=len(lost),
+                      names=list_first([name for name, *_ in lost], 3))
 
 
 def files(both: Both) -> Finding:
@@ -130,7 +134,7 @@ def examples(both: Both) -> Finding:
         return both.finding(EXAMPLES, "not_distinguished")
     first = trained(both.resumed[0])[0]
     given = dict(taken=_times(now).total(), where=first.line, sampler=first.sampling.name)
-    ordered, at = usual == known["second"][:len(usual)], _first_apart(now, usual[held:])
+    ordered, at = usual == known["second"][:len(usual)], _first_apart(now, usual[held:], both.padded)
     if ordered and at is None:
         return both.finding(EXAMPLES, "same", **given)
     twice, never, until = _miscounted(both, now)
@@ -152,9 +156,11 @@ def _times(course: list[list[list]]) -> Counter:
     return Counter(key for ranks in course for rank in ranks for key in rank)
 
 
-def _first_apart(now: Sequence[T], usual: Sequence[T]) -> int | None:
-    """The first place at which two courses differ, as far as both go; None where they do not."""
-    return next((at for at, (one, other) in enumerate(zip(now, usual)) if one != other), None)
+def _first_apart(now: Sequence[T], usual: Sequence[T], padded: int = 0) -> int | None:
+    """The first place at which two courses differ, by more than so many examples that one has and the other lacks, as
+    far as both go; None where they do not."""
+    return next((at for at, (one, other) in enumerate(zip(now, usual)) if one != other and not (
+        padded and (_times([one]) ^ _times([other])).total() <= padded)), None)
 
 
 def _miscounted(both: Both, now: list) -> tuple[int, int, int]:
@@ -192,37 +198,31 @@ def _places(course: list[T], part: list[T]) -> list[int]:
 
 def schedule(both: Both) -> Finding:
     """Whether rates and schedules go on where they were."""
-    usual, now = _course(both.first[0]), _course(both.resumed[0])[:both.after]
+    (usual, positions), (now, places) = _course(both.first[0], both.made), _course(both.resumed[0], both.after)
     if not now:
         return both.finding(SCHEDULE, "none")
-    held, steps = both.held, both.resumed[0].updates
-    at = next((at for at, (one, other) in enumerate(zip(now, usual[held:])) if not _same(one[0], other[0])), None)
+    held, steps, at = both.held, both.resumed[0].updates, _first_apart(now, usual[both.held:])
     if at is not None:
-        scheduled = any(now[-1][1])
-        courses = [[each[1] if scheduled else tuple(f"{rate:.6g}" for rate in each[0]) for each in one]
-                   for one in (usual, now)]
+        scheduled = any(places[-1])
         begin = 0 if scheduled else at
-        places = _places(courses[0], courses[1][begin:])
-        shift = (places or [held + begin])[0] - held - begin
-        kind = "rate" if places and scheduled and not at else "other"
+        found = _places(positions, places) if scheduled else _places(usual, now[at:])
+        shift = (found or [held + begin])[0] - held - begin
+        kind = "rate" if found and scheduled and not at else "other"
         if shift:
-            kind = "shifted" if places[0] else "begins_anew"
-        was, rate = usual[held + at][0][0], now[at][0][0]
+            kind = "shifted" if found[0] else "begins_anew"
+        was, rate = float(usual[held + at][0]), float(now[at][0])
         return both.finding(SCHEDULE, kind, update=held + at + 1, was=was, now=rate, by=_apart(was, rate), limit=CLOSE,
                             shift=abs(shift), side="ahead" if shift > 0 else "behind", where=steps[at].line)
-    if now[0][1] != usual[held][1]:
-        return both.finding(SCHEDULE, "flat", was=sum(usual[held][1]), now=sum(now[0][1]), where=steps[0].line)
-    return both.finding(SCHEDULE, "same" if len({rates for rates, _ in usual}) > 1 else "constant")
+    if places[0] != positions[held]:
+        return both.finding(SCHEDULE, "flat", was=sum(positions[held]), now=sum(places[0]), where=steps[0].line)
+    return both.finding(SCHEDULE, "same" if len({*usual}) > 1 else "constant")
 
 
-def _course(record: Record) -> list[tuple[tuple[float, ...], tuple[int, ...]]]:
-    """Rates and schedules' positions of each update, of all optimizers."""
-    return [(sum((one.rates for one in updates), ()), sum((one.positions for one in updates), ()))
-            for updates in zip(*(each.updates for each in record.optimizers))]
-
-
-def _same(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return len(one) == len(other) and all(math.isclose(a, b, rel_tol=CLOSE, abs_tol=1e-15) for a, b in zip(one, other))
+def _course(record: Record, end: int) -> tuple[list[tuple[str, ...]], list[tuple[int, ...]]]:
+    """Rates, and schedules' positions, of each update up to the end, of all optimizers."""
+    updates = [*zip(*(each.updates for each in record.optimizers))][:end]
+    return ([tuple(f"{rate:.6g}" for one in each for rate in one.rates) for each in updates],
+            [tuple(place for one in each for place in one.positions) for each in updates])
 
 
 def _apart(one: float, other: float) -> float:
@@ -234,8 +234,7 @@ def loss_scale(both: Both) -> Finding:
     usual, now = both.first[0].scales, both.resumed[0].scales[:both.after]
     if {*usual} <= {1.0}:
         return both.finding(SCALE, "none")
-    at = _first_apart(now, usual[both.held:])
-    if at is None:
+    if (at := _first_apart(now, usual[both.held:])) is None:
         return both.finding(SCALE, "same")
     return both.finding(SCALE, "begins_anew" if now[at] == usual[0] else "other", update=both.held + at + 1,
                         was=usual[both.held + at], now=now[at], where=both.loaded_by)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from ...formatting.lines import wrap
-from ...formatting.numbers import list_first, listed
+from ...formatting.numbers import counted, list_first, listed
 from ...watch.place import place_for
 from ...workers.launch import Process
 from ..finding import Finding, Verdict, trace_cause
@@ -45,7 +45,8 @@ class ResumeExamination(Judged):
 
     def render(self, seconds: float, colour: bool) -> str:
         both, asked = self.both, self.both.asked
-        said = f"{asked.script.script} on {both.workers}: {both.made} updates without a stop"
+        on = counted(asked.workers, "worker") + (f", then {asked.then}" if both.other_count else "")
+        said = f"{asked.script.script} on {on}: {both.made} updates without a stop"
         if both.stopped:
             chosen = "" if both.stop_at == asked.stop else f" (the update of a checkpoint, in place of {asked.stop})"
             said += f"; stopped after update {both.stop}{chosen}, and started again from update {both.held}"

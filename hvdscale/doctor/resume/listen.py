@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from ...watch.lines import LIBRARY, line_of_call
 from ...watch.listener import Listener
+from ..script import rank
 from ..script.folder import state_of
 from ..script.listen.session import Session
 from ..script.listen.tensors import digest, local, names_of, outermost_modules, sample
@@ -251,3 +253,9 @@ def flatten(state: Any) -> dict[str, str]:
     leaves, _ = tree_flatten_with_path(state)
     return {BRACKETS.sub(r".\1", keystr(keys)).lstrip("."): _describe(value) for keys, value in leaves[:MOST]
             if isinstance(value, (torch.Tensor, int, float, str, bool, np.generic))}
+
+
+main = partial(rank.main, ResumeSession, (Starts, Files))
+
+if __name__ == "__main__":
+    main()

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ...errors import UsageError
-from ...formatting.numbers import counted, listed
+from ...formatting.numbers import listed
 from ...watch.runner import ScriptRequest
 from ..finding import Finding, Kinds
 from ..script.compare.pair import Pair, trained
@@ -25,7 +25,7 @@ from ..script.runs import Run, ScriptError, checked, run_ranks
 KINDS = Kinds(Path(__file__).with_name("findings.toml"))
 RUNS = ("first", "second", "stopped", "resumed")
 ENOUGH = 3                  # updates by which a place in a course is recognized, and a stream of random numbers
-RANK = "hvdscale.doctor.resume.rank"
+RANK = "hvdscale.doctor.resume.listen"
 SIGNALS = {"kill": 9, "term": 15, "int": 2, "usr1": 10}
 BEYOND = 2                  # updates that the resumed run may make beyond the end of the uninterrupted one
 # of each rank; no epoch is cut short. stop: after so many updates, by the signal. most: updates at most; 0: so many
@@ -51,15 +51,6 @@ class ResumeRequest:
     then: int               # workers of that
     in_save: bool = False
     in_place: bool = False
-
-
-class Unlike(NamedTuple):
-    """A value that is not what it was."""
-
-    rank: int
-    name: str
-    was: str
-    now: str            # empty where it is missing
 
 
 @dataclass(frozen=True)
@@ -89,11 +80,6 @@ class Both:
         return self.asked.then != self.asked.workers
 
     @property
-    def workers(self) -> str:
-        """``2 workers``, or ``2 workers, then 1``."""
-        return counted(self.asked.workers, "worker") + (f", then {self.asked.then}" if self.other_count else "")
-
-    @property
     def made(self) -> int:
         """Updates of the uninterrupted run."""
         return min(record.made for record in self.first)
@@ -102,11 +88,6 @@ class Both:
     def stop(self) -> int:
         """Updates that the stopped run made."""
         return max(self.stop_at, min(record.made for record in self.stopped))
-
-    @property
-    def after_held(self) -> int:
-        """The number of the first update to compare."""
-        return self.held + 1
 
     @property
     def redone(self) -> int:
@@ -146,21 +127,21 @@ class Both:
         found = self.stopped[rank].start(at)
         return self.first[rank].start(at) if found is None and exact else found
 
-    def unlike(self, of: str) -> list[Unlike] | None:
-        """What the ranks do not start from as it was, of their tensors or states; None where that was not seen, or
-        belongs to the parts that a number of ranks had."""
+    def unlike(self, of: str) -> list[tuple[int, str, str, str]] | None:
+        """What the ranks do not start from as it was, of their tensors or states: rank, name, then and now; None where
+        that was not seen, or belongs to the parts that a number of ranks had."""
         starts = [(self.expected(rank), record.start(0)) for rank, record in enumerate(self.resumed)]
         divided = any(record.sharded and not any(one.parts for one in record.starts) for record in self.first)
         if self.other_count and divided or any(None in each for each in starts):
             return None
-        return [Unlike(rank, *each) for rank, (was, now) in enumerate(starts) if was and now
+        return [(rank, *each) for rank, (was, now) in enumerate(starts) if was and now
                 for each in unlike(getattr(was, of), getattr(now, of))]
 
     def exact_at(self, updates: int) -> bool:
         """Whether so many updates gave the parameters of the uninterrupted run, bit for bit."""
-        (one, *_), (other, *_) = self.first, self.resumed
-        after, again = one.updates[updates - 1:][:1], other.updates[updates - self.held - 1:][:1]
-        return not self.other_count and [each.digest_after for each in after] == [each.digest_after for each in again]
+        digests = [[one.digest_after for one in run[0].updates[at - 1:at]] for run, at in (
+            (self.first, updates), (self.resumed, updates - self.held))]
+        return not self.other_count and digests[0] == digests[1]
 
     @property
     def saved_by(self) -> str:
@@ -200,6 +181,12 @@ class Both:
             found += [one for each in update.passes for one in (each.prepared, each.draws)]
         return found
 
+    @property
+    def padded(self) -> int:
+        """The most examples that one number of workers repeats in an epoch's last batch, and another one may not."""
+        return max((one.sampling.padded for record in (*self.first, *self.resumed) for one in trained(record)),
+                   default=0) if self.other_count else 0
+
     @cached_property
     def epochs(self) -> list[int]:
         """The updates before each epoch of the uninterrupted run."""
@@ -217,16 +204,16 @@ def alike(one: Start | None, other: Start | None, names: Iterable[str]) -> bool:
         one.tensors.get(name) == other.tensors.get(name) for name in names)
 
 
-def join_parts(records: list[Record]) -> list[Record]:
-    """The records, in which all ranks have one digest of each tensor that was divided among them."""
-    for starts in zip(*(record.starts for record in records)):
+def join_parts(run: Run) -> Run:
+    """The run, in whose records all ranks have one digest of each tensor that was divided among them."""
+    for starts in zip(*(record.starts for record in run.records)):
         for place in starts[0].parts:
             of, _, name = place.partition(" ")
             whole = np.fmax.reduce([one.parts.get(place, np.nan) for one in starts])
             for one in starts:
                 kind = getattr(one, of)[name].rpartition(" ")[0]
                 getattr(one, of)[name] = f"{kind} {blake2b(whole, digest_size=8).hexdigest() if whole.any() else 0}"
-    return records
+    return run
 
 
 def find_loaded(stopped: list[Record], resumed: list[Record]) -> list[tuple[FileUse, FileUse]]:
@@ -282,8 +269,7 @@ class Runner:
         for path in self.left if workplace.copied else ():
             one = workplace.folder / path
             shutil.rmtree(one) if one.is_dir() else one.unlink(missing_ok=True)
-        run = run_ranks(asked.script, asked.workers, place, workplace, RANK, **{**TASK, **task})
-        join_parts(run.records)
+        run = join_parts(run_ranks(asked.script, asked.workers, place, workplace, RANK, **TASK | task))
         return run if task.get("stop") or task.get("in_save") else checked(asked.script, run)
 
     def again(self, name: str, stopped: Run, **task: int) -> tuple[list[Record], str]:
@@ -291,8 +277,7 @@ class Runner:
         asked = self.asked.script
         asked = replace(asked, arguments=(*asked.arguments, *shlex.split(self.asked.again)))
         self.say(f"running {asked.script} again")
-        run = run_ranks(asked, self.asked.then, self.place / name, stopped.workplace, RANK, **{**TASK, **task})
-        join_parts(run.records)
+        run = join_parts(run_ranks(asked, self.asked.then, self.place / name, stopped.workplace, RANK, **TASK | task))
         if run.late or any(record.state == FAILED for record in run.records):
             try:
                 checked(asked, run)
