@@ -5,7 +5,7 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from ...formatting.numbers import list_first, listed
 from ...watch.remarks import OWN
@@ -17,31 +17,27 @@ from ..script.compare.streams import OF, same_stream
 from ..script.record import ENDED, SAVED, WRITTEN, Record
 from .runs import ENOUGH, RUNS, Both, alike, find_loaded, unlike
 
-LOAD, PARAMETERS, OPTIMIZER, FILES = "load", "parameters", "optimizer", "files"
-EXAMPLES, SCHEDULE, SCALE, RANDOM = "examples", "schedule", "loss scale", "random numbers"
-VALUES, PRINTED, UPDATES = "saved values", "printed", "updates"
-CLOSE, FAR = 1e-6, 0.1        # relative differences
+FAR = 0.1               # a relative difference
 OF_GENERATORS = re.compile(r"(?i)rng|random|seed|generator")           # judged by the draws
 OF_ORDER = ("begins_anew", "epoch", "other_epoch", "order")
 ZERO = " 0"             # how a description ends of a tensor of zeros
-T = TypeVar("T")
 
 
 def load(both: Both) -> Finding:
     """What the resumed run loaded, and whether that is what was saved last."""
     if both.error:
-        return both.finding(LOAD, "error", error=both.error, where=both.loaded_by)
+        return both.finding("load", "error", error=both.error, where=both.loaded_by)
     if not both.loaded and not both.held:
         kind = "nothing" if both.asked.again else "perhaps_nothing"
-        return both.finding(LOAD, kind, again=both.asked.again, where=both.saved_by)
+        return both.finding("load", kind, again=both.asked.again, where=both.saved_by)
     loaded = [by for _, by in both.loaded if by.act == SAVED]
     newer = [one for record in both.stopped for one in record.uses(SAVED)
              if one.path and all(one.updates > by.updates for by in loaded)
              and any(one.values.keys() == by.values.keys() for by in loaded)]
     if newer:
         newest = max(newer, key=lambda one: one.updates)
-        return both.finding(LOAD, "old", newer=newest.path, newest=newest.updates, where=both.loaded_by)
-    return both.finding(LOAD, "newest")
+        return both.finding("load", "old", newer=newest.path, newest=newest.updates, where=both.loaded_by)
+    return both.finding("load", "newest", redone=max(0, both.stop - both.held))
 
 
 def parameters(both: Both) -> Finding:
@@ -49,39 +45,40 @@ def parameters(both: Both) -> Finding:
     statistics of its batches, counts on the first alone."""
     found, first = both.unlike("tensors"), both.expected(0)
     if found is None or first is None:
-        return both.finding(PARAMETERS, "not_seen")
-    found = [(rank, name) for rank, name, was, now in found if now and not (
+        return both.finding("parameters", "not_seen")
+    found = [(rank, name, was, now) for rank, name, was, now in found if now and not (
         rank and was != first.tensors.get(name) or both.passes and name.endswith(STATISTICS))]
     if not found:
-        return both.finding(PARAMETERS, "same")
-    ranks, names = (sorted({*each}) for each in zip(*found))
+        return both.finding("parameters", "same")
+    ranks, names = sorted({rank for rank, *_ in found}), sorted({name for _, name, *_ in found})
     optimized = both.resumed[0].optimized
     trained = [name for name in names if name in optimized]
     given = dict(names=list_first(trained or names, 3), count=len(trained or names), where=both.loaded_by)
     if len(ranks) < len(both.resumed) and all(alike(first, both.expected(rank), names) for rank in range(
             len(both.resumed))):
-        return both.finding(PARAMETERS, "some_ranks", ranks=ranks, **given)
+        return both.finding("parameters", "some_ranks", ranks=ranks, **given)
     if 0 < len(trained) < len(optimized):
-        return both.finding(PARAMETERS, "some", of=len(optimized), **given)
+        return both.finding("parameters", "some", of=len(optimized), **given)
     if trained:
         initial = alike(both.first[0].start(0), both.resumed[0].start(0), trained)
-        return both.finding(PARAMETERS, "initial" if initial else "other", **given)
+        return both.finding("parameters", "initial" if initial else "other", **given)
     kind = "statistics" if all(name.endswith(STATISTICS) for name in names) else "buffers"
     if not {name.partition(".")[0] for name in names} & {name.partition(".")[0] for name in optimized}:
         kind = "average"
-    return both.finding(PARAMETERS, kind, **given)
+    return both.finding("parameters", kind, **given)
 
 
 def optimizer(both: Both) -> Finding:
     """Whether the optimizers' state is that which was saved."""
     found, first = both.unlike("states"), both.expected(0)
     if found is None or first is None:
-        return both.finding(OPTIMIZER, "not_seen")
+        return both.finding("optimizer", "not_seen")
     if not found:
-        return both.finding(OPTIMIZER, "same" if first.states else "none")
-    ranks, lost = sorted({rank for rank, *_ in found}), [(name.partition(".")[2], *each) for _, name, *each in found]
+        return both.finding("optimizer", "same" if first.states else "none")
+    ranks = sorted({rank for rank, *_ in found})
+    lost = [(name.partition(".")[2], was, now) for _, name, was, now in found]
     kind, given = describe_lost(lost)
-    return both.finding(OPTIMIZER, "some_ranks" if len(ranks) < len(both.resumed) else kind, ranks=ranks,
+    return both.finding("optimizer", "some_ranks" if len(ranks) < len(both.resumed) else kind, ranks=ranks,
                         where=both.loaded_by, **given)
 
 
@@ -111,44 +108,47 @@ def files(both: Both) -> Finding:
     for (path, _), writers in ranks.items():
         if len(writers) > 1:
             line = next(one.line for one in both.first[0].uses(SAVED) if one.path == path)
-            return both.finding(FILES, "one_path", path=path, ranks=sorted(writers), where=line)
+            return both.finding("files", "one_path", path=path, ranks=sorted(writers), where=line)
     for how, (killed, mended, error) in both.torn.items():
         of = sorted({by.updates for _, by in find_loaded(killed, mended)})
         said = "it begins afresh" if not of else "what it loaded is of update " + listed(of)
         if error or len(of) != 1:
-            return both.finding(FILES, "torn", how=how, error=error or said, where=both.saved_by)
-    return both.finding(FILES, "whole" if both.torn else "apart")
+            return both.finding("files", "torn", how=how, error=error or said, where=both.saved_by)
+    return both.finding("files", "whole" if both.torn else "apart")
 
 
 def examples(both: Both) -> Finding:
     """Whether the resumed run takes the examples that the uninterrupted one takes, in its order."""
     if both.other_count and both.asked.script.global_batch is None:
-        return both.finding(EXAMPLES, "own_batch")
+        return both.finding("examples", "own_batch")
     known, held = both.keys, both.held
     if len(known) < len(RUNS):
-        return both.finding(EXAMPLES, "no_loader")
+        return both.finding("examples", "no_loader")
     usual, now = known["first"], known["resumed"][:both.after]
     if not now:
-        return both.finding(EXAMPLES, "none")
+        return both.finding("examples", "none")
     if not all(usual) or not all(now):
-        return both.finding(EXAMPLES, "not_distinguished")
+        return both.finding("examples", "not_distinguished")
     first = trained(both.resumed[0])[0]
     given = dict(taken=_times(now).total(), where=first.line, sampler=first.sampling.name)
-    ordered, at = usual == known["second"][:len(usual)], _first_apart(now, usual[held:], both.padded)
+    padded = max(one.sampling.padded for record in (*both.first, *both.resumed) for one in trained(record))
+    ordered = usual == known["second"][:len(usual)]
+    at = _first_apart(now, usual[held:], padded if both.other_count else 0)
     if ordered and at is None:
-        return both.finding(EXAMPLES, "same", **given)
+        return both.finding("examples", "same", **given)
     twice, never, until = _miscounted(both, now)
     given |= dict(twice=twice, never=never, total=_times(usual[:until]).total(), until=until)
     if not ordered:
         floor = (_times(usual[:until]) - _times(known["second"][:until])).total()
         kind = "unseeded_lost" if twice > floor else "unseeded"
-        return both.finding(EXAMPLES, kind if until in (*both.epochs, both.made) else "unseeded_part", **given)
+        return both.finding("examples", kind if until in (*both.epochs, both.made) else "unseeded_part", **given)
+    assert at is not None
     kind, place = _place(both, usual, now, at)
     given |= dict(update=held + at + 1, where_from=place if kind == "accumulation" else place + 1)
     cause = "generator" if kind in OF_ORDER and not first.sampling.settable and not first.iterable else ""
     if kind == "order":
         cause, kind = cause or "own_order", "order" if twice else "order_alone"
-    return both.finding(EXAMPLES, kind, cause=cause, **given)
+    return both.finding("examples", kind, cause=cause, **given)
 
 
 def _times(course: list[list[list]]) -> Counter:
@@ -156,11 +156,11 @@ def _times(course: list[list[list]]) -> Counter:
     return Counter(key for ranks in course for rank in ranks for key in rank)
 
 
-def _first_apart(now: Sequence[T], usual: Sequence[T], padded: int = 0) -> int | None:
-    """The first place at which two courses differ, by more than so many examples that one has and the other lacks, as
-    far as both go; None where they do not."""
-    return next((at for at, (one, other) in enumerate(zip(now, usual)) if one != other and not (
-        padded and (_times([one]) ^ _times([other])).total() <= padded)), None)
+def _first_apart(now: Sequence, usual: Sequence, padded: int = 0) -> int | None:
+    """The first place at which two courses differ, by more than so many examples that only one of them has, as far as
+    both go; None where they do not."""
+    return next((at for at, (one, other) in enumerate(zip(now, usual)) if one != other and not (padded and (
+        _times([one]) - _times([other]) + (_times([other]) - _times([one]))).total() <= padded)), None)
 
 
 def _miscounted(both: Both, now: list) -> tuple[int, int, int]:
@@ -190,7 +190,7 @@ def _place(both: Both, usual: list, now: list, at: int) -> tuple[str, int]:
     return ("other_epoch", places[0]) if places else ("order", 0)
 
 
-def _places(course: list[T], part: list[T]) -> list[int]:
+def _places(course: list, part: list) -> list[int]:
     """The places of a course at which its next elements are the first of the part."""
     some = part[:ENOUGH]
     return [at for at in range(len(course) - len(some) + 1) if some and course[at:at + len(some)] == some]
@@ -200,7 +200,7 @@ def schedule(both: Both) -> Finding:
     """Whether rates and schedules go on where they were."""
     (usual, positions), (now, places) = _course(both.first[0], both.made), _course(both.resumed[0], both.after)
     if not now:
-        return both.finding(SCHEDULE, "none")
+        return both.finding("schedule", "none")
     held, steps, at = both.held, both.resumed[0].updates, _first_apart(now, usual[both.held:])
     if at is not None:
         scheduled = any(places[-1])
@@ -211,11 +211,11 @@ def schedule(both: Both) -> Finding:
         if shift:
             kind = "shifted" if found[0] else "begins_anew"
         was, rate = float(usual[held + at][0]), float(now[at][0])
-        return both.finding(SCHEDULE, kind, update=held + at + 1, was=was, now=rate, by=_apart(was, rate), limit=CLOSE,
+        return both.finding("schedule", kind, update=held + at + 1, was=was, now=rate, by=_apart(was, rate), limit=1e-6,
                             shift=abs(shift), side="ahead" if shift > 0 else "behind", where=steps[at].line)
     if places[0] != positions[held]:
-        return both.finding(SCHEDULE, "flat", was=sum(positions[held]), now=sum(places[0]), where=steps[0].line)
-    return both.finding(SCHEDULE, "same" if len({*usual}) > 1 else "constant")
+        return both.finding("schedule", "flat", was=sum(positions[held]), now=sum(places[0]), where=steps[0].line)
+    return both.finding("schedule", "same" if len({*usual}) > 1 else "constant")
 
 
 def _course(record: Record, end: int) -> tuple[list[tuple[str, ...]], list[tuple[int, ...]]]:
@@ -233,10 +233,10 @@ def loss_scale(both: Both) -> Finding:
     """Whether gradients are scaled by what they were."""
     usual, now = both.first[0].scales, both.resumed[0].scales[:both.after]
     if {*usual} <= {1.0}:
-        return both.finding(SCALE, "none")
+        return both.finding("loss scale", "none")
     if (at := _first_apart(now, usual[both.held:])) is None:
-        return both.finding(SCALE, "same")
-    return both.finding(SCALE, "begins_anew" if now[at] == usual[0] else "other", update=both.held + at + 1,
+        return both.finding("loss scale", "same")
+    return both.finding("loss scale", "begins_anew" if now[at] == usual[0] else "other", update=both.held + at + 1,
                         was=usual[both.held + at], now=now[at], where=both.loaded_by)
 
 
@@ -258,13 +258,13 @@ def random_numbers(both: Both) -> Finding:
         same |= {"loader workers"} if seeds[1][0] == seeds[0][epoch] else set()
         moved |= {"loader workers"}
     elif not moved and not any(record.drew_in_workers for record in both.first):
-        return both.finding(RANDOM, "none")
+        return both.finding("random numbers", "none")
     if not moved - same:
-        return both.finding(RANDOM, "same")
+        return both.finding("random numbers", "same")
     names = listed(sorted(OF.get(name, name) for name in again - same or moved - same))
     kind = "unseeded" if moved - same <= unseeded else "own_count" if both.other_count else "other"
     where = next((one.line for one in passes_of(both.resumed[0].updates)), "")
-    return both.finding(RANDOM, "replayed" if again - same else kind, names=names, where=where)
+    return both.finding("random numbers", "replayed" if again - same else kind, names=names, where=where)
 
 
 def saved_values(both: Both) -> Finding:
@@ -279,7 +279,7 @@ def saved_values(both: Both) -> Finding:
         extra, fewer = (sorted(one.keys() - other.keys()) for one, other in ((found, was), (was, found)))
         if exact and was.keys() == noise.keys() and (extra or fewer):
             kind = "other_name" if extra and fewer else "other_time"
-            return both.finding(VALUES, kind, common=common, update=update, now=(extra or ["nothing"])[0],
+            return both.finding("saved values", kind, common=common, update=update, now=(extra or ["nothing"])[0],
                                 was=(fewer or ["nothing"])[0], where=both.saved_by)
         for path in was.keys() & noise.keys() & found.keys():
             before = usual.get(both.held, {}).get(path, {})
@@ -288,10 +288,10 @@ def saved_values(both: Both) -> Finding:
                          exact or _counts_alike(name, value) or before.get(name) == value and _far_apart(value, other))]
             if apart:
                 value, other = was[path][apart[0]], found[path][apart[0]]
-                return both.finding(VALUES, "tensors" if " " in value else "other", common=common, update=update,
-                                    path=path, name=apart[0], names=list_first(apart[1:], 3), was=value, now=other,
-                                    where=both.saved_by)
-    return both.finding(VALUES, "same" if common else "none", common=common)
+                kind = "tensors" if " " in value else "other"
+                return both.finding("saved values", kind, common=common, update=update, path=path, name=apart[0],
+                                    names=list_first(apart[1:], 3), was=value, now=other, where=both.saved_by)
+    return both.finding("saved values", "same" if common else "none", common=common)
 
 
 def _counts_alike(name: str, value: str) -> bool:
@@ -329,8 +329,9 @@ def printed(both: Both) -> Finding:
         for word in sorted(words):
             was, got = ([each for each in one.printed if each.startswith(f"{word} ")] for one in (usual, now))
             if was != got:
-                return both.finding(PRINTED, "other", update=both.held + at, was=was[0], now=got[0], compared=compared)
-    return both.finding(PRINTED, "same" if compared else "none", compared=compared)
+                return both.finding("printed", "other", compared=compared, update=both.held + at, was=was[0],
+                                    now=got[0])
+    return both.finding("printed", "same" if compared else "none", compared=compared)
 
 
 def updates(both: Both) -> Finding:
@@ -338,16 +339,16 @@ def updates(both: Both) -> Finding:
     made, left = min(record.made for record in both.resumed), both.made - both.held
     given = dict(left=left, now=made, where=both.loaded_by)
     if not made:
-        return both.finding(UPDATES, "none", **given)
+        return both.finding("updates", "none", **given)
     ends = all(record.state == ENDED for record in both.first)
     if ends and made != left or made < left and all(record.state == ENDED for record in both.resumed):
-        return both.finding(UPDATES, "more" if made > left else "fewer", **given)
+        return both.finding("updates", "more" if made > left else "fewer", **given)
     if both.other_count:
-        return both.finding(UPDATES, "as_many" if ends else "as_many_so_far", **given)
+        return both.finding("updates", "as_many" if ends else "as_many_so_far", **given)
     first, second, now = ([update.digest_after for update in run[0].updates] for run in (
         both.first, both.second, both.resumed))
     apart, noise = _first_apart(now[:both.after], first[both.held:]), _first_apart(first, second)
     if apart is None:
-        return both.finding(UPDATES, "same" if ends else "same_so_far", **given)
+        return both.finding("updates", "same" if ends else "same_so_far", **given)
     kind = "apart" if noise is None or noise > both.held + apart else "noise"
-    return both.finding(UPDATES, kind, update=both.held + apart + 1, noise=(noise or 0) + 1, **given)
+    return both.finding("updates", kind, update=both.held + apart + 1, noise=(noise or 0) + 1, **given)

@@ -38,7 +38,9 @@ class ResumeExamination(Judged):
     @property
     def about(self) -> dict[str, object]:
         both, asked = self.both, self.both.asked
-        seen = {"stopped_after": both.stop, "held": both.held, "redone": both.redone} if both.stopped else {}
+        seen = {}
+        if both.stopped:
+            seen = {"stopped_after": both.stop, "held": both.held, "redone": max(0, both.stop - both.held)}
         return {"script": asked.script.script, "arguments": asked.script.arguments, "again": asked.again,
                 "workers": asked.workers, "then": asked.then, "updates": both.made, "how": asked.how, **seen,
                 "instead": instead_of(both.first), "written": both.written, "verdict": self.verdict}
@@ -52,12 +54,12 @@ class ResumeExamination(Judged):
             said += f"; stopped after update {both.stop}{chosen}, and started again from update {both.held}"
         blocks = []
         if both.written and not asked.in_place:
-            blocks.append(wrap("The script ran in copies of this folder, which are removed. There it wrote "
-                               f"{list_first(both.written, 6)}."))
+            blocks.append("The script ran in copies of this folder, which are removed. There it wrote "
+                          f"{list_first(both.written, 6)}.")
         if both.left:
-            blocks.append(wrap(f"Left out of the copies: {list_first(both.left, 6)}."))
+            blocks.append(f"Left out of the copies: {list_first(both.left, 6)}.")
         headline = " ".join([f"{said}.", *instead_of(both.first)])
-        return f"{wrap(self.verdict)}\n\n{join_blocks(headline, self.findings, seconds, colour, *blocks)}"
+        return f"{wrap(self.verdict)}\n\n{join_blocks(headline, self.findings, seconds, colour, *map(wrap, blocks))}"
 
 
 def examine(asked: ResumeRequest, process: Process, say: Callable[[str], None],

@@ -145,22 +145,17 @@ class Starts(Listener):
         record = self.session.record
         if len(record.scales) < record.made:
             record.scales.append(self._scale)
-        nothing = np.empty(0)
-        for steps in record.optimizers:
-            for update in steps.updates[-1:]:
-                update.gradient = update.before_clips = update.after = nothing
-                for one in update.passes:
-                    one.gradient = nothing
+        for update in (update for steps in record.optimizers for update in steps.updates[-1:]):
+            update.gradient = update.before_clips = update.after = np.empty(0)
+            for one in update.passes:
+                one.gradient = np.empty(0)
 
 
 def _name(modules: list[torch.nn.Module]) -> dict[str, torch.nn.Module]:
     """The modules that have tensors, by their classes, numbered where several have one."""
-    found: dict[str, torch.nn.Module] = {}
-    for module in modules:
-        if [*module.parameters(), *module.buffers()]:
-            name = type(module).__name__
-            found[name if name not in found else f"{name}{len(found) + 1}"] = module
-    return found
+    found = [module for module in modules if [*module.parameters(), *module.buffers()]]
+    names = [type(module).__name__ for module in found]
+    return {f"{name}{names[:at].count(name) or ''}": found[at] for at, name in enumerate(names)}
 
 
 def _digest(values: torch.Tensor) -> str:

@@ -46,7 +46,6 @@ class ResumeRequest:
     again: str              # arguments that the script gets as well when it is started again
     stop: int               # the update after which it is stopped
     how: str                # a key of SIGNALS
-    updates: int            # to compare after it
     workers: int            # of all runs but the last
     then: int               # workers of that
     in_save: bool = False
@@ -71,9 +70,8 @@ class Both:
 
     def finding(self, check: str, kind: str, **given: Any) -> Finding:
         """See Kinds.finding; the words know what this has, such as the update that the checkpoint holds."""
-        by = ("saved", self.saved_by), ("loaded", self.loaded_by)
-        return KINDS.finding(check, kind, self, lines=", ".join(f"{how} by {line}" for how, line in by if line),
-                             **given)
+        lines = [f"{how} by {line}" for how, line in (("saved", self.saved_by), ("loaded", self.loaded_by)) if line]
+        return KINDS.finding(check, kind, self, lines=", ".join(lines), **given)
 
     @property
     def other_count(self) -> bool:
@@ -88,11 +86,6 @@ class Both:
     def stop(self) -> int:
         """Updates that the stopped run made."""
         return max(self.stop_at, min(record.made for record in self.stopped))
-
-    @property
-    def redone(self) -> int:
-        """Updates between the checkpoint and the stop."""
-        return max(0, self.stop - self.held)
 
     @property
     def after(self) -> int:
@@ -146,8 +139,8 @@ class Both:
     @property
     def saved_by(self) -> str:
         """The line of the save, of that which was loaded if any was."""
-        return next((one.line for one in (*(by for _, by in self.loaded), *reversed(self.stopped[0].uses(SAVED)))
-                     if one.line), "")
+        saved = [by for _, by in self.loaded] + [one for record in self.stopped for one in record.uses(SAVED)[::-1]]
+        return next((one.line for one in saved if one.line), "")
 
     @property
     def loaded_by(self) -> str:
@@ -180,12 +173,6 @@ class Both:
             found += [one.draws for one in pair.batches(record, at) if one.draws] if pair else []
             found += [one for each in update.passes for one in (each.prepared, each.draws)]
         return found
-
-    @property
-    def padded(self) -> int:
-        """The most examples that one number of workers repeats in an epoch's last batch, and another one may not."""
-        return max((one.sampling.padded for record in (*self.first, *self.resumed) for one in trained(record)),
-                   default=0) if self.other_count else 0
 
     @cached_property
     def epochs(self) -> list[int]:
@@ -290,7 +277,7 @@ def run_all(asked: ResumeRequest, place: Path, say: Callable[[str], None]) -> Bo
     """Run the script four times; raises ScriptError where it fails before it is stopped, and UsageError for files that
     several runs would share. Without a checkpoint in the first run there is no other."""
     runs = Runner(asked, place, say)
-    begun = runs.fresh("first", "uninterrupted", least=asked.stop, after=asked.updates)
+    begun = runs.fresh("first", "uninterrupted", least=asked.stop, after=asked.script.updates)
     first, workplace = begun.records, begun.workplace
     outside = sorted({path for record in first for path in (*record.written, *_saved_outside(record))})
     if outside and not asked.in_place:
@@ -298,7 +285,7 @@ def run_all(asked: ResumeRequest, place: Path, say: Callable[[str], None]) -> Bo
     if left := _loaded_there(first, workplace):
         runs.left = left
         first = runs.fresh("afresh", "uninterrupted, without its checkpoints", least=asked.stop,
-                           after=asked.updates).records
+                           after=asked.script.updates).records
     saves = sorted({(one.updates, one.passes) for record in first for one in record.uses(SAVED) if one.updates})
     both = Both(asked, first, begun.written, runs.left)
     if not saves:
@@ -306,7 +293,7 @@ def run_all(asked: ResumeRequest, place: Path, say: Callable[[str], None]) -> Bo
     stop = next((updates for updates, passes in saves if passes), max(asked.stop, saves[0][0]))
     second = runs.fresh("second", "a second time", most=both.made).records
     stopped = runs.fresh("stopped", f"to update {stop}", stop=stop, signal=SIGNALS[asked.how],
-                         most=stop + 2 * asked.updates)
+                         most=stop + 2 * asked.script.updates)
     newest = max((one.updates for record in stopped.records for one in record.uses(SAVED)), default=0)
     ended = BEYOND if all(record.state == ENDED for record in first) else 0
     resumed, error = runs.again("resumed", stopped, most=max(1, both.made - newest + ended))
@@ -332,5 +319,5 @@ def _loaded_there(records: list[Record], workplace: Workplace, known: Collection
     folders = {os.path.dirname(one.path) for record in records for one in record.uses(SAVED)} - {""}
     begun = {one.path for record in records for one in record.uses(SAVED, WRITTEN) if not one.updates}
     loaded = {one.path for record in records for one in record.uses(LOADED, READ) if not one.updates} - begun
-    there = {*workplace.before, *known}
-    return sorted(one for one in loaded if one in there and (one in written or os.path.dirname(one) in folders))
+    return sorted(one for one in loaded & {*workplace.before, *known}
+                  if one in written or os.path.dirname(one) in folders)
