@@ -19,7 +19,6 @@ from .runs import ENOUGH, RUNS, Both, alike, find_loaded, unlike
 
 FAR = 0.1               # a relative difference
 OF_GENERATORS = re.compile(r"(?i)rng|random|seed|generator")           # judged by the draws
-OF_ORDER = ("begins_anew", "epoch", "other_epoch", "order")
 ZERO = " 0"             # how a description ends of a tensor of zeros
 
 
@@ -145,7 +144,8 @@ def examples(both: Both) -> Finding:
     assert at is not None
     kind, place = _place(both, usual, now, at)
     given |= dict(update=held + at + 1, where_from=place if kind == "accumulation" else place + 1)
-    cause = "generator" if kind in OF_ORDER and not first.sampling.settable and not first.iterable else ""
+    of_order = kind in ("begins_anew", "epoch", "other_epoch", "order")
+    cause = "generator" if of_order and not first.sampling.settable and not first.iterable else ""
     if kind == "order":
         cause, kind = cause or "own_order", "order" if twice else "order_alone"
     return both.finding("examples", kind, cause=cause, **given)
@@ -278,7 +278,9 @@ def saved_values(both: Both) -> Finding:
         exact, was, noise, found = both.exact_at(update), *(one.get(update, {}) for one in (usual, second, now))
         extra, fewer = (sorted(one.keys() - other.keys()) for one, other in ((found, was), (was, found)))
         if exact and was.keys() == noise.keys() and (extra or fewer):
-            kind = "other_name" if extra and fewer else "other_time"
+            keys = {**was, **found}[(extra or fewer)[0]].keys()
+            kind = "other_time" if any(keys == by.values.keys() for _, by in both.loaded) else "other_reason"
+            kind = "other_name" if extra and fewer else kind
             return both.finding("saved values", kind, common=common, update=update, now=(extra or ["nothing"])[0],
                                 was=(fewer or ["nothing"])[0], where=both.saved_by)
         for path in was.keys() & noise.keys() & found.keys():

@@ -261,8 +261,7 @@ class Runner:
 
     def again(self, name: str, stopped: Run, **task: int) -> tuple[list[Record], str]:
         """A run in the folder of another one, with the arguments of one that is started again; and its error."""
-        asked = self.asked.script
-        asked = replace(asked, arguments=(*asked.arguments, *shlex.split(self.asked.again)))
+        asked = replace(self.asked.script, arguments=(*self.asked.script.arguments, *shlex.split(self.asked.again)))
         self.say(f"running {asked.script} again")
         run = join_parts(run_ranks(asked, self.asked.then, self.place / name, stopped.workplace, RANK, **TASK | task))
         if run.late or any(record.state == FAILED for record in run.records):
