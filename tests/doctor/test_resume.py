@@ -101,7 +101,7 @@ def test_findings_for_machines_have_their_lines(resumed):
     said = json.loads(out)
     assert (code, said["stopped_after"], said["held"]) == (1, 6, 6)
     assert [(one["check"], one["verdict"], one["where"]) for one in said["checks"]] == [
-        ("load", "passed", ""), ("optimizer", "failed", "train.py:50")]
+        ("load", "passed", ""), ("optimizer", "failed", "train.py:51")]
 
 
 GUIDE = guides.read("hvdscale/doctor/resume/README.rst")

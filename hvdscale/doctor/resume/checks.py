@@ -141,9 +141,8 @@ def examples(both: Both) -> Finding:
         floor = (_times(usual[:until]) - _times(known["second"][:until])).total()
         kind = "unseeded_lost" if twice > floor else "unseeded"
         return both.finding("examples", kind if until in (*both.epochs, both.made) else "unseeded_part", **given)
-    assert at is not None
-    kind, place = _place(both, usual, now, at)
-    given |= dict(update=held + at + 1, where_from=place if kind == "accumulation" else place + 1)
+    kind, place = _place(both, usual, now, at or 0)
+    given |= dict(update=held + (at or 0) + 1, where_from=place if kind == "accumulation" else place + 1)
     of_order = kind in ("begins_anew", "epoch", "other_epoch", "order")
     cause = "generator" if of_order and not first.sampling.settable and not first.iterable else ""
     if kind == "order":
@@ -248,7 +247,8 @@ def random_numbers(both: Both) -> Finding:
         second, now = both.draws("second", rank, both.held), both.draws("resumed", rank, 0)
         drawn = {(name, one.before[name]) for one in before for name in one.moved - {OWN}}
         moved |= {name for one in (*before, *usual, *now) for name in one.moved} - {OWN}
-        again |= {name for one in now for name in one.moved - {OWN} if (name, one.before[name]) in drawn}
+        uses = [(name, (name, one.before[name]) in drawn) for one in now for name in one.moved - {OWN}]
+        again |= {name for name, _ in uses if uses.count((name, True)) > uses.count((name, False))}
         same |= same_stream([usual, now])
         unseeded |= moved - same_stream([usual, second])
     seeds = [[one.seed for one in trained(run[0]) if one.seed is not None] for run in (both.first, both.resumed)]
