@@ -4,7 +4,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 from ...formatting.numbers import list_first, listed
@@ -155,7 +154,7 @@ def _times(course: list[list[list]]) -> Counter:
     return Counter(key for ranks in course for rank in ranks for key in rank)
 
 
-def _first_apart(now: Sequence, usual: Sequence, padded: int = 0) -> int | None:
+def _first_apart(now: list, usual: list, padded: int = 0) -> int | None:
     """The first place at which two courses differ, by more than so many examples that only one of them has, as far as
     both go; None where they do not."""
     return next((at for at, (one, other) in enumerate(zip(now, usual)) if one != other and not (padded and (
@@ -262,7 +261,7 @@ def random_numbers(both: Both) -> Finding:
     if not moved - same:
         return both.finding("random numbers", "same")
     names = listed(sorted(OF.get(name, name) for name in again - same or moved - same))
-    kind = "unseeded" if moved - same <= unseeded else "own_count" if both.other_count else "other"
+    kind = "unseeded" if moved - same <= unseeded else ("other", "own_count")[both.other_count]
     where = next((one.line for one in passes_of(both.resumed[0].updates)), "")
     return both.finding("random numbers", "replayed" if again - same else kind, names=names, where=where)
 
@@ -302,7 +301,7 @@ def _counts_alike(name: str, value: str) -> bool:
 
 
 def _far_apart(was: str, now: str) -> bool:
-    """Whether a value of a checkpoint is a number, and far from what it was."""
+    """Whether a value is a number, and far from what it was."""
     try:
         return _apart(float(was), float(now)) > FAR
     except ValueError:

@@ -167,7 +167,8 @@ class Both:
     def draws(self, run: str, rank: int, begin: int, end: int | None = None) -> list[GeneratorUse]:
         """What a rank drew from generators in these updates, the next few without an end: in reading, and in passes."""
         pair, record = self.pairs.get(run), getattr(self, run)[rank]
-        end = begin + (1 if self.other_count else ENOUGH) if end is None else end
+        if end is None:
+            end = begin + (1 if self.other_count else ENOUGH)
         found = []
         for at, update in enumerate(record.updates[begin:end], begin):
             found += [one.draws for one in pair.batches(record, at) if one.draws] if pair else []
