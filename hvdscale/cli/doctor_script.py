@@ -125,7 +125,7 @@ def resume(script, arguments, stop, again, how, workers, then, batch, updates, s
         check_batch(arguments, batch, count)
     checked = checks_of(checks, tuple(CHECKS))
     asked = ScriptRequest(script, arguments, updates, seconds, threads_of(max(workers, then or 1)), global_batch=batch)
-    request = ResumeRequest(asked, again, stop, how, updates, workers, then or workers, in_save, in_place)
+    request = ResumeRequest(asked, again, stop, how, workers, then or workers, in_save, in_place)
     report(lambda say: examine(request, process, say, checked), lambda found, *how: found.render(*how), wanted)
 
 

@@ -1,7 +1,6 @@
 """Whether every rank has the same job (data, model, gradient, metrics) and, if not, what the difference depends on."""
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from ..workers.group import SingleWorker
 from .finding import JOB, Finding, Verdict
 from .passes import random_numbers
 from .probe_step import Sample, distance, mean_gradient
+from .script.listen import tensors
 
 NAME, WHOLE = "ranks", "the job, loaded and built,"
 DIGESTED = 8                # examples of a split whose values and metrics the ranks compare
@@ -37,13 +37,13 @@ def digest(sample: Sample) -> dict[str, Entry]:
     for name in ("train", "val", "test"):
         found[f"the number of {name} examples"] = Entry("load", str(len(getattr(job.data, name))))
     for name, values in job.model.state_dict().items():
-        found[f"the model's {name}, as built,"] = Entry("build", _hash([values]))
+        found[f"the model's {name}, as built,"] = Entry("build", tensors.digest([values]))
     for name in ("train", "val"):
         data = getattr(job.data, name)
         for index in range(min(len(data), DIGESTED)):
             visits = Visits(np.array([index]), np.zeros(1, np.int64), job.plan.seed)
             found[f"example {index} of {name}"] = _try(
-                "read", lambda: _hash([values for _, values in tensors_of(data.take(visits))]))
+                "read", lambda: tensors.digest([values for _, values in tensors_of(data.take(visits))]))
     what = f"the gradient of the loss of the same {sample.plan.global_batch} examples under the same seed"
     found[what] = _try("loss", lambda: _gradient(sample))
     splits = {split: data.first(min(len(data), DIGESTED)) for split, data in job.data.evaluated(DIGESTED).items()
@@ -69,14 +69,6 @@ def _gradient(sample: Sample) -> list[float]:
     """The gradient's norm and some of its numbers; an exact hash would depend on the kind of processor."""
     gradient = mean_gradient(sample, sample.model(), sample.plan)
     return [gradient.norm().item(), *gradient[::len(gradient) // NUMBERS + 1].tolist()]
-
-
-def _hash(tensors) -> str:
-    whole = hashlib.sha256()
-    for values in tensors:
-        whole.update(str((values.dtype, tuple(values.shape))).encode())
-        whole.update(values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return whole.hexdigest()
 
 
 def broken(error: str) -> dict[str, Entry]:

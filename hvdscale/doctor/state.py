@@ -22,7 +22,9 @@ from ..workers.group import SingleWorker, Workers
 from ..workload import measured
 from .finding import JOB, Finding
 from .probe_step import Sample
+from .resume.checks import describe_lost
 from .resume.listen import flatten
+from .resume.runs import KINDS, unlike
 from .simulated_workers import on_each
 
 BEFORE = 2                  # steps before the checkpoint
@@ -47,11 +49,10 @@ def checkpoint(sample: Sample) -> Finding:
     def resumed_from(state):
         other = make_step()
         restore(state, other)
-        now = flatten(capture(RunState(BEFORE), other))
-        lost.update({name: None for name, value in flatten(state).items() if now.get(name, value) != value})
+        lost.extend(one for one in unlike(flatten(state), flatten(capture(RunState(BEFORE), other))) if one[2])
         return other(BEFORE, plan.schedule.lr_at(BEFORE), set()).loss, other.model.state_dict()
 
-    lost: dict[str, None] = {}
+    lost: list[tuple[str, str, str]] = []
     with OwnGenerators(job.device), repeatable(job.device), scratch_folder() as folder:
         take_step = make_step()
         for step in range(BEFORE):
@@ -65,7 +66,7 @@ def checkpoint(sample: Sample) -> Finding:
             return finding("not_saved", error=str(error).replace(folder + os.sep, ""))
         (resumed, found), (_, again) = resumed_from(state), resumed_from(state)
     if lost:
-        return finding("not_restored", names=list_first(lost, 3))
+        return finding("not_restored", what=_describe(lost))
     differing, by = _differences(take_step.model.state_dict(), found)
     if not differing:
         return finding("same", by=0.0, limit=0.0)
@@ -73,6 +74,15 @@ def checkpoint(sample: Sample) -> Finding:
         return finding("not_repeatable", name=differing[0], by=by, limit=0.0)
     return finding("next_step", name=differing[0], by=by, limit=0.0,
                    cause="outside" if resumed != uninterrupted else "optimizer")
+
+
+def _describe(lost: list[tuple[str, str, str]]) -> str:
+    """What was lost; in the words for a script that is started again, where that is of the optimizer alone."""
+    of = [(f"{name.rpartition('.')[2]}.{name}", *each) for name, *each in lost if name.startswith("optimizer.state.")]
+    if len(of) < len(lost):
+        return "not as they were saved: " + list_first(list(dict.fromkeys(name for name, *_ in lost)), 3)
+    kind, given = describe_lost(of)
+    return KINDS.finding("optimizer", kind, held=BEFORE, lines="", **given).differs
 
 
 def _differences(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> tuple[list[str], float]:

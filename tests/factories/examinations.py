@@ -122,7 +122,7 @@ def _run_rank(command):
 
 def _serve():
     from hvdscale.cli import doctor_script
-    from hvdscale.doctor.resume import examine, rank  # noqa: F401  imported before the forks
+    from hvdscale.doctor.resume import examine, listen  # noqa: F401  imported before the forks
     from hvdscale.watch import runner
     runner.subprocess = SimpleNamespace(Popen=ForkedRank, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT)
     for line in sys.stdin:

@@ -7,24 +7,28 @@ import re
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.distributed.tensor import DTensor
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from ...watch.lines import LIBRARY, line_of_call
 from ...watch.listener import Listener
+from ..script import rank
 from ..script.folder import state_of
 from ..script.listen.session import Session
-from ..script.listen.tensors import digest, local, names_of, outermost_modules
+from ..script.listen.tensors import digest, local, names_of, outermost_modules, sample
 from ..script.listen.updates import Updates
 from ..script.record import LOADED, READ, SAVED, STOPPED, WRITTEN, FileUse, Start
 
-NUMBERED = re.compile(r"(?i)\b(epoch|step|iter|iteration|update|global_step)s?\b\W{0,3}(\d+)(?![\d.]*\d)")
+NUMBERED = re.compile(r"(?i)\b(epoch|step|iter|iteration|update|global_step)s?\b\W{0,8}(\d+)(?![\d.]*\d)")
 BRACKETS = re.compile(r"\['?(.*?)'?\]")
 SAMPLED = 1 << 16           # numbers of a tensor that are digested, at least, if it has as many
+FEWER = 4                   # of the numbers that a sample of a divided tensor has, one is kept
 MOST = 5000                 # values of a checkpoint that are kept
 SAVES = "saved.{}"          # left among the ranks by a save after so many updates
 QUIET_SECONDS, PATIENCE = 0.2, 30.0     # without a change of a file, and how long that is waited for
@@ -101,20 +105,23 @@ class Starts(Listener):
                    for name, values in (*module.named_parameters(), *module.named_buffers())}
         taken = {id(one) for each in self.updates.optimizers for one in each.parameters()}
         record.optimized = record.optimized or [name for name, values in tensors.items() if id(values) in taken]
-        digests = {name: _digest(values) for name, values in tensors.items()}
-        record.starts.append(Start(record.made, digests, self._states(), self._printed()))
+        states = self._states()
+        parts = {f"{of} {name}": sample(values)[::FEWER] for of, held in (("tensors", tensors), ("states", states))
+                 for name, values in held.items() if isinstance(values, DTensor)}
+        record.starts.append(Start(record.made, {name: _digest(values) for name, values in tensors.items()}, {
+            name: _describe(values) for name, values in states.items()}, self._printed(), parts))
 
-    def _states(self) -> dict[str, str]:
-        found = {}
+    def _states(self) -> dict[str, torch.Tensor | int | float]:
+        found: dict[str, torch.Tensor | int | float] = {}
         optimizers = [one.optimizer() for one in self.updates.optimizers]
         for at, optimizer in enumerate(one for one in optimizers if one is not None):
             parameters = [one for group in optimizer.param_groups for one in group["params"]]
             if not {id(one) for one in parameters} <= {*self._names}:
                 self._names |= names_of(parameters)
             for one in parameters:
-                for key, value in (optimizer.state.get(one) or {}).items():
-                    if isinstance(value, (torch.Tensor, int, float)):
-                        found[f"{at}.{key}.{self._names[id(one)]}"] = _describe(value)
+                found |= {f"{at}.{key}.{self._names[id(one)]}": value
+                          for key, value in (optimizer.state.get(one) or {}).items()
+                          if isinstance(value, (torch.Tensor, int, float))}
         return found
 
     def _printed(self) -> list[str]:
@@ -138,22 +145,17 @@ class Starts(Listener):
         record = self.session.record
         if len(record.scales) < record.made:
             record.scales.append(self._scale)
-        nothing = np.empty(0)
-        for steps in record.optimizers:
-            for update in steps.updates[-1:]:
-                update.gradient = update.before_clips = update.after = nothing
-                for one in update.passes:
-                    one.gradient = nothing
+        for update in (update for steps in record.optimizers for update in steps.updates[-1:]):
+            update.gradient = update.before_clips = update.after = np.empty(0)
+            for one in update.passes:
+                one.gradient = np.empty(0)
 
 
 def _name(modules: list[torch.nn.Module]) -> dict[str, torch.nn.Module]:
     """The modules that have tensors, by their classes, numbered where several have one."""
-    found: dict[str, torch.nn.Module] = {}
-    for module in modules:
-        if [*module.parameters(), *module.buffers()]:
-            name = type(module).__name__
-            found[name if name not in found else f"{name}{len(found) + 1}"] = module
-    return found
+    found = [module for module in modules if [*module.parameters(), *module.buffers()]]
+    names = [type(module).__name__ for module in found]
+    return {f"{name}{names[:at].count(name) or ''}": found[at] for at, name in enumerate(names)}
 
 
 def _digest(values: torch.Tensor) -> str:
@@ -246,3 +248,9 @@ def flatten(state: Any) -> dict[str, str]:
     leaves, _ = tree_flatten_with_path(state)
     return {BRACKETS.sub(r".\1", keystr(keys)).lstrip("."): _describe(value) for keys, value in leaves[:MOST]
             if isinstance(value, (torch.Tensor, int, float, str, bool, np.generic))}
+
+
+main = partial(rank.main, ResumeSession, (Starts, Files))
+
+if __name__ == "__main__":
+    main()

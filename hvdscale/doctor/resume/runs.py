@@ -4,14 +4,17 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ...errors import UsageError
-from ...formatting.numbers import counted, listed
+from ...formatting.numbers import listed
 from ...watch.runner import ScriptRequest
 from ..finding import Finding, Kinds
 from ..script.compare.pair import Pair, trained
@@ -22,7 +25,7 @@ from ..script.runs import Run, ScriptError, checked, run_ranks
 KINDS = Kinds(Path(__file__).with_name("findings.toml"))
 RUNS = ("first", "second", "stopped", "resumed")
 ENOUGH = 3                  # updates by which a place in a course is recognized, and a stream of random numbers
-RANK = "hvdscale.doctor.resume.rank"
+RANK = "hvdscale.doctor.resume.listen"
 SIGNALS = {"kill": 9, "term": 15, "int": 2, "usr1": 10}
 BEYOND = 2                  # updates that the resumed run may make beyond the end of the uninterrupted one
 # of each rank; no epoch is cut short. stop: after so many updates, by the signal. most: updates at most; 0: so many
@@ -43,7 +46,6 @@ class ResumeRequest:
     again: str              # arguments that the script gets as well when it is started again
     stop: int               # the update after which it is stopped
     how: str                # a key of SIGNALS
-    updates: int            # to compare after it
     workers: int            # of all runs but the last
     then: int               # workers of that
     in_save: bool = False
@@ -68,18 +70,12 @@ class Both:
 
     def finding(self, check: str, kind: str, **given: Any) -> Finding:
         """See Kinds.finding; the words know what this has, such as the update that the checkpoint holds."""
-        by = ("saved", self.saved_by), ("loaded", self.loaded_by)
-        return KINDS.finding(check, kind, self, lines=", ".join(f"{how} by {line}" for how, line in by if line),
-                             **given)
+        lines = [f"{how} by {line}" for how, line in (("saved", self.saved_by), ("loaded", self.loaded_by)) if line]
+        return KINDS.finding(check, kind, self, lines=", ".join(lines), **given)
 
     @property
     def other_count(self) -> bool:
         return self.asked.then != self.asked.workers
-
-    @property
-    def workers(self) -> str:
-        """``2 workers``, or ``2 workers, then 1``."""
-        return counted(self.asked.workers, "worker") + (f", then {self.asked.then}" if self.other_count else "")
 
     @property
     def made(self) -> int:
@@ -90,16 +86,6 @@ class Both:
     def stop(self) -> int:
         """Updates that the stopped run made."""
         return max(self.stop_at, min(record.made for record in self.stopped))
-
-    @property
-    def after_held(self) -> int:
-        """The number of the first update to compare."""
-        return self.held + 1
-
-    @property
-    def redone(self) -> int:
-        """Updates between the checkpoint and the stop."""
-        return max(0, self.stop - self.held)
 
     @property
     def after(self) -> int:
@@ -134,9 +120,27 @@ class Both:
         found = self.stopped[rank].start(at)
         return self.first[rank].start(at) if found is None and exact else found
 
+    def unlike(self, of: str) -> list[tuple[int, str, str, str]] | None:
+        """What the ranks do not start from as it was, of their tensors or states: rank, name, then and now; None where
+        that was not seen, or belongs to the parts that a number of ranks had."""
+        starts = [(self.expected(rank), record.start(0)) for rank, record in enumerate(self.resumed)]
+        divided = any(record.sharded and not any(one.parts for one in record.starts) for record in self.first)
+        if self.other_count and divided or any(None in each for each in starts):
+            return None
+        return [(rank, *each) for rank, (was, now) in enumerate(starts) if was and now
+                for each in unlike(getattr(was, of), getattr(now, of))]
+
+    def exact_at(self, updates: int) -> bool:
+        """Whether so many updates gave the parameters of the uninterrupted run, bit for bit."""
+        digests = [[one.digest_after for one in run[0].updates[at - 1:at]] for run, at in (
+            (self.first, updates), (self.resumed, updates - self.held))]
+        return not self.other_count and digests[0] == digests[1]
+
     @property
     def saved_by(self) -> str:
-        return next((by.line for _, by in self.loaded if by.line), "")
+        """The line of the save, of that which was loaded if any was."""
+        saved = [by for _, by in self.loaded] + [one for record in self.stopped for one in record.uses(SAVED)[::-1]]
+        return next((one.line for one in saved if one.line), "")
 
     @property
     def loaded_by(self) -> str:
@@ -160,11 +164,13 @@ class Both:
                      for name, updates in found.items()}
         return found
 
-    def draws(self, run: str, rank: int, begin: int = 0) -> list[GeneratorUse]:
-        """What a rank drew from generators in the next updates: in reading, and in its passes."""
+    def draws(self, run: str, rank: int, begin: int, end: int | None = None) -> list[GeneratorUse]:
+        """What a rank drew from generators in these updates, the next few without an end: in reading, and in passes."""
         pair, record = self.pairs.get(run), getattr(self, run)[rank]
+        if end is None:
+            end = begin + (1 if self.other_count else ENOUGH)
         found = []
-        for at, update in enumerate(record.updates[begin:begin + (1 if self.other_count else ENOUGH)], begin):
+        for at, update in enumerate(record.updates[begin:end], begin):
             found += [one.draws for one in pair.batches(record, at) if one.draws] if pair else []
             found += [one for each in update.passes for one in (each.prepared, each.draws)]
         return found
@@ -175,10 +181,27 @@ class Both:
         return sorted({one.updates for one in trained(self.first[0])})
 
 
+def unlike(was: Mapping[str, str], now: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """The values that are not what they were: name, then and now; empty where one is missing."""
+    return [(name, value, now.get(name, "")) for name, value in was.items() if now.get(name, "") != value]
+
+
 def alike(one: Start | None, other: Start | None, names: Iterable[str]) -> bool:
     """Whether both have the same tensors of these names; False where one was not seen."""
     return one is not None and other is not None and all(
         one.tensors.get(name) == other.tensors.get(name) for name in names)
+
+
+def join_parts(run: Run) -> Run:
+    """The run, in whose records all ranks have one digest of each tensor that was divided among them."""
+    for starts in zip(*(record.starts for record in run.records)):
+        for place in starts[0].parts:
+            of, _, name = place.partition(" ")
+            whole = np.fmax.reduce([one.parts.get(place, np.nan) for one in starts])
+            for one in starts:
+                kind = getattr(one, of)[name].rpartition(" ")[0]
+                getattr(one, of)[name] = f"{kind} {blake2b(whole, digest_size=8).hexdigest() if whole.any() else 0}"
+    return run
 
 
 def find_loaded(stopped: list[Record], resumed: list[Record]) -> list[tuple[FileUse, FileUse]]:
@@ -234,21 +257,19 @@ class Runner:
         for path in self.left if workplace.copied else ():
             one = workplace.folder / path
             shutil.rmtree(one) if one.is_dir() else one.unlink(missing_ok=True)
-        run = run_ranks(asked.script, asked.workers, place, workplace, RANK, **{**TASK, **task})
+        run = join_parts(run_ranks(asked.script, asked.workers, place, workplace, RANK, **TASK | task))
         return run if task.get("stop") or task.get("in_save") else checked(asked.script, run)
 
     def again(self, name: str, stopped: Run, **task: int) -> tuple[list[Record], str]:
         """A run in the folder of another one, with the arguments of one that is started again; and its error."""
-        asked = self.asked.script
-        asked = replace(asked, arguments=(*asked.arguments, *shlex.split(self.asked.again)))
+        asked = replace(self.asked.script, arguments=(*self.asked.script.arguments, *shlex.split(self.asked.again)))
         self.say(f"running {asked.script} again")
-        run = run_ranks(asked, self.asked.then, self.place / name, stopped.workplace, RANK, **{**TASK, **task})
-        failed = any(record.state == FAILED for record in run.records)
-        if failed or not all(record.updates for record in run.records):
+        run = join_parts(run_ranks(asked, self.asked.then, self.place / name, stopped.workplace, RANK, **TASK | task))
+        if run.late or any(record.state == FAILED for record in run.records):
             try:
                 checked(asked, run)
             except ScriptError as error:
-                return run.records, str(error) if failed or run.late else ""
+                return run.records, str(error)
         return run.records, ""
 
 
@@ -256,7 +277,7 @@ def run_all(asked: ResumeRequest, place: Path, say: Callable[[str], None]) -> Bo
     """Run the script four times; raises ScriptError where it fails before it is stopped, and UsageError for files that
     several runs would share. Without a checkpoint in the first run there is no other."""
     runs = Runner(asked, place, say)
-    begun = runs.fresh("first", "uninterrupted", least=asked.stop, after=asked.updates)
+    begun = runs.fresh("first", "uninterrupted", least=asked.stop, after=asked.script.updates)
     first, workplace = begun.records, begun.workplace
     outside = sorted({path for record in first for path in (*record.written, *_saved_outside(record))})
     if outside and not asked.in_place:
@@ -264,7 +285,7 @@ def run_all(asked: ResumeRequest, place: Path, say: Callable[[str], None]) -> Bo
     if left := _loaded_there(first, workplace):
         runs.left = left
         first = runs.fresh("afresh", "uninterrupted, without its checkpoints", least=asked.stop,
-                           after=asked.updates).records
+                           after=asked.script.updates).records
     saves = sorted({(one.updates, one.passes) for record in first for one in record.uses(SAVED) if one.updates})
     both = Both(asked, first, begun.written, runs.left)
     if not saves:
@@ -272,7 +293,7 @@ def run_all(asked: ResumeRequest, place: Path, say: Callable[[str], None]) -> Bo
     stop = next((updates for updates, passes in saves if passes), max(asked.stop, saves[0][0]))
     second = runs.fresh("second", "a second time", most=both.made).records
     stopped = runs.fresh("stopped", f"to update {stop}", stop=stop, signal=SIGNALS[asked.how],
-                         most=stop + 2 * asked.updates)
+                         most=stop + 2 * asked.script.updates)
     newest = max((one.updates for record in stopped.records for one in record.uses(SAVED)), default=0)
     ended = BEYOND if all(record.state == ENDED for record in first) else 0
     resumed, error = runs.again("resumed", stopped, most=max(1, both.made - newest + ended))
@@ -298,5 +319,5 @@ def _loaded_there(records: list[Record], workplace: Workplace, known: Collection
     folders = {os.path.dirname(one.path) for record in records for one in record.uses(SAVED)} - {""}
     begun = {one.path for record in records for one in record.uses(SAVED, WRITTEN) if not one.updates}
     loaded = {one.path for record in records for one in record.uses(LOADED, READ) if not one.updates} - begun
-    there = {*workplace.before, *known}
-    return sorted(one for one in loaded if one in there and (one in written or os.path.dirname(one) in folders))
+    return sorted(one for one in loaded & {*workplace.before, *known}
+                  if one in written or os.path.dirname(one) in folders)

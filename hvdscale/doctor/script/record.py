@@ -177,6 +177,7 @@ class Start:
     tensors: dict[str, str]     # digests of the parameters and buffers of the process's modules
     states: dict[str, str]      # of optimizers, by key and parameter: the kind of number, and a digest, or 0 for zeros
     printed: list[str]          # words such as "epoch", each with the number behind it, since the start before
+    parts: dict[str, np.ndarray]        # samples of those tensors and states of which the rank has a part
 
 
 @dataclass

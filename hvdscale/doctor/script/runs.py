@@ -119,8 +119,8 @@ def checked(asked: ScriptRequest, run: Run) -> Run:
         if "FileNotFoundError" in last and workplace.copied:
             last += (f". The script ran in a copy of {workplace.original}, with what lies beside it; start the "
                      "doctor in a folder above that has all its files")
-        raise ScriptError(describe_failure(asked, run.workers, failed.rank, failed.made, last),
-                          said.replace(str(workplace.folder), str(workplace.original)))
+        raise ScriptError(*(text.replace(str(workplace.folder), str(workplace.original)) for text in (
+            describe_failure(asked, run.workers, failed.rank, failed.made, last), said)))
     on = f"{asked.script} on {counted(run.workers, 'worker')}"
     if waiting := _waiting(run):
         made = min(record.made for record in records)

@@ -270,7 +270,7 @@ def same_data(records: list[Record], data: tuple[str, int]) -> bool | None:
     """Whether all ranks of the runs have one data set of that class and length, or files of their own; None if nothing
     shows it. Where examples are augmented, a part that is not, such as the label, is enough: it has to differ between
     examples, and to agree at each index that two ranks have read."""
-    read = [{at: content for one in record.iterations if one.data == data and not one.iterable for batch in one.batches
+    read = [{at: content for one in trained(record) if one.data == data and not one.iterable for batch in one.batches
              for at, content in zip(batch.ids, batch.contents)} for record in records]
     read = [one for one in read if one]
     joined = set(range(len(read[:1])))
