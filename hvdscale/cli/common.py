@@ -24,11 +24,13 @@ from ..formatting.lines import NARROWEST, USUAL, WIDEST, terminal_width
 from ..formatting.numbers import counted
 from ..report import FORMATS
 from ..system.importing import uncollected
+from ..system.inputs import open_input, refusal
 from ..system.hangup import end_at_signals, guard_streams, heed, stop_before_the_steps
 from ..workers import orphans  # noqa: F401  it notes who launched this process, which may soon end
 from ..workers.launch import launched
 
 SIGNALLED = (128 + signal.SIGTERM, 128 + signal.SIGHUP)         # exit codes
+LONGEST = 1000          # letters of an error's line; a value from a file may have millions
 ALL_OPTIONS = f"{__name__}.all_options"         # in a context: its help lists every option
 # context_settings of every command; without a terminal click's own width would be 80
 CONTEXT = dict(help_option_names=["-h", "--help"], max_content_width=110,
@@ -121,6 +123,15 @@ class CommandGroup(_Ending, click.Group):
 def paths(ctx, param, incomplete: str) -> list[CompletionItem]:
     """Files and folders, by the shell's own rules."""
     return [CompletionItem(incomplete, type="file")]
+
+
+def existing_file(ctx, param, path: str) -> str:
+    """The path of an argument, which must be a regular file: whoever opened a pipe would wait."""
+    try:
+        open_input(path).close()
+    except OSError as error:
+        raise click.UsageError(f"{path}: {refusal(error)}") from None
+    return path
 
 
 def words(known: Iterable[str]) -> Callable[..., list[str]]:
@@ -237,7 +248,8 @@ def missing_package(missing: ModuleNotFoundError) -> WorkersError:
 
 
 def say_error(error: HvdscaleError) -> None:
-    echo(f"Error: {error}", err=True)
+    echo("\n".join(line if len(line) <= LONGEST else f"{line[:LONGEST // 2]} ... {line[-LONGEST // 2:]}"
+                   for line in f"Error: {error}".split("\n")), err=True)
 
 
 def begin_run() -> None:

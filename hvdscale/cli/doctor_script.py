@@ -14,8 +14,8 @@ from ..errors import UsageError, WorkersError
 from ..formatting.numbers import counted
 from ..formatting.screen import Screen
 from ..watch.runner import GLOBAL, LOCAL, ScriptRequest, threads_of
-from .common import (CONTEXT, Command, checks_option, echo, format_option, missing_package, say_error, slow_imports,
-                     version_option, width_option)
+from .common import (CONTEXT, Command, checks_option, echo, existing_file, format_option, missing_package, say_error,
+                     slow_imports, version_option, width_option)
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
@@ -74,7 +74,7 @@ def script(script, arguments, module, batch, workers, updates, seconds, seed, ch
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
-@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@click.argument("script", callback=existing_file)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--stop", type=click.IntRange(min=1), default=6, show_default=True, help="the update after which the "
               "script is stopped; where it has saved nothing by then, that of its first checkpoint")

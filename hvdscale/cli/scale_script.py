@@ -11,12 +11,12 @@ from ..formatting.numbers import counted
 from ..formatting.progress import quiet
 from ..watch.runner import LOCAL, ScriptRequest, threads_of
 from ..workers.launch import LAUNCHERS, find_launcher, place, refuse_too_many
-from .common import (CONTEXT, Command, echo, hosts_option, paths, rerun_option, slow_imports, version_option,
-                     whole_numbers, width_option)
+from .common import (CONTEXT, Command, echo, existing_file, hosts_option, paths, rerun_option, slow_imports,
+                     version_option, whole_numbers, width_option)
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
-@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@click.argument("script", callback=existing_file)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--workers", "counts", metavar="LIST", help="worker counts  [default: 1,2,4, or what a launcher started]")
 @click.option("--repeats", type=click.IntRange(1, 10_000), default=1, show_default=True,

@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import platform
+import stat
 import time
 from dataclasses import dataclass
 
@@ -61,7 +62,8 @@ class Lock:
 
     def _sign(self, log: str):
         owner = {**this_process(), "time": time.time()}
-        if os.pread(self.descriptor, len(BEGIN), 0) not in (b"", BEGIN):
+        regular = stat.S_ISREG(os.fstat(self.descriptor).st_mode)
+        if not regular or os.pread(self.descriptor, len(BEGIN), 0) not in (b"", BEGIN):
             os.close(self.descriptor)           # such as uv.lock, of which the log would be uv
             raise LogError(f"{log}: {self.path} is the file of another program, and not replaced; give the log "
                            "another name")

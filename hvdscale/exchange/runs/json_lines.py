@@ -60,7 +60,7 @@ def _object_of(line: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         try:
             found = ast.literal_eval(text)              # as Python prints it
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             return None
     if not isinstance(found, dict):
         return None
