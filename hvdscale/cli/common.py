@@ -23,9 +23,10 @@ from ..formatting.escaping import say as echo
 from ..formatting.lines import NARROWEST, USUAL, WIDEST, terminal_width
 from ..formatting.numbers import counted
 from ..report import FORMATS
+from ..system.files import clear_own
+from ..system.hangup import end_at_signals, guard_streams, heed, stop_before_the_steps
 from ..system.importing import uncollected
 from ..system.inputs import open_input, refusal
-from ..system.hangup import end_at_signals, guard_streams, heed, stop_before_the_steps
 from ..workers import orphans  # noqa: F401  it notes who launched this process, which may soon end
 from ..workers.launch import launched
 
@@ -54,6 +55,7 @@ class _Ending:
             return result
         except SystemExit as ended:
             if ended.code in SIGNALLED:
+                clear_own()
                 exit_now(ended.code)                # HDF5 may have been interrupted in the middle of a file
             raise
         except HvdscaleError as error:

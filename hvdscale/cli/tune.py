@@ -17,7 +17,7 @@ from ..sweep.ledger import Ledger
 from ..sweep.respawn import guard
 from ..sweep.settings import FREE_SETTINGS
 from ..system.hangup import heed
-from ..system.lock import this_process
+from ..system.lock import CONSENT, this_process
 from ..training.display import on_terminal
 from ..workers.launch import cores_of_launch, place
 from .common import (CONTEXT, begin_run, echo, exit_now, missing_package, parse, paths, say_error, slow_imports,
@@ -72,6 +72,8 @@ def command(sweep, out, mode, only, shard, data_dir, assignments, accept_changes
 
     Exit codes: 0 done, 1 error, 2 misuse, 75 stopped by a signal.
     """
+    if take_over:
+        os.environ[CONSENT] = "1"           # of the trials' logs and the results, too
     free = {**parse_assignments(assignments), **({"data_dir": data_dir} if data_dir else {})}
     for name in Settings.build({}, free).asked():
         if key_of(name) not in FREE_SETTINGS:

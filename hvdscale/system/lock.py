@@ -19,6 +19,7 @@ from ..errors import LogError
 from .inputs import input_text
 
 SUFFIX = ".lock"
+CONSENT = "HVDSCALE_TAKE_OVER"      # 1: as ``take_over``, in this process and all that it starts
 BEGIN = b'{"host": '
 JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
@@ -40,6 +41,7 @@ class Lock:
         attempts     how often to try while it is held, WAIT_SECONDS apart
         """
         path = log + SUFFIX
+        take_over, fresh = take_over or os.environ.get(CONSENT) == "1", not os.path.lexists(path)
         for attempt in range(attempts):
             try:
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)   # it will be emptied
@@ -54,6 +56,9 @@ class Lock:
             if refusal in BUSY:
                 time.sleep(WAIT_SECONDS)
             elif refusal is not None:
+                with contextlib.suppress(OSError):
+                    if fresh:
+                        os.unlink(path)
                 raise LogError(_refused(log, path, refusal))
         owner = _read(path)
         ours = "which is this one: close that run first" if {**owner, **this_process()} == owner else ""
@@ -161,4 +166,4 @@ def _refused(log: str, path: str, refusal: int) -> str:
     last = f" {path} was last signed by {describe(owner)}." if owner else ""
     return (f"{log}: this file system refuses locks ({errno.errorcode.get(refusal, refusal)}), so another process "
             f"that writes the same log would go unseen.{last} If none does, add --take-over "
-            "(hvdscale-train: --set take_over=true)")
+            f"(hvdscale-train: --set take_over=true), or set {CONSENT}=1")

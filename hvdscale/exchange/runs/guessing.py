@@ -205,8 +205,9 @@ def _guess_step(runs: Sequence[FoundRun], tags: Collection[str]) -> tuple[str, s
 def _falls_by_epoch(run: FoundRun, step: str, epoch: str) -> bool:
     steps, epochs = run.spread(step), run.spread(epoch)
     both = ~np.isnan(steps) & ~np.isnan(epochs)
-    rises = np.diff(epochs[both]) > 0
-    return bool(rises.any() and (np.diff(steps[both])[rises] < 0).all())
+    steps, epochs = steps[both], epochs[both]
+    rises = epochs[1:] > epochs[:-1]
+    return bool(rises.any() and (steps[1:] < steps[:-1])[rises].all())
 
 
 def _guess_clock(runs: Sequence[FoundRun], tags: Sequence[str]) -> tuple[str, str]:
@@ -223,8 +224,8 @@ def _guess_clock(runs: Sequence[FoundRun], tags: Sequence[str]) -> tuple[str, st
 
 
 def _is_clock(values: np.ndarray) -> bool:
-    return len(values) > 1 and bool((np.diff(values) < 0).mean() <= 0.1 and (
-        np.nanmax(values) >= 1.5 * values[0] or values[0] > STAMP))
+    return len(values) > 1 and bool((values[1:] < values[:-1]).mean() <= 0.1 and (
+        np.fmax.reduce(values) >= 1.5 * values[0] or values[0] > STAMP))
 
 
 def _guess_metric(tag: str, tags: Collection[str]) -> Metric | None:
