@@ -26,6 +26,9 @@ BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 ATTEMPTS, WAIT_SECONDS = 5, 0.02        # a reader that looks whether a log is live holds its lock for an instant
 
 
+_taken: list[tuple[int, Lock]] = []             # with the processes that took them
+
+
 @dataclass
 class Lock:
     """A lock that is held; ``release`` gives it back. A process that dies gives it back too."""
@@ -50,6 +53,7 @@ class Lock:
             refusal = flock(descriptor)
             if (refusal is None or take_over and refusal not in BUSY) and is_file(descriptor, path):
                 lock = cls(path, descriptor)
+                _taken.append((os.getpid(), lock))
                 lock._sign(log)
                 return lock
             os.close(descriptor)
@@ -70,6 +74,7 @@ class Lock:
         regular = stat.S_ISREG(os.fstat(self.descriptor).st_mode)
         if not regular or os.pread(self.descriptor, len(BEGIN), 0) not in (b"", BEGIN):
             os.close(self.descriptor)           # such as uv.lock, of which the log would be uv
+            self.descriptor = -1
             raise LogError(f"{log}: {self.path} is the file of another program, and not replaced; give the log "
                            "another name")
         try:
@@ -103,6 +108,13 @@ class Lock:
 
     def __exit__(self, *_):
         self.release()
+
+
+def release_own() -> None:
+    """Release what this process holds, at its end by a signal, which may fall between any two statements."""
+    for process, lock in _taken:
+        if process == os.getpid():
+            lock.release()
 
 
 def holder(log: str) -> dict | None:
