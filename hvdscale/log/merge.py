@@ -39,7 +39,7 @@ REPLACED = "another process has replaced it, so this file system keeps no locks 
 
 def finish_segments(path: str, log_id: str, last: int) -> None:
     """Merges the segments of a log that nobody writes into its first file, then removes the others. OSError where they
-    are not of this id up to this number, as read again: a file system may show one host long what another one replaced."""
+    are not of this id up to this number, as read again: a host may see for long what another one has replaced."""
     with read_log(path) as log:
         if (log.segments[-1].log_id, log.segments[-1].number) != (log_id, last):
             raise OSError(REPLACED)

@@ -118,7 +118,7 @@ def temporary_name(path: str | os.PathLike) -> str:
 
 
 def clear_own() -> None:
-    """Removes what this process has on the way, and its locks, at its end by a signal, which may fall between any two statements."""
+    """Removes what this process has on the way, and its locks, at its end by a signal, between any two statements."""
     release_own()
     for process, path in _made:
         if process == os.getpid():

@@ -15,7 +15,6 @@ import pickle
 import re
 import time
 import zipfile
-import zlib
 from dataclasses import replace
 
 import torch

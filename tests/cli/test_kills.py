@@ -68,7 +68,8 @@ COMMANDS = {
     "scale": "hvdscale-scale digits/fc --workers 1 --steps 5 --out out",
     "scale script": "hvdscale-scale script script.py --workers 1 --batch 8 --out out",
     "doctor": "hvdscale-doctor digits/fc --checks gradients",
-    "doctor script": "hvdscale-doctor script script.py", "doctor resume": "hvdscale-doctor resume script.py --workers 1"}
+    "doctor script": "hvdscale-doctor script script.py",
+    "doctor resume": "hvdscale-doctor resume script.py --workers 1"}
 ENDS = {"decide": (0, 5), "doctor script": (0, 1, 4), "doctor resume": (0, 1, 4)}       # exit codes of a whole run
 WHOLE = ".h5", ".csv", ".toml", ".broken"                       # of files that are the same each time
 STARTS_AGAIN = "export", "parquet", "archive"                   # refuse a folder that is there
@@ -151,7 +152,7 @@ def content(path):
     if path.suffix == ".h5":
         with check(path) as log:
             return {(table.name, name): repr(np.asarray(table[name]).tolist()) for table in log.tables for name in table
-                    if "seconds" not in name and "time" not in name and name not in ("plan", "source", "first_step")
+                    if "seconds" not in name and "time" not in name and name not in ("plan", "source", "source_trial")
                     and table.name != "restarts"}
     if path.is_dir():
         return {one.relative_to(path).as_posix(): content(one) for one in sorted(path.rglob("*"))
