@@ -30,8 +30,8 @@ from tests.factories.found_runs import write_runs
 from tests.factories.log_files import finished
 
 INPUTS, SEED, MOST_SECONDS = 2000, 20261128, 10
-TRAPS = b"1" * 400, b"nan", b"-1", b"1e999", b'"', b"\0", b"{" * 200, b" " * 2000, b"\xff", b"{[1]: 2}", b"1.2.3", b"inf", \
-    b"9223372036854775808"
+TRAPS = b"1" * 400, b"nan", b"-1", b"1e999", b'"', b"\0", b"{" * 200, b" " * 2000, b"\xff", b"{[1]: 2}", \
+    b"1.2.3", b"inf", b"9223372036854775808"
 
 
 def mutated(data, draw):
@@ -111,7 +111,8 @@ READERS = {
     "SQLite": (runs, "b4.db", lambda folder: made(folder, "MLflow's database", "*.db")),
     "MLflow's folder": (runs, "metrics/val_loss", lambda folder: b"1000 1.0 1\n2000 0.5 2\n"),
     "settings": (runs, "config.yaml", lambda folder: b"lr: 0.1\nbatch_size:\n  value: 8\nworld_size: 2\n"),
-    "--map": (mapped, "m.toml", lambda folder: b'train_examples = 99\nbatch = 8\n[tags]\nval_loss = "val/error min"\n'),
+    "--map": (mapped, "m.toml", lambda folder:
+              b'train_examples = 99\nbatch = 8\n[tags]\nval_loss = "val/error min"\n'),
     "MLPerf's log": (written(import_mllog), "result_0.txt", lambda folder: submission().encode()),
     "reference points": (written(import_rcp), "r.json", lambda folder: json.dumps(
         {"a": point(1000, [40, 41, 41]), "b": point(64, [30, 30])}).encode()),
