@@ -23,12 +23,14 @@ from ..formatting.escaping import say as echo
 from ..formatting.lines import NARROWEST, USUAL, WIDEST, terminal_width
 from ..formatting.numbers import counted
 from ..report import FORMATS
-from ..system.importing import uncollected
+from ..system.files import clear_own
 from ..system.hangup import end_at_signals, guard_streams, heed, stop_before_the_steps
+from ..system.importing import uncollected
 from ..workers import orphans  # noqa: F401  it notes who launched this process, which may soon end
 from ..workers.launch import launched
 
 SIGNALLED = (128 + signal.SIGTERM, 128 + signal.SIGHUP)         # exit codes
+LONGEST = 1000          # letters of an error's line; a value from a file may have millions
 ALL_OPTIONS = f"{__name__}.all_options"         # in a context: its help lists every option
 # context_settings of every command; without a terminal click's own width would be 80
 CONTEXT = dict(help_option_names=["-h", "--help"], max_content_width=110,
@@ -52,6 +54,7 @@ class _Ending:
             return result
         except SystemExit as ended:
             if ended.code in SIGNALLED:
+                clear_own()
                 exit_now(ended.code)                # HDF5 may have been interrupted in the middle of a file
             raise
         except HvdscaleError as error:
@@ -237,7 +240,8 @@ def missing_package(missing: ModuleNotFoundError) -> WorkersError:
 
 
 def say_error(error: HvdscaleError) -> None:
-    echo(f"Error: {error}", err=True)
+    echo("\n".join(line if len(line) <= LONGEST else f"{line[:LONGEST // 2]} ... {line[-LONGEST // 2:]}"
+                   for line in f"Error: {error}".split("\n")), err=True)
 
 
 def begin_run() -> None:

@@ -74,7 +74,7 @@ def script(script, arguments, module, batch, workers, updates, seconds, seed, ch
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
-@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--stop", type=click.IntRange(min=1), default=6, show_default=True, help="the update after which the "
               "script is stopped; where it has saved nothing by then, that of its first checkpoint")
@@ -123,7 +123,7 @@ def resume(script, arguments, stop, again, how, workers, then, batch, updates, s
                          "launcher")
     for count in (workers, then or workers):
         check_batch(arguments, batch, count)
-    checked = checks_of(checks, tuple(CHECKS))
+    checked, script = checks_of(checks, tuple(CHECKS)), path_of(script)
     asked = ScriptRequest(script, arguments, updates, seconds, threads_of(max(workers, then or 1)), global_batch=batch)
     request = ResumeRequest(asked, again, stop, how, workers, then or workers, in_save, in_place)
     report(lambda say: examine(request, process, say, checked), lambda found, *how: found.render(*how), wanted)

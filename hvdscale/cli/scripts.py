@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ..errors import UsageError
+from ..system.inputs import open_input, refusal
 from ..watch.runner import GLOBAL, LOCAL, MARK, RANK, WORKERS
 
 MARKS = LOCAL, GLOBAL, WORKERS, RANK
@@ -14,14 +15,16 @@ MARKS = LOCAL, GLOBAL, WORKERS, RANK
 module_option = click.option("-m", "--module", is_flag=True, help="SCRIPT is the name of a module, as of python -m")
 
 
-def path_of(script: str, module: bool) -> str:
-    """The file of a script, or of a module by its name; raises UsageError where there is none."""
+def path_of(script: str, module: bool = False) -> str:
+    """The file of a script, or of a module by its name; raises UsageError where there is none, or one to wait for."""
     base = script.replace(".", "/")
     wanted = [f"{base}.py", f"{base}/__main__.py"] if module else [script]
-    found = next((one for one in wanted if Path(one).is_file()), None)
-    if found is None:
+    found = next((one for one in wanted if Path(one).is_file()), wanted[0])
+    try:
+        open_input(found).close()
+    except OSError as error:
         raise UsageError(f"{script}: there is no file {' or '.join(wanted)}; a module is looked for from the working "
-                         "folder" if module else f"{script}: there is no such file")
+                         "folder" if module else f"{script}: {refusal(error)}") from None
     return found
 
 

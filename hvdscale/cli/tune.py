@@ -14,7 +14,7 @@ import click
 from ..errors import ExitCode, HvdscaleError, TrialsError, UsageError
 from ..plan.settings import Settings, key_of, parse_assignments
 from ..system.hangup import heed
-from ..system.lock import this_process
+from ..system.lock import CONSENT, this_process
 from ..workers.launch import cores_of_launch, on_terminal, place
 from .common import (CONTEXT, begin_run, echo, exit_now, missing_package, parse, paths, say_error, slow_imports,
                      take_over_option, version_option)
@@ -74,6 +74,8 @@ def command(sweep, out, mode, only, shard, data_dir, assignments, accept_changes
     with slow_imports():                # which --help can do without
         from ..sweep.file import read_sweep
         from ..sweep.settings import FREE_SETTINGS
+    if take_over:
+        os.environ[CONSENT] = "1"           # of the trials' logs and the results, too
     free = {**parse_assignments(assignments), **({"data_dir": data_dir} if data_dir else {})}
     for name in Settings.build({}, free).asked():
         if key_of(name) not in FREE_SETTINGS:

@@ -20,6 +20,8 @@ from ..errors import UsageError
 from .files import file_bytes
 
 LARGEST = 64 << 20          # bytes of a file
+LEAST, MOST = 1e-9, 1e18    # bytes, microseconds and MB/s beyond which none is one
+NUMBER = r"\d+(?:\.\d*)?(?:e[+-]?\d+)?"
 NCCL, ALLREDUCE, MESSAGE, ONE_WAY = "nccl-tests", "Allreduce Latency Test", "Latency Test", "Bandwidth Test"
 TAKEN = ("all_reduce_perf of nccl-tests, as text or as JSON (-J), and osu_allreduce, osu_latency and osu_bw of OSU's "
          "micro-benchmarks")
@@ -70,12 +72,12 @@ def network_of(files: Sequence[str]) -> Network:
 
 def _transfers_of(file: str) -> Transfers:
     """What a file has of transfers between nodes; raises UsageError where it has none, or is not of two or more."""
-    given = re.fullmatch(r"(?P<path>.*)@(?P<nodes>\d+)", file, re.S)
+    given = re.fullmatch(r"(?P<path>.*)@(?P<nodes>\d{1,9})", file, re.S | re.A)
     path, nodes = (given["path"], int(given["nodes"])) if given else (file, None)
     text = file_bytes(path, path, LARGEST).decode("utf-8", "replace")
     if title := OSU.search(text):
         lines = OSU.split(text[title.end():])[0].splitlines()
-        pairs = filter(None, (re.match(r"\s*(\d+)\s+([\d.]+)(\s|$)", line) for line in lines))
+        pairs = filter(None, (re.match(rf"\s*(\d+)\s+({NUMBER})(\s|$)", line, re.A) for line in lines))
         kind, (sizes, values) = title[1], _columns(path, ((float(pair[1]), float(pair[2])) for pair in pairs))
     else:
         kind, hosts, rows = (_of_json if text.lstrip()[:1] == "{" else _of_text)(path, text)
@@ -97,7 +99,7 @@ def _transfers_of(file: str) -> Transfers:
 
 def _columns(path: str, rows: Iterable[tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:
     """(bytes, values), of the rows that have both, by size."""
-    found = sorted((size, value) for size, value in rows if size > 0 and value > 0)
+    found = sorted((size, value) for size, value in rows if LEAST < size < MOST and LEAST < value < MOST)
     if len({size for size, _ in found}) < 2:
         raise UsageError(f"{path}: has no table of sizes and times; taken are {TAKEN}")
     sizes, values = np.array(found).T
@@ -110,12 +112,12 @@ def _of_text(path: str, text: str) -> tuple[str, set[str], list[tuple[float, flo
     of_group = [host for group, host in ranks if group == ranks[0][0]]         # groups measure at the same time
     heading = next((line.lstrip("# ").split() for line in text.splitlines() if re.match(
         r"#\s+(size|bytes)\s+(count|N)\s", line)), [])
-    if "algbw" not in heading:
+    if not {"algbw", "busbw"} <= {*heading}:
         return NCCL, set(), []
     at, bus, rows = heading.index("algbw") - 1, heading.index("busbw"), []
     for line in text.splitlines():
         fields = line.split()
-        if len(fields) > bus and fields[0].isdigit() and _number(fields[at]):
+        if len(fields) > max(at + 1, bus) and fields[0].isdecimal() and _number(fields[at]):
             ranks, algorithm = len(of_group), _number(fields[at + 1])
             ratio = _number(fields[bus]) / algorithm if algorithm >= 1 and ranks > 1 else None
             if ratio is not None and abs(ratio / (2 * (ranks - 1) / ranks) - 1) > SAME_BUS:
@@ -128,7 +130,7 @@ def _of_text(path: str, text: str) -> tuple[str, set[str], list[tuple[float, flo
 
 
 def _number(text: str) -> float:
-    return float(text) if re.fullmatch(r"[\d.]+(e[+-]?\d+)?", text) else 0.0
+    return float(text) if re.fullmatch(NUMBER, text, re.A) else 0.0
 
 
 def _of_json(path: str, text: str) -> tuple[str, set[str], list[tuple[float, float]]]:
@@ -140,7 +142,7 @@ def _of_json(path: str, text: str) -> tuple[str, set[str], list[tuple[float, flo
         rows = [(float(row["size"]), float((row.get("out_of_place") or row["in_place"])["time"]))
                 for row in whole["results"]]
         hosts = {one["hostname"] for one in devices if one.get("group") == devices[0].get("group")}
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise UsageError(f"{path}: is no JSON of nccl-tests ({type(error).__name__}: {error}); taken are {TAKEN}"
                          ) from None
     return (NCCL if "all_reduce" in program else program), hosts, rows

@@ -34,9 +34,15 @@ def is_finished(path: str) -> bool:
     return not superblock(path).flags and not segments.beside(path)
 
 
-def finish_segments(path: str) -> None:
-    """Merges the segments of a log that nobody writes into its first file, then removes the others."""
+REPLACED = "another process has replaced it, so this file system keeps no locks between hosts"
+
+
+def finish_segments(path: str, log_id: str, last: int) -> None:
+    """Merges the segments of a log that nobody writes into its first file, then removes the others. OSError where they
+    are not of this id up to this number, as read again: a host may see for long what another one has replaced."""
     with read_log(path) as log:
+        if (log.segments[-1].log_id, log.segments[-1].number) != (log_id, last):
+            raise OSError(REPLACED)
         write_log(temporary := temporary_name(path), log, merged_attributes(log))
         others = [segment.path for segment in segments.later(log.segments[0])]
     show(temporary, path, others)

@@ -27,11 +27,11 @@ import h5py
 import numpy as np
 
 from ..errors import LogError
-from ..system.files import remove, sync_directory, temporary_name
+from ..system.files import remove, rename_new, sync_directory, temporary_name
 from ..system.lock import Lock, is_file
 from . import segments
 from .files import BOUNDS, create, create_column, first_line, make_directory, refuse_taken, save
-from .merge import finish_segments
+from .merge import REPLACED, finish_segments
 from .schema import TABLES, Status, columns
 
 CHUNK_ROWS = {"trials": 128, "restarts": 32, "evaluations": 512, "steps": 1024}
@@ -164,10 +164,10 @@ class LogWriter:
         self.flush()
         with self._writing():
             if not is_file(self._descriptor, self.segment_path):
-                raise OSError("another process has replaced it, so this file system keeps no locks between hosts")
+                raise OSError(REPLACED)
             self._file.close()
             self._file, self._datasets = None, {}
-            finish_segments(self.path)
+            finish_segments(self.path, self.log_id, self._number)
         self._dead = f"{self.path}: the log is finished"
         self._lock.release()
 
@@ -193,9 +193,9 @@ class LogWriter:
         old = self._existing(overwrite, resume)
         self.segment_path = segments.free_name(self.path) if resume and old else self.path
         last = old[-1] if old and resume else None
-        number = max(last.number + 1, old[0].stands_for) if last else 0
+        self._number = max(last.number + 1, old[0].stands_for) if last else 0
         self.log_id = last.log_id if last else uuid.uuid4().hex
-        identity = {"id": self.log_id, "segment": number, "segments": 1}
+        identity = {"id": self.log_id, "segment": self._number, "segments": 1}
         temporary = temporary_name(self.path)
         with self._writing(), contextlib.ExitStack() as failed:
             failed.callback(remove, temporary)
@@ -209,7 +209,10 @@ class LogWriter:
             if not resume:
                 for segment in old[:0:-1]:
                     os.unlink(segment.path)
-            os.replace(temporary, self.segment_path)
+            if overwrite:
+                os.replace(temporary, self.segment_path)
+            else:
+                rename_new(temporary, self.segment_path)
             failed.pop_all()
 
     def _existing(self, overwrite: bool, resume: bool) -> list[segments.Segment]:
@@ -285,7 +288,7 @@ class LogWriter:
             self._dead = str(error)
             self.abandon()
             raise
-        except (OSError, RuntimeError, ValueError) as error:     # h5py raises any of them where a write fails
+        except (KeyError, OSError, RuntimeError, ValueError) as error:      # h5py raises any where a write fails
             self._dead = f"{self.path}: cannot be written any more: {first_line(error)}"
             self.abandon()
             raise LogError(self._dead) from error

@@ -6,6 +6,7 @@ writes into the folder removes what has such a name and no lock: a killed one le
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import platform
@@ -15,16 +16,18 @@ import tempfile
 import time
 import uuid
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from ..errors import HvdscaleError, LogError
 from .ancestors import find_process
-from .lock import flock, is_file
+from .lock import flock, is_file, release_own
 
 TEMPORARY = ".tmp"                        # a file is made under this ending and then renamed
 # as temporary_name makes them, with host and process
 ON_THE_WAY = re.compile(rf"\..*\.([0-9a-f]{{8}})-([0-9a-f]+)-[0-9a-f]{{8}}{re.escape(TEMPORARY)}", re.DOTALL)
+_made: deque[tuple[int, str]] = deque(maxlen=1000)              # process and path of the newest temporary names
 FOREIGN_SECONDS = 600           # after which another host's file without a lock counts as left behind
 
 
@@ -83,6 +86,18 @@ def remove(path: str | os.PathLike) -> None:
         os.unlink(path)
 
 
+def rename_new(temporary: str, path: str) -> None:
+    """Rename a file to a name that nothing has; FileExistsError where another process, on any host, took it first."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise FileExistsError(errno.EEXIST, "another process has made it meanwhile", path) from None
+    except OSError:                         # a file system without hard links
+        os.rename(temporary, path)
+    else:
+        os.unlink(temporary)
+
+
 def write_whole(path: str | os.PathLike, content: str | bytes, sync: bool = True) -> None:
     """Put a file in the place of what is there, whole or not at all; raises OSError where it cannot be written."""
     with whole_file(path, sync=sync) as file:
@@ -98,7 +113,18 @@ def temporary_name(path: str | os.PathLike) -> str:
     """A hidden name beside ``path`` that no other process takes."""
     folder, name = os.path.split(os.fspath(path))
     clear_leavings(folder or ".")
-    return os.path.join(folder, f".{name[-180:]}.{_host()}-{os.getpid():x}-{uuid.uuid4().hex[:8]}{TEMPORARY}")
+    made = os.path.join(folder, f".{name[-180:]}.{_host()}-{os.getpid():x}-{uuid.uuid4().hex[:8]}{TEMPORARY}")
+    _made.append((os.getpid(), os.path.abspath(made)))
+    return made
+
+
+def clear_own() -> None:
+    """Removes what this process has on the way, and its locks, at its end by a signal, between any two statements."""
+    release_own()
+    for process, path in _made:
+        if process == os.getpid():
+            remove(path)
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _host() -> str:

@@ -31,7 +31,8 @@ def open_input(path: str | os.PathLike[str], follow: bool = True, buffering: int
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
     except OSError as error:                # a socket, and a link that is not to be followed
         if error.errno in (errno.ENXIO, errno.ELOOP):
-            raise OSError(error.errno, NO_FILE if follow else "is a symbolic link", path) from None
+            link = not follow and error.errno == errno.ELOOP
+            raise OSError(error.errno, "is a symbolic link" if link else NO_FILE, path) from None
         raise
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -66,11 +67,11 @@ def sha256_of(path: str | os.PathLike, refused: type[HvdscaleError] = DataError)
     """The SHA-256 of a file, in hexadecimal; raises ``refused`` where it cannot be read."""
     digest = hashlib.sha256()
     try:
-        with open(path, "rb") as file:
+        with open_input(path) as file:
             while block := file.read(2**20):
                 digest.update(block)
     except OSError as error:
-        raise refused(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise refused(f"{path}: {refusal(error)}") from None
     return digest.hexdigest()
 
 

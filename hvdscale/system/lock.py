@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import platform
+import stat
 import time
 from dataclasses import dataclass
 
@@ -18,10 +19,14 @@ from ..errors import LogError
 from .inputs import input_text
 
 SUFFIX = ".lock"
+CONSENT = "HVDSCALE_TAKE_OVER"      # 1: as ``take_over``, in this process and all that it starts
 BEGIN = b'{"host": '
 JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 ATTEMPTS, WAIT_SECONDS = 5, 0.02        # a reader that looks whether a log is live holds its lock for an instant
+
+
+_taken: list[tuple[int, Lock]] = []             # with the processes that took them
 
 
 @dataclass
@@ -39,6 +44,7 @@ class Lock:
         attempts     how often to try while it is held, WAIT_SECONDS apart
         """
         path = log + SUFFIX
+        take_over, fresh = take_over or os.environ.get(CONSENT) == "1", not os.path.lexists(path)
         for attempt in range(attempts):
             try:
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)   # it will be emptied
@@ -47,12 +53,16 @@ class Lock:
             refusal = flock(descriptor)
             if (refusal is None or take_over and refusal not in BUSY) and is_file(descriptor, path):
                 lock = cls(path, descriptor)
+                _taken.append((os.getpid(), lock))
                 lock._sign(log)
                 return lock
             os.close(descriptor)
             if refusal in BUSY:
                 time.sleep(WAIT_SECONDS)
             elif refusal is not None:
+                with contextlib.suppress(OSError):
+                    if fresh:
+                        os.unlink(path)
                 raise LogError(_refused(log, path, refusal))
         owner = _read(path)
         ours = "which is this one: close that run first" if {**owner, **this_process()} == owner else ""
@@ -61,8 +71,10 @@ class Lock:
 
     def _sign(self, log: str):
         owner = {**this_process(), "time": time.time()}
-        if os.pread(self.descriptor, len(BEGIN), 0) not in (b"", BEGIN):
+        regular = stat.S_ISREG(os.fstat(self.descriptor).st_mode)
+        if not regular or os.pread(self.descriptor, len(BEGIN), 0) not in (b"", BEGIN):
             os.close(self.descriptor)           # such as uv.lock, of which the log would be uv
+            self.descriptor = -1
             raise LogError(f"{log}: {self.path} is the file of another program, and not replaced; give the log "
                            "another name")
         try:
@@ -96,6 +108,13 @@ class Lock:
 
     def __exit__(self, *_):
         self.release()
+
+
+def release_own() -> None:
+    """Release what this process holds, at its end by a signal, which may fall between any two statements."""
+    for process, lock in _taken:
+        if process == os.getpid():
+            lock.release()
 
 
 def holder(log: str) -> dict | None:
@@ -159,4 +178,4 @@ def _refused(log: str, path: str, refusal: int) -> str:
     last = f" {path} was last signed by {describe(owner)}." if owner else ""
     return (f"{log}: this file system refuses locks ({errno.errorcode.get(refusal, refusal)}), so another process "
             f"that writes the same log would go unseen.{last} If none does, add --take-over "
-            "(hvdscale-train: --set take_over=true)")
+            f"(hvdscale-train: --set take_over=true), or set {CONSENT}=1")

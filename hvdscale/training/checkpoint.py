@@ -15,7 +15,6 @@ import pickle
 import re
 import time
 import zipfile
-import zlib
 from dataclasses import replace
 
 import torch
@@ -25,7 +24,9 @@ from ..errors import CheckpointError, ExitCode, HvdscaleError, LogError
 from ..log.schema import Status
 from ..plan.plan import Plan
 from ..system.files import clear_leavings, remove, whole_file, write_whole
+from ..system.inputs import input_text, open_input, read_input, refusal
 from ..system.lock import Lock, describe, holder
+from ..system.outputs import Kind, refuse_foreign
 from ..update.step import DataParallelStep
 from ..workers.group import Workers
 from .display import Display
@@ -35,6 +36,7 @@ from .snapshot import RunState, capture, restore
 
 FORMAT = 1
 OUTCOME = "outcome"
+ENDED = Kind("how a run ended", lambda head: head.lstrip()[:1] == b"{")
 OF_FOLDER = re.compile(rf"step-\d+\.pt|{OUTCOME}|run\.lock")          # names of its files
 FINAL = (ExitCode.DIVERGED, ExitCode.PREEMPTED)
 
@@ -54,8 +56,7 @@ def listed(folder: str) -> list[tuple[int, str]]:
 def read(path: str) -> dict:
     """The state in a checkpoint; raises CheckpointError if it is missing, damaged or of an unknown format."""
     try:
-        with open(path, "rb") as file:
-            data = io.BytesIO(file.read())
+        data = io.BytesIO(read_input(path))
         with zipfile.ZipFile(data) as parts:
             damaged = parts.testzip()               # torch does not verify the checksums
         if damaged is not None:
@@ -63,10 +64,12 @@ def read(path: str) -> dict:
         data.seek(0)
         state = torch.load(data, map_location="cpu", weights_only=True)
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+        raise CheckpointError(f"{path}: {refusal(error)}") from None
     except pickle.UnpicklingError:                  # torch's message suggests loading it anyway
         raise CheckpointError(f"{path}: holds more than plain values and tensors, so it is not loaded") from None
-    except (zipfile.BadZipFile, RuntimeError, EOFError, KeyError, ValueError, zlib.error, NotImplementedError) as error:
+    except CheckpointError:
+        raise
+    except Exception as error:                      # of zipfile and torch, of many types
         reason = str(error).partition("\n")[0]
         raise CheckpointError(f"{path}: is damaged or not a checkpoint: {reason}") from None
     if not isinstance(state, dict) or "format" not in state:
@@ -79,8 +82,9 @@ def read(path: str) -> dict:
 def read_plan(path: str) -> dict | None:
     """The plan in a checkpoint, without reading its tensors; None if it cannot be read (``read`` says why)."""
     try:
+        open_input(path).close()
         return json.loads(torch.load(path, map_location="cpu", weights_only=True, mmap=True)["plan"])
-    except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError):
+    except Exception:                               # as in ``read``
         return None
 
 
@@ -105,12 +109,11 @@ def final_outcome(folder: str) -> str | None:
     sends it to the others when it has lost a worker.
     """
     try:
-        with open(os.path.join(folder, OUTCOME), encoding="utf-8") as file:
-            outcome = json.load(file)
+        outcome = json.loads(input_text(os.path.join(folder, OUTCOME)))
         ours = outcome["torchrun"] == _of_torchrun()["torchrun"] and outcome["job"] == os.environ.get("SLURM_JOB_ID")
         ended = outcome["exit_code"] in FINAL and outcome["status"] != "ERROR"
         return f"{outcome['status']}: {outcome['reason']}" if ours and ended else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -122,6 +125,8 @@ class CheckpointFolder:
         try:
             os.makedirs(path, exist_ok=True)
             clear_leavings(path)
+            self._outcome = os.path.join(path, OUTCOME)
+            refuse_foreign(self._outcome, ENDED, CheckpointError)
             self._lock = Lock.take(run, take_over)
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be used for checkpoints: {error.strerror}") from None
@@ -129,7 +134,6 @@ class CheckpointFolder:
             owner = holder(run)
             raise CheckpointError(f"{path}: another run writes its checkpoints there: {describe(owner)}; wait for it "
                                   "to end, or choose another folder" if owner else str(error)) from None
-        self._outcome = os.path.join(path, OUTCOME)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._outcome)
 

@@ -3,13 +3,13 @@ from __future__ import annotations
 
 import io
 import os
-import pickle
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import CheckpointError, UsageError
 from ..formatting.numbers import list_first
+from ..system.inputs import read_input, refusal
 from ..system.outputs import MODEL, refuse_foreign
 from .checkpoint import write
 
@@ -49,12 +49,13 @@ def refuse_unwritable(path: str) -> None:
 
 def _read(path: str) -> dict[str, Tensor]:
     try:
-        with open(path, "rb") as file:
-            given = torch.load(io.BytesIO(file.read()), map_location="cpu", weights_only=True)
+        data = read_input(path)
     except OSError as error:
-        raise UsageError(f"--init-from {path}: cannot be read: {error.strerror}") from None
-    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError):
-        given = None            # torch's message suggests loading it anyway
+        raise UsageError(f"--init-from {path}: {refusal(error)}") from None
+    try:
+        given = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception:           # of many types, and torch's message suggests loading it anyway
+        given = None
     if not isinstance(given, dict) or not all(isinstance(values, Tensor) for values in given.values()):
         raise UsageError(f"--init-from {path}: is not a plain state dict of names and tensors, as "
                          "torch.save(model.state_dict(), FILE) writes")

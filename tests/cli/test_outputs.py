@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import hvdscale
-from hvdscale.cli import log, plan, report
+from hvdscale.cli import doctor_script, log, plan, report, scale_script
 from hvdscale.errors import CheckpointError, ExitCode, HvdscaleError, LogError, UsageError
 from hvdscale.log.files import refuse_taken
 from hvdscale.plan.settings import Settings
@@ -24,7 +24,7 @@ torch_only = pytest.mark.skipif(not pytest.importorskip("importlib.util").find_s
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.py").write_text(MINE)
     shutil.copy(LOG, "a.h5")
@@ -100,6 +100,28 @@ def test_the_lock_of_another_program_is_left_as_it_is(name, tmp_path):
     with pytest.raises(LogError, match="is the file of another program"):
         Lock.take(name.removesuffix(".lock"))
     assert (tmp_path / name).read_text() == "[[package]]\n"
+
+
+def test_a_pipe_in_the_place_of_a_lock_is_refused_at_once():
+    os.mkfifo("a.h5.lock")
+    with pytest.raises(LogError, match="is the file of another program"):
+        Lock.take("a.h5")
+
+
+@torch_only
+@pytest.mark.parametrize("options, said", [
+    (["--init-from", "pipe"], "pipe: is not a regular file"), (["--checkpoint", "runs"], "outcome: is not a regular")])
+def test_a_pipe_is_no_input_of_training(options, said, here):
+    os.mkfifo("pipe")
+    os.mkdir("runs/outcome")
+    done = here("hvdscale-train", "digits/fc", "--steps", "1", *options, check=False)
+    assert done.returncode in (ExitCode.FAILED, ExitCode.USAGE) and said in done.stderr
+
+
+@pytest.mark.parametrize("command", [scale_script.main, doctor_script.resume])
+def test_a_pipe_is_no_script(command):
+    os.mkfifo("pipe.py")
+    assert call(command, "pipe.py", "--out", "out") == ExitCode.USAGE
 
 
 @torch_only

@@ -1,21 +1,37 @@
 """Every reader under inputs that are cut, repeated, or have other bytes: an error in a line, or a log that is sound."""
+import json
 import random
 import time
 from pathlib import Path
 
 import pytest
 
+from hvdscale.cli.plan import machine_of
 from hvdscale.errors import HvdscaleError
+from hvdscale.exchange.archive.read import import_archive
+from hvdscale.exchange.benchmarks.mllog import import_mllog
+from hvdscale.exchange.benchmarks.mlperf_rcp import import_rcp
 from hvdscale.exchange.csv_tables import import_tables
-from hvdscale.exchange.runs.into_log import import_runs
+from hvdscale.exchange.network import network_of
+from hvdscale.exchange.runs.formats import read_runs
+from hvdscale.exchange.runs.guessing import guess
+from hvdscale.exchange.runs.into_log import import_runs, settle, write
+from hvdscale.exchange.runs.mapping import read_lines, read_mapping
 from hvdscale.log.check import check
 from hvdscale.log.repair import repair
 from hvdscale.plan.settings import read_toml
+from hvdscale.sweep.file import read_sweep
+from tests.cli.test_kills import SWEEP
+from tests.exchange.benchmarks.test_mllog import submission
+from tests.exchange.benchmarks.test_mlperf_rcp import point
+from tests.exchange.test_archive import MEASURED, PLACE, metadata, small
+from tests.exchange.test_network import PING_PONG, nccl
 from tests.factories.found_runs import write_runs
 from tests.factories.log_files import finished
 
 INPUTS, SEED, MOST_SECONDS = 2000, 20261128, 10
-TRAPS = b"1" * 400, b"nan", b"-1", b"1e999", b'"', b"\0", b"{" * 200, b" " * 2000, b"\xff"
+TRAPS = b"1" * 400, b"nan", b"-1", b"1e999", b'"', b"\0", b"{" * 200, b" " * 2000, b"\xff", b"{[1]: 2}", \
+    b"1.2.3", b"inf", b"9223372036854775808"
 
 
 def mutated(data, draw):
@@ -50,8 +66,35 @@ def tables(folder, name, data):
 
 
 def runs(folder, name, data):
+    if "/" in name or name == "config.yaml":
+        (folder / "metrics").mkdir(exist_ok=True)
+        (folder / "meta.yaml").write_text("run_name: a\nstart_time: 1000\n")
+        (folder / "m.csv").write_text("step,val_loss\n1,1.0\n2,0.5\n")
     (folder / name).write_bytes(data)
     import_runs([str(folder)], folder.parent / "log.h5")
+
+
+def mapped(folder, name, data):
+    (folder / "m.csv").write_text("step,val_loss,batch_size\n1,1.0,8\n2,0.5,8\n")
+    (folder / name).write_bytes(data)
+    runs = read_runs([str(folder / "m.csv")], read_lines(str(folder / name)))
+    mapping = read_mapping(str(folder / name), guess(runs), runs)
+    write(settle(runs, mapping), folder.parent / "log.h5", mapping, ["m.csv"])
+
+
+def written(read):
+    """A reader of one file."""
+    def from_file(folder, name, data):
+        (folder / name).write_bytes(data)
+        read(str(folder / name), folder.parent / "log.h5")
+    return from_file
+
+
+def archive(folder, name, data):
+    if not (folder / PLACE).exists():
+        small(folder)
+    (folder / PLACE / "1" / name).write_bytes(data)
+    import_archive(str(folder), folder.parent / "log.h5")
 
 
 def log(folder, name, data):
@@ -66,6 +109,19 @@ READERS = {
     "trainer_state.json": (runs, "trainer_state.json", lambda folder: made(folder, "trainer_state.json", "t*.json")),
     "event files": (runs, "events.out.tfevents.b4", lambda folder: made(folder, "event files", "events*")),
     "SQLite": (runs, "b4.db", lambda folder: made(folder, "MLflow's database", "*.db")),
+    "MLflow's folder": (runs, "metrics/val_loss", lambda folder: b"1000 1.0 1\n2000 0.5 2\n"),
+    "settings": (runs, "config.yaml", lambda folder: b"lr: 0.1\nbatch_size:\n  value: 8\nworld_size: 2\n"),
+    "--map": (mapped, "m.toml", lambda folder:
+              b'train_examples = 99\nbatch = 8\n[tags]\nval_loss = "val/error min"\n'),
+    "MLPerf's log": (written(import_mllog), "result_0.txt", lambda folder: submission().encode()),
+    "reference points": (written(import_rcp), "r.json", lambda folder: json.dumps(
+        {"a": point(1000, [40, 41, 41]), "b": point(64, [30, 30])}).encode()),
+    "measurements": (archive, "measurements.csv", lambda folder: MEASURED.encode()),
+    "metadata": (archive, "metadata.json", lambda folder: json.dumps(metadata(1)).encode()),
+    "nccl-tests": (written(lambda path, _: network_of([path])), "n.txt", lambda folder: nccl(4).encode()),
+    "OSU": (written(lambda path, _: network_of([path])), "n.txt", lambda folder: PING_PONG.encode()),
+    "machine": (written(lambda path, _: machine_of(path)), "m.json", lambda folder: b'{"per_node": 8, "price": 32.5}'),
+    "sweep": (written(lambda path, _: read_sweep(path)), "s.toml", lambda folder: SWEEP.encode()),
     "tables": (tables, "evaluations.csv", lambda folder: b"trial,step,val/error\n0,1,0.5\n0,2,0.25\n1,1,0.5\n"),
     "TOML": (lambda folder, name, data: ((folder / name).write_bytes(data), read_toml(folder / name)), "a.toml",
              lambda folder: b'batch = {parameter = "n"}\n[tags]\n"val/error" = "val/error min"\n'),
@@ -78,7 +134,7 @@ def test_no_input_ends_in_a_traceback_or_is_waited_for(reader, tmp_path):
     fuzz(reader, tmp_path, INPUTS)
 
 
-@pytest.mark.parametrize("reader", ["CSV of runs", "text", "tables"])
+@pytest.mark.parametrize("reader", READERS)
 def test_some_inputs_end_in_a_line_or_a_sound_log(reader, tmp_path):
     fuzz(reader, tmp_path, 20)
 
@@ -93,8 +149,9 @@ def fuzz(reader, folder, inputs):
         (folder / "log.h5").unlink(missing_ok=True)
         try:
             read(place, name, mutated(data, random.Random(SEED + number)))
-            if (folder / "log.h5").exists():
-                check(folder / "log.h5").close()
         except HvdscaleError as error:
             ended = str(error)
+            assert read is log or not (folder / "log.h5").exists(), f"{reader}: input {number}: {ended}"
+        if (folder / "log.h5").exists() and not ended:
+            check(folder / "log.h5").close()
         assert time.process_time() - started < MOST_SECONDS, f"{reader}: input {number}: {ended}"

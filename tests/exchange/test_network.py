@@ -77,7 +77,9 @@ def test_a_time_with_many_ranks_a_node_is_right_at_the_nodes_it_was_measured_on(
     (nccl_json(4, results=3), "is no JSON of nccl-tests"), ("{", "is no JSON of nccl-tests"),
     (ALLREDUCE, "on how many nodes"), (osu("Barrier Latency Test", [(8, 1.0), (16, 2.0)]), "Barrier"),
     (ONE_WAY, "latency"), (osu("Latency Test", [(1, 5.0), (8, 5.0)]), "bandwidth"), ("hello", "no table of sizes"),
-    (None, "0.txt: is missing")])
+    (None, "0.txt: is missing"), (PING_PONG.replace("    ", "    1.2."), "no table of sizes"),
+    (nccl(4).replace("busbw", "bus"), "no table of sizes"), (PING_PONG.replace("    ", "    " + "9" * 400), "no table"),
+    (nccl_json(4, results=[{"size": 10**400, "in_place": {"time": 1}}]), "is no JSON of nccl-tests")])
 def test_a_file_that_says_nothing_of_the_network_is_named(tmp_path, text, match):
     path = str(tmp_path / "0.txt") if text is None else written(tmp_path, text)[0]
     with pytest.raises(HvdscaleError, match=match) as error:

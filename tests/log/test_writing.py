@@ -374,7 +374,9 @@ def test_a_file_system_that_refuses_locks_needs_take_over(tmp_path, monkeypatch)
         open_log(tmp_path / "w.h5", overwrite=True)
     assert read_log(log.path).writer()["pid"] == os.getpid()
     log.finish()
-    assert os.listdir(tmp_path) == ["w.h5"]
+    assert os.listdir(tmp_path) == ["w.h5"]                     # nor the lock of the first, which was refused
+    monkeypatch.setenv("HVDSCALE_TAKE_OVER", "1")
+    open_log(tmp_path / "w.h5", overwrite=True).finish()
 
 
 def test_a_place_that_cannot_be_written_is_a_log_error(tmp_path):
@@ -448,3 +450,19 @@ def test_on_an_overlay_a_log_of_the_lower_layer_is_locked_continued_and_replaced
         open_log(tmp_path / "all/w.h5", overwrite=True).finish()
     finally:
         subprocess.run(["umount", tmp_path / "all"], check=True)
+
+
+def test_two_writers_who_see_each_others_files_late_leave_one_whole_log(tmp_path, monkeypatch):
+    """As on two hosts, of which one shows for a while what the other has replaced, and locks exclude neither."""
+    monkeypatch.setattr("hvdscale.system.lock.flock", lambda *_, **__: None)
+    monkeypatch.setattr("hvdscale.log.writer.is_file", lambda *_: True)
+    monkeypatch.setattr("hvdscale.log.writer.refuse_taken", lambda *_: None)
+    first = open_log(tmp_path / "w.h5")
+    with pytest.raises(LogError, match="another process has made it"):
+        open_log(tmp_path / "w.h5")
+    second = open_log(tmp_path / "w.h5", overwrite=True)
+    with pytest.raises(LogError, match="another process has replaced it"):
+        first.finish()
+    second.finish()
+    read_log(tmp_path / "w.h5").close()
+    assert os.listdir(tmp_path) == ["w.h5"]

@@ -9,8 +9,9 @@ import pytest
 
 from hvdscale.errors import DataError
 from hvdscale.system import files
-from hvdscale.system.files import (clear_leavings, own_folder, temporary_name, whole_file, whole_folder, write_whole,
-                                   writing)
+from hvdscale.system.files import (clear_leavings, clear_own, own_folder, temporary_name, whole_file, whole_folder,
+                                   write_whole, writing)
+from hvdscale.system.lock import Lock
 
 
 def test_a_file_whose_writing_fails_leaves_what_was_there(tmp_path):
@@ -107,3 +108,12 @@ def test_another_hosts_file_stays_while_it_is_young_and_where_locks_are_refused_
     clear_leavings.cache_clear()
     clear_leavings(tmp_path)
     assert not kept.exists()
+
+
+def test_a_process_that_a_signal_ends_leaves_neither_what_was_on_the_way_nor_its_locks(tmp_path):
+    pathlib.Path(temporary_name(tmp_path / "file")).touch()
+    os.mkdir(temporary_name(tmp_path / "folder"))
+    Lock.take(str(tmp_path / "log"))
+    assert len(os.listdir(tmp_path)) == 3
+    clear_own()
+    assert not os.listdir(tmp_path)

@@ -223,10 +223,10 @@ def _falls_by_epoch(run: FoundRun, step: str, epoch: str) -> bool:
     steps, epochs = run.spread(step), run.spread(epoch)
     both = ~np.isnan(steps) & ~np.isnan(epochs)
     steps, epochs = steps[both], epochs[both]
-    rises = np.diff(epochs) > 0
+    rises = epochs[1:] > epochs[:-1]
     if not rises.any():         # one late epoch, most of whose steps there are
         return bool(run.epoch_steps and len(steps) and epochs[0] > 1 and np.ptp(steps) > run.epoch_steps / 2)
-    return bool((np.diff(steps)[rises] < 0).all())
+    return bool((steps[1:] < steps[:-1])[rises].all())
 
 
 def _rises_by_one(run: FoundRun, count: str, metrics: Mapping[str, Metric]) -> bool:
@@ -251,12 +251,12 @@ def _guess_clock(runs: Sequence[FoundRun], tags: Sequence[str]) -> tuple[str, st
 
 
 def _is_clock(values: np.ndarray) -> bool:
-    return len(values) > 1 and _has_passed(values) and bool((np.diff(values) < 0).mean() <= 0.1)
+    return len(values) > 1 and _has_passed(values) and bool((values[1:] < values[:-1]).mean() <= 0.1)
 
 
 def _has_passed(values: np.ndarray) -> bool:
     """Whether these may be times since a start, rather than those of single steps, which are much alike."""
-    return len(values) < 2 or bool(np.nanmax(values) >= 1.5 * np.nanmin(values) or values[0] > STAMP)
+    return len(values) < 2 or bool(np.fmax.reduce(values) >= 1.5 * np.fmin.reduce(values) or values[0] > STAMP)
 
 
 def _guess_metric(tag: str, tags: Collection[str]) -> Metric | None:

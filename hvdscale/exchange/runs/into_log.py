@@ -28,6 +28,7 @@ from ...plan.values import did_you_mean
 from ...target import SPLITS, metric_faults
 from ..csv_file import repeats
 from ..csv_tables import ASSUMED
+from ..files import LARGEST_INT
 from ..imported import ImportedLog, beyond_errors
 from . import trainer_state
 from .formats import read_runs
@@ -66,6 +67,7 @@ class FoundTrial:
     seconds: Points = NONE          # since the start, at the steps at which a time was logged
     repeats: int = 0                # rows that were left out, as their run went back over their steps
     restarted: str = ""             # what is said of a clock that fell
+    impossible: int = 0             # negative or infinite times, infinite rates, which are left out
 
     @property
     def batch(self) -> int:
@@ -79,6 +81,12 @@ class FoundTrial:
             return first
         steps = np.sort(np.concatenate([first, *others]))           # much faster than np.unique
         return steps[np.diff(steps, prepend=-1) > 0]
+
+    def kept(self, values: np.ndarray, least: float = 0.0) -> np.ndarray:
+        """Times or rates, NaN for those that are none, which are counted."""
+        wrong = (values < least) | np.isinf(values)
+        self.impossible += int(wrong.sum())
+        return np.where(wrong, np.nan, values)
 
     def describe(self) -> str:
         seed, workers = self.settings.get("seed"), self.settings.get("workers")
@@ -173,11 +181,14 @@ def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -
     trial.evaluations = {metric.column: found for tag, metric in mapping.tags.items() if (found := series(tag))}
     trial.steps = {name: found for name, tag in mapping.steps.items() if (found := series(tag))}
     scale = TIME_UNITS[mapping.time_unit]
+    if RATE in trial.steps:
+        trial.steps[RATE] = trial.steps[RATE][0], trial.kept(trial.steps[RATE][1], -np.inf)
     if mapping.step_seconds and (each := series(mapping.step_seconds, scale)):
-        trial.steps["step_seconds"] = each
+        trial.steps["step_seconds"] = each[0], trial.kept(each[1])
     elif mapping.seconds in run.series:
         at, times = steps.at(mapping.seconds)
-        times, trial.restarted = _continued(times * scale)
+        times, trial.restarted = _continued(trial.kept(times * scale, -np.inf))
+        times = trial.kept(times)
         order = np.argsort(at, kind="stable")
         first = order[np.diff(at[order], prepend=-1) > 0]
         trial.seconds = at[first], times[first]
@@ -204,6 +215,7 @@ class _StepsDone:
         self.length = run.epoch_steps if mapping.within else None
         if mapping.step_unit == "epochs":
             self.length = self.length or math.ceil((mapping.train_examples or 0) / batch)
+        self.most = min(MOST, LARGEST_INT // batch) // (self.length or 1) if self.each == 1 else MOST
         self.counts = run.spread(mapping.step) if isinstance(mapping.step, str) else np.full(
             run.rows, float(mapping.step))
 
@@ -213,19 +225,19 @@ class _StepsDone:
         known = ~np.isnan(self.counts[rows])
         rows, values = rows[known], values[known]
         count = self.counts[rows] + mapping.step_offset
-        beyond = ~((count >= 0) & (count <= MOST))
+        beyond = ~((count >= 0) & (count <= self.most))
         wrong = beyond | (count != np.floor(count)) if mapping.step_unit == "steps" else beyond
         if wrong.any():
             first = int(wrong.argmax())
             raise LogError(f"{self.run.path}: {mapping.step} is {self.counts[rows][first]:g}, not " + (
-                f"a count from 0 to {MOST:,}" if beyond[first] else
+                f"a count from 0 to {self.most:,}" if beyond[first] else
                 "a whole number of steps; step_unit says what it counts"))
         if mapping.step_unit != "epochs":
             return np.ceil(count / self.each).astype(np.int64), values
         steps = count * self.length
         column = mapping.tags[tag].column if tag in mapping.tags else "train/"
         if mapping.within and (column.startswith("train/") or len(np.unique(count)) < len(count)):
-            inner = self.run.spread(mapping.within)[rows]
+            inner = np.clip(self.run.spread(mapping.within)[rows], 0, self.length)
             steps = np.where(np.isnan(inner), steps, (count - 1) * self.length + inner)
         return np.maximum(np.rint(steps), 0).astype(np.int64), values
 
@@ -267,6 +279,8 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping, uses: Mapping[str
     if again := sum(trial.repeats for trial in trials):
         said["overlap"] = (f"left out: {again:,} values that repeat steps of their run (keep = "
                            f"{mapping.keep or 'last'!r})")
+    if impossible := sum(trial.impossible for trial in trials):
+        said["impossible"] = f"left out: {impossible:,} times and rates that are negative or infinite"
     if mapping.seconds and not mapping.step_seconds and mapping.seconds not in names("timed"):
         kind = PROPORTIONAL if trials[0].run.format == trainer_state.NAME else WALL
         said["times"] = "; ".join(dict.fromkeys([kind, *(one.restarted for one in trials if one.restarted)]))

@@ -83,7 +83,7 @@ def _object_of(line: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         try:
             found = ast.literal_eval(text)              # as Python prints it
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             return None
     return _scalars_of(found) if isinstance(found, dict) else None
 

@@ -147,7 +147,7 @@ def _rows_by(keys: Iterable[Any]) -> dict[Any, np.ndarray]:
 
 
 def _rises(column: np.ndarray) -> bool:
-    return len(column) > 1 and bool((np.diff(column) > 0).all())
+    return len(column) > 1 and bool((column[1:] > column[:-1]).all())
 
 
 def _runs_of_table(table: _Table, runs: Mapping[str, np.ndarray]) -> Iterator[FoundRun]:
