@@ -78,9 +78,13 @@ def read_ranks(log: Log) -> dict[int, RankTimes]:
     if not ranks or not table.rows:
         return {}
     parts = {name: np.array([table[rank_column(rank, name)] for rank in range(ranks)]) for name in RANK_PARTS}
-    timed = np.flatnonzero(np.isfinite(parts["step"]).all(0))
-    return {number: times_of({name: values[:, timed[rows]] for name, values in parts.items()})
-            for number, rows in rows_of_each(table["trial"][timed]).items()}
+    found = {}
+    for number, rows in rows_of_each(table["trial"]).items():
+        timed = np.isfinite(parts["step"][:, rows])
+        own = timed.any(1)                              # trials of a merged log may have other numbers of ranks
+        if own.any() and (both := timed[own].all(0)).any():
+            found[number] = times_of({name: values[own][:, rows[both]] for name, values in parts.items()})
+    return found
 
 
 def times_of(parts: dict[str, np.ndarray]) -> RankTimes:

@@ -112,19 +112,20 @@ def main(script, arguments, module, counts, repeats, out, batch, global_batch, u
 @contextlib.contextmanager
 def _progress(shown: bool) -> Iterator[Callable[[str, float], None]]:
     """A function that shows what is done and its share: on a terminal in one line, elsewhere now and then."""
-    screen, tell_rarely = Screen(sys.stderr, on_terminal(sys.stderr), (0.2, 0.0)), Progress(partial(echo, err=True))
-    began: list[tuple[float, float]] = []               # when its first updates were seen, and their share
+    screen = Screen(sys.stderr, on_terminal(sys.stderr), (0.2, 0.0))
+    began: list[tuple[float, float, Progress]] = []     # when its first updates were seen, and their share
 
     def tell(text: str, share: float) -> None:
         now = time.monotonic()
         if share and not began:
-            began.append((now, share))
-        elif began and share > began[0][1]:
-            text += f", {time_left((now - began[0][0]) / (share - began[0][1]) * (1 - share))}"
+            began.append((now, share, Progress(partial(echo, err=True))))
+        for since, then, tell_rarely in began:
+            if share > then:
+                text += f", {time_left((now - since) / (share - then) * (1 - share))}"
+            if not screen.terminal:
+                tell_rarely(text)
         if screen.terminal and screen.due(now):
             screen.line(text, now, share)
-        elif share and not screen.terminal:
-            tell_rarely(text)
     try:
         yield tell if shown else lambda *_: None
     finally:

@@ -5,6 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from hvdscale.cli.report import main
+from hvdscale.log.merge import merge
 from hvdscale.log.schema import RANK_PARTS
 from hvdscale.scaling.runs import write_log
 
@@ -64,6 +65,13 @@ def test_what_a_trace_says_of_rank_0_is_said(report):
     said, _ = report(dict(profile=told), dict(profile={**told, "operators": []}), profile=told)
     assert "Traced at 1 worker, rank 0 took longest in aten::mm (3.00 ms) and aten::mul (1.50 ms) a step." in said
     assert "aten::mul (1.50 ms) a step; 0.500 of 2.00 ms of communication had no computing beside them." in said
+
+
+def test_a_merged_log_says_what_its_logs_say(report, tmp_path):
+    said, _ = report(dict(step=16, waiting=7), dict(step=16, waiting=5, backward=6))
+    merge([str(tmp_path / "w1.h5"), str(tmp_path / "w2.h5")], str(tmp_path / "both.h5"))
+    done = " ".join(CliRunner().invoke(main, [str(tmp_path / "both.h5")]).output.split())
+    assert "A step takes 6.00 ms more at 2 workers than at 1" in done and done[:done.index("more tables")] in said
 
 
 def test_a_loader_that_does_not_keep_up_is_named(report):
