@@ -194,7 +194,7 @@ class LogWriter:
         self.segment_path = segments.free_name(self.path) if resume and old else self.path
         last = old[-1] if old and resume else None
         self._number = max(last.number + 1, old[0].stands_for) if last else 0
-        self.log_id = last.log_id if last else uuid.uuid4().hex
+        self.log_id = last.log_id if last else attributes.get("id") or uuid.uuid4().hex
         identity = {"id": self.log_id, "segment": self._number, "segments": 1}
         temporary = temporary_name(self.path)
         with self._writing(), contextlib.ExitStack() as failed:

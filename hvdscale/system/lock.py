@@ -113,8 +113,9 @@ class Lock:
 def release_own() -> None:
     """Release what this process holds, at its end by a signal, which may fall between any two statements."""
     for process, lock in _taken:
-        if process == os.getpid():
-            lock.release()
+        with contextlib.suppress(OSError):      # its descriptor may be closed, and not yet noted to be
+            if process == os.getpid():
+                lock.release()
 
 
 def holder(log: str) -> dict | None:

@@ -145,8 +145,7 @@ def test_what_is_fetched_or_kept_of_data_sets_is_not_written_through_links(tmp_p
 
 
 @pytest.mark.parametrize("pack", [bz2.compress, gzip.compress, lzma.compress])
-def test_what_is_packed_small_is_not_unpacked_at_once(pack, monkeypatch):
-    monkeypatch.setattr(unpacking, "MOST", 1 << 16)
+def test_what_is_packed_small_is_not_unpacked_at_once(pack):
     size = 32 << 20
     packed = pack(bytes(size) + b"the end") + pack(b" and more")
     tracemalloc.start()

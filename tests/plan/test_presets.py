@@ -202,7 +202,7 @@ def test_a_series_runs_the_workload_of_the_configuration(tmp_path, monkeypatch):
     (tmp_path / "job.toml").write_text('workload = "digits/fc"\nsteps = 3\n')
     ran = []
     monkeypatch.setattr(scale, "find_launcher", lambda wanted: None)
-    monkeypatch.setattr(scale, "carry_out",
+    monkeypatch.setattr("hvdscale.cli.series.carry_out",
                         lambda run, workload, *rest: ran.append((workload, run.keys["steps"])) or {})
     monkeypatch.setattr("hvdscale.report.runs.make", lambda logs, out, echo: None)
     typed(scale.main, "--config", str(tmp_path / "job.toml"), "--workers", "1,2", "--out", str(tmp_path / "out"))

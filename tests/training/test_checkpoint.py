@@ -422,6 +422,9 @@ def test_files_of_others_in_the_folder_and_behind_links_in_it_stay(train, tmp_pa
     (tmp_path / "ck").mkdir()
     (tmp_path / "ck/notes.tmp").write_text("mine")
     (tmp_path / "ck/outcome").symlink_to(tmp_path / "precious")
+    with pytest.raises(CheckpointError, match="outcome: is not how a run ended, and would be lost"):
+        train(signal_at=5)
+    (tmp_path / "ck/outcome").unlink()
     assert train(signal_at=5) == 75
     assert (tmp_path / "precious").read_text() == (tmp_path / "ck/notes.tmp").read_text() == "mine"
     assert steps() == [7, 0] and sorted(os.listdir("ck")) == ["notes.tmp", "outcome", "step-0.pt", "step-7.pt"]
