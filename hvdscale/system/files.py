@@ -22,7 +22,7 @@ from typing import BinaryIO
 
 from ..errors import HvdscaleError, LogError
 from .ancestors import find_process
-from .lock import flock, is_file, release_own
+from .lock import flock, is_file, unlink_own
 
 TEMPORARY = ".tmp"                        # a file is made under this ending and then renamed
 # as temporary_name makes them, with host and process
@@ -120,7 +120,7 @@ def temporary_name(path: str | os.PathLike) -> str:
 
 def clear_own() -> None:
     """Removes what this process has on the way, and its locks, at its end by a signal, between any two statements."""
-    release_own()
+    unlink_own()
     for process, path in _made:
         if process == os.getpid():
             remove(path)

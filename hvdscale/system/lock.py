@@ -110,12 +110,13 @@ class Lock:
         self.release()
 
 
-def release_own() -> None:
-    """Release what this process holds, at its end by a signal, which may fall between any two statements."""
+def unlink_own() -> None:
+    """Remove the files of what this process holds, at its end by a signal, which may fall between any two statements.
+    A descriptor may be closed and not yet noted to be, so that its number is another file's: none is closed here."""
     for process, lock in _taken:
-        with contextlib.suppress(OSError):      # its descriptor may be closed, and not yet noted to be
-            if process == os.getpid():
-                lock.release()
+        with contextlib.suppress(OSError):
+            if process == os.getpid() and lock.descriptor >= 0 and is_file(lock.descriptor, lock.path):
+                os.unlink(lock.path)
 
 
 def holder(log: str) -> dict | None:

@@ -113,7 +113,9 @@ def test_another_hosts_file_stays_while_it_is_young_and_where_locks_are_refused_
 def test_a_process_that_a_signal_ends_leaves_neither_what_was_on_the_way_nor_its_locks(tmp_path):
     pathlib.Path(temporary_name(tmp_path / "file")).touch()
     os.mkdir(temporary_name(tmp_path / "folder"))
-    Lock.take(str(tmp_path / "log"))
+    os.close(Lock.take(str(tmp_path / "gone")).descriptor)          # in the middle of its release
+    os.unlink(tmp_path / "gone.lock")
+    Lock.take(str(tmp_path / "log"))                                # which may have its number
     assert len(os.listdir(tmp_path)) == 3
     clear_own()
     assert not os.listdir(tmp_path)
