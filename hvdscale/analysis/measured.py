@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -43,7 +42,7 @@ def measured_of(trials: Iterable[Trial]) -> Footprint:
     memory: dict[int, int] = {}
     parameters, watts = 0, []
     for trial in trials:
-        measured: Mapping[str, Any] = trial.plan.get("measured") or {}
+        measured = trial.measured
         parameters = max(parameters, int(measured.get("parameters") or parameters_of(trial.plan)))
         local = int(trial.execution.get("local_batch") or 0)
         if local and measured.get("peak_memory_bytes"):

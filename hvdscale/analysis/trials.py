@@ -105,6 +105,11 @@ class Trial:
     def measurement(self) -> Mapping[str, Any]:
         return self.plan.get("measurement") or {}
 
+    @property
+    def measured(self) -> Mapping[str, Any]:
+        """What was measured beside steps and times; see analysis/measured.py."""
+        return self.plan.get("measured") or {}
+
     @cached_property
     def nan_counts(self) -> dict[str, int]:
         """The number of evaluations at which a measured metric was NaN, by ``split/metric``."""
@@ -130,7 +135,7 @@ class Trial:
     @property
     def without_core(self) -> float:
         """The share of its time in which the rank that fared worst waited for a core; 0 where that is unknown."""
-        return max((self.plan.get("measured") or {}).get("without_core") or [0.0])
+        return max(self.measured.get("without_core") or [0.0])
 
     @cached_property
     def last_step(self) -> int:

@@ -13,7 +13,7 @@ from ..errors import RanksDifferError
 from ..formatting.progress import Progress, quiet
 from ..formatting.screen import Screen
 from ..system.hangup import end_at_signals
-from ..workers.launch import launched
+from ..workers.launch import launched, on_terminal
 from .common import CONTEXT, checks_option, format_option, version_option, width_option
 from .train import FEW, Grouped, asked, carry_out_together, key_options
 
@@ -81,7 +81,6 @@ def _examine(name: str, layers: list[dict], sample: int, checks: tuple[str, ...]
     from ..doctor.formats import TEXT, render, render_findings, render_for_machines
     from ..doctor.played import play
     from ..doctor.ranks import refused
-    from ..workers.launch import on_terminal
     from ..training.prepare import prepare
     terminal = workers.rank == 0 and wanted == TEXT and on_terminal(out)
     started, screen = time.monotonic(), Screen(out, terminal, (0.0, 0.0))

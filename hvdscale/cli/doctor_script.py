@@ -13,6 +13,7 @@ from ..errors import UsageError, WorkersError
 from ..formatting.numbers import counted
 from ..formatting.screen import Screen
 from ..watch.runner import GLOBAL, LOCAL, ScriptRequest, threads_of
+from ..workers.launch import on_terminal
 from .common import (CONTEXT, Command, checks_option, echo, format_option, missing_package, say_error, slow_imports,
                      version_option, width_option)
 from .scripts import marks_of, module_option, path_of
@@ -132,7 +133,6 @@ def resume(script, arguments, stop, again, how, workers, then, batch, updates, s
 def report(examine: Callable, render: Callable, wanted: str, rank: int = 0) -> None:
     from ..doctor.formats import TEXT, render_for_machines
     from ..doctor.script.runs import ScriptError
-    from ..workers.launch import on_terminal
     started, screen = time.monotonic(), Screen(sys.stderr, on_terminal(sys.stderr) and rank == 0, (0.0, 0.0))
     try:
         examination = examine(lambda what: screen.line(what, time.monotonic()) if screen.terminal else None)

@@ -113,18 +113,19 @@ def main(script, arguments, module, counts, repeats, out, batch, global_batch, u
 def _progress(shown: bool) -> Iterator[Callable[[str, float], None]]:
     """A function that shows what is done and its share: on a terminal in one line, elsewhere now and then."""
     screen = Screen(sys.stderr, on_terminal(sys.stderr), (0.2, 0.0))
-    began: list[tuple[float, float, Progress]] = []     # when its first updates were seen, and their share
+    since, then = 0.0, 1.0              # when its first updates were seen, and their share
+    tell_rarely: Callable[[str], object] = quiet
 
     def tell(text: str, share: float) -> None:
+        nonlocal since, then, tell_rarely
         now = time.monotonic()
-        if share and not began:
-            began.append((now, share, Progress(partial(echo, err=True))))
-        for since, then, tell_rarely in began:
-            if share > then:
-                text += f", {time_left((now - since) / (share - then) * (1 - share))}"
-            if not screen.terminal:
-                tell_rarely(text)
-        if screen.terminal and screen.due(now):
+        if share and tell_rarely is quiet:
+            since, then, tell_rarely = now, share, Progress(partial(echo, err=True))
+        if share > then:
+            text += f", {time_left((now - since) / (share - then) * (1 - share))}"
+        if not screen.terminal:
+            tell_rarely(text)
+        elif screen.due(now):
             screen.line(text, now, share)
     try:
         yield tell if shown else lambda *_: None

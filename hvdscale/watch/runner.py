@@ -35,7 +35,7 @@ EXITED = "it ended with exit code"
 TRACED = 5                      # updates of a profile
 GRACE_SECONDS = 15.0            # that the other ranks have once one has ended, and a launcher to end its workers
 STACK_SECONDS = 0.5             # that a rank has to write where it stands
-POLL_SECONDS = 0.02
+POLL_SECONDS, LOOK_SECONDS = 0.02, 0.2
 
 
 @dataclass(frozen=True)
@@ -157,14 +157,16 @@ def await_end(started: Sequence[subprocess.Popen], seconds: float, place: Path |
     ``place``, the others have GRACE_SECONDS. Those whose time is up get the signal of ``ending``, and are killed after
     its seconds."""
     latest = until = time.monotonic() + seconds
+    looked = -float("inf")
     try:
         while any(process.poll() is None for process in started):
             if any(process.returncode is not None for process in started) or place and any(place.glob("*.ended")):
                 until = min(until, time.monotonic() + GRACE_SECONDS)
             if time.monotonic() > until:
                 break
-            if look is not None:
+            if look is not None and time.monotonic() - looked > LOOK_SECONDS:
                 look()
+                looked = time.monotonic()
             time.sleep(POLL_SECONDS)
         late = any(process.returncode is None for process in started) and until == latest
     finally:

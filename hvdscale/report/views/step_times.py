@@ -130,13 +130,12 @@ def _find_causes(cell: RunCell, times: RankTimes) -> Iterator[Finding]:
 
 def _find_profile(cell: RunCell) -> Iterator[Finding]:
     """What torch's trace of rank 0 says, of the newest run that has one."""
-    for run in reversed(cell.runs):
-        for first in ((run.trial.plan.get("measured") or {}).get("profile") or ())[:1]:
-            operators = [f"{name} ({number(1000 * seconds)} ms)" for name, seconds in first["operators"]]
-            yield SCALING.find("profile", at=counted(cell.workers[0], "worker") + mark_of(cell), operators=operators,
-                               communication=1000 * first["communication"] if cell.workers[0] > 1 else None,
-                               exposed=1000 * first["exposed"])
-            return
+    traced = [found[0] for run in cell.runs if (found := run.trial.measured.get("profile"))]
+    if traced:
+        operators = [f"{name} ({number(1000 * seconds)} ms)" for name, seconds in traced[-1]["operators"]]
+        yield SCALING.find("profile", at=counted(cell.workers[0], "worker") + mark_of(cell), operators=operators,
+                           communication=1000 * traced[-1]["communication"] if cell.workers[0] > 1 else None,
+                           exposed=1000 * traced[-1]["exposed"])
 
 
 def _draw_ranks(times: RankTimes, axes: Axes) -> None:
