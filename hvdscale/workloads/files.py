@@ -21,6 +21,7 @@ from typing import BinaryIO
 
 from ..errors import DataError
 from ..formatting.numbers import list_first
+from ..system.inputs import open_input, read_input, refusal
 from ..system.lock import flock
 
 GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
@@ -60,7 +61,7 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise DataError(f"{path}: {refusal(error)}") from None
 
 
 def unpacked(file: BinaryIO) -> BinaryIO:
@@ -76,18 +77,18 @@ def unpacked(file: BinaryIO) -> BinaryIO:
 def opened(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """The raw file and its uncompressed content; errors become DataErrors that name the file."""
     try:
-        with open(path, "rb") as raw:
+        with open_input(path) as raw:
             yield raw, unpacked(raw)
     except DAMAGED as error:
         if isinstance(error, OSError) and error.strerror:
-            raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+            raise DataError(f"{path}: {refusal(error)}") from None
         raise DataError(f"{path}: its compressed data ends early or is damaged ({error}); fetch it again") from None
 
 
 def read_file(path: Path) -> Found:
     """The file, unpacked if its first bytes are those of gzip or xz; raises DataError if it cannot be read."""
     with reading(path):
-        content = path.read_bytes()
+        content = read_input(path)
     for packing, magic, unpack in (("gzip", GZIP, gzip.decompress), ("xz", XZ, _unpack_xz)):
         if content.startswith(magic):
             try:
@@ -113,7 +114,7 @@ def _unpack_xz(content: bytes) -> bytes:
 def _members(archive: Path, names: set[str]) -> dict[str, Found]:
     found = {}
     try:
-        with open(archive, "rb") as file:
+        with open_input(archive) as file:
             stream = unpacked(file)
             with tarfile.open(fileobj=stream, mode="r|") as members:
                 for member in members:

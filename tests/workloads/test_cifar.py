@@ -295,7 +295,7 @@ def test_a_folder_a_loop_or_an_unreadable_file_in_the_place_of_a_file_is_named(t
     for there in ("data_batch_3.bin", "test_batch.bin"):
         (tmp_path / there).unlink()
     (tmp_path / name).mkdir()
-    refused(tmp_path, "Is a directory|lacks data_batch_3.bin, test_batch.bin")
+    refused(tmp_path, "is not a regular file|lacks data_batch_3.bin, test_batch.bin")
     (tmp_path / name).rmdir()
     (tmp_path / name).symlink_to(tmp_path / name)
     refused(tmp_path, "lacks data_batch_3.bin, test_batch.bin")

@@ -4,6 +4,7 @@ import hashlib
 import lzma
 from dataclasses import replace
 
+import os
 import numpy as np
 import pytest
 
@@ -104,9 +105,11 @@ def test_random_bytes_are_refused(tmp_path):
         refused(tmp_path / "file", idx(IMAGES)[:4] + drawn.bytes(length))
 
 
-def test_a_missing_file_and_a_folder_are_refused(tmp_path):
-    for path, said in [(tmp_path / "none", "No such file"), (tmp_path, "Is a directory")]:
-        with pytest.raises(DataError, match=f"{path}: cannot be read: {said}"):
+def test_a_missing_file_a_folder_and_a_pipe_are_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path, said in [(tmp_path / "none", "cannot be read: No such file"), (tmp_path, "is not a regular file"),
+                       (tmp_path / "pipe", "is not a regular file")]:
+        with pytest.raises(DataError, match=f"{path}: {said}"):
             read(path)
 
 
@@ -158,7 +161,7 @@ def test_a_missing_or_damaged_file_of_the_set_is_named(folder, name):
     (folder / name).unlink()
     refused_set(folder, f"{folder}: has no {name}, plain, .gz or .xz; it holds t")
     (folder / name).mkdir()
-    refused_set(folder, f"{name}: cannot be read: Is a directory")
+    refused_set(folder, f"{name}: is not a regular file")
     (folder / f"{name}.gz").write_bytes(gzip.compress(content))
     assert len(mnist.load("mnist", str(folder)).train) == 8
 

@@ -35,6 +35,7 @@ from ...formatting.screen import Screen
 from ...plan.shards import Visits
 from ...system.cores import usable_cores
 from ...system.files import new_file, whole_folder, write_whole
+from ...system.inputs import input_text, open_input, read_input
 from ...workload import smoothed_cross_entropy
 from ..files import alone, cache_folder, reading
 from .readers.text import Text
@@ -81,7 +82,7 @@ class Mapped:
     @cached_property
     def _map(self) -> mmap.mmap:
         try:
-            with open(self.path, "rb") as file:
+            with open_input(self.path) as file:
                 mapped = mmap.mmap(file.fileno(), self.length * self.dtype.itemsize, access=mmap.ACCESS_READ)
             mapped.madvise(mmap.MADV_RANDOM)
         except (OSError, ValueError) as error:
@@ -252,10 +253,10 @@ def _identity(text: Text) -> list:
 def _open(place: Path) -> Cache | None:
     """The cache in this folder, if its manifest is valid and each file has the listed size."""
     try:
-        manifest = json.loads((place / MANIFEST).read_text())
+        manifest = json.loads(input_text(place / MANIFEST))
         if manifest.pop("sha256") != _checksum(manifest):
             return None
-        content = (place / manifest["vocabulary"]["file"]).read_bytes()
+        content = read_input(place / manifest["vocabulary"]["file"])
         if hashlib.sha256(content).hexdigest() != manifest["vocabulary"]["sha256"]:
             return None
         vocabulary = parse(content, place / manifest["vocabulary"]["file"])

@@ -24,6 +24,7 @@ import numpy as np
 
 from ...errors import DataError, UsageError
 from ...system.importing import import_extra
+from ...system.inputs import open_input, refusal
 
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
 SPELLED = {"<pad>": 0, "<PAD>": 0, "<unk>": 1, "<UNK>": 1, "<s>": 2, "<S>": 2, "<bos>": 2,
@@ -247,11 +248,10 @@ def read(path: Path) -> Vocabulary:
     .words. Raises DataError naming an invalid file.
     """
     try:
-        with open(path, "rb") as file:
+        with open_input(path) as file:
             content = file.read(MOST_LISTED + 1)
     except OSError as error:
-        raise DataError(f"vocabulary={path}: is neither {LEARNED}, nor a file that can be read: "
-                        f"{error.strerror}") from None
+        raise DataError(f"vocabulary={path}: {refusal(error)}; it is a file, or {LEARNED}") from None
     if len(content) > MOST_LISTED:
         raise DataError(f"{path}: has more than {MOST_LISTED >> 20} MiB; it is not a vocabulary")
     return parse(content, path)

@@ -1,6 +1,7 @@
 """Text files: their lines come whole, in chunks and parts; what is no text is a DataError naming file and line."""
 import gzip
 import lzma
+import os
 import random
 import tracemalloc
 
@@ -118,11 +119,13 @@ def test_a_compressed_file_with_any_byte_changed_is_refused_or_read_whole(tmp_pa
             assert str(error).startswith(f"{path}: ")
 
 
-def test_a_missing_file_and_a_folder_are_refused(tmp_path):
-    for path, said in [(tmp_path / "none", "No such file"), (tmp_path, "Is a directory")]:
-        with pytest.raises(DataError, match=f"{path}: cannot be read: {said}"):
+def test_a_missing_file_a_folder_and_a_pipe_are_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path, said in [(tmp_path / "none", "cannot be read: No such file"), (tmp_path, "is not a regular file"),
+                       (tmp_path / "pipe", "is not a regular file")]:
+        with pytest.raises(DataError, match=f"{path}: {said}"):
             lines(Text(path))
-        with pytest.raises(DataError, match=f"{path}: cannot be read: {said}"):
+        with pytest.raises(DataError, match=f"{path}: {said}"):
             cut_in_order(path)
 
 

@@ -349,7 +349,7 @@ def test_a_vocabulary_is_looked_for_in_the_users_home(made, tmp_path, monkeypatc
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "words").write_text("cat\nsat\n")
     assert len(made(vocabulary="~/words").vocabulary) == 6
-    with pytest.raises(DataError, match="vocabulary=~nobody-has-this-name/words: is neither"):
+    with pytest.raises(DataError, match="vocabulary=~nobody-has-this-name/words: cannot be read"):
         made(vocabulary="~nobody-has-this-name/words")
 
 

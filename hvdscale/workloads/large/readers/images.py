@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ....errors import DataError
 from ....system.importing import import_extra
+from ....system.inputs import read_input
 from ...files import reading
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
@@ -105,7 +106,7 @@ def _cropped(path: Path, side: int, choose: Callable[[int, int], Box]) -> Tensor
 
 def read_bytes(path: Path) -> bytes:
     with reading(path):
-        return Path(path).read_bytes()
+        return read_input(path)
 
 
 def pillow():
