@@ -118,7 +118,7 @@ def growing_plans(groups: Sequence[JobResults], request: Request, *, asked: Batc
         own = bool(group.workload.batch_schedule)
         batches = BatchSchedule.of_pairs(group.workload.batch_schedule) if own else asked
         beside = constant.get(group.workload.at_constant_batch)
-        timings = timings_of([*group.trials, *(beside.trials if own and beside else ())])
+        timings = timings_of([*group.trials, *(beside.trials if own and beside else ())], request.per_node)
         if batches is None or not timings.found:
             continue
         times, fitted = StepTimes.of(timings, links), request.fitted(timings.measured)

@@ -4,7 +4,7 @@ The model is draws of the law of step_laws with all its parts, given the timings
 prior each part is as likely as it is in practice: an allreduce by a ring or a tree, or linear in the members; hidden
 behind the pass or not; workers that pause. An allreduce over MEMBERS takes a share of a pass that is log-normal, within
 a node and between nodes; and a pass takes a fixed share, uniform, of its time whatever its examples. Links that no log
-has timed are drawn from that prior.
+has timed are drawn from that prior, those between nodes not much faster than those that were timed within one.
 """
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ MARKS = (MEASURED, INTERPOLATED, EXTRAPOLATED, ASSUMED)
 # the prior of the model
 MEMBERS = 8.0
 LINKS_WITHIN, LINKS_BETWEEN = (0.12, 1.3), (0.18, 1.2)  # share of a pass for an allreduce: median, deviation of the log
+SLOWER = 0.7    # deviation of the log of how much slower than those within a node, if these were timed, others are
 KINDS = (0.45, 0.9)                     # probability of a ring; of a ring or a tree
 OVERLAPS = (0.5, 0.85)                  # of an allreduce that begins after the pass; of that or one in part behind it
 SHARPNESSES = (0.6, 0.95)               # of a pass that is a + b e; of that or one that fills the device by degrees
@@ -112,6 +113,7 @@ class Timings:
     others: tuple[Machine, ...]         # left out
     crowded: tuple[Timing, ...]         # left out, see timings_of
     measured: Footprint = Footprint()
+    placed: bool = True                 # whether the logs say which workers shared a node
 
     @property
     def per_node(self) -> int:
@@ -158,8 +160,10 @@ class StepTime(Drawn):
     mark: str
 
 
-def timings_of(trials: Iterable[Trial]) -> Timings:
+def timings_of(trials: Iterable[Trial], per_node: int | None = None) -> Timings:
     """The timings of a workload's trials that completed or were pruned.
+
+    per_node  workers of a node in logs that do not say; None: there all shared one
 
     Of several machines, the one with the most worker counts, then the most trials. Hosts with more workers than cores
     are left out if at least two worker counts remain, as their times do not transfer to another machine.
@@ -170,13 +174,14 @@ def timings_of(trials: Iterable[Trial]) -> Timings:
     if not by_machine:
         return Timings((), None, (), ())
     machine = max(by_machine, key=lambda one: (len({t.workers for t in by_machine[one]}), len(by_machine[one])))
-    found = _by_setting(by_machine[machine])
+    found = _by_setting(by_machine[machine], per_node)
     free = tuple(one for one in found if not one.crowded)
     crowded = tuple(one for one in found if one.crowded)
     if len({one.workers for one in free}) < min(2, len({one.workers for one in found})):
         free, crowded = found, ()
     return Timings(free, machine, tuple(other for other in by_machine if other != machine), crowded,
-                   measured_of(by_machine[machine]))
+                   measured_of(by_machine[machine]),
+                   all(one.workers == 1 or one.execution.get("local_workers") for one in by_machine[machine]))
 
 
 def _read_machine(trial: Trial) -> Machine:
@@ -186,11 +191,11 @@ def _read_machine(trial: Trial) -> Machine:
                    str(problem.get("compression") or "").removeprefix("none"))
 
 
-def _by_setting(trials: Iterable[Trial]) -> tuple[Timing, ...]:
+def _by_setting(trials: Iterable[Trial], unplaced: int | None) -> tuple[Timing, ...]:
     """The timings of trials, by workers, workers per node, batch and passes; without runs that are far too slow."""
     found: dict[tuple[int, int, int, int], list[tuple[Trial, float]]] = {}
     for trial in trials:
-        per_node = min(trial.workers, int(trial.execution.get("local_workers") or trial.workers))
+        per_node = min(trial.workers, int(trial.execution.get("local_workers") or unplaced or trial.workers))
         for batch, seconds in trial.step_seconds_by_batch().items():
             setting = trial.workers, per_node, batch, trial.passes_at(batch)
             found.setdefault(setting, []).append((trial, seconds))
@@ -218,12 +223,12 @@ class StepModel:
         self.examples = float(np.exp(np.log(self.settings[2]).mean()))
         self.level = float((self.measured.logs - np.log(self.settings[3])).min())
         workers, per_node = self.settings[:2]
-        timed_within = bool((np.minimum(workers, per_node) > 1).any())
+        self.timed_within = bool((np.minimum(workers, per_node) > 1).any())
         self.given = {} if between is None else dict(zip(BETWEEN, between))
-        if between is not None and not timed_within:
+        if between is not None and not self.timed_within:
             self.given |= dict(zip(WITHIN, between))
         # whether the links within a node, and between nodes, were timed or given
-        self.within = bool(self.given) or timed_within
+        self.within = bool(self.given) or self.timed_within
         self.between = bool(self.given) or bool((workers > per_node).any())
 
     def parameters(self, unknowns: np.ndarray) -> tuple[StepLaw, Parameters]:
@@ -238,9 +243,12 @@ class StepModel:
         law = StepLaw("any", by_kind("hops"), by_kind("volumes"))
         sharpness = _power(share[:, 2:3], *SHARPNESSES)
         one_pass = np.exp(self.level + LEVEL * unknowns[:, :1])
-        links = dict(zip((*WITHIN, *BETWEEN), (
-            seconds * one_pass for share_at, hops_at, prior in ((3, 4, LINKS_WITHIN), (9, 10, LINKS_BETWEEN))
-            for seconds in _link(law, prior, unknowns[:, share_at, None], share[:, hops_at, None]))))
+        within, between = (prior[0] * np.exp(prior[1] * unknowns[:, at, None]) for at, prior in (
+            (3, LINKS_WITHIN), (9, LINKS_BETWEEN)))
+        if self.timed_within and not self.between:
+            between = np.maximum(between, within * np.exp(SLOWER * unknowns[:, 9, None]))
+        links = dict(zip((*WITHIN, *BETWEEN), (seconds * one_pass for passes, at in ((within, 4), (between, 10))
+                                               for seconds in _link(law, passes, share[:, at, None]))))
         links |= {name: np.full_like(one_pass, value) for name, value in self.given.items()}
         return law, Parameters(
             **links, fixed=one_pass * np.exp(scipy.special.log_expit(sharpness * ratio) / sharpness),
@@ -327,12 +335,11 @@ def _settings(rows: list[tuple[float, ...]]) -> np.ndarray:
     return np.array(rows, float).reshape(-1, 4).T
 
 
-def _link(law: StepLaw, prior: tuple[float, float], share: np.ndarray, of_hops: np.ndarray
-          ) -> tuple[np.ndarray, np.ndarray]:
-    """(seconds of a hop, of all bytes) in passes; of a law without bytes all are hops."""
-    seconds, volumes = prior[0] * np.exp(prior[1] * share), law.volumes(MEMBERS)
+def _link(law: StepLaw, passes: np.ndarray, of_hops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(a hop, all bytes) of an allreduce over MEMBERS, in passes as it is; of a law without bytes all are hops."""
+    volumes = law.volumes(MEMBERS)
     hops = np.where(volumes > 0, of_hops, 1.0)
-    return hops * seconds / law.hops(MEMBERS), (1 - hops) * seconds / np.maximum(volumes, 1e-9)
+    return hops * passes / law.hops(MEMBERS), (1 - hops) * passes / np.maximum(volumes, 1e-9)
 
 
 def _power(share: np.ndarray, one: float, finite: float) -> np.ndarray:

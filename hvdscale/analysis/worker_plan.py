@@ -219,10 +219,11 @@ class WorkerPlan:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What chances rest on that was not measured: ONE_RUN, TIMED_ONCE, LINKS, PREDICTED; none if all was."""
+        """What chances rest on that was not measured: ONE_RUN, TIMED_ONCE, UNPLACED, ...; none if all was."""
         points, marks = self.curve.met, {option.step_time.mark for option in self.options}
         alone = bool(points) and not self.run_spread.freedom and not any(point.searched for point in points)
-        reasons = {ONE_RUN: alone, TIMED_ONCE: not self.times.timings.spread.freedom, LINKS: ASSUMED in marks,
+        reasons = {ONE_RUN: alone, TIMED_ONCE: not self.times.timings.spread.freedom,
+                   UNPLACED: not self.times.timings.placed and self.uses_model, LINKS: ASSUMED in marks,
                    PREDICTED: any(option.steps.mark == PREDICTED for option in self.options)}
         return tuple(reason for reason, holds in reasons.items() if holds)
 
@@ -241,7 +242,8 @@ def pareto_front(found: Iterable[T], rank: Callable[[T], tuple[float, ...]]) -> 
     return front
 
 
-ONE_RUN, TIMED_ONCE, LINKS = "one run", "timed once", "links"   # what chances assume, beside PREDICTED
+# what chances assume, beside PREDICTED
+ONE_RUN, TIMED_ONCE, UNPLACED, LINKS = "one run", "timed once", "unplaced", "links"
 
 
 def plan_of(curve: StepsCurve, times: StepTimes, request: Request, workload: JobKey | None = None,
@@ -278,7 +280,7 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
     given        steps to target at one batch, if no run was measured against a target
     noise_scale  in examples, instead of the logs' own
     """
-    timings = timings_of(group.trials)
+    timings = timings_of(group.trials, request.per_node)
     about = [section for section in group.sections if section.target]
     if not timings.found:
         return tuple(NoPlan(group.workload, target, NO_TIMES) for target in [one.target for one in about] or [None])

@@ -72,7 +72,7 @@ def record(path: str | os.PathLike[str], *, dataset: str, model: str, optimizer:
     the log cannot be opened, exists already or continues another run, WorkersError where the launcher gives no rank.
     """
     goal, columns = _settle(metrics, target)
-    found = _rank_and_size()
+    found, local = _rank_and_size()
     counts = _whole_numbers(global_batch=global_batch, workers=workers, rank=rank, seed=seed, accumulation=accumulation,
                             budget_steps=budget_steps, train_examples=train_examples, first_step=first_step)
     rank, workers = counts.pop("rank", found[0]), counts.setdefault("workers", found[1])
@@ -85,7 +85,8 @@ def record(path: str | os.PathLike[str], *, dataset: str, model: str, optimizer:
         if not isinstance(row[name], str):
             raise UsageError(f"{name} = {row[name]!r} is not text")
     plan = json.dumps({"problem": {"train_examples": examples} if examples else {},
-                       "measurement": {"target": str(goal)} if goal else {}, **({"search": True} if search else {})})
+                       "measurement": {"target": str(goal)} if goal else {}, **({"search": True} if search else {}),
+                       "execution": {"local_workers": local} if local and workers == found[1] else {}})
     trial = dict(id=TRIAL, status=Status.RUNNING, stop_reason="", plan=plan, **row)
     refuse_row("trials", **trial)
     refuse_row("steps", trial=TRIAL, step=start + 1, lr=lr, step_seconds=0.0)
@@ -329,12 +330,13 @@ def _metaparameters(given: Mapping[str, Any]) -> dict[str, float]:
     return {name: _number(f"metaparameters {name}", value, finite=False) for name, value in given.items()}
 
 
-def _rank_and_size() -> tuple[int, int]:
-    """This process's rank and the number of workers; of launchers that set RANK and WORLD_SIZE alone, too."""
+def _rank_and_size() -> tuple[tuple[int, int], int]:
+    """(this process's rank, the number of workers), of launchers that set RANK and WORLD_SIZE alone, too; the number of
+    workers on its node, or 0 where that is not known."""
     found = place()
     if found.launcher is None and all(os.environ.get(name, "").isdecimal() for name in ("RANK", "WORLD_SIZE")):
-        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    return found.rank, found.size
+        return (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])), 0
+    return (found.rank, found.size), found.local_size if found.launcher else 0
 
 
 def _continued(path: str | os.PathLike[str], first_step: int | None, row: Mapping[str, Any]) -> tuple[float, str]:

@@ -1,5 +1,6 @@
 """Step times at worker counts that were not measured: the model, what logs tell of it, and what it says of the rest."""
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -192,6 +193,13 @@ def test_given_links_make_it_a_value():
     assert beyond.mark == EXTRAPOLATED and low < step_seconds(TRUE, 64, 8, 32) < high < 5 * low
     alone = times_of(logged(), links=Links(1e9, 1e-5, 1e6))         # also within a node, where no log timed these
     assert alone.at(4, 4, 128).mark == EXTRAPOLATED and alone.model.interval("volume", 0.95) == (4e-3,) * 3
+
+
+def test_links_between_nodes_that_no_log_has_timed_are_not_taken_to_be_far_faster_than_those_within_one():
+    slow = replace(TRUE, volume=0.1)
+    model = model_of(timings([(1, 1, 32), (2, 2, 32), (4, 4, 32)], slow))
+    within, between = (seconds_of(model, workers, 4, 32) for workers in (4, 16))
+    assert np.median(between) - np.median(within) > 0.5 * slow.volume
 
 
 def test_gradients_of_half_precision_have_half_the_bytes():

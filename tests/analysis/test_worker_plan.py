@@ -12,8 +12,8 @@ from hvdscale.analysis.step_time import ASSUMED, EXTRAPOLATED, INTERPOLATED, MEA
 from hvdscale.analysis.steps import Estimate
 from hvdscale.analysis.steps_curve import PREDICTED, StepsPoint, noise_draws, steps_curve
 from hvdscale.analysis.trials import read_trials
-from hvdscale.analysis.worker_plan import (AT_ONCE, LINKS, NO_STEPS, NO_TIMES, NOT_MET, ONE_RUN, TIMED_ONCE, NoPlan,
-                                           Request, plan_of, plans_of)
+from hvdscale.analysis.worker_plan import (AT_ONCE, LINKS, NO_STEPS, NO_TIMES, NOT_MET, ONE_RUN, TIMED_ONCE, UNPLACED,
+                                           NoPlan, Request, plan_of, plans_of)
 from hvdscale.target import Target
 from tests.factories.deadlines import coverage, plan as plan_of_runs
 from tests.factories.logs import log, trial
@@ -48,7 +48,8 @@ def run(workers, local_batch=32, seed=0, random=None, spread=0.0, **changes):
     seconds = seconds_at(workers, local_batch) * np.exp(spread / 2 * random.standard_normal())
     return trial(1000 * workers + 10 * local_batch + seed, (0, steps - every, steps), (0.9, 0.5, 0.1),
                  (0, (steps - every) * seconds, steps * seconds), workers=workers, batch=batch, seed=seed,
-                 local_workers=min(workers, PER_NODE), eval_every=every, train_examples=10 ** 6, **changes)
+                 eval_every=every, train_examples=10 ** 6,
+                 **{"local_workers": min(workers, PER_NODE), **changes})
 
 
 def plans(*trials, workers=COUNTS, more=None, targets=(), **request):
@@ -293,6 +294,12 @@ def test_what_chances_assume_is_named():
     assert plan(*pairs, workers=(1, 2, 4), global_batch=64, per_node=4).assumed == ()
     assert plan(run(1), run(2), workers=(1, 2), local_batch=32).assumed == (ONE_RUN, TIMED_ONCE)
     assert PREDICTED in plan(probe(1), probe(4), workers=(1, 4), local_batch=32).assumed
+
+
+def test_workers_of_logs_that_do_not_place_them_fill_the_nodes_of_the_plan():
+    pairs = [run(workers, 64 // workers, seed, local_workers=0) for workers in (1, 2) for seed in range(2)]
+    found = plan(*pairs, workers=(1, 2, 4), global_batch=64, per_node=1)
+    assert [option.step_time.mark for option in found.options][:2] == [MEASURED] * 2 and UNPLACED in found.assumed
 
 
 def test_the_fastest_of_what_was_measured_well_is_sure(measured):

@@ -106,8 +106,9 @@ def job(design, random, fixed=None):
     def link():
         share = log_uniform(random, *((0.3, 2) if design.early else (0.03, 0.6)))
         return Link.of(8, share * made["c0"], random.uniform(0, 0.8), random.uniform() < 0.5)
-    if design.nodes:
-        return Job(**made, within=link(), between=link(), per_node=NODE)
+    if design.nodes:                # links between nodes are no faster than those within one
+        within, between = sorted((link(), link()), key=lambda one: one.seconds(8))
+        return Job(**made, within=within, between=between, per_node=NODE)
     return Job(**made, between=link())
 
 

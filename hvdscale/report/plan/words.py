@@ -13,8 +13,8 @@ from ...analysis.step_time import (ASSUMED, ASSUMED_DEVIATION, EXTRAPOLATED, LIN
                                    REFUTED_AT, Timings)
 from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED, RUN_DEVIATION
 from ...analysis.trials import JobKey
-from ...analysis.worker_plan import (AT_ONCE, LINKS, NOT_MET, NO_STEPS, NO_TIMES, ONE_RUN, TIMED_ONCE, NoPlan, Option,
-                                     Request, Value, WorkerPlan)
+from ...analysis.worker_plan import (AT_ONCE, LINKS, NOT_MET, NO_STEPS, NO_TIMES, ONE_RUN, TIMED_ONCE, UNPLACED, NoPlan,
+                                     Option, Request, Value, WorkerPlan)
 from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, unit_of
 from ..document import Finding
 from ..texts import GENERAL, PLAN, SOURCES
@@ -33,6 +33,7 @@ SURE = 0.8              # chances of the cheapest and of the knee are said below
 ASSUMPTIONS = {
     ONE_RUN: f"runs of a setting differ by {percent(RUN_DEVIATION)} in steps, as none ran twice",
     TIMED_ONCE: f"their step times differ by {percent(ASSUMED_DEVIATION)}, as none was timed twice",
+    UNPLACED: "the workers of a run shared one node, or nodes of --per-node, as no log says which did",
     LINKS: f"links that no log has timed are like those of other clusters ({percent(LINKS_BETWEEN[0])} of a pass for "
            f"an allreduce over {MEMBERS:.0f} nodes, within a factor {math.exp(2 * LINKS_BETWEEN[1]):.0f})",
     PREDICTED: "the steps are those that the gradient noise scale predicts"}
@@ -62,8 +63,8 @@ def find_basis(plan: WorkerPlan) -> Iterator[Finding]:
         untimed = [option.workers for option in plan.options if option.step_time.mark == ASSUMED]
         if untimed:
             held = plan.request.per_node or plan.times.timings.per_node
-            yield PLAN.find("links", None, (PLAN.say("held", held=held, asked=bool(plan.request.per_node)),),
-                            counts=_counts(untimed), held=held,
+            layout = PLAN.say("held", held=held, asked=bool(plan.request.per_node), placed=plan.times.timings.placed)
+            yield PLAN.find("links", None, (layout,), counts=_counts(untimed), held=held,
                             within=bool(plan.times.model.between or untimed[0] <= held))
         yield from (*_describe_steps(plan), *_describe_times(plan))
         if laws := plan.times.model.laws:
