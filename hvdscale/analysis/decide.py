@@ -4,7 +4,8 @@
 
 The test is that of decision/sequence.py. Runs that did not meet the target are not left out: steps or seconds count up
 to where the first of these stopped, as in a restricted mean (Royston & Parmar 2013). A diverged run counts as one that
-used up its budget, or as the worst value. All cells share the error equally.
+used up its budget, or as the worst value. All cells share the error equally, and the settings that a cell is the best of
+likewise. Of a search luck chose the best trial, so only the repeats of its setting are compared.
 
 What so many runs of each side can see at all is the smallest difference that reruns of one setting show. Student's test
 of two independent samples, done once, sees with probability POWER a difference of logarithms of d, where
@@ -16,7 +17,7 @@ against each other: what sees the least in steps needs the fewest runs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,11 +27,12 @@ from ..errors import UsageError
 from ..target import Target
 from .budgets import Budget
 from .compare import ComparedCell, Comparison, targets_of
+from .decision.choice import Decision
 from .decision.sequence import ALIKE, BETTER, DECISIONS, DRAWS, LEAST, OPEN, WORSE, Sides, smallest_difference
 from .intervals import CONFIDENCE, NONE, Estimate, student_quantile
 from .metric_direction import best_value
 from .published import read
-from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, cells_by_workers, run_of
+from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, cells_by_workers, run_of, samples_of
 from .trials import JobKey, Trial, by_workload
 
 STEEPEST = 1.0      # the most of a logarithm that the spacing of evaluations is taken to leave open
@@ -64,7 +66,8 @@ class Decided:
     @property
     def ratio(self) -> Estimate:
         runs = min(self.sides.runs)
-        return Estimate(float(np.exp(self.sides.difference)) if runs else np.nan, *self.ends, runs)
+        value = 1.0 if self.reason == "same" else float(np.exp(self.sides.difference)) if runs else np.nan
+        return Estimate(value, *self.ends, runs)
 
     @property
     def hours(self) -> float:
@@ -97,10 +100,8 @@ def worst(found: Sequence[Decided]) -> str:
 
 def _decide(comparison: Comparison, cell: ComparedCell, measure: str, within: float, share: float,
             budget: Budget | None, both: bool) -> Decided:
-    pair = (cell.baseline, cell.candidate)
-    values, rough = _up_to_target(pair, measure) if measure in LAST else (_metric(pair, comparison, budget), 0.0)
-    if measure == SPEED:
-        values = [dict(zip(one.samples.seeds, 1 / one.samples.examples_per_second)) for one in pair]
+    pair = _unchosen(cell.baseline), _unchosen(cell.candidate)
+    values, rough = _values(pair, comparison, measure, budget)
     values = [{seed: value for seed, value in one.items() if not np.isnan(value)} for one in values]
     common = [seed for seed in values[0] if seed in values[1]]
     before, after = (np.array([one[seed] for seed in (*common, *(one.keys() - {*common}))], float) for one in values)
@@ -108,16 +109,16 @@ def _decide(comparison: Comparison, cell: ComparedCell, measure: str, within: fl
         sides = Sides(np.log(before), np.log(after), len(common), rough)
     unmet = tuple(sum(run.steps == np.inf for run in one.runs) + len(one.diverged) for one in pair)
     decided = partial(Decided, comparison, cell, measure, sides, unmet)
-    if measure == STEPS and _are_same(*pair, comparison.target.column if comparison.target else ""):
-        return decided(ALIKE, "same", (1.0, 1.0), 0.0, smallest=0.0)
-    if cell.baseline.searched or cell.candidate.searched:
-        return decided(reason="search")
+    if measure == STEPS and _are_same(cell.baseline, cell.candidate, comparison.target.column if comparison.target else ""):
+        return decided(ALIKE, "same", (1.0, 1.0), 0.0, (0.0, 0.0), 0.0)
     if (np.concatenate([before, after]) <= 0).any():
         return decided(reason="sign")
     if min(sides.runs) < LEAST:
-        return decided(reason="few", runs_more=(LEAST - min(sides.runs), np.nan))
-    if measure in LAST and min(unmet) and np.ptp(np.concatenate([before, after])) == 0:
+        searched = any(one.searched and runs < LEAST for one, runs in zip((cell.baseline, cell.candidate), sides.runs))
+        return decided(reason="search" if searched else "few", runs_more=(LEAST - min(sides.runs), np.nan))
+    if measure in LAST and any(unmet) and np.ptp(np.concatenate([before, after])) == 0:
         return decided(reason="unmet")
+    share /= pair[0].settings * pair[1].settings
     error = (1 - comparison.tolerances.confidence) * share
     low, high = np.exp(sides.interval(error))
     decision = DECISIONS[int(sides.decide(error, within))]
@@ -135,36 +136,55 @@ def _are_same(baseline: RunCell, candidate: RunCell, column: str) -> bool:
         and np.array_equal(one.metrics[column], other.metrics[column], equal_nan=True) for one, other in pairs)
 
 
+def _unchosen(cell: RunCell) -> RunCell:
+    """Of a search the repeats of its best setting; another cell as it is."""
+    if not cell.searched:
+        return cell
+    runs = tuple(run for run in cell.runs if not run.trial.sweep or run.trial.sweep["repeat"])
+    return replace(cell, runs=runs, samples=samples_of(runs), draws=(), settings=1)
+
+
 def _expected_loss(sides: Sides) -> float:
-    """Of taking the side that looks better, as a plan's decision has it."""
-    difference, variance, freedom, _ = sides.tests()[-1]
+    """Of taking the side that looks better, as in a plan."""
+    difference, variance, freedom = sides.best_test()
     drawn = difference + np.sqrt(variance) * np.random.default_rng([0, 14]).standard_t(freedom, DRAWS)
     logs = np.column_stack([np.zeros(DRAWS), drawn])
-    return float(np.expm1(logs.mean(0).min() - logs.min(1).mean()))
+    return Decision(((1, 1, 1),) * 2, logs, np.zeros_like(logs), np.zeros(2), CONFIDENCE).loss(int(logs.mean(0).argmin()))
+
+
+def _values(pair: Sequence[RunCell], comparison: Comparison, measure: str, budget: Budget | None
+            ) -> tuple[list[dict[Any, float]], float]:
+    """What is measured on both sides by seed, better if lower; the variance that its resolution adds."""
+    if measure == SPEED:
+        return [dict(zip(one.samples.seeds, 1 / one.samples.examples_per_second)) for one in pair], 0.0
+    return _up_to_target(pair, measure) if measure in LAST else _metric(pair, comparison, budget)
 
 
 def _up_to_target(pair: Sequence[RunCell], measure: str) -> tuple[list[dict[Any, float]], float]:
-    """Steps or seconds of both sides by seed, up to where all came; the variance that spaced evaluations add."""
-    ends = [getattr(run, LAST[measure]) for one in pair for run in one.runs if not run.met]
+    """Steps or seconds, up to where all came."""
+    unmet = [run for one in pair for run in one.runs if not run.met]
+    ends = [getattr(run, LAST[measure]) for run in unmet if run.last_step]
     used = [trial.measurement.get("budget_steps", trial.last_step) * (
         1 if measure == STEPS else trial.global_batch / trial.examples_per_second)
-        for one in pair for trial in one.diverged]
+        for trial in (*pair[0].diverged, *pair[1].diverged, *(run.trial for run in unmet))]
     found = [getattr(one.samples, measure) for one in pair]
-    cap = min(ends) if ends else max(used, default=np.inf)
+    met = np.concatenate(found)
+    cap = min(ends) if ends else max([*used, *met[np.isfinite(met)]], default=np.inf)
     values = [{**dict.fromkeys([trial.seed_key for trial in one.diverged], cap),
                **dict(zip(one.samples.seeds, np.where(np.isnan(own), own, np.minimum(own, cap))))}
               for one, own in zip(pair, found)]
-    met, before = np.concatenate(found), np.concatenate([getattr(one.samples, BEFORE[measure]) for one in pair])
+    before = np.concatenate([getattr(one.samples, BEFORE[measure]) for one in pair])
     met, before = (side[np.isfinite(met) & (met > 0) & (met <= cap)] for side in (met, before))
     widths = np.log(met / np.maximum(np.nan_to_num(before), met * np.exp(-STEEPEST)))
     return values, float(np.mean(widths ** 2)) / 12 if len(widths) else 0.0
 
 
-def _metric(pair: Sequence[RunCell], comparison: Comparison, budget: Budget | None) -> list[dict[Any, float]]:
-    """The best of the target's metric within the budget and the steps that all runs took; better if lower."""
+def _metric(pair: Sequence[RunCell], comparison: Comparison, budget: Budget | None
+            ) -> tuple[list[dict[Any, float]], float]:
+    """The best of the target's metric within the budget and the steps that all runs took."""
     target, runs = comparison.target, [run for one in pair for run in one.runs]
     if target is None:
-        return [{}, {}]
+        return [{}, {}], 0.0
     last = min((run.last_step for run in runs), default=0.0)
     if budget is not None:
         if budget.axis == "train_seconds":
@@ -173,12 +193,16 @@ def _metric(pair: Sequence[RunCell], comparison: Comparison, budget: Budget | No
         last = min(last, budget.limit(comparison.workload) / batch)
     first = np.array([value for run in runs for value in run.trial.metrics[target.column][:1]])
     lost = best_value(first, not target.minimizes)                  # as if it had learnt nothing
-    values = [{**dict.fromkeys([trial.seed_key for trial in one.diverged], lost), **{run.trial.seed_key: best_value(
-        run.trial.metrics[target.column][run.trial.step <= last], target.minimizes) for run in one.runs}}
-        for one in pair]
+    values = [{**dict.fromkeys([trial.seed_key for trial in one.diverged], lost), **{run.trial.seed_key: float(
+        np.nan_to_num(best_value(run.trial.metrics[target.column][run.trial.step <= last], target.minimizes), nan=lost))
+        for run in one.runs}} for one in pair]
+    every = np.unique(np.concatenate([[], *(run.trial.metrics[target.column] for run in runs)]).round(12))
+    best, gaps, rough = [value for one in values for value in one.values()], np.diff(every[np.isfinite(every)]), 0.0
+    if len({*best}) < len(best) and len(gaps):          # some are equal, such as errors over few examples
+        rough = float(gaps.min() / np.nanmean(np.abs(best))) ** 2 / 12
     if target.minimizes:
-        return values
-    return [{seed: 1 / value if value else -1.0 for seed, value in one.items()} for one in values]
+        return values, rough
+    return [{seed: 1 / value if value else -1.0 for seed, value in one.items()} for one in values], rough
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,8 +225,8 @@ def floors(trials: Sequence[Trial], targets: Sequence[Target] = (), confidence: 
     for workload, own in by_workload(trials).items():
         for target in targets_of(own, targets):
             runs = [run_of(trial, target) for trial in own if target is None or target.column in trial.metrics]
-            for cell in cells_by_workers([run for run in runs if run.conclusive], confidence).values():
-                if len(cell.samples.seeds) >= LEAST and not cell.searched:
+            for cell in map(_unchosen, cells_by_workers([one for one in runs if one.conclusive], confidence).values()):
+                if len(cell.samples.seeds) >= LEAST:
                     found += [_floor(workload, cell, *one, confidence) for one in _measures(cell, target)]
     return found
 

@@ -4,9 +4,11 @@ import sys
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from hvdscale.analysis.decision.ledger import share_of_error
-from hvdscale.analysis.decision.sequence import ALIKE, BETTER, DECISIONS, MIXTURE, OPEN, WORSE, Sides, reach
+from hvdscale.analysis.decision.sequence import (ALIKE, BETTER, DECISIONS, EFFECTS, LOG_RATIOS, MIXTURE, OPEN, PAIRED, UNLIKE, WEIGHTS,
+                                                 WORSE, Sides)
 from tests.factories import loops
 
 
@@ -14,11 +16,33 @@ def sides(before, after, pairs=0, **more):
     return Sides(np.array(before, float), np.array(after, float), pairs, **more)
 
 
-def test_the_interval_ends_where_the_likelihood_ratio_is_one_over_the_error():
-    m, f, error = 2.5, 7, 0.01
-    t, grown = reach(m, f, error), 1 + m * MIXTURE
-    ratio = grown ** -0.5 * ((1 + t ** 2 / f) / (1 + t ** 2 / (f * grown))) ** ((f + 1) / 2)
-    assert ratio == pytest.approx(1 / error) and reach(1.5, 1, 1e-6) == np.inf
+def test_evidence_is_the_ratio_of_integrated_likelihoods():
+    """Over the mean and the deviation of the baseline, on a grid; of pairs, whose effect is in their own deviation."""
+    before, after = np.array([0.0, 0.3, -0.4]), np.array([0.9, 1.6, 0.8, 1.1])
+    mean, deviation = np.meshgrid(np.linspace(-6, 6, 121), np.exp(np.linspace(-3, 3, 61)))
+
+    def likelihood(r, effects, weights):
+        drawn = np.array([weight * np.prod([norm.pdf(one, mean, deviation) for one in before], 0) * norm.pdf(
+            after.mean() - mean, 0, deviation * np.sqrt(g + r ** 2 / 4)) for g, weight in zip(effects, weights)])
+        return (drawn.sum(0) * (r * deviation) ** -3 * np.exp(-2 * after.var() / (r * deviation) ** 2)).sum()
+    null = max(likelihood(np.exp(u), [0], [1]) / (1 + (u / UNLIKE) ** 2) for u in LOG_RATIOS[15:36])
+    other = sum(likelihood(np.exp(u), (1 + np.exp(2 * u)) / 2 * EFFECTS[:, 0], WEIGHTS[:, at])
+                for at, u in enumerate(LOG_RATIOS) if 15 <= at < 36)
+    apart = float(sides(before, after).log_evidence())
+    assert apart == pytest.approx(np.log(other / null), abs=0.01)
+    t, g = (0.9 + 1.3 + 1.2) / 3 / np.std([0.9, 1.3, 1.2], ddof=1) * 3 ** 0.5, 1 + 3 * MIXTURE
+    paired = g ** -0.5 * ((1 + t ** 2 / 2) / (1 + t ** 2 / 2 / g)) ** 1.5
+    both = sides(before, after, 3).log_evidence()
+    assert both == pytest.approx(np.log((1 - PAIRED) * np.exp(apart) + PAIRED * paired), abs=1e-3)
+
+
+@pytest.mark.parametrize("runs", [(3, 3), (10, 4), (4, 10)])
+def test_a_larger_difference_is_more_evident_and_the_interval_ends_where_it_is_just_evident(runs):
+    before, after = (np.linspace(-0.02, 0.02, count) for count in runs)
+    found = [sides(before, after + shift).log_evidence() for shift in (0, 0.05, 0.1, 0.3, 1, 10)]
+    assert found == sorted(found)
+    low, high = sides(before, after).interval(0.05)
+    assert -low == pytest.approx(high) and sides(before, after).log_evidence(high) == pytest.approx(np.log(20))
 
 
 @pytest.mark.parametrize("after, decision", [
