@@ -215,7 +215,7 @@ class Floor:
     runs: int
     spread: float
     smallest: tuple[float, ...]     # shares
-    as_steps: tuple[float, ...]     # of the steps to get there; NaN: unknown
+    as_steps: tuple[float, ...]     # shares of the steps to get there; NaN: unknown
     hours: float                    # worker-hours of a run
 
 
@@ -227,7 +227,7 @@ def floors(trials: Sequence[Trial], targets: Sequence[Target] = (), confidence: 
             runs = [run_of(trial, target) for trial in own if target is None or target.column in trial.metrics]
             for cell in map(_unchosen, cells_by_workers([one for one in runs if one.conclusive], confidence).values()):
                 if len(cell.samples.seeds) >= LEAST:
-                    found += [_floor(workload, cell, *one, confidence) for one in _measures(cell, target)]
+                    found += [_floor(workload, cell, confidence, *one) for one in _measures(cell, target)]
     return found
 
 
@@ -237,10 +237,10 @@ def best_floor(found: Sequence[Floor], runs: int = 3) -> Floor | None:
     return min(known, key=lambda one: one.as_steps[RUNS.index(runs)], default=None)
 
 
-def _floor(workload: JobKey, cell: RunCell, measure: str, values: np.ndarray, slope: float, seconds: float,
-           confidence: float) -> Floor:
+def _floor(workload: JobKey, cell: RunCell, confidence: float, measure: str, values: np.ndarray, slope: float,
+           seconds: float, rough: float = 0.0) -> Floor:
     logs = np.log(values)
-    variance, freedom = float(logs.var(ddof=1)), len(logs) - 1
+    variance, freedom = float(logs.var(ddof=1)) + rough, len(logs) - 1
     reached = float(student_quantile(freedom, confidence))
     shares = np.array([smallest_difference(reached, 2 * variance / runs, freedom) for runs in RUNS])
     as_steps = np.expm1(np.log1p(shares) / abs(slope)) if abs(slope) > 1e-3 else np.full(len(RUNS), np.nan)
@@ -248,13 +248,17 @@ def _floor(workload: JobKey, cell: RunCell, measure: str, values: np.ndarray, sl
                  cell.workers[0] * seconds / 3600)
 
 
-def _measures(cell: RunCell, target: Target | None) -> Iterator[tuple[str, np.ndarray, float, float]]:
-    """(name, values by seed, slope of its logarithm against that of steps, seconds of a run)."""
+def _measures(cell: RunCell, target: Target | None) -> Iterator[tuple[Any, ...]]:
+    """(name, values by seed, slope of its logarithm against that of steps, seconds of a run, variance that the spacing
+    of evaluations adds)."""
     runs, end = [run.trial for run in cell.runs], float(np.mean([run.last_seconds for run in cell.runs]))
     for name, slope in {STEPS: 1.0, SECONDS: 1.0, SPEED: np.nan}.items() if target else {SPEED: np.nan}.items():
         values = getattr(cell.samples, name)
         if np.isfinite(values).all() and (values > 0).all():
-            yield (f"{name} to {target}" if name != SPEED else "throughput"), values, slope, end
+            if name == SPEED:
+                yield "throughput", values, slope, end
+            else:
+                yield f"{name} to {target}", values, slope, end, _up_to_target((cell, cell), name)[1]
     last = min(trial.last_step for trial in runs)
     split = target.column.partition("/")[0] if target else "val"
     for column in [name for name in runs[0].metrics if name.startswith(f"{split}/")]:

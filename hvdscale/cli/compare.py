@@ -21,7 +21,7 @@ from ..doctor.formats import JUNIT, render_for_machines
 from ..errors import ExitCode, UsageError
 from ..formatting.lines import wrap
 from ..report.compare import (as_json, comparison_table, decision_lines, decision_values, describe, detail_table,
-                              equality_json, noise_lines, noise_table, place_of, verdict_of, verdict_text)
+                              equality_json, noise_lines, noise_table, noise_tables, place_of, verdict_of, verdict_text)
 from ..report.runs import read
 from ..report.table import as_csv, as_text, as_values
 from ..system.outputs import replace_own
@@ -182,9 +182,9 @@ def noise(runs, targets, confidence, out):
     found = floors(read_all(runs), [Target.parse(target) for target in targets], confidence_of(confidence))
     if not found:
         raise UsageError(f"{runs}: no setting has three finished runs with different seeds; run one more often")
-    table = noise_table(found)
-    echo(as_text(table))
+    for table in noise_tables(found):
+        echo(as_text(table))
     for line in noise_lines(found):
         echo(wrap(line))
     if out:
-        replace_own(out, json_text({"format": "hvdscale-noise", "said": noise_lines(found), "noise": as_values(table)}))
+        replace_own(out, json_text({"format": "hvdscale-noise", "said": noise_lines(found), "noise": as_values(noise_table(found))}))

@@ -29,6 +29,7 @@ NAMES = {STEPS: "steps", SECONDS: "time", SPEED: "throughput", BEST: "best metri
 CHANGES = {STEPS: "steps_ratio", SECONDS: "seconds_ratio", SPEED: "speed_ratio", BEST: "best_difference"}
 GOALS = (STEPS, SECONDS)        # measured up to the target
 MOST_NAMED = 6                  # of what the verdict names
+MOST_ROWS = 40                  # of the noise on a screen
 ALL = "all"
 ComparedRow = tuple[ComparedCell | None, Sequence[Test], str]       # a cell, or what all say together; its verdict
 DETAILS = {"workload": "1", "target": "1", "workers": "1", "global_batch": "examples", "measure": "1", "baseline": "",
@@ -331,24 +332,39 @@ def decision_values(found: Sequence[Decided], within: float, ledger: str | None)
                 **pick(one, "unmet runs_more smallest_difference=smallest loss worker_hours=hours")} for one in found]}
 
 
-def noise_table(found: Sequence[Floor]) -> Table:
+def noise_table(found: Sequence[Floor], **title: object) -> Table:
     def share(value: float) -> Cell:
         return Cell(percent(value) if math.isfinite(value) else "n/a", value)
-    where: Cells = {"workers": lambda one: count_cell(one.cell.workers[0]),
-                    "global_batch": lambda one: count_cell(one.cell.global_batch)}
+    where: Cells = {"workload": lambda one: Cell(str(one.workload), str(one.workload)),
+                    "workers": lambda one: count_cell(one.cell.workers[0]),
+                    "global_batch": lambda one: count_cell(one.cell.global_batch), "hours": lambda one: number_cell(one.hours)}
     return COMPARE.table("noise", found, {
-        **(where if len({id(one.cell) for one in found}) > 1 else {}),
+        **({} if title else where),
         "measure": lambda one: Cell(one.measure, one.measure), "spread": lambda one: share(one.spread),
         **{COMPARE.column("seen", f"seen_{runs}", runs=runs): partial(lambda at, one: share(one.smallest[at]), at)
            for at, runs in enumerate(RUNS)},
-        "seen_steps": lambda one: share(one.as_steps[RUNS.index(3)])}, lambda one: one.cell.keys)
+        "seen_steps": lambda one: share(one.as_steps[RUNS.index(3)])}, lambda one: one.cell.keys, **title)
+
+
+def noise_tables(found: Sequence[Floor]) -> Iterator[Table]:
+    """A table a cell; of many measures those that see most of each kind."""
+    cells = group_by(found, lambda one: (str(one.workload), _place(one.cell.workers[0], one.cell.global_batch)))
+    for (workload, place), floors in cells.items():
+        kinds = group_by(floors, lambda one: one.measure.partition(" at ")[0])
+        best = [min(kind, key=lambda one: (math.isnan(one.as_steps[0]), np.nan_to_num(one.as_steps[0]), one.smallest))
+                for kind in kinds.values()]
+        yield noise_table(floors if len(found) <= MOST_ROWS else best, workload=workload, place=place,
+                          hours=max(one.hours for one in floors))
 
 
 def noise_lines(found: Sequence[Floor]) -> list[str]:
     """What sees a change with the fewest runs; MLPerf's check."""
-    best = best_floor(found)
-    lines = [COMPARE.say("fewest", measure=best.measure, share=best.as_steps[RUNS.index(3)], hours=best.hours)
-             if best else COMPARE.say("blind")]
+    lines = []
+    for workload, floors in group_by(found, lambda one: str(one.workload)).items():
+        best = best_floor(floors)
+        lines.append(COMPARE.say("fewest", measure=best.measure, share=best.as_steps[RUNS.index(3)], hours=best.hours,
+                                 place=_place(best.cell.workers[0], best.cell.global_batch), workload=workload)
+                     if best else COMPARE.say("blind", workload=workload))
     for one in {id(one.cell): one for one in found}.values():
         chances = [f"{percent(chance)} after {more} more" if more else f"{percent(chance)} as it is"
                    for more, chance in chances_to_pass(one.cell, one.workload).items()]
