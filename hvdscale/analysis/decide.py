@@ -283,10 +283,10 @@ def chances_to_pass(cell: RunCell, workload: JobKey) -> dict[int, float]:
     """The chance that runs pass MLPerf's convergence check after MORE runs; {}: no published batches around this one.
 
     They must not converge faster than the reference: their mean, without the fastest and the slowest, is at least its
-    mean less a one-sided t-test's quantile at P_VALUE. Runs to come are drawn by Student's t from those that are there.
+    mean less a one-sided t-test's quantile at P_VALUE. Runs to come are drawn from a normal distribution of unknown mean and spread.
     """
-    curve = next((one for one in read("mlperf")["curve"] if one["dataset"] == workload.dataset
-                  and workload.model in (*one["models"], "reference")), {"values": {0: ()}})
+    curve = next((one for one in read("mlperf")["curve"] if one["file"].endswith(f"/rcps_{workload.dataset}.json")
+                  or one["dataset"] == workload.dataset and workload.model in one["models"]), {"values": {0: ()}})
     batches, values = zip(*sorted((int(at), value) for at, value in curve["values"].items()))
     examples, batch = cell.samples.steps * cell.global_batch, cell.global_batch
     runs = len(examples)
@@ -295,8 +295,9 @@ def chances_to_pass(cell: RunCell, workload: JobKey) -> dict[int, float]:
     mean, reference, variation = (np.interp(batch, batches, column) for column in zip(*values))
     unit = curve["train_examples"] if curve.get("kind") == "epochs" else 1
     random, chances = np.random.default_rng([0, 15]), {}
-    drawn = np.mean(examples) + np.std(examples, ddof=1) * np.sqrt(1 + 1 / runs) * random.standard_t(
-        runs - 1, (OUTCOMES, max(MORE)))
+    spread = np.std(examples) * np.sqrt(runs / random.chisquare(runs - 1, (OUTCOMES, 1)))
+    drawn = np.mean(examples) + spread * (random.standard_normal((OUTCOMES, 1)) / runs ** 0.5
+                                          + random.standard_normal((OUTCOMES, max(MORE))))
     for more in MORE:
         every = np.sort(np.column_stack([np.broadcast_to(examples, (OUTCOMES, runs)), drawn[:, :more]]), 1)[:, 1:-1]
         counts = np.array([every.shape[1], reference - 2])

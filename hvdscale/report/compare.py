@@ -317,8 +317,12 @@ def describe(one: Decided, both: bool = True) -> str:
         after=one.sides.runs[1], why=one.reason and COMPARE.say(f"why_{one.reason}"),
         unmet=any(one.unmet) and one.unmet,
         chance=percent(one.chance) if one.decision != OPEN and not one.reason else "", more=more, both=both,
-        hours=one.hours if more and math.isfinite(one.hours) else None,
+        hours=_if_known(one.hours) if more else None,
         smallest=one.smallest if 0 < one.smallest < math.inf else None)
+
+
+def _if_known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def decision_values(found: Sequence[Decided], within: float, ledger: str | None) -> dict[str, object]:
@@ -354,7 +358,7 @@ def noise_tables(found: Sequence[Floor]) -> Iterator[Table]:
         best = [min(kind, key=lambda one: (math.isnan(one.as_steps[0]), np.nan_to_num(one.as_steps[0]), one.smallest))
                 for kind in kinds.values()]
         yield noise_table(floors if len(found) <= MOST_ROWS else best, workload=workload, place=place,
-                          hours=max(one.hours for one in floors))
+                          hours=_if_known(max(one.hours for one in floors)))
 
 
 def noise_lines(found: Sequence[Floor]) -> list[str]:
@@ -362,7 +366,7 @@ def noise_lines(found: Sequence[Floor]) -> list[str]:
     lines = []
     for workload, floors in group_by(found, lambda one: str(one.workload)).items():
         best = best_floor(floors)
-        lines.append(COMPARE.say("fewest", measure=best.measure, share=best.as_steps[RUNS.index(3)], hours=best.hours,
+        lines.append(COMPARE.say("fewest", measure=best.measure, share=best.as_steps[RUNS.index(3)], hours=_if_known(best.hours),
                                  place=_place(best.cell.workers[0], best.cell.global_batch), workload=workload)
                      if best else COMPARE.say("blind", workload=workload))
     for one in {id(one.cell): one for one in found}.values():

@@ -424,23 +424,56 @@ def change(tmp_path_factory):
     """A baseline of five runs, and candidates of the same seeds."""
     folder = tmp_path_factory.mktemp("change")
     for name, steps in {"base": [400, 420, 380, 410, 395], "more": [600, 635, 570, 615], "less": [265, 280, 255, 275],
-                        "near": [405, 415, 385], "unmet": [math.inf] * 4, "two": [300, 310], "slow": [405, 415, 2000]
+                        "near": [405, 415, 385], "unmet": [math.inf] * 4, "two": [300, 310], "slow": [405, 415, 2000],
+                        "one": [600, 635, 570]
                         }.items():
         save(log(*cell(steps, budget=1000)), str(folder / f"{name}.h5"))
+    save(log(*cell([math.inf] * 3, budget=100)), str(folder / "short.h5"))
+    save(log(*cell([600, 635, 570]), *cell([610, 620, 640], first=3, peak_lr=0.2)), str(folder / "tuned.h5"))
+    points = [{"lr": 0.01 * 2 ** at, "momentum": 0.9} for at in range(3)]
+    for name, repeats in {"search": (), "tuned-3": (300, 400, 300), "tuned-9": (900, 1000, 900)}.items():
+        save(studied(*(drawn(at, 300 * (at + 1), point=point) for at, point in enumerate(points)), *(
+            drawn(0, steps, point=points[0], repeat=at + 1) for at, steps in enumerate(repeats))),
+            str(folder / f"{name}.h5"))
     return folder
 
 
 @pytest.mark.parametrize("name, code, decision", [
     ("more", 4, "worse"), ("less", 0, "better"), ("near", 5, "open"), ("unmet", 4, "worse"), ("base", 0, "alike"),
-    ("two", 5, "open")])
+    ("two", 5, "open"), ("short", 5, "open"), ("tuned", 4, "worse")])
 def test_a_change_is_decided_and_the_exit_code_says_how(change, tmp_path, name, code, decision):
     decided(change / "base.h5", change / f"{name}.h5", "--out", tmp_path / "v.json", code=code)
     found = json.loads((tmp_path / "v.json").read_text())
     assert found["decision"] == decision and found["ledger"] is None
     [one] = found["decisions"]
-    assert one["unmet"] == [0, 4 * (name == "unmet")] and (found["chance"] <= 0.05) == (decision != "open")
+    assert one["unmet"] == [0, {"unmet": 4, "short": 3}.get(name, 0)]
+    assert (found["chance"] <= 0.05) == (decision != "open")
     assert (found["runs_more"][0] or 0) >= (1 if name == "two" else 0)
-    assert (found["smallest_difference"] is None) == (name == "two")
+    assert (found["smallest_difference"] is None) == (name in ("two", "short"))
+
+
+def test_the_best_of_a_search_is_decided_by_its_repeats(change):
+    names = [change / f"{name}.h5" for name in ("search", "tuned-3", "tuned-9")]
+    assert "give the sweep repeats = 3" in " ".join(decided(*names[:2], code=5).split())
+    assert "after 3 and 3 runs" in decided(names[1], names[2], code=4)
+    assert "all pairs are the same run" in decided(names[0], names[0], code=0)
+
+
+def test_the_best_of_several_settings_pays_for_each(change, tmp_path):
+    """By the runs of one of them, at half of the error."""
+    chances = []
+    for name in ("tuned", "one"):
+        decided(change / "base.h5", change / f"{name}.h5", "--out", tmp_path / "v.json", code=4)
+        chances.append(json.loads((tmp_path / "v.json").read_text())["chance"])
+    assert chances[0] == pytest.approx(2 * chances[1])
+
+
+def test_errors_over_few_examples_are_no_certainty(tmp_path):
+    """Three runs each with 4 and with 5 of 100 wrong, of which none is between."""
+    for name, wrong in {"a": 0.05, "b": 0.04}.items():
+        save(log(*(trial(at, (0, 50, 100), (0.9, 0.06, wrong), seed=at + 9 * (name == "b")) for at in range(3))),
+             str(tmp_path / f"{name}.h5"))
+    decided(tmp_path / "a.h5", tmp_path / "b.h5", "--by", "metric", code=5)
 
 
 def test_a_run_that_did_not_meet_is_not_left_out(change, tmp_path):
@@ -497,17 +530,19 @@ def test_the_noise_of_reruns_is_what_a_t_test_sees(change, tmp_path):
     rows = [{name: cell["value"] for name, cell in row["cells"].items()}
             for row in json.loads((tmp_path / "n.json").read_text())["noise"]["rows"]]
     rows = {row["measure"]: row for row in rows}
-    row, spread = rows["steps to val/error<0.2"], np.std(np.log([400, 420, 380, 410, 395]), ddof=1)
+    row, steps = rows["steps to val/error<0.2"], np.array([400, 420, 380, 410, 395])
+    spread = np.sqrt(np.var(np.log(steps), ddof=1) + np.mean(np.log(steps / (steps - EVERY)) ** 2) / 12)
     assert row["spread"] == pytest.approx(spread) and row["seen_1"] > row["seen_10"]
     effect = np.log1p(row["seen_5"]) / (spread * np.sqrt(2 / 5))
     assert scipy.stats.nct.cdf(scipy.stats.t.ppf(0.975, 4), 4, effect) == pytest.approx(0.2, abs=1e-3)
     assert CliRunner().invoke(noise, [str(change / "two.h5")]).exit_code == 2
 
 
-def test_the_check_of_mlperf_passes_runs_like_the_reference_and_fails_faster_ones(monkeypatch):
+@pytest.mark.parametrize("dataset, model", [("imagenet", "resnet_50"), ("resnet", "reference")])
+def test_the_check_of_mlperf_passes_runs_like_the_reference_and_fails_faster_ones(dataset, model):
     def chances(epochs):
         found = [trial(at, (0, round(epochs * factor * 1281167 / 4096)), (0.9, 0.1), seed=at, batch=4096,
-                       dataset="imagenet", model="resnet_50", train_examples=1281167)
+                       dataset=dataset, model=model, train_examples=1281167)
                  for at, factor in enumerate((0.98, 0.99, 1.0, 1.01, 1.02))]
         [one] = {id(one.cell): one for one in floors(read_trials(log(*found)))}.values()
         return chances_to_pass(one.cell, one.workload)
