@@ -2,23 +2,19 @@
 
     for one in decide(compare_trials(baseline, candidate), STEPS): print(one.decision, one.runs_more)
 
-The test is that of decision/sequence.py. Runs that did not meet the target are not left out: steps or seconds count up
-to where the first of these stopped, as in a restricted mean (Royston & Parmar 2013). A diverged run counts as one that
-used up its budget, or as the worst value. All cells share the error equally, and the settings that a cell is the best of
-likewise. Of a search luck chose the best trial, so only the repeats of its setting are compared.
+Runs that did not meet the target count up to where the first of these stopped, as in a restricted mean (Royston & Parmar
+2013). A diverged run counts as one that used up its budget, or as the worst value. All cells share the error equally, as
+do the settings that a cell is the best of. Luck chose the best trial of a search: the repeats of its setting decide.
 
-What so many runs of each side can see at all is the smallest difference that reruns of one setting show. Student's test
-of two independent samples, done once, sees with probability POWER a difference of logarithms of d, where
-d / (s sqrt(2 / n)) is the shift of the noncentral t whose mass beyond the quantile of Student's t is POWER. The spread
-s is that of the reruns, so that even one run of each can be judged. What differs by a share in a metric at a budget,
-differs in steps by that share over the slope of log metric against log steps there. So all that is measured can be held
-against each other: what sees the least in steps needs the fewest runs.
+Runs see a difference if Student's test, done once, finds it with probability POWER. A share in a metric at a budget is,
+in steps, that share over the slope of log metric against log steps there. What sees the least in steps needs the fewest
+runs.
 """
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -152,14 +148,6 @@ def _expected_loss(sides: Sides) -> float:
     return Decision(((1, 1, 1),) * 2, logs, np.zeros_like(logs), np.zeros(2), CONFIDENCE).loss(int(logs.mean(0).argmin()))
 
 
-def _values(pair: Sequence[RunCell], comparison: Comparison, measure: str, budget: Budget | None
-            ) -> tuple[list[dict[Any, float]], float]:
-    """What is measured on both sides by seed, better if lower; the variance that its resolution adds."""
-    if measure == SPEED:
-        return [dict(zip(one.samples.seeds, 1 / one.samples.examples_per_second)) for one in pair], 0.0
-    return _up_to_target(pair, measure) if measure in LAST else _metric(pair, comparison, budget)
-
-
 def _up_to_target(pair: Sequence[RunCell], measure: str) -> tuple[list[dict[Any, float]], float]:
     """Steps or seconds, up to where all came."""
     unmet = [run for one in pair for run in one.runs if not run.met]
@@ -179,12 +167,15 @@ def _up_to_target(pair: Sequence[RunCell], measure: str) -> tuple[list[dict[Any,
     return values, float(np.mean(widths ** 2)) / 12 if len(widths) else 0.0
 
 
-def _metric(pair: Sequence[RunCell], comparison: Comparison, budget: Budget | None
+def _values(pair: Sequence[RunCell], comparison: Comparison, measure: str, budget: Budget | None
             ) -> tuple[list[dict[Any, float]], float]:
-    """The best of the target's metric within the budget and the steps that all runs took."""
+    """What is measured of both sides by seed, better if lower; the variance that its resolution adds. BEST is within the
+    budget and the steps that all runs took."""
     target, runs = comparison.target, [run for one in pair for run in one.runs]
-    if target is None:
-        return [{}, {}], 0.0
+    if measure in LAST:
+        return _up_to_target(pair, measure)
+    if measure == SPEED or target is None:
+        return [dict(zip(one.samples.seeds, 1 / one.samples.examples_per_second)) for one in pair], 0.0
     last = min((run.last_step for run in runs), default=0.0)
     if budget is not None:
         if budget.axis == "train_seconds":
@@ -212,11 +203,31 @@ class Floor:
     workload: JobKey
     cell: RunCell
     measure: str
-    runs: int
-    spread: float
-    smallest: tuple[float, ...]     # shares
-    as_steps: tuple[float, ...]     # shares of the steps to get there; NaN: unknown
-    hours: float                    # worker-hours of a run
+    values: np.ndarray              # by seed
+    slope: float                    # of its logarithm against that of steps; NaN: unknown
+    seconds: float                  # of a run
+    rough: float = 0.0              # variance that the spacing of evaluations adds
+
+    @property
+    def hours(self) -> float:
+        """Worker-hours of a run."""
+        return self.cell.workers[0] * self.seconds / 3600
+
+    @property
+    def spread(self) -> float:
+        return float(np.sqrt(np.log(self.values).var(ddof=1) + self.rough))
+
+    @cached_property
+    def smallest(self) -> tuple[float, ...]:
+        """Differences that show, as shares."""
+        freedom = len(self.values) - 1
+        reached = float(student_quantile(freedom, self.cell.confidence))
+        return tuple(smallest_difference(reached, 2 * self.spread ** 2 / runs, freedom) for runs in RUNS)
+
+    @property
+    def in_steps(self) -> float:
+        """That of three runs as a share of the steps to get there; NaN: unknown."""
+        return float(np.expm1(np.log1p(self.smallest[2]) / abs(self.slope))) if abs(self.slope) > 1e-3 else np.nan
 
 
 def floors(trials: Sequence[Trial], targets: Sequence[Target] = (), confidence: float = CONFIDENCE) -> list[Floor]:
@@ -227,38 +238,18 @@ def floors(trials: Sequence[Trial], targets: Sequence[Target] = (), confidence: 
             runs = [run_of(trial, target) for trial in own if target is None or target.column in trial.metrics]
             for cell in map(_unchosen, cells_by_workers([one for one in runs if one.conclusive], confidence).values()):
                 if len(cell.samples.seeds) >= LEAST:
-                    found += [_floor(workload, cell, confidence, *one) for one in _measures(cell, target)]
+                    found += [Floor(workload, cell, *one) for one in _measures(cell, target)]
     return found
 
 
-def best_floor(found: Sequence[Floor], runs: int = 3) -> Floor | None:
-    """What sees the smallest difference in steps with so many runs of each; None: nothing sees one."""
-    known = [one for one in found if np.isfinite(one.as_steps[RUNS.index(runs)])]
-    return min(known, key=lambda one: one.as_steps[RUNS.index(runs)], default=None)
-
-
-def _floor(workload: JobKey, cell: RunCell, confidence: float, measure: str, values: np.ndarray, slope: float,
-           seconds: float, rough: float = 0.0) -> Floor:
-    logs = np.log(values)
-    variance, freedom = float(logs.var(ddof=1)) + rough, len(logs) - 1
-    reached = float(student_quantile(freedom, confidence))
-    shares = np.array([smallest_difference(reached, 2 * variance / runs, freedom) for runs in RUNS])
-    as_steps = np.expm1(np.log1p(shares) / abs(slope)) if abs(slope) > 1e-3 else np.full(len(RUNS), np.nan)
-    return Floor(workload, cell, measure, len(logs), variance ** 0.5, (*shares.tolist(),), (*as_steps.tolist(),),
-                 cell.workers[0] * seconds / 3600)
-
-
 def _measures(cell: RunCell, target: Target | None) -> Iterator[tuple[Any, ...]]:
-    """(name, values by seed, slope of its logarithm against that of steps, seconds of a run, variance that the spacing
-    of evaluations adds)."""
+    """What a Floor has of each, from its measure on."""
     runs, end = [run.trial for run in cell.runs], float(np.mean([run.last_seconds for run in cell.runs]))
-    for name, slope in {STEPS: 1.0, SECONDS: 1.0, SPEED: np.nan}.items() if target else {SPEED: np.nan}.items():
+    for name in (STEPS, SECONDS, SPEED) if target else (SPEED,):
         values = getattr(cell.samples, name)
         if np.isfinite(values).all() and (values > 0).all():
-            if name == SPEED:
-                yield "throughput", values, slope, end
-            else:
-                yield f"{name} to {target}", values, slope, end, _up_to_target((cell, cell), name)[1]
+            yield ("throughput", values, np.nan, end) if name == SPEED else (
+                f"{name} to {target}", values, 1.0, end, _up_to_target((cell, cell), name)[1])
     last = min(trial.last_step for trial in runs)
     split = target.column.partition("/")[0] if target else "val"
     for column in [name for name in runs[0].metrics if name.startswith(f"{split}/")]:

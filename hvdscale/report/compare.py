@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import __version__
 from ..analysis.compare import BEST, OK, REGRESSION, SECONDS, STEPS, UNDECIDED, ComparedCell, Comparison, Test
-from ..analysis.decide import RUNS, Decided, Floor, best_floor, chances_to_pass, worst
+from ..analysis.decide import RUNS, Decided, Floor, chances_to_pass, worst
 from ..analysis.decision.sequence import MOST_MORE, OPEN
 from ..analysis.equality import Alone, Pair
 from ..analysis.grouping import group_by
@@ -341,34 +341,39 @@ def noise_table(found: Sequence[Floor], **title: object) -> Table:
         return Cell(percent(value) if math.isfinite(value) else "n/a", value)
     where: Cells = {"workload": lambda one: Cell(str(one.workload), str(one.workload)),
                     "workers": lambda one: count_cell(one.cell.workers[0]),
-                    "global_batch": lambda one: count_cell(one.cell.global_batch), "hours": lambda one: number_cell(one.hours)}
+                    "global_batch": lambda one: count_cell(one.cell.global_batch),
+                    "hours": lambda one: number_cell(one.hours)}
     return COMPARE.table("noise", found, {
         **({} if title else where),
         "measure": lambda one: Cell(one.measure, one.measure), "spread": lambda one: share(one.spread),
         **{COMPARE.column("seen", f"seen_{runs}", runs=runs): partial(lambda at, one: share(one.smallest[at]), at)
            for at, runs in enumerate(RUNS)},
-        "seen_steps": lambda one: share(one.as_steps[RUNS.index(3)])}, lambda one: one.cell.keys, **title)
+        "seen_steps": lambda one: share(one.in_steps)}, lambda one: one.cell.keys, **title)
 
 
 def noise_tables(found: Sequence[Floor]) -> Iterator[Table]:
     """A table a cell; of many measures those that see most of each kind."""
     cells = group_by(found, lambda one: (str(one.workload), _place(one.cell.workers[0], one.cell.global_batch)))
     for (workload, place), floors in cells.items():
-        kinds = group_by(floors, lambda one: one.measure.partition(" at ")[0])
-        best = [min(kind, key=lambda one: (math.isnan(one.as_steps[0]), np.nan_to_num(one.as_steps[0]), one.smallest))
-                for kind in kinds.values()]
+        best = [min(kind, key=_sees) for kind in group_by(floors, lambda one: one.measure.partition(" at ")[0]).values()]
         yield noise_table(floors if len(found) <= MOST_ROWS else best, workload=workload, place=place,
                           hours=_if_known(max(one.hours for one in floors)))
+
+
+def _sees(one: Floor) -> tuple[float, ...]:
+    """The less, the smaller a change in steps it sees, or in itself."""
+    return math.isnan(one.in_steps), np.nan_to_num(one.in_steps), *one.smallest
 
 
 def noise_lines(found: Sequence[Floor]) -> list[str]:
     """What sees a change with the fewest runs; MLPerf's check."""
     lines = []
     for workload, floors in group_by(found, lambda one: str(one.workload)).items():
-        best = best_floor(floors)
-        lines.append(COMPARE.say("fewest", measure=best.measure, share=best.as_steps[RUNS.index(3)], hours=_if_known(best.hours),
-                                 place=_place(best.cell.workers[0], best.cell.global_batch), workload=workload)
-                     if best else COMPARE.say("blind", workload=workload))
+        best = min(floors, key=_sees)
+        lines.append(COMPARE.say(
+            "blind" if math.isnan(best.in_steps) else "fewest", workload=workload, measure=best.measure,
+            share=best.in_steps, hours=_if_known(best.hours),
+            place=_place(best.cell.workers[0], best.cell.global_batch)))
     for one in {id(one.cell): one for one in found}.values():
         chances = [f"{percent(chance)} after {more} more" if more else f"{percent(chance)} as it is"
                    for more, chance in chances_to_pass(one.cell, one.workload).items()]

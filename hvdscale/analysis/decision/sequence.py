@@ -1,25 +1,24 @@
 """Whether a change is better, worse or alike, by a test that may be looked at after every run.
 
-The evidence E(d) against a true difference d of mean logarithms is a ratio of likelihoods. Where d is true it is a
-martingale of mean 1, so it ever exceeds 1 / a with probability a at most (Ville 1939). All d with E(d) < 1 / a are a
-confidence sequence, which holds d at all numbers of runs at once (Robbins 1970; Howard et al. 2021, Ann. Statist. 49).
+The evidence E(d) against a true difference d of mean logarithms is a ratio of likelihoods. At the true d it is a martingale
+of mean 1, so it ever exceeds 1 / a with probability a at most (Ville 1939). All d with E(d) < 1 / a are a confidence
+sequence, which holds d at all numbers of runs at once (Howard et al. 2021, Ann. Statist. 49).
 
-For pairs of runs of the same seed it is Lai's (1976), as a mixture over the difference in standard deviations, normal
-with variance G (Wang & Ramdas 2023, arXiv 2310.03722): for n pairs with Student's t of n - 1 degrees of freedom
-
-    E(d) = (1 + n G)^(-1/2) ((1 + t^2 / (n - 1)) / (1 + t^2 / ((n - 1) (1 + n G))))^(n / 2)
-
-The sides of independent samples may spread unlike, the candidate r times as much as the baseline. Of n and k runs with
-means x, y and sums of squares X, Y the likelihood of what no shift or change of unit alters is, up to a constant,
+The candidate may spread r times as much as the baseline. Of n and k runs with means x, y and sums of squares X, Y the
+likelihood of what no shift and no unit alters is, with m = n k / (k + n r^2), up to a constant
 
     p(g; d, r) = r^-k (n + k / r^2)^(-1/2) (1 + m g)^(-1/2) (X + Y / r^2 + (y - x - d)^2 m / (1 + m g))^(-(n + k - 1) / 2)
     E(d) = sum over g, r of w(g, r) p(g (1 + r^2) / 2; d, r) / max over r of p(0; d, r) / (1 + (log r / UNLIKE)^2)
 
-with m = n k / (k + n r^2). The maximum is no less than what the true r has, so E exceeds 1 / a with probability
-a (1 + (log r / UNLIKE)^2) at most, and by simulation less than a up to r = 100. Without that divisor a change that
-separates both sides by four deviations takes 1.7 times the runs of a fixed-size test, with it 1.3.
+The maximum is no less than at the true r, so E exceeds 1 / a with probability a (1 + (log r / UNLIKE)^2) at most; less
+than a by simulation. Without that divisor 1.7 times the runs of a fixed-size test find four deviations, with it 1.3.
 
-Both kinds of evidence are averaged, PAIRED for the pairs, which is a martingale again.
+For n pairs of the same seed E is that of Lai (1976), as a mixture over the difference in standard deviations, normal with
+variance G (Wang & Ramdas 2023, arXiv 2310.03722), with Student's t of n - 1 degrees of freedom
+
+    E(d) = (1 + n G)^(-1/2) ((1 + t^2 / (n - 1)) / (1 + t^2 / ((n - 1) (1 + n G))))^(n / 2)
+
+Both are averaged, with weight PAIRED for pairs.
 """
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ WEIGHTS = SHARES * (0.7 * (np.arange(51) == 25) + 0.3 * np.exp(-0.5 * (LOG_RATIO
 FINEST = 1e-8       # variance of a logarithm that is taken for none
 LEAST = 3           # runs of each side that a decision takes: of two, both may be unlucky alike
 POWER = 0.8
-WIDEST = 50.0       # difference of logarithms that counts as infinite
+OFFSETS = np.geomspace(1e-5, 50, 1500)      # of the ends of an interval from its middle
 DRAWS = 200                     # of runs to come
 LOOKS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 25, 30, 40, MOST_MORE := 50)       # numbers of runs that are foreseen
 BETTER, WORSE, ALIKE, OPEN = DECISIONS = ("better", "worse", "alike", "open")
@@ -74,38 +73,27 @@ class Sides:
 
     def log_evidence(self, true: float = 0.0) -> np.ndarray:
         """log E against a true difference, of shape (...); of at least two runs of each."""
-        found = self._log_evidence_apart(true)
-        if (n := self.pairs) < LEAST:
-            return found
-        mean, variance = self.mean_of_pairs()
-        square, grown = (mean - true) ** 2 * n / variance / (n - 1), 1 + n * MIXTURE
-        paired = n / 2 * np.log((1 + square) / (1 + square / grown)) - 0.5 * np.log(grown)
-        return np.logaddexp(np.log(1 - PAIRED) + found, np.log(PAIRED) + paired)
-
-    def _log_evidence_apart(self, true: float) -> np.ndarray:
         (n, k), over = self.runs, np.exp(-2 * LOG_RATIOS)                   # 1 / r^2
         before, after = (one[..., None] for one in self.variances)
         squares, away = (n - 1) * before + (k - 1) * after * over, (self.difference - true)[..., None] ** 2
-        m = n * k * over / (n + k * over)
+        m, common = n * k * over / (n + k * over), -k * LOG_RATIOS - 0.5 * np.log(n + k * over)
         effect = 1 + m * EFFECTS * (1 + 1 / over) / 2
-        common = -k * LOG_RATIOS - 0.5 * np.log(n + k * over)
         null = common - (n + k - 1) / 2 * np.log(squares + m * away) - np.log1p((LOG_RATIOS / UNLIKE) ** 2)
-        found = common - (n + k - 1) / 2 * np.log(squares[..., None, :] + m / effect * away[..., None]) + np.log(WEIGHTS / effect ** 0.5)
-        top = found.max((-2, -1))
-        return top + np.log(np.exp(found - top[..., None, None]).sum((-2, -1))) - null.max(-1)
+        apart = common - (n + k - 1) / 2 * np.log(squares[..., None, :] + m / effect * away[..., None, :]) + np.log(
+            WEIGHTS / effect ** 0.5) - null.max(-1)[..., None, None]
+        found = np.logaddexp.reduce(apart, (-2, -1))
+        if self.pairs < LEAST:
+            return found
+        mean, variance = self.mean_of_pairs()
+        square, grown = (mean - true) ** 2 * self.pairs / variance / (self.pairs - 1), 1 + self.pairs * MIXTURE
+        paired = self.pairs / 2 * np.log((1 + square) / (1 + square / grown)) - 0.5 * np.log(grown)
+        return np.logaddexp(np.log(1 - PAIRED) + found, np.log(PAIRED) + paired)
 
     def interval(self, error: float) -> tuple[float, float]:
         """Ends of the difference, of one pair of sides; infinite where no difference is excluded."""
-        centres = [float(self.difference), *([float(self.mean_of_pairs()[0])] if self.pairs >= LEAST else [])]
-        centre, ends = min(centres, key=lambda one: float(self.log_evidence(one))), []
-        for sign in (-1, 1):
-            inner, outer = 0.0, WIDEST
-            for _ in range(60):
-                middle = (inner + outer) / 2
-                inside = self.log_evidence(centre + sign * middle) < -np.log(error)
-                inner, outer = (middle, outer) if inside else (inner, middle)
-            ends.append(centre + sign * outer if outer < WIDEST else sign * np.inf)
-        return ends[0], ends[1]
+        beyond = [self.log_evidence(self.difference + sign * OFFSETS) >= -np.log(error) for sign in (-1, 1)]
+        low, high = (OFFSETS[one.argmax()] if one.any() else np.inf for one in beyond)
+        return float(self.difference - low), float(self.difference + high)
 
     def decide(self, error: float, within: float) -> np.ndarray:
         """DECISIONS by index, of shape (...); of at least LEAST runs of each.
@@ -119,10 +107,10 @@ class Sides:
         """Logarithm of the smallest error at which both are alike, or else at which one is better."""
         if not alike:
             return -self.log_evidence()
-        near, found = np.log1p(within), np.full(self.difference.shape, np.inf)
-        if (inside := np.abs(self.difference) <= near).any():
-            found = np.where(inside, -np.minimum(self.log_evidence(-near), self.log_evidence(near)), found)
-        return found
+        near = np.log1p(within)
+        inside = np.abs(self.difference) <= near
+        least = np.minimum(self.log_evidence(-near), self.log_evidence(near)) if inside.any() else 0.0
+        return np.where(inside, -least, np.inf)
 
     def chance(self, decision: str, within: float) -> float:
         """The smallest error at which they are decided so; of OPEN at which they would be better or worse."""
@@ -130,12 +118,11 @@ class Sides:
 
     def best_test(self) -> tuple[float, float, float]:
         """(difference, its variance, degrees of freedom): of pairs where there are enough, else Welch's (1947)."""
-        if (n := self.pairs) >= LEAST:
+        if self.pairs >= LEAST:
             mean, variance = self.mean_of_pairs()
-            return float(mean), float(variance) / n, n - 1
-        parts = [float(variance) / runs for variance, runs in zip(self.variances, self.runs)]
-        freedom = sum(parts) ** 2 / sum(part ** 2 / (runs - 1) for part, runs in zip(parts, self.runs))
-        return float(self.difference), sum(parts), freedom
+            return float(mean), float(variance) / self.pairs, self.pairs - 1
+        parts, freedoms = np.array(self.variances) / self.runs, np.array(self.runs) - 1
+        return float(self.difference), float(parts.sum()), float(parts.sum() ** 2 / (parts ** 2 / freedoms).sum())
 
     def smallest(self, error: float) -> float:
         """The smallest difference, as a share, that so many runs show with probability POWER; inf: none."""
