@@ -79,7 +79,7 @@ class ComparedCell:
 
     @property
     def verdict(self) -> str:
-        return _worst(self.tests)
+        return worst_of(test.verdict for test in self.tests)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,15 +97,8 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """The worst verdict of its cells and of all cells together; UNDECIDED for a missing cell."""
-        verdicts = [*(cell.verdict for cell in self.cells), _worst(self.overall)]
-        if self.missing:
-            verdicts.append(UNDECIDED)
-        return max(verdicts, key=VERDICTS.index)
-
-    @property
-    def judged(self) -> int:
-        return sum(test.verdict is not None for tests in (*(cell.tests for cell in self.cells), self.overall)
-                   for test in tests)
+        return worst_of([*(cell.verdict for cell in self.cells), *(test.verdict for test in self.overall),
+                         *([UNDECIDED] if self.missing else [])])
 
 
 def compare_trials(baseline: Sequence[Trial], candidate: Sequence[Trial], targets: Sequence[Target] = (),
@@ -156,7 +149,7 @@ def _compare(workload: JobKey, target: Target | None, baseline: Mapping[tuple[in
     for one in samples:
         tests = []
         for measure in (MEASURES if target else (SPEED,)):
-            before, after = (found.value for found in one.estimates(measure))
+            before, after = (getattr(side, measure).value for side in (one.baseline, one.candidate))
             change = _change(measure, one, pools[measure], tolerances.confidence)
             tests.append(Test(measure, before, after, change, *_judge(measure, one, change, tolerances.of(measure))))
         if target and one.baseline.runs and one.candidate.runs:
@@ -201,10 +194,6 @@ class _Samples:
             known = [known[0] & known[1]] * 2
         baseline, candidate = (side[:, keep] for side, keep in zip(sides, known))
         return baseline, candidate
-
-    def estimates(self, measure: str) -> tuple[Estimate, Estimate]:
-        """That of the baseline's cell and that of the candidate's."""
-        return getattr(self.baseline, measure), getattr(self.candidate, measure)
 
     def by_search(self, measure: str) -> bool:
         """Whether the ratio is that of the cells' estimates, at least one of which is the best of a search."""
@@ -255,7 +244,7 @@ class _Pools:
 
 def _change(measure: str, samples: _Samples, pool: _Pools, confidence: float) -> Estimate:
     """Candidate over baseline."""
-    before, after = samples.estimates(measure)
+    before, after = (getattr(side, measure) for side in (samples.baseline, samples.candidate))
     runs = min(before.runs, after.runs)
     if measure == STEPS and samples.same:
         return Estimate(1.0, 1.0, 1.0, runs)
@@ -388,7 +377,7 @@ def _cell_ratios(measure: str, samples: _Samples) -> tuple[float, float, float] 
     if measure == STEPS and samples.same:
         return 1.0, 1.0, 1.0
     if samples.by_search(measure):                  # where seconds are proportional to steps
-        before, after = samples.estimates(measure)
+        before, after = (getattr(side, measure) for side in (samples.baseline, samples.candidate))
         if not (before.met and after.met and before.value > 0):
             return None
         value = after.value / before.value
@@ -403,5 +392,5 @@ def _cell_ratios(measure: str, samples: _Samples) -> tuple[float, float, float] 
     return value, mean_ratio(b_before, a), mean_ratio(b, a_before) if a_before.min() > 0 else np.inf
 
 
-def _worst(tests: Iterable[Test]) -> str:
-    return max((test.verdict for test in tests if test.verdict is not None), key=VERDICTS.index, default=OK)
+def worst_of(verdicts: Iterable[str | None]) -> str:
+    return max(filter(None, verdicts), key=VERDICTS.index, default=OK)

@@ -2,9 +2,10 @@
 
     for one in decide(compare_trials(baseline, candidate), STEPS): print(one.decision, one.runs_more)
 
-Runs that did not meet the target count up to where the first of these stopped, as in a restricted mean (Royston & Parmar
-2013). A diverged run counts as one that used up its budget, or as the worst value. All cells share the error equally, as
-do the settings that a cell is the best of. Luck chose the best trial of a search: the repeats of its setting decide.
+Runs that did not meet the target count up to where the first of these stopped, as in a restricted mean (Royston &
+Parmar 2013). A diverged run counts as one that used up its budget, or as the worst value. All cells share the error
+equally, as do the settings that a cell is the best of. Luck chose the best trial of a search: the repeats of its
+setting decide.
 
 Runs see a difference if Student's test, done once, finds it with probability POWER. A share in a metric at a budget is,
 in steps, that share over the slope of log metric against log steps there. What sees the least in steps needs the fewest
@@ -105,7 +106,7 @@ def _decide(comparison: Comparison, cell: ComparedCell, measure: str, within: fl
         sides = Sides(np.log(before), np.log(after), len(common), rough)
     unmet = tuple(sum(run.steps == np.inf for run in one.runs) + len(one.diverged) for one in pair)
     decided = partial(Decided, comparison, cell, measure, sides, unmet)
-    if measure == STEPS and _are_same(cell.baseline, cell.candidate, comparison.target.column if comparison.target else ""):
+    if measure == STEPS and comparison.target and _are_same(cell.baseline, cell.candidate, comparison.target.column):
         return decided(ALIKE, "same", (1.0, 1.0), 0.0, (0.0, 0.0), 0.0)
     if (np.concatenate([before, after]) <= 0).any():
         return decided(reason="sign")
@@ -145,7 +146,8 @@ def _expected_loss(sides: Sides) -> float:
     difference, variance, freedom = sides.best_test()
     drawn = difference + np.sqrt(variance) * np.random.default_rng([0, 14]).standard_t(freedom, DRAWS)
     logs = np.column_stack([np.zeros(DRAWS), drawn])
-    return Decision(((1, 1, 1),) * 2, logs, np.zeros_like(logs), np.zeros(2), CONFIDENCE).loss(int(logs.mean(0).argmin()))
+    options = Decision(((1, 1, 1),) * 2, logs, np.zeros_like(logs), np.zeros(2), CONFIDENCE)
+    return options.loss(int(logs.mean(0).argmin()))
 
 
 def _up_to_target(pair: Sequence[RunCell], measure: str) -> tuple[list[dict[Any, float]], float]:
@@ -169,8 +171,8 @@ def _up_to_target(pair: Sequence[RunCell], measure: str) -> tuple[list[dict[Any,
 
 def _values(pair: Sequence[RunCell], comparison: Comparison, measure: str, budget: Budget | None
             ) -> tuple[list[dict[Any, float]], float]:
-    """What is measured of both sides by seed, better if lower; the variance that its resolution adds. BEST is within the
-    budget and the steps that all runs took."""
+    """What is measured of both sides by seed, better if lower, BEST within the budget and the steps that all runs took;
+    the variance that its resolution adds."""
     target, runs = comparison.target, [run for one in pair for run in one.runs]
     if measure in LAST:
         return _up_to_target(pair, measure)
@@ -205,13 +207,8 @@ class Floor:
     measure: str
     values: np.ndarray              # by seed
     slope: float                    # of its logarithm against that of steps; NaN: unknown
-    seconds: float                  # of a run
+    hours: float                    # worker-hours of a run
     rough: float = 0.0              # variance that the spacing of evaluations adds
-
-    @property
-    def hours(self) -> float:
-        """Worker-hours of a run."""
-        return self.cell.workers[0] * self.seconds / 3600
 
     @property
     def spread(self) -> float:
@@ -244,7 +241,8 @@ def floors(trials: Sequence[Trial], targets: Sequence[Target] = (), confidence: 
 
 def _measures(cell: RunCell, target: Target | None) -> Iterator[tuple[Any, ...]]:
     """What a Floor has of each, from its measure on."""
-    runs, end = [run.trial for run in cell.runs], float(np.mean([run.last_seconds for run in cell.runs]))
+    runs = [run.trial for run in cell.runs]
+    end = cell.workers[0] * float(np.mean([run.last_seconds for run in cell.runs])) / 3600
     for name in (STEPS, SECONDS, SPEED) if target else (SPEED,):
         values = getattr(cell.samples, name)
         if np.isfinite(values).all() and (values > 0).all():
@@ -274,7 +272,7 @@ def chances_to_pass(cell: RunCell, workload: JobKey) -> dict[int, float]:
     """The chance that runs pass MLPerf's convergence check after MORE runs; {}: no published batches around this one.
 
     They must not converge faster than the reference: their mean, without the fastest and the slowest, is at least its
-    mean less a one-sided t-test's quantile at P_VALUE. Runs to come are drawn from a normal distribution of unknown mean and spread.
+    mean less a one-sided t-test's quantile at P_VALUE. Runs to come share an unknown mean and spread.
     """
     curve = next((one for one in read("mlperf")["curve"] if one["file"].endswith(f"/rcps_{workload.dataset}.json")
                   or one["dataset"] == workload.dataset and workload.model in one["models"]), {"values": {0: ()}})

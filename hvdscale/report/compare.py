@@ -4,13 +4,15 @@ what is decided of it, by how many runs, and what differences so many runs see.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from .. import __version__
-from ..analysis.compare import BEST, OK, REGRESSION, SECONDS, STEPS, UNDECIDED, ComparedCell, Comparison, Test
+from ..analysis.compare import (BEST, OK, REGRESSION, SECONDS, STEPS, UNDECIDED, ComparedCell, Comparison, Test,
+                                worst_of)
 from ..analysis.decide import RUNS, Decided, Floor, chances_to_pass, worst
 from ..analysis.decision.sequence import MOST_MORE, OPEN
 from ..analysis.equality import Alone, Pair
@@ -41,7 +43,7 @@ def comparison_table(comparison: Comparison) -> Table:
     target = comparison.target
     rows: list[ComparedRow] = [(cell, cell.tests, cell.verdict) for cell in comparison.cells]
     if comparison.overall:
-        rows.append((None, comparison.overall, _worst(test.verdict for test in comparison.overall if test.verdict)))
+        rows.append((None, comparison.overall, worst_of(test.verdict for test in comparison.overall)))
 
     def of_cell(fill: Callable[[ComparedCell], Cell], together: str, row: ComparedRow) -> Cell:
         return fill(row[0]) if row[0] else Cell(together, together or None)
@@ -72,21 +74,23 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def detail_table(comparisons: Sequence[Comparison]) -> Table:
-    rows: list[tuple[dict[str, Cell], TrialKeys]] = []
+    rows: list[tuple[tuple[object, ...], TrialKeys]] = []       # as DETAILS has them
     for comparison in comparisons:
-        about = {"workload": comparison.workload, "target": comparison.target or ""}
+        about = comparison.workload, comparison.target or ""
         for workers, batch, test, trials in _all_tests(comparison):
-            write, change = _signed if test.measure == BEST else ratio, test.change
-            rows.append(({**_named(**about, workers=workers, global_batch=batch, measure=test.measure,
-                                   verdict=test.verdict or "", reason=test.reason),
-                          "baseline": number_cell(test.before), "candidate": number_cell(test.after),
-                          "change": Cell(write(change.value), change.value, change.low, change.high)}, trials))
-        rows += [(_named(**about, workers=workers, global_batch=batch, verdict=UNDECIDED,
-                         reason="not in the candidate"), ()) for workers, batch in comparison.missing]
+            change = test.change
+            shown = (_signed if test.measure == BEST else ratio)(change.value)
+            rows.append(((*about, workers, batch, test.measure, number_cell(test.before), number_cell(test.after),
+                          Cell(shown, change.value, change.low, change.high), test.verdict or "", test.reason), trials))
+        rows += [((*about, *place, *[Cell("")] * 4, UNDECIDED, "not in the candidate"), ())
+                 for place in comparison.missing]
+
+    def fill(at: int, row: tuple[tuple[object, ...], TrialKeys]) -> Cell:
+        value = row[0][at]
+        return value if isinstance(value, Cell) else Cell(str(value), value if isinstance(value, int) else str(value))
     return COMPARE.table("compare-details", rows, {
-        COMPARE.column("detail", key, title=key.replace("_", " "), unit=unit):
-            partial(lambda key, row: row[0].get(key, Cell("")), key)
-        for key, unit in DETAILS.items()}, lambda row: row[1], file="compare")
+        COMPARE.column("detail", key, title=key.replace("_", " "), unit=unit): partial(fill, at)
+        for at, (key, unit) in enumerate(DETAILS.items())}, lambda row: row[1], file="compare")
 
 
 def _all_tests(comparison: Comparison) -> Iterator[tuple[int | str, int | str, Test, TrialKeys]]:
@@ -98,22 +102,14 @@ def _all_tests(comparison: Comparison) -> Iterator[tuple[int | str, int | str, T
         yield ALL, ALL, test, ()
 
 
-def _named(**values: object) -> dict[str, Cell]:
-    return {key: Cell(str(value), value if isinstance(value, int) else str(value)) for key, value in values.items()}
-
-
-def _worst(verdicts: Iterable[str]) -> str:
-    return max(verdicts, key=(OK, UNDECIDED, REGRESSION).index, default=OK)
-
-
 def verdict_of(comparisons: Sequence[Comparison]) -> str:
-    return _worst(comparison.verdict for comparison in comparisons)
+    return worst_of(comparison.verdict for comparison in comparisons)
 
 
 def verdict_line(comparisons: Sequence[Comparison]) -> str:
     """What the gate says, in one line; of several workloads each by its name."""
     verdict, tolerances = verdict_of(comparisons), comparisons[0].tolerances
-    judged = sum(comparison.judged for comparison in comparisons)
+    judged = sum(test.verdict is not None for comparison in comparisons for *_, test, _ in _all_tests(comparison))
     several = len({comparison.workload for comparison in comparisons}) > 1
     told = {name: _some([f"{comparison.workload}: {text}" if several else text
                          for comparison in comparisons for text in _describe_tests(comparison, name)])
@@ -336,7 +332,7 @@ def decision_values(found: Sequence[Decided], within: float, ledger: str | None)
                 **pick(one, "unmet runs_more smallest_difference=smallest loss worker_hours=hours")} for one in found]}
 
 
-def noise_table(found: Sequence[Floor], **title: object) -> Table:
+def noise_table(found: Sequence[Floor], **title: Any) -> Table:
     def share(value: float) -> Cell:
         return Cell(percent(value) if math.isfinite(value) else "n/a", value)
     where: Cells = {"workload": lambda one: Cell(str(one.workload), str(one.workload)),
@@ -355,8 +351,9 @@ def noise_tables(found: Sequence[Floor]) -> Iterator[Table]:
     """A table a cell; of many measures those that see most of each kind."""
     cells = group_by(found, lambda one: (str(one.workload), _place(one.cell.workers[0], one.cell.global_batch)))
     for (workload, place), floors in cells.items():
-        best = [min(kind, key=_sees) for kind in group_by(floors, lambda one: one.measure.partition(" at ")[0]).values()]
-        yield noise_table(floors if len(found) <= MOST_ROWS else best, workload=workload, place=place,
+        kinds = group_by(floors, lambda one: one.measure.partition(" at ")[0]).values()
+        shown = floors if len(found) <= MOST_ROWS else [min(kind, key=_sees) for kind in kinds]
+        yield noise_table(shown, workload=workload, place=place,
                           hours=_if_known(max(one.hours for one in floors)))
 
 
