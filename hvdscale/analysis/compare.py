@@ -11,9 +11,8 @@ the quotient of their intervals. A target is met somewhere between two evaluatio
 ratios with either side at its evaluation before. Where all evaluations up to there are bit-identical, both are the same
 run, and the ratio is 1.
 
-A verdict of regression is certain: the whole interval lies beyond the tolerance. Where the interval spans the tolerance
-or is unknown, the verdict is "cannot tell". A ratio over all cells of a workload is formed too, from one ratio per
-cell, with the spread between cells. So single runs at several worker counts or batch sizes can yield a verdict.
+A ratio over all cells of a workload is formed too, from one ratio per cell, with the spread between cells. So single
+runs at several worker counts or batch sizes can yield a verdict.
 """
 from __future__ import annotations
 

@@ -6,10 +6,6 @@ Runs that did not meet the target count up to where the first of these stopped, 
 Parmar 2013). A diverged run counts as one that used up its budget, or as the worst value. All cells share the error
 equally, as do the settings that a cell is the best of. Luck chose the best trial of a search: the repeats of its
 setting decide.
-
-Runs see a difference if Student's test, done once, finds it with probability POWER. A share in a metric at a budget is,
-in steps, that share over the slope of log metric against log steps there. What sees the least in steps needs the fewest
-runs.
 """
 from __future__ import annotations
 
@@ -69,8 +65,7 @@ class Decided:
     @property
     def hours(self) -> float:
         """Worker-hours of a run of the candidate; NaN: not timed."""
-        seconds = [run.last_seconds for run in self.cell.candidate.runs]
-        return self.cell.workers * float(np.mean(seconds or np.nan)) / 3600
+        return self.cell.workers / 3600 * float(np.mean([run.last_seconds for run in self.cell.candidate.runs] or np.nan))
 
 
 def decide(comparisons: Sequence[Comparison], measure: str = STEPS, within: float = 0.02, share: float = 1.0,
@@ -80,7 +75,6 @@ def decide(comparisons: Sequence[Comparison], measure: str = STEPS, within: floa
     within  the share up to which both are alike
     share   of the error that this comparison may spend, see decision/ledger.py
     both    whether more runs can be of the baseline, too
-    Raises UsageError where a comparison has no target.
     """
     cells = [(one, cell) for one in comparisons for cell in one.cells]
     for one, _ in cells:
@@ -126,19 +120,15 @@ def _decide(comparison: Comparison, cell: ComparedCell, measure: str, within: fl
 
 def _are_same(baseline: RunCell, candidate: RunCell, column: str) -> bool:
     """Whether all runs of the candidate are runs of the baseline once more: equal at every evaluation."""
-    known = {run.trial.seed_key: run.trial for run in baseline.runs}
-    pairs = [(known.get(run.trial.seed_key), run.trial) for run in candidate.runs]
-    return bool(pairs) and not candidate.diverged and all(
-        one is not None and np.array_equal(one.step, other.step)
-        and np.array_equal(one.metrics[column], other.metrics[column], equal_nan=True) for one, other in pairs)
+    before, after = ({(run.trial.seed_key, run.trial.step.tobytes(), run.trial.metrics[column].tobytes())
+                      for run in one.runs} for one in (baseline, candidate))
+    return bool(after) and not candidate.diverged and after <= before
 
 
 def _unchosen(cell: RunCell) -> RunCell:
     """Of a search the repeats of its best setting; another cell as it is."""
-    if not cell.searched:
-        return cell
     runs = tuple(run for run in cell.runs if not run.trial.sweep or run.trial.sweep["repeat"])
-    return replace(cell, runs=runs, samples=samples_of(runs), draws=(), settings=1)
+    return replace(cell, runs=runs, samples=samples_of(runs), draws=(), settings=1) if cell.searched else cell
 
 
 def _expected_loss(sides: Sides) -> float:
@@ -229,7 +219,7 @@ class Floor:
 
 def floors(trials: Sequence[Trial], targets: Sequence[Target] = (), confidence: float = CONFIDENCE) -> list[Floor]:
     """Every measure of every cell with LEAST runs, at the targets or those of the runs' own plans."""
-    found = []
+    found: list[Floor] = []
     for workload, own in by_workload(trials).items():
         for target in targets_of(own, targets):
             runs = [run_of(trial, target) for trial in own if target is None or target.column in trial.metrics]
@@ -290,7 +280,6 @@ def chances_to_pass(cell: RunCell, workload: JobKey) -> dict[int, float]:
     for more in MORE:
         every = np.sort(np.column_stack([np.broadcast_to(examples, (OUTCOMES, runs)), drawn[:, :more]]), 1)[:, 1:-1]
         counts = np.array([every.shape[1], reference - 2])
-        least = unit * mean * (1 - variation / 100 * student_quantile(counts.sum() - 2, 1 - 2 * P_VALUE) * np.sqrt(
-            (1 / counts).sum()))
-        chances[more] = float(np.mean(every.mean(1) >= least))
+        half = student_quantile(counts.sum() - 2, 1 - 2 * P_VALUE) * np.sqrt((1 / counts).sum())
+        chances[more] = float(np.mean(every.mean(1) >= unit * mean * (1 - variation / 100 * half)))
     return chances

@@ -1,12 +1,9 @@
-"""A candidate's logs held against a baseline's: one table a workload and target, one line of verdict, and files; then
-what is decided of it, by how many runs, and what differences so many runs see.
-"""
+"""A candidate's logs held against a baseline's: tables, verdicts, decisions and files; what differences runs see."""
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -74,22 +71,22 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def detail_table(comparisons: Sequence[Comparison]) -> Table:
-    rows: list[tuple[tuple[object, ...], TrialKeys]] = []       # as DETAILS has them
+    rows: list[tuple[tuple[Cell, ...], TrialKeys]] = []         # as DETAILS has them
+
+    def named(*values: object) -> Iterator[Cell]:
+        return (Cell(str(value), value if isinstance(value, int) else str(value)) for value in values)
     for comparison in comparisons:
         about = comparison.workload, comparison.target or ""
         for workers, batch, test, trials in _all_tests(comparison):
             change = test.change
             shown = (_signed if test.measure == BEST else ratio)(change.value)
-            rows.append(((*about, workers, batch, test.measure, number_cell(test.before), number_cell(test.after),
-                          Cell(shown, change.value, change.low, change.high), test.verdict or "", test.reason), trials))
-        rows += [((*about, *place, *[Cell("")] * 4, UNDECIDED, "not in the candidate"), ())
+            rows.append(((*named(*about, workers, batch, test.measure), number_cell(test.before),
+                          number_cell(test.after), Cell(shown, change.value, change.low, change.high),
+                          *named(test.verdict or "", test.reason)), trials))
+        rows += [((*named(*about, *place), *[Cell("")] * 4, *named(UNDECIDED, "not in the candidate")), ())
                  for place in comparison.missing]
-
-    def fill(at: int, row: tuple[tuple[object, ...], TrialKeys]) -> Cell:
-        value = row[0][at]
-        return value if isinstance(value, Cell) else Cell(str(value), value if isinstance(value, int) else str(value))
     return COMPARE.table("compare-details", rows, {
-        COMPARE.column("detail", key, title=key.replace("_", " "), unit=unit): partial(fill, at)
+        COMPARE.column("detail", key, title=key.replace("_", " "), unit=unit): partial(lambda at, row: row[0][at], at)
         for at, (key, unit) in enumerate(DETAILS.items())}, lambda row: row[1], file="compare")
 
 
@@ -102,13 +99,9 @@ def _all_tests(comparison: Comparison) -> Iterator[tuple[int | str, int | str, T
         yield ALL, ALL, test, ()
 
 
-def verdict_of(comparisons: Sequence[Comparison]) -> str:
-    return worst_of(comparison.verdict for comparison in comparisons)
-
-
 def verdict_line(comparisons: Sequence[Comparison]) -> str:
     """What the gate says, in one line; of several workloads each by its name."""
-    verdict, tolerances = verdict_of(comparisons), comparisons[0].tolerances
+    verdict, tolerances = worst_of(one.verdict for one in comparisons), comparisons[0].tolerances
     judged = sum(test.verdict is not None for comparison in comparisons for *_, test, _ in _all_tests(comparison))
     several = len({comparison.workload for comparison in comparisons}) > 1
     told = {name: _some([f"{comparison.workload}: {text}" if several else text
@@ -149,22 +142,21 @@ def _how(test: Test) -> str:
     return f" ({ratio(change.value)} times{f', {ends}' if ends else ''})"
 
 
-def verdict_text(comparisons: Sequence[Comparison]) -> str:
-    """The same, as wide as the tables; a worker count or a batch is on the line of its name."""
-    return wrap(verdict_line(comparisons).replace(" = ", "\xa0=\xa0")).replace("\xa0", " ")
+def wrapped(text: str) -> str:
+    """As wide as the tables; a worker count or a batch is on the line of its name."""
+    return wrap(text.replace(" = ", "\xa0=\xa0")).replace("\xa0", " ")
 
 
 def as_json(comparisons: Sequence[Comparison], paths: tuple[str, str]) -> dict[str, object]:
-    def where(workers: int | str, batch: int | str) -> dict[str, int | str]:
-        return {"workers": workers, "global_batch": batch}
     tolerances = comparisons[0].tolerances
     return {
-        **_json_head(paths, verdict_of(comparisons), verdict_line(comparisons)),
+        **_json_head(paths, worst_of(one.verdict for one in comparisons), verdict_line(comparisons)),
         "tolerances": pick(tolerances, "steps time metric"), "confidence": tolerances.confidence,
         "comparisons": [{
-            **pick(comparison, "workload target verdict"), "missing": [where(*key) for key in comparison.missing],
-            "added": [where(*key) for key in comparison.added], "table": as_values(comparison_table(comparison)),
-            "tests": [{**where(workers, batch), **pick(test, "measure baseline=before candidate=after"),
+            **pick(comparison, "workload target verdict"), **{name: [
+                {"workers": workers, "global_batch": batch} for workers, batch in getattr(comparison, name)]
+                for name in ("missing", "added")}, "table": as_values(comparison_table(comparison)),
+            "tests": [{"workers": workers, "global_batch": batch, **pick(test, "measure baseline=before candidate=after"),
                        **pick(test.change, "change=value low high runs"), **pick(test, "verdict reason")}
                       for workers, batch, test, _ in _all_tests(comparison)]} for comparison in comparisons]}
 
@@ -253,19 +245,17 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         # what a run that ended where it met the target would still have reached is not known
         stopped |= any(run.steps == run.last_step and not run.trial.measurement.get("keep_going")
                        for side in sides for run in side.runs)
-    for pairing, places in pairings.items():
-        yield COMPARE.say(pairing, places=_some(places) if len(pairings) > 1 else "")
+    yield from (COMPARE.say(pairing, places=_some(places) if len(pairings) > 1 else "")
+                for pairing, places in pairings.items())
     if stopped and comparison.target:
         yield COMPARE.say("stopped")
     yield from _describe_intervals([test for cell in cells for test in cell.tests if test.measure != BEST])
     if comparison.overall:
         yield COMPARE.say("all")
-    for key in comparison.missing:
-        yield COMPARE.say("only_baseline", place=_place(*key))
+    yield from (COMPARE.say("only_baseline", place=_place(*key)) for key in comparison.missing)
     if comparison.added:
         yield COMPARE.say("only_candidate", places=_some([_place(*key) for key in comparison.added]))
-    for how, places in differ.items():
-        yield COMPARE.say("settings", how=how, places=_some(places))
+    yield from (COMPARE.say("settings", how=how, places=_some(places)) for how, places in differ.items())
     if any(cell.baseline.oversubscribed or cell.candidate.oversubscribed for cell in cells):
         yield COMPARE.say("crowded")
 
@@ -313,12 +303,8 @@ def describe(one: Decided, both: bool = True) -> str:
         after=one.sides.runs[1], why=one.reason and COMPARE.say(f"why_{one.reason}"),
         unmet=any(one.unmet) and one.unmet,
         chance=percent(one.chance) if one.decision != OPEN and not one.reason else "", more=more, both=both,
-        hours=_if_known(one.hours) if more else None,
+        hours=one.hours if more and math.isfinite(one.hours) else None,
         smallest=one.smallest if 0 < one.smallest < math.inf else None)
-
-
-def _if_known(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def decision_values(found: Sequence[Decided], within: float, ledger: str | None) -> dict[str, object]:
@@ -332,29 +318,26 @@ def decision_values(found: Sequence[Decided], within: float, ledger: str | None)
                 **pick(one, "unmet runs_more smallest_difference=smallest loss worker_hours=hours")} for one in found]}
 
 
-def noise_table(found: Sequence[Floor], **title: Any) -> Table:
-    def share(value: float) -> Cell:
-        return Cell(percent(value) if math.isfinite(value) else "n/a", value)
-    where: Cells = {"workload": lambda one: Cell(str(one.workload), str(one.workload)),
-                    "workers": lambda one: count_cell(one.cell.workers[0]),
-                    "global_batch": lambda one: count_cell(one.cell.global_batch),
-                    "hours": lambda one: number_cell(one.hours)}
-    return COMPARE.table("noise", found, {
-        **({} if title else where),
-        "measure": lambda one: Cell(one.measure, one.measure), "spread": lambda one: share(one.spread),
-        **{COMPARE.column("seen", f"seen_{runs}", runs=runs): partial(lambda at, one: share(one.smallest[at]), at)
-           for at, runs in enumerate(RUNS)},
-        "seen_steps": lambda one: share(one.in_steps)}, lambda one: one.cell.keys, **title)
+def noise_values(found: Sequence[Floor]) -> list[dict[str, object]]:
+    return [{"workload": str(one.workload), "workers": one.cell.workers[0], **pick(one.cell, "global_batch"),
+             **pick(one, "measure spread in_steps worker_hours=hours"),
+             "smallest": dict(zip(map(str, RUNS), encode([*one.smallest])))} for one in found]
 
 
 def noise_tables(found: Sequence[Floor]) -> Iterator[Table]:
     """A table a cell; of many measures those that see most of each kind."""
-    cells = group_by(found, lambda one: (str(one.workload), _place(one.cell.workers[0], one.cell.global_batch)))
-    for (workload, place), floors in cells.items():
-        kinds = group_by(floors, lambda one: one.measure.partition(" at ")[0]).values()
+    def share(value: float) -> Cell:
+        return Cell(percent(value) if math.isfinite(value) else "n/a", value)
+    columns: Cells = {
+        "measure": lambda one: Cell(one.measure, one.measure), "spread": lambda one: share(one.spread),
+        **{COMPARE.column("seen", f"seen_{runs}", runs=runs): partial(lambda at, one: share(one.smallest[at]), at)
+           for at, runs in enumerate(RUNS)}, "seen_steps": lambda one: share(one.in_steps)}
+    for floors in group_by(found, lambda one: id(one.cell)).values():
+        kinds, cell = group_by(floors, lambda one: one.measure.partition(" at ")[0]).values(), floors[0].cell
+        hours = floors[0].hours if math.isfinite(floors[0].hours) else None
         shown = floors if len(found) <= MOST_ROWS else [min(kind, key=_sees) for kind in kinds]
-        yield noise_table(shown, workload=workload, place=place,
-                          hours=_if_known(max(one.hours for one in floors)))
+        yield COMPARE.table("noise", shown, columns, lambda one: one.cell.keys, workload=str(floors[0].workload),
+                            place=_place(cell.workers[0], cell.global_batch), hours=hours)
 
 
 def _sees(one: Floor) -> tuple[float, ...]:
@@ -369,7 +352,7 @@ def noise_lines(found: Sequence[Floor]) -> list[str]:
         best = min(floors, key=_sees)
         lines.append(COMPARE.say(
             "blind" if math.isnan(best.in_steps) else "fewest", workload=workload, measure=best.measure,
-            share=best.in_steps, hours=_if_known(best.hours),
+            share=best.in_steps, hours=best.hours if math.isfinite(best.hours) else None,
             place=_place(best.cell.workers[0], best.cell.global_batch)))
     for one in {id(one.cell): one for one in found}.values():
         chances = [f"{percent(chance)} after {more} more" if more else f"{percent(chance)} as it is"

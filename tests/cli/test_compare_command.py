@@ -527,13 +527,11 @@ def test_misuse_of_a_decision(change, words, said):
 def test_the_noise_of_reruns_is_what_a_t_test_sees(change, tmp_path):
     done = CliRunner().invoke(noise, [str(change / "base.h5"), "--out", str(tmp_path / "n.json")])
     assert done.exit_code == 0, done.output
-    rows = [{name: cell["value"] for name, cell in row["cells"].items()}
-            for row in json.loads((tmp_path / "n.json").read_text())["noise"]["rows"]]
-    rows = {row["measure"]: row for row in rows}
+    rows = {row["measure"]: row for row in json.loads((tmp_path / "n.json").read_text())["noise"]}
     row, steps = rows["steps to val/error<0.2"], np.array([400, 420, 380, 410, 395])
     spread = np.sqrt(np.var(np.log(steps), ddof=1) + np.mean(np.log(steps / (steps - EVERY)) ** 2) / 12)
-    assert row["spread"] == pytest.approx(spread) and row["seen_1"] > row["seen_10"]
-    effect = np.log1p(row["seen_5"]) / (spread * np.sqrt(2 / 5))
+    assert row["spread"] == pytest.approx(spread) and row["smallest"]["1"] > row["smallest"]["10"]
+    effect = np.log1p(row["smallest"]["5"]) / (spread * np.sqrt(2 / 5))
     assert scipy.stats.nct.cdf(scipy.stats.t.ppf(0.975, 4), 4, effect) == pytest.approx(0.2, abs=1e-3)
     assert CliRunner().invoke(noise, [str(change / "two.h5")]).exit_code == 2
 

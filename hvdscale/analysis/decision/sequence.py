@@ -1,25 +1,4 @@
-"""Whether a change is better, worse or alike, by a test that may be looked at after every run.
-
-The evidence E(d) against a true difference d of mean logarithms is a ratio of likelihoods. At the true d it is a
-martingale of mean 1, so it ever exceeds 1 / a with probability a at most (Ville 1939). All d with E(d) < 1 / a are a
-confidence sequence, which holds d at all numbers of runs at once (Howard et al. 2021, Ann. Statist. 49).
-
-The candidate may spread r times as much as the baseline. Of n and k runs with means x, y and sums of squares X, Y the
-likelihood of what no shift and no unit alters is, with m = n k / (k + n r^2), up to a constant
-
-    p(g; d, r) = r^-k ((n + k / r^2) (1 + m g))^(-1/2) (X + Y / r^2 + (y - x - d)^2 m / (1 + m g))^(-(n + k - 1) / 2)
-    E(d) = sum over g, r of w(g, r) p(g (1 + r^2) / 2; d, r) / max over r of p(0; d, r) / (1 + (log r / UNLIKE)^2)
-
-The maximum is no less than at the true r, so E exceeds 1 / a with probability a (1 + (log r / UNLIKE)^2) at most; less
-than a by simulation. Without that divisor 1.7 times the runs of a fixed-size test find four deviations, with it 1.3.
-
-For n pairs of the same seed E is that of Lai (1976), as a mixture over the difference in standard deviations, normal
-with variance G (Wang & Ramdas 2023, arXiv 2310.03722), with Student's t of n - 1 degrees of freedom
-
-    E(d) = (1 + n G)^(-1/2) ((1 + t^2 / (n - 1)) / (1 + t^2 / ((n - 1) (1 + n G))))^(n / 2)
-
-Both are averaged, with weight PAIRED for pairs.
-"""
+"""Whether a change is better, worse or alike, by a test that may be looked at after every run: see ../README.rst."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -29,7 +8,7 @@ import scipy
 
 MIXTURE = 16.0      # G
 PAIRED = 0.2        # weight of the pairs
-UNLIKE = 0.6        # log r that halves the likelihood of a null hypothesis
+UNLIKE = 0.6        # u, the log r that halves the likelihood of a null hypothesis
 LOG_RATIOS = np.linspace(-5, 5, 51)                             # log r; w: most often alike, and an effect of G
 EFFECTS, SHARES = MIXTURE * np.array([[1.0], [50.0], [2500.0]]), np.array([[0.94], [0.04], [0.02]])
 WEIGHTS = SHARES * (0.7 * (np.arange(51) == 25) + 0.3 * np.exp(-0.5 * (LOG_RATIOS / 0.7) ** 2) / 8.77)
@@ -61,10 +40,9 @@ class Sides:
         return self.after.mean(-1) - self.before.mean(-1)
 
     @property
-    def variances(self) -> tuple[np.ndarray, np.ndarray]:
+    def variances(self) -> list[np.ndarray]:
         """Of a run of the baseline, of the candidate; of at least two runs each."""
-        before, after = (side.var(-1, ddof=1) + np.maximum(self.rough, FINEST) for side in (self.before, self.after))
-        return before, after
+        return [side.var(-1, ddof=1) + np.maximum(self.rough, FINEST) for side in (self.before, self.after)]
 
     def mean_of_pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """The mean difference of pairs, and the variance of one."""
