@@ -65,7 +65,8 @@ class Decided:
     @property
     def hours(self) -> float:
         """Worker-hours of a run of the candidate; NaN: not timed."""
-        return self.cell.workers / 3600 * float(np.mean([run.last_seconds for run in self.cell.candidate.runs] or np.nan))
+        seconds = [run.last_seconds for run in self.cell.candidate.runs]
+        return self.cell.workers * float(np.mean(seconds or np.nan)) / 3600
 
 
 def decide(comparisons: Sequence[Comparison], measure: str = STEPS, within: float = 0.02, share: float = 1.0,
@@ -86,7 +87,7 @@ def decide(comparisons: Sequence[Comparison], measure: str = STEPS, within: floa
 
 def worst(found: Sequence[Decided]) -> str:
     """What is decided of all: WORSE or OPEN where one cell is, else BETTER where one is."""
-    return next(one for one in (WORSE, OPEN, BETTER, ALIKE) if one in {cell.decision for cell in found})
+    return min((cell.decision for cell in found), key=(WORSE, OPEN, BETTER, ALIKE).index)
 
 
 def _decide(comparison: Comparison, cell: ComparedCell, measure: str, within: float, share: float,
@@ -183,9 +184,8 @@ def _values(pair: Sequence[RunCell], comparison: Comparison, measure: str, budge
     best, gaps, rough = [value for one in values for value in one.values()], np.diff(every[np.isfinite(every)]), 0.0
     if len({*best}) < len(best) and len(gaps):          # some are equal, such as errors over few examples
         rough = float(gaps.min() / np.nanmean(np.abs(best))) ** 2 / 12
-    if target.minimizes:
-        return values, rough
-    return [{seed: 1 / value if value else -1.0 for seed, value in one.items()} for one in values], rough
+    return values if target.minimizes else [
+        {seed: 1 / value if value else -1.0 for seed, value in one.items()} for one in values], rough
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,13 +219,13 @@ class Floor:
 
 def floors(trials: Sequence[Trial], targets: Sequence[Target] = (), confidence: float = CONFIDENCE) -> list[Floor]:
     """Every measure of every cell with LEAST runs, at the targets or those of the runs' own plans."""
-    found: list[Floor] = []
+    found = []
     for workload, own in by_workload(trials).items():
         for target in targets_of(own, targets):
             runs = [run_of(trial, target) for trial in own if target is None or target.column in trial.metrics]
-            for cell in map(_unchosen, cells_by_workers([one for one in runs if one.conclusive], confidence).values()):
-                if len(cell.samples.seeds) >= LEAST:
-                    found += [Floor(workload, cell, *one) for one in _measures(cell, target)]
+            cells = map(_unchosen, cells_by_workers([one for one in runs if one.conclusive], confidence).values())
+            found += [Floor(workload, cell, *one) for cell in cells if len(cell.samples.seeds) >= LEAST
+                      for one in _measures(cell, target)]
     return found
 
 
@@ -267,8 +267,7 @@ def chances_to_pass(cell: RunCell, workload: JobKey) -> dict[int, float]:
     curve = next((one for one in read("mlperf")["curve"] if one["file"].endswith(f"/rcps_{workload.dataset}.json")
                   or one["dataset"] == workload.dataset and workload.model in one["models"]), {"values": {0: ()}})
     batches, values = zip(*sorted((int(at), value) for at, value in curve["values"].items()))
-    examples, batch = cell.samples.steps * cell.global_batch, cell.global_batch
-    runs = len(examples)
+    examples, batch, runs = cell.samples.steps * cell.global_batch, cell.global_batch, len(cell.samples.steps)
     if runs < LEAST or not batches[0] <= batch <= batches[-1] or not np.isfinite(examples).all():
         return {}
     mean, reference, variation = (np.interp(batch, batches, column) for column in zip(*values))

@@ -10,7 +10,7 @@ import numpy as np
 from .. import __version__
 from ..analysis.compare import (BEST, OK, REGRESSION, SECONDS, STEPS, UNDECIDED, ComparedCell, Comparison, Test,
                                 worst_of)
-from ..analysis.decide import RUNS, Decided, Floor, chances_to_pass, worst
+from ..analysis.decide import LAST, RUNS, Decided, Floor, chances_to_pass, worst
 from ..analysis.decision.sequence import MOST_MORE, OPEN
 from ..analysis.equality import Alone, Pair
 from ..analysis.grouping import group_by
@@ -26,7 +26,6 @@ from .texts import COMPARE, Cells
 
 NAMES = {STEPS: "steps", SECONDS: "time", SPEED: "throughput", BEST: "best metric"}
 CHANGES = {STEPS: "steps_ratio", SECONDS: "seconds_ratio", SPEED: "speed_ratio", BEST: "best_difference"}
-GOALS = (STEPS, SECONDS)        # measured up to the target
 MOST_NAMED = 6                  # of what the verdict names
 MOST_ROWS = 40                  # of the noise on a screen
 ALL = "all"
@@ -78,10 +77,9 @@ def detail_table(comparisons: Sequence[Comparison]) -> Table:
     for comparison in comparisons:
         about = comparison.workload, comparison.target or ""
         for workers, batch, test, trials in _all_tests(comparison):
-            change = test.change
-            shown = (_signed if test.measure == BEST else ratio)(change.value)
+            change, write = test.change, _signed if test.measure == BEST else ratio
             rows.append(((*named(*about, workers, batch, test.measure), number_cell(test.before),
-                          number_cell(test.after), Cell(shown, change.value, change.low, change.high),
+                          number_cell(test.after), Cell(write(change.value), change.value, change.low, change.high),
                           *named(test.verdict or "", test.reason)), trials))
         rows += [((*named(*about, *place), *[Cell("")] * 4, *named(UNDECIDED, "not in the candidate")), ())
                  for place in comparison.missing]
@@ -123,9 +121,9 @@ def _describe_tests(comparison: Comparison, verdict: str) -> list[str]:
     for how, places_of in same.items():
         alike = group_by(places_of, lambda measure: _some(places_of[measure], " and "))
         for where, measures in alike.items():       # steps and time to val/error<0.1, throughput and best metric
-            goals = listed([NAMES[name] for name in measures if name in GOALS])
+            goals = listed([NAMES[name] for name in measures if name in LAST])
             what = listed([*([f"{goals} to {comparison.target}"] if goals else []),
-                           *(NAMES[name] for name in measures if name not in GOALS)])
+                           *(NAMES[name] for name in measures if name not in LAST)])
             said.append(f"{what} at {where}{how}")
     if verdict == UNDECIDED:
         said += [COMPARE.say("missing", place=_place(*key)) for key in comparison.missing]
@@ -156,8 +154,8 @@ def as_json(comparisons: Sequence[Comparison], paths: tuple[str, str]) -> dict[s
             **pick(comparison, "workload target verdict"), **{name: [
                 {"workers": workers, "global_batch": batch} for workers, batch in getattr(comparison, name)]
                 for name in ("missing", "added")}, "table": as_values(comparison_table(comparison)),
-            "tests": [{"workers": workers, "global_batch": batch, **pick(test, "measure baseline=before candidate=after"),
-                       **pick(test.change, "change=value low high runs"), **pick(test, "verdict reason")}
+            "tests": [{"workers": workers, "global_batch": batch, **pick(test.change, "change=value low high runs"),
+                       **pick(test, "measure baseline=before candidate=after verdict reason")}
                       for workers, batch, test, _ in _all_tests(comparison)]} for comparison in comparisons]}
 
 
@@ -250,8 +248,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     if stopped and comparison.target:
         yield COMPARE.say("stopped")
     yield from _describe_intervals([test for cell in cells for test in cell.tests if test.measure != BEST])
-    if comparison.overall:
-        yield COMPARE.say("all")
+    yield from [COMPARE.say("all")] if comparison.overall else []
     yield from (COMPARE.say("only_baseline", place=_place(*key)) for key in comparison.missing)
     if comparison.added:
         yield COMPARE.say("only_candidate", places=_some([_place(*key) for key in comparison.added]))
@@ -298,7 +295,7 @@ def describe(one: Decided, both: bool = True) -> str:
         ends = [f"{end:.0f}" if math.isfinite(end) else f"over {MOST_MORE}" for end in one.runs_more]
         more = capital(" to ".join(dict.fromkeys(ends)))
     return COMPARE.say(
-        "decided", measure=NAMES[one.measure], target=one.measure in GOALS and one.comparison.target,
+        "decided", measure=NAMES[one.measure], target=one.measure in LAST and one.comparison.target,
         decision=one.decision, ratio=None if one.reason else one.ratio, before=one.sides.runs[0],
         after=one.sides.runs[1], why=one.reason and COMPARE.say(f"why_{one.reason}"),
         unmet=any(one.unmet) and one.unmet,
@@ -334,10 +331,9 @@ def noise_tables(found: Sequence[Floor]) -> Iterator[Table]:
            for at, runs in enumerate(RUNS)}, "seen_steps": lambda one: share(one.in_steps)}
     for floors in group_by(found, lambda one: id(one.cell)).values():
         kinds, cell = group_by(floors, lambda one: one.measure.partition(" at ")[0]).values(), floors[0].cell
-        hours = floors[0].hours if math.isfinite(floors[0].hours) else None
         shown = floors if len(found) <= MOST_ROWS else [min(kind, key=_sees) for kind in kinds]
         yield COMPARE.table("noise", shown, columns, lambda one: one.cell.keys, workload=str(floors[0].workload),
-                            place=_place(cell.workers[0], cell.global_batch), hours=hours)
+                            place=_place(cell.workers[0], cell.global_batch), hours=floors[0].hours)
 
 
 def _sees(one: Floor) -> tuple[float, ...]:
@@ -350,10 +346,9 @@ def noise_lines(found: Sequence[Floor]) -> list[str]:
     lines = []
     for workload, floors in group_by(found, lambda one: str(one.workload)).items():
         best = min(floors, key=_sees)
-        lines.append(COMPARE.say(
-            "blind" if math.isnan(best.in_steps) else "fewest", workload=workload, measure=best.measure,
-            share=best.in_steps, hours=best.hours if math.isfinite(best.hours) else None,
-            place=_place(best.cell.workers[0], best.cell.global_batch)))
+        lines.append(COMPARE.say("blind" if math.isnan(best.in_steps) else "fewest", workload=workload,
+                                 measure=best.measure, share=best.in_steps, hours=best.hours,
+                                 place=_place(best.cell.workers[0], best.cell.global_batch)))
     for one in {id(one.cell): one for one in found}.values():
         chances = [f"{percent(chance)} after {more} more" if more else f"{percent(chance)} as it is"
                    for more, chance in chances_to_pass(one.cell, one.workload).items()]

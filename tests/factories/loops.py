@@ -18,8 +18,7 @@ KINDS = {"log-normal": {}, "one run in ten five times as long": {"slow": 0.1}, "
 def made_runs(random, noise, shape, luck=None, alike=0.0, slow=0.0, unmet=0.0, spacing=0.0, far=0.0):
     """Logarithms of steps to target, shape (..., runs); ``luck``: that of the seeds, on both sides."""
     own = random.standard_normal(shape)
-    if far:                                 # half of them this many deviations either side
-        own = 0.2 * own + far * random.choice((-1, 1), shape)
+    own = 0.2 * own + far * random.choice((-1, 1), shape) if far else own
     logs = noise * (own if luck is None else np.sqrt(alike) * luck + np.sqrt(1 - alike) * own)
     logs = logs + np.log(5) * (random.random(shape) < slow)
     if spacing:
@@ -45,8 +44,7 @@ def loops(count, kind="log-normal", seed=0, paired=True):
         for runs in range(LEAST, MOST + 1):
             sides = Sides(before, after[:, :runs], runs if paired else 0, rough)
             decided = sides.decide(ERROR * share_of_error(number), WITHIN)
-            for at, decision in enumerate((BETTER, WORSE)):
-                found[at] |= open_ & (decided == DECISIONS.index(decision))
+            found |= open_ & (decided == [[DECISIONS.index(BETTER)], [DECISIONS.index(WORSE)]])
             open_ &= decided == 3
     return tuple(float(one) for one in found.mean(1))
 
