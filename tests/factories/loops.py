@@ -27,10 +27,7 @@ def made_runs(random, noise, shape, luck=None, alike=0.0, slow=0.0, unmet=0.0, s
 
 
 def loops(count, kind="log-normal", seed=0, paired=True):
-    """(share of loops that keep a change without effect, share that call one worse).
-
-    paired  whether the candidates have the seeds of the baseline
-    """
+    """(share of loops that keep a change without effect, that call one worse); paired: by the baseline's seeds."""
     random, how = np.random.default_rng([seed, 5]), dict(KINDS[kind])
     alike, noises = how.pop("luck", 0.0), np.log(how.pop("noises", (0.02, 0.2)))
     noise = np.exp(random.uniform(*noises[:2], (count, 1)))

@@ -49,11 +49,6 @@ def test_better_worse_alike_or_open(after, decision):
         assert DECISIONS[int(found.decide(0.99 * chance, 0.02))] == OPEN
 
 
-def test_the_spacing_of_evaluations_is_no_certainty():
-    before, after = [0.0] * 3, [0.1] * 3
-    assert [DECISIONS[int(sides(before, after, rough=one).decide(0.05, 0))] for one in (0, 0.1 ** 2 / 12)] == [WORSE, OPEN]
-
-
 def test_the_runs_more_that_it_asks_for_decide():
     random, asked, needed = np.random.default_rng(3), [], []
     for _ in range(12):
@@ -71,11 +66,9 @@ def test_a_loop_of_changes_without_effect_keeps_one_in_a_loop_of_twenty_at_most(
     assert max(share for paired in (True, False) for share in loops.loops(60, kind, 1, paired)) <= 0.05
 
 
-@pytest.mark.parametrize("number", [0, 1, 10])
-def test_a_change_of_twice_what_five_runs_see_is_found_in_little_more_than_a_fixed_test_takes(number):
-    error = loops.ERROR * (share_of_error(number) if number else 1)
-    for alike in (0.0, 0.8):
-        found, runs = loops.found_changes(300, error, alike)
+def test_a_change_of_twice_what_five_runs_see_is_found_in_little_more_than_a_fixed_test_takes():
+    for number, alike in ((0, 0.0), (0, 0.8), (1, 0.0), (10, 0.0), (10, 0.8)):
+        found, runs = loops.found_changes(300, loops.ERROR * (share_of_error(number) if number else 1), alike)
         assert found >= 0.8 and runs <= 1.35
 
 
