@@ -134,9 +134,10 @@ def _unchosen(cell: RunCell) -> RunCell:
 
 def _expected_loss(sides: Sides) -> float:
     """Of taking the side that looks better, as in a plan."""
-    difference, variance, freedom = sides.best_test()
-    drawn = difference + np.sqrt(variance) * np.random.default_rng([0, 14]).standard_t(freedom, DRAWS)
-    logs = np.column_stack([np.zeros(DRAWS), drawn])
+    before, after = (side[:, :runs].mean(1) for side, runs in zip(sides.draw(max(sides.runs)), sides.runs))
+    freedom = min(sides.runs) - 1                   # so that the difference is by Student's t
+    wider = np.sqrt(freedom / np.random.default_rng([0, 14]).chisquare(freedom, DRAWS))
+    logs = np.column_stack([np.zeros(DRAWS), sides.difference + wider * (after - before)])
     options = Decision(((1, 1, 1),) * 2, logs, np.zeros_like(logs), np.zeros(2), CONFIDENCE)
     return options.loss(int(logs.mean(0).argmin()))
 

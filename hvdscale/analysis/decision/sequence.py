@@ -94,18 +94,20 @@ class Sides:
         """The smallest error at which they are decided so; of OPEN at which they would be better or worse."""
         return float(np.exp(np.minimum(self._log_chance(decision == ALIKE, within), 0)))
 
-    def best_test(self) -> tuple[float, float, float]:
-        """(difference, its variance, degrees of freedom): of pairs where there are enough, else Welch's (1947)."""
+    def draw(self, runs: int) -> list[np.ndarray]:
+        """Deviations of runs of the baseline and of the candidate, shape (DRAWS, runs), alike as those of one seed."""
+        luck, *own = np.random.default_rng([0, 13]).standard_normal((3, DRAWS, runs))
+        variances, alike = self.variances, 0.0
         if self.pairs >= LEAST:
-            mean, variance = self.mean_of_pairs()
-            return float(mean), float(variance) / self.pairs, self.pairs - 1
-        parts, freedoms = np.array(self.variances) / self.runs, np.array(self.runs) - 1
-        return float(self.difference), float(parts.sum()), float(parts.sum() ** 2 / (parts ** 2 / freedoms).sum())
+            alike = np.clip((sum(variances) - self.mean_of_pairs()[1]) / 2, 0, min(variances))
+        return [np.sqrt(alike) * luck + np.sqrt(variance - alike) * each for variance, each in zip(variances, own)]
 
     def smallest(self, error: float) -> float:
         """The smallest difference, as a share, that so many runs show with probability POWER; inf: none."""
-        (low, high), (_, variance, freedom) = self.interval(error), self.best_test()
-        return smallest_difference((high - low) / 2 / variance ** 0.5, variance, freedom)
+        before, after = (side[:, :runs] for side, runs in zip(self.draw(max(self.runs)), self.runs))
+        made, sizes = Sides(before, after, self.pairs), np.sqrt(sum(self.variances)) * np.geomspace(0.1, 100, 40)
+        shares = [float(np.mean(made.log_evidence(size) >= -np.log(error))) for size in sizes]
+        return float(np.expm1(np.interp(POWER, shares, sizes))) if shares[-1] >= POWER else np.inf
 
     def runs_more(self, error: float, within: float, both: bool) -> tuple[float, float]:
         """Quartiles of the number of runs more that decide if the difference and the spread are as they seem; inf: more
@@ -113,14 +115,8 @@ class Sides:
 
         both  of each side; else of the candidate alone
         """
-        random, draws = np.random.default_rng([0, 13]), np.full(DRAWS, np.inf)
-        variances, alike = [float(one) for one in self.variances], 0.0          # alike: of a seed's luck on both sides
-        if self.pairs >= LEAST:
-            alike = float(np.clip((sum(variances) - self.mean_of_pairs()[1]) / 2, 0, min(variances)))
-        luck, *new = random.standard_normal((3, DRAWS, MOST_MORE))
-        mean, all_paired = self.before.mean(), both and self.runs == (self.pairs, self.pairs)
-        more = [at + np.sqrt(alike) * luck + np.sqrt(variance - alike) * each for at, variance, each in zip(
-            (mean, mean + self.difference), variances, new)]
+        draws, all_paired = np.full(DRAWS, np.inf), both and self.runs == (self.pairs, self.pairs)
+        more = [side.mean() + each for side, each in zip((self.before, self.after), self.draw(MOST_MORE))]
         for count in LOOKS:
             still = np.flatnonzero(np.isinf(draws))
             before, after = (np.concatenate([np.broadcast_to(side, (len(still), len(side))), each[still, :count]], -1)
