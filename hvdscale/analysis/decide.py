@@ -59,8 +59,8 @@ class Decided:
     @property
     def ratio(self) -> Estimate:
         runs = min(self.sides.runs)
-        value = 1.0 if self.reason == "same" else float(np.exp(self.sides.difference)) if runs else np.nan
-        return Estimate(value, *self.ends, runs)
+        value = float(np.exp(self.sides.difference)) if runs else np.nan
+        return Estimate(1.0 if self.reason == "same" else value, *self.ends, runs)
 
     @property
     def hours(self) -> float:
@@ -185,8 +185,9 @@ def _values(pair: Sequence[RunCell], comparison: Comparison, measure: str, budge
     best, gaps, rough = [value for one in values for value in one.values()], np.diff(every[np.isfinite(every)]), 0.0
     if len({*best}) < len(best) and len(gaps):          # some are equal, such as errors over few examples
         rough = float(gaps.min() / np.nanmean(np.abs(best))) ** 2 / 12
-    return values if target.minimizes else [
-        {seed: 1 / value if value else -1.0 for seed, value in one.items()} for one in values], rough
+    if target.minimizes:
+        return values, rough
+    return [{seed: 1 / value if value else -1.0 for seed, value in one.items()} for one in values], rough
 
 
 @dataclass(frozen=True, eq=False)

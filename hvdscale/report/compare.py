@@ -298,7 +298,7 @@ def describe(one: Decided, both: bool = True) -> str:
         "decided", measure=NAMES[one.measure], target=one.measure in LAST and one.comparison.target,
         decision=one.decision, ratio=None if one.reason else one.ratio, before=one.sides.runs[0],
         after=one.sides.runs[1], why=one.reason and COMPARE.say(f"why_{one.reason}"),
-        unmet=any(one.unmet) and one.unmet,
+        unmet=any(one.unmet) and one.unmet, base=more and not both and one.runs_more[0] == math.inf,
         chance=percent(one.chance) if one.decision != OPEN and not one.reason else "", more=more, both=both,
         hours=one.hours if more and math.isfinite(one.hours) else None,
         smallest=one.smallest if 0 < one.smallest < math.inf else None)
