@@ -99,7 +99,7 @@ class Sides:
         luck, *own = np.random.default_rng([0, 13]).standard_normal((3, DRAWS, runs))
         variances, alike = self.variances, 0.0
         if self.pairs >= LEAST:
-            alike = np.clip((sum(variances) - self.mean_of_pairs()[1]) / 2, 0, min(variances))
+            alike = float(np.clip((sum(variances) - self.mean_of_pairs()[1]) / 2, 0, min(variances)))
         return [np.sqrt(alike) * luck + np.sqrt(variance - alike) * each for variance, each in zip(variances, own)]
 
     def smallest(self, error: float) -> float:
