@@ -11,9 +11,8 @@ the quotient of their intervals. A target is met somewhere between two evaluatio
 ratios with either side at its evaluation before. Where all evaluations up to there are bit-identical, both are the same
 run, and the ratio is 1.
 
-A verdict of regression is certain: the whole interval lies beyond the tolerance. Where the interval spans the tolerance
-or is unknown, the verdict is "cannot tell". A ratio over all cells of a workload is formed too, from one ratio per
-cell, with the spread between cells. So single runs at several worker counts or batch sizes can yield a verdict.
+A ratio over all cells of a workload is formed too, from one ratio per cell, with the spread between cells. So single
+runs at several worker counts or batch sizes can yield a verdict.
 """
 from __future__ import annotations
 
@@ -79,7 +78,7 @@ class ComparedCell:
 
     @property
     def verdict(self) -> str:
-        return _worst(self.tests)
+        return worst_of(test.verdict for test in self.tests)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,15 +96,8 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """The worst verdict of its cells and of all cells together; UNDECIDED for a missing cell."""
-        verdicts = [*(cell.verdict for cell in self.cells), _worst(self.overall)]
-        if self.missing:
-            verdicts.append(UNDECIDED)
-        return max(verdicts, key=VERDICTS.index)
-
-    @property
-    def judged(self) -> int:
-        return sum(test.verdict is not None for tests in (*(cell.tests for cell in self.cells), self.overall)
-                   for test in tests)
+        return worst_of([*(cell.verdict for cell in self.cells), *(test.verdict for test in self.overall),
+                         *([UNDECIDED] if self.missing else [])])
 
 
 def compare_trials(baseline: Sequence[Trial], candidate: Sequence[Trial], targets: Sequence[Target] = (),
@@ -156,7 +148,7 @@ def _compare(workload: JobKey, target: Target | None, baseline: Mapping[tuple[in
     for one in samples:
         tests = []
         for measure in (MEASURES if target else (SPEED,)):
-            before, after = (found.value for found in one.estimates(measure))
+            before, after = (getattr(side, measure).value for side in (one.baseline, one.candidate))
             change = _change(measure, one, pools[measure], tolerances.confidence)
             tests.append(Test(measure, before, after, change, *_judge(measure, one, change, tolerances.of(measure))))
         if target and one.baseline.runs and one.candidate.runs:
@@ -201,10 +193,6 @@ class _Samples:
             known = [known[0] & known[1]] * 2
         baseline, candidate = (side[:, keep] for side, keep in zip(sides, known))
         return baseline, candidate
-
-    def estimates(self, measure: str) -> tuple[Estimate, Estimate]:
-        """That of the baseline's cell and that of the candidate's."""
-        return getattr(self.baseline, measure), getattr(self.candidate, measure)
 
     def by_search(self, measure: str) -> bool:
         """Whether the ratio is that of the cells' estimates, at least one of which is the best of a search."""
@@ -255,7 +243,7 @@ class _Pools:
 
 def _change(measure: str, samples: _Samples, pool: _Pools, confidence: float) -> Estimate:
     """Candidate over baseline."""
-    before, after = samples.estimates(measure)
+    before, after = (getattr(side, measure) for side in (samples.baseline, samples.candidate))
     runs = min(before.runs, after.runs)
     if measure == STEPS and samples.same:
         return Estimate(1.0, 1.0, 1.0, runs)
@@ -388,7 +376,7 @@ def _cell_ratios(measure: str, samples: _Samples) -> tuple[float, float, float] 
     if measure == STEPS and samples.same:
         return 1.0, 1.0, 1.0
     if samples.by_search(measure):                  # where seconds are proportional to steps
-        before, after = samples.estimates(measure)
+        before, after = (getattr(side, measure) for side in (samples.baseline, samples.candidate))
         if not (before.met and after.met and before.value > 0):
             return None
         value = after.value / before.value
@@ -403,5 +391,5 @@ def _cell_ratios(measure: str, samples: _Samples) -> tuple[float, float, float] 
     return value, mean_ratio(b_before, a), mean_ratio(b, a_before) if a_before.min() > 0 else np.inf
 
 
-def _worst(tests: Iterable[Test]) -> str:
-    return max((test.verdict for test in tests if test.verdict is not None), key=VERDICTS.index, default=OK)
+def worst_of(verdicts: Iterable[str | None]) -> str:
+    return max(filter(None, verdicts), key=VERDICTS.index, default=OK)

@@ -2,22 +2,16 @@
 
     for one in decide(compare_trials(baseline, candidate), STEPS): print(one.decision, one.runs_more)
 
-The test is that of decision/sequence.py. Runs that did not meet the target are not left out: steps or seconds count up
-to where the first of these stopped, as in a restricted mean (Royston & Parmar 2013). A diverged run counts as one that
-used up its budget, or as the worst value. All cells share the error equally.
-
-What so many runs of each side can see at all is the smallest difference that reruns of one setting show. Student's test
-of two independent samples, done once, sees with probability POWER a difference of logarithms of d, where
-d / (s sqrt(2 / n)) is the shift of the noncentral t whose mass beyond the quantile of Student's t is POWER. The spread
-s is that of the reruns, so that even one run of each can be judged. What differs by a share in a metric at a budget,
-differs in steps by that share over the slope of log metric against log steps there. So all that is measured can be held
-against each other: what sees the least in steps needs the fewest runs.
+Runs that did not meet the target count up to where the first of these stopped, as in a restricted mean (Royston &
+Parmar 2013). A diverged run counts as one that used up its budget, or as the worst value. All cells share the error
+equally, as do the settings that a cell is the best of. Luck chose the best trial of a search: the repeats of its
+setting decide.
 """
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -26,11 +20,12 @@ from ..errors import UsageError
 from ..target import Target
 from .budgets import Budget
 from .compare import ComparedCell, Comparison, targets_of
+from .decision.choice import Decision
 from .decision.sequence import ALIKE, BETTER, DECISIONS, DRAWS, LEAST, OPEN, WORSE, Sides, smallest_difference
 from .intervals import CONFIDENCE, NONE, Estimate, student_quantile
 from .metric_direction import best_value
 from .published import read
-from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, cells_by_workers, run_of
+from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, cells_by_workers, run_of, samples_of
 from .trials import JobKey, Trial, by_workload
 
 STEEPEST = 1.0      # the most of a logarithm that the spacing of evaluations is taken to leave open
@@ -64,7 +59,8 @@ class Decided:
     @property
     def ratio(self) -> Estimate:
         runs = min(self.sides.runs)
-        return Estimate(float(np.exp(self.sides.difference)) if runs else np.nan, *self.ends, runs)
+        value = float(np.exp(self.sides.difference)) if runs else np.nan
+        return Estimate(1.0 if self.reason == "same" else value, *self.ends, runs)
 
     @property
     def hours(self) -> float:
@@ -80,7 +76,6 @@ def decide(comparisons: Sequence[Comparison], measure: str = STEPS, within: floa
     within  the share up to which both are alike
     share   of the error that this comparison may spend, see decision/ledger.py
     both    whether more runs can be of the baseline, too
-    Raises UsageError where a comparison has no target.
     """
     cells = [(one, cell) for one in comparisons for cell in one.cells]
     for one, _ in cells:
@@ -92,15 +87,13 @@ def decide(comparisons: Sequence[Comparison], measure: str = STEPS, within: floa
 
 def worst(found: Sequence[Decided]) -> str:
     """What is decided of all: WORSE or OPEN where one cell is, else BETTER where one is."""
-    return next(one for one in (WORSE, OPEN, BETTER, ALIKE) if one in {cell.decision for cell in found})
+    return min((cell.decision for cell in found), key=(WORSE, OPEN, BETTER, ALIKE).index)
 
 
 def _decide(comparison: Comparison, cell: ComparedCell, measure: str, within: float, share: float,
             budget: Budget | None, both: bool) -> Decided:
-    pair = (cell.baseline, cell.candidate)
-    values, rough = _up_to_target(pair, measure) if measure in LAST else (_metric(pair, comparison, budget), 0.0)
-    if measure == SPEED:
-        values = [dict(zip(one.samples.seeds, 1 / one.samples.examples_per_second)) for one in pair]
+    pair = _unchosen(cell.baseline), _unchosen(cell.candidate)
+    values, rough = _values(pair, comparison, measure, budget)
     values = [{seed: value for seed, value in one.items() if not np.isnan(value)} for one in values]
     common = [seed for seed in values[0] if seed in values[1]]
     before, after = (np.array([one[seed] for seed in (*common, *(one.keys() - {*common}))], float) for one in values)
@@ -108,16 +101,16 @@ def _decide(comparison: Comparison, cell: ComparedCell, measure: str, within: fl
         sides = Sides(np.log(before), np.log(after), len(common), rough)
     unmet = tuple(sum(run.steps == np.inf for run in one.runs) + len(one.diverged) for one in pair)
     decided = partial(Decided, comparison, cell, measure, sides, unmet)
-    if measure == STEPS and _are_same(*pair, comparison.target.column if comparison.target else ""):
-        return decided(ALIKE, "same", (1.0, 1.0), 0.0, smallest=0.0)
-    if cell.baseline.searched or cell.candidate.searched:
-        return decided(reason="search")
+    if measure == STEPS and comparison.target and _are_same(cell.baseline, cell.candidate, comparison.target.column):
+        return decided(ALIKE, "same", (1.0, 1.0), 0.0, (0.0, 0.0), 0.0)
     if (np.concatenate([before, after]) <= 0).any():
         return decided(reason="sign")
     if min(sides.runs) < LEAST:
-        return decided(reason="few", runs_more=(LEAST - min(sides.runs), np.nan))
-    if measure in LAST and min(unmet) and np.ptp(np.concatenate([before, after])) == 0:
+        searched = any(one.searched and runs < LEAST for one, runs in zip((cell.baseline, cell.candidate), sides.runs))
+        return decided(reason="search" if searched else "few", runs_more=(LEAST - min(sides.runs), np.nan))
+    if measure in LAST and any(unmet) and np.ptp(np.concatenate([before, after])) == 0:
         return decided(reason="unmet")
+    share /= pair[0].settings * pair[1].settings
     error = (1 - comparison.tolerances.confidence) * share
     low, high = np.exp(sides.interval(error))
     decision = DECISIONS[int(sides.decide(error, within))]
@@ -128,43 +121,55 @@ def _decide(comparison: Comparison, cell: ComparedCell, measure: str, within: fl
 
 def _are_same(baseline: RunCell, candidate: RunCell, column: str) -> bool:
     """Whether all runs of the candidate are runs of the baseline once more: equal at every evaluation."""
-    known = {run.trial.seed_key: run.trial for run in baseline.runs}
-    pairs = [(known.get(run.trial.seed_key), run.trial) for run in candidate.runs]
-    return bool(pairs) and not candidate.diverged and all(
-        one is not None and np.array_equal(one.step, other.step)
-        and np.array_equal(one.metrics[column], other.metrics[column], equal_nan=True) for one, other in pairs)
+    before, after = ({(run.trial.seed_key, run.trial.step.tobytes(), run.trial.metrics[column].tobytes())
+                      for run in one.runs} for one in (baseline, candidate))
+    return bool(after) and not candidate.diverged and after <= before
+
+
+def _unchosen(cell: RunCell) -> RunCell:
+    """Of a search the repeats of its best setting; another cell as it is."""
+    runs = tuple(run for run in cell.runs if not run.trial.sweep or run.trial.sweep["repeat"])
+    return replace(cell, runs=runs, samples=samples_of(runs), draws=(), settings=1) if cell.searched else cell
 
 
 def _expected_loss(sides: Sides) -> float:
-    """Of taking the side that looks better, as a plan's decision has it."""
-    difference, variance, freedom, _ = sides.tests()[-1]
-    drawn = difference + np.sqrt(variance) * np.random.default_rng([0, 14]).standard_t(freedom, DRAWS)
-    logs = np.column_stack([np.zeros(DRAWS), drawn])
-    return float(np.expm1(logs.mean(0).min() - logs.min(1).mean()))
+    """Of taking the side that looks better, as in a plan."""
+    before, after = (side[:, :runs].mean(1) for side, runs in zip(sides.draw(max(sides.runs)), sides.runs))
+    freedom = min(sides.runs) - 1                   # so that the difference is by Student's t
+    wider = np.sqrt(freedom / np.random.default_rng([0, 14]).chisquare(freedom, DRAWS))
+    logs = np.column_stack([np.zeros(DRAWS), sides.difference + wider * (after - before)])
+    options = Decision(((1, 1, 1),) * 2, logs, np.zeros_like(logs), np.zeros(2), CONFIDENCE)
+    return options.loss(int(logs.mean(0).argmin()))
 
 
 def _up_to_target(pair: Sequence[RunCell], measure: str) -> tuple[list[dict[Any, float]], float]:
-    """Steps or seconds of both sides by seed, up to where all came; the variance that spaced evaluations add."""
-    ends = [getattr(run, LAST[measure]) for one in pair for run in one.runs if not run.met]
+    """Steps or seconds, up to where all came."""
+    unmet = [run for one in pair for run in one.runs if not run.met]
+    ends = [getattr(run, LAST[measure]) for run in unmet if run.last_step]
     used = [trial.measurement.get("budget_steps", trial.last_step) * (
         1 if measure == STEPS else trial.global_batch / trial.examples_per_second)
-        for one in pair for trial in one.diverged]
+        for trial in (*pair[0].diverged, *pair[1].diverged, *(run.trial for run in unmet))]
     found = [getattr(one.samples, measure) for one in pair]
-    cap = min(ends) if ends else max(used, default=np.inf)
+    met = np.concatenate(found)
+    cap = min(ends) if ends else max([*used, *met[np.isfinite(met)]], default=np.inf)
     values = [{**dict.fromkeys([trial.seed_key for trial in one.diverged], cap),
                **dict(zip(one.samples.seeds, np.where(np.isnan(own), own, np.minimum(own, cap))))}
               for one, own in zip(pair, found)]
-    met, before = np.concatenate(found), np.concatenate([getattr(one.samples, BEFORE[measure]) for one in pair])
+    before = np.concatenate([getattr(one.samples, BEFORE[measure]) for one in pair])
     met, before = (side[np.isfinite(met) & (met > 0) & (met <= cap)] for side in (met, before))
     widths = np.log(met / np.maximum(np.nan_to_num(before), met * np.exp(-STEEPEST)))
     return values, float(np.mean(widths ** 2)) / 12 if len(widths) else 0.0
 
 
-def _metric(pair: Sequence[RunCell], comparison: Comparison, budget: Budget | None) -> list[dict[Any, float]]:
-    """The best of the target's metric within the budget and the steps that all runs took; better if lower."""
+def _values(pair: Sequence[RunCell], comparison: Comparison, measure: str, budget: Budget | None
+            ) -> tuple[list[dict[Any, float]], float]:
+    """What is measured of both sides by seed, better if lower, BEST within the budget and the steps that all runs took;
+    the variance that its resolution adds."""
     target, runs = comparison.target, [run for one in pair for run in one.runs]
-    if target is None:
-        return [{}, {}]
+    if measure in LAST:
+        return _up_to_target(pair, measure)
+    if measure == SPEED or target is None:
+        return [dict(zip(one.samples.seeds, 1 / one.samples.examples_per_second)) for one in pair], 0.0
     last = min((run.last_step for run in runs), default=0.0)
     if budget is not None:
         if budget.axis == "train_seconds":
@@ -173,12 +178,16 @@ def _metric(pair: Sequence[RunCell], comparison: Comparison, budget: Budget | No
         last = min(last, budget.limit(comparison.workload) / batch)
     first = np.array([value for run in runs for value in run.trial.metrics[target.column][:1]])
     lost = best_value(first, not target.minimizes)                  # as if it had learnt nothing
-    values = [{**dict.fromkeys([trial.seed_key for trial in one.diverged], lost), **{run.trial.seed_key: best_value(
-        run.trial.metrics[target.column][run.trial.step <= last], target.minimizes) for run in one.runs}}
-        for one in pair]
+    values = [{**dict.fromkeys([trial.seed_key for trial in one.diverged], lost), **{run.trial.seed_key: float(
+        np.nan_to_num(best_value(run.trial.metrics[target.column][run.trial.step <= last], target.minimizes), nan=lost))
+        for run in one.runs}} for one in pair]
+    every = np.unique(np.concatenate([[], *(run.trial.metrics[target.column] for run in runs)]).round(12))
+    best, gaps, rough = [value for one in values for value in one.values()], np.diff(every[np.isfinite(every)]), 0.0
+    if len({*best}) < len(best) and len(gaps):          # some are equal, such as errors over few examples
+        rough = float(gaps.min() / np.nanmean(np.abs(best))) ** 2 / 12
     if target.minimizes:
-        return values
-    return [{seed: 1 / value if value else -1.0 for seed, value in one.items()} for one in values]
+        return values, rough
+    return [{seed: 1 / value if value else -1.0 for seed, value in one.items()} for one in values], rough
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,11 +197,26 @@ class Floor:
     workload: JobKey
     cell: RunCell
     measure: str
-    runs: int
-    spread: float
-    smallest: tuple[float, ...]     # shares
-    as_steps: tuple[float, ...]     # of the steps to get there; NaN: unknown
+    values: np.ndarray              # by seed
+    slope: float                    # of its logarithm against that of steps; NaN: unknown
     hours: float                    # worker-hours of a run
+    rough: float = 0.0              # variance that the spacing of evaluations adds
+
+    @property
+    def spread(self) -> float:
+        return float(np.sqrt(np.log(self.values).var(ddof=1) + self.rough))
+
+    @cached_property
+    def smallest(self) -> tuple[float, ...]:
+        """Differences that show, as shares."""
+        freedom = len(self.values) - 1
+        reached = float(student_quantile(freedom, self.cell.confidence))
+        return tuple(smallest_difference(reached, 2 * self.spread ** 2 / runs, freedom) for runs in RUNS)
+
+    @property
+    def in_steps(self) -> float:
+        """That of three runs as a share of the steps to get there; NaN: unknown."""
+        return float(np.expm1(np.log1p(self.smallest[2]) / abs(self.slope))) if abs(self.slope) > 1e-3 else np.nan
 
 
 def floors(trials: Sequence[Trial], targets: Sequence[Target] = (), confidence: float = CONFIDENCE) -> list[Floor]:
@@ -201,36 +225,21 @@ def floors(trials: Sequence[Trial], targets: Sequence[Target] = (), confidence: 
     for workload, own in by_workload(trials).items():
         for target in targets_of(own, targets):
             runs = [run_of(trial, target) for trial in own if target is None or target.column in trial.metrics]
-            for cell in cells_by_workers([run for run in runs if run.conclusive], confidence).values():
-                if len(cell.samples.seeds) >= LEAST and not cell.searched:
-                    found += [_floor(workload, cell, *one, confidence) for one in _measures(cell, target)]
+            cells = map(_unchosen, cells_by_workers([one for one in runs if one.conclusive], confidence).values())
+            found += [Floor(workload, cell, *one) for cell in cells if len(cell.samples.seeds) >= LEAST
+                      for one in _measures(cell, target)]
     return found
 
 
-def best_floor(found: Sequence[Floor], runs: int = 3) -> Floor | None:
-    """What sees the smallest difference in steps with so many runs of each; None: nothing sees one."""
-    known = [one for one in found if np.isfinite(one.as_steps[RUNS.index(runs)])]
-    return min(known, key=lambda one: one.as_steps[RUNS.index(runs)], default=None)
-
-
-def _floor(workload: JobKey, cell: RunCell, measure: str, values: np.ndarray, slope: float, seconds: float,
-           confidence: float) -> Floor:
-    logs = np.log(values)
-    variance, freedom = float(logs.var(ddof=1)), len(logs) - 1
-    reached = float(student_quantile(freedom, confidence))
-    shares = np.array([smallest_difference(reached, 2 * variance / runs, freedom) for runs in RUNS])
-    as_steps = np.expm1(np.log1p(shares) / abs(slope)) if abs(slope) > 1e-3 else np.full(len(RUNS), np.nan)
-    return Floor(workload, cell, measure, len(logs), variance ** 0.5, (*shares.tolist(),), (*as_steps.tolist(),),
-                 cell.workers[0] * seconds / 3600)
-
-
-def _measures(cell: RunCell, target: Target | None) -> Iterator[tuple[str, np.ndarray, float, float]]:
-    """(name, values by seed, slope of its logarithm against that of steps, seconds of a run)."""
-    runs, end = [run.trial for run in cell.runs], float(np.mean([run.last_seconds for run in cell.runs]))
-    for name, slope in {STEPS: 1.0, SECONDS: 1.0, SPEED: np.nan}.items() if target else {SPEED: np.nan}.items():
+def _measures(cell: RunCell, target: Target | None) -> Iterator[tuple[Any, ...]]:
+    """What a Floor has of each, from its measure on."""
+    runs = [run.trial for run in cell.runs]
+    end = cell.workers[0] * float(np.mean([run.last_seconds for run in cell.runs])) / 3600
+    for name in (STEPS, SECONDS, SPEED) if target else (SPEED,):
         values = getattr(cell.samples, name)
         if np.isfinite(values).all() and (values > 0).all():
-            yield (f"{name} to {target}" if name != SPEED else "throughput"), values, slope, end
+            yield ("throughput", values, np.nan, end) if name == SPEED else (
+                f"{name} to {target}", values, 1.0, end, _up_to_target((cell, cell), name)[1])
     last = min(trial.last_step for trial in runs)
     split = target.column.partition("/")[0] if target else "val"
     for column in [name for name in runs[0].metrics if name.startswith(f"{split}/")]:
@@ -255,24 +264,23 @@ def chances_to_pass(cell: RunCell, workload: JobKey) -> dict[int, float]:
     """The chance that runs pass MLPerf's convergence check after MORE runs; {}: no published batches around this one.
 
     They must not converge faster than the reference: their mean, without the fastest and the slowest, is at least its
-    mean less a one-sided t-test's quantile at P_VALUE. Runs to come are drawn by Student's t from those that are there.
+    mean less a one-sided t-test's quantile at P_VALUE. Runs to come share an unknown mean and spread.
     """
-    curve = next((one for one in read("mlperf")["curve"] if one["dataset"] == workload.dataset
-                  and workload.model in (*one["models"], "reference")), {"values": {0: ()}})
+    curve = next((one for one in read("mlperf")["curve"] if one["file"].endswith(f"/rcps_{workload.dataset}.json")
+                  or one["dataset"] == workload.dataset and workload.model in one["models"]), {"values": {0: ()}})
     batches, values = zip(*sorted((int(at), value) for at, value in curve["values"].items()))
-    examples, batch = cell.samples.steps * cell.global_batch, cell.global_batch
-    runs = len(examples)
+    examples, batch, runs = cell.samples.steps * cell.global_batch, cell.global_batch, len(cell.samples.steps)
     if runs < LEAST or not batches[0] <= batch <= batches[-1] or not np.isfinite(examples).all():
         return {}
     mean, reference, variation = (np.interp(batch, batches, column) for column in zip(*values))
     unit = curve["train_examples"] if curve.get("kind") == "epochs" else 1
     random, chances = np.random.default_rng([0, 15]), {}
-    drawn = np.mean(examples) + np.std(examples, ddof=1) * np.sqrt(1 + 1 / runs) * random.standard_t(
-        runs - 1, (OUTCOMES, max(MORE)))
+    spread = np.std(examples) * np.sqrt(runs / random.chisquare(runs - 1, (OUTCOMES, 1)))
+    drawn = np.mean(examples) + spread * (random.standard_normal((OUTCOMES, 1)) / runs ** 0.5
+                                          + random.standard_normal((OUTCOMES, max(MORE))))
     for more in MORE:
         every = np.sort(np.column_stack([np.broadcast_to(examples, (OUTCOMES, runs)), drawn[:, :more]]), 1)[:, 1:-1]
         counts = np.array([every.shape[1], reference - 2])
-        least = unit * mean * (1 - variation / 100 * student_quantile(counts.sum() - 2, 1 - 2 * P_VALUE) * np.sqrt(
-            (1 / counts).sum()))
-        chances[more] = float(np.mean(every.mean(1) >= least))
+        half = student_quantile(counts.sum() - 2, 1 - 2 * P_VALUE) * np.sqrt((1 / counts).sum())
+        chances[more] = float(np.mean(every.mean(1) >= unit * mean * (1 - variation / 100 * half)))
     return chances

@@ -8,7 +8,7 @@ import os
 import click
 
 from ..analysis.budgets import Budget
-from ..analysis.compare import BEST, OK, REGRESSION, Tolerances, compare_trials
+from ..analysis.compare import BEST, OK, REGRESSION, Tolerances, compare_trials, worst_of
 from ..analysis.decide import decide, floors, worst
 from ..analysis.decision.ledger import spend
 from ..analysis.decision.sequence import OPEN, WORSE
@@ -19,11 +19,10 @@ from ..analysis.trials import read_trials
 from ..doctor.finding import Finding, Verdict
 from ..doctor.formats import JUNIT, render_for_machines
 from ..errors import ExitCode, UsageError
-from ..formatting.lines import wrap
 from ..report.compare import (as_json, comparison_table, decision_lines, decision_values, describe, detail_table,
-                              equality_json, noise_lines, noise_table, place_of, verdict_of, verdict_text)
+                              equality_json, noise_lines, noise_tables, noise_values, place_of, verdict_line, wrapped)
 from ..report.runs import read
-from ..report.table import as_csv, as_text, as_values
+from ..report.table import as_csv, as_text
 from ..system.outputs import replace_own
 from ..target import Target
 from .common import CONTEXT, Command, confidence_option, echo, ledger_option, paths, width_option, within_option
@@ -87,8 +86,7 @@ def main(baseline, candidate, targets, tolerance, time_tolerance, metric_toleran
     if out is not None and out.endswith(".csv" if deciding else ".xml"):
         raise UsageError(f"--out {out}: with --decide a FILE.json or FILE.xml is written, else FILE.json or FILE.csv")
     if equal:
-        _compare_bits((baseline, candidate), out, skip_broken)
-        return
+        return _compare_bits((baseline, candidate), out, skip_broken)
     for name, given, needed in (("--by", by, deciding), ("--budget", budget, by == "metric"),
                                 ("--ledger", ledger, deciding)):
         if given and not needed:
@@ -102,8 +100,8 @@ def main(baseline, candidate, targets, tolerance, time_tolerance, metric_toleran
         found = say_decision(comparisons, within, by, ledger, budget and Budget.parse(budget))
         code = write_decision(out, comparisons, (baseline, candidate), found, within, ledger)
     else:
-        echo(verdict_text(comparisons))
-        verdict = verdict_of(comparisons)
+        echo(wrapped(verdict_line(comparisons)))
+        verdict = worst_of(one.verdict for one in comparisons)
         code = ExitCode.REGRESSION if verdict == REGRESSION or strict and verdict != OK else ExitCode.DONE
         if out is not None:
             replace_own(out, json_text(as_json(comparisons, (baseline, candidate))) if out.endswith(".json") else
@@ -114,12 +112,14 @@ def main(baseline, candidate, targets, tolerance, time_tolerance, metric_toleran
 def say_decision(comparisons, within, by=None, ledger=None, budget=None, both=True):
     measure = MEASURES[by or ("steps" if comparisons[0].target else "throughput")]
     what = " ".join(dict.fromkeys([measure, *(str(one.target) for one in comparisons), str(budget or "")])).strip()
-    share = spend(ledger, comparisons[0].tolerances.confidence, what, *(
-        [trial for one in comparisons for cell in one.cells for trial in getattr(cell, side).considered]
-        for side in ("baseline", "candidate"))) if ledger else 1.0
-    found = decide(comparisons, measure, within, share, budget, both)
+    found = decide(comparisons, measure, within, 1.0, budget, both)
+    if ledger and not all(one.reason for one in found):         # a test is made of some
+        share = spend(ledger, comparisons[0].tolerances.confidence, what, *(
+            [trial for one in comparisons for cell in one.cells for trial in getattr(cell, side).considered]
+            for side in ("baseline", "candidate")))
+        found = decide(comparisons, measure, within, share, budget, both)
     for line in decision_lines(found, within, ledger, both):
-        echo(wrap(line))
+        echo(wrapped(line))
     return found
 
 
@@ -143,7 +143,7 @@ def _compare_bits(paths, out, skip_broken):
     with contextlib.ExitStack() as opened:
         pairs, alone = pair_exact(*(runs_of(opened.enter_context(_opened(path, skip_broken))) for path in paths))
     found = equality_json(pairs, alone, paths)
-    echo(wrap(found["said"]))
+    echo(wrapped(found["said"]))
     if out is not None:
         replace_own(out, json_text(found))
     if not found["equal"]:
@@ -177,14 +177,14 @@ def json_text(values):
 @width_option
 def noise(runs, targets, confidence, out):
     """The smallest difference that 1, 2, 3, 5 and 10 runs of each side see at 80%, from RUNS: three or more reruns of a
-    setting with several seeds, and for MLPerf's benchmarks the chance to pass the convergence check.
-    """
+    setting with several seeds, and for MLPerf's benchmarks the chance to pass the convergence check."""
     found = floors(read_all(runs), [Target.parse(target) for target in targets], confidence_of(confidence))
     if not found:
         raise UsageError(f"{runs}: no setting has three finished runs with different seeds; run one more often")
-    table = noise_table(found)
-    echo(as_text(table))
+    for table in noise_tables(found):
+        echo(as_text(table))
     for line in noise_lines(found):
-        echo(wrap(line))
+        echo(wrapped(line))
     if out:
-        replace_own(out, json_text({"format": "hvdscale-noise", "said": noise_lines(found), "noise": as_values(table)}))
+        replace_own(out, json_text({"format": "hvdscale-noise", "said": noise_lines(found),
+                                    "noise": noise_values(found)}))

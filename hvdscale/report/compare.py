@@ -1,17 +1,16 @@
-"""A candidate's logs held against a baseline's: one table a workload and target, one line of verdict, and files; then
-what is decided of it, by how many runs, and what differences so many runs see.
-"""
+"""A candidate's logs held against a baseline's: tables, verdicts, decisions and files; what differences runs see."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
 
 from .. import __version__
-from ..analysis.compare import BEST, OK, REGRESSION, SECONDS, STEPS, UNDECIDED, ComparedCell, Comparison, Test
-from ..analysis.decide import RUNS, Decided, Floor, best_floor, chances_to_pass, worst
+from ..analysis.compare import (BEST, OK, REGRESSION, SECONDS, STEPS, UNDECIDED, ComparedCell, Comparison, Test,
+                                worst_of)
+from ..analysis.decide import LAST, RUNS, Decided, Floor, chances_to_pass, worst
 from ..analysis.decision.sequence import MOST_MORE, OPEN
 from ..analysis.equality import Alone, Pair
 from ..analysis.grouping import group_by
@@ -27,8 +26,8 @@ from .texts import COMPARE, Cells
 
 NAMES = {STEPS: "steps", SECONDS: "time", SPEED: "throughput", BEST: "best metric"}
 CHANGES = {STEPS: "steps_ratio", SECONDS: "seconds_ratio", SPEED: "speed_ratio", BEST: "best_difference"}
-GOALS = (STEPS, SECONDS)        # measured up to the target
 MOST_NAMED = 6                  # of what the verdict names
+MOST_ROWS = 40                  # of the noise on a screen
 ALL = "all"
 ComparedRow = tuple[ComparedCell | None, Sequence[Test], str]       # a cell, or what all say together; its verdict
 DETAILS = {"workload": "1", "target": "1", "workers": "1", "global_batch": "examples", "measure": "1", "baseline": "",
@@ -40,7 +39,7 @@ def comparison_table(comparison: Comparison) -> Table:
     target = comparison.target
     rows: list[ComparedRow] = [(cell, cell.tests, cell.verdict) for cell in comparison.cells]
     if comparison.overall:
-        rows.append((None, comparison.overall, _worst(test.verdict for test in comparison.overall if test.verdict)))
+        rows.append((None, comparison.overall, worst_of(test.verdict for test in comparison.overall)))
 
     def of_cell(fill: Callable[[ComparedCell], Cell], together: str, row: ComparedRow) -> Cell:
         return fill(row[0]) if row[0] else Cell(together, together or None)
@@ -71,21 +70,22 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def detail_table(comparisons: Sequence[Comparison]) -> Table:
-    rows: list[tuple[dict[str, Cell], TrialKeys]] = []
+    rows: list[tuple[tuple[Cell, ...], TrialKeys]] = []         # as DETAILS has them
+
+    def named(*values: object) -> Iterator[Cell]:
+        return (Cell(str(value), value if isinstance(value, int) else str(value)) for value in values)
     for comparison in comparisons:
-        about = {"workload": comparison.workload, "target": comparison.target or ""}
+        about = comparison.workload, comparison.target or ""
         for workers, batch, test, trials in _all_tests(comparison):
-            write, change = _signed if test.measure == BEST else ratio, test.change
-            rows.append(({**_named(**about, workers=workers, global_batch=batch, measure=test.measure,
-                                   verdict=test.verdict or "", reason=test.reason),
-                          "baseline": number_cell(test.before), "candidate": number_cell(test.after),
-                          "change": Cell(write(change.value), change.value, change.low, change.high)}, trials))
-        rows += [(_named(**about, workers=workers, global_batch=batch, verdict=UNDECIDED,
-                         reason="not in the candidate"), ()) for workers, batch in comparison.missing]
+            change, write = test.change, _signed if test.measure == BEST else ratio
+            rows.append(((*named(*about, workers, batch, test.measure), number_cell(test.before),
+                          number_cell(test.after), Cell(write(change.value), change.value, change.low, change.high),
+                          *named(test.verdict or "", test.reason)), trials))
+        rows += [((*named(*about, *place), *[Cell("")] * 4, *named(UNDECIDED, "not in the candidate")), ())
+                 for place in comparison.missing]
     return COMPARE.table("compare-details", rows, {
-        COMPARE.column("detail", key, title=key.replace("_", " "), unit=unit):
-            partial(lambda key, row: row[0].get(key, Cell("")), key)
-        for key, unit in DETAILS.items()}, lambda row: row[1], file="compare")
+        COMPARE.column("detail", key, title=key.replace("_", " "), unit=unit): partial(lambda at, row: row[0][at], at)
+        for at, (key, unit) in enumerate(DETAILS.items())}, lambda row: row[1], file="compare")
 
 
 def _all_tests(comparison: Comparison) -> Iterator[tuple[int | str, int | str, Test, TrialKeys]]:
@@ -97,22 +97,10 @@ def _all_tests(comparison: Comparison) -> Iterator[tuple[int | str, int | str, T
         yield ALL, ALL, test, ()
 
 
-def _named(**values: object) -> dict[str, Cell]:
-    return {key: Cell(str(value), value if isinstance(value, int) else str(value)) for key, value in values.items()}
-
-
-def _worst(verdicts: Iterable[str]) -> str:
-    return max(verdicts, key=(OK, UNDECIDED, REGRESSION).index, default=OK)
-
-
-def verdict_of(comparisons: Sequence[Comparison]) -> str:
-    return _worst(comparison.verdict for comparison in comparisons)
-
-
 def verdict_line(comparisons: Sequence[Comparison]) -> str:
     """What the gate says, in one line; of several workloads each by its name."""
-    verdict, tolerances = verdict_of(comparisons), comparisons[0].tolerances
-    judged = sum(comparison.judged for comparison in comparisons)
+    verdict, tolerances = worst_of(one.verdict for one in comparisons), comparisons[0].tolerances
+    judged = sum(test.verdict is not None for comparison in comparisons for *_, test, _ in _all_tests(comparison))
     several = len({comparison.workload for comparison in comparisons}) > 1
     told = {name: _some([f"{comparison.workload}: {text}" if several else text
                          for comparison in comparisons for text in _describe_tests(comparison, name)])
@@ -133,9 +121,9 @@ def _describe_tests(comparison: Comparison, verdict: str) -> list[str]:
     for how, places_of in same.items():
         alike = group_by(places_of, lambda measure: _some(places_of[measure], " and "))
         for where, measures in alike.items():       # steps and time to val/error<0.1, throughput and best metric
-            goals = listed([NAMES[name] for name in measures if name in GOALS])
+            goals = listed([NAMES[name] for name in measures if name in LAST])
             what = listed([*([f"{goals} to {comparison.target}"] if goals else []),
-                           *(NAMES[name] for name in measures if name not in GOALS)])
+                           *(NAMES[name] for name in measures if name not in LAST)])
             said.append(f"{what} at {where}{how}")
     if verdict == UNDECIDED:
         said += [COMPARE.say("missing", place=_place(*key)) for key in comparison.missing]
@@ -152,23 +140,22 @@ def _how(test: Test) -> str:
     return f" ({ratio(change.value)} times{f', {ends}' if ends else ''})"
 
 
-def verdict_text(comparisons: Sequence[Comparison]) -> str:
-    """The same, as wide as the tables; a worker count or a batch is on the line of its name."""
-    return wrap(verdict_line(comparisons).replace(" = ", "\xa0=\xa0")).replace("\xa0", " ")
+def wrapped(text: str) -> str:
+    """As wide as the tables; a worker count or a batch is on the line of its name."""
+    return wrap(text.replace(" = ", "\xa0=\xa0")).replace("\xa0", " ")
 
 
 def as_json(comparisons: Sequence[Comparison], paths: tuple[str, str]) -> dict[str, object]:
-    def where(workers: int | str, batch: int | str) -> dict[str, int | str]:
-        return {"workers": workers, "global_batch": batch}
     tolerances = comparisons[0].tolerances
     return {
-        **_json_head(paths, verdict_of(comparisons), verdict_line(comparisons)),
+        **_json_head(paths, worst_of(one.verdict for one in comparisons), verdict_line(comparisons)),
         "tolerances": pick(tolerances, "steps time metric"), "confidence": tolerances.confidence,
         "comparisons": [{
-            **pick(comparison, "workload target verdict"), "missing": [where(*key) for key in comparison.missing],
-            "added": [where(*key) for key in comparison.added], "table": as_values(comparison_table(comparison)),
-            "tests": [{**where(workers, batch), **pick(test, "measure baseline=before candidate=after"),
-                       **pick(test.change, "change=value low high runs"), **pick(test, "verdict reason")}
+            **pick(comparison, "workload target verdict"), **{name: [
+                {"workers": workers, "global_batch": batch} for workers, batch in getattr(comparison, name)]
+                for name in ("missing", "added")}, "table": as_values(comparison_table(comparison)),
+            "tests": [{"workers": workers, "global_batch": batch, **pick(test.change, "change=value low high runs"),
+                       **pick(test, "measure baseline=before candidate=after verdict reason")}
                       for workers, batch, test, _ in _all_tests(comparison)]} for comparison in comparisons]}
 
 
@@ -256,19 +243,16 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         # what a run that ended where it met the target would still have reached is not known
         stopped |= any(run.steps == run.last_step and not run.trial.measurement.get("keep_going")
                        for side in sides for run in side.runs)
-    for pairing, places in pairings.items():
-        yield COMPARE.say(pairing, places=_some(places) if len(pairings) > 1 else "")
+    yield from (COMPARE.say(pairing, places=_some(places) if len(pairings) > 1 else "")
+                for pairing, places in pairings.items())
     if stopped and comparison.target:
         yield COMPARE.say("stopped")
     yield from _describe_intervals([test for cell in cells for test in cell.tests if test.measure != BEST])
-    if comparison.overall:
-        yield COMPARE.say("all")
-    for key in comparison.missing:
-        yield COMPARE.say("only_baseline", place=_place(*key))
+    yield from [COMPARE.say("all")] if comparison.overall else []
+    yield from (COMPARE.say("only_baseline", place=_place(*key)) for key in comparison.missing)
     if comparison.added:
         yield COMPARE.say("only_candidate", places=_some([_place(*key) for key in comparison.added]))
-    for how, places in differ.items():
-        yield COMPARE.say("settings", how=how, places=_some(places))
+    yield from (COMPARE.say("settings", how=how, places=_some(places)) for how, places in differ.items())
     if any(cell.baseline.oversubscribed or cell.candidate.oversubscribed for cell in cells):
         yield COMPARE.say("crowded")
 
@@ -311,10 +295,10 @@ def describe(one: Decided, both: bool = True) -> str:
         ends = [f"{end:.0f}" if math.isfinite(end) else f"over {MOST_MORE}" for end in one.runs_more]
         more = capital(" to ".join(dict.fromkeys(ends)))
     return COMPARE.say(
-        "decided", measure=NAMES[one.measure], target=one.measure in GOALS and one.comparison.target,
+        "decided", measure=NAMES[one.measure], target=one.measure in LAST and one.comparison.target,
         decision=one.decision, ratio=None if one.reason else one.ratio, before=one.sides.runs[0],
         after=one.sides.runs[1], why=one.reason and COMPARE.say(f"why_{one.reason}"),
-        unmet=any(one.unmet) and one.unmet,
+        unmet=any(one.unmet) and one.unmet, base=more and not both and one.runs_more[0] == math.inf,
         chance=percent(one.chance) if one.decision != OPEN and not one.reason else "", more=more, both=both,
         hours=one.hours if more and math.isfinite(one.hours) else None,
         smallest=one.smallest if 0 < one.smallest < math.inf else None)
@@ -331,24 +315,40 @@ def decision_values(found: Sequence[Decided], within: float, ledger: str | None)
                 **pick(one, "unmet runs_more smallest_difference=smallest loss worker_hours=hours")} for one in found]}
 
 
-def noise_table(found: Sequence[Floor]) -> Table:
+def noise_values(found: Sequence[Floor]) -> list[dict[str, object]]:
+    return [{"workload": str(one.workload), "workers": one.cell.workers[0], **pick(one.cell, "global_batch"),
+             **pick(one, "measure spread in_steps worker_hours=hours"),
+             "smallest": dict(zip(map(str, RUNS), encode([*one.smallest])))} for one in found]
+
+
+def noise_tables(found: Sequence[Floor]) -> Iterator[Table]:
+    """A table a cell; of many measures those that see most of each kind."""
     def share(value: float) -> Cell:
         return Cell(percent(value) if math.isfinite(value) else "n/a", value)
-    where: Cells = {"workers": lambda one: count_cell(one.cell.workers[0]),
-                    "global_batch": lambda one: count_cell(one.cell.global_batch)}
-    return COMPARE.table("noise", found, {
-        **(where if len({id(one.cell) for one in found}) > 1 else {}),
+    columns: Cells = {
         "measure": lambda one: Cell(one.measure, one.measure), "spread": lambda one: share(one.spread),
         **{COMPARE.column("seen", f"seen_{runs}", runs=runs): partial(lambda at, one: share(one.smallest[at]), at)
-           for at, runs in enumerate(RUNS)},
-        "seen_steps": lambda one: share(one.as_steps[RUNS.index(3)])}, lambda one: one.cell.keys)
+           for at, runs in enumerate(RUNS)}, "seen_steps": lambda one: share(one.in_steps)}
+    for floors in group_by(found, lambda one: id(one.cell)).values():
+        kinds, cell = group_by(floors, lambda one: one.measure.partition(" at ")[0]).values(), floors[0].cell
+        shown = floors if len(found) <= MOST_ROWS else [min(kind, key=_sees) for kind in kinds]
+        yield COMPARE.table("noise", shown, columns, lambda one: one.cell.keys, workload=str(floors[0].workload),
+                            place=_place(cell.workers[0], cell.global_batch), hours=floors[0].hours)
+
+
+def _sees(one: Floor) -> tuple[float, ...]:
+    """The less, the smaller a change in steps it sees, or in itself."""
+    return math.isnan(one.in_steps), np.nan_to_num(one.in_steps), *one.smallest
 
 
 def noise_lines(found: Sequence[Floor]) -> list[str]:
     """What sees a change with the fewest runs; MLPerf's check."""
-    best = best_floor(found)
-    lines = [COMPARE.say("fewest", measure=best.measure, share=best.as_steps[RUNS.index(3)], hours=best.hours)
-             if best else COMPARE.say("blind")]
+    lines = []
+    for workload, floors in group_by(found, lambda one: str(one.workload)).items():
+        best = min(floors, key=_sees)
+        lines.append(COMPARE.say("blind" if math.isnan(best.in_steps) else "fewest", workload=workload,
+                                 measure=best.measure, share=best.in_steps, hours=best.hours,
+                                 place=_place(best.cell.workers[0], best.cell.global_batch)))
     for one in {id(one.cell): one for one in found}.values():
         chances = [f"{percent(chance)} after {more} more" if more else f"{percent(chance)} as it is"
                    for more, chance in chances_to_pass(one.cell, one.workload).items()]

@@ -50,13 +50,6 @@ def measures_of(before, after, **tolerances):
     return {test.measure: test for test in found.tests}
 
 
-def test_the_same_log_twice_is_the_same_to_the_last_digit():
-    [comparison] = compared(cell([400, 420]), cell([400, 420]))
-    [found] = comparison.cells
-    assert [(test.change.value, test.change.low, test.change.high) for test in found.tests[:3]] == [(1, 1, 1)] * 3
-    assert comparison.verdict == OK and found.pairing == "seed"
-
-
 MET, NEVER, NEAR = cell([400, 420, 380]), cell([math.inf] * 3), cell([405, 305, 505])
 
 
@@ -91,11 +84,6 @@ def test_the_spacing_of_evaluations_alone_may_leave_it_open():
     assert found.verdict == UNDECIDED and (found.change.low, found.change.high) == pytest.approx((0.5, 2.0))
 
 
-def test_a_seed_that_does_not_meet_leaves_the_ratio_open_upwards():
-    found = measures_of(cell([400, 420, 380]), cell([400, 425, math.inf], wiggle=0.01))["steps"]
-    assert found.verdict == UNDECIDED and math.isinf(found.change.high)
-
-
 def test_trials_that_diverge_are_a_regression_where_all_do():
     lost = [run(at, math.inf, seed=at, status=Status.INFEASIBLE) for at in range(3)]
     before = [run(at, 400, seed=at) for at in range(3)]
@@ -103,6 +91,8 @@ def test_trials_that_diverge_are_a_regression_where_all_do():
     assert (found.verdict, found.reason) == (REGRESSION, "every trial diverged")
     found = measures_of(before, [*before[:2], lost[2]])["steps"]
     assert (found.verdict, found.reason) == (UNDECIDED, "1 diverged, 0 in the baseline")
+    found = measures_of(before, [*before[:2], run(2, math.inf)])["steps"]
+    assert found.verdict == UNDECIDED and math.isinf(found.change.high)
 
 
 def test_time_and_throughput_have_a_tolerance_of_their_own():
@@ -152,6 +142,7 @@ def test_cells_that_the_candidate_has_not_are_named_and_cannot_be_told():
     [comparison] = compared(cell([400, 300]) + cell([200, 150], 2, 64), cell([400, 300]) + cell([60, 80], 4, 128))
     assert comparison.missing == ((2, 64),) and comparison.added == ((4, 128),) and comparison.verdict == UNDECIDED
     assert "W = 2, B = 64 is not in the candidate" in verdict_line([comparison])
+    assert [row.cells[-2].shown for row in detail_table([comparison]).rows][-1] == UNDECIDED
     assert "In the candidate alone: W = 4, B = 128" in as_text(comparison_table(comparison))
 
 
@@ -311,7 +302,6 @@ def test_the_command_ends_with_0_or_with_4_and_says_why_in_its_last_words(logs):
     assert bad.output.split("\n\n")[-1].startswith(
         "Verdict: REGRESSION: steps and time to val/error<0.2 at W = 1, B = 32 (1.50 times,")
     assert invoke(logs[0], logs[2], "--tolerance", "60%", "--time-tolerance", "none").exit_code == 0
-    assert max(map(len, bad.output.splitlines())) <= 100
 
 
 def test_an_interval_is_written_so_that_its_ends_differ_or_not_at_all(logs, tmp_path):
@@ -343,7 +333,6 @@ def test_strict_fails_where_times_are_lacking_but_where_they_are_not_judged(tmp_
     done = invoke(path, path, "--strict")
     assert done.exit_code == ExitCode.REGRESSION and "(not measured)" in done.output
     assert invoke(path, path, "--strict", "--time-tolerance", "none").exit_code == 0
-    assert "missing times" in " ".join(invoke("--help").output.split())
 
 
 def test_strict_fails_where_it_cannot_be_told(logs):
@@ -363,11 +352,6 @@ def test_every_test_is_written_as_json_or_csv(logs, tmp_path):
     rows = list(csv.DictReader((tmp_path / "v.csv").read_text().splitlines()))
     assert [row["measure"] for row in rows] == ["steps", "seconds", "examples_per_second", "best"]
     assert float(rows[0]["change_low"]) > 1.1 and "c.h5:1000" in rows[0]["trials"]
-
-
-def test_missing_cells_stand_in_the_file_as_well():
-    [comparison] = compared(cell([400, 300]) + cell([200, 150], 2, 64), cell([400, 300]))
-    assert [row.cells[-2].shown for row in detail_table([comparison]).rows][-1] == UNDECIDED
 
 
 @pytest.mark.parametrize("arguments, said", [
@@ -424,30 +408,52 @@ def change(tmp_path_factory):
     """A baseline of five runs, and candidates of the same seeds."""
     folder = tmp_path_factory.mktemp("change")
     for name, steps in {"base": [400, 420, 380, 410, 395], "more": [600, 635, 570, 615], "less": [265, 280, 255, 275],
-                        "near": [405, 415, 385], "unmet": [math.inf] * 4, "two": [300, 310], "slow": [405, 415, 2000]
-                        }.items():
+                        "near": [405, 415, 385], "unmet": [math.inf] * 4, "two": [300, 310], "slow": [405, 415, 2000],
+                        "one": [600, 635, 570]}.items():
         save(log(*cell(steps, budget=1000)), str(folder / f"{name}.h5"))
+    save(log(*cell([math.inf] * 3, budget=100)), str(folder / "short.h5"))
+    save(log(*cell([600, 635, 570]), *cell([610, 620, 640], first=3, peak_lr=0.2)), str(folder / "tuned.h5"))
+    tried = [drawn(0, 300), drawn(1, 600, point={"lr": 0.2, "momentum": 0.99})]
+    for name, repeats in {"search": (), "tuned-3": (300, 400, 300), "tuned-9": (900, 1000, 900)}.items():
+        save(studied(*tried, *(drawn(0, steps, repeat=at + 1) for at, steps in enumerate(repeats))),
+             str(folder / f"{name}.h5"))
     return folder
 
 
 @pytest.mark.parametrize("name, code, decision", [
     ("more", 4, "worse"), ("less", 0, "better"), ("near", 5, "open"), ("unmet", 4, "worse"), ("base", 0, "alike"),
-    ("two", 5, "open")])
+    ("two", 5, "open"), ("short", 5, "open"), ("slow", 5, "open"), ("tuned", 4, "worse")])
 def test_a_change_is_decided_and_the_exit_code_says_how(change, tmp_path, name, code, decision):
     decided(change / "base.h5", change / f"{name}.h5", "--out", tmp_path / "v.json", code=code)
     found = json.loads((tmp_path / "v.json").read_text())
     assert found["decision"] == decision and found["ledger"] is None
-    [one] = found["decisions"]
-    assert one["unmet"] == [0, 4 * (name == "unmet")] and (found["chance"] <= 0.05) == (decision != "open")
+    assert found["decisions"][0]["unmet"] == [0, {"unmet": 4, "short": 3, "slow": 1}.get(name, 0)]
+    assert (found["chance"] <= 0.05) == (decision != "open")
     assert (found["runs_more"][0] or 0) >= (1 if name == "two" else 0)
-    assert (found["smallest_difference"] is None) == (name == "two")
+    assert (found["smallest_difference"] is None) == (name in ("two", "short"))
 
 
-def test_a_run_that_did_not_meet_is_not_left_out(change, tmp_path):
-    decided(change / "base.h5", change / "slow.h5", "--out", tmp_path / "v.json", code=5)
-    [one] = json.loads((tmp_path / "v.json").read_text())["decisions"]
-    assert one["unmet"] == [0, 1] and one["ratio"] == pytest.approx(
-        (405 * 415 * 1000) ** (1 / 3) / float(np.exp(np.mean(np.log([400, 420, 380, 410, 395])))))
+def test_the_best_of_a_search_is_decided_by_its_repeats(change, tmp_path):
+    names = [change / f"{name}.h5" for name in ("search", "tuned-3", "tuned-9")]
+    assert "give the sweep repeats = 3" in " ".join(decided(*names[:2], code=5).split())
+    assert "after 3 and 3 runs" in decided(*names[1:], "--out", tmp_path / "v.xml", code=4)
+    suite = ElementTree.parse(tmp_path / "v.xml").getroot()[0]
+    assert (suite.get("tests"), suite.get("failures")) == ("1", "1")
+    assert "all pairs are the same run" in decided(names[0], names[0], code=0)
+
+
+def test_the_best_of_several_settings_pays_for_each(change, tmp_path):
+    for name in ("tuned", "one"):
+        decided(change / "base.h5", change / f"{name}.h5", "--out", tmp_path / f"{name}.json", code=4)
+    chances = [json.loads((tmp_path / f"{name}.json").read_text())["chance"] for name in ("tuned", "one")]
+    assert chances[0] == pytest.approx(2 * chances[1])
+
+
+def test_errors_over_few_examples_are_no_certainty(tmp_path):
+    for wrong, first in ((0.05, 0), (0.04, 3)):
+        save(log(*(trial(at, (0, 50, 100), (0.9, 0.06, wrong), seed=at) for at in range(first, first + 3))),
+             str(tmp_path / f"{wrong}.h5"))
+    decided(tmp_path / "0.05.h5", tmp_path / "0.04.h5", "--by", "metric", code=5)
 
 
 @pytest.mark.parametrize("by", ["seconds", "cost", "throughput", "metric"])
@@ -476,12 +482,6 @@ def test_a_ledger_counts_each_comparison_once(change, tmp_path):
     assert invoke(change / "base.h5", change / "less.h5", "--decide", "--ledger", ledger).exit_code == 1
 
 
-def test_a_decision_is_a_test_case_of_junit(change, tmp_path):
-    decided(change / "base.h5", change / "more.h5", "--out", tmp_path / "v.xml", code=4)
-    suite = ElementTree.parse(tmp_path / "v.xml").getroot()[0]
-    assert (suite.get("tests"), suite.get("failures")) == ("1", "1")
-
-
 @pytest.mark.parametrize("words, said", [
     (["--ledger", "l"], "needs --decide"), (["--by", "steps"], "needs --decide"),
     (["--decide", "--budget", "5 steps"], "needs --by metric"), (["--decide", "--within", "x"], "is a share"),
@@ -494,20 +494,20 @@ def test_misuse_of_a_decision(change, words, said):
 def test_the_noise_of_reruns_is_what_a_t_test_sees(change, tmp_path):
     done = CliRunner().invoke(noise, [str(change / "base.h5"), "--out", str(tmp_path / "n.json")])
     assert done.exit_code == 0, done.output
-    rows = [{name: cell["value"] for name, cell in row["cells"].items()}
-            for row in json.loads((tmp_path / "n.json").read_text())["noise"]["rows"]]
-    rows = {row["measure"]: row for row in rows}
-    row, spread = rows["steps to val/error<0.2"], np.std(np.log([400, 420, 380, 410, 395]), ddof=1)
-    assert row["spread"] == pytest.approx(spread) and row["seen_1"] > row["seen_10"]
-    effect = np.log1p(row["seen_5"]) / (spread * np.sqrt(2 / 5))
+    rows = {row["measure"]: row for row in json.loads((tmp_path / "n.json").read_text())["noise"]}
+    row, steps = rows["steps to val/error<0.2"], np.array([400, 420, 380, 410, 395])
+    spread = np.sqrt(np.var(np.log(steps), ddof=1) + np.mean(np.log(steps / (steps - EVERY)) ** 2) / 12)
+    assert row["spread"] == pytest.approx(spread) and row["smallest"]["1"] > row["smallest"]["10"]
+    effect = np.log1p(row["smallest"]["5"]) / (spread * np.sqrt(2 / 5))
     assert scipy.stats.nct.cdf(scipy.stats.t.ppf(0.975, 4), 4, effect) == pytest.approx(0.2, abs=1e-3)
     assert CliRunner().invoke(noise, [str(change / "two.h5")]).exit_code == 2
 
 
-def test_the_check_of_mlperf_passes_runs_like_the_reference_and_fails_faster_ones(monkeypatch):
+@pytest.mark.parametrize("dataset, model", [("imagenet", "resnet_50"), ("resnet", "reference")])
+def test_the_check_of_mlperf_passes_runs_like_the_reference_and_fails_faster_ones(dataset, model):
     def chances(epochs):
         found = [trial(at, (0, round(epochs * factor * 1281167 / 4096)), (0.9, 0.1), seed=at, batch=4096,
-                       dataset="imagenet", model="resnet_50", train_examples=1281167)
+                       dataset=dataset, model=model, train_examples=1281167)
                  for at, factor in enumerate((0.98, 0.99, 1.0, 1.01, 1.02))]
         [one] = {id(one.cell): one for one in floors(read_trials(log(*found)))}.values()
         return chances_to_pass(one.cell, one.workload)

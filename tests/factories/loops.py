@@ -11,12 +11,14 @@ CHANGES, BASE, MOST = 30, 10, 10        # of a loop; runs of the baseline, the m
 ERROR, WITHIN = 0.05, 0.02
 KINDS = {"log-normal": {}, "one run in ten five times as long": {"slow": 0.1}, "a third do not meet": {"unmet": 0.35},
          "luck 0.8 alike": {"luck": 0.8}, "luck 0.8 alike, one in ten slow": {"luck": 0.8, "slow": 0.1},
-         "evaluations one deviation apart": {"spacing": 1.0}}
+         "evaluations one deviation apart": {"spacing": 1.0}, "each its own noise": {"noises": (0.02, 0.2, 0.02, 0.2)},
+         "noise of 2%, then of 10 to 20%": {"noises": (0.02, 0.02, 0.1, 0.2)}, "two modes, 1.5 apart": {"far": 1.5}}
 
 
-def made_runs(random, noise, shape, luck=None, alike=0.0, slow=0.0, unmet=0.0, spacing=0.0):
+def made_runs(random, noise, shape, luck=None, alike=0.0, slow=0.0, unmet=0.0, spacing=0.0, far=0.0):
     """Logarithms of steps to target, shape (..., runs); ``luck``: that of the seeds, on both sides."""
     own = random.standard_normal(shape)
+    own = 0.2 * own + far * random.choice((-1, 1), shape) if far else own
     logs = noise * (own if luck is None else np.sqrt(alike) * luck + np.sqrt(1 - alike) * own)
     logs = logs + np.log(5) * (random.random(shape) < slow)
     if spacing:
@@ -25,24 +27,21 @@ def made_runs(random, noise, shape, luck=None, alike=0.0, slow=0.0, unmet=0.0, s
 
 
 def loops(count, kind="log-normal", seed=0, paired=True):
-    """(share of loops that keep a change without effect, share that call one worse).
-
-    paired  whether the candidates have the seeds of the baseline
-    """
+    """(share of loops that keep a change without effect, that call one worse); paired: by the baseline's seeds."""
     random, how = np.random.default_rng([seed, 5]), dict(KINDS[kind])
-    alike = how.pop("luck", 0.0)
-    noise = np.exp(random.uniform(np.log(0.02), np.log(0.2), (count, 1)))
+    alike, noises = how.pop("luck", 0.0), np.log(how.pop("noises", (0.02, 0.2)))
+    noise = np.exp(random.uniform(*noises[:2], (count, 1)))
     luck = random.standard_normal((count, BASE))
     before, found = made_runs(random, noise, (count, BASE), luck, alike, **how), np.zeros((2, count), bool)
     for number in range(1, CHANGES + 1):
-        after = made_runs(random, noise, (count, MOST), luck[:, :MOST] if paired else None, alike, **how)
+        theirs = np.exp(random.uniform(*noises[2:], (count, 1))) if len(noises) > 2 else noise
+        after = made_runs(random, theirs, (count, MOST), luck[:, :MOST] if paired else None, alike, **how)
         rough = (how.get("spacing", 0) * noise[:, 0]) ** 2 / 12
         open_ = np.ones(count, bool)
         for runs in range(LEAST, MOST + 1):
             sides = Sides(before, after[:, :runs], runs if paired else 0, rough)
             decided = sides.decide(ERROR * share_of_error(number), WITHIN)
-            for at, decision in enumerate((BETTER, WORSE)):
-                found[at] |= open_ & (decided == DECISIONS.index(decision))
+            found |= open_ & (decided == [[DECISIONS.index(BETTER)], [DECISIONS.index(WORSE)]])
             open_ &= decided == 3
     return tuple(float(one) for one in found.mean(1))
 

@@ -45,17 +45,13 @@ class Decision:
         """Mean scores, shape (options,)."""
         return self.scores(weight).mean(0)
 
-    def least(self, weight: float) -> np.ndarray:
-        """The least score of each draw, shape (draws,)."""
-        return self.scores(weight).min(1)
-
     def loss(self, option: int, weight: float = np.inf) -> float:
         """The expected loss of an option, as a ratio less 1."""
-        return float(np.expm1(self.expected(weight)[option] - self.least(weight).mean()))
+        return float(np.expm1(self.expected(weight)[option] - self.scores(weight).min(1).mean()))
 
     def chance(self, option: int, within: float, weight: float = np.inf) -> float:
         """The share of the draws in which an option is within this share of the best one."""
-        over = self.scores(weight)[:, option] - self.least(weight)
+        over = self.scores(weight)[:, option] - self.scores(weight).min(1)
         return float(np.mean(over <= np.log1p(within) + 1e-12))
 
     @cached_property
@@ -80,4 +76,4 @@ class Decision:
             misses += ((outcomes[:, None] - drawn) / deviation) ** 2
         weights = np.exp(-0.5 * (misses - misses.min(1, keepdims=True)))
         weights /= weights.sum(1, keepdims=True)
-        return float(np.expm1(np.mean((weights @ scores).min(1) - weights @ self.least(weight))))
+        return float(np.expm1(np.mean((weights @ scores).min(1) - weights @ self.scores(weight).min(1))))

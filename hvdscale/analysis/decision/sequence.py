@@ -1,21 +1,4 @@
-"""Whether a change is better, worse or alike, by a test that may be looked at after every run.
-
-A confidence sequence holds the true difference d of mean logarithms at all numbers of runs at once, with probability
-1 - a (Robbins 1970; Howard et al. 2021, Ann. Statist. 49). With unknown variance it is Lai's (1976), as a mixture over
-the difference in standard deviations, normal with variance G (Wang & Ramdas 2023, arXiv 2310.03722): the likelihood
-ratio of Student's t with f degrees of freedom, of a difference whose variance is s^2 / m, is
-
-    E(d) = (1 + m G)^(-1/2) ((1 + t^2 / f) / (1 + t^2 / (f (1 + m G))))^((f + 1) / 2),      t = (y - x - d) sqrt(m) / s
-
-E is a martingale of mean 1 at the true d, so it ever exceeds 1 / a with probability a at most (Ville 1939). All d with
-E(d) < 1 / a are the interval
-
-    y - x -+ s sqrt(f (r - 1) / (m (1 - r / (1 + m G)))),      r = (sqrt(1 + m G) / a)^(2 / (f + 1)); all if r > 1 + m G
-
-Independent samples of n and k runs: m = n k / (n + k), f = n + k - 2. It assumes that both sides spread alike: of 30
-changes that only triple the spread, one is kept in about one loop in eight. Where seeds are the same on both sides,
-PAIRED of the error is for the differences of n pairs, m = n and f = n - 1; both intervals hold.
-"""
+"""Whether a change is better, worse or alike, by a test that may be looked at after every run: see ../README.rst."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -24,11 +7,17 @@ import numpy as np
 import scipy
 
 MIXTURE = 16.0      # G
-PAIRED = 0.3        # share of the error
+PAIRED = 0.2        # weight of the pairs
+UNLIKE = 0.6        # u, the log r that halves the likelihood of a null hypothesis
+LOG_RATIOS = np.linspace(-5, 5, 51)                             # log r; w: most often alike, and an effect of G
+EFFECTS, SHARES = MIXTURE * np.array([[1.0], [50.0], [2500.0]]), np.array([[0.94], [0.04], [0.02]])
+WEIGHTS = SHARES * (0.7 * (np.arange(51) == 25) + 0.3 * np.exp(-0.5 * (LOG_RATIOS / 0.7) ** 2) / 8.77)
 FINEST = 1e-8       # variance of a logarithm that is taken for none
 LEAST = 3           # runs of each side that a decision takes: of two, both may be unlucky alike
 POWER = 0.8
-DRAWS, MOST_MORE = 200, 50      # of runs to come; how many of each are foreseen
+OFFSETS = np.geomspace(1e-5, 50, 1500)      # of the ends of an interval from its middle
+DRAWS = 200                     # of runs to come
+LOOKS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 25, 30, 40, MOST_MORE := 50)       # numbers of runs that are foreseen
 BETTER, WORSE, ALIKE, OPEN = DECISIONS = ("better", "worse", "alike", "open")
 
 
@@ -50,46 +39,75 @@ class Sides:
     def difference(self) -> np.ndarray:
         return self.after.mean(-1) - self.before.mean(-1)
 
-    def tests(self, error: float = 1.0) -> list[tuple[np.ndarray, np.ndarray, int, float]]:
-        """(difference, its variance, f, half-width in deviations) of independent samples, and of pairs where there are
-        enough."""
-        (n, k), rough = self.runs, np.maximum(self.rough, FINEST)
-        squares, m, freedom = self.before.var(-1) * n + self.after.var(-1) * k, n * k / (n + k), n + k - 2
-        share = 1 - PAIRED * (self.pairs > 0)
-        found = [(self.difference, (squares / freedom + rough) / m, freedom, reach(m, freedom, error * share))]
-        if (m := self.pairs) >= LEAST:
-            apart = self.after[..., :m] - self.before[..., :m]
-            variance = (apart.var(-1, ddof=1) + 2 * rough) / m
-            found.append((apart.mean(-1), variance, m - 1, reach(m, m - 1, error * PAIRED)))
-        return found
+    @property
+    def variances(self) -> list[np.ndarray]:
+        """Of a run of the baseline, of the candidate; of at least two runs each."""
+        return [side.var(-1, ddof=1) + np.maximum(self.rough, FINEST) for side in (self.before, self.after)]
 
-    def interval(self, error: float) -> np.ndarray:
-        """Ends of the difference, shape (2, ...)."""
-        lows, highs = zip(*((centre - reached * np.sqrt(variance), centre + reached * np.sqrt(variance))
-                            for centre, variance, _, reached in self.tests(error)))
-        return np.sort([np.max(lows, 0), np.min(highs, 0)], 0)
+    def mean_of_pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """The mean difference of pairs, and the variance of one."""
+        apart = self.after[..., :self.pairs] - self.before[..., :self.pairs]
+        return apart.mean(-1), apart.var(-1, ddof=1) + 2 * np.maximum(self.rough, FINEST)
+
+    def log_evidence(self, true: float | np.ndarray = 0.0) -> np.ndarray:
+        """log E against a true difference, of shape (...); of at least two runs of each."""
+        (n, k), over = self.runs, np.exp(-2 * LOG_RATIOS)                   # 1 / r^2
+        before, after = (one[..., None] for one in self.variances)
+        squares, away = (n - 1) * before + (k - 1) * after * over, (self.difference - true)[..., None] ** 2
+        m, common = n * k * over / (n + k * over), -k * LOG_RATIOS - 0.5 * np.log(n + k * over)
+        effect = 1 + m * EFFECTS * (1 + 1 / over) / 2
+        null = common - (n + k - 1) / 2 * np.log(squares + m * away) - np.log1p((LOG_RATIOS / UNLIKE) ** 2)
+        apart = common - (n + k - 1) / 2 * np.log(squares[..., None, :] + m / effect * away[..., None, :]) + np.log(
+            WEIGHTS / effect ** 0.5) - null.max(-1)[..., None, None]
+        found = np.log(np.exp(np.minimum(apart, 700)).sum((-2, -1)))
+        if self.pairs < LEAST:
+            return found
+        mean, variance = self.mean_of_pairs()
+        square, grown = (mean - true) ** 2 * self.pairs / variance / (self.pairs - 1), 1 + self.pairs * MIXTURE
+        paired = self.pairs / 2 * np.log((1 + square) / (1 + square / grown)) - 0.5 * np.log(grown)
+        return np.logaddexp(np.log(1 - PAIRED) + found, np.log(PAIRED) + paired)
+
+    def interval(self, error: float) -> tuple[float, float]:
+        """Ends of the difference, of one pair of sides; infinite where no difference is excluded."""
+        beyond = [self.log_evidence(self.difference + sign * OFFSETS) >= -np.log(error) for sign in (-1, 1)]
+        low, high = (OFFSETS[one.argmax()] if one.any() else np.inf for one in beyond)
+        return float(self.difference - low), float(self.difference + high)
 
     def decide(self, error: float, within: float) -> np.ndarray:
         """DECISIONS by index, of shape (...); of at least LEAST runs of each.
 
         within  the share up to which both are alike
         """
-        (low, high), near = self.interval(error), np.log1p(within)
-        return np.select([(low >= -near) & (high <= near), high < 0, low > 0], [2, 0, 1], 3)
+        alike, apart = (self._log_chance(alike, within) <= np.log(error) for alike in (True, False))
+        return np.select([alike, apart & (self.difference < 0), apart], [2, 0, 1], 3)
+
+    def _log_chance(self, alike: bool, within: float) -> np.ndarray:
+        """Logarithm of the smallest error at which both are alike, or else at which one is better."""
+        if not alike:
+            return -self.log_evidence()
+        near = np.log1p(within)
+        inside = np.abs(self.difference) <= near
+        least = np.minimum(self.log_evidence(-near), self.log_evidence(near)) if inside.any() else 0.0
+        return np.where(inside, -least, np.inf)
 
     def chance(self, decision: str, within: float) -> float:
         """The smallest error at which they are decided so; of OPEN at which they would be better or worse."""
-        wanted = (0, 1) if decision == OPEN else (DECISIONS.index(decision),)
-        low, high = float(np.log(1e-12)), 0.0
-        for _ in range(40):
-            middle = (low + high) / 2
-            low, high = (low, middle) if int(self.decide(float(np.exp(middle)), within)) in wanted else (middle, high)
-        return float(np.exp(high))
+        return float(np.exp(np.minimum(self._log_chance(decision == ALIKE, within), 0)))
+
+    def draw(self, runs: int) -> list[np.ndarray]:
+        """Deviations of runs of the baseline and of the candidate, shape (DRAWS, runs), alike as those of one seed."""
+        luck, *own = np.random.default_rng([0, 13]).standard_normal((3, DRAWS, runs))
+        variances, alike = self.variances, 0.0
+        if self.pairs >= LEAST:
+            alike = float(np.clip((sum(variances) - self.mean_of_pairs()[1]) / 2, 0, min(variances)))
+        return [np.sqrt(alike) * luck + np.sqrt(variance - alike) * each for variance, each in zip(variances, own)]
 
     def smallest(self, error: float) -> float:
         """The smallest difference, as a share, that so many runs show with probability POWER; inf: none."""
-        return min(smallest_difference(reached, variance, freedom)
-                   for _, variance, freedom, reached in self.tests(error))
+        before, after = (side[:, :runs] for side, runs in zip(self.draw(max(self.runs)), self.runs))
+        made, sizes = Sides(before, after, self.pairs), np.sqrt(sum(self.variances)) * np.geomspace(0.1, 100, 40)
+        shares = [float(np.mean(made.log_evidence(size) >= -np.log(error))) for size in sizes]
+        return float(np.expm1(np.interp(POWER, shares, sizes))) if shares[-1] >= POWER else np.inf
 
     def runs_more(self, error: float, within: float, both: bool) -> tuple[float, float]:
         """Quartiles of the number of runs more that decide if the difference and the spread are as they seem; inf: more
@@ -97,28 +115,16 @@ class Sides:
 
         both  of each side; else of the candidate alone
         """
-        random, draws = np.random.default_rng([0, 13]), np.full(DRAWS, np.inf)
-        (_, own, *_), *pairs = [(centre, variance * m) for (centre, variance, *_), m in zip(self.tests(), (
-            np.prod(self.runs) / sum(self.runs), self.pairs))]
-        alike = max(float(own - pairs[0][1] / 2), 0.0) if pairs else 0.0        # what a seed's luck adds on both sides
-        luck, *new = random.standard_normal((3, DRAWS, MOST_MORE))
-        mean, all_paired = self.before.mean(), both and self.runs == (self.pairs, self.pairs)
-        more = [at + np.sqrt(alike) * luck + np.sqrt(np.maximum(own - alike, 0)) * each for at, each in zip(
-            (mean, mean + self.difference), new)]
-        for count in range(1, MOST_MORE + 1):
-            before, after = (np.concatenate([np.broadcast_to(side, (DRAWS, len(side))), each[:, :count]], -1)
+        draws, all_paired = np.full(DRAWS, np.inf), both and self.runs == (self.pairs, self.pairs)
+        more = [side.mean() + each for side, each in zip((self.before, self.after), self.draw(MOST_MORE))]
+        for count in LOOKS:
+            still = np.flatnonzero(np.isinf(draws))
+            before, after = (np.concatenate([np.broadcast_to(side, (len(still), len(side))), each[still, :count]], -1)
                              for side, each in zip((self.before, self.after), more))
             sides = Sides(before if both else self.before, after, self.pairs + count * all_paired, self.rough)
-            draws[(sides.decide(error, within) < DECISIONS.index(OPEN)) & np.isinf(draws)] = count
+            draws[still[sides.decide(error, within) < DECISIONS.index(OPEN)]] = count
         low, high = np.sort(draws)[[DRAWS // 4, 3 * DRAWS // 4]]
         return float(low), float(high)
-
-
-def reach(m: float, freedom: int, error: float) -> float:
-    """How many standard errors the confidence sequence reaches to either side; inf: it is all numbers."""
-    grown = 1 + m * MIXTURE
-    r = np.exp((0.5 * np.log(grown) - np.log(error)) * 2 / (freedom + 1))
-    return float(np.sqrt(freedom * (r - 1) / (1 - r / grown))) if r < grown else np.inf
 
 
 def smallest_difference(reached: float, variance: float | np.ndarray, freedom: float) -> float:
