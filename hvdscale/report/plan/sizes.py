@@ -19,7 +19,7 @@ from ..document import Chapter, Document, Finding, Path, facts_of, shown_by
 from ..runs import open_logs
 from ..output import refuse_no_folder
 from ..views.size import describe_law, parts_of_laws
-from ..table import Cell, Table, as_values, encode, interval_cell
+from ..table import Table, as_values, encode, interval_cell
 from .make import give_out
 from ..texts import PLAN
 
@@ -84,5 +84,5 @@ def prediction_table(predictions: Predictions, wanted: Mapping[str, float], loca
                      f"at {local_batch:,} examples each"))
     notes = (PLAN.say("size_intervals", confidence=confidence),)
     return PLAN.table("size-prediction", rows, notes=notes, cells={
-        "quantity": lambda row: Cell(row[0]), PLAN.column("predicted", "value"): lambda row: row[1],
-        "basis": lambda row: Cell(row[2])})
+        "quantity": lambda row: row[0], PLAN.column("predicted", "value"): lambda row: row[1],
+        "basis": lambda row: row[2]})

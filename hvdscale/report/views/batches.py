@@ -4,6 +4,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 
 import numpy as np
 
@@ -19,8 +20,7 @@ from ...target import Target
 from ..document import Detail, Figures, Finding, Part
 from ..drawing import BLUE, MUTED, Axes, draw_line, ends_of, label_axes, log2_axis, mark_estimate
 from ..subject import Subject
-from ..table import (Cell, Table, TrialKeys, Write, as_shown, count_cell, interval_cell, keys_of, no_cell,
-                     number_cell, steps_cell)
+from ..table import Cell, Table, TrialKeys, Write, as_shown, count_cell, keys_of, no_cell, number_cell, steps_cell
 from ..texts import SCALING
 from .curves import mark_regimes
 from .searches import best_of_each, best_of_interval
@@ -216,15 +216,15 @@ def curve_table(curve: Curve) -> Table:
             return no_cell("diverged" if point.infeasible else "n/a")
         return steps_cell(estimate, write) if measured(point) else no_cell(NEVER)
     return SCALING.table("curve", curve.searched, {
-        "global_batch": lambda point: count_cell(point.global_batch),
+        "global_batch": lambda point: point.global_batch,
         SCALING.column("met_of_search", "met"): lambda point: Cell(
             f"{point.met:,}/{point.trials:,}", point.met,
             below=f"{point.infeasible:,} div." if point.infeasible else ""),
         "best_of": lambda point: count_cell(curve.n) if curve.n and point.trials else Cell("n/a", math.nan),
         SCALING.column("best_steps", "steps_to_target"): lambda point: value(point, point.steps, whole),
         "examples_to_target": lambda point: value(point, point.steps.scaled(point.global_batch), number),
-        "perfect_scaling": lambda point: Cell(words[perfect.get(point.global_batch)] if point.steps.met else
-                                              "not met" if measured(point) else NEVER)},
+        "perfect_scaling": lambda point: (words[perfect.get(point.global_batch)] if point.steps.met else
+                                          "not met" if measured(point) else NEVER)},
         lambda point: point.keys, notes=[
             SCALING.say("best_intervals", interval=best_of_interval(curve.confidence)),
             SCALING.say("meanings", perfect=options.perfect_within, useful=options.useful_within),
@@ -240,10 +240,10 @@ def fit_table(fit: CriticalBatchFit | None, target: Target | None, trials: Trial
     estimates = {"b_crit": "b_crit", "s_min": "s_min", "overhead_batch": "overhead",
                  "half_efficient_batch": "half_efficient", "shape": "shape"}
     return SCALING.table("critical-batch", [fit], {
-        **{key: partial(lambda name, fit: interval_cell(getattr(fit, name)), name) for key, name in estimates.items()},
-        "rms_log2": lambda fit: number_cell(fit.rms_log2), "lack_of_fit": lambda fit: number_cell(fit.lack_of_fit),
+        **{key: attrgetter(name) for key, name in estimates.items()},
+        "rms_log2": lambda fit: fit.rms_log2, "lack_of_fit": lambda fit: fit.lack_of_fit,
         SCALING.column("fitted_batches", "batches"): lambda fit: number_cell(fit.points),
-        "left_out": lambda fit: Cell(listed(fit.left_out) or "none")}, lambda fit: trials, what=target)
+        "left_out": lambda fit: listed(fit.left_out) or "none"}, lambda fit: trials, what=target)
 
 
 def regimes(subject: Subject) -> Iterator[Finding]:

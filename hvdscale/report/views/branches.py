@@ -19,7 +19,7 @@ from ..document import Detail, Figures, Finding, Part
 from ..drawing import (BLUE, GREEN, MUTED, ORANGE, PANEL_TICKS, Axes, arrows, draw_panels, ends_of, explain,
                        label_axes, log2_axis, mark_estimate, spread_evenly, value_axis)
 from ..subject import Whole
-from ..table import Cell, Table, count_cell, interval_cell, keys_of, known_cell, number_cell
+from ..table import Cell, Table, interval_cell, keys_of, known_cell
 from ..texts import BRANCHES, Cells
 from .noise import is_bounded
 
@@ -117,14 +117,13 @@ def _tables(found: Branched, measured: Measured) -> Iterator[Table | Detail]:
              BRANCHES.say("intervals", orders=orders, **_words(found)), BRANCHES.say("depends"),
              BRANCHES.say("one_order") if orders < 2 else "")
     fitted: Cells = {BRANCHES.column("critical_batch", f"critical_batch_{at}", target=target):
-                     partial(lambda b_crit, point: interval_cell(b_crit), b_crit)
-                     for at, (target, b_crit) in enumerate(measured, 1)}
+                     partial(lambda b_crit, _: b_crit, b_crit) for at, (target, b_crit) in enumerate(measured, 1)}
     yield BRANCHES.table("branched-critical-batch", found.points, {
-        "step": lambda point: count_cell(point.step), "examples": lambda point: count_cell(point.examples),
-        "local_critical_batch": critical, "loss_allowed": lambda point: number_cell(point.allowed),
+        "step": lambda point: point.step, "examples": lambda point: point.examples,
+        "local_critical_batch": critical, "loss_allowed": lambda point: point.allowed,
         "noise_scale": lambda point: known_cell(_noise(point)),
         "noise_over_local": lambda point: known_cell(_noise_over_critical(point), ratio), **fitted,
-        "diverged": lambda point: count_cell(len(point.diverged))},
+        "diverged": lambda point: len(point.diverged)},
         lambda point: point.keys, diverged=lambda point: point.diverged, notes=notes,
         run=f"Branched critical batch: {_heading(found)}", **_words(found))
     rows = []
@@ -133,11 +132,11 @@ def _tables(found: Branched, measured: Measured) -> Iterator[Table | Detail]:
         lower, upper = excess.bands(found.confidence)
         rows += [(point, at, excess, float(lower[at]), float(upper[at])) for at in range(len(point.factors))]
     yield Detail(BRANCHES.table("branched-losses", rows, {
-        "step": lambda row: count_cell(row[0].step), "factor": lambda row: count_cell(row[0].factors[row[1]]),
-        "global_batch": lambda row: count_cell(row[0].factors[row[1]] * found.base_batch),
-        "loss": lambda row: number_cell(float(row[0].losses.mean(0)[row[1]])), "excess": excess_cell,
-        "allowed": lambda row: number_cell(row[2].allowed[row[1]]),
-        "within": lambda row: Cell("yes" if row[2].within[row[1]] else "no")},
+        "step": lambda row: row[0].step, "factor": lambda row: row[0].factors[row[1]],
+        "global_batch": lambda row: row[0].factors[row[1]] * found.base_batch,
+        "loss": lambda row: float(row[0].losses.mean(0)[row[1]]), "excess": excess_cell,
+        "allowed": lambda row: row[2].allowed[row[1]],
+        "within": lambda row: row[2].within[row[1]]},
         lambda row: row[0].keys[row[1]::len(row[0].factors)], notes=notes, **_words(found)))
 
 

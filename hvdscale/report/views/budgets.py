@@ -52,7 +52,7 @@ def budgets_table(found: BestUnder) -> Table:
     columns: Cells = {SEARCH.column("best_within", _key(budget), within=within_budget(budget), metric=found.column):
                       partial(lambda at, points: best_cell(points[at]), at) for at, budget in enumerate(found.budgets)}
     return SEARCH.table("budgets", zip(*found.rows), {
-        "global_batch": lambda points: count_cell(points[0].global_batch),
+        "global_batch": lambda points: points[0].global_batch,
         SEARCH.column("feasible_of_all", "feasible"): lambda points: count_cell(
             max(point.feasible for point in points), f"{points[0].diverged} div." if points[0].diverged else ""),
         **columns}, keys_of, file=f"budgets-{column_name(found.column)}", warnings=warnings(found),

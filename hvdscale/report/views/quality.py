@@ -18,7 +18,7 @@ from ...log.schema import SMALLER
 from ..document import Detail, Figures, Finding, Part, column_name, shown_by
 from ..drawing import INK, MUTED, TICKS, Axes, Figure, draw_line, ends_of, label_axes, log2_axis, shade, value_axis
 from ..subject import Subject, shared_by_metric
-from ..table import Cell, Table, count_cell, keys_of, metric_name, number_cell
+from ..table import Cell, Table, keys_of, metric_name, number_cell
 from ..texts import GENERAL, SEARCH, Cells
 from .budgets import MARK, at_batches, best_cell, describe_ends, parts_of_budgets, within_own
 from .curves import heading
@@ -165,12 +165,12 @@ def quality_table(found: Quality, apart: bool = False) -> Table:
         return number_cell(math.nan if point.trial is None else float(rates[point.trial]))
     own = f"-{found.budget}".replace(" ", "-").replace(",", "") if apart else ""
     return SEARCH.table("quality", found.points, {
-        "global_batch": lambda point: count_cell(point.global_batch),
-        SEARCH.column("feasible_valued", "feasible"): lambda point: count_cell(point.feasible),
+        "global_batch": lambda point: point.global_batch,
+        SEARCH.column("feasible_valued", "feasible"): lambda point: point.feasible,
         SEARCH.column("best_of_all", "best", metric=found.column): best_cell,
-        "compared": lambda point: number_cell(float(best.get(point.global_batch, math.nan))),
+        "compared": lambda point: float(best.get(point.global_batch, math.nan)),
         **(valley if found.valley else {}), "learning_rate": rate_of_best,
-        "short": lambda point: count_cell(point.short)}, lambda point: point.keys,
+        "short": lambda point: point.short}, lambda point: point.keys,
         file=f"quality-{column_name(found.column)}{own}", n=found.n, metric=metric_name(found.column),
         within=within_own(found.budget), notes=[SEARCH.say("intervals", confidence=found.confidence)],
         warnings=[SEARCH.say("short_best", mark=MARK, might=True)
