@@ -91,8 +91,9 @@ def shared_by_metric(view: View) -> View:
     return shared
 
 
-def with_costs(subjects: Sequence[Subject], asked: StudyRequest, ruled: bool = True) -> Iterator[Subject]:
+def with_costs(subjects: Sequence[Subject], ruled: bool) -> Iterator[Subject]:
     """Each of them once its costs are known, or left out; all cores work on those of the ones that follow."""
+    asked = subjects[0].asked if subjects else StudyRequest()
     costs = rules_along([one.curve for one in subjects], asked.rules, asked.rule_within) if ruled else repeat(None)
     for subject, found in zip(subjects, costs):
         subject.known[rules_of, subject.target] = found

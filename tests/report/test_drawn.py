@@ -5,7 +5,8 @@ import pytest
 from hvdscale.report.document import facts_of
 from hvdscale.report.drawing import as_matplotlib
 from hvdscale.report.page.html import as_html
-from hvdscale.report.runs import document_of_logs, read
+from hvdscale.report.pages import document_of_logs
+from hvdscale.report.runs import read
 from hvdscale.report.table import NO_INTERVAL, as_records
 from tests.factories.logs import log, trial
 from tests.factories.studies import realistic

@@ -5,7 +5,7 @@ from hvdscale.errors import UsageError
 from hvdscale.report.output import as_json
 from hvdscale.report.drawing import render
 from hvdscale.report.request import request_of
-from hvdscale.report.runs import document_of_logs
+from hvdscale.report.pages import document_of_logs
 from hvdscale.target import Target
 from tests.analysis.size.test_sizes import PATTERN
 from tests.factories.size_grids import grids, runs_to_target

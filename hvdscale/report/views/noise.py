@@ -26,8 +26,7 @@ UNBOUNDED = "?"     # a noise scale whose |G|^2 came out as 0 or less
 def noise_scales(subject: Subject) -> Iterator[Part]:
     """Of the batch at which it is known best: the noise scale, and how it changed."""
     section = subject.section
-    if section.noise:
-        yield from _noise_tables(section)
+    yield from _noise_tables(section)
     if any(len(_windows(noise)) > 1 for _, noise in section.noise):
         shown = [(cell, _windows(noise)) for cell, noise in section.noise if _windows(noise)]
         yield Figures(lambda: [SCALING.figure("noise-scale", partial(_draw_noise, shown), keys_of(
@@ -110,10 +109,8 @@ def beside_critical(subject: Subject) -> Iterator[Part]:
     section = subject.section
     curve = subject.curve if subject.held else section.batches
     fit = curve.regimes.fit if curve else None
-    if not fit and not subject.held:
-        return
-    found = noise_against(section.target, section.noise, fit.b_crit if fit else None)
-    if found:
+    if fit or subject.held:
+        found = noise_against(section.target, section.noise, fit.b_crit if fit else None)
         yield find_noise(found)
         yield Detail(noise_against_table(found))
 

@@ -28,8 +28,6 @@ MOST_ROWS = 16          # ranks of a worker count that the table names
 
 def step_parts(subject: Subject) -> Iterator[Part]:
     section = subject.section
-    if not section.parts:
-        return
     yield table_of_cells("step-time", section.parts, {
         "workers": lambda row: workers_cell(row[0]), "global_batch": lambda row: batch_cell(row[0]),
         "runs": lambda row: runs_cell(row[0]),

@@ -283,10 +283,9 @@ def split_figure(curve: Curve, by: str, options: Options, title: str = "") -> Fi
                          title=title or f"Steps to {curve.target} by {word}\n{heading(curve.workload)}")
 
 
-def families(whole: Whole) -> Iterator[tuple[str, list[Figures], str]]:
+def families(whole: Whole) -> tuple[str, list[Figures], str]:
     curves = [subject.curve for subject in whole.first.values()]
-    if len(curves) > 1:
-        yield "Workloads beside each other", [Figures(lambda: family_figures(curves))], ""
+    return "Workloads beside each other", [Figures(lambda: family_figures(curves))], ""
 
 
 def family_figures(curves: Sequence[Curve]) -> Iterator[Figure | None]:
