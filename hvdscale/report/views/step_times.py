@@ -93,7 +93,7 @@ def ranks(subject: Subject) -> Iterator[Part]:
                                               workers=many.workers[0])])
     if len(timed) > 1:
         grew = last.step - first.step
-        changes = sorted(((last.mean(name) - first.mean(name), name) for name in NAMES if name != "step"),
+        changes = sorted(((round(last.mean(name) - first.mean(name), 9), name) for name in NAMES if name != "step"),
                          key=lambda one: -abs(one[0]))
         parts = [f"{name} {'+' if change >= 0 else '-'}{number(1000 * abs(change))}" for change, name in changes[:3]]
         yield SCALING.find("step_grew", ms=1000 * abs(grew), more=grew >= 0, workers=many.workers[0],
