@@ -189,7 +189,7 @@ def _page(subject: Subject, taken: set[str]) -> Page:
     title = BEST if best_alone else str(section.target or THROUGHPUT)
     name = unique(section_name(section.workload, section.target, "throughput"), (section.workload, section.target),
                   taken)
-    return Page(findings, (*first.tables, *then.tables), (*studied.details, *ran.details),
+    return Page(findings, (*first.tables, *then.tables), (*studied.later, *ran.later),
                 (*studied.finds, *ran.finds), slug=name, title=title, target=section.target,
                 section=section, verdict=lines, left_out=(*careful, *trials.left_out(section)),
                 notes=(*((PLANNED,) if plan else ()), *notes))

@@ -51,7 +51,7 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
         why = [describe_law(key, law).said for key, law in found.quantities.items()]
         raise LogError(" ".join(why) or PLAN.say("size_none", sizes=list(wanted)))
     predictions = {key: law.predict(wanted) for key, law in known.items()}
-    table = prediction_table(predictions, wanted, local_batch or most, options.confidence)
+    table = prediction_table(predictions, local_batch or most, options.confidence)
     laws, law = shown_by(parts_of_laws(found)), next(iter(known.values()))
     far = max(one.extrapolated for one in predictions.values())
     end = "largest" if any(value > law.largest(name) for name, value in wanted.items()) else "smallest"
@@ -61,7 +61,7 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
         PLAN.say("size_refused", quantities=[QUANTITIES[key][0] for key, _ in refused], why=why)
         for why, refused in reasons.items())]
     chapter = Chapter(tuple(map(Finding, said)), (table, *laws.tables),
-                      laws.details, laws.finds, slug="plan",
+                      laws.later, laws.finds, slug="plan",
                       title=", ".join(f"{name} {number(value)}" for name, value in wanted.items()))
     document = Document((), logs, tuple(skipped), options.confidence, (chapter,), contents.notes, "Scaling plan")
     give_out(document, lambda: {
@@ -71,8 +71,7 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
     return predictions
 
 
-def prediction_table(predictions: Predictions, wanted: Mapping[str, float], local_batch: int, confidence: float
-                     ) -> Table:
+def prediction_table(predictions: Predictions, local_batch: int, confidence: float) -> Table:
     rows = [(capital(QUANTITIES[key][0]), interval_cell(one.estimate, WRITE.get(key, whole)),
              "refused" if one.refused else "measured range" if one.extrapolated <= 1 else
              f"{number(one.extrapolated, 2)} x beyond") for key, one in predictions.items()]

@@ -32,10 +32,6 @@ def _fill(template: str, values: Mapping[str, Any]) -> str:
     return fill(template, {**SOURCES, **values})
 
 
-def _no_trials(_: object) -> TrialKeys:
-    return ()
-
-
 class Texts:
     """The texts of one subject. Sections: ``finding``, ``warning`` and ``note``, a template a kind; ``table``: titles
     by name; ``figure``: title, caption, formula and source by name; ``column``: by key what table.Column has, ``spare``
@@ -69,9 +65,9 @@ class Texts:
         return Column(name or key, **{**found, "spare": bool(found.get("spare"))})
 
     def table(self, name: str, rows: Iterable[Any], cells: Mapping[Column | str, Callable[[Any], Any]],
-              trials: OfRow = _no_trials, *, diverged: OfRow = _no_trials, baseline: OfRow = _no_trials, file: str = "",
-              notes: Iterable[str] = (), warnings: Iterable[str] = (), target: Target | None = None, **values: Any
-              ) -> Table:
+              trials: OfRow = lambda _: (), *, diverged: OfRow = lambda _: (), baseline: OfRow = lambda _: (),
+              file: str = "", notes: Iterable[str] = (), warnings: Iterable[str] = (), target: Target | None = None,
+              **values: Any) -> Table:
         """A table of a title by name, a row for each of ``rows``, whose trials, diverged and baseline table.Row has.
 
     cells   see Cells; a column by its key has its words here

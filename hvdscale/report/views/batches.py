@@ -17,7 +17,7 @@ from ...analysis.regimes import BatchEstimate, Regimes
 from ...analysis.steps import RunCell, crossing_of
 from ...formatting.numbers import listed, number, span, spread, whole
 from ...target import Target
-from ..document import Detail, Figures, Finding, Part
+from ..document import Details, Figures, Finding, Part
 from ..drawing import BLUE, MUTED, Axes, draw_line, ends_of, label_axes, log2_axis, mark_estimate
 from ..subject import Subject
 from ..table import Cell, Table, TrialKeys, Write, as_shown, count_cell, keys_of, no_cell, number_cell, steps_cell
@@ -37,7 +37,7 @@ def curve(subject: Subject) -> Iterator[Part]:
     if not subject.section.searches:
         yield from curve_findings(found)
         yield curve_table(found)
-    yield Detail(fit_table(found.regimes.fit, found.target, found.keys))
+    yield Details(lambda: [fit_table(found.regimes.fit, found.target, found.keys)])
     yield Figures(lambda: workload_figures(
         [found, *map(subject.curve_to, subject.others if subject.first else ())], subject.options, subject.first,
         subject.asked.budgets))
@@ -46,7 +46,7 @@ def curve(subject: Subject) -> Iterator[Part]:
 def fitted(subject: Subject) -> Iterator[Part]:
     section = subject.section
     fit = section.batches.regimes.fit if section.batches else None
-    yield Detail(fit_table(fit, section.target, keys_of(section.cells)))
+    yield Details(lambda: [fit_table(fit, section.target, keys_of(section.cells))])
 
 
 def steps_by_batch(subject: Subject) -> Iterator[Part]:

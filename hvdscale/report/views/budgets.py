@@ -3,14 +3,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
 from ...analysis.base_rates import BaseRates, both_readings, value_range
 from ...analysis.budgets import BestUnder, Budget, BudgetPoint, EarlyEnd, TrialKind, best_under
 from ...formatting.numbers import in_brackets, listed, number, span
-from ..document import Detail, Finding, Part, column_name
+from ..document import Details, Finding, Part, column_name
 from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Axes, Figure, Look,
                        decimal_ticks, draw_line, draw_panels, explain, is_named, is_positive, label_axes, log2_axis,
                        shade, value_axis)
@@ -40,7 +40,8 @@ def parts_of_budgets(subject: Subject, column: str, minimizes: bool, budgets: Se
 
 @shared_by_metric
 def base_rates(subject: Subject) -> Iterator[Part]:
-    yield Detail(base_rates_table(*both_readings(subject.studies, subject.target.column, subject.target.minimizes)))
+    yield Details(cache(lambda: [base_rates_table(*both_readings(
+        subject.studies, subject.target.column, subject.target.minimizes))]))
 
 
 def budgets_table(found: BestUnder) -> Table:

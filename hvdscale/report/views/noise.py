@@ -12,7 +12,7 @@ from ...analysis.noise_against import NoiseAgainst, as_estimate, best_known, noi
 from ...analysis.report_data import Section
 from ...analysis.steps import RunCell
 from ...formatting.numbers import exact, listed, number, ratio, span
-from ..document import Detail, Figures, Finding, Part
+from ..document import Details, Figures, Finding, Part
 from ..drawing import Axes, is_named, is_positive, label_axes, log2_axis, mark_estimate, shade
 from ..subject import Subject
 from ..table import Cell, Table, keys_of, known_cell
@@ -112,7 +112,7 @@ def beside_critical(subject: Subject) -> Iterator[Part]:
     if fit or subject.held:
         found = noise_against(section.target, section.noise, fit.b_crit if fit else None)
         yield find_noise(found)
-        yield Detail(noise_against_table(found))
+        yield Details(lambda: [noise_against_table(found)])
 
 
 def find_noise(found: NoiseAgainst) -> Finding:

@@ -15,7 +15,7 @@ from ...analysis.shares import Tolerance
 from ...analysis.studies import are_searched, is_measured
 from ...formatting.numbers import capital, in_brackets, listed, percent, span, whole
 from ...log.schema import SMALLER
-from ..document import Detail, Figures, Finding, Part, column_name, shown_by
+from ..document import Details, Figures, Finding, Part, column_name, shown_by
 from ..drawing import INK, MUTED, TICKS, Axes, Figure, draw_line, ends_of, label_axes, log2_axis, shade, value_axis
 from ..subject import Subject, shared_by_metric
 from ..table import Cell, Table, keys_of, metric_name, number_cell
@@ -50,7 +50,7 @@ def parts_of_quality(subject: Subject, column: str, minimizes: bool) -> Iterator
         yield from (*find_best_batch(found, tolerance), find_quality(found))
     if decided:
         yield quality_table(first)
-    yield from (Detail(quality_table(one, apart=True)) for one in others)
+    yield Details(lambda: [quality_table(one, apart=True) for one in others])
     yield Figures(lambda: [best_batch_figure(first, tolerance)])
 
 
@@ -73,8 +73,8 @@ def best_of_metrics(subject: Subject) -> Iterator[Part]:
     if show_ends_alone(studies):
         yield GENERAL.find("ends_alone")
     yield from (table for one in shown for table in one.tables)
-    yield from map(Detail, [*(table for one in rest for table in one.tables),
-                            *(table for views in (best, quality) for one in views.values() for table in one.details)])
+    yield Details(lambda: [*(table for one in rest for table in one.tables),
+                           *(table for views in (best, quality) for one in views.values() for table in one.details)])
     yield from (figures for one in (*shown, *rest) for figures in one.finds)
 
 

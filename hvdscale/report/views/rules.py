@@ -12,7 +12,7 @@ from ...analysis.rules import (BEYOND, FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTS
                                Rule, RuleCost, RuleCosts, RulePoint)
 from ...formatting.numbers import number, percent, ratio, span, whole
 from ...plan.settings import OPTIONS
-from ..document import Detail, Finding, Part
+from ..document import Details, Finding, Part
 from ..subject import Subject
 from ..table import Cell, Table, TrialKeys, count_cell, keys_of, no_cell, steps_cell
 from ..texts import SEARCH, Cells
@@ -35,8 +35,7 @@ def rule_costs(subject: Subject) -> Iterator[Part]:
     if found:
         yield from find_rules(found)
         yield rules_table(found)
-        yield Detail(points_table(found))
-        yield Detail(missing_table(found))
+        yield Details(lambda: [points_table(found), missing_table(found)])
 
 
 def rate_words(effective: bool) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ...analysis.size.laws import QUANTITIES, CellResult, SizeLaws, laws_of
 from ...analysis.size.power_law import REACH, PowerLaw
 from ...formatting.numbers import in_brackets, number, ratio
 from ...formatting.templates import format_power
-from ..document import Detail, Figures, Finding, Part
+from ..document import Details, Figures, Finding, Part
 from ..drawing import (BLUE, INK, MUTED, PANEL_TICKS, TICKS, Axes, decimal_ticks, draw_panels, ends_of,
                        is_positive, label_axes, mark_estimate, value_axis)
 from ..subject import Whole
@@ -54,8 +54,8 @@ def parts_of_laws(found: SizeLaws, rules: Sequence[BorrowedLaw] = ()) -> Iterato
         cells = _size_columns(found) | {
             Column(key, *QUANTITIES[key][:2]): partial(lambda key, one: one.estimate(key) or Estimate.unknown(), key)
             for key in found.quantities}
-        yield Detail(SIZE.table("size-cells", found.cells, cells, _trials, notes=[
-            SIZE.say("intervals", confidence=found.confidence)]))
+        yield Details(lambda: [SIZE.table("size-cells", found.cells, cells, _trials, notes=[
+            SIZE.say("intervals", confidence=found.confidence)])])
     laws = [(key, law) for key, law in found.quantities.items() if not law.why]
     draw = draw_panels(lambda axes, one: _draw_law(axes, one[0], one[1], PANEL_TICKS if len(laws) > 1 else TICKS), laws,
                        [QUANTITIES[key][0] for key, _ in laws])

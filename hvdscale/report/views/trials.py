@@ -21,11 +21,11 @@ from ...plan.schedule import Schedule
 from ...plan.search_space import STEPS_TO_TARGET
 from ...target import Target
 from ..differences import settings_of, show_value
-from ..document import Detail, Figures, Finding, Part
+from ..document import Details, Figures, Finding, Part
 from ..drawing import (CROWDED_COUNT, HOVER, INK, Axes, Figure, decimal_ticks, explain, is_named, label_axes,
                        power_ticks, shade)
 from ..subject import Subject
-from ..table import Cell, Column, keys_of, metric_name
+from ..table import Cell, Column, Table, keys_of, metric_name
 from ..texts import GENERAL, SCALING, Cells
 from .cells import CROWDED
 
@@ -154,8 +154,13 @@ def name_trials(trials: Sequence[Trial]) -> str:
 
 
 def runs(subject: Subject) -> Iterator[Part]:
+    if 1 < len(subject.section.trials) <= MOST_RUNS:
+        yield Details(lambda: [runs_table(subject.section)])
+
+
+def runs_table(section: Section) -> Table:
     """A row a trial, with what distinguishes its setting, and what it reached."""
-    section, target = subject.section, subject.section.target
+    target = section.target
     settings = settings_of(trial.setting for trial in section.trials)
     cells: Cells = {
         SCALING.column("run"): lambda run: Cell(name_trial(run.trial), name_trial(run.trial)),
@@ -170,10 +175,8 @@ def runs(subject: Subject) -> Iterator[Part]:
                   "run_seconds": lambda run: run.seconds if run.met else Cell("not met", run.seconds),
                   "lasting_steps": lambda run: getattr(crossing_of(run.trial, target), "steps", math.nan),
                   "run_best": lambda run: _best(run.trial, target)}
-    if 1 < len(section.trials) <= MOST_RUNS:
-        found = [run_of(trial, target, section.options.crossing) for trial in section.trials]
-        yield Detail(SCALING.table("runs", found, cells, lambda run: (run.trial.key,),
-                                   metric=target.column if target else ""))
+    found = [run_of(trial, target, section.options.crossing) for trial in section.trials]
+    return SCALING.table("runs", found, cells, lambda run: (run.trial.key,), metric=target.column if target else "")
 
 
 def _setting_cell(value: object) -> Cell:
