@@ -23,12 +23,12 @@ from ..formatting.progress import Tell, quiet
 from ..log.reader import Log
 from ..log.schema import SMALLER
 from ..target import Target
-from .document import (VERDICT, Chapter, Document, Finding, Page, Part, Shown, describe_imports, facts_of, section_name,
-                       sentences_of, shown_by, slug, unique)
+from .document import (VERDICT, Chapter, Document, Figures, Finding, Page, Part, Shown, describe_imports, facts_of,
+                       section_name, sentences_of, shown_by, slug, unique)
 from .output import MOST_RULED
 from .plan.words import cautions, describe_crowded, verdict
 from .request import StudyRequest
-from .subject import Subject, View, Whole, with_costs
+from .subject import Subject, View, Whole, of_metric, with_costs
 from .texts import GENERAL, SCALING
 from .views import batches, budgets, noise, quality, rules, searches, step_times, trials, workers
 from .views.landscapes import landscapes
@@ -40,13 +40,14 @@ MEASURED: tuple[Needing, ...] = (
     ("searches", partial(searches.own_searches, to_target=False)), ("batches", batches.steps_by_batch),
     ("target", trials.unmet), ("", workers.by_workers), ("", batches.regimes), ("", trials.outliers),
     ("", trials.drift), ("", trials.split_seeds), ("batches", batches.early_crossing), ("", trials.unlearned),
-    ("workload.batch_schedule", workers.growing_batch), ("searches", searches.what_next),
-    ("target", searches.other_targets), ("parts", step_times.step_parts), ("parts", step_times.ranks),
-    ("noise", noise.noise_scales), ("searches", partial(searches.own_searches, to_target=True)), ("", trials.training),
-    ("", trials.runs))
+    ("workload.batch_schedule", workers.growing_batch),
+    ("searches", lambda subject: searches.find_next(subject.section.searches)), ("target", searches.other_targets),
+    ("parts", step_times.step_parts), ("parts", step_times.ranks), ("noise", noise.noise_scales),
+    ("searches", partial(searches.own_searches, to_target=True)), ("", trials.training), ("", trials.runs))
 STUDIED: tuple[Needing, ...] = (
-    ("", batches.curve), ("", rules.rule_costs), ("", landscapes), ("", budgets.best_under_budgets),
-    ("", quality.by_quality), ("noise", noise.beside_critical), ("", searches.results), ("", budgets.base_rates))
+    ("", batches.curve), ("", rules.rule_costs), ("", landscapes), ("", of_metric(budgets.parts_of_budgets)),
+    ("", of_metric(quality.parts_of_quality)), ("noise", noise.beside_critical), ("", searches.results),
+    ("", of_metric(budgets.base_rates)))
 REPEATED: tuple[Needing, ...] = (("batches", batches.fitted), ("noise", noise.beside_critical))
 UNTARGETED: tuple[Needing, ...] = (("", quality.best_of_metrics),)
 
@@ -201,8 +202,9 @@ def _chapters(whole: Whole) -> Iterator[Titled]:
         from .views.size import laws_over_size
         yield "Laws over size", laws_over_size(whole), ""
     if len(whole.first) > 1:
-        from .views.study_figures import families
-        yield families(whole)
+        from .views.study_figures import family_figures
+        curves = [subject.curve for subject in whole.first.values()]
+        yield "Workloads beside each other", [Figures(lambda: family_figures(curves))], ""
     if whole.asked.compare or whole.asked.paper:
         from .papers.figures import chapters
         yield from chapters(whole)

@@ -106,13 +106,6 @@ def ranks_log(path, *parts):
     write_log(str(path), "train.py", records, None, {"local_workers": len(parts), "untimed_passes": 10}, {}, [])
 
 
-def timed(folder):
-    """The folder with the logs of a script whose ranks timed their steps."""
-    ranks_log(folder / "timed1.h5", {})
-    ranks_log(folder / "timed2.h5", dict(waiting=7, step=16), dict(waiting=5, step=16))
-    return folder
-
-
 # by name: the logs, the targets, and what else is asked
 REPORTS = {
     "scaling": (scaling, (), {}),

@@ -20,7 +20,7 @@ from ...target import Target
 from ..document import Details, Figures, Finding, Part
 from ..drawing import BLUE, MUTED, Axes, draw_line, ends_of, label_axes, log2_axis, mark_estimate
 from ..subject import Subject
-from ..table import Cell, Table, TrialKeys, Write, as_shown, count_cell, keys_of, no_cell, number_cell, steps_cell
+from ..table import Cell, Table, TrialKeys, Write, as_shown, keys_of, no_cell, number_cell, steps_cell
 from ..texts import SCALING
 from .curves import mark_regimes
 from .searches import best_of_each, best_of_interval
@@ -220,7 +220,7 @@ def curve_table(curve: Curve) -> Table:
         SCALING.column("met_of_search", "met"): lambda point: Cell(
             f"{point.met:,}/{point.trials:,}", point.met,
             below=f"{point.infeasible:,} div." if point.infeasible else ""),
-        "best_of": lambda point: count_cell(curve.n) if curve.n and point.trials else Cell("n/a", math.nan),
+        "best_of": lambda point: curve.n if curve.n and point.trials else math.nan,
         SCALING.column("best_steps", "steps_to_target"): lambda point: value(point, point.steps, whole),
         "examples_to_target": lambda point: value(point, point.steps.scaled(point.global_batch), number),
         "perfect_scaling": lambda point: (words[perfect.get(point.global_batch)] if point.steps.met else

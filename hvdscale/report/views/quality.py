@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -17,16 +17,11 @@ from ...formatting.numbers import capital, in_brackets, listed, percent, span, w
 from ...log.schema import SMALLER
 from ..document import Details, Figures, Finding, Part, column_name, shown_by
 from ..drawing import INK, MUTED, TICKS, Axes, Figure, draw_line, ends_of, label_axes, log2_axis, shade, value_axis
-from ..subject import Subject, shared_by_metric
+from ..subject import Subject
 from ..table import Cell, Table, keys_of, metric_name, number_cell
 from ..texts import GENERAL, SEARCH, Cells
 from .budgets import MARK, at_batches, best_cell, describe_ends, parts_of_budgets, within_own
 from .curves import heading
-
-
-@shared_by_metric
-def by_quality(subject: Subject) -> Iterable[Part]:
-    return parts_of_quality(subject, subject.target.column, subject.target.minimizes)
 
 
 def parts_of_quality(subject: Subject, column: str, minimizes: bool) -> Iterator[Part]:
@@ -56,13 +51,13 @@ def parts_of_quality(subject: Subject, column: str, minimizes: bool) -> Iterator
 
 def best_of_metrics(subject: Subject) -> Iterator[Part]:
     """The best of each validation metric whose better way is known, of studies held against no target."""
-    studies, budgets = subject.studies, subject.asked.budgets or (None,)
+    studies = subject.studies
     columns = sorted({name for study in studies for name in study.evaluations.columns if name.startswith("val/")})
     known = [(column, way == SMALLER) for column in columns
              if (way := better(column, studies)) and is_measured(studies, column)]
     objectives = {(study.plan(0).get("sweep") or {}).get("objective") for study in studies if len(study)}
     told = [one for one in known if one[0] in objectives] or known       # a search's own, or all
-    best, quality = {one: shown_by(parts_of_budgets(subject, *one, budgets)) for one in known}, {}
+    best, quality = {one: shown_by(parts_of_budgets(subject, *one, own=True)) for one in known}, {}
     for one in known if len(studies) > 1 else ():
         found = shown_by(parts_of_quality(subject, *one))
         if found.tables or are_searched(studies):       # of repeats it is of no interest that no test can be made
@@ -158,11 +153,11 @@ def quality_table(found: Quality, apart: bool = False) -> Table:
         for at, cost in zip(found.compared, found.valley.fitted.tolist()):
             worse = f"{percent((cost - lowest) / abs(lowest))} worse" if lowest else ""
             fitted[found.points[at].global_batch] = number_cell(sign * cost, worse)
-    valley: Cells = {"fitted": lambda point: fitted.get(point.global_batch, number_cell(math.nan))}
+    valley: Cells = {"fitted": lambda point: fitted.get(point.global_batch, math.nan)}
 
-    def rate_of_best(point: BudgetPoint) -> Cell:
+    def rate_of_best(point: BudgetPoint) -> float:
         rates = point.outcomes.study.metaparameter(LEARNING_RATE)
-        return number_cell(math.nan if point.trial is None else float(rates[point.trial]))
+        return math.nan if point.trial is None else float(rates[point.trial])
     own = f"-{found.budget}".replace(" ", "-").replace(",", "") if apart else ""
     return SEARCH.table("quality", found.points, {
         "global_batch": lambda point: point.global_batch,

@@ -151,10 +151,6 @@ def own_searches(subject: Subject, to_target: bool) -> Iterator[Part]:
             for found in group_by(searches, lambda search: search.objective).values()))
 
 
-def what_next(subject: Subject) -> Iterator[Finding]:
-    return find_next(subject.section.searches)
-
-
 def find_next(searches: Sequence[Search]) -> Iterator[Finding]:
     """What the searches should be asked next, and at which batches; that there is nothing to ask where there is not."""
     searches = [search for search in searches if not search.points_are_equal]

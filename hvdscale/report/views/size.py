@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -17,7 +17,7 @@ from ..document import Details, Figures, Finding, Part
 from ..drawing import (BLUE, INK, MUTED, PANEL_TICKS, TICKS, Axes, decimal_ticks, draw_panels, ends_of,
                        is_positive, label_axes, mark_estimate, value_axis)
 from ..subject import Whole
-from ..table import Cell, Column, Table, TrialKeys, Write, interval_cell, metric_name
+from ..table import Cell, Column, Table, TrialKeys, interval_cell, metric_name
 from ..texts import SIZE, Cells, power_cell
 
 AHEAD = 8.0                 # times beyond the largest size that the figure shows
@@ -102,16 +102,15 @@ def _size_columns(found: SizeLaws) -> Cells:
 
 
 def costs_table(found: SizeLaws, rule: BorrowedLaw, costs: Sequence[LawCost], at: int) -> Table:
-    def cell_of(name: str, write: Write = number, factor: float = 1) -> Callable[[LawCost], Cell]:
-        return lambda one: interval_cell((getattr(one, name) or Estimate.unknown()).scaled(factor), write)
+    unknown = Estimate.unknown()
     cells: Cells = {key: partial(lambda fill, one: fill(one.cell), fill) for key, fill in _size_columns(found).items()}
-    cells |= {"rule": lambda one: one.value, "best": cell_of("best")}
+    cells |= {"rule": lambda one: one.value, "best": lambda one: one.best or unknown}
     if any(one.loss or one.outside for one in costs):
-        more_loss = cell_of("loss", factor=100)
-        cells["loss"] = lambda one: "outside" if one.outside else more_loss(one)
+        cells["loss"] = lambda one: "outside" if one.outside else (one.loss or unknown).scaled(100)
     steps = any(one.steps for one in costs)
     if steps:
-        cells |= {name: cell_of(name, ratio) for name in ("steps", "examples")}
+        cells |= {name: partial(lambda name, one: interval_cell(getattr(one, name) or unknown, ratio), name)
+                  for name in ("steps", "examples")}
     return SIZE.table("size-rule", costs, cells, lambda one: _trials(one.cell),
                       file=f"size-rule-{at + 1}" if at else "size-rule",
                       notes=[SIZE.say("from_steps") if steps else ""], rule=rule.text, text=rule.text, of=rule.of)

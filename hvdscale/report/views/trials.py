@@ -160,6 +160,8 @@ def runs(subject: Subject) -> Iterator[Part]:
 
 def runs_table(section: Section) -> Table:
     """A row a trial, with what distinguishes its setting, and what it reached."""
+    def setting_cell(value: object) -> Cell:
+        return Cell(show_value(value), value if isinstance(value, (int, float, str)) else None)
     target = section.target
     settings = settings_of(trial.setting for trial in section.trials)
     cells: Cells = {
@@ -168,7 +170,7 @@ def runs_table(section: Section) -> Table:
         "seed": lambda run: Cell("unknown" if run.trial.seed == UNKNOWN_SEED else str(run.trial.seed), run.trial.seed)}
     for name in next(iter(settings.values()), ()):
         cells[Column(name, name.replace("_", " "), formula="of the run's setting")] = partial(
-            lambda name, run: _setting_cell(settings[run.trial.setting][name]), name)
+            lambda name, run: setting_cell(settings[run.trial.setting][name]), name)
     cells["status"] = lambda run: Cell(run.trial.status.name, run.trial.status.name)
     if target:
         cells |= {"run_steps": lambda run: Cell(whole(run.steps) if run.met else "not met", run.steps),
@@ -177,10 +179,6 @@ def runs_table(section: Section) -> Table:
                   "run_best": lambda run: _best(run.trial, target)}
     found = [run_of(trial, target, section.options.crossing) for trial in section.trials]
     return SCALING.table("runs", found, cells, lambda run: (run.trial.key,), metric=target.column if target else "")
-
-
-def _setting_cell(value: object) -> Cell:
-    return Cell(show_value(value), value if isinstance(value, (int, float, str)) else None)
 
 
 def _best(trial: Trial, target: Target) -> float:
