@@ -45,11 +45,9 @@ class NoiseAgainst:
 
 
 def noise_against(target: Target | None, measured: Sequence[tuple[RunCell, Noise]], b_crit: Estimate | None
-                  ) -> NoiseAgainst | None:
-    """The points by batch of cells with the noise of their runs, if any; None without. A critical batch that is open on
-    both sides counts as unknown, as where there is no fit to the steps."""
-    if not measured:
-        return None
+                  ) -> NoiseAgainst:
+    """The points by batch of cells with the noise of their runs. A critical batch that is open on both sides counts as
+    unknown, as where there is no fit to the steps."""
     if b_crit is None or b_crit.low == 0 and np.isinf(b_crit.high):
         b_crit = Estimate.unknown()
     points = tuple(NoisePoint(cell.global_batch, noise, over(as_estimate(noise.whole), b_crit), cell.keys)

@@ -53,10 +53,10 @@ def sentences_of(findings: Iterable[Finding]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Detail:
-    """A table for files only; None: there is none."""
+class Details:
+    """Tables for files only, which are worked out when they are asked for, while the logs are open."""
 
-    table: Table | None
+    find: Callable[[], Iterable[Table | None]]
 
 
 @dataclass(frozen=True)
@@ -66,19 +66,23 @@ class Figures:
     find: Callable[[], Iterable[Figure | None]]
 
 
-Part = Finding | Table | Detail | Figures | None        # of what a view shows; None: nothing
+Part = Finding | Table | Details | Figures | None        # of what a view shows; None: nothing
 
 
 @dataclass(frozen=True, eq=False)
 class Shown:
     findings: tuple[Finding, ...] = ()
     tables: tuple[Table, ...] = ()
-    details: tuple[Table, ...] = ()
+    later: tuple[Details, ...] = ()
     finds: tuple[Figures, ...] = ()
 
     @property
     def summary(self) -> tuple[str, ...]:
         return sentences_of(self.findings)
+
+    @cached_property
+    def details(self) -> tuple[Table, ...]:
+        return tuple(table for details in self.later for table in details.find() if table is not None)
 
     def find(self) -> Iterator[Figure]:
         """One figure after another; of those of one name the first."""
@@ -97,7 +101,7 @@ def shown_by(parts: Iterable[Part]) -> Shown:
     parts = tuple(parts)
     return Shown(tuple(part for part in parts if isinstance(part, Finding)),
                  tuple(part for part in parts if isinstance(part, Table)),
-                 tuple(part.table for part in parts if isinstance(part, Detail) and part.table),
+                 tuple(part for part in parts if isinstance(part, Details)),
                  tuple(part for part in parts if isinstance(part, Figures)))
 
 

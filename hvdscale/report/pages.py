@@ -6,67 +6,149 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
+import numpy as np
+
 from ..analysis.budgets import show_ends_alone
+from ..analysis.defaults import LASTING
 from ..analysis.grouping import group_by
-from ..analysis.report_data import JobResults, Options
-from ..analysis.studies import Study, are_searched
-from ..analysis.trials import JobKey, Trial
-from ..formatting.numbers import list_first
+from ..analysis.metric_direction import better, check_direction
+from ..analysis.report_data import Contents, JobResults, Options, analyse, analyse_studies, refuse_unknown
+from ..analysis.studies import Study, are_searched, best_metric, is_measured
+from ..analysis.trials import JobKey
+from ..formatting.numbers import counted, list_first
 from ..formatting.progress import Tell, quiet
+from ..log.reader import Log
+from ..log.schema import SMALLER
 from ..target import Target
-from .document import (VERDICT, Chapter, Document, Finding, LogFacts, Page, Part, Shown, describe_imports, section_name,
-                       sentences_of, shown_by, slug, unique)
+from .document import (VERDICT, Chapter, Document, Figures, Finding, Page, Part, Shown, describe_imports, facts_of,
+                       section_name, sentences_of, shown_by, slug, unique)
+from .output import MOST_RULED
 from .plan.words import cautions, describe_crowded, verdict
 from .request import StudyRequest
-from .subject import Subject, View, Whole, with_costs
-from .texts import GENERAL
+from .subject import Subject, View, Whole, of_metric, with_costs
+from .texts import GENERAL, SCALING
 from .views import batches, budgets, noise, quality, rules, searches, step_times, trials, workers
-from .views.branches import branched_runs
 from .views.landscapes import landscapes
-from .views.study_figures import families
 
+Needing = tuple[str, View]          # what a section must have for a view to show anything; "": no one thing
 # what a page shows, in reading order: of trials at their worker counts; beside it of studies held against a target, of
 # repeats, or where there is no target to hold them against
-MEASURED: tuple[View, ...] = (
-    partial(searches.own_searches, to_target=False), batches.steps_by_batch, trials.unmet, workers.by_workers,
-    batches.regimes, trials.outliers, trials.drift, trials.split_seeds, batches.early_crossing, trials.unlearned,
-    workers.growing_batch,
-    lambda subject: searches.find_next(subject.section.searches), searches.other_targets, step_times.step_parts,
-    step_times.ranks, noise.noise_scales, partial(searches.own_searches, to_target=True), trials.training, trials.runs)
-STUDIED: tuple[View, ...] = (
-    batches.curve, rules.rule_costs, landscapes, budgets.best_under_budgets, quality.by_quality, noise.beside_critical,
-    searches.results, budgets.base_rates)
-REPEATED: tuple[View, ...] = (batches.fitted, noise.beside_critical, budgets.unused_budgets)
-UNTARGETED: tuple[View, ...] = (quality.best_of_metrics,)
+MEASURED: tuple[Needing, ...] = (
+    ("searches", partial(searches.own_searches, to_target=False)), ("batches", batches.steps_by_batch),
+    ("target", trials.unmet), ("", workers.by_workers), ("", batches.regimes), ("", trials.outliers),
+    ("", trials.drift), ("", trials.split_seeds), ("batches", batches.early_crossing), ("", trials.unlearned),
+    ("workload.batch_schedule", workers.growing_batch),
+    ("searches", lambda subject: searches.find_next(subject.section.searches)), ("target", searches.other_targets),
+    ("parts", step_times.step_parts), ("parts", step_times.ranks), ("noise", noise.noise_scales),
+    ("searches", partial(searches.own_searches, to_target=True)), ("", trials.training), ("", trials.runs))
+STUDIED: tuple[Needing, ...] = (
+    ("", batches.curve), ("", rules.rule_costs), ("", landscapes), ("", of_metric(budgets.parts_of_budgets)),
+    ("", of_metric(quality.parts_of_quality)), ("noise", noise.beside_critical), ("", searches.results),
+    ("", of_metric(budgets.base_rates)))
+REPEATED: tuple[Needing, ...] = (("batches", batches.fitted), ("noise", noise.beside_critical))
+UNTARGETED: tuple[Needing, ...] = (("", quality.best_of_metrics),)
 
 Titled = tuple[str, Iterable[Part], Hashable]   # a title, what the chapter shows, and what is its own among others
 PLANNED = ("Costs are in worker-hours. The knee is the worker count with the least cost x time. How sure: the share "
            "of draws, given all that was measured, in which it is so. hvdscale-plan compares other worker counts, "
            "batches and prices.")
 BEST, THROUGHPUT = "Best measured", "Throughput"
+MOST_EVALUATIONS = 5_000_000        # in all logs, beyond which no trial is made of its own
 NAMED = {"model": "--model", "optimizer": "--optimizer", "train_examples": "--set-size"}    # by options of an import
 NAMING = ("mllog", "rcp")           # the kinds of import that have them
 MOST_NAMED = 3
 
 
-def document_of(groups: Sequence[JobResults], logs: Sequence[LogFacts] = (), skipped: Sequence[str] = (),
-                options: Options = Options(), studies: Sequence[Study] = (), asked: StudyRequest = StudyRequest(),
-                tell: Tell = quiet, branches: Sequence[Trial] = (), notes: Sequence[str] = (), ruled: bool = True
-                ) -> Document:
-    """The report of analysed groups, with facts of each log, and messages about those that could not be read.
-
-    branches  trials that are branches of a run, in no group
-    studies   the same trials as studies.studies_of gives them; without them there is nothing of what makes them studies
-    ruled     whether to work out what learning-rate rules cost, seconds a study
-    """
+def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skipped: Sequence[str] = (),
+                     options: Options = Options(), asked: StudyRequest = StudyRequest(), tell: Tell = quiet
+                     ) -> Document:
+    """The report of logs that are open, and stay so while the document is used; ``skipped``: messages about those that
+    could not be read."""
+    for target in targets:
+        check_direction(target, logs)
+    evaluations = sum(log.evaluations.rows for log in logs)
+    tell(f"sorting {evaluations:,} evaluations by trial", long=evaluations > MOST_EVALUATIONS)
+    contents, lasting = Contents(logs), options.crossing == LASTING
+    studies, branches, ruled = contents.studies, [], True
+    if asked.paper or evaluations > MOST_EVALUATIONS:
+        refuse_unknown(targets, {name for study in studies for name in study.evaluations.columns})
+        ruled = sum(map(len, studies)) <= MOST_RULED        # what rules cost takes seconds a study
+        groups = analyse_studies(studies, partial(targets_held, targets, asked), options)
+        notes = [GENERAL.say("studies_alone", paper=bool(asked.paper), most=MOST_EVALUATIONS, unruled=not ruled,
+                             lasting=lasting)]
+    else:
+        tell(f"holding {counted(len(contents.read), 'trial')} against their targets")
+        groups, branches = analyse(contents.trials, targets, options), contents.branches
+        notes = [SCALING.say("lasting")] if lasting else []
     taken: set[str] = set()
-    of_workload = group_by(studies, lambda study: study.workload)
-    subjects = [list(_subjects(group, tuple(of_workload.get(group.workload, ())), asked)) for group in groups]
+    subjects = _subjects(groups, studies, asked)
+    pages = tuple(_pages(groups, subjects, ruled, taken, tell))
     held = [subject for own in subjects for subject in own if subject.held]
-    known_costs = with_costs(held, asked, ruled)
-    pages = []
+    searched = {subject.section.workload for subject in held}
+    repeats = [section for group in groups for section in group.sections if section.workload not in searched]
+    whole = Whole(held, repeats, studies, asked, options, tell, groups, branches)
+    notes += [*contents.notes, *describe_imports(logs), *describe_joining(
+        [group.workload for group in groups], [log.attributes for log in logs])]
+    chapters = tuple(Chapter(**vars(shown_by(parts)), slug=unique(slug(title), key or title, taken), title=title)
+                     for title, parts, key in _chapters(whole))
+    aimed = bool(targets) or any(page.target for _, own in pages for page in own)
+    return Document(pages, tuple(map(facts_of, logs)), tuple(skipped), options.confidence, chapters, tuple(notes),
+                    hint="" if aimed else _describe_no_target(studies, logs))
+
+
+def targets_held(targets: Sequence[Target], asked: StudyRequest, studies: Sequence[Study]) -> tuple[Target | None, ...]:
+    """The targets to hold a workload's studies against, of those given or else those in the plans of their first
+    trials, or else that of the paper which is asked for: with a metric that they measured; without any None, but where
+    targets were given, which nothing is shown without."""
+    own = [(study.plan(0).get("measurement") or {}).get("target") for study in studies if len(study)]
+    wanted = targets or tuple(dict.fromkeys(Target.parse(text) for text in own if text))
+    if not wanted and asked.paper:
+        from .papers.figures import target_of
+        wanted = target_of(asked.paper, studies[0].workload)
+    ends_alone = show_ends_alone(studies)
+    held = tuple(target for target in wanted if is_measured(studies, target.column) and not ends_alone)
+    return held if held or targets and not ends_alone else (None,)
+
+
+def _describe_no_target(studies: Sequence[Study], logs: Sequence[Log]) -> str:
+    """How to hold trials without a target against one that about half of them meet, of validation if it was measured;
+    "" where none measured a metric twice whose better way is known."""
+    studies = [study for study in studies if (study.evaluations.counts > 1).any()]
+    columns = {name for study in studies for name in study.evaluations.columns if "/" in name}
+    for column in sorted(columns, key=lambda name: (not name.startswith("val/"), name)):
+        way = better(column, logs)
+        if way and is_measured(studies, column):
+            best = np.concatenate([best_metric(study, column, way == SMALLER).value[study.feasible]
+                                   for study in studies if column in study.evaluations.columns])
+            known = best[np.isfinite(best)]
+            return GENERAL.say("no_target", target=f"{column}{'<' if way == SMALLER else '>'}{np.median(known):.2g}"
+                               ) if len(known) else ""
+    return ""
+
+
+def _subjects(groups: Sequence[JobResults], studies: Sequence[Study], asked: StudyRequest) -> list[list[Subject]]:
+    """Of each workload those of its sections."""
+    of_workload, found = group_by(studies, lambda study: study.workload), []
+    for group in groups:
+        known: dict[Hashable, Any] = {}
+        own, targets = tuple(of_workload.get(group.workload, ())), [section.target for section in group.sections]
+        searched, subjects = bool(own) and (are_searched(own) or not group.trials), []
+        for section in group.sections:
+            alike = [one for one in targets if one and section.target and one.column == section.target.column]
+            subjects.append(Subject(section, own, asked, bool(section.target and searched), tuple(
+                one for one in alike if one != section.target), section.target in alike[:1], known))
+        found.append(subjects)
+    return found
+
+
+def _pages(groups: Sequence[JobResults], subjects: Sequence[Sequence[Subject]], ruled: bool, taken: set[str], tell: Tell
+           ) -> Iterator[tuple[JobResults, tuple[Page, ...]]]:
+    """Each workload's pages, without those that show nothing."""
+    held = [subject for own in subjects for subject in own if subject.held]
+    known_costs = with_costs(held, ruled)
     for group, own in zip(groups, subjects):
         found = []
         for subject in own:
@@ -75,29 +157,12 @@ def document_of(groups: Sequence[JobResults], logs: Sequence[LogFacts] = (), ski
                 next(known_costs)
             page = _page(subject, taken)
             found += [page] if page.tables or subject.section.trials or subject.held else []
-        pages.append((group, tuple(found)))
-    searched = {subject.section.workload for subject in held}
-    repeats = [section for group in groups for section in group.sections if section.workload not in searched]
-    whole = Whole(held, repeats, studies, asked, options, tell, groups, branches)
-    joining = describe_joining([group.workload for group in groups], [facts.attributes for facts in logs])
-    return Document(tuple(pages), tuple(logs), tuple(skipped), options.confidence, tuple(
-        Chapter(**vars(shown_by(parts)), slug=unique(slug(title), key or title, taken), title=title)
-        for title, parts, key in _chapters(whole)), (*notes, *describe_imports(logs), *joining))
+        yield group, tuple(found)
 
 
-def _subjects(group: JobResults, studies: tuple[Study, ...], asked: StudyRequest) -> Iterator[Subject]:
-    known: dict[Hashable, Any] = {}
-    for section in group.sections:
-        held = bool(section.target and studies and (are_searched(studies) or not group.trials))
-        alike = [one.target for one in group.sections
-                 if one.target and section.target and one.target.column == section.target.column]
-        yield Subject(section, studies, asked, held, tuple(one for one in alike if one != section.target),
-                      section.target in alike[:1], known)
-
-
-def measured(subject: Subject) -> Shown:
-    """What there is to show of the trials at their worker counts."""
-    return shown_by(part for view in MEASURED for part in view(subject))
+def show(views: Iterable[Needing], subject: Subject) -> Shown:
+    return shown_by(part for needed, view in views if not needed or attrgetter(needed)(subject.section)
+                    for part in view(subject))
 
 
 def _page(subject: Subject, taken: set[str]) -> Page:
@@ -109,11 +174,13 @@ def _page(subject: Subject, taken: set[str]) -> Page:
     views = STUDIED if subject.held else REPEATED
     if best_alone:
         views = UNTARGETED
-    studied, ran = shown_by(part for view in views for part in view(subject)), Shown()
+    studied, ran = show(views, subject), Shown()
     notes: tuple[str, ...] = ()
     if section.trials and (section.searches or not subject.held):   # of studies from elsewhere it would be untrue
-        ran, notes = measured(subject), trials.schedules(section)
+        ran, notes = show(MEASURED, subject), trials.schedules(section)
     findings, lines = (*ran.findings, *studied.findings), verdict(plan) if plan else ()
+    if views is REPEATED and subject.asked.budgets:
+        findings += (GENERAL.find("no_budgets"),)
     if not plan:
         lines = tuple(one.said for one in findings[:VERDICT])
         findings = (*findings[VERDICT:], *(Finding(said) for one in findings[:VERDICT] for said in one.more))
@@ -123,7 +190,7 @@ def _page(subject: Subject, taken: set[str]) -> Page:
     title = BEST if best_alone else str(section.target or THROUGHPUT)
     name = unique(section_name(section.workload, section.target, "throughput"), (section.workload, section.target),
                   taken)
-    return Page(findings, (*first.tables, *then.tables), (*studied.details, *ran.details),
+    return Page(findings, (*first.tables, *then.tables), (*studied.later, *ran.later),
                 (*studied.finds, *ran.finds), slug=name, title=title, target=section.target,
                 section=section, verdict=lines, left_out=(*careful, *trials.left_out(section)),
                 notes=(*((PLANNED,) if plan else ()), *notes))
@@ -134,16 +201,16 @@ def _chapters(whole: Whole) -> Iterator[Titled]:
     if whole.asked.sizes:
         from .views.size import laws_over_size
         yield "Laws over size", laws_over_size(whole), ""
-    yield from families(whole)
+    if len(whole.first) > 1:
+        from .views.study_figures import family_figures
+        curves = [subject.curve for subject in whole.first.values()]
+        yield "Workloads beside each other", [Figures(lambda: family_figures(curves))], ""
     if whole.asked.compare or whole.asked.paper:
         from .papers.figures import chapters
         yield from chapters(whole)
-    yield from branched_runs(whole)
-
-
-def targets_of_paper(paper: str, workload: JobKey) -> tuple[Target, ...]:
-    from .papers.figures import target_of
-    return target_of(paper, workload)
+    if whole.branches:
+        from .views.branches import branched_runs
+        yield from branched_runs(whole)
 
 
 def describe_joining(workloads: Iterable[JobKey], attributes: Iterable[Mapping[str, Any]]) -> Iterator[str]:

@@ -124,6 +124,8 @@ class Report:
 
     def __init__(self, document: Document) -> None:
         self.document = document
+        for shown in document.shown:            # while the logs are open
+            shown.details
 
     @property
     def verdict(self) -> list[str]:

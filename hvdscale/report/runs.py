@@ -13,17 +13,12 @@ import gc
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..analysis.budgets import show_ends_alone
-from ..analysis.defaults import LASTING, Options
-from ..analysis.metric_direction import better, check_direction
-from ..analysis.report_data import Contents, analyse, analyse_studies, refuse_unknown
-from ..analysis.studies import Study, best_metric, is_measured
+from ..analysis.defaults import Options
 from ..errors import LogError, UnknownNameError, UsageError
 from ..exchange.csv_tables import is_tables
 from ..exchange.runs.formats import has_runs, is_archive
@@ -33,19 +28,18 @@ from ..formatting.progress import Tell, quiet
 from ..log.check import refuse_unsound, refuse_unsound_trials
 from ..log.plan_text import refuse_wrong_plans
 from ..log.reader import Columns, Log, LogTable, absent, in_order, read_log
-from ..log.schema import SMALLER, UNKNOWN_SEED, LogColumn, Status
+from ..log.schema import UNKNOWN_SEED, LogColumn, Status
 from ..log.segments import expand, find_logs, refuse_none, refuse_outer
 from ..system.importing import uncollected
 from ..system.importing import import_extra
 from ..system.files import scratch_folder
 from ..target import Target
 from . import FORMATS
-from .document import Document, Path, describe_imports, facts_of
-from .output import MOST_RULED, on_screen, refuse_no_folder, write
-from .pages import document_of, targets_of_paper
+from .document import Document, Path, describe_imports
+from .output import on_screen, refuse_no_folder, write
+from .pages import MOST_EVALUATIONS, document_of_logs
 from .request import StudyRequest, request_of, targets_of
 from .results import Report
-from .texts import GENERAL, SCALING
 
 if TYPE_CHECKING:
     import pandas
@@ -55,7 +49,6 @@ STATUS_NAMES = np.array([status.name for status in sorted(Status)], object)
 WITHOUT_PANDAS = "each column is a numpy array without it, such as runs.trials['id']"
 AS_FRAME = ".to_pandas() is a DataFrame of them"
 CONTINUE = "--skip-broken (skip_broken=True in Python) continues without logs that cannot be read"
-MOST_EVALUATIONS = 5_000_000        # in all logs, beyond which no trial is made of its own
 MOST_LEFT_OUT = 10          # trials of a log that are named
 LONG_BYTES = 100 << 20      # of a log, beyond which reading it takes a while
 
@@ -114,62 +107,6 @@ def _left_out_of(log: Log) -> list[str]:
     said = note["first"][:MOST_LEFT_OUT]
     rest = [f"{note['count'] - len(said):,} more"] if note["count"] > len(said) else []
     return [f"{log.path}: left out when it was imported: {message}" for message in [*said, *rest]]
-
-
-def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skipped: Sequence[str] = (),
-                     options: Options = Options(), asked: StudyRequest = StudyRequest(), tell: Tell = quiet
-                     ) -> Document:
-    """The report of logs that are open, and stay so while the document is used."""
-    for target in targets:
-        check_direction(target, logs)
-    evaluations = sum(log.evaluations.rows for log in logs)
-    tell(f"sorting {evaluations:,} evaluations by trial", long=evaluations > MOST_EVALUATIONS)
-    facts, contents = [facts_of(log) for log in logs], Contents(logs)
-    studies, branches, ruled = contents.studies, [], True
-    if asked.paper or evaluations > MOST_EVALUATIONS:
-        refuse_unknown(targets, {name for study in studies for name in study.evaluations.columns})
-        ruled = sum(map(len, studies)) <= MOST_RULED
-        alone = GENERAL.say("studies_alone", paper=bool(asked.paper), most=MOST_EVALUATIONS, unruled=not ruled,
-                            lasting=options.crossing == LASTING)
-        groups = analyse_studies(studies, partial(targets_held, targets, asked), options)
-        notes: tuple[str, ...] = (alone,)
-    else:
-        tell(f"holding {counted(len(contents.read), 'trial')} against their targets")
-        groups = analyse(contents.trials, targets, options)
-        branches, notes = contents.branches, (SCALING.say("lasting"),) if options.crossing == LASTING else ()
-    found = document_of(groups, facts, skipped, options, studies, asked, tell, branches, (*notes, *contents.notes),
-                        ruled)
-    held = bool(targets) or any(page.target for _, pages in found.pages for page in pages)
-    return found if held else replace(found, hint=_describe_no_target(studies, logs))
-
-
-def targets_held(targets: Sequence[Target], asked: StudyRequest, studies: Sequence[Study]) -> tuple[Target | None, ...]:
-    """The targets to hold a workload's studies against, of those given or else those in the plans of their first
-    trials, or else that of the paper which is asked for: with a metric that they measured; without any None, but where
-    targets were given, which nothing is shown without."""
-    own = [(study.plan(0).get("measurement") or {}).get("target") for study in studies if len(study)]
-    wanted = targets or tuple(dict.fromkeys(Target.parse(text) for text in own if text))
-    if not wanted and asked.paper:
-        wanted = targets_of_paper(asked.paper, studies[0].workload)
-    ends_alone = show_ends_alone(studies)
-    held = tuple(target for target in wanted if is_measured(studies, target.column) and not ends_alone)
-    return held if held or targets and not ends_alone else (None,)
-
-
-def _describe_no_target(studies: Sequence[Study], logs: Sequence[Log]) -> str:
-    """How to hold trials without a target against one that about half of them meet, of validation if it was measured;
-    "" where none measured a metric twice whose better way is known."""
-    studies = [study for study in studies if (study.evaluations.counts > 1).any()]
-    columns = {name for study in studies for name in study.evaluations.columns if "/" in name}
-    for column in sorted(columns, key=lambda name: (not name.startswith("val/"), name)):
-        way = better(column, logs)
-        if way and is_measured(studies, column):
-            best = np.concatenate([best_metric(study, column, way == SMALLER).value[study.feasible]
-                                   for study in studies if column in study.evaluations.columns])
-            known = best[np.isfinite(best)]
-            return GENERAL.say("no_target", target=f"{column}{'<' if way == SMALLER else '>'}{np.median(known):.2g}"
-                               ) if len(known) else ""
-    return ""
 
 
 class Frame(Columns):

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, wraps
+from functools import cached_property
 from itertools import repeat
 from typing import Any
 
@@ -81,18 +81,18 @@ class Subject:
 View = Callable[[Subject], Iterable[Part]]
 
 
-def shared_by_metric(view: View) -> View:
-    """A view that is the same for all targets of a metric, worked out once."""
-    @wraps(view)
-    def shared(subject: Subject) -> Iterable[Part]:
-        found: Iterable[Part] = subject.once((view, subject.target.column, subject.target.minimizes),
-                                             lambda: tuple(view(subject)))
+def of_metric(show: Callable[[Subject, str, bool], Iterable[Part]]) -> View:
+    """A view of the target's metric and its better way, worked out once for all targets of the metric."""
+    def view(subject: Subject) -> Iterable[Part]:
+        metric = subject.target.column, subject.target.minimizes
+        found: Iterable[Part] = subject.once((show, *metric), lambda: tuple(show(subject, *metric)))
         return found
-    return shared
+    return view
 
 
-def with_costs(subjects: Sequence[Subject], asked: StudyRequest, ruled: bool = True) -> Iterator[Subject]:
+def with_costs(subjects: Sequence[Subject], ruled: bool) -> Iterator[Subject]:
     """Each of them once its costs are known, or left out; all cores work on those of the ones that follow."""
+    asked = subjects[0].asked if subjects else StudyRequest()
     costs = rules_along([one.curve for one in subjects], asked.rules, asked.rule_within) if ruled else repeat(None)
     for subject, found in zip(subjects, costs):
         subject.known[rules_of, subject.target] = found

@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -175,6 +176,17 @@ def trial_list(keys: Iterable[tuple[str, int]]) -> list[dict[str, object]]:
 def keys_of(parts: Iterable[Any]) -> TrialKeys:
     """The trials behind several points, cells or spaces, each once."""
     return tuple(dict.fromkeys(key for one in parts for key in one.keys))
+
+
+def cell_of(value: Any) -> Cell:
+    """How a table shows a count, a measurement, an estimate with its interval, a text, a truth; of a Cell, itself."""
+    if isinstance(value, Cell):
+        return value
+    if isinstance(value, (str, bool, np.bool_)):
+        return Cell(value if isinstance(value, str) else "yes" if value else "no")
+    if hasattr(value, "low"):
+        return interval_cell(value)
+    return count_cell(int(value)) if isinstance(value, Integral) else number_cell(value)
 
 
 def count_cell(value: int, below: str = "") -> Cell:

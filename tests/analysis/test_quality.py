@@ -14,12 +14,12 @@ from hvdscale.analysis.report_data import Section
 from hvdscale.analysis.search import best_of_n
 from hvdscale.analysis.studies import studies_of
 from hvdscale.log.schema import Status
-from hvdscale.report.document import sentences_of, shown_by
+from hvdscale.report.document import sentences_of
 from hvdscale.report.views.quality import find_quality, quality_table
 from hvdscale.report.table import as_csv, as_text
 from hvdscale.target import Target
 from tests.factories.logs import log, trial
-from hvdscale.report.pages import STUDIED
+from hvdscale.report.pages import STUDIED, show
 from hvdscale.report.subject import Subject
 
 COLUMN, STEPS = "val/error", (0, 50, 100)
@@ -173,7 +173,7 @@ def test_the_report_tests_within_epochs_if_nothing_else_decides():
             made.append(one)
     studies = studies_of([log(*made)])
     section = Section(studies[0].workload, Target.parse("val/error<0.001"))
-    said = shown_by(part for view in STUDIED for part in view(Subject(section, studies, held=True))).summary
+    said = show(STUDIED, Subject(section, studies, held=True)).summary
     assert quality_of(studies, COLUMN, True, Budget(64, "steps")).why == UNFINISHED
     assert quality_of(studies, COLUMN, True).why == STOPPED
     assert any(one.startswith("No sign of a large-batch penalty within 4 epochs: ") for one in said), said

@@ -14,7 +14,7 @@ from hvdscale.formatting.numbers import RANGE
 from hvdscale.log.schema import PRUNED, Status
 from hvdscale.plan.search_space import DrawEnd, Parameter, discrete
 from hvdscale.report.document import sentences_of
-from hvdscale.report.pages import document_of
+from hvdscale.report.pages import document_of_logs
 from hvdscale.report.output import as_json
 from hvdscale.report.drawing import render
 from hvdscale.report.page.html import as_html
@@ -374,12 +374,10 @@ def test_searched_arguments_of_the_model_do_not_part_a_study():
 
 
 def test_the_search_is_in_every_form_of_the_report(tmp_path):
-    trials = [one for batch, lr, fewest in ((64, 0.03, 900), (256, 0.1, 400))
-              for one in read_trials(studied(*realistic(batch, lr, fewest, repeats=2, count=40, seed=batch),
-                                             path=f"b{batch}.h5"))]
-    groups = analyse(trials)
-    document = document_of(groups)
-    [found] = groups[0].sections
+    document = document_of_logs([
+        studied(*realistic(batch, lr, fewest, repeats=2, count=40, seed=batch), path=f"b{batch}.h5")
+        for batch, lr, fewest in ((64, 0.03, 900), (256, 0.1, 400))])
+    [found] = document.pages[0][0].sections
     table, best = tables_of_searches(found.searches)
     assert [row.cells[6].value for row in table.rows] == [one.best.value for one in found.searches]
     assert max(map(len, as_text(table).splitlines())) <= 100 and as_text(table).isascii()
@@ -416,9 +414,8 @@ def test_each_further_target_of_a_sweep_has_its_fewest_steps():
 
 
 def test_a_report_without_a_sweep_has_nothing_of_searches():
-    [group] = analyse(read_trials(log(trial(), trial(2, seed=1))))
-    document = document_of([group])
-    assert not group.sections[0].searches and "searches" not in as_json(document)["workloads"][0]["sections"][0]
+    document = document_of_logs([log(trial(), trial(2, seed=1))])
+    assert not document.shown[0].section.searches and "searches" not in as_json(document)["workloads"][0]["sections"][0]
     assert "Search" not in as_html(document)
 
 

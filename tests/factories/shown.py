@@ -1,6 +1,6 @@
 """What pages show of a section of trials for which there is no plan, and what it says in sentences."""
 from hvdscale.report.document import sentences_of, shown_by
-from hvdscale.report.pages import measured
+from hvdscale.report.pages import MEASURED, show
 from hvdscale.report.papers import compare
 from hvdscale.report.subject import Subject
 from hvdscale.report.views import trials
@@ -9,7 +9,7 @@ from hvdscale.report.views import trials
 def shown(section):
     subject = Subject(section)
     vars(subject)["plan"] = None
-    return measured(subject)
+    return show(MEASURED, subject)
 
 
 def tables_of(section):

@@ -2,6 +2,8 @@
 import json
 from types import SimpleNamespace
 
+import pytest
+
 from hvdscale.report.differences import problems_of_points
 from tests.factories.plans import settled
 
@@ -14,18 +16,13 @@ def points(*workers, **typed):
         setting=json.dumps({"problem": plan.as_record({})["problem"], "eval_every": 1}))) for plan in plans]
 
 
-def test_what_adam_sqrt_scales_follows_from_the_batch():
-    assert problems_of_points(points(1, 2, 4, optimizer="adam", lr_rule="adam_sqrt")) == []
-    assert problems_of_points(points(1, 2, 16, optimizer="adam", lr_rule="adam_sqrt:beta2")) == []
-
-
-def test_a_decay_with_one_half_life_in_examples_follows_from_the_batch():
-    assert problems_of_points(points(1, 2, 4, optimizer="adam", beta1_half_life=90, beta2_half_life=3e3)) == []
-    assert problems_of_points(points(1, 3, momentum_half_life=90)) == []
-
-
-def test_a_weight_decay_with_one_timescale_follows_from_the_batch():
-    assert problems_of_points(points(1, 4, optimizer="adamw", decay_timescale=9, lr_rule="sqrt")) == []
+@pytest.mark.parametrize("workers, typed", [
+    ((1, 2, 4), {"optimizer": "adam", "lr_rule": "adam_sqrt"}),
+    ((1, 2, 16), {"optimizer": "adam", "lr_rule": "adam_sqrt:beta2"}),
+    ((1, 2, 4), {"optimizer": "adam", "beta1_half_life": 90, "beta2_half_life": 3e3}),
+    ((1, 3), {"momentum_half_life": 90}), ((1, 4), {"optimizer": "adamw", "decay_timescale": 9, "lr_rule": "sqrt"})])
+def test_what_is_scaled_or_has_one_time_scale_in_examples_follows_from_the_batch(workers, typed):
+    assert problems_of_points(points(*workers, **typed)) == []
 
 
 def test_betas_that_differ_beside_another_rule_are_said():

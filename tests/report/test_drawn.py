@@ -3,10 +3,13 @@ import numpy as np
 import pytest
 
 from hvdscale.report.document import facts_of
-from hvdscale.report.drawing import as_matplotlib
+from hvdscale.report.drawing import as_matplotlib, render
 from hvdscale.report.page.html import as_html
-from hvdscale.report.runs import document_of_logs, read
+from hvdscale.report.pages import document_of_logs
+from hvdscale.report.runs import read
+from hvdscale.report.plan.figures import figures_of_plan
 from hvdscale.report.table import NO_INTERVAL, as_records
+from tests.analysis.test_worker_plan import plan, run
 from tests.factories.logs import log, trial
 from tests.factories.studies import realistic
 from tests.report.test_study_figures import axes_of, labels
@@ -21,11 +24,12 @@ def figures_of(page):
     return {figure.name: figure for figure in page.figures}
 
 
-def runs(steps=(900, 500, 200), seconds=(90.0, 60.0, 10.0), waiting=0.1, error=(0.9, 0.5, 0.05), **rest):
+def runs(steps=(900, 500, 200), seconds=(90.0, 60.0, 10.0), waiting=0.1, error=(0.9, 0.5, 0.05), counts=(1, 2, 3),
+         **rest):
     """Two seeds at 1, 2 and 3 workers of 32 examples each."""
     return [trial(10 * w + seed, (0, s // 2, s + 10 * seed), error, (0, t / 2, t + seed), workers=w, batch=32 * w,
                   seed=seed, step_seconds=[0.1] * 4, communication_share=waiting, **rest)
-            for w, s, t in zip((1, 2, 3), steps, seconds) for seed in (0, 1)]
+            for w, s, t in zip(counts, steps, seconds) for seed in (0, 1)]
 
 
 def test_nothing_is_shaded_where_time_is_gained():
@@ -142,3 +146,50 @@ def test_runs_of_other_programs_go_by_their_files(tmp_path, monkeypatch):
         page = as_html(found.document())
         assert [facts_of(made).path for made in found.logs] == ["runs"]
     assert page.count("<code>runs/s1/metrics.csv</code>") > 1 and "runs.h5" not in page
+
+
+# Times of hosts with more workers than cores
+
+EXPLAINED = "too few free cores"
+
+
+def on_hosts(cores):
+    """Figures of runs at 1, 2 and 4 workers on hosts with that many cores, by name."""
+    return figures_of(page_of(*runs((120, 60, 30), (120.0, 60.0, 30.0), 0.2, counts=(1, 2, 4), cores=cores)))
+
+
+def hollow(axes):
+    """Marker and rounded place of each hollow mark."""
+    return {(line.get_marker(), round(line.get_xdata()[0])) for line in axes.lines
+            if len(line.get_xdata()) == 1 and line.get_markerfacecolor() == "white"}
+
+
+@pytest.mark.parametrize("cores, workers", [(8, set()), (2, {4}), (1, {2, 4})])
+def test_only_marks_of_times_are_hollow_at_crowded_worker_counts(cores, workers):
+    found = on_hosts(cores)
+    for name in ("speedup-weak-32", "efficiency-weak-32"):
+        [axes] = axes_of(found[name])
+        assert hollow(axes) == {(marker, at) for marker in "so" for at in workers}
+        assert ("Hollow marks: the host had too few free cores" in found[name].caption) == bool(workers)
+    assert not hollow(axes_of(found["steps-batch"])[0])
+    assert {name for name, figure in found.items() if EXPLAINED in render(figure, "svg").decode()} == (
+        {"speedup-weak-32", "efficiency-weak-32", "step-time-weak-32", "curve-seconds"} if workers else set())
+
+
+def test_worker_counts_in_other_figures_have_the_tables_mark():
+    found = on_hosts(2)
+    (by_time,), (by_step,), (parts,) = (axes_of(found[name]) for name in (
+        "curve-seconds", "curve-step", "step-time-weak-32"))
+    styles = {line.get_label().partition(",")[0]: line.get_linestyle() for line in by_time.lines}
+    assert (styles["W = 2"], styles["W = 4#"]) == ("-", "--")
+    assert {"W = 4"} <= {line.get_label().partition(",")[0] for line in by_step.lines}
+    assert [parts.xaxis.get_major_formatter()(at) for at in range(3)] == ["1", "2", "4#"]
+
+
+def test_a_plans_figures_mark_them_too():
+    for cores, marks in ((1, (2, 2, 2)), (64, (0, 0, 0))):
+        figures = figures_of_plan(plan(*(run(workers, cores=cores) for workers in (2, 4)), workers=(2, 4),
+                                       local_batch=32))
+        texts = [[text.get_text() for text in axes_of(figure)[0].texts] for figure in figures]
+        assert tuple(sum(text.endswith("#") for text in some) for some in texts) == marks
+        assert {EXPLAINED in render(figure, "svg").decode() for figure in figures} == {bool(marks[0])}

@@ -9,12 +9,13 @@ import zlib
 import numpy as np
 import pytest
 
-from hvdscale.report.runs import document_of_logs, make, read
+from hvdscale.report.pages import document_of_logs
+from hvdscale.report.runs import make, read
 from hvdscale.report.plan.make import make_plan
 from hvdscale.report.request import request_of, targets_of
 from hvdscale.report.output import as_json
 from tests.conftest import GOLDEN, ROOT
-from tests.factories.kept_reports import PLANS, REPORTS, saved, timed
+from tests.factories.kept_reports import PLANS, REPORTS, ranks_log, saved
 
 LEFT_OUT = ("summary", "logs", "creator", "warnings", "draws")      # said elsewhere, of the machine, or long
 
@@ -75,7 +76,9 @@ def test_a_report_has_the_values_that_are_kept(name, kept):
 
 
 def test_a_report_of_files_has_the_values_that_are_kept(tmp_path, kept, monkeypatch):
-    for name, folder, path in (("timed", timed(tmp_path), "."), ("mnist", ROOT / "tools/readme", "mnist.h5"),
+    ranks_log(tmp_path / "timed1.h5", {})
+    ranks_log(tmp_path / "timed2.h5", dict(waiting=7, step=16), dict(waiting=5, step=16))
+    for name, folder, path in (("timed", tmp_path, "."), ("mnist", ROOT / "tools/readme", "mnist.h5"),
                                ("v1", GOLDEN, "v1.h5")):
         monkeypatch.chdir(folder)               # paths are among the values
         with read(path) as runs:

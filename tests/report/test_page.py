@@ -10,12 +10,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from hvdscale.analysis.report_data import analyse
-from hvdscale.analysis.studies import studies_of
-from hvdscale.analysis.trials import read_trials
 from hvdscale.log.schema import Status
-from hvdscale.report.document import facts_of
-from hvdscale.report.pages import document_of
+from hvdscale.report.pages import document_of_logs
 from hvdscale.report.drawing import render
 from hvdscale.report.page.html import _allowed, as_html
 from tests.conftest import lacks
@@ -27,9 +23,7 @@ VOID = {"meta", "link", "br", "img", "hr", "input"}
 
 
 def document(*logs):
-    trials = [found for made in logs for found in read_trials(made)]
-    return document_of(analyse(trials), [facts_of(made) for made in logs], skipped=["broken.h5: <is> not HDF5"],
-                       studies=studies_of(logs))
+    return document_of_logs(logs, skipped=["broken.h5: <is> not HDF5"])
 
 
 SCRIPT = "<script>alert('&')</script>"

@@ -16,7 +16,7 @@ from hvdscale.report.output import as_json, on_screen
 from hvdscale.report.page.html import as_html
 from hvdscale.report.pages import describe_joining
 from hvdscale.report.request import StudyRequest
-from hvdscale.report.runs import document_of_logs
+from hvdscale.report.pages import document_of_logs
 from hvdscale.report.views import budgets, quality
 from hvdscale.target import Target
 from tests.factories.archives import write_big_log
@@ -108,7 +108,7 @@ def wide(tmp_path, monkeypatch):
     """A log as an archive gives it, and a limit below what it has."""
     path = tmp_path / "archive.h5"
     write_big_log(path, studies=14, trials=300, evaluations=6000)
-    monkeypatch.setattr("hvdscale.report.runs.MOST_EVALUATIONS", 1000)
+    monkeypatch.setattr("hvdscale.report.pages.MOST_EVALUATIONS", 1000)
     return str(path)
 
 
@@ -132,7 +132,7 @@ def test_a_huge_log_and_its_trials_say_the_same_of_the_fewest_steps(wide, monkey
                 if table.name.startswith("steps-to-result")}
     with read_log(wide) as opened:
         short = fewest(document_of_logs([opened], [target]))
-        monkeypatch.setattr("hvdscale.report.runs.MOST_EVALUATIONS", 10 ** 9)
+        monkeypatch.setattr("hvdscale.report.pages.MOST_EVALUATIONS", 10 ** 9)
         assert short and fewest(document_of_logs([opened], [target])) == short
 
 

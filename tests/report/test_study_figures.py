@@ -19,7 +19,7 @@ from hvdscale.log.schema import Status
 from hvdscale.report import drawing
 from hvdscale.report.drawing import HUES, MARKERS, MOST_NAMED, render
 from hvdscale.report.views.landscapes import landscape_figures
-from hvdscale.report.runs import document_of_logs
+from hvdscale.report.pages import document_of_logs
 from hvdscale.report.views.budgets import base_rate_figure, best_under_figure
 from hvdscale.report.views.curves import (EXAMPLES, NORMALISED, CurvePanel, curve_panels, curves_figure, labels_of,
                                           plain, style_of, targets_figure)

@@ -10,7 +10,7 @@ from ...analysis.grouping import group_by
 from ...analysis.growing_batch import GrowingOption, GrowingPlan
 from ...analysis.worker_plan import Value
 from ...formatting.numbers import duration, list_first, ratio, whole
-from ..table import Cell, Column, Table, count_cell, pick, trial_list
+from ..table import Cell, Column, Table, pick, trial_list
 from ..texts import PLAN
 from .tables import value_cell
 from .words import describe_price
@@ -47,13 +47,13 @@ def phases_table(plan: GrowingPlan) -> Table | None:
     """The workers of each batch, where they change; None where no change pays."""
     found = plan.phases_at_knee
     return None if found is None or not found.changes else PLAN.table("worker-phases", found.phases, {
-        PLAN.column("phase_batch", "global_batch"): lambda one: count_cell(one.global_batch),
-        PLAN.column("growing_workers", "workers"): lambda one: count_cell(one.workers),
-        Column("nodes", "nodes"): lambda one: count_cell(one.nodes),
-        PLAN.column("phase_start", "start"): lambda one: count_cell(one.start),
+        PLAN.column("phase_batch", "global_batch"): lambda one: one.global_batch,
+        PLAN.column("growing_workers", "workers"): lambda one: one.workers,
+        Column("nodes", "nodes"): lambda one: one.nodes,
+        PLAN.column("phase_start", "start"): lambda one: one.start,
         PLAN.column("phase_steps", "steps"): lambda one: value_cell(one.steps, whole),
         PLAN.column("phase_seconds", "seconds"): lambda one: _time_cell(one.seconds),
-        PLAN.column("phase_known", "known"): lambda one: Cell(one.mark)},
+        PLAN.column("phase_known", "known"): lambda one: one.mark},
         lambda one: plan.trials, notes=(PLAN.say("phases_by_knee"),), target=plan.target)
 
 
@@ -87,7 +87,7 @@ def growing_table(plan: GrowingPlan) -> Table:
         beside = next((one for one in option.beside if one.global_batch == batch), None)
         return Cell("unknown", math.nan) if beside is None else value_cell(getattr(beside, f"{name}_ratio"), ratio)
     return PLAN.table("growing-batch", plan.options, {
-        PLAN.column("growing_workers", "workers"): lambda one: count_cell(one.workers),
+        PLAN.column("growing_workers", "workers"): lambda one: one.workers,
         PLAN.column("growing_steps", "steps_to_target"): lambda one: value_cell(one.steps, whole),
         PLAN.column("growing_examples", "examples_to_target"): lambda one: value_cell(one.examples),
         PLAN.column("growing_seconds", "seconds_to_target"): lambda one: _time_cell(one.seconds),
@@ -95,7 +95,7 @@ def growing_table(plan: GrowingPlan) -> Table:
         **{PLAN.column("growing_ratio", f"{words.split()[0]}_ratio_{batch}", what=words, batch=batch,
                        spare=name != "seconds"): partial(over, name, batch)
            for batch in sorted({plan.batches.smallest, plan.batches.largest}) for name, words in RATIOS.items()},
-        PLAN.column("growing_known", "known"): lambda one: Cell(one.mark)},
+        PLAN.column("growing_known", "known"): lambda one: one.mark},
         lambda one: plan.trials, target=plan.target, notes=(
             PLAN.say("growing_ratios", batches=str(plan.batches)),
             PLAN.say("growing_steps_from", predicted=plan.predicted), describe_price(plan.request), *left_out))

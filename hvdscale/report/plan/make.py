@@ -26,7 +26,7 @@ from ...log.segments import find_logs
 from ...plan.batch_schedule import BatchSchedule
 from ...target import Target
 from .. import FORMATS
-from ..document import (Chapter, Document, Figures, Finding, LogFacts, Page, Path, describe_imports, facts_of,
+from ..document import (Chapter, Details, Document, Figures, Finding, LogFacts, Page, Path, describe_imports, facts_of,
                         section_name, sentences_of, shown_by, unique)
 from ..output import WORKLOAD, on_screen, refuse_no_folder, write
 from ..runs import open_logs
@@ -132,7 +132,7 @@ def document_of_plans(plans: Sequence[WorkerPlan], growing: Sequence[GrowingPlan
     def page(plan: WorkerPlan, workload: JobKey) -> Page:
         name = unique(section_name(workload, plan.target) or "plan", (workload, plan.target), taken)
         tables = [*([plan_table(plan)] if plan.options else []), *([model_table(plan)] if plan.uses_model else [])]
-        return Page(tuple(find_basis(plan)), tuple(tables), (plan_table(plan, True),),
+        return Page(tuple(find_basis(plan)), tuple(tables), (Details(lambda: [plan_table(plan, True)]),),
                     (Figures(lambda: figures_of_plan(plan)),), slug=name, title=title(plan), target=plan.target,
                     verdict=advice(plan))
 

@@ -19,7 +19,7 @@ from ..document import Chapter, Document, Finding, Path, facts_of, shown_by
 from ..runs import open_logs
 from ..output import refuse_no_folder
 from ..views.size import describe_law, parts_of_laws
-from ..table import Cell, Table, as_values, encode, interval_cell
+from ..table import Table, as_values, encode, interval_cell
 from .make import give_out
 from ..texts import PLAN
 
@@ -51,7 +51,7 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
         why = [describe_law(key, law).said for key, law in found.quantities.items()]
         raise LogError(" ".join(why) or PLAN.say("size_none", sizes=list(wanted)))
     predictions = {key: law.predict(wanted) for key, law in known.items()}
-    table = prediction_table(predictions, wanted, local_batch or most, options.confidence)
+    table = prediction_table(predictions, local_batch or most, options.confidence)
     laws, law = shown_by(parts_of_laws(found)), next(iter(known.values()))
     far = max(one.extrapolated for one in predictions.values())
     end = "largest" if any(value > law.largest(name) for name, value in wanted.items()) else "smallest"
@@ -61,7 +61,7 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
         PLAN.say("size_refused", quantities=[QUANTITIES[key][0] for key, _ in refused], why=why)
         for why, refused in reasons.items())]
     chapter = Chapter(tuple(map(Finding, said)), (table, *laws.tables),
-                      laws.details, laws.finds, slug="plan",
+                      laws.later, laws.finds, slug="plan",
                       title=", ".join(f"{name} {number(value)}" for name, value in wanted.items()))
     document = Document((), logs, tuple(skipped), options.confidence, (chapter,), contents.notes, "Scaling plan")
     give_out(document, lambda: {
@@ -71,8 +71,7 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
     return predictions
 
 
-def prediction_table(predictions: Predictions, wanted: Mapping[str, float], local_batch: int, confidence: float
-                     ) -> Table:
+def prediction_table(predictions: Predictions, local_batch: int, confidence: float) -> Table:
     rows = [(capital(QUANTITIES[key][0]), interval_cell(one.estimate, WRITE.get(key, whole)),
              "refused" if one.refused else "measured range" if one.extrapolated <= 1 else
              f"{number(one.extrapolated, 2)} x beyond") for key, one in predictions.items()]
@@ -84,5 +83,5 @@ def prediction_table(predictions: Predictions, wanted: Mapping[str, float], loca
                      f"at {local_batch:,} examples each"))
     notes = (PLAN.say("size_intervals", confidence=confidence),)
     return PLAN.table("size-prediction", rows, notes=notes, cells={
-        "quantity": lambda row: Cell(row[0]), PLAN.column("predicted", "value"): lambda row: row[1],
-        "basis": lambda row: Cell(row[2])})
+        "quantity": lambda row: row[0], PLAN.column("predicted", "value"): lambda row: row[1],
+        "basis": lambda row: row[2]})

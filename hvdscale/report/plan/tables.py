@@ -120,6 +120,6 @@ def model_table(plan: WorkerPlan) -> Table:
         return Cell(number(middle) if math.isfinite(middle) else "full", middle, low, high,
                     "" if name in model.given else span(low, high))
     return PLAN.table("step-model", model.names, notes=notes, cells={
-        "parameter": lambda name: Cell(MODEL_WORDS[name][0]), "symbol": lambda name: Cell(MODEL_WORDS[name][1]),
-        "value": value, "told": lambda name: Cell("given" if name in model.given else
-                                                  "yes" if model.is_determined(name, confidence) else "no")})
+        "parameter": lambda name: MODEL_WORDS[name][0], "symbol": lambda name: MODEL_WORDS[name][1],
+        "value": value,
+        "told": lambda name: "given" if name in model.given else model.is_determined(name, confidence)})

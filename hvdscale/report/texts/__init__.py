@@ -18,22 +18,18 @@ from ...plan.settings import read_toml
 from ...target import Target
 from ..document import Finding
 from ..drawing import Figure
-from ..table import NO_INTERVAL, WIDE, Cell, Column, Row, Table, TrialKeys
+from ..table import NO_INTERVAL, WIDE, Cell, Column, Row, Table, TrialKeys, cell_of
 
 SOURCES = {                 # that any template may name
     "SHALLUE": "Shallue et al. 2019, arXiv 1811.03600", "POLLUX": "Qiao et al. 2021, arXiv 2008.12260",
     "MCCANDLISH": "McCandlish et al. 2018, arXiv 1812.06162, appendix A.1",
     "MERRILL": "Merrill et al. 2025, arXiv 2505.23971"}
 OfRow = Callable[[Any], TrialKeys]
-Cells = dict[Column | str, Callable[[Any], Cell]]       # what fills each column of a table, of its row
+Cells = dict[Column | str, Callable[[Any], Any]]        # what each column of a table shows of its row: see cell_of
 
 
 def _fill(template: str, values: Mapping[str, Any]) -> str:
     return fill(template, {**SOURCES, **values})
-
-
-def _no_trials(_: object) -> TrialKeys:
-    return ()
 
 
 class Texts:
@@ -68,10 +64,10 @@ class Texts:
         found: dict[str, Any] = {part: _fill(text, values) for part, text in texts.items()}
         return Column(name or key, **{**found, "spare": bool(found.get("spare"))})
 
-    def table(self, name: str, rows: Iterable[Any], cells: Mapping[Column | str, Callable[[Any], Cell]],
-              trials: OfRow = _no_trials, *, diverged: OfRow = _no_trials, baseline: OfRow = _no_trials, file: str = "",
-              notes: Iterable[str] = (), warnings: Iterable[str] = (), target: Target | None = None, **values: Any
-              ) -> Table:
+    def table(self, name: str, rows: Iterable[Any], cells: Mapping[Column | str, Callable[[Any], Any]],
+              trials: OfRow = lambda _: (), *, diverged: OfRow = lambda _: (), baseline: OfRow = lambda _: (),
+              file: str = "", notes: Iterable[str] = (), warnings: Iterable[str] = (), target: Target | None = None,
+              **values: Any) -> Table:
         """A table of a title by name, a row for each of ``rows``, whose trials, diverged and baseline table.Row has.
 
     cells   see Cells; a column by its key has its words here
@@ -79,8 +75,8 @@ class Texts:
     """
         values = {"target": target, **values}
         columns = tuple(self.column(key, **values) if isinstance(key, str) else key for key in cells)
-        found = tuple(Row(tuple(cell(row) for cell in cells.values()), trials(row), diverged(row), baseline(row))
-                      for row in rows)
+        found = tuple(Row(tuple(cell_of(show(row)) for show in cells.values()), trials(row), diverged(row),
+                          baseline(row)) for row in rows)
         wide = WIDE if any(cell.below == NO_INTERVAL for row in found for cell in row.cells) else ""
         return Table(file or name, _fill(self.sections["table"][name], values), columns, found,
                      tuple(filter(None, notes)), target, tuple(filter(None, (*warnings, wide))))

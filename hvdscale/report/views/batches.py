@@ -4,6 +4,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 
 import numpy as np
 
@@ -16,11 +17,10 @@ from ...analysis.regimes import BatchEstimate, Regimes
 from ...analysis.steps import RunCell, crossing_of
 from ...formatting.numbers import listed, number, span, spread, whole
 from ...target import Target
-from ..document import Detail, Figures, Finding, Part
+from ..document import Details, Figures, Finding, Part
 from ..drawing import BLUE, MUTED, Axes, draw_line, ends_of, label_axes, log2_axis, mark_estimate
 from ..subject import Subject
-from ..table import (Cell, Table, TrialKeys, Write, as_shown, count_cell, interval_cell, keys_of, no_cell,
-                     number_cell, steps_cell)
+from ..table import Cell, Table, TrialKeys, Write, as_shown, keys_of, no_cell, number_cell, steps_cell
 from ..texts import SCALING
 from .curves import mark_regimes
 from .searches import best_of_each, best_of_interval
@@ -37,7 +37,7 @@ def curve(subject: Subject) -> Iterator[Part]:
     if not subject.section.searches:
         yield from curve_findings(found)
         yield curve_table(found)
-    yield Detail(fit_table(found.regimes.fit, found.target, found.keys))
+    yield Details(lambda: [fit_table(found.regimes.fit, found.target, found.keys)])
     yield Figures(lambda: workload_figures(
         [found, *map(subject.curve_to, subject.others if subject.first else ())], subject.options, subject.first,
         subject.asked.budgets))
@@ -46,7 +46,7 @@ def curve(subject: Subject) -> Iterator[Part]:
 def fitted(subject: Subject) -> Iterator[Part]:
     section = subject.section
     fit = section.batches.regimes.fit if section.batches else None
-    yield Detail(fit_table(fit, section.target, keys_of(section.cells)))
+    yield Details(lambda: [fit_table(fit, section.target, keys_of(section.cells))])
 
 
 def steps_by_batch(subject: Subject) -> Iterator[Part]:
@@ -216,15 +216,15 @@ def curve_table(curve: Curve) -> Table:
             return no_cell("diverged" if point.infeasible else "n/a")
         return steps_cell(estimate, write) if measured(point) else no_cell(NEVER)
     return SCALING.table("curve", curve.searched, {
-        "global_batch": lambda point: count_cell(point.global_batch),
+        "global_batch": lambda point: point.global_batch,
         SCALING.column("met_of_search", "met"): lambda point: Cell(
             f"{point.met:,}/{point.trials:,}", point.met,
             below=f"{point.infeasible:,} div." if point.infeasible else ""),
-        "best_of": lambda point: count_cell(curve.n) if curve.n and point.trials else Cell("n/a", math.nan),
+        "best_of": lambda point: curve.n if curve.n and point.trials else math.nan,
         SCALING.column("best_steps", "steps_to_target"): lambda point: value(point, point.steps, whole),
         "examples_to_target": lambda point: value(point, point.steps.scaled(point.global_batch), number),
-        "perfect_scaling": lambda point: Cell(words[perfect.get(point.global_batch)] if point.steps.met else
-                                              "not met" if measured(point) else NEVER)},
+        "perfect_scaling": lambda point: (words[perfect.get(point.global_batch)] if point.steps.met else
+                                          "not met" if measured(point) else NEVER)},
         lambda point: point.keys, notes=[
             SCALING.say("best_intervals", interval=best_of_interval(curve.confidence)),
             SCALING.say("meanings", perfect=options.perfect_within, useful=options.useful_within),
@@ -240,10 +240,10 @@ def fit_table(fit: CriticalBatchFit | None, target: Target | None, trials: Trial
     estimates = {"b_crit": "b_crit", "s_min": "s_min", "overhead_batch": "overhead",
                  "half_efficient_batch": "half_efficient", "shape": "shape"}
     return SCALING.table("critical-batch", [fit], {
-        **{key: partial(lambda name, fit: interval_cell(getattr(fit, name)), name) for key, name in estimates.items()},
-        "rms_log2": lambda fit: number_cell(fit.rms_log2), "lack_of_fit": lambda fit: number_cell(fit.lack_of_fit),
+        **{key: attrgetter(name) for key, name in estimates.items()},
+        "rms_log2": lambda fit: fit.rms_log2, "lack_of_fit": lambda fit: fit.lack_of_fit,
         SCALING.column("fitted_batches", "batches"): lambda fit: number_cell(fit.points),
-        "left_out": lambda fit: Cell(listed(fit.left_out) or "none")}, lambda fit: trials, what=target)
+        "left_out": lambda fit: listed(fit.left_out) or "none"}, lambda fit: trials, what=target)
 
 
 def regimes(subject: Subject) -> Iterator[Finding]:

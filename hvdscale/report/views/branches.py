@@ -15,11 +15,11 @@ from ...analysis.noise_against import as_estimate
 from ...formatting.numbers import number, ratio, span, whole
 from ...formatting.templates import written
 from ...target import Target
-from ..document import Detail, Figures, Finding, Part
+from ..document import Details, Figures, Finding, Part
 from ..drawing import (BLUE, GREEN, MUTED, ORANGE, PANEL_TICKS, Axes, arrows, draw_panels, ends_of, explain,
                        label_axes, log2_axis, mark_estimate, spread_evenly, value_axis)
 from ..subject import Whole
-from ..table import Cell, Table, count_cell, interval_cell, keys_of, known_cell, number_cell
+from ..table import Cell, Table, interval_cell, keys_of, known_cell
 from ..texts import BRANCHES, Cells
 from .noise import is_bounded
 
@@ -41,7 +41,8 @@ def branched_runs(whole: Whole) -> Iterator[tuple[str, Iterable[Part], str]]:
 
 def parts_of_branches(found: Branched, measured: Measured = ()) -> Iterator[Part]:
     yield from findings(found, measured)
-    yield from _tables(found, measured)
+    yield critical_table(found, measured)
+    yield Details(lambda: [losses_table(found)])
     points = spread_evenly(found.points, MOST_PANELS)
     draw = draw_panels(partial(_draw_losses, found), points, [f"step {point.step:,}" for point in points])
     words = {"run": _heading(found), **_words(found)}
@@ -99,46 +100,50 @@ def _noise_over_critical(point: BranchPoint) -> Estimate:
     return over(_noise(point), point.critical) if math.isfinite(point.critical.value) else Estimate.unknown()
 
 
-def _tables(found: Branched, measured: Measured) -> Iterator[Table | Detail]:
-    """By checkpoint the critical batches; for files, by checkpoint and factor the loss."""
+def _notes(found: Branched) -> tuple[str, ...]:
+    orders = len(found.points[-1].losses)
+    return (BRANCHES.say("branches", batch=found.base_batch, **_words(found)),
+            BRANCHES.say("intervals", orders=orders, **_words(found)), BRANCHES.say("depends"),
+            BRANCHES.say("one_order") if orders < 2 else "")
+
+
+def critical_table(found: Branched, measured: Measured) -> Table:
+    """By checkpoint the critical batches."""
     def critical(point: BranchPoint) -> Cell:
         one = point.critical
         if not math.isinf(one.value):
             return interval_cell(one, whole)
         below = f"> {whole(one.low)}" if one.low > 0 else ""
         return Cell(f"> {whole(one.beyond)}", one.value, one.low, one.high, below)
+    fitted: Cells = {BRANCHES.column("critical_batch", f"critical_batch_{at}", target=target):
+                     partial(lambda b_crit, _: b_crit, b_crit) for at, (target, b_crit) in enumerate(measured, 1)}
+    return BRANCHES.table("branched-critical-batch", found.points, {
+        "step": lambda point: point.step, "examples": lambda point: point.examples,
+        "local_critical_batch": critical, "loss_allowed": lambda point: point.allowed,
+        "noise_scale": lambda point: known_cell(_noise(point)),
+        "noise_over_local": lambda point: known_cell(_noise_over_critical(point), ratio), **fitted,
+        "diverged": lambda point: len(point.diverged)},
+        lambda point: point.keys, diverged=lambda point: point.diverged, notes=_notes(found),
+        run=f"Branched critical batch: {_heading(found)}", **_words(found))
 
+
+def losses_table(found: Branched) -> Table:
+    """By checkpoint and factor the loss."""
     def excess_cell(row: tuple[BranchPoint, int, Excess, float, float]) -> Cell:
         _, at, excess, low, high = row
         ends = span(low, high) if at and low > 0 else f"{number(low)} to {number(high)}" if at and low == low else ""
         return Cell(number(float(excess.mean[at])), float(excess.mean[at]), low, high, ends)
-    orders = len(found.points[-1].losses)
-    notes = (BRANCHES.say("branches", batch=found.base_batch, **_words(found)),
-             BRANCHES.say("intervals", orders=orders, **_words(found)), BRANCHES.say("depends"),
-             BRANCHES.say("one_order") if orders < 2 else "")
-    fitted: Cells = {BRANCHES.column("critical_batch", f"critical_batch_{at}", target=target):
-                     partial(lambda b_crit, point: interval_cell(b_crit), b_crit)
-                     for at, (target, b_crit) in enumerate(measured, 1)}
-    yield BRANCHES.table("branched-critical-batch", found.points, {
-        "step": lambda point: count_cell(point.step), "examples": lambda point: count_cell(point.examples),
-        "local_critical_batch": critical, "loss_allowed": lambda point: number_cell(point.allowed),
-        "noise_scale": lambda point: known_cell(_noise(point)),
-        "noise_over_local": lambda point: known_cell(_noise_over_critical(point), ratio), **fitted,
-        "diverged": lambda point: count_cell(len(point.diverged))},
-        lambda point: point.keys, diverged=lambda point: point.diverged, notes=notes,
-        run=f"Branched critical batch: {_heading(found)}", **_words(found))
     rows = []
     for point in found.points:
         excess = excess_of(point.losses, found.tolerance)
         lower, upper = excess.bands(found.confidence)
         rows += [(point, at, excess, float(lower[at]), float(upper[at])) for at in range(len(point.factors))]
-    yield Detail(BRANCHES.table("branched-losses", rows, {
-        "step": lambda row: count_cell(row[0].step), "factor": lambda row: count_cell(row[0].factors[row[1]]),
-        "global_batch": lambda row: count_cell(row[0].factors[row[1]] * found.base_batch),
-        "loss": lambda row: number_cell(float(row[0].losses.mean(0)[row[1]])), "excess": excess_cell,
-        "allowed": lambda row: number_cell(row[2].allowed[row[1]]),
-        "within": lambda row: Cell("yes" if row[2].within[row[1]] else "no")},
-        lambda row: row[0].keys[row[1]::len(row[0].factors)], notes=notes, **_words(found)))
+    return BRANCHES.table("branched-losses", rows, {
+        "step": lambda row: row[0].step, "factor": lambda row: row[0].factors[row[1]],
+        "global_batch": lambda row: row[0].factors[row[1]] * found.base_batch,
+        "loss": lambda row: float(row[0].losses.mean(0)[row[1]]), "excess": excess_cell,
+        "allowed": lambda row: row[2].allowed[row[1]], "within": lambda row: row[2].within[row[1]]},
+        lambda row: row[0].keys[row[1]::len(row[0].factors)], notes=_notes(found), **_words(found))
 
 
 def _draw_critical(found: Branched, measured: Measured, axes: Axes) -> None:

@@ -3,20 +3,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
 from ...analysis.base_rates import BaseRates, both_readings, value_range
 from ...analysis.budgets import BestUnder, Budget, BudgetPoint, EarlyEnd, TrialKind, best_under
 from ...formatting.numbers import in_brackets, listed, number, span
-from ..document import Detail, Finding, Part, column_name
+from ..document import Details, Finding, Part, column_name
 from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Axes, Figure, Look,
                        decimal_ticks, draw_line, draw_panels, explain, is_named, is_positive, label_axes, log2_axis,
                        shade, value_axis)
-from ..subject import Subject, shared_by_metric
+from ..subject import Subject
 from ..table import Cell, Table, count_cell, keys_of, metric_name, no_cell
-from ..texts import GENERAL, SEARCH, Cells
+from ..texts import SEARCH, Cells
 from .curves import ASIDE, heading, plain
 
 MARK = "+"              # marks a best value of a trial that ended before the budget was spent
@@ -24,35 +24,24 @@ LEVELS = 5                  # of the scale of colours that the legend names
 CELL = ((-1, -0.5), (1, -0.5), (1, 0.5), (-1, 0.5), (-1, -0.5))        # a mark twice as wide as high
 
 
-@shared_by_metric
-def best_under_budgets(subject: Subject) -> Iterable[Part]:
-    return parts_of_budgets(subject, subject.target.column, subject.target.minimizes, subject.asked.budgets)
-
-
-def parts_of_budgets(subject: Subject, column: str, minimizes: bool, budgets: Sequence[Budget | None]
-                     ) -> Iterator[Part]:
-    """The best of a metric under each budget; None: each trial's own."""
+def parts_of_budgets(subject: Subject, column: str, minimizes: bool, own: bool = False) -> Iterator[Part]:
+    """The best of a metric under each budget asked for; ``own``: without any, under each trial's own."""
+    budgets = subject.asked.budgets or ((None,) if own else ())
     found = best_under(subject.studies, column, minimizes, budgets, subject.options.confidence)
     if found:
         yield from find_budgets(found)
         yield budgets_table(found)
 
 
-@shared_by_metric
-def base_rates(subject: Subject) -> Iterator[Part]:
-    yield Detail(base_rates_table(*both_readings(subject.studies, subject.target.column, subject.target.minimizes)))
-
-
-def unused_budgets(subject: Subject) -> Iterator[Finding]:
-    if subject.asked.budgets:
-        yield GENERAL.find("no_budgets")
+def base_rates(subject: Subject, column: str, minimizes: bool) -> Iterator[Part]:
+    yield Details(cache(lambda: [base_rates_table(*both_readings(subject.studies, column, minimizes))]))
 
 
 def budgets_table(found: BestUnder) -> Table:
     columns: Cells = {SEARCH.column("best_within", _key(budget), within=within_budget(budget), metric=found.column):
                       partial(lambda at, points: best_cell(points[at]), at) for at, budget in enumerate(found.budgets)}
     return SEARCH.table("budgets", zip(*found.rows), {
-        "global_batch": lambda points: count_cell(points[0].global_batch),
+        "global_batch": lambda points: points[0].global_batch,
         SEARCH.column("feasible_of_all", "feasible"): lambda points: count_cell(
             max(point.feasible for point in points), f"{points[0].diverged} div." if points[0].diverged else ""),
         **columns}, keys_of, file=f"budgets-{column_name(found.column)}", warnings=warnings(found),

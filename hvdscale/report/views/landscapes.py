@@ -18,7 +18,7 @@ from ..drawing import (AMBER, BLUE, GREEN, INK, MUTED, ORANGE, PANEL_TICKS, TICK
                        decimal_ticks, draw_line, draw_panels, ends_of, is_named, label_axes, log2_axis, mark_estimate,
                        shade, spread_evenly, value_axis)
 from ..subject import Subject
-from ..table import Cell, Table, count_cell, interval_cell, keys_of, metric_name, no_cell, number_cell, steps_cell
+from ..table import Cell, Table, count_cell, interval_cell, keys_of, metric_name, no_cell, steps_cell
 from ..texts import LANDSCAPES, power_cell
 from .curves import heading
 from .rules import rate_words
@@ -70,11 +70,11 @@ def landscapes_table(found: RateLandscapes) -> Table:
         low, high = (math.nan, math.nan) if one.rate.why else one.width(found.costs.tolerance)
         return Cell(span(low, high) or "n/a", high / low, low, high)
     return LANDSCAPES.table("lr-landscape", found.batches, {
-        "global_batch": lambda one: count_cell(one.global_batch),
+        "global_batch": lambda one: one.global_batch,
         "trials": lambda one: count_cell(len(one.space.x), f"{int((one.space.kind == REACHED).sum())} met"),
-        "steps_to_target": lambda one: steps_cell(one.steps), "tried_rate": lambda one: number_cell(one.rate.tried),
+        "steps_to_target": lambda one: steps_cell(one.steps), "tried_rate": lambda one: one.rate.tried,
         "best_rate": best, "rates_within": within,
-        "best_value": lambda one: number_cell(best_value(one.values, found.costs.target.minimizes))},
+        "best_value": lambda one: best_value(one.values, found.costs.target.minimizes)},
         lambda one: one.rate.keys, what=found.costs.target, **_words(found), notes=(
             LANDSCAPES.say("steps", **_words(found)), LANDSCAPES.say("best", **_words(found))))
 
@@ -95,9 +95,9 @@ def laws_table(found: RateLandscapes) -> Table | None:
         return power_cell(law.power)
     rows: list[RateLaw | None] = [*laws.laws, *([] if peak is None else [None])]
     return LANDSCAPES.table("lr-laws", rows, {
-        "law": lambda law: Cell(NAMES[law.name if law else PEAK]), LANDSCAPES.column("power_of_batch", "power"): power,
+        "law": lambda law: NAMES[law.name if law else PEAK], LANDSCAPES.column("power_of_batch", "power"): power,
         "deviation": lambda law: Cell(f"x{ratio(law.deviation)}", law.deviation) if law else Cell("n/a", math.nan),
-        "describes": lambda law: Cell("yes" if law is None or law.describes else "no")},
+        "describes": lambda law: law is None or law.describes},
         lambda law: keys_of(one.space for one in found.batches), what=found.costs.target, **_words(found), notes=(
             LANDSCAPES.say("laws", **_words(found)),
             LANDSCAPES.say("adam") if any(law.name == ADAM for law in laws.laws) else "",

@@ -12,10 +12,10 @@ from ...analysis.noise_against import NoiseAgainst, as_estimate, best_known, noi
 from ...analysis.report_data import Section
 from ...analysis.steps import RunCell
 from ...formatting.numbers import exact, listed, number, ratio, span
-from ..document import Detail, Figures, Finding, Part
+from ..document import Details, Figures, Finding, Part
 from ..drawing import Axes, is_named, is_positive, label_axes, log2_axis, mark_estimate, shade
 from ..subject import Subject
-from ..table import Cell, Table, count_cell, keys_of, known_cell, number_cell
+from ..table import Cell, Table, keys_of, known_cell
 from ..texts import SCALING, Cells
 from .batches import as_fitted
 from .cells import batch_cell, table_of_cells
@@ -26,8 +26,7 @@ UNBOUNDED = "?"     # a noise scale whose |G|^2 came out as 0 or less
 def noise_scales(subject: Subject) -> Iterator[Part]:
     """Of the batch at which it is known best: the noise scale, and how it changed."""
     section = subject.section
-    if section.noise:
-        yield from _noise_tables(section)
+    yield from _noise_tables(section)
     if any(len(_windows(noise)) > 1 for _, noise in section.noise):
         shown = [(cell, _windows(noise)) for cell, noise in section.noise if _windows(noise)]
         yield Figures(lambda: [SCALING.figure("noise-scale", partial(_draw_noise, shown), keys_of(
@@ -49,13 +48,11 @@ def noise_scales(subject: Subject) -> Iterator[Part]:
 def _noise_tables(section: Section) -> Iterator[Table]:
     shown = [scale for _, noise in section.noise for scale in (noise.whole, *noise.quarters)]
     few = any(scale.steps < LEAST_STEPS for scale in shown)
-    where: Cells = {"workers": lambda row: count_cell(row[0].workers[0]),
-                    "global_batch": lambda row: batch_cell(row[0])}
-    parts: Cells = {"grad_sqnorm": lambda row: number_cell(row[-1].grad_sqnorm),
-                    "cov_trace": lambda row: number_cell(row[-1].cov_trace)}
+    where: Cells = {"workers": lambda row: row[0].workers[0], "global_batch": lambda row: batch_cell(row[0])}
+    parts: Cells = {"grad_sqnorm": lambda row: row[-1].grad_sqnorm, "cov_trace": lambda row: row[-1].cov_trace}
     yield table_of_cells("noise-scale", [(cell, noise, noise.whole) for cell, noise in section.noise], {
-        **where, "runs": lambda row: count_cell(len(row[0].samples.seeds)),
-        "measured_steps": lambda row: count_cell(row[2].steps), "noise_scale": lambda row: _scale_cell(row[2]),
+        **where, "runs": lambda row: len(row[0].samples.seeds),
+        "measured_steps": lambda row: row[2].steps, "noise_scale": lambda row: _scale_cell(row[2]),
         **_quarters(lambda at, row: _scale_cell(row[1].quarters[at])), **parts}, what=section.target, notes=(
             SCALING.say("noise_scale"),
             SCALING.say("noise_intervals", confidence=section.options.confidence), *_unbounded_notes(shown),
@@ -112,12 +109,10 @@ def beside_critical(subject: Subject) -> Iterator[Part]:
     section = subject.section
     curve = subject.curve if subject.held else section.batches
     fit = curve.regimes.fit if curve else None
-    if not fit and not subject.held:
-        return
-    found = noise_against(section.target, section.noise, fit.b_crit if fit else None)
-    if found:
+    if fit or subject.held:
+        found = noise_against(section.target, section.noise, fit.b_crit if fit else None)
         yield find_noise(found)
-        yield Detail(noise_against_table(found))
+        yield Details(lambda: [noise_against_table(found)])
 
 
 def find_noise(found: NoiseAgainst) -> Finding:
@@ -153,7 +148,7 @@ def one_ended(b_crit: Estimate) -> str:
 def noise_against_table(found: NoiseAgainst) -> Table:
     b_crit = known_cell(found.b_crit)
     return SCALING.table("noise-against", found.points, {
-        "global_batch": lambda point: count_cell(point.global_batch),
+        "global_batch": lambda point: point.global_batch,
         "noise_scale": lambda point: known_cell(as_estimate(point.noise.whole)),
         **_quarters(lambda at, point: known_cell(as_estimate(point.noise.quarters[at]))),
         "critical_batch": lambda point: b_crit,

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -15,18 +15,13 @@ from ...analysis.shares import Tolerance
 from ...analysis.studies import are_searched, is_measured
 from ...formatting.numbers import capital, in_brackets, listed, percent, span, whole
 from ...log.schema import SMALLER
-from ..document import Detail, Figures, Finding, Part, column_name, shown_by
+from ..document import Details, Figures, Finding, Part, column_name, shown_by
 from ..drawing import INK, MUTED, TICKS, Axes, Figure, draw_line, ends_of, label_axes, log2_axis, shade, value_axis
-from ..subject import Subject, shared_by_metric
-from ..table import Cell, Table, count_cell, keys_of, metric_name, number_cell
+from ..subject import Subject
+from ..table import Cell, Table, keys_of, metric_name, number_cell
 from ..texts import GENERAL, SEARCH, Cells
 from .budgets import MARK, at_batches, best_cell, describe_ends, parts_of_budgets, within_own
 from .curves import heading
-
-
-@shared_by_metric
-def by_quality(subject: Subject) -> Iterable[Part]:
-    return parts_of_quality(subject, subject.target.column, subject.target.minimizes)
 
 
 def parts_of_quality(subject: Subject, column: str, minimizes: bool) -> Iterator[Part]:
@@ -50,19 +45,19 @@ def parts_of_quality(subject: Subject, column: str, minimizes: bool) -> Iterator
         yield from (*find_best_batch(found, tolerance), find_quality(found))
     if decided:
         yield quality_table(first)
-    yield from (Detail(quality_table(one, apart=True)) for one in others)
+    yield Details(lambda: [quality_table(one, apart=True) for one in others])
     yield Figures(lambda: [best_batch_figure(first, tolerance)])
 
 
 def best_of_metrics(subject: Subject) -> Iterator[Part]:
     """The best of each validation metric whose better way is known, of studies held against no target."""
-    studies, budgets = subject.studies, subject.asked.budgets or (None,)
+    studies = subject.studies
     columns = sorted({name for study in studies for name in study.evaluations.columns if name.startswith("val/")})
     known = [(column, way == SMALLER) for column in columns
              if (way := better(column, studies)) and is_measured(studies, column)]
     objectives = {(study.plan(0).get("sweep") or {}).get("objective") for study in studies if len(study)}
     told = [one for one in known if one[0] in objectives] or known       # a search's own, or all
-    best, quality = {one: shown_by(parts_of_budgets(subject, *one, budgets)) for one in known}, {}
+    best, quality = {one: shown_by(parts_of_budgets(subject, *one, own=True)) for one in known}, {}
     for one in known if len(studies) > 1 else ():
         found = shown_by(parts_of_quality(subject, *one))
         if found.tables or are_searched(studies):       # of repeats it is of no interest that no test can be made
@@ -73,8 +68,8 @@ def best_of_metrics(subject: Subject) -> Iterator[Part]:
     if show_ends_alone(studies):
         yield GENERAL.find("ends_alone")
     yield from (table for one in shown for table in one.tables)
-    yield from map(Detail, [*(table for one in rest for table in one.tables),
-                            *(table for views in (best, quality) for one in views.values() for table in one.details)])
+    yield Details(lambda: [*(table for one in rest for table in one.tables),
+                           *(table for views in (best, quality) for one in views.values() for table in one.details)])
     yield from (figures for one in (*shown, *rest) for figures in one.finds)
 
 
@@ -158,19 +153,19 @@ def quality_table(found: Quality, apart: bool = False) -> Table:
         for at, cost in zip(found.compared, found.valley.fitted.tolist()):
             worse = f"{percent((cost - lowest) / abs(lowest))} worse" if lowest else ""
             fitted[found.points[at].global_batch] = number_cell(sign * cost, worse)
-    valley: Cells = {"fitted": lambda point: fitted.get(point.global_batch, number_cell(math.nan))}
+    valley: Cells = {"fitted": lambda point: fitted.get(point.global_batch, math.nan)}
 
-    def rate_of_best(point: BudgetPoint) -> Cell:
+    def rate_of_best(point: BudgetPoint) -> float:
         rates = point.outcomes.study.metaparameter(LEARNING_RATE)
-        return number_cell(math.nan if point.trial is None else float(rates[point.trial]))
+        return math.nan if point.trial is None else float(rates[point.trial])
     own = f"-{found.budget}".replace(" ", "-").replace(",", "") if apart else ""
     return SEARCH.table("quality", found.points, {
-        "global_batch": lambda point: count_cell(point.global_batch),
-        SEARCH.column("feasible_valued", "feasible"): lambda point: count_cell(point.feasible),
+        "global_batch": lambda point: point.global_batch,
+        SEARCH.column("feasible_valued", "feasible"): lambda point: point.feasible,
         SEARCH.column("best_of_all", "best", metric=found.column): best_cell,
-        "compared": lambda point: number_cell(float(best.get(point.global_batch, math.nan))),
+        "compared": lambda point: float(best.get(point.global_batch, math.nan)),
         **(valley if found.valley else {}), "learning_rate": rate_of_best,
-        "short": lambda point: count_cell(point.short)}, lambda point: point.keys,
+        "short": lambda point: point.short}, lambda point: point.keys,
         file=f"quality-{column_name(found.column)}{own}", n=found.n, metric=metric_name(found.column),
         within=within_own(found.budget), notes=[SEARCH.say("intervals", confidence=found.confidence)],
         warnings=[SEARCH.say("short_best", mark=MARK, might=True)

@@ -12,9 +12,9 @@ from ...analysis.rules import (BEYOND, FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTS
                                Rule, RuleCost, RuleCosts, RulePoint)
 from ...formatting.numbers import number, percent, ratio, span, whole
 from ...plan.settings import OPTIONS
-from ..document import Detail, Finding, Part
+from ..document import Details, Finding, Part
 from ..subject import Subject
-from ..table import Cell, Table, TrialKeys, count_cell, interval_cell, keys_of, no_cell, number_cell, steps_cell
+from ..table import Cell, Table, TrialKeys, count_cell, keys_of, no_cell, steps_cell
 from ..texts import SEARCH, Cells
 from .searches import best_of_interval
 
@@ -35,8 +35,7 @@ def rule_costs(subject: Subject) -> Iterator[Part]:
     if found:
         yield from find_rules(found)
         yield rules_table(found)
-        yield Detail(points_table(found))
-        yield Detail(missing_table(found))
+        yield Details(lambda: [points_table(found), missing_table(found)])
 
 
 def rate_words(effective: bool) -> dict[str, Any]:
@@ -123,10 +122,10 @@ def rules_table(found: RuleCosts) -> Table:
     lost = [SEARCH.say("from_fitted_rule", rule=rule_name(cost.rule), batch=None if math.isinf(
         cost.first_lost.high) else f"{cost.first_lost.high:,.0f}") for cost in found.costs_from_fitted or ()]
     return SEARCH.table("lr-rules", range(len(found.rates)), {
-        "global_batch": lambda at: count_cell(found.rates[at].global_batch),
+        "global_batch": lambda at: found.rates[at].global_batch,
         "steps_to_target": lambda at: steps_cell(found.tuned_steps[at], whole),
-        "tried_rate": lambda at: number_cell(found.rates[at].tried),
-        "best_rate": lambda at: interval_cell(found.rates[at].best), **columns}, keys,
+        "tried_rate": lambda at: found.rates[at].tried,
+        "best_rate": lambda at: found.rates[at].best, **columns}, keys,
         baseline=lambda at: (found.base.key(found.base_trial),), what=found.target, **rate_words(found.effective),
         notes=(SEARCH.say("rule_intervals", interval=best_of_interval(found.confidence)), *notes(found)),
         warnings=[SEARCH.say("from_fitted", batch=found.base_batch, best=found.rates[0].best, rules=lost,
@@ -146,13 +145,12 @@ def _loss_cell(point: RulePoint) -> Cell:
 
 def points_table(found: RuleCosts) -> Table:
     return SEARCH.table("lr-rule-points", [(cost, point) for cost in found.costs for point in cost.points], {
-        "rule": lambda row: Cell(str(row[0].rule)), "global_batch": lambda row: count_cell(row[1].global_batch),
-        SEARCH.column("rate_of_rule", "rate", **rate_words(found.effective)):
-            lambda row: number_cell(row[1].rate),
+        "rule": lambda row: str(row[0].rule), "global_batch": lambda row: row[1].global_batch,
+        SEARCH.column("rate_of_rule", "rate", **rate_words(found.effective)): lambda row: row[1].rate,
         "near": lambda row: count_cell(row[1].near.trials, f"{row[1].near.met} met" if row[1].near.trials else ""),
         "near_steps": lambda row: Cell(whole(row[1].near.fewest) if row[1].near.met else "n/a", row[1].near.fewest),
         "loss": lambda row: _loss_cell(row[1]), "steps": lambda row: steps_cell(row[1].steps, whole),
-        "how": lambda row: Cell(HOW.get(row[1].how) or PROBLEMS[row[1].how])},
+        "how": lambda row: HOW.get(row[1].how) or PROBLEMS[row[1].how]},
         lambda row: row[1].keys, baseline=lambda row: row[1].near.keys, notes=notes(found), what=found.target,
         factor=f"{NEAR:g}")
 
@@ -161,16 +159,13 @@ def missing_table(found: RuleCosts) -> Table | None:
     runs = [run for cost in found.costs for run in cost.missing]
     if not runs:
         return None
-
-    def value(name: str, run: Missing) -> Cell:
-        return number_cell(run.values[name]) if name in run.values else Cell("n/a")
     return SEARCH.table("lr-rule-missing", runs, {
-        "rule": lambda run: Cell(str(run.rule)), "global_batch": lambda run: count_cell(run.global_batch),
-        SEARCH.column("missing_rate", "rate", **rate_words(found.effective)):
-            lambda run: number_cell(run.rate),
-        **{SEARCH.column("missing_value", name, title=name.replace("_", " ")): partial(value, name)
+        "rule": lambda run: str(run.rule), "global_batch": lambda run: run.global_batch,
+        SEARCH.column("missing_rate", "rate", **rate_words(found.effective)): lambda run: run.rate,
+        **{SEARCH.column("missing_value", name, title=name.replace("_", " ")):
+           partial(lambda name, run: run.values.get(name, "n/a"), name)
            for name in dict.fromkeys(name for run in runs for name in run.values)},
-        "command": lambda run: Cell(command_of(run) or "n/a")},
+        "command": lambda run: command_of(run) or "n/a"},
         lambda run: (found.base.key(found.base_trial),), what=found.target)
 
 

@@ -239,8 +239,8 @@ def _tables(searches: Sequence[Search], goal: str) -> Iterator[Table]:
         return (Cell(f"{value:,.0f}", value, before, value, not_by(before)) if of_steps else
                 number_cell(value, f"step {search.best.step:,.0f}"))
     yield SEARCH.table("search", searches, {
-        "global_batch": lambda search: count_cell(search.global_batch), "draws": draws,
-        "feasible": lambda search: count_cell(len(search.feasible)),
+        "global_batch": lambda search: search.global_batch, "draws": draws,
+        "feasible": lambda search: len(search.feasible),
         "diverged": lambda search: counted(search, DrawEnd.DIVERGED, percent(search.diverged_share)), "pruned": pruned,
         "best_trial": lambda search: Cell(str(search.best.number), search.best.number) if search.best else Cell("none"),
         "fewest_steps" if of_steps else "best_value": best,
@@ -251,7 +251,7 @@ def _tables(searches: Sequence[Search], goal: str) -> Iterator[Table]:
     for at, (names, found) in enumerate(spaces.items()):
         idle = any(len(search.bounds) < len(names) for search in found)
         yield SEARCH.table("best-points", found, {
-            "global_batch": lambda search: count_cell(search.global_batch),
+            "global_batch": lambda search: search.global_batch,
             **{SEARCH.column("dimension", name, title=re.sub("[_.]", " ", name)): partial(_point, name=name)
                for name in names}}, behind, diverged=lost, goal=goal,
             file=f"best-points{suffix}{f'-{at + 1}' if at else ''}", notes=[SEARCH.say("idle")] * idle)
@@ -306,7 +306,7 @@ def results(subject: Subject) -> Iterator[Part]:
 def steps_table(rows: Sequence[CurvePoint]) -> Table:
     target, workload = rows[0].reached.target, rows[0].study.workload
     pruned = any(row.pruned for row in rows)
-    stopped: Cells = {SEARCH.column("pruned_of_all", "pruned"): lambda row: count_cell(row.pruned)}
+    stopped: Cells = {SEARCH.column("pruned_of_all", "pruned"): lambda row: row.pruned}
 
     def fewest(row: CurvePoint) -> Cell:
         if row.best is not None:
@@ -317,12 +317,12 @@ def steps_table(rows: Sequence[CurvePoint]) -> Table:
             return no_cell("never measured")
         return Cell("not met", math.inf, row.beyond, math.inf, f"> {row.beyond:,.0f}")
     return SEARCH.table("steps-to-result", rows, {
-        "global_batch": lambda row: count_cell(row.global_batch),
+        "global_batch": lambda row: row.global_batch,
         SEARCH.column("fewest_of_all", "fewest_steps"): fewest,
         "trial": lambda row: Cell(str(row.keys[0][1]), row.keys[0][1]) if row.keys else Cell("none"),
-        "value": lambda row: number_cell(row.value), "met": lambda row: Cell(f"{row.met:,}/{row.trials:,}", row.met),
-        **(stopped if pruned else {}), "infeasible": lambda row: count_cell(row.infeasible),
-        "met_before_diverging": lambda row: count_cell(row.met_before_diverging)},
+        "value": lambda row: row.value, "met": lambda row: Cell(f"{row.met:,}/{row.trials:,}", row.met),
+        **(stopped if pruned else {}), "infeasible": lambda row: row.infeasible,
+        "met_before_diverging": lambda row: row.met_before_diverging},
         lambda row: row.keys, workload=str(workload), what=target,
         file=f"steps-to-result-{column_name(target.column)}-{target.value:g}",
         notes=(SEARCH.say("of_complete", pruned=pruned),),

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -13,11 +13,11 @@ from ...analysis.size.laws import QUANTITIES, CellResult, SizeLaws, laws_of
 from ...analysis.size.power_law import REACH, PowerLaw
 from ...formatting.numbers import in_brackets, number, ratio
 from ...formatting.templates import format_power
-from ..document import Detail, Figures, Finding, Part
+from ..document import Details, Figures, Finding, Part
 from ..drawing import (BLUE, INK, MUTED, PANEL_TICKS, TICKS, Axes, decimal_ticks, draw_panels, ends_of,
                        is_positive, label_axes, mark_estimate, value_axis)
 from ..subject import Whole
-from ..table import Cell, Column, Table, TrialKeys, Write, interval_cell, metric_name, number_cell
+from ..table import Cell, Column, Table, TrialKeys, interval_cell, metric_name
 from ..texts import SIZE, Cells, power_cell
 
 AHEAD = 8.0                 # times beyond the largest size that the figure shows
@@ -31,23 +31,19 @@ def laws_over_size(whole: Whole) -> Iterator[Part]:
 
 
 def parts_of_laws(found: SizeLaws, rules: Sequence[BorrowedLaw] = ()) -> Iterator[Part]:
-    def quantity(key: str, one: CellResult) -> Cell:
-        return interval_cell(one.estimate(key) or Estimate.unknown())
-
-    def power(name: str, row: tuple[str, PowerLaw]) -> Cell:
+    def power(name: str, row: tuple[str, PowerLaw]) -> Cell | str:
         law = row[1]
         if name in law.exponents:
             return power_cell(law.exponents[name])
-        return Cell("same path" if name in law.path else "constant" if name in law.constant else "-")
+        return "same path" if name in law.path else "constant" if name in law.constant else "-"
     yield from [describe_law(key, law) for key, law in found.quantities.items()] or [SIZE.find("none")]
     if found.quantities:
         compared = "best_batch" in found.quantities and found.metric
         yield SIZE.table("size-laws", found.quantities.items(), {
-            "quantity": lambda row: Cell(QUANTITIES[row[0]][0]),
+            "quantity": lambda row: QUANTITIES[row[0]][0],
             **{SIZE.column("power", f"power_{name}", size=name): partial(power, name) for name in found.names},
-            "factor": lambda row: number_cell(row[1].factor),
-            "cells": lambda row: Cell(str(len(row[1].points)), len(row[1].points)),
-            "lack_of_fit": lambda row: number_cell(row[1].lack_of_fit)}, notes=[
+            "factor": lambda row: row[1].factor, "cells": lambda row: len(row[1].points),
+            "lack_of_fit": lambda row: row[1].lack_of_fit}, notes=[
                 SIZE.say("intervals", confidence=found.confidence, law=True),
                 SIZE.say("compared", metric=metric_name(compared[0]), budget=found.budget) if compared else ""])
     for at, rule in enumerate(rules):
@@ -55,10 +51,11 @@ def parts_of_laws(found: SizeLaws, rules: Sequence[BorrowedLaw] = ()) -> Iterato
         yield describe_rule(rule, costs)
         yield costs_table(found, rule, costs, at)
     if found.cells:
-        cells = _size_columns(found) | {Column(key, *QUANTITIES[key][:2]): partial(quantity, key)
-                                        for key in found.quantities}
-        yield Detail(SIZE.table("size-cells", found.cells, cells, _trials, notes=[
-            SIZE.say("intervals", confidence=found.confidence)]))
+        cells = _size_columns(found) | {
+            Column(key, *QUANTITIES[key][:2]): partial(lambda key, one: one.estimate(key) or Estimate.unknown(), key)
+            for key in found.quantities}
+        yield Details(lambda: [SIZE.table("size-cells", found.cells, cells, _trials, notes=[
+            SIZE.say("intervals", confidence=found.confidence)])])
     laws = [(key, law) for key, law in found.quantities.items() if not law.why]
     draw = draw_panels(lambda axes, one: _draw_law(axes, one[0], one[1], PANEL_TICKS if len(laws) > 1 else TICKS), laws,
                        [QUANTITIES[key][0] for key, _ in laws])
@@ -99,22 +96,21 @@ def describe_rule(rule: BorrowedLaw, costs: Sequence[LawCost]) -> Finding:
 
 
 def _size_columns(found: SizeLaws) -> Cells:
-    return {"workload": lambda one: Cell(one.cell.label),
-            **{SIZE.column("size", name, size=name): partial(lambda at, one: number_cell(one.cell.sizes[at]), at)
+    return {"workload": lambda one: one.cell.label,
+            **{SIZE.column("size", name, size=name): partial(lambda at, one: float(one.cell.sizes[at]), at)
                for at, name in enumerate(found.names)}}
 
 
 def costs_table(found: SizeLaws, rule: BorrowedLaw, costs: Sequence[LawCost], at: int) -> Table:
-    def cell_of(name: str, write: Write = number, factor: float = 1) -> Callable[[LawCost], Cell]:
-        return lambda one: interval_cell((getattr(one, name) or Estimate.unknown()).scaled(factor), write)
+    unknown = Estimate.unknown()
     cells: Cells = {key: partial(lambda fill, one: fill(one.cell), fill) for key, fill in _size_columns(found).items()}
-    cells |= {"rule": lambda one: number_cell(one.value), "best": cell_of("best")}
+    cells |= {"rule": lambda one: one.value, "best": lambda one: one.best or unknown}
     if any(one.loss or one.outside for one in costs):
-        more_loss = cell_of("loss", factor=100)
-        cells["loss"] = lambda one: Cell("outside") if one.outside else more_loss(one)
+        cells["loss"] = lambda one: "outside" if one.outside else (one.loss or unknown).scaled(100)
     steps = any(one.steps for one in costs)
     if steps:
-        cells |= {name: cell_of(name, ratio) for name in ("steps", "examples")}
+        cells |= {name: partial(lambda name, one: interval_cell(getattr(one, name) or unknown, ratio), name)
+                  for name in ("steps", "examples")}
     return SIZE.table("size-rule", costs, cells, lambda one: _trials(one.cell),
                       file=f"size-rule-{at + 1}" if at else "size-rule",
                       notes=[SIZE.say("from_steps") if steps else ""], rule=rule.text, text=rule.text, of=rule.of)

@@ -15,7 +15,7 @@ from ...formatting.numbers import counted, number, percent
 from ..document import Figures, Finding, Part
 from ..drawing import BLUE, CROWDED_COUNT, GREEN, HOVER, ORANGE, Axes, explain, label_axes, set_ticks, shade
 from ..subject import Subject
-from ..table import Cell, count_cell, keys_of, number_cell
+from ..table import Cell, keys_of
 from ..texts import SCALING
 from .cells import batch_cell, crowded_warnings, mark_of, runs_cell, table_of_cells, workers_cell, workers_marked
 from .workers import series_kind, series_name
@@ -28,14 +28,12 @@ MOST_ROWS = 16          # ranks of a worker count that the table names
 
 def step_parts(subject: Subject) -> Iterator[Part]:
     section = subject.section
-    if not section.parts:
-        return
     yield table_of_cells("step-time", section.parts, {
         "workers": lambda row: workers_cell(row[0]), "global_batch": lambda row: batch_cell(row[0]),
         "runs": lambda row: runs_cell(row[0]),
-        "timed_steps": lambda row: count_cell(row[1].steps), "step_ms": lambda row: number_cell(1000 * row[1].seconds),
+        "timed_steps": lambda row: row[1].steps, "step_ms": lambda row: 1000 * row[1].seconds,
         **{SCALING.column("part_ms", f"{name}_ms", part=name, what=PARTS.get(name, name)):
-           partial(lambda name, row: number_cell(1000 * row[1].seconds * getattr(row[1], name)), name)
+           partial(lambda name, row: 1000 * row[1].seconds * getattr(row[1], name), name)
            for name in STEP_PARTS},
         "communication_share": lambda row: Cell(percent(row[1].communication), row[1].communication)},
         notes=(SCALING.say("step_parts"),),
@@ -82,12 +80,11 @@ def ranks(subject: Subject) -> Iterator[Part]:
     left_out = any(times.ranks > MOST_ROWS for _, times in timed)
     yield SCALING.table(
         "ranks", [(cell, times, rank) for cell, times in timed for rank in range(min(times.ranks, MOST_ROWS))], {
-            "workers": lambda row: count_cell(row[0].workers[0]),
-            "global_batch": lambda row: count_cell(row[0].global_batch),
+            "workers": lambda row: row[0].workers[0], "global_batch": lambda row: row[0].global_batch,
             "rank": lambda row: Cell(str(row[2]), row[2]),
             **{SCALING.column("rank_ms", f"{name}_ms", part=name, name=name, rest=name == ELSEWHERE):
-               partial(lambda name, row: number_cell(1000 * row[1].seconds[name][row[2]]), name) for name in NAMES},
-            "typical_ms": lambda row: number_cell(1000 * row[1].typical[row[2]])},
+               partial(lambda name, row: 1000 * row[1].seconds[name][row[2]], name) for name in NAMES},
+            "typical_ms": lambda row: 1000 * row[1].typical[row[2]]},
         lambda row: row[0].keys,
         notes=(SCALING.say("rank_parts"), SCALING.say("ranks_left_out", most=MOST_ROWS) if left_out else ""))
     (few, first), (many, last) = timed[0], timed[-1]
@@ -96,7 +93,7 @@ def ranks(subject: Subject) -> Iterator[Part]:
                                               workers=many.workers[0])])
     if len(timed) > 1:
         grew = last.step - first.step
-        changes = sorted(((last.mean(name) - first.mean(name), name) for name in NAMES if name != "step"),
+        changes = sorted(((round(last.mean(name) - first.mean(name), 9), name) for name in NAMES if name != "step"),
                          key=lambda one: -abs(one[0]))
         parts = [f"{name} {'+' if change >= 0 else '-'}{number(1000 * abs(change))}" for change, name in changes[:3]]
         yield SCALING.find("step_grew", ms=1000 * abs(grew), more=grew >= 0, workers=many.workers[0],

@@ -22,11 +22,10 @@ from ...analysis.report_data import Options
 from ...analysis.studies import Study
 from ...formatting.numbers import counted, exact, round_number
 from ...target import Target
-from ..document import Figures, section_name, slug
+from ..document import section_name, slug
 from ..drawing import (AMBER, BLUE, INK, MOST_MARKS, MUTED, ORANGE, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows,
                        decimal_ticks, draw_line, draw_panels, ends_of, explain, is_named, is_positive, label_axes,
                        log2_axis, mark_estimate, shade, spread_evenly, value_axis)
-from ..subject import Whole
 from ..table import as_shown, keys_of
 from ..texts import SEARCH
 from .budgets import base_rate_figure, best_under_figure
@@ -281,12 +280,6 @@ def split_figure(curve: Curve, by: str, options: Options, title: str = "") -> Fi
     curves = {label: one for label, one in found.items() if one is not None}
     return curves_figure(list(curves.values()), labels=list(curves), ordered=True, name=f"{STEPS}-batch-{slug(by)}",
                          title=title or f"Steps to {curve.target} by {word}\n{heading(curve.workload)}")
-
-
-def families(whole: Whole) -> Iterator[tuple[str, list[Figures], str]]:
-    curves = [subject.curve for subject in whole.first.values()]
-    if len(curves) > 1:
-        yield "Workloads beside each other", [Figures(lambda: family_figures(curves))], ""
 
 
 def family_figures(curves: Sequence[Curve]) -> Iterator[Figure | None]:

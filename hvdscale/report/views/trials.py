@@ -21,11 +21,11 @@ from ...plan.schedule import Schedule
 from ...plan.search_space import STEPS_TO_TARGET
 from ...target import Target
 from ..differences import settings_of, show_value
-from ..document import Detail, Figures, Finding, Part
+from ..document import Details, Figures, Finding, Part
 from ..drawing import (CROWDED_COUNT, HOVER, INK, Axes, Figure, decimal_ticks, explain, is_named, label_axes,
                        power_ticks, shade)
 from ..subject import Subject
-from ..table import Cell, Column, count_cell, keys_of, metric_name, number_cell
+from ..table import Cell, Column, Table, keys_of, metric_name
 from ..texts import GENERAL, SCALING, Cells
 from .cells import CROWDED
 
@@ -154,31 +154,31 @@ def name_trials(trials: Sequence[Trial]) -> str:
 
 
 def runs(subject: Subject) -> Iterator[Part]:
+    if 1 < len(subject.section.trials) <= MOST_RUNS:
+        yield Details(lambda: [runs_table(subject.section)])
+
+
+def runs_table(section: Section) -> Table:
     """A row a trial, with what distinguishes its setting, and what it reached."""
-    section, target = subject.section, subject.section.target
+    def setting_cell(value: object) -> Cell:
+        return Cell(show_value(value), value if isinstance(value, (int, float, str)) else None)
+    target = section.target
     settings = settings_of(trial.setting for trial in section.trials)
     cells: Cells = {
         SCALING.column("run"): lambda run: Cell(name_trial(run.trial), name_trial(run.trial)),
-        "workers": lambda run: count_cell(run.trial.workers), "global_batch": lambda run: count_cell(
-            run.trial.global_batch),
+        "workers": lambda run: run.trial.workers, "global_batch": lambda run: run.trial.global_batch,
         "seed": lambda run: Cell("unknown" if run.trial.seed == UNKNOWN_SEED else str(run.trial.seed), run.trial.seed)}
     for name in next(iter(settings.values()), ()):
         cells[Column(name, name.replace("_", " "), formula="of the run's setting")] = partial(
-            lambda name, run: _setting_cell(settings[run.trial.setting][name]), name)
+            lambda name, run: setting_cell(settings[run.trial.setting][name]), name)
     cells["status"] = lambda run: Cell(run.trial.status.name, run.trial.status.name)
     if target:
         cells |= {"run_steps": lambda run: Cell(whole(run.steps) if run.met else "not met", run.steps),
-                  "run_seconds": lambda run: number_cell(run.seconds) if run.met else Cell("not met", run.seconds),
-                  "lasting_steps": lambda run: number_cell(getattr(crossing_of(run.trial, target), "steps", math.nan)),
-                  "run_best": lambda run: number_cell(_best(run.trial, target))}
-    if 1 < len(section.trials) <= MOST_RUNS:
-        found = [run_of(trial, target, section.options.crossing) for trial in section.trials]
-        yield Detail(SCALING.table("runs", found, cells, lambda run: (run.trial.key,),
-                                   metric=target.column if target else ""))
-
-
-def _setting_cell(value: object) -> Cell:
-    return Cell(show_value(value), value if isinstance(value, (int, float, str)) else None)
+                  "run_seconds": lambda run: run.seconds if run.met else Cell("not met", run.seconds),
+                  "lasting_steps": lambda run: getattr(crossing_of(run.trial, target), "steps", math.nan),
+                  "run_best": lambda run: _best(run.trial, target)}
+    found = [run_of(trial, target, section.options.crossing) for trial in section.trials]
+    return SCALING.table("runs", found, cells, lambda run: (run.trial.key,), metric=target.column if target else "")
 
 
 def _best(trial: Trial, target: Target) -> float:

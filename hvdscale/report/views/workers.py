@@ -4,6 +4,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from ..document import Figures, Finding, Part
 from ..drawing import (BLUE, GREEN, MUTED, ORANGE, Axes, Figure, decimal_ticks, draw_line, ends_of, fraction,
                        is_positive, label_axes, log2_axis, mark_estimate)
 from ..subject import Subject
-from ..table import Cell, Table, count_cell, interval_cell, keys_of
+from ..table import Cell, Table, keys_of
 from ..texts import SCALING, Cells
 from .cells import (batch_cell, cell_notes, cell_warnings, describe_lost, estimate_cell, lost_of, mark_of, met_cell,
                     of_searches, ratio_cell, runs_cell, table_of_cells, tuned_by, workers_cell)
@@ -129,10 +130,10 @@ def _point(section: Section) -> Cells:
     if section.target:
         return cells | {"met": met_cell, "steps_to_target": lambda cell: estimate_cell(cell.steps, cell, whole),
                         "seconds_to_target": lambda cell: estimate_cell(cell.seconds, cell),
-                        "examples_per_second": lambda cell: interval_cell(cell.examples_per_second)}
+                        "examples_per_second": attrgetter("examples_per_second")}
     return cells | {"runs": lambda cell: runs_cell(cell, describe_lost(cell)), "timed_steps": timed_steps,
-                    "examples_per_second": lambda cell: interval_cell(cell.examples_per_second),
-                    "step_seconds": lambda cell: interval_cell(cell.step_seconds)}
+                    "examples_per_second": attrgetter("examples_per_second"),
+                    "step_seconds": attrgetter("step_seconds")}
 
 
 def _series_table(section: Section, series: Series) -> Table:
@@ -170,14 +171,14 @@ def _batch_table(section: Section, batches: Curve) -> Table:
              SCALING.say("meanings", perfect=section.options.perfect_within, useful=section.options.useful_within),
              SCALING.say("bias") if len(cells) > 2 else "", *cell_notes(section, cells, times=False))
     return SCALING.table("batches", batches.measured, {
-        "global_batch": lambda point: count_cell(point.global_batch),
+        "global_batch": lambda point: point.global_batch,
         SCALING.column("ran_at", "workers"): ran_at, "met": lambda point: met_cell(point.cell),
         "steps_to_target": lambda point: estimate_cell(point.steps, point.cell, whole),
         "examples_to_target": lambda point: estimate_cell(point.examples, point.cell),
         **(tokens if any(cell.tokens.runs for cell in cells) else {}),
         "statistical_efficiency": lambda point: ratio_cell(point.statistical_efficiency, point.cell, cells[0]),
-        "perfect_scaling": lambda point: Cell(("yes" if point.perfect else "no") if point.steps.met else
-                                              "not met" if point.cell.runs else "diverged")},
+        "perfect_scaling": lambda point: (point.perfect if point.steps.met else
+                                          "not met" if point.cell.runs else "diverged")},
         lambda point: point.cell.keys, diverged=lambda point: lost_of(point.cell),
         baseline=lambda point: cells[0].keys, notes=notes,
         warnings=cell_warnings(section, cells, times=False), what=section.target,
