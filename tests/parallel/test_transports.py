@@ -12,7 +12,6 @@ import pytest
 from hvdscale.log.reader import read_log
 from tests.conftest import launcher_command
 from tests.parallel import toy
-from tests.parallel.test_resume import Runs, assert_same_run
 from tests.parallel.test_trajectory import CONFIGURATIONS, alone, norm_of_difference
 
 GIVEN = [*CONFIGURATIONS[::6], dict(steps=20, precision="fp64", global_batch=24, bucket_mib=1e-4)]
@@ -42,18 +41,6 @@ def assert_close(ranks, references):
         for what in (1, 2):
             assert norm_of_difference(got, reference, what) <= 1e-10, configuration
         np.testing.assert_allclose(got[0], reference[0], rtol=1e-9)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("launchers", [("torchrun", "mpirun"), ("mpirun", "torchrun", "mpirun", "torchrun")])
-def test_a_run_begun_on_one_transport_resumes_exactly_on_the_other(tmp_path, launchers):
-    runs = Runs(tmp_path)
-    for number, launcher in enumerate(launchers, 1):
-        kill = f"SIGKILL all step {14 * number + 2}" if number < len(launchers) else ""
-        code, output = runs.start(2, tmp_path / "moved", kill=kill, launcher=launcher)
-        assert (code == 0) == (not kill) and f"transport      {'torch.d' if launcher == 'torchrun' else 'H'}" in output
-    assert f"resumes        from ck/step-{14 * (len(launchers) - 1)}.pt" in output
-    assert_same_run(tmp_path / "moved", runs.whole(2))
 
 
 @pytest.mark.parametrize("launcher, missing, settings, said", [
