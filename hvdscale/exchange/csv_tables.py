@@ -12,7 +12,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -152,7 +151,7 @@ def _apply_rules(tables: Mapping[str, CsvRows], left: LeftOut):
         table.drop(left.trials)
     _leave_out(tables, left, trials, faults_of_trials(trials))
     for table in (evaluations, tables["restarts"], tables["steps"]):
-        _leave_out(tables, left, table, faults_of_rows(SimpleNamespace(trials=trials, evaluations=evaluations), table))
+        _leave_out(tables, left, table, faults_of_rows(trials, table))
     ends = Ends(trials["id"])
     places, rows = ends.add(evaluations["trial"], evaluations["step"])
     last = dict(zip(places.tolist(), rows.tolist()))

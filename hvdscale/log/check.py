@@ -23,7 +23,7 @@ from ..plan.values import MOST
 from ..target import Target
 from .files import first_line
 from .plan_text import read_plan
-from .reader import Log, LogTable, read_log
+from .reader import Log, read_log
 from .schema import STEP_PARTS, Status
 
 FEW = 8                     # ids that are compared one by one
@@ -63,31 +63,6 @@ class AnyTable(Protocol):
     def __getitem__(self, name: str, /) -> np.ndarray: ...
 
     def __contains__(self, name: object, /) -> bool: ...
-
-
-class KnownTables(Protocol):
-    """The tables that rules for others look at."""
-
-    @property
-    def trials(self) -> AnyTable: ...
-
-    @property
-    def evaluations(self) -> AnyTable: ...
-
-
-class LogTables(KnownTables, Protocol):
-    """A log, or its tables in memory."""
-
-    path: str
-
-    @property
-    def restarts(self) -> AnyTable: ...
-
-    @property
-    def steps(self) -> AnyTable: ...
-
-    @property
-    def tables(self) -> tuple[LogTable, ...]: ...
 
 
 class Fault(NamedTuple):
@@ -141,16 +116,17 @@ def check(path: str | os.PathLike[str]) -> Log:
     return log
 
 
-def check_rows(log: LogTables) -> None:
+def check_rows(log: Log) -> None:
     """Raises UnsoundRows at the first invariant that the rows of a log, superseded ones left out, break."""
     trials, others = log.trials, log.tables[1:]
     _raise_first(log.path, chain(
-        _identities(trials), _ended(trials), *(_unknown(log, table) for table in others),
-        unstarted(trials, log.restarts["trial"]), *(_numbers(log, table) for table in log.tables),
-        *(_order(table) for table in others), _examples(log), _plans(trials), *map(_ranges, log.tables)))
+        _identities(trials), _ended(trials), *(_unknown(trials, table) for table in others),
+        unstarted(trials, log.restarts["trial"]), *(_numbers(trials, table) for table in log.tables),
+        *(_order(table) for table in others), _examples(trials, log.evaluations), _plans(trials),
+        *map(_ranges, log.tables)))
 
 
-def refuse_unsound(log: LogTables) -> None:
+def refuse_unsound(log: Log) -> None:
     """LogError where a log's rows cannot be what was measured: two trials of one id, a status that there is not, counts
     below 1 or beyond MOST, negative steps or seconds, one step evaluated twice. What any analysis relies on; ``check``
     looks further.
@@ -159,7 +135,7 @@ def refuse_unsound(log: LogTables) -> None:
     _raise_first(log.path, chain(_ranges(log.evaluations), _ranges(log.steps), _twice(log.evaluations)))
 
 
-def refuse_unsound_trials(log: LogTables) -> None:
+def refuse_unsound_trials(log: Log) -> None:
     """Does the same for /trials alone."""
     _raise_first(log.path, chain(_identities(log.trials), _ranges(log.trials)))
 
@@ -169,13 +145,10 @@ def faults_of_trials(trials: AnyTable) -> Iterator[Fault]:
     return chain(_identities(trials), _ranges(trials), _ended(trials), _numbers(None, trials), _plans(trials))
 
 
-def faults_of_rows(log: KnownTables, table: AnyTable) -> Iterator[Fault]:
-    """The rules for rows of another table; of its columns there may be only some.
-
-    log     its .trials are known, and its .evaluations, if that is the table
-    """
-    return chain(_unknown(log, table), _ranges(table), _numbers(log, table), _order(table),
-                 _examples(log) if table.name == "evaluations" else ())
+def faults_of_rows(trials: AnyTable, table: AnyTable) -> Iterator[Fault]:
+    """The rules for rows of another table, of these trials; of its columns there may be only some."""
+    return chain(_unknown(trials, table), _ranges(table), _numbers(trials, table), _order(table),
+                 _examples(trials, table) if table.name == "evaluations" else ())
 
 
 def refuse_row(where: str, **row: Any) -> None:
@@ -318,9 +291,9 @@ def _ended(trials: AnyTable) -> Iterator[Fault]:
             *(int(trials[name][row]) for name in ("local_batch", "accumulation", "global_batch")))))
 
 
-def _unknown(log: KnownTables, table: AnyTable) -> Iterator[Fault]:
+def _unknown(trials: AnyTable, table: AnyTable) -> Iterator[Fault]:
     """Every row's trial is in /trials."""
-    yield from _fault(table, ~_among(table["trial"], log.trials["id"]), lambda row, at: (
+    yield from _fault(table, ~_among(table["trial"], trials["id"]), lambda row, at: (
         f" has a row in {table.name}{at and f' ({at[4:]})'}, but none in trials"))
 
 
@@ -329,14 +302,14 @@ def unstarted(trials: AnyTable, started: np.ndarray) -> Iterator[Fault]:
     return _fault(trials, ~_among(trials["id"], started), lambda row, at: " has no row in restarts")
 
 
-def _numbers(log: KnownTables | None, table: AnyTable) -> Iterator[Fault]:
+def _numbers(trials: AnyTable | None, table: AnyTable) -> Iterator[Fault]:
     """Counts and times are not negative, batches and workers at least 1, and what is always measured is finite."""
     for name in filter(table.__contains__, NOT_NEGATIVE[table.name]):
         yield from _value(table, name, table[name] < 0, "not be negative")
     for name in filter(table.__contains__, FINITE.get(table.name, ())):
         wrong = ~np.isfinite(table[name])
-        if log and wrong.any():     # unknown of trials from elsewhere, and of restarts that repair put in
-            wrong &= ~(np.isnan(table[name]) & (_among(table["trial"], _imported(log)) | (table.name == "restarts")))
+        if trials is not None and wrong.any():  # unknown of trials from elsewhere, and of restarts that repair put in
+            wrong &= ~(np.isnan(table[name]) & (_among(table["trial"], _imported(trials)) | (table.name == "restarts")))
         yield from _value(table, name, wrong, "be finite")
     if table.name == "trials":
         for name in ("global_batch", "local_batch", "accumulation", "workers"):
@@ -350,11 +323,11 @@ def _among(values: np.ndarray, ids: np.ndarray) -> np.ndarray:
     return (values[:, None] == ids).any(axis=1) if len(ids) <= FEW else np.isin(values, ids)
 
 
-def _imported(log: KnownTables) -> np.ndarray:
+def _imported(trials: AnyTable) -> np.ndarray:
     """Ids of the trials whose source says that they were imported, not logged."""
-    sources = log.trials["source"]
+    sources = trials["source"]
     known = {text: '"imported"' in text for text in set(sources.tolist())}
-    return log.trials["id"][np.array([known[text] for text in sources.tolist()], bool)]
+    return trials["id"][np.array([known[text] for text in sources.tolist()], bool)]
 
 
 def _order(table: AnyTable) -> Iterator[Fault]:
@@ -377,9 +350,8 @@ def disordered(table: AnyTable, name: str, strict: bool) -> np.ndarray:
     return order[1:][(trial[1:] == trial[:-1]) & falls]
 
 
-def _examples(log: KnownTables) -> Iterator[Fault]:
+def _examples(trials: AnyTable, table: AnyTable) -> Iterator[Fault]:
     """No evaluation has seen more examples than its steps hold."""
-    table, trials = log.evaluations, log.trials
     known = np.flatnonzero(_among(table["trial"], trials["id"]))
     if not len(known) or "examples" not in table:
         return

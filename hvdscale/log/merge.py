@@ -19,7 +19,7 @@ from ..errors import LogError
 from ..system.files import remove, sync_directory, temporary_name, writing
 from ..system.lock import Lock
 from . import segments
-from .check import LogTables, check
+from .check import check
 from .compact_file import CompactFile
 from .files import refuse_taken, superblock
 from .reader import Log, LogTable, absent, in_order, read_log
@@ -48,7 +48,7 @@ def finish_segments(path: str, log_id: str, last: int) -> None:
     show(temporary, path, others)
 
 
-def write_log(path: str, log: LogTables, attributes: Mapping[str, Any]) -> None:
+def write_log(path: str, log: Log, attributes: Mapping[str, Any]) -> None:
     """Copies a log's tables into a new compact file."""
     with CompactFile(path, attributes) as out:
         for table in log.tables:

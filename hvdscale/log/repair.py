@@ -295,8 +295,11 @@ class MendedTable(LogTable):
         self.rows += rows
 
 
-class Mended:
+class Mended(Log):
     """A log's tables in memory, and in words what was lost and what was restored of their rows."""
+
+    tables: tuple[MendedTable, ...]
+    restarts: MendedTable
 
     def __init__(self, log: Log) -> None:
         self.path = log.path

@@ -26,7 +26,7 @@ BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 ATTEMPTS, WAIT_SECONDS = 5, 0.02        # a reader that looks whether a log is live holds its lock for an instant
 
 
-_taken: list[tuple[int, Lock]] = []             # with the processes that took them
+_taken: list[tuple[int, Lock]] = []             # those held, with the processes that took them
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Lock:
             refusal = flock(descriptor)
             if (refusal is None or take_over and refusal not in BUSY) and is_file(descriptor, path):
                 lock = cls(path, descriptor)
-                _taken.append((os.getpid(), lock))
+                _taken[:] = [*(one for one in _taken if one[1].descriptor >= 0), (os.getpid(), lock)]
                 lock._sign(log)
                 return lock
             os.close(descriptor)

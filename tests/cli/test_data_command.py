@@ -24,6 +24,7 @@ from hvdscale.data import fetch as bringing
 from hvdscale.data.download import PublishedFile, download
 from hvdscale.data.published import BY_HAND, DATA_SETS, Archive, DataSet
 from hvdscale.errors import DataError
+from tests.cli.test_live import Terminal
 from tests.conftest import command_environment, heed_ctrl_c
 
 CONTENT = bytes(range(256)) * 40
@@ -575,11 +576,6 @@ def test_real_files_are_the_published_ones(name, folder):
 
 
 # progress
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
 
 def test_on_a_terminal_there_is_a_bar_and_elsewhere_a_line_now_and_then():
     for out, steps in ((Terminal(), 0.2), (io.StringIO(), 0.2)):

@@ -30,7 +30,7 @@ from hvdscale.log.repair import repair
 from hvdscale.log.safe_file import SafeFile
 from hvdscale.log.schema import Status
 from hvdscale.report.output import put_file
-from hvdscale.sweep.progress import SweepDisplay
+from hvdscale.sweep.run import SweepDisplay
 from hvdscale.system.files import write_whole
 from hvdscale.system.lock import Lock, holder
 from tests.golden import make_v1

@@ -4,10 +4,9 @@ import json
 import re
 
 import pytest
-from click.testing import CliRunner
 
-from hvdscale.cli.plan import main
 from tests.analysis.test_worker_plan import COUNTS, run
+from tests.cli.test_plan_command import said
 from tests.exchange.test_network import BANDWIDTH, LATENCY, nccl
 from tests.factories.logs import log, save, trial
 from tests.factories.size_grids import grids, runs_to_target
@@ -21,12 +20,6 @@ def series(tmp_path_factory):
     """Two runs each at 1 to 16 workers, four to a node."""
     path = tmp_path_factory.mktemp("logs") / "series.h5"
     return save(log(*(run(workers, seed=seed) for workers in COUNTS[:5] for seed in range(2))), path)
-
-
-def said(*arguments, code=0):
-    done = CliRunner().invoke(main, [str(argument) for argument in (*arguments, "--full")])
-    assert done.exit_code == code, done.output
-    return " ".join(done.output.split())
 
 
 def planned(folder, *arguments):

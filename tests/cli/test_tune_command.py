@@ -14,8 +14,8 @@ from hvdscale.errors import UsageError
 from hvdscale.sweep.farm import Farm, Shard, SweepState
 from hvdscale.sweep.file import read_sweep
 from hvdscale.sweep.ledger import DrawResult, Ledger, Owner
-from hvdscale.sweep.progress import SweepDisplay, describe_sweep
-from hvdscale.sweep.run import StudyEstimate, estimate_table as table, wanted_studies
+from hvdscale.sweep.run import (StudyEstimate, SweepDisplay, describe_sweep, estimate_table as table,
+                                wanted_studies)
 from hvdscale.sweep.studies import Study, settle_study
 from hvdscale.workers.group import SingleWorker
 from tests.conftest import command_environment

@@ -24,6 +24,7 @@ from hvdscale.log.schema import Status
 from hvdscale.log.writer import LogWriter
 from hvdscale.report.runs import make
 from hvdscale.target import Target
+from tests.cli.test_live import Terminal
 from tests.conftest import ROOT
 from tests.factories.archives import write_archive, write_big_log
 from tests.factories.log_files import begin, evaluation, finished, interrupted, open_log, step
@@ -174,11 +175,9 @@ WRONG_TABLES = {
     "short": (dict(evaluations=EVALUATIONS.replace("7,10,0.25", "7,10")), "evaluations.csv:3: has 2 cells where"),
     "short text": (dict(trials=TRIALS.replace("7,mnist,", "7,")), "trials.csv:2: has 5 cells where the header has 6"),
     "no number": (dict(evaluations=EVALUATIONS.replace("0.25", "low")), "evaluations.csv:3: val/error is 'low'"),
-    "marks": (dict(evaluations=EVALUATIONS.replace("7,10,", "7,1_0,")), "csv:3: step is '1_0', not an integer"),
     "marks in a text": (dict(trials=TRIALS.replace("0.5", "1_0")), "csv:2: metaparameters/learning_rate is '1_0'"),
     "unknown trial": (dict(evaluations=EVALUATIONS + f"{10**30},0,1\n"), "csv:5: trial is '1000"),
     "no integer": (dict(evaluations=EVALUATIONS.replace("7,10,", "7,ten,")), "evaluations.csv:3: step is 'ten', not"),
-    "huge": (dict(evaluations=EVALUATIONS.replace("7,10,", "7,99999999999999999999,")), "not an integer of 64 bits"),
     "overflow": (dict(evaluations=EVALUATIONS.replace("7,10,", f"7,{10**18},")),
                  f"csv:3: step {10**18} is more than 64 bits can"),
     "status": (dict(trials=TRIALS.replace("global_batch", "global_batch,status").replace(",32,", ",32,done,").replace(
@@ -194,14 +193,11 @@ WRONG_TABLES = {
     "cut before the budget": (dict(trials=BUDGET, evaluations="trial,step,val/error\n7,0,1\n7,9,1\n2,0,1\n2,40,1\n"),
                               "trial 7 is COMPLETE and its budget is 40 steps, but its evaluations end at step 9"),
     "same step": (dict(evaluations=EVALUATIONS.replace("7,10,", "7,0,")), "csv:3: trial 7: evaluations/step goes"),
-    "negative step": (dict(evaluations=EVALUATIONS.replace("7,0,", "7,-1,")), "csv:2: trial 7: evaluations/step is -1"),
     "no time": (dict(evaluations=SECONDS.format("-0.5")), "csv:2: trial 7: evaluations/train_seconds is -0.5"),
-    "endless": (dict(evaluations=SECONDS.format("inf")), "csv:2: trial 7: evaluations/train_seconds is inf"),
     "plan": (dict(trials=PLAN.format('{""measurement"": {""budget_steps"": ""many""}}')),
              "csv:2: trial 7: its plan has \"many\" as measurement.budget_steps, where a whole number"),
     "list of a plan": (dict(trials=PLAN.format("[]")), "csv:2: trial 7: plan is JSON, but no object"),
     "null rate": (dict(trials=TRIALS.replace("0.5", "null")), "csv:2: metaparameters/learning_rate is 'null'"),
-    "NaN rate": (dict(trials=TRIALS.replace("0.5", "NaN")), "csv:2: metaparameters/learning_rate is 'NaN'"),
     "no header": (dict(trials=""), "trials.csv:1: there is no column id"),
 }
 
@@ -216,8 +212,8 @@ def test_wrong_tables_are_named_and_leave_nothing(files, message, tmp_path):
 
 # what is left out with --skip-broken: the trials of the faulty lines
 SKIPPED = {**dict.fromkeys(("cut within a cell", "cut within a word", "cut between lines"), 2), **dict.fromkeys((
-    "cut before the budget", "same step", "negative step", "no time", "endless", "plan", "list of a plan", "null rate",
-    "NaN rate", "no batch", "no number", "no integer", "short", "marks", "marks in a text"), 7), "unknown trial": None}
+    "cut before the budget", "same step", "no time", "plan", "list of a plan", "null rate", "no batch", "no number",
+    "no integer", "short", "marks in a text"), 7), "unknown trial": None}
 
 
 @pytest.mark.parametrize("name", SKIPPED)
@@ -396,11 +392,6 @@ def test_our_own_sweep_goes_into_the_layout_and_back(tmp_path):
         "label_smoothing": {"type": "DISCRETE", "feasible_points": [0.0, 0.1]},
         "model_args.width": {"type": "INTEGER", "scale": "LINEAR_SCALE", "min_value": 1, "max_value": 9}}
     assert study["early_stopping"] and study["train_steps"] == 20
-
-
-class Terminal(StringIO):
-    def isatty(self):
-        return True
 
 
 def test_progress_is_a_line_that_is_drawn_anew_or_plain_lines():

@@ -11,8 +11,9 @@ import os
 
 import numpy as np
 
-from hvdscale.exchange.imported import BulkLog
-from hvdscale.log.schema import SOURCE, Status, columns
+from hvdscale.exchange.files import RENAMED
+from hvdscale.exchange.imported import ImportedLog
+from hvdscale.log.schema import Status
 
 POWERS = [2**k for k in range(17)]
 CLASSIFICATION = ("train", "val", "test")
@@ -55,7 +56,6 @@ WORKLOADS = [
 ]
 STUDIES = [(dataset, model, optimizer, batch) for dataset, model, optimizer, batches in WORKLOADS for batch in batches]
 LANGUAGE = ("lm1b", "common_crawl")
-BETTER = {"cross_entropy": "smaller", "error": "smaller", "average_precision": "larger"}
 
 
 def metrics_of(dataset):
@@ -190,50 +190,22 @@ def made_studies(studies, trials, evaluations, seed=0):
         yield Study(random, dataset, model, optimizer, batch, int(number), int(rows))
 
 
-METAPARAMETERS = {"learning_rate": "learning_rate", "momentum": "momentum", "label_smoothing": "label_smoothing",
-                  "end_learning_rate_factor": "end_lr_factor", "learning_rate_decay_steps": "decay_steps"}
-
-
 def write_big_log(path, studies=454, trials=194_000, evaluations=71_600_000, seed=0):
     """A log as the import of a made archive gives it, without the archive; memory is that of one study."""
     metrics = sorted({name for dataset, *_ in STUDIES[:studies] for name in metrics_of(dataset)})
-    spec = columns(tuple(METAPARAMETERS.values()), {name: BETTER[name.partition("/")[2]] for name in metrics})
-    spec["trials"] += SOURCE
-    with BulkLog(path, spec, {"imported": {"kind": "archive", "from": "made"}}, overwrite=True) as out:
-        next_id = 0
-        for study in made_studies(studies, trials, evaluations, seed):
-            _write_study(out, study, metrics, next_id)
-            next_id += len(study.ids)
-
-
-def _write_study(out, study, metrics, next_id):
-    count, rows = len(study.ids), len(study.step)
-    ids = next_id + np.arange(count)
-    plan = json.dumps({"problem": {}, "measurement": {"budget_steps": study.train_steps},
-                       "archive": {"path": study.path, "study": study.study_json()}})
     reasons = np.array([f"the archive says {status.name}" for status in Status], object)
-    constants = {"dataset": study.dataset, "model": study.model, "optimizer": study.optimizer, "plan": plan,
-                 "source": json.dumps({"path": study.path, "imported": "archive"})}
-    for name, text in constants.items():
-        out.add("trials", name, [text] * count)
-    numbers = {"id": ids, "status": study.status, "global_batch": study.batch, "local_batch": study.batch,
-               "accumulation": 1, "ghost_batch": 0, "workers": 1, "seed": study.ids, "budget_steps": study.train_steps,
-               "source_trial": study.ids}
-    for name, values in numbers.items():
-        out.add("trials", name, np.broadcast_to(values, count))
-    out.add("trials", "stop_reason", reasons[study.status])
-    for archived, name in METAPARAMETERS.items():
-        out.add("trials", f"metaparameters/{name}", study.points.get(archived, np.full(count, np.nan)))
-    for name, value in {"trial": ids, "first_step": 0, "workers": 1, "time": np.nan}.items():
-        out.add("restarts", name, np.broadcast_to(value, count))
-    for name in ("host", "device", "previous_end"):
-        out.add("restarts", name, [""] * count)
-    out.add("evaluations", "trial", np.repeat(ids, np.diff(study.first)))
-    out.add("evaluations", "step", study.step)
-    out.add("evaluations", "examples", study.step * study.batch)
-    out.add("evaluations", "train_seconds", np.full(rows, np.nan))
-    for name in metrics:
-        out.add("evaluations", name, study.metrics.get(name, np.full(rows, np.nan)))
+    with ImportedLog(path, {"kind": "archive", "from": "made"}, metrics, overwrite=True) as out:
+        for study in made_studies(studies, trials, evaluations, seed):
+            names = [RENAMED.get(name, name) for name in study.points]
+            plan = {"problem": {}, "measurement": {"budget_steps": study.train_steps},
+                    "archive": {"path": study.path, "study": study.study_json()}}
+            ids = out.trials({
+                "dataset": study.dataset, "model": study.model, "optimizer": study.optimizer, "plan": json.dumps(plan),
+                "source": json.dumps({"path": study.path, "imported": "archive"}), "status": study.status,
+                "global_batch": study.batch, "seed": study.ids, "budget_steps": study.train_steps,
+                "stop_reason": reasons[study.status]},
+                [dict(zip(names, point)) for point in zip(*study.points.values())])
+            out.evaluations(ids, np.diff(study.first), study.step, study.step * study.batch, study.metrics)
 
 
 def write_archive(root, studies=4, trials=40, evaluations=2000, seed=0, full=False):

@@ -33,14 +33,16 @@ def event_files(folder, batch, seed):
 
 
 def write_events(folder, points):
-    """Events of (tag, step, value), a second a step."""
+    """Events of (tag, step, value), a second a step; those of Keras' callback as TensorFlow 2 writes them."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.scalar.summary_v2 import scalar_pb
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
     writer, start = EventFileWriter(str(folder)), time.time()
     for tag, step, value in points:
-        writer.add_event(Event(wall_time=start + step, step=step, summary=Summary(
-            value=[Summary.Value(tag=tag, simple_value=value)])))
+        summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
+        summary = scalar_pb(tag, value) if tag.startswith(("epoch_", "evaluation_")) else summary
+        writer.add_event(Event(wall_time=start + step, step=step, summary=summary))
     writer.close()
 
 

@@ -1,6 +1,5 @@
 """Jobs of users' own, as tests need them: each is a workload that hvdscale-train can be given by module:object."""
 import os
-import signal
 from dataclasses import replace
 
 import numpy as np
@@ -209,30 +208,3 @@ class Halved(torch.optim.Optimizer):
         for group in self.param_groups:
             for p in group["params"]:
                 p -= group["lr"] / 2 * p.grad
-
-
-class Faulty(Sentences):
-    """Sentences of which number 5 cannot be read; with ``kill``, whoever reads it dies."""
-
-    def __init__(self, sentences, seed, how):
-        super().__init__(sentences, seed)
-        self.how = how
-
-    def __getitem__(self, i):
-        if i == 5 and self.how == "raise":
-            raise OSError("no such sentence")
-        if i == 5 and self.how == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().__getitem__(i)
-
-
-class FaultyTokens(Tokens):
-    """Tokens with a fault in the split and of the kind that FAULT says: train:raise."""
-
-    def load(self, data_dir):
-        split, how = os.environ["FAULT"].split(":")
-        return Data(MapSplit(Faulty(41, 1, how if split == "train" else ""), padded),
-                    MapSplit(Faulty(17, 2, how if split == "val" else ""), padded))
-
-
-FAULTY = FaultyTokens()

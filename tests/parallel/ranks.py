@@ -18,11 +18,11 @@ from hvdscale.workers.transport import form
 
 
 def trained(workers, name, **keys):
-    """The parameters of a float64 run as one vector, what was measured, by name, and what its data lacks."""
+    """The parameters of a float64 run as one vector, and what was measured, by name."""
     job = prepare(name, [{"precision": "fp64", "threads": 1, "untimed_passes": 1, **keys}], workers)
     outcome = train(job, NoLog(), NoDisplay(), workers)
     parameters = torch.cat([p.detach().double().flatten() for p in job.model.parameters()])
-    return parameters.tolist(), outcome.measured, job.plan.data.get("missing")
+    return parameters.tolist(), outcome.measured
 
 
 if __name__ == "__main__":

@@ -118,14 +118,6 @@ def test_losing_and_gaining_a_worker_gives_the_updates_of_one(elastic, check_sam
 
 
 @pytest.mark.slow
-def test_a_batch_that_grows_is_the_same_after_a_worker_is_lost(elastic, check_same):
-    code, output = elastic(3, *GROWS, "--log-file", "e.h5", "--save-model", "e.pt", HAPPENS="kill:2:15")
-    assert code == 0, output
-    restarts = check_same("--set", "lr_rule=sqrt", batches=GROWING)
-    assert restarts["workers"][0] == 3 and restarts["workers"][1] < 3
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("event", ["stop:1:10", "hang:1:10", "raise:0:10", "kill-evaluating:0:16",
                                    "kill-evaluating:1:0", "kill:0:0", "kill:1:39"])
 def test_whatever_ends_a_worker_the_others_go_on(elastic, check_same, event):

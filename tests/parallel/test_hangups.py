@@ -93,27 +93,18 @@ def test_a_job_whose_output_is_read_no_more_keeps_a_checkpoint_and_ends(started)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher, number", [
-    ("mpirun", signal.SIGKILL), ("horovodrun", signal.SIGKILL), ("gloo", signal.SIGKILL), ("torchrun", signal.SIGKILL),
-    ("horovodrun", signal.SIGHUP), ("mpirun", signal.SIGHUP), (None, signal.SIGHUP)])
-def test_a_sweep_whose_launcher_is_killed_ends(started, tmp_path, launcher, number):
+@pytest.mark.parametrize("launcher, number, workers", [
+    ("mpirun", signal.SIGKILL, 1), ("horovodrun", signal.SIGKILL, 1), ("gloo", signal.SIGKILL, 1),
+    ("torchrun", signal.SIGKILL, 1), ("horovodrun", signal.SIGHUP, 1), ("mpirun", signal.SIGHUP, 1),
+    (None, signal.SIGHUP, 1), ("mpirun", signal.SIGKILL, 2), ("torchrun", signal.SIGKILL, 2)])
+def test_a_sweep_whose_launcher_is_killed_ends(started, tmp_path, launcher, number, workers):
     """A trial takes longer than the time that mpirun waits before it passes SIGHUP on as SIGTERM."""
-    sweep = sweep_file(tmp_path, settings="model_args = {slow = 0.5}", high="0.4")
+    sweep = sweep_file(tmp_path, settings="model_args = {slow = 0.5}", high="0.4", workers_per_trial=workers)
     job = started(sweep, "--out", "out", launcher=launcher, module="hvdscale.cli.tune",
                   ready=lambda job: list(job.folder.glob("out/trials/*/*.claim-1")))
     os.kill(job.process.pid, number)
     job.wait_for_its_end(GONE)
     assert not list(job.folder.glob("out/*.h5"))            # it was cut short
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
-def test_a_sweep_of_groups_whose_launcher_is_killed_ends(started, tmp_path, launcher):
-    sweep = sweep_file(tmp_path, settings="model_args = {slow = 0.05}", high="0.4", workers_per_trial=2)
-    job = started(sweep, "--out", "out", launcher=launcher, module="hvdscale.cli.tune",
-                  ready=lambda job: list(job.folder.glob("out/trials/*/*.claim-1")))
-    job.process.kill()
-    job.wait_for_its_end(GONE)
 
 
 @pytest.mark.slow

@@ -98,16 +98,6 @@ def test_a_signal_to_torchrun_leaves_time_for_a_checkpoint(started, number, vari
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_stopped_worker_ends_the_job_with_the_reason(started, rank):
-    job = started()
-    since = time.monotonic()
-    os.kill(job.of_rank(rank), signal.SIGSTOP)
-    assert job.wait_for_its_end(2 * STALL) == 1 and time.monotonic() - since > STALL
-    assert f"rank {1 - rank} of 2 on" in job.said() and f"has waited {STALL} s for the other workers" in job.said()
-
-
-@pytest.mark.slow
 def test_a_job_that_loses_a_node_keeps_its_global_batch(tmp_path):
     """Two agents on one host stand for two nodes."""
     agent = ["torchrun", "--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "3", "--rdzv-backend", "c10d",

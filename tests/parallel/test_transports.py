@@ -1,10 +1,7 @@
 """One job by both transports, Horovod and torch.distributed: the same updates, and each resumes the other's run."""
-import contextlib
 import json
-import os
 import re
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +9,8 @@ import pytest
 from hvdscale.log.reader import read_log
 from tests.conftest import launcher_command
 from tests.parallel import toy
-from tests.parallel.test_resume import Runs, assert_same_run
-from tests.parallel.test_trajectory import CONFIGURATIONS, alone, norm_of_difference
+from tests.parallel.test_ports import listening
+from tests.parallel.test_trajectory import CONFIGURATIONS, norm_of_difference
 
 GIVEN = [*CONFIGURATIONS[::6], dict(steps=20, precision="fp64", global_batch=24, bucket_mib=1e-4)]
 ALONE = "import sys; sys.modules.update(dict.fromkeys({without})); from hvdscale.cli.train import main; main()"
@@ -21,39 +18,16 @@ ALONE = "import sys; sys.modules.update(dict.fromkeys({without})); from hvdscale
 
 @pytest.mark.slow
 @pytest.mark.parametrize("np_", [1, 2, 3, 4])
-def test_any_worker_count_under_torchrun_makes_the_updates_of_one_worker(launch, np_):
-    references = [alone(json.dumps({**configuration, "accumulate": 1})) for configuration in GIVEN]
-    assert_close(launch(toy.trajectories, np_, GIVEN, "torchrun"), references)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("np_", [1, 2, 3, 4])
 def test_both_transports_make_the_same_updates(launch, np_):
+    """Those of one worker, as test_trajectory has it of Horovod's."""
     torch, horovod = (launch(toy.trajectories, np_, GIVEN, launcher) for launcher in ("torchrun", "mpirun"))
-    if np_ <= 2:
-        assert torch == horovod                                         # to the last bit
-    assert_close(torch, horovod[0])
-
-
-def assert_close(ranks, references):
-    """All ranks made the same updates to the last bit, those of the reference but for rounding."""
-    assert all(rank == ranks[0] for rank in ranks)
-    for configuration, got, reference in zip(GIVEN, ranks[0], references):
+    assert all(rank == torch[0] for rank in torch)
+    for configuration, got, reference in zip(GIVEN, torch[0], horovod[0]):
+        if np_ <= 2:
+            assert got == reference                                     # to the last bit
         for what in (1, 2):
             assert norm_of_difference(got, reference, what) <= 1e-10, configuration
         np.testing.assert_allclose(got[0], reference[0], rtol=1e-9)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("launchers", [("torchrun", "mpirun"), ("mpirun", "torchrun", "mpirun", "torchrun")])
-def test_a_run_begun_on_one_transport_resumes_exactly_on_the_other(tmp_path, launchers):
-    runs = Runs(tmp_path)
-    for number, launcher in enumerate(launchers, 1):
-        kill = f"SIGKILL all step {14 * number + 2}" if number < len(launchers) else ""
-        code, output = runs.start(2, tmp_path / "moved", kill=kill, launcher=launcher)
-        assert (code == 0) == (not kill) and f"transport      {'torch.d' if launcher == 'torchrun' else 'H'}" in output
-    assert f"resumes        from ck/step-{14 * (len(launchers) - 1)}.pt" in output
-    assert_same_run(tmp_path / "moved", runs.whole(2))
 
 
 @pytest.mark.parametrize("launcher, missing, settings, said", [
@@ -85,20 +59,11 @@ def test_a_transport_that_does_not_join_the_launchers_processes_is_an_error(run,
     assert done.returncode == 1 and said in done.stdout + done.stderr
 
 
-def listening(workers, _):
-    """The addresses at which this process listens, as /proc has them: in hexadecimal, reversed."""
-    own, found = set(), []
-    for link in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            own.add(os.readlink(link))
-    for table in ("tcp", "tcp6"):
-        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
-            _, address, _, state, *_, inode = line.split()[:10]
-            if state == "0A" and f"socket:[{inode}]" in own:
-                found.append(re.sub(":.*", "", address))
-    return found, workers.gather("here", "all")
+def addresses(workers, _):
+    """The addresses at which this process listens, in hexadecimal, reversed."""
+    return [found.partition(":")[0] for found in listening("self")], workers.gather("here", "all")
 
 
 def test_workers_on_one_host_listen_on_loopback_alone(launch):
-    for at, everyone in launch(listening, 2, TRANSPORT="torch"):
+    for at, everyone in launch(addresses, 2, TRANSPORT="torch"):
         assert at and set(at) == {"0100007F"} and everyone == ["here", "here"]

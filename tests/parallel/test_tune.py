@@ -73,7 +73,10 @@ def test_the_printed_lines_tell_plan_progress_and_what_was_found(alone):
     assert "sgd, B = 16: 6 feasible" in printed and "next: hvdscale-report" in printed
 
 
-def sweep_with_kills(tmp_path, kills, chosen):
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [1, 20])
+def test_killed_and_started_again_it_finds_the_same(tmp_path, kills):
+    chosen = random.Random(kills)
     sweep = sweep_file(tmp_path, settings="model_args = {slow = 0.004}", high="0.4", repeats=1)
     whole, out = tmp_path / "whole", tmp_path / "out"
     assert exit_code(start(sweep, whole)) == 0
@@ -83,16 +86,6 @@ def sweep_with_kills(tmp_path, kills, chosen):
     printed = last.communicate()[0]
     assert last.returncode == 0, printed
     assert_same_sweep(out, whole, ("restarts/*",))
-
-
-@pytest.mark.slow
-def test_killed_and_started_again_it_finds_the_same(tmp_path):
-    sweep_with_kills(tmp_path, 1, random.Random(1))
-
-
-@pytest.mark.slow
-def test_killed_twenty_times_and_started_again_it_finds_the_same(tmp_path):
-    sweep_with_kills(tmp_path, 20, random.Random(2))
 
 
 def test_tuned_toml_gives_the_trial_again(tmp_path, here, alone):

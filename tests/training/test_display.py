@@ -12,14 +12,10 @@ from hvdscale.training.display import BAR_SECONDS, LINE_SECONDS, Display
 from hvdscale.workers.launch import on_terminal
 from hvdscale.training.outcome import Outcome, Stop
 from hvdscale.workers.launch import LAUNCHED
+from tests.cli.test_live import Terminal
 from tests.factories.plans import settled
 
 METRICS = ("cross_entropy", "error")
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 @pytest.fixture(autouse=True)

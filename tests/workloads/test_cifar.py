@@ -247,35 +247,27 @@ def test_an_archive_writes_nothing_and_its_links_are_not_followed(tmp_path):
 
 def damages():
     """Ways to damage a file, by name: whole content, drawn numbers -> content."""
-    def flip(content, drawn, first=0, last=None):
-        at = int(drawn.integers(first, last or len(content)))
+    def flip(content, drawn):
+        at = int(drawn.integers(len(content)))
         return content[:at] + bytes([content[at] ^ int(drawn.integers(1, 256))]) + content[at + 1:]
     return {
         "cut": lambda content, drawn: content[:int(drawn.integers(0, len(content)))],
-        "empty": lambda content, drawn: b"",
         "flipped": flip,
-        "flipped at the start": lambda content, drawn: flip(content, drawn, 0, 32),
         "noise": lambda content, drawn: drawn.bytes(len(content)),
         "longer": lambda content, drawn: content + drawn.bytes(1 + int(drawn.integers(9))),
-        "a web page": lambda content, drawn: b"<!DOCTYPE html><title>404 Not Found</title>",
         "swapped": lambda content, drawn: made("cifar_10")["test_batch.bin"][0],
         "twice": lambda content, drawn: content + content,
     }
 
 
 @pytest.mark.parametrize("how", damages())
-@pytest.mark.parametrize("packing", ["", ".gz", ".xz", ".tar.gz", ".tar"])
-def test_a_damaged_file_is_an_error_naming_it_or_has_valid_labels(tmp_path, how, packing):
+@pytest.mark.parametrize("packing", [".tar.gz", ".tar"])
+def test_a_damaged_archive_is_an_error_naming_it_or_has_valid_labels(tmp_path, how, packing):
+    """Of files by themselves see test_idx."""
     drawn = np.random.default_rng([len(how), len(packing)])
-    pack = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}.get(packing)
-    if pack:
-        write(tmp_path, "cifar_10", packing, pack)
-        damaged = tmp_path / f"data_batch_2.bin{packing}"
-    else:
-        archive = tarred({name: content for name, (content, _, _) in made("cifar_10").items()}, "a")
-        damaged = tmp_path / f"cifar-10-binary{packing}"
-        damaged.write_bytes(gzip.compress(archive) if packing == ".tar.gz" else archive)
-    whole, refusals = damaged.read_bytes(), 0
+    whole = tarred({name: content for name, (content, _, _) in made("cifar_10").items()}, "a")
+    whole, refusals = gzip.compress(whole) if packing == ".tar.gz" else whole, 0
+    damaged = tmp_path / f"cifar-10-binary{packing}"
     for _ in range(12):
         damaged.write_bytes(damages()[how](whole, drawn))
         try:
@@ -285,7 +277,7 @@ def test_a_damaged_file_is_an_error_naming_it_or_has_valid_labels(tmp_path, how,
         except DataError as error:
             assert str(error).startswith(str(tmp_path)) and len(str(error).splitlines()) == 1
             refusals += 1
-    may_pass = "flipped" in how or how == "longer" and packing == ".tar" or how == "twice" and "tar" in packing
+    may_pass = how == "flipped" or how == "longer" and packing == ".tar" or how == "twice"
     assert refusals == 12 or may_pass, refusals
 
 

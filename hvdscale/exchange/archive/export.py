@@ -80,20 +80,17 @@ def _write(path, text):
 
 class _Trials:
     def __init__(self, log: Log):
-        self.path, table = log.path, log.trials
+        self.path, self._table = log.path, (table := log.trials)
         self.ids = table["id"]
-        self._columns = {name: table[name] for name in (
-            "status", "dataset", "model", "optimizer", "global_batch", "budget_steps", "plan")}
         self._metadata = table["metadata"] if "metadata" in table else np.full(len(self.ids), "", object)
         self._source = table["source_trial"]
         self._points = {name.partition("/")[2]: table[name] for name in table if name.startswith("metaparameters/")}
-        self._plans: dict[str, dict] = {}
 
     def study_of(self, row: int) -> tuple:
         """What a trial shares with those of its study alone."""
         if isinstance(self._plan(row).get("archive"), Mapping):
-            return (self._columns["plan"][row],)
-        return (*(self._columns[name][row] for name in ("dataset", "model", "optimizer", "global_batch")),
+            return (self._table["plan"][row],)
+        return (*(self._table[name][row] for name in ("dataset", "model", "optimizer", "global_batch")),
                 json.dumps(self._model_args(row)))
 
     def study(self, rows, last) -> tuple[str, str]:
@@ -102,12 +99,12 @@ class _Trials:
         published = plan.get("archive")
         if isinstance(published, Mapping) and {"path", "study"} <= published.keys():
             return self._check_folder(str(published["path"])), _json(published["study"])
-        batch = int(self._columns["global_batch"][rows[0]])
-        dataset, model, optimizer = (str(self._columns[name][rows[0]]) for name in ("dataset", "model", "optimizer"))
+        batch = int(self._table["global_batch"][rows[0]])
+        dataset, model, optimizer = (str(self._table[name][rows[0]]) for name in ("dataset", "model", "optimizer"))
         model += "".join(f",{name}={value}" for name, value in self._model_args(rows[0]).items())
         sweep = plan.get("sweep") or {}
-        steps = max(int(self._columns["budget_steps"][row]) for row in rows)
-        early = any(end < steps and self._columns["status"][row] == Status.COMPLETE for row, end in zip(rows, last))
+        steps = max(int(self._table["budget_steps"][row]) for row in rows)
+        early = any(end < steps and self._table["status"][row] == Status.COMPLETE for row, end in zip(rows, last))
         study = {"batch_size": batch, "dataset": dataset, "early_stopping": early or bool(sweep.get("prune_keep")),
                  "model": model, "optimizer": optimizer, "train_steps": steps,
                  "parameter_configs": dict(map(_config, sweep.get("space", ())))}
@@ -122,7 +119,7 @@ class _Trials:
     def metadata(self, row, steps: int) -> str:
         if self.published(row):
             return self._metadata[row]
-        status = Status(self._columns["status"][row]).name
+        status = Status(self._table["status"][row]).name
         point = {PUBLISHED.get(name, name): _number(values[row]) for name, values in self._points.items()
                  if not np.isnan(values[row])}
         return _json({
@@ -147,12 +144,7 @@ class _Trials:
         return {name: value for name, value in sorted(args.items()) if f"model_args.{name}" not in searched}
 
     def _plan(self, row) -> dict:
-        text = self._columns["plan"][row]
-        if text not in self._plans:
-            if len(self._plans) > 1000:
-                self._plans.clear()
-            self._plans[text] = plan_at(self.path, int(self.ids[row]), text)
-        return self._plans[text]
+        return plan_at(self.path, int(self.ids[row]), self._table["plan"][row])
 
 
 Values = Mapping[int, tuple[np.ndarray, Mapping[str, np.ndarray]]]       # by trial: steps, and values by column

@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -199,7 +198,7 @@ def _apply_rules(found: list[tuple[_Table, _Metadata]], budget_steps: int):
         "budget_steps": np.array([budget_steps or metadata.steps or 0 for _, metadata in found], np.int64)})
     evaluations = Rows("evaluations", int(rows.sum()), {
         "trial": np.repeat(ids, rows), "step": np.concatenate([np.empty(0, int), *(table.step for table, _ in found)])})
-    for fault in faults_of_rows(SimpleNamespace(trials=trials, evaluations=evaluations), evaluations):
+    for fault in faults_of_rows(trials, evaluations):
         for row in fault.rows.tolist():
             table = found[fault.trial(row)][0]
             table.wrong = table.wrong or f"{table.name}:{row - first[fault.trial(row)] + 2}{fault.say(row, '')}"

@@ -69,12 +69,6 @@ def test_by_hand():
     assert of(torch.tensor([1.0, 4.0, 1.0, 2.0]), targets) == pytest.approx(2 / 4)
 
 
-def test_perfect_and_worst_rankings():
-    targets = torch.tensor([1, 1, 0, 0, 0, 0])
-    assert of(torch.tensor([9.0, 8, 2, 1, 0, -1]), targets) == 1
-    assert of(torch.tensor([-9.0, -8, 2, 1, 0, -1]), targets) == pytest.approx((1 / 5 + 2 / 6) / 2)
-
-
 def test_neither_order_nor_batches_show_to_the_last_bit():
     logits, targets = drawn(3)
     whole = of(logits, targets)

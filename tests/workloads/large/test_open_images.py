@@ -19,6 +19,7 @@ from hvdscale.workloads.large.readers import open_images as reader
 from hvdscale.workloads.large.readers.open_images import read_classes, read_labels
 from tests.factories import open_images as made
 from tests.factories.open_images import CAR, CAT, HEADER, LANDMARK, TRAIN, TRAINABLE, VEHICLE, human_lines, lines
+from tests.factories.workers import on_each
 
 JOB = open_images.workload("open_images_v4", "resnet_50")
 HUMAN = "train-annotations-human-imagelabels.csv"
@@ -391,7 +392,7 @@ def test_the_loss_is_the_sum_over_the_classes_that_count():
     assert total.item() == pytest.approx(slow, rel=1e-12) and count == 4
 
 
-def test_the_measures_of_a_split_are_those_of_a_slow_loop(published):
+def test_the_measures_of_a_split_are_those_of_a_slow_loop_at_any_worker_count(published):
     from sklearn.metrics import average_precision_score
     data = load(published, negatives="verified")
     torch.manual_seed(0)
@@ -404,9 +405,13 @@ def test_the_measures_of_a_split_are_those_of_a_slow_loop(published):
             if target >= 0:
                 scores.append(np.floor(logit * 256))
                 shown.append(target)
-    measured = Evaluator(JOB, {"val": data.val}, 2, SingleWorker(), torch.device("cpu"))(model, ("val",))
-    assert measured == {"val/cross_entropy": pytest.approx(np.mean(losses), rel=1e-6),
-                        "val/average_precision": pytest.approx(average_precision_score(shown, scores), rel=1e-12)}
+
+    def measured(worker):
+        return Evaluator(JOB, {"val": data.val}, 2, worker, torch.device("cpu"))(model, ("val",))
+    alone = measured(SingleWorker())
+    assert all(found == alone for workers in (2, 3) for found in on_each(workers, measured))
+    assert alone == {"val/cross_entropy": pytest.approx(np.mean(losses), rel=1e-6),
+                     "val/average_precision": pytest.approx(average_precision_score(shown, scores), rel=1e-12)}
 
 
 def test_a_diverged_model_has_no_average_precision(published):

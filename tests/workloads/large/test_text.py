@@ -176,14 +176,3 @@ def test_reading_takes_memory_for_chunks_not_for_the_file(tmp_path):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 8e6
-
-
-def test_random_bytes_are_refused_or_read(tmp_path):
-    drawn = random.Random(3)
-    for _ in range(100):
-        path = written(tmp_path / "file", drawn.choice([b"", b"\x1f\x8b", b"\xfd7zXZ\0", b"text\n"]) +
-                       drawn.randbytes(drawn.randrange(1, 200)))
-        try:
-            lines(Text(path))
-        except DataError as error:
-            assert str(error).startswith(f"{path}: ")

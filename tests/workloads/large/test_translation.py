@@ -2,6 +2,7 @@
 import gzip
 import json
 import math
+import random
 
 import numpy as np
 import pytest
@@ -15,11 +16,10 @@ from hvdscale.plan.settings import Settings
 from hvdscale.plan.shards import Visits
 from hvdscale.training.evaluate import Evaluator
 from hvdscale.workers.group import SingleWorker
-from hvdscale.workload import bound_loss, build_model, measured, problems, to_device
+from hvdscale.workload import bound_loss, build_model, load_data, measured, problems, to_device
 from hvdscale.workloads.large import translation
 from hvdscale.workloads.large.tokens import IGNORED
 from tests.conftest import DATA, lacks
-from tests.factories.translations import folder_of, load, model_of, sentences, write
 from tests.factories.workers import on_each
 
 sacrebleu = pytest.importorskip("sacrebleu")
@@ -27,6 +27,38 @@ sacrebleu = pytest.importorskip("sacrebleu")
 CPU = torch.device("cpu")
 JOB = translation.workload("multi30k", "transformer")
 PAD, BEGIN, END = 0, 2, 3           # of a vocabulary that is learned
+WORDS = {f"w{number}": f"v{number}" for number in range(12)}        # of a made language, translated word by word
+
+
+def sentences(seed, n, longest=6):
+    """n pairs of lines, of 1 .. longest words."""
+    drawn = random.Random(seed)
+    lines = [drawn.choices([*WORDS], k=drawn.randint(1, longest)) for _ in range(n)]
+    return [(" ".join(line), " ".join(WORDS[word] for word in line)) for line in lines]
+
+
+def write(folder, part, pairs):
+    for number, language in enumerate(("en", "de")):
+        (folder / f"{part}.{language}").write_text("".join(f"{pair[number]}\n" for pair in pairs), encoding="utf-8")
+
+
+def folder_of(tmp_path, train=60, val=23, test=7):
+    """A data set's folder."""
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for seed, (part, n) in enumerate({"train": train, "val": val, "test_2016_flickr": test}.items()):
+        write(folder, part, sentences(seed, n))
+    return folder
+
+
+def load(folder, **data_args):
+    """The data in the folder, with a vocabulary of words and sentences of 6 of them by default."""
+    return load_data(JOB, str(folder), {"vocabulary": "word", "longest": 6, **data_args},
+                     cache_dir=str(folder.parent / "cache"))
+
+
+def model_of(data, **sizes):
+    return JOB.build(**data.model_args, **{"width": 16, "layers": 1, "hidden": 16, "heads": 2, **sizes})
 
 
 def visits(*indices):
