@@ -9,15 +9,10 @@ from ...formatting.numbers import counted, list_first, listed
 from ...watch.place import place_for
 from ...workers.launch import Process
 from ..finding import Finding, Verdict, trace_cause
-from ..formats import join_blocks
-from ..script.examine import Judged, instead_of
-from .checks import (examples, files, load, loss_scale, optimizer, parameters, printed, random_numbers, saved_values,
-                     schedule, updates)
+from ..script.examine import SHOWN, Judged, instead_of
+from .checks import CHECKS
 from .runs import Both, ResumeRequest, run_all
 
-CHECKS = {"load": load, "files": files, "parameters": parameters, "optimizer": optimizer, "schedule": schedule,
-          "loss scale": loss_scale, "examples": examples, "random numbers": random_numbers,
-          "saved values": saved_values, "printed": printed, "updates": updates}
 STATE = {"parameters", "optimizer", "schedule", "loss scale", "examples", "random numbers"}
 EXPLAINS = {"files": ("parameters", "optimizer"), "optimizer": ("schedule",), "saved values": ("updates",)}
 # check -> how its finding begins, and the checks of which a failure explains it
@@ -32,34 +27,14 @@ class ResumeExamination(Judged):
     must = {"load": "the load of a checkpoint", "parameters": "the parameters after it",
             "examples": "the training examples"}
 
-    both: Both
     findings: tuple[Finding, ...]
+    headline: str
+    blocks: tuple[str, ...]
+    of: dict[str, object]
 
     @property
     def about(self) -> dict[str, object]:
-        both, asked = self.both, self.both.asked
-        seen = {}
-        if both.stopped:
-            seen = {"stopped_after": both.stop, "held": both.held, "redone": max(0, both.stop - both.held)}
-        return {"script": asked.script.script, "arguments": asked.script.arguments, "again": asked.again,
-                "workers": asked.workers, "then": asked.then, "updates": both.made, "how": asked.how, **seen,
-                "instead": instead_of(both.first), "written": both.written, "verdict": self.verdict}
-
-    def render(self, seconds: float, colour: bool) -> str:
-        both, asked = self.both, self.both.asked
-        on = counted(asked.workers, "worker") + (f", then {asked.then}" if both.other_count else "")
-        said = f"{asked.script.script} on {on}: {both.made} updates without a stop"
-        if both.stopped:
-            chosen = "" if both.stop_at == asked.stop else f" (the update of a checkpoint, in place of {asked.stop})"
-            said += f"; stopped after update {both.stop}{chosen}, and started again from update {both.held}"
-        blocks = []
-        if both.written and not asked.in_place:
-            blocks.append("The script ran in copies of this folder, which are removed. There it wrote "
-                          f"{list_first(both.written, 6)}.")
-        if both.left:
-            blocks.append(f"Left out of the copies: {list_first(both.left, 6)}.")
-        headline = " ".join([f"{said}.", *instead_of(both.first)])
-        return f"{wrap(self.verdict)}\n\n{join_blocks(headline, self.findings, seconds, colour, *map(wrap, blocks))}"
+        return {**self.of, "verdict": self.verdict}
 
 
 def examine(asked: ResumeRequest, process: Process, say: Callable[[str], None],
@@ -67,14 +42,28 @@ def examine(asked: ResumeRequest, process: Process, say: Callable[[str], None],
     """Run the script, and compare; raises ScriptError and UsageError as run_all does."""
     with place_for(process, asked.script.seconds) as place:
         both = run_all(asked, place, say)
-    return ResumeExamination(both, compare(both, checks))
+    script = asked.script
+    of = {"script": script.script, "arguments": script.arguments, "again": asked.again, "workers": asked.workers,
+          "then": asked.then, "updates": both.made, "how": asked.how, "instead": instead_of(both.first),
+          "written": both.written}
+    headline = (f"{script.script} on {counted(asked.workers, 'worker')}{f', then {asked.then}' if both.other_count else ''}: "
+                f"{both.made} updates without a stop")
+    if both.stopped:
+        of |= {"stopped_after": both.stop, "held": both.held, "redone": both.redone}
+        chosen = "" if both.stop_at == asked.stop else f" (the update of a checkpoint, in place of {asked.stop})"
+        headline += f"; stopped after update {both.stop}{chosen}, and started again from update {both.held}"
+    blocks = [f"{text} {list_first(paths, SHOWN)}." for text, paths in (
+        ("The script ran in copies of this folder, which are removed. There it wrote", not asked.in_place and both.written),
+        ("Left out of the copies:", both.left)) if paths]
+    return ResumeExamination(compare(both, checks), " ".join([f"{headline}.", *instead_of(both.first)]),
+                             tuple(map(wrap, blocks)), of)
 
 
 def compare(both: Both, checks: Collection[str]) -> tuple[Finding, ...]:
     if not both.stopped:
         return tuple(both.finding("load", "no_save") if check == "load" else
                      Finding(check, Verdict.UNSEEN, "the script saved nothing") for check in checks)
-    loaded, judged, why = load(both), {*CHECKS}, ""
+    loaded, judged, why = CHECKS["load"](both), {*CHECKS}, ""
     if loaded.verdict != Verdict.PASSED and not loaded.differs.startswith("a checkpoint"):
         judged, why = {"load", "files"}, "nothing was loaded, so there is nothing to compare"
     elif not all(record.updates for record in both.resumed):

@@ -39,6 +39,8 @@ UNSEEN = 4              # exit code: no finding failed, but the training was not
 
 class Judged:
     findings: tuple[Finding, ...]
+    headline: str
+    blocks: Collection[str]         # of the report, below the findings
     must: Mapping[str, str] = {"gradient": "the training gradient", "examples": "the training examples"}  # be seen
 
     @property
@@ -70,6 +72,11 @@ class Judged:
                 return f"{label}: {', '.join(names)} ({len(names)} {of}); exit code {self.code}: {meaning}"
         return f"passed ({sum(one.verdict == Verdict.PASSED for one in self.findings)} {of}); exit code 0"
 
+    def render(self, seconds: float, colour: bool) -> str:
+        """The whole report, in lines of ``line_width()`` characters where words allow."""
+        report = join_blocks(self.headline, self.findings, seconds, colour, *self.blocks)
+        return f"{wrap(self.verdict)}\n\n{report}"
+
 
 @dataclass(frozen=True)
 class ScriptExamination(Judged):
@@ -90,6 +97,19 @@ class ScriptExamination(Judged):
                 "global_batch": self.asked.global_batch, "updates": self.pair.updates, "notes": self.notes,
                 "remarks": self.remarks, "not_checked": self.unseen, "instead": instead_of(self.pair.many),
                 "written": self.written}
+
+    @property
+    def headline(self) -> str:
+        asked, instead = self.asked, instead_of(self.pair.many)
+        batch = f"global batch {asked.global_batch} in both runs" if asked.global_batch else "each run with its own batch"
+        on = f"{asked.script} on 1 worker and on {self.pair.workers}, {batch}"
+        checks = f"{counted(len(self.findings), 'check')} over {counted(self.pair.updates, 'update')}"
+        return " ".join([f"{on}: {checks}.", *instead]) if instead else f"{on}: {checks}"
+
+    @property
+    def blocks(self) -> list[str]:
+        return [_losses(self.pair), render_list(NOTES, self.notes), render_list(REMARKS, self.remarks),
+                render_list(NOT_CHECKED, self.unseen), *map(wrap, files_of(self))]
 
 
 def instead_of(records: list[Record]) -> list[str]:
@@ -151,19 +171,6 @@ def _carry_out(check: str, pair: Pair) -> Finding:
     worst = min(found, key=lambda one: WORST_FIRST.index(one.verdict))
     of_all = f"of {optimizers} optimizers: {worst.looked_at.partition(': ')[2]}"
     return worst if worst.verdict != Verdict.PASSED else replace(worst, looked_at=of_all)
-
-
-def render(examination: ScriptExamination, seconds: float, colour: bool) -> str:
-    """The whole report, in lines of ``line_width()`` characters where words allow."""
-    asked, pair, instead = examination.asked, examination.pair, instead_of(examination.pair.many)
-    batch = f"global batch {asked.global_batch} in both runs" if asked.global_batch else "each run with its own batch"
-    headline = (f"{asked.script} on 1 worker and on {pair.workers}, {batch}: "
-                f"{counted(len(examination.findings), 'check')} over {counted(pair.updates, 'update')}")
-    report = join_blocks(" ".join([f"{headline}.", *instead]) if instead else headline, examination.findings, seconds,
-                         colour, _losses(pair), render_list(NOTES, examination.notes),
-                         render_list(REMARKS, examination.remarks), render_list(NOT_CHECKED, examination.unseen),
-                         *map(wrap, files_of(examination)))
-    return f"{wrap(examination.verdict)}\n\n{report}"
 
 
 def _losses(pair: Pair) -> str:
