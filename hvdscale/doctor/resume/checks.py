@@ -9,11 +9,13 @@ from functools import partial
 from operator import ne
 from typing import Any
 
+import numpy as np
+
 from ...formatting.numbers import list_first, listed
 from ...watch.remarks import OWN
 from ..finding import Finding
 from ..script.compare.pair import trained
-from ..script.compare.reduction import passes_of
+from ..script.compare.reduction import apart, passes_of
 from ..script.compare.state import STATISTICS
 from ..script.compare.streams import OF, same_stream
 from ..script.record import ENDED, SAVED, WRITTEN, Record
@@ -27,8 +29,8 @@ ZERO = " 0"                 # how a description ends of a tensor of zeros
 
 def load(both: Both) -> Finding:
     """What the resumed run loaded, and whether that is what was saved last."""
-    if both.error:
-        return both.finding("load", "error")
+    if both.error or not both.stopped:
+        return both.finding("load", "error" if both.error else "no_save")
     if not both.loaded and not both.held:
         return both.finding("load", "nothing" if both.asked.again else "perhaps_nothing", where=both.saved_by)
     loaded = [by for _, by in both.loaded if by.act == SAVED]
@@ -61,7 +63,7 @@ def state(both: Both, check: str, of: str, describe: Callable) -> Finding:
     """Whether the first update starts from the tensors, or optimizers' states, that were saved. What each rank has of
     its own, such as statistics of its batches, counts on the first alone."""
     starts = both.starts(both.held)
-    if starts is None:
+    if not starts:
         return both.finding(check, "not_seen")
     was = [getattr(each, of) for each, _ in starts]
     found = [(rank, *one) for rank, (_, now) in enumerate(starts) for one in unlike(was[rank], getattr(now, of))
@@ -107,10 +109,6 @@ def describe_lost(lost: list) -> tuple[str, dict[str, Any]]:
                       names=list_first([name for name, *_ in lost], 3))
 
 
-def describe_states(both: Both, lost: list) -> tuple[str, dict[str, Any]]:
-    return describe_lost([(name.partition(".")[2], *each) for name, *each in lost])
-
-
 def course(both: Both, check: str, of: Callable[[Record], list[dict]], place: Callable = lambda update: 0) -> Finding:
     """Whether each update has, by name, what that of its number has without the stop; ``place``: its one in a
     schedule."""
@@ -123,7 +121,9 @@ def course(both: Both, check: str, of: Callable[[Record], list[dict]], place: Ca
     at, noise = (first_apart(*each, differ) for each in ((usual[held:], now), (usual, second)))
     if at is None:
         return both.finding(check, "same" if begun[0] == places[held] else "flat", was=places[held], now=begun[0])
-    found, begin = (places_of(places, begun), held) if any(begun) else (places_of(usual, now[at:]), held + at)
+    found, begin = places_of(usual, now[at:]), held + at
+    if any(begun):
+        found, begin = places_of(places, begun), held
     shift = (found or [begin])[0] - begin
     kind = "rate" if found and any(begun) and not at else "other"
     if shift:
@@ -131,7 +131,8 @@ def course(both: Both, check: str, of: Callable[[Record], list[dict]], place: Ca
     if noise is not None and noise <= held + at:
         kind = "noise"
     _, was, one = differ(usual[held + at], now[at])[0]
-    by, kind = _apart(was, one) if isinstance(was, float) else None, kind if kind in KINDS.checks[check] else "other"
+    by = apart(*np.array([[was], [one]])) if isinstance(was, float) else None
+    kind = kind if kind in KINDS.checks[check] else "other"
     return both.finding(check, kind, update=held + at + 1, was=was, now=one, by=by, limit=LIMIT, shift=abs(shift),
                         side="ahead" if shift > 0 else "behind", noise=(noise or 0) + 1)
 
@@ -152,10 +153,6 @@ def places_of(whole: list, part: list) -> list[int]:
     return [at for at in range(len(whole) - len(some) + 1) if some and whole[at:at + len(some)] == some]
 
 
-def _apart(one: float, other: float) -> float:
-    return abs(one - other) / max(abs(one), abs(other))
-
-
 def rates_of(record: Record) -> list[dict]:
     return [{f"{at}.{group}": float(f"{rate:.6g}") for at, one in enumerate(each) for group, rate in enumerate(
         one.rates)} for each in zip(*(each.updates for each in record.optimizers))]
@@ -174,10 +171,6 @@ def printed_of(record: Record) -> list[dict]:
     return found[1:]
 
 
-def parameters_of(record: Record) -> list[dict]:
-    return [{"": update.digest_after} for update in record.updates]
-
-
 def updates(both: Both) -> Finding:
     """Whether the resumed run makes the updates that are left, and with the parameters of the uninterrupted run."""
     made, left = least(both.resumed), both.left_over
@@ -186,7 +179,8 @@ def updates(both: Both) -> Finding:
         kind = "more" if made > left else "fewer"
     if both.other_count:
         kind = kind or "as_many"
-    return both.finding("updates", kind, now=made) if kind else course(both, "updates", parameters_of)
+    return both.finding("updates", kind, now=made) if kind else course(
+        both, "updates", lambda record: [{"": update.digest_after} for update in record.updates])
 
 
 def examples(both: Both) -> Finding:
@@ -251,27 +245,26 @@ def _place(both: Both, usual: list, now: list, at: int) -> tuple[str, int]:
 
 
 def random_numbers(both: Both) -> Finding:
-    """Whether random draws are those of the uninterrupted run, or most are of before the checkpoint once more."""
-    again, same, unseeded, moved = set[str](), set[str](), set[str](), set[str]()
-    for rank in range(min(len(both.first), len(both.resumed))):
-        before, usual, second, now = (both.draws(*of) for of in (
-            ("first", rank, 0, both.held), ("first", rank, both.held), ("second", rank, both.held), ("resumed", rank)))
-        names = {name for one in (*before, *usual, *now) for name in one.moved} - {OWN}
+    """Whether random draws are those of the uninterrupted run, or most are of before the checkpoint once more, or those
+    of another rank."""
+    found: dict[str, set[str]] = {"replayed": set(), "alike": set(), "other": set(), "unseeded": set(), "same": set()}
+    runs = (("first", 0, both.held), ("first", both.held), ("second", both.held), ("resumed",))
+    draws = [[both.draws(run, rank, *of) for run, *of in runs] for rank, _ in enumerate(zip(both.first, both.resumed))]
+    for before, usual, second, now in draws:
         drawn = {(name, one.before.get(name)) for one in before for name in one.moved}
-        for name in names:
-            of_now = [(name, one.before.get(name)) in drawn for one in now if name in one.moved]
-            again |= {name} if 2 * sum(of_now) > len(of_now) else set()
-        moved, same = moved | names, same | same_stream([usual, now])
-        unseeded |= names - same_stream([usual, second])
-    lost, kind = moved - same, "own_count" if both.other_count else "other"
-    if not lost:
-        return both.finding("random numbers", "same" if moved else "none")
-    if lost <= unseeded:
-        kind = "unseeded"
-    if again - same:
-        kind = "replayed"
-    names = listed(sorted(OF.get(name, name) for name in again - same or lost))
+        by_seed, as_first = same_stream([usual, second]), same_stream([draws[0][3], now])
+        for name in {name for one in (*before, *usual, *now) for name in one.moved} - {OWN}:
+            again = [(name, one.before.get(name)) in drawn for one in now if name in one.moved]
+            kind = "other" if name in by_seed else "unseeded"
+            if name in as_first - same_stream([draws[0][1], usual]):
+                kind = "alike"
+            if 2 * sum(again) > len(again):
+                kind = "replayed"
+            found["same" if name in same_stream([usual, now]) else kind].add(name)
+    kind = next((kind for kind, names in found.items() if names), "none")
+    names = listed(sorted(OF.get(name, name) for name in found.get(kind, ())))
     where = next((one.line for one in passes_of(both.resumed[0].updates)), "")
+    kind = "own_count" if kind == "other" and both.other_count else kind
     return both.finding("random numbers", kind, names=names, where=where)
 
 
@@ -304,7 +297,8 @@ def saved_values(both: Both) -> Finding:
                 kind = "tensors" if " " in value else "other"
                 return both.finding("saved values", kind, update=update, path=path, name=name, was=value, now=other,
                                     names=list_first([name for name, *_ in apart[1:]], 3), **given)
-    return unsure or both.finding("saved values", "same" if given["common"] else "none", **given)
+    kind = "same" if all(map(both.exact_at, later)) else "same_numbers"
+    return unsure or both.finding("saved values", kind if given["common"] else "none", **given)
 
 
 def _is_lost(both: Both, update: int, past: list[dict], name: str, was: str, now: str) -> bool:
@@ -314,14 +308,13 @@ def _is_lost(both: Both, update: int, past: list[dict], name: str, was: str, now
         then, one, *course = (float(each) for each in (was, now, *(each[name] for each in past if name in each)))
     except ValueError:
         return False
-    whole, held = was == str(int(then)) and not OF_LISTS.search(name), course[-1] if course else then + 1
+    whole, held = was.isdecimal() and not OF_LISTS.search(name), (course or [then + 1])[-1]
     if held != then:
-        steady = held * update == then * both.held
-        return whole and (not both.other_count or steady or one == then - held)
-    rises, falls = (any(change(each, held) for each in course) for change in (float.__lt__, float.__gt__))
+        return whole and (not both.other_count or one == then - held or held * update == then * both.held)
+    by, rises, falls = apart(*np.array([[one], [held]])), min(course) < held, max(course) > held
     if rises != falls:
-        return _apart(one, held) > LIMIT and (one < held) == rises
-    return not both.other_count and (whole or _apart(one, held) > FAR)
+        return by > LIMIT and (one < held) == rises
+    return not both.other_count and (whole or by > FAR)
 
 
 def _saves(records: list[Record], shift: int) -> dict[int, dict[str, dict[str, str]]]:
@@ -337,7 +330,8 @@ def _saves(records: list[Record], shift: int) -> dict[int, dict[str, dict[str, s
 CHECKS: dict[str, Callable[[Both], Finding]] = {
     "load": load, "files": files,
     "parameters": partial(state, check="parameters", of="tensors", describe=describe_tensors),
-    "optimizer": partial(state, check="optimizer", of="states", describe=describe_states),
+    "optimizer": partial(state, check="optimizer", of="states", describe=lambda both, lost: describe_lost(
+        [(name.partition(".")[2], *each) for name, *each in lost])),
     "schedule": partial(course, check="schedule", of=rates_of, place=lambda update: sum(update.positions)),
     "loss scale": partial(course, check="loss scale", of=scales_of),
     "examples": examples, "random numbers": random_numbers, "saved values": saved_values,

@@ -4,7 +4,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from ...errors import UsageError
-from ...formatting.numbers import listed
 from ...watch.runner import ScriptRequest
 from ..finding import Finding, Kinds
 from ..script.compare.pair import Pair, trained
@@ -32,11 +31,6 @@ BEYOND = 2                  # updates that the resumed run may make beyond the e
 # of each rank; no epoch is cut short. stop: after so many updates, by the signal. most: updates at most; 0: so many
 # ``after`` the first checkpoint, or the update ``least``. in_save: where it is killed in the first save after ``save``
 TASK = {"updates": 1 << 60, "stop": 0, "signal": 0, "most": 0, "least": 0, "after": 0, "in_save": 0, "save": 0}
-LEFT = ("a run that should begin afresh loaded {}, which an earlier one had left; have the script write below its "
-        "working folder, by a relative path, so that each run has a copy")
-OUTSIDE = ("{} would be the same for all runs: it is outside of the copy of the working folder. Have the script write "
-           "below that, by a relative path; --in-place runs it as it is")
-LARGE = "the working folder is too large to copy: run the script in a folder of its own; --in-place runs it in this one"
 
 
 @dataclass(frozen=True)
@@ -56,16 +50,16 @@ class ResumeRequest:
 class Both:
     """The runs, a record a rank; what is compared begins with the update on whose state the loaded checkpoint holds."""
 
-    def __init__(self, asked: ResumeRequest, first: Run, second: list[Record] = (), stopped: list[Record] = (),
-                 stop_at: int = 0, resumed: list[Record] = (), error: str = "", left: Collection[str] = (),
-                 torn: Mapping[str, tuple[list[Record], list[Record], str]] = {}):
-        """second    likewise without a stop; as all that follow none, where nothing was saved
-        stop_at   the update after which a run was stopped, ``error`` what the one ended with that was started again
-        left      checkpoints that were there before, and are left out of the copies
-        torn      by where a run was killed while it saved: its records, those of the run after it, and the error of that
+    def __init__(self, asked: ResumeRequest, first: Run, second: Sequence[Record] = (),
+                 stopped: Sequence[Record] = (), stop_at: int = 0, resumed: Sequence[Record] = (), error: str = "",
+                 left: Collection[str] = (), torn: Mapping[str, tuple[list[Record], list[Record], str]] | None = None):
+        """first, second    without a stop; second and all that follow are missing where nothing was saved
+        stop_at          the update after which a run was stopped; error: what the one after it ended with
+        left             checkpoints that were there before, and are left out of the copies
+        torn             by where a run was killed while it saved: its records, those of the run after it, its error
         """
         self.asked, self.first, self.second, self.stopped, self.resumed = asked, first.records, second, stopped, resumed
-        self.written, self.stop_at, self.error, self.left, self.torn = first.written, stop_at, error, left, torn
+        self.written, self.stop_at, self.error, self.left, self.torn = first.written, stop_at, error, left, torn or {}
         self.other_count = asked.then != asked.workers
         self.loaded = find_loaded(stopped, resumed)
         self.passes = max((by.passes for _, by in self.loaded), default=0)      # before the save, of the next update
@@ -83,7 +77,8 @@ class Both:
 
     def finding(self, check: str, kind: str, **given: Any) -> Finding:
         """See Kinds.finding; the words know what this has, such as the update that the checkpoint holds."""
-        return KINDS.finding(check, kind, self, **{"where": self.loaded_by, "lines": self.lines, "ends": self.ends, **given})
+        given = {"where": self.loaded_by, "lines": self.lines, "ends": self.ends, **given}
+        return KINDS.finding(check, kind, self, **given)
 
     def _held(self) -> int:
         """The updates whose result the loaded checkpoint holds: those before whose next one the stopped run had the
@@ -144,7 +139,7 @@ class Both:
         return found
 
 
-def least(records: list[Record]) -> int:
+def least(records: Sequence[Record]) -> int:
     """The updates that all ranks made."""
     return min((record.made for record in records), default=0)
 
@@ -172,7 +167,7 @@ def join_parts(run: Run) -> Run:
     return run
 
 
-def find_loaded(stopped: list[Record], resumed: list[Record]) -> list[tuple[FileUse, FileUse]]:
+def find_loaded(stopped: Sequence[Record], resumed: Sequence[Record]) -> list[tuple[FileUse, FileUse]]:
     """What a run loaded before its first update, and how the one before had last written it or its folder: what was
     saved by a function for checkpoints, else any file."""
     written = [one for record in stopped for one in record.uses(SAVED, WRITTEN)]
@@ -183,10 +178,10 @@ def find_loaded(stopped: list[Record], resumed: list[Record]) -> list[tuple[File
     return [both for both in found if both[1].act == SAVED] or found
 
 
-def leave_skipped(records: list[Record], usual: list[Record]) -> list[Record]:
+def leave_skipped(records: Sequence[Record], usual: Sequence[Record]) -> list[Record]:
     """The records without the batches that a loop leaves out as it resumes: what it has by its first update beyond what
     a run from the beginning has. A run that was ended may have read ahead."""
-    for record, other in zip(records, usual * len(records)):
+    for record, other in zip(records, [*usual] * len(records)):
         for iteration in trained(record)[-1:] if record.state != ENDED else ():
             iteration.ended = False
         (at, own), (_, begun) = (max([(-1, 0), *(one for update in each.updates[:1] for one in (
@@ -195,7 +190,7 @@ def leave_skipped(records: list[Record], usual: list[Record]) -> list[Record]:
             del record.iterations[at].batches[:own - begun]
             for one in (one for update in record.updates for one in update.passes if at in one.fetched):
                 one.fetched[at] -= own - begun
-    return records
+    return [*records]
 
 
 class Runner:
@@ -210,7 +205,7 @@ class Runner:
         self.say(f"running {asked.script.script} {what}")
         workplace = make_workplace(Path.cwd(), place / "folder")
         if not workplace.copied and not asked.in_place:
-            raise UsageError(LARGE)
+            raise UsageError(KINDS.sentence("refused", "large"))
         for path in self.left if workplace.copied else ():
             one = workplace.folder / path
             shutil.rmtree(one) if one.is_dir() else one.unlink(missing_ok=True)
@@ -239,7 +234,7 @@ def run_all(asked: ResumeRequest, place: Path, say: Callable[[str], None]) -> Bo
     absolute = {one.path for record in first.records for one in record.uses(SAVED) if os.path.isabs(one.path)}
     outside = sorted(absolute.union(*(record.written for record in first.records)))
     if outside and not asked.in_place:
-        raise UsageError(OUTSIDE.format(listed(outside[:3])))
+        raise UsageError(KINDS.sentence("refused", "outside", paths=outside[:3]))
     if left := _loaded_of(first.records, first.workplace.before):
         runs.left = left
         first = runs.fresh("afresh", "uninterrupted, without its checkpoints", **task)
@@ -255,7 +250,7 @@ def run_all(asked: ResumeRequest, place: Path, say: Callable[[str], None]) -> Bo
     resumed, error = runs.again("resumed", stopped, max(1, made - newest + ended))
     for each in (second, stopped.records):
         if again := _loaded_of(each, {*first.workplace.before, *absolute}):
-            raise UsageError(LEFT.format(listed(again[:3])))
+            raise UsageError(KINDS.sentence("refused", "left", paths=again[:3]))
     torn, at = {}, next((updates for updates, _ in saves[1:]), saves[0][0])
     for number, where in enumerate(("in the middle of a file", "between two files"), 1) if asked.in_save else ():
         killed = runs.fresh(f"torn{number}", f"and killing it {where}", in_save=number, save=at, most=made)

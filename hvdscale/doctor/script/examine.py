@@ -39,8 +39,6 @@ UNSEEN = 4              # exit code: no finding failed, but the training was not
 
 class Judged:
     findings: tuple[Finding, ...]
-    headline: str
-    blocks: Collection[str]         # of the report, below the findings
     must: Mapping[str, str] = {"gradient": "the training gradient", "examples": "the training examples"}  # be seen
 
     @property
@@ -74,8 +72,12 @@ class Judged:
 
     def render(self, seconds: float, colour: bool) -> str:
         """The whole report, in lines of ``line_width()`` characters where words allow."""
-        report = join_blocks(self.headline, self.findings, seconds, colour, *self.blocks)
-        return f"{wrap(self.verdict)}\n\n{report}"
+        headline, *blocks = self.texts()
+        return f"{wrap(self.verdict)}\n\n{join_blocks(headline, self.findings, seconds, colour, *blocks)}"
+
+    def texts(self) -> list[str]:
+        """The report's headline, and the blocks below the findings."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -98,17 +100,13 @@ class ScriptExamination(Judged):
                 "remarks": self.remarks, "not_checked": self.unseen, "instead": instead_of(self.pair.many),
                 "written": self.written}
 
-    @property
-    def headline(self) -> str:
-        asked, instead = self.asked, instead_of(self.pair.many)
-        batch = f"global batch {asked.global_batch} in both runs" if asked.global_batch else "each run with its own batch"
-        on = f"{asked.script} on 1 worker and on {self.pair.workers}, {batch}"
-        checks = f"{counted(len(self.findings), 'check')} over {counted(self.pair.updates, 'update')}"
-        return " ".join([f"{on}: {checks}.", *instead]) if instead else f"{on}: {checks}"
-
-    @property
-    def blocks(self) -> list[str]:
-        return [_losses(self.pair), render_list(NOTES, self.notes), render_list(REMARKS, self.remarks),
+    def texts(self) -> list[str]:
+        size, instead = self.asked.global_batch, instead_of(self.pair.many)
+        batch = f"global batch {size} in both runs" if size else "each run with its own batch"
+        headline = (f"{self.asked.script} on 1 worker and on {self.pair.workers}, {batch}: "
+                    f"{counted(len(self.findings), 'check')} over {counted(self.pair.updates, 'update')}")
+        return [" ".join([f"{headline}.", *instead]) if instead else headline, _losses(self.pair),
+                render_list(NOTES, self.notes), render_list(REMARKS, self.remarks),
                 render_list(NOT_CHECKED, self.unseen), *map(wrap, files_of(self))]
 
 
