@@ -19,7 +19,7 @@ from ..script.compare.reduction import apart, passes_of
 from ..script.compare.state import STATISTICS
 from ..script.compare.streams import OF, same_stream
 from ..script.record import ENDED, SAVED, WRITTEN, Record
-from .runs import ENOUGH, KINDS, RUNS, Both, alike, find_loaded, least, unlike
+from .runs import ENOUGH, KINDS, RUNS, Both, alike, find_loaded, least, loop_of, unlike
 
 FAR, LIMIT = 0.1, 1e-6      # relative differences
 OF_GENERATORS = re.compile(r"(?i)rng|random|seed|generator")           # judged by the draws
@@ -209,7 +209,10 @@ def examples(both: Both) -> Finding:
         return both.finding("examples", kind if until in (*both.epochs, both.made) else "unseeded_part", **given)
     kind, place = _place(both, usual, now, at or 0)
     given |= dict(update=held + (at or 0) + 1, begun=place + 1)
-    cause = ""
+    loops = loop_of(both.first[0], held + (at or 0)), loop_of(both.resumed[0], at or 0)
+    epochs, cause = [one.sampling.epoch for one in loops if one.sampling.epoch is not None], ""
+    if kind == "order" and len({*epochs}) > 1:
+        return both.finding("examples", "given_epoch", was=epochs[0], now=epochs[1], **given)
     if kind in ("begins_anew", "epoch", "other_epoch", "order") and not (first.sampling.settable or first.iterable):
         cause = "generator"
     if kind == "order":

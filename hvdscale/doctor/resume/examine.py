@@ -38,7 +38,8 @@ class ResumeExamination(Judged):
         both, asked = self.both, self.both.asked
         headline = KINDS.sentence(
             "report", "headline", both, script=asked.script.script, workers=asked.workers, asked=asked.stop,
-            then=asked.then if both.other_count else None, stopped=bool(both.stopped), moved=both.stop_at != asked.stop)
+            then=asked.then if both.other_count else None, stop=both.stop, held=both.held,
+            stopped=bool(both.stopped), moved=both.stop_at != asked.stop)
         written = [] if asked.in_place else both.written
         return [" ".join([headline, *instead_of(both.first)]), *(
             wrap(KINDS.sentence("report", name, both, paths=list_first(paths, SHOWN)))

@@ -24,6 +24,7 @@ from ..script.listen.tensors import digest, local, outermost_modules, sample
 from ..script.listen.updates import Updates
 from ..script.record import LOADED, READ, SAVED, STOPPED, WRITTEN, FileUse, Start
 
+SETTINGS = ("momentum", "weight_decay", "betas", "eps", "dampening", "nesterov")     # of an optimizer's groups
 BRACKETS = re.compile(r"\['?(.*?)'?\]")
 SAMPLED = 1 << 16           # numbers of a tensor that are digested, at least, if it has as many
 FEWER = 4                   # of the numbers that a sample of a divided tensor has, one is kept
@@ -57,6 +58,9 @@ class ResumeSession(Session, Listener):
         record.optimized = record.optimized or [names[id(one)] for _, one, _ in taken if id(one) in names]
         states = {name.format(key): value for name, _, state in taken for key, value in state.items()
                   if isinstance(value, (torch.Tensor, int, float))}
+        states |= {f"{at}.{key}.of group {number}": value for at, of in enumerate(self.updates.optimizers)
+                   for number, group in enumerate(of.optimizer().param_groups if of.parameters() else ())
+                   for key, value in group.items() if key in SETTINGS}
         parts = {f"{of} {name}": sample(values)[::FEWER] for of, held in (("tensors", tensors), ("states", states))
                  for name, values in held.items() if isinstance(values, DTensor)}
         record.starts.append(Start(record.made, {name: _digest(values) for name, values in tensors.items()}, {

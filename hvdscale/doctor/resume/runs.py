@@ -18,7 +18,7 @@ from ...watch.runner import ScriptRequest
 from ..finding import Finding, Kinds
 from ..script.compare.pair import Pair, trained
 from ..script.folder import make_workplace
-from ..script.record import ENDED, FAILED, LOADED, READ, SAVED, WRITTEN, FileUse, GeneratorUse, Record, Start
+from ..script.record import ENDED, FAILED, LOADED, READ, SAVED, WRITTEN, FileUse, GeneratorUse, Iteration, Record, Start
 from ..script.runs import Run, ScriptError, checked, run_ranks
 
 KINDS = Kinds(Path(__file__).with_name("findings.toml"))
@@ -133,15 +133,19 @@ class Both:
         for at, update in enumerate(record.updates[begin:end], begin):
             found += [one.draws for one in pair.batches(record, at) if one.draws] if pair else []
             found += [one for each in update.passes for one in (each.prepared, each.draws)]
-            for each in (each for each in update.passes if each.fetched and record.drew_in_workers):
-                seed = str(record.iterations[max(each.fetched)].seed)
-                found.append(GeneratorUse({SEEDS: seed}, frozenset({SEEDS})))
+            if record.drew_in_workers:
+                found.append(GeneratorUse({SEEDS: str(loop_of(record, at).seed)}, frozenset({SEEDS})))
         return found
 
 
 def least(records: Sequence[Record]) -> int:
     """The updates that all ranks made."""
     return min((record.made for record in records), default=0)
+
+
+def loop_of(record: Record, at: int) -> Iteration:
+    """The iteration over a loader that the update of this number had its last batch from."""
+    return record.iterations[max([0, *(number for one in record.updates[at].passes for number in one.fetched)])]
 
 
 def unlike(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple]:
