@@ -16,7 +16,8 @@ MARKED = ("--batch", "16", "--", "--batch", "{local}")
 TO_ONE = ("--then", "1", *MARKED)
 PAIRS, IN_SAVE = resume_scripts.PAIRS, {"in_place", "two_files"}
 # what one worker does not have, or no two counts of workers have alike
-BY_RANKS = {"one_rank", "optimizer_of_one_rank", "one_path", "accumulation", "attribute", "own_average", "best"}
+BY_RANKS = {"one_rank", "optimizer_of_one_rank", "one_path", "accumulation", "attribute", "own_average",
+           "one_rank_draws"}
 QUICK = {"position"}
 
 

@@ -55,7 +55,8 @@ def files(both: Both) -> Finding:
         of = sorted({by.updates for _, by in find_loaded(killed, mended)})
         said = "what it loaded is of update " + listed(of) if of else "it begins afresh"
         if error or len(of) != 1:
-            return both.finding("files", "torn", how=how, said=error or said, where=both.saved_by)
+            said = error.partition(": ")[2] or said                 # of the rank that failed first, whichever that was
+            return both.finding("files", "torn", how=how, said=said, where=both.saved_by)
     return both.finding("files", "whole" if both.torn else "apart")
 
 
