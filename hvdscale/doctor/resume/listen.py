@@ -56,11 +56,12 @@ class ResumeSession(Session, Listener):
         taken = [(f"{at}.{{}}.{names.get(id(one), number)}", one, of.optimizer().state.get(one) or {})
                  for at, of in enumerate(self.updates.optimizers) for number, one in enumerate(of.parameters())]
         record.optimized = record.optimized or [names[id(one)] for _, one, _ in taken if id(one) in names]
-        states = {name.format(key): value for name, _, state in taken for key, value in state.items()
-                  if isinstance(value, (torch.Tensor, int, float))}
-        states |= {f"{at}.{key}.of group {number}": value for at, of in enumerate(self.updates.optimizers)
-                   for number, group in enumerate(of.optimizer().param_groups if of.parameters() else ())
-                   for key, value in group.items() if key in SETTINGS}
+        states: dict[str, Any] = {f"{at}.{key}.of group {number}": str(value)
+                                  for at, of in enumerate(self.updates.optimizers)
+                                  for number, group in enumerate(of.optimizer().param_groups if of.parameters() else ())
+                                  for key, value in group.items() if key in SETTINGS}
+        states |= {name.format(key): value for name, _, state in taken for key, value in state.items()
+                   if isinstance(value, (torch.Tensor, int, float))}
         parts = {f"{of} {name}": sample(values)[::FEWER] for of, held in (("tensors", tensors), ("states", states))
                  for name, values in held.items() if isinstance(values, DTensor)}
         record.starts.append(Start(record.made, {name: _digest(values) for name, values in tensors.items()}, {
