@@ -52,20 +52,26 @@ class ResumeSession(Session, Listener):
         self._modules = self._modules or _name(outermost_modules())
         tensors = {f"{outer}.{name.replace('module.', '')}": values for outer, module in self._modules.items()
                    for name, values in (*module.named_parameters(), *module.named_buffers())}
-        names = {id(values): name for name, values in tensors.items()}
-        taken = [(f"{at}.{{}}.{names.get(id(one), number)}", one, of.optimizer().state.get(one) or {})
-                 for at, of in enumerate(self.updates.optimizers) for number, one in enumerate(of.parameters())]
-        record.optimized = record.optimized or [names[id(one)] for _, one, _ in taken if id(one) in names]
-        states: dict[str, Any] = {f"{at}.{key}.of group {number}": str(value)
-                                  for at, of in enumerate(self.updates.optimizers)
-                                  for number, group in enumerate(of.optimizer().param_groups if of.parameters() else ())
-                                  for key, value in group.items() if key in SETTINGS}
-        states |= {name.format(key): value for name, _, state in taken for key, value in state.items()
-                   if isinstance(value, (torch.Tensor, int, float))}
+        taken = {id(one) for of in self.updates.optimizers for one in of.parameters()}
+        record.optimized = record.optimized or [name for name, values in tensors.items() if id(values) in taken]
+        states = self._states({id(values): name for name, values in tensors.items()})
         parts = {f"{of} {name}": sample(values)[::FEWER] for of, held in (("tensors", tensors), ("states", states))
                  for name, values in held.items() if isinstance(values, DTensor)}
         record.starts.append(Start(record.made, {name: _digest(values) for name, values in tensors.items()}, {
             name: _describe(values) for name, values in states.items()}, parts))
+
+    def _states(self, names: dict[int, str]) -> dict[str, Any]:
+        """Settings and states of all optimizers, by the optimizer's number, the key, and the group or parameter."""
+        found: dict[str, Any] = {}
+        for at, of in enumerate(self.updates.optimizers):
+            optimizer = of.optimizer()
+            for number, group in enumerate(optimizer.param_groups if optimizer else ()):
+                found |= {f"{at}.{key}.of group {number}": str(group[key]) for key in SETTINGS if key in group}
+            for number, one in enumerate(of.parameters()):
+                state = optimizer.state.get(one) or {} if optimizer else {}
+                found |= {f"{at}.{key}.{names.get(id(one), number)}": value for key, value in state.items()
+                          if isinstance(value, (torch.Tensor, int, float))}
+        return found
 
     def stepped(self) -> None:
         """Keep what is compared: of gradients nothing."""
