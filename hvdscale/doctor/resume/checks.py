@@ -24,6 +24,7 @@ from .runs import ENOUGH, KINDS, RUNS, Both, alike, find_loaded, least, loop_of,
 FAR, LIMIT = 0.1, 1e-6      # relative differences
 OF_GENERATORS = re.compile(r"(?i)rng|random|seed|generator")           # judged by the draws
 OF_LISTS = re.compile(r"(^|\.)\d+(\.|$)")
+OF_GROUP = ".of group "     # in the name of a setting of an optimizer's parameters
 ZERO = " 0"                 # how a description ends of a tensor of zeros
 
 
@@ -97,6 +98,7 @@ def describe_lost(lost: list) -> tuple[str, dict[str, Any]]:
     """The same of what an optimizer has lost; ``key.parameter``, then and now."""
     if not lost:
         return "", {}
+    lost = [one for one in lost if OF_GROUP not in one[0]] or lost
     keys = list(dict.fromkeys(name.partition(".")[0] for name, *_ in lost))
     _, was, now = next((one for one in lost if not one[0].startswith("step.")), lost[0])
     types, kind = (was.partition(" ")[0], now.partition(" ")[0]), "other"
@@ -104,6 +106,8 @@ def describe_lost(lost: list) -> tuple[str, dict[str, Any]]:
         kind = "empty"
     elif keys == ["step"]:
         kind = "steps"
+    elif OF_GROUP in lost[0][0]:
+        kind = "settings"
     elif now and types[0] != types[1]:
         kind = "dtype"
     return kind, dict(keys=keys, was=was, now=now, was_type=types[0], now_type=types[1],

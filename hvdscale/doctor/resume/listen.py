@@ -137,7 +137,7 @@ def _describe(value: Any) -> str:
     """A number as it prints, or a tensor's kind of number and a digest; 0 for zeros alone."""
     own = local(value.detach()) if isinstance(value, torch.Tensor) else np.asarray(value)
     if not own.ndim:
-        return repr(own.item())
+        return str(own.item())
     return f"{str(own.dtype).removeprefix('torch.')} {_digest(own) if own.any() else 0}"
 
 
