@@ -147,9 +147,9 @@ def differ(was: dict, now: dict) -> list[tuple]:
     return [one for one in unlike(was, now) if one[0] in now]
 
 
-def first_apart(one: list, other: list, apart: Callable = ne) -> int | None:
+def first_apart(one: list, other: list, differs: Callable = ne) -> int | None:
     """The first place at which two courses differ, as far as both go; None where they do not."""
-    return next((at for at, both in enumerate(zip(one, other)) if apart(*both)), None)
+    return next((at for at, both in enumerate(zip(one, other)) if differs(*both)), None)
 
 
 def places_of(whole: list, part: list) -> list[int]:

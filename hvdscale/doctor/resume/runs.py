@@ -78,7 +78,8 @@ class Both:
     def finding(self, check: str, kind: str, **given: Any) -> Finding:
         """See Kinds.finding; the words know what this has, such as the update that the checkpoint holds."""
         given = {"where": self.loaded_by, "lines": self.lines, "ends": self.ends, **given}
-        return KINDS.finding(check, kind, self, **given)
+        found = KINDS.finding(check, kind, self, **given)
+        return found if found.differs else replace(found, where="")
 
     def _held(self) -> int:
         """The updates whose result the loaded checkpoint holds: those before whose next one the stopped run had the
