@@ -63,12 +63,12 @@ class ResumeSession(Session, Listener):
     def _states(self, names: dict[int, str]) -> dict[str, Any]:
         """Settings and states of all optimizers, by the optimizer's number, the key, and the group or parameter."""
         found: dict[str, Any] = {}
-        for at, of in enumerate(self.updates.optimizers):
-            optimizer = of.optimizer()
-            for number, group in enumerate(optimizer.param_groups if optimizer else ()):
+        there = [(of, one) for of in self.updates.optimizers if (one := of.optimizer()) is not None]
+        for at, (of, optimizer) in enumerate(there):
+            for number, group in enumerate(optimizer.param_groups):
                 found |= {f"{at}.{key}.of group {number}": str(group[key]) for key in SETTINGS if key in group}
             for number, one in enumerate(of.parameters()):
-                state = optimizer.state.get(one) or {} if optimizer else {}
+                state = optimizer.state.get(one) or {}
                 found |= {f"{at}.{key}.{names.get(id(one), number)}": value for key, value in state.items()
                           if isinstance(value, (torch.Tensor, int, float))}
         return found
