@@ -99,7 +99,8 @@ class ResumeSession(Session, Listener):
         saves = sorted(int(path.suffix[1:]) for path in self.folder.glob(SAVES.format("*")))
         saves = [one for one in saves if 0 < one < self.record.made]
         stop = max(self.task["least"], *saves[:1], 0)
-        return stop + self.task["after"] * (1 if saves[-1] > stop else EXTENSION) if saves else 0
+        times = EXTENSION if saves and saves[-1] <= stop else 1
+        return stop + times * self.task["after"] if saves else 0
 
     def stop(self, number: int) -> None:
         """Get the signal, together with all ranks and once no file changes any more."""

@@ -121,9 +121,10 @@ class Both:
         """By run, for each update, what identifies the examples of each rank; of ranks together, if their number
         changes. An empty list where they are unknown."""
         found = {name: [pair.keys(pair.many, at) for at in range(pair.updates)] for name, pair in self.pairs.items()}
-        return found if not self.other_count else {
-            name: [[sorted(sum(ranks, []), key=repr)] if ranks else [] for ranks in updates]
-            for name, updates in found.items()}
+        if self.other_count:
+            return {name: [[sorted(sum(ranks, []), key=repr) for _ in ranks[:1]] for ranks in updates]
+                    for name, updates in found.items()}
+        return found
 
     def draws(self, run: str, rank: int, begin: int = 0, end: int | None = None) -> list[GeneratorUse]:
         """What a rank drew from generators in these updates, the next few without an end: in reading, where the seeds
