@@ -16,7 +16,7 @@ TO_ONE = ("--then", "1", "--batch", "16", "--", "--batch", "{local}")
 PAIRS, IN_SAVE = resume_scripts.PAIRS, {"in_place", "two_files"}
 # what one worker does not have, or no two counts of workers have alike
 BY_RANKS = {"one_rank", "optimizer_of_one_rank", "one_path", "accumulation", "attribute", "own_average",
-           "one_rank_draws"}
+            "one_rank_draws"}
 
 
 @pytest.fixture(scope="module")

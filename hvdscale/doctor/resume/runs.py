@@ -84,9 +84,9 @@ class Both:
     def _held(self) -> int:
         """The updates whose result the loaded checkpoint holds: those before whose next one the stopped run had the
         parameters that the resumed run starts with; else those before the loaded file was written."""
-        files, names = max((by.updates for _, by in self.loaded), default=0), [*self.resumed, Record(0, 1)][0].optimized
+        files = max((by.updates for _, by in self.loaded), default=0)
         same = [at for at in range(1, self.stop + 2) if (each := self.starts(at)) and all(
-            alike(was, now, names) for was, now in each)]
+            alike(was, now, self.resumed[0].optimized) for was, now in each)]
         return min(same, key=lambda at: abs(at - files), default=files)
 
     def starts(self, at: int) -> list[tuple[Start, Start]]:
