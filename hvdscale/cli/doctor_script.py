@@ -57,7 +57,7 @@ def script(script, arguments, module, batch, workers, updates, seconds, seed, ch
     """
     with slow_imports():
         from ..doctor.formats import checks_of
-        from ..doctor.script.examine import CHECKS, examine, render
+        from ..doctor.script.examine import CHECKS, examine
         from ..workers.launch import place, refuse_too_many
         from ..workers.orphans import refuse_launcher_in_torchrun, stop_without_launcher
     process = place()
@@ -71,7 +71,7 @@ def script(script, arguments, module, batch, workers, updates, seconds, seed, ch
     checked = checks_of(checks, tuple(CHECKS))
     asked = ScriptRequest(script, arguments, updates, seconds, threads_of(max(workers, process.local_size)),
                           global_batch=batch, seeded=seed, module=module)
-    report(lambda say: examine(asked, workers, process, say, checked), render, wanted, process.rank)
+    report(lambda say: examine(asked, workers, process, say, checked), wanted, process.rank)
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
@@ -127,10 +127,10 @@ def resume(script, arguments, stop, again, how, workers, then, batch, updates, s
     checked, script = checks_of(checks, tuple(CHECKS)), path_of(script)
     asked = ScriptRequest(script, arguments, updates, seconds, threads_of(max(workers, then or 1)), global_batch=batch)
     request = ResumeRequest(asked, again, stop, how, workers, then or workers, in_save, in_place)
-    report(lambda say: examine(request, process, say, checked), lambda found, *how: found.render(*how), wanted)
+    report(lambda say: examine(request, process, say, checked), wanted)
 
 
-def report(examine: Callable, render: Callable, wanted: str, rank: int = 0) -> None:
+def report(examine: Callable, wanted: str, rank: int = 0) -> None:
     from ..doctor.formats import TEXT, render_for_machines
     from ..doctor.script.runs import ScriptError
     started, screen = time.monotonic(), Screen(sys.stderr, on_terminal(sys.stderr) and rank == 0, (0.0, 0.0))
@@ -143,7 +143,7 @@ def report(examine: Callable, render: Callable, wanted: str, rank: int = 0) -> N
         raise
     screen.erase()
     if examination is not None:
-        print(render(examination, time.monotonic() - started, on_terminal(sys.stdout)) if wanted == TEXT else
+        print(examination.render(time.monotonic() - started, on_terminal(sys.stdout)) if wanted == TEXT else
               render_for_machines(wanted, examination.about, examination.findings, examination.code,
                                   examination.unseen_training))
         sys.exit(examination.code)

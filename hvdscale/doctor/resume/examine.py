@@ -5,24 +5,15 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from ...formatting.lines import wrap
-from ...formatting.numbers import counted, list_first, listed
+from ...formatting.numbers import list_first, listed
 from ...watch.place import place_for
 from ...workers.launch import Process
 from ..finding import Finding, Verdict, trace_cause
-from ..formats import join_blocks
-from ..script.examine import Judged, instead_of
-from .checks import (examples, files, load, loss_scale, optimizer, parameters, printed, random_numbers, saved_values,
-                     schedule, updates)
-from .runs import Both, ResumeRequest, run_all
+from ..script.examine import SHOWN, Judged, instead_of
+from .checks import CHECKS
+from .runs import KINDS, Both, ResumeRequest, run_all
 
-CHECKS = {"load": load, "files": files, "parameters": parameters, "optimizer": optimizer, "schedule": schedule,
-          "loss scale": loss_scale, "examples": examples, "random numbers": random_numbers,
-          "saved values": saved_values, "printed": printed, "updates": updates}
-STATE = {"parameters", "optimizer", "schedule", "loss scale", "examples", "random numbers"}
 EXPLAINS = {"files": ("parameters", "optimizer"), "optimizer": ("schedule",), "saved values": ("updates",)}
-# check -> how its finding begins, and the checks of which a failure explains it
-EXPLAINED = {"saved values": ("the checkpoint of", STATE), "printed": ("update", {"examples"}),
-             "updates": ("from update", {*STATE, "saved values"})}
 
 
 @dataclass(frozen=True)
@@ -38,28 +29,21 @@ class ResumeExamination(Judged):
     @property
     def about(self) -> dict[str, object]:
         both, asked = self.both, self.both.asked
-        seen = {}
-        if both.stopped:
-            seen = {"stopped_after": both.stop, "held": both.held, "redone": max(0, both.stop - both.held)}
+        seen = {"stopped_after": both.stop, "held": both.held, "redone": both.redone} if both.stopped else {}
         return {"script": asked.script.script, "arguments": asked.script.arguments, "again": asked.again,
                 "workers": asked.workers, "then": asked.then, "updates": both.made, "how": asked.how, **seen,
                 "instead": instead_of(both.first), "written": both.written, "verdict": self.verdict}
 
-    def render(self, seconds: float, colour: bool) -> str:
+    def texts(self) -> list[str]:
         both, asked = self.both, self.both.asked
-        on = counted(asked.workers, "worker") + (f", then {asked.then}" if both.other_count else "")
-        said = f"{asked.script.script} on {on}: {both.made} updates without a stop"
-        if both.stopped:
-            chosen = "" if both.stop_at == asked.stop else f" (the update of a checkpoint, in place of {asked.stop})"
-            said += f"; stopped after update {both.stop}{chosen}, and started again from update {both.held}"
-        blocks = []
-        if both.written and not asked.in_place:
-            blocks.append("The script ran in copies of this folder, which are removed. There it wrote "
-                          f"{list_first(both.written, 6)}.")
-        if both.left:
-            blocks.append(f"Left out of the copies: {list_first(both.left, 6)}.")
-        headline = " ".join([f"{said}.", *instead_of(both.first)])
-        return f"{wrap(self.verdict)}\n\n{join_blocks(headline, self.findings, seconds, colour, *map(wrap, blocks))}"
+        headline = KINDS.sentence(
+            "report", "headline", both, script=asked.script.script, workers=asked.workers, asked=asked.stop,
+            then=asked.then if both.other_count else None, stop=both.stop, held=both.held,
+            stopped=bool(both.stopped), moved=both.stop_at != asked.stop)
+        written = [] if asked.in_place else both.written
+        return [" ".join([headline, *instead_of(both.first)]), *(
+            wrap(KINDS.sentence("report", name, both, paths=list_first(paths, SHOWN)))
+            for name, paths in (("written", written), ("left", both.left)) if paths)]
 
 
 def examine(asked: ResumeRequest, process: Process, say: Callable[[str], None],
@@ -71,18 +55,16 @@ def examine(asked: ResumeRequest, process: Process, say: Callable[[str], None],
 
 
 def compare(both: Both, checks: Collection[str]) -> tuple[Finding, ...]:
-    if not both.stopped:
-        return tuple(both.finding("load", "no_save") if check == "load" else
-                     Finding(check, Verdict.UNSEEN, "the script saved nothing") for check in checks)
-    loaded, judged, why = load(both), {*CHECKS}, ""
+    loaded, judged, why = CHECKS["load"](both), {*CHECKS}, ""
     if loaded.verdict != Verdict.PASSED and not loaded.differs.startswith("a checkpoint"):
-        judged, why = {"load", "files"}, "nothing was loaded, so there is nothing to compare"
+        judged, why = {"load", "files"} if both.stopped else {"load"}, "no_load" if both.stopped else "no_save"
     elif not all(record.updates for record in both.resumed):
-        judged, why = {"load", "files", "updates"}, "started again, the script made no update"
-    found = {check: each(both) if check in judged else Finding(check, Verdict.UNSEEN, why)
+        judged, why = {"load", "files", "updates"}, "no_update"
+    found = {check: each(both) if check in judged else Finding(check, Verdict.UNSEEN, KINDS.sentence("report", why))
              for check, each in CHECKS.items()}
     failed = [check for check, one in found.items() if one.verdict in (Verdict.FAILED, Verdict.WARNED)]
-    for check, (kinds, by) in EXPLAINED.items():
-        if found[check].differs.startswith(kinds) and (why := listed([one for one in failed if one in by])):
-            found[check] = Finding(check, Verdict.UNSEEN, f"{found[check].differs}: explained by {why}")
+    for check, of in KINDS.checks["explained"].items():
+        causes = listed([one for one in failed if one in of["by"]])
+        if causes and found[check].differs.startswith(of["begins"]):
+            found[check] = Finding(check, Verdict.UNSEEN, f"{found[check].differs}: explained by {causes}")
     return tuple(trace_cause(found[check], [*found.values()], EXPLAINS) for check in checks)

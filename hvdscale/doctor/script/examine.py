@@ -70,6 +70,15 @@ class Judged:
                 return f"{label}: {', '.join(names)} ({len(names)} {of}); exit code {self.code}: {meaning}"
         return f"passed ({sum(one.verdict == Verdict.PASSED for one in self.findings)} {of}); exit code 0"
 
+    def render(self, seconds: float, colour: bool) -> str:
+        """The whole report, in lines of ``line_width()`` characters where words allow."""
+        headline, *blocks = self.texts()
+        return f"{wrap(self.verdict)}\n\n{join_blocks(headline, self.findings, seconds, colour, *blocks)}"
+
+    def texts(self) -> list[str]:
+        """The report's headline, and the blocks below the findings."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class ScriptExamination(Judged):
@@ -90,6 +99,15 @@ class ScriptExamination(Judged):
                 "global_batch": self.asked.global_batch, "updates": self.pair.updates, "notes": self.notes,
                 "remarks": self.remarks, "not_checked": self.unseen, "instead": instead_of(self.pair.many),
                 "written": self.written}
+
+    def texts(self) -> list[str]:
+        size, instead = self.asked.global_batch, instead_of(self.pair.many)
+        batch = f"global batch {size} in both runs" if size else "each run with its own batch"
+        headline = (f"{self.asked.script} on 1 worker and on {self.pair.workers}, {batch}: "
+                    f"{counted(len(self.findings), 'check')} over {counted(self.pair.updates, 'update')}")
+        return [" ".join([f"{headline}.", *instead]) if instead else headline, _losses(self.pair),
+                render_list(NOTES, self.notes), render_list(REMARKS, self.remarks),
+                render_list(NOT_CHECKED, self.unseen), *map(wrap, files_of(self))]
 
 
 def instead_of(records: list[Record]) -> list[str]:
@@ -151,19 +169,6 @@ def _carry_out(check: str, pair: Pair) -> Finding:
     worst = min(found, key=lambda one: WORST_FIRST.index(one.verdict))
     of_all = f"of {optimizers} optimizers: {worst.looked_at.partition(': ')[2]}"
     return worst if worst.verdict != Verdict.PASSED else replace(worst, looked_at=of_all)
-
-
-def render(examination: ScriptExamination, seconds: float, colour: bool) -> str:
-    """The whole report, in lines of ``line_width()`` characters where words allow."""
-    asked, pair, instead = examination.asked, examination.pair, instead_of(examination.pair.many)
-    batch = f"global batch {asked.global_batch} in both runs" if asked.global_batch else "each run with its own batch"
-    headline = (f"{asked.script} on 1 worker and on {pair.workers}, {batch}: "
-                f"{counted(len(examination.findings), 'check')} over {counted(pair.updates, 'update')}")
-    report = join_blocks(" ".join([f"{headline}.", *instead]) if instead else headline, examination.findings, seconds,
-                         colour, _losses(pair), render_list(NOTES, examination.notes),
-                         render_list(REMARKS, examination.remarks), render_list(NOT_CHECKED, examination.unseen),
-                         *map(wrap, files_of(examination)))
-    return f"{wrap(examination.verdict)}\n\n{report}"
 
 
 def _losses(pair: Pair) -> str:

@@ -105,6 +105,7 @@ class BackwardPass:
     line: str
     prepared: GeneratorUse = NOTHING    # between the batch, or the pass before, and the first call of a module
     again: bool = False     # no module was called since the pass before
+    scale: float = 1.0      # of a GradScaler
 
 
 @dataclass
@@ -176,7 +177,6 @@ class Start:
     updates: int                # made before
     tensors: dict[str, str]     # digests of the parameters and buffers of the process's modules
     states: dict[str, str]      # of optimizers, by key and parameter: the kind of number, and a digest, or 0 for zeros
-    printed: list[str]          # words such as "epoch", each with the number behind it, since the start before
     parts: dict[str, np.ndarray]        # samples of those tensors and states of which the rank has a part
 
 
@@ -212,7 +212,7 @@ class Record:
     files: list[FileUse] = field(default_factory=list)
     starts: list[Start] = field(default_factory=list)
     optimized: list[str] = field(default_factory=list)  # names of the tensors that an optimizer has
-    scales: list[float] = field(default_factory=list)   # by which each update's gradients were multiplied
+    printed: list[tuple[int, str]] = field(default_factory=list)    # updates made before; "epoch 3" and the like
 
     @property
     def updates(self) -> list[Update]:

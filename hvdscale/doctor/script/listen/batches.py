@@ -57,7 +57,8 @@ class Batches(Listener):
         for at, one in enumerate(self.session.record.iterations):
             if one.trained:
                 last[one.data, one.subset, one.sampling.name] = at, one
-        return {at: len(one.batches) for at, one in last.values()}
+        newest = max((at for at, _ in last.values()), default=0)        # an ended one that another followed has no more
+        return {at: len(one.batches) for at, one in last.values() if at == newest or not one.ended}
 
     def iteration_begins(self, iterator):
         dataset = iterator._dataset

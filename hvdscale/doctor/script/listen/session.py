@@ -17,6 +17,7 @@ from ..record import RUNNING, STOPPED, Logged, Record
 LIBRARIES = {"transformers.trainer": "transformers", "lightning.pytorch": "lightning", "pytorch_lightning": "lightning",
              "accelerate.accelerator": "accelerate"}           # by module: whose options findings name
 NAMED = r"(?i)\b([\w/]*(?:loss|norm)\w*)"
+NUMBERED = re.compile(r"(?i)\b(epoch|step|iter|iteration|update|global_step)s?\b\W{0,8}(\d+)(?![\d.]*\d)")
 SHOWN = re.compile(NAMED + r"\W{1,4}?(-?\d+\.(\d+)(?:e(-?\d+))?)")
 EVALUATED = re.compile("(?i)val|eval|test")
 EVERY = 1.0             # seconds between records of batches; an update is always recorded
@@ -102,7 +103,10 @@ class Calls(Listener):
                 file.seek(begin)
                 text = file.read()
             self._read[path] = begin + len(text)
-            for name, value, digits, power in SHOWN.findall(text.decode(errors="replace")):
+            printed = text.decode(errors="replace")
+            self.record.printed += [(self.record.made, f"{word.lower()} {number}")
+                                    for word, number in NUMBERED.findall(printed)]
+            for name, value, digits, power in SHOWN.findall(printed):
                 self.logged({name: float(value)}, 0.51 * 10.0 ** (int(power or 0) - len(digits)))
 
     def logged(self, values, within=0.0):

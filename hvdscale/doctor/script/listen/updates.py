@@ -127,7 +127,7 @@ class Updates(Listener):
         gradients = {at: values / self.scale for at, values in self._local.items()}
         for optimizer in self.optimizers:
             one = BackwardPass(loss, np.empty(0), calls, self.batches.fetched(), self._drawn, self._rough, line,
-                               prepared, self._again)
+                               prepared, self._again, self.scale)
             self._add_pass(optimizer, one, gradients)
         self.scale, self._local = 1.0, {}
 
