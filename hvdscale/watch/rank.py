@@ -54,7 +54,7 @@ class Rank:
         save(RUNNING, "")
         if self.task.get("seeded"):         # another one by rank, so that a broadcast that is missing shows
             generators.seed_all(self.process.rank)
-        with watching(listeners, self.process.local_size, self.process.size, details):
+        with watching(listeners, self.process.local_size, self.process.size, details, bool(self.task.get("still"))):
             ended = run_script(self.script, self.arguments, bool(self.task.get("module")))
             if isinstance(ended, StopIteration) and is_cut():
                 state, error = STOPPED, ""

@@ -166,7 +166,7 @@ def _why_another(both: BothRuns) -> str:
         (values, weights), (others, their_weights) = (
             [np.concatenate([getattr(call, field) for call in calls if call.name == name])
              for field in ("values", "weights")] for calls in (one, many))
-        if not math.isclose(values.sum(), others.sum(), rel_tol=floor(both.pair, both.at)):
+        if not math.isclose(values.sum(), others.sum(), rel_tol=floor(both.pair, both.at) / 100):
             return "mixed"
         weights, share = weights[values.argsort()], both.reduction.weights[0].mean() * their_weights[others.argsort()]
         if len(weights) != len(share):

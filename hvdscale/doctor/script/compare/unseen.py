@@ -40,8 +40,8 @@ def remarks(pair: Pair) -> list[str]:
     return KINDS.sentences("remarks", pair, met, divisor=divisor, targets=targets)
 
 
-def unseen(pair: Pair) -> list[str]:
-    """What these two runs cannot show, each in one sentence."""
+def unseen(pair: Pair, still: Pair | None = None) -> list[str]:
+    """What these two runs cannot show, each in one sentence, nor two that were held ``still``."""
     passes = [one for record in pair.many for optimizer in record.optimizers for update in optimizer.updates
               for one in update.passes]
     loaded, rounds = all(map(trained, pair.records)), rounds_of(pair.many)
@@ -49,7 +49,7 @@ def unseen(pair: Pair) -> list[str]:
     sizes = {batch.examples for each in rounds[:1] for rank in each.ranks for one in rank for batch in one.batches}
     remarks = dict.fromkeys(remark for record in pair.many for remark in record.remarks)
     return [*remarks, *KINDS.sentences("not_checked", pair, {
-        "other_batches": pair.batch is None, "first_update": pair.batch is not None and not comparable(pair),
+        "other_batches": pair.batch is None, "first_update": pair.batch is not None and not comparable(pair) and still is None,
         "streams": any(one.iterable for record in pair.many for one in record.iterations),
         "own_data": loaded and one.data != many.data and not one.iterable, "no_loader": not loaded,
         "weighing": not all(map(only_call, passes)),
@@ -61,10 +61,18 @@ def unseen(pair: Pair) -> list[str]:
 
 def why_incomparable(pair: Pair) -> str:
     """Why the first updates of both runs cannot be compared; empty where they can."""
+    return next(iter(KINDS.sentences("incomparable", pair, _reasons(pair))), "")
+
+
+def only_drew(pair: Pair) -> bool:
+    """Whether they cannot be compared for their random numbers alone."""
+    return [name for name, met in _reasons(pair).items() if met] == ["random"]
+
+
+def _reasons(pair: Pair) -> dict[str, object]:
     first = [update.gradient for update in (pair.on_one(0), *pair.at(0))] if pair.updates else []
-    reasons = {"other_batch": pair.batch is None, "sharded": any(np.isnan(each).any() for each in first),
-               "other_start": not pair.same_start,
-               "unknown_examples": not pair.keys(pair.many, 0) or not pair.keys([pair.one], 0),
-               "other_examples": not pair.same_examples(0), "random": pair.drew_by(0),
-               "batch_norm": any(record.batch_norms for record in pair.many)}
-    return next(iter(KINDS.sentences("incomparable", pair, reasons)), "")
+    return {"other_batch": pair.batch is None, "sharded": any(np.isnan(each).any() for each in first),
+            "other_start": not pair.same_start,
+            "unknown_examples": not pair.keys(pair.many, 0) or not pair.keys([pair.one], 0),
+            "other_examples": not pair.same_examples(0), "random": pair.drew_by(0),
+            "batch_norm": any(record.batch_norms for record in pair.many)}
