@@ -27,8 +27,8 @@ class Rows(TorchDispatchMode):
     """Draws one row, and repeats it."""
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        name, options, (first, *others) = operation.overloadpacket.__name__, dict(kwargs or {}), args or (None,)
-        if name not in BY_ROW or any(isinstance(one, torch.Tensor) for one in others):
+        options = dict(kwargs or {})
+        if operation.overloadpacket.__name__ not in BY_ROW or any(isinstance(one, torch.Tensor) for one in args[1:]):
             return operation(*args, **options)
         options.pop("generator", None)
         state = torch.get_rng_state()

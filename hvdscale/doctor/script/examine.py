@@ -22,6 +22,7 @@ from .compare.scale import comparable
 from .compare.state import batch_norm, join, parameters
 from .compare.steps import learning_rate, schedule, update
 from .compare.streams import random_numbers
+from .compare.together import together
 from .compare.unseen import notes, only_drew, remarks, unseen
 from .folder import LARGEST
 from .record import Record
@@ -112,27 +113,45 @@ def examine(asked: ScriptRequest, workers: int, process: Process, say: Callable[
             if many is None:
                 return None
         say(f"running {asked.script} on 1 worker")
-        one = run_here(asked, 1, place / "1")
+        one, alone = run_on_fewest(asked, place, workers if process.size > 1 else 2 * workers)
         if process.size == 1:
+            workers *= one.workers
             say(f"running {asked.script} on {workers} workers")
             many = run_here(asked, workers, place / "several")
+        many.records[0].instead += alone
         pair, still = paired(asked, one, many), None
         if only_drew(pair) and process.local_size == process.size:
             say(f"running {asked.script} again, with its random numbers held still")
-            still = held_still(asked, pair.workers, place)
+            still = held_still(asked, pair, place)
         return compare(asked, one, many, pair, checks, still)
 
 
+def run_on_fewest(asked: ScriptRequest, place: Path, most: int) -> tuple[Run, list[str]]:
+    """The run on one worker; of a script that ends before an update there, on two, where ``most`` are more and two can
+    run, and a sentence on that. Raises the error of one worker else."""
+    try:
+        return run_here(asked, 1, place / "1"), []
+    except ScriptError as error:
+        if not error.need_more or most < 3 or (asked.global_batch or most) % most:
+            raise
+        with contextlib.suppress(ScriptError):
+            return run_here(asked, 2, place / "2"), [f"{error}. So two workers are compared with {most}, and \"one "
+                                                     "worker\" in what follows means these two."]
+        raise
+
+
 def paired(asked: ScriptRequest, one: Run, many: Run) -> Pair:
-    join(many.records)
-    return Pair(one.records[0], many.records, asked.global_batch)
+    for run in (one, many):
+        join(run.records)
+    base = one.records[0] if one.workers == 1 else together(one.records)
+    return Pair(base, many.records, asked.global_batch, base=one.workers)
 
 
-def held_still(asked: ScriptRequest, workers: int, place: Path) -> Pair | None:
+def held_still(asked: ScriptRequest, pair: Pair, place: Path) -> Pair | None:
     """Two runs whose random numbers do not depend on the number of workers; None where they cannot be compared."""
     asked = replace(asked, updates=min(asked.updates, STILL), still=True)
     with contextlib.suppress(ScriptError):
-        pair = paired(asked, *(run_here(asked, count, place / f"still {count}") for count in (1, workers)))
+        pair = paired(asked, *(run_here(asked, count, place / f"still {count}") for count in (pair.base, pair.workers)))
         return pair if comparable(pair) else None
     return None
 
@@ -158,11 +177,10 @@ def compare(asked: ScriptRequest, one: Run, many: Run, pair: Pair, checks: Colle
 
 
 def _of_still(finding: Finding, still: Pair) -> Finding:
-    """The finding, or that on the runs that were held still, where it saw more."""
-    if finding.verdict not in (Verdict.PASSED, Verdict.UNSEEN) or finding.differs:
-        return finding
-    found = _carry_out(finding.check, still)
-    if found.verdict == Verdict.UNSEEN and not found.differs:
+    """The finding, or that on the runs that were held still, where it is worse, or the first saw nothing."""
+    found, seen = _carry_out(finding.check, still), finding.differs or finding.verdict != Verdict.UNSEEN
+    worse = found.differs and WORST_FIRST.index(found.verdict) < WORST_FIRST.index(finding.verdict)
+    if not worse and (seen or found.verdict != Verdict.PASSED):
         return finding
     name = "differs" if found.differs else "looked_at"
     return replace(found, **{name: f"random numbers held still: {getattr(found, name)}"})
@@ -191,7 +209,7 @@ def render(examination: ScriptExamination, seconds: float, colour: bool) -> str:
     """The whole report, in lines of ``line_width()`` characters where words allow."""
     asked, pair, instead = examination.asked, examination.pair, instead_of(examination.pair.many)
     batch = f"global batch {asked.global_batch} in both runs" if asked.global_batch else "each run with its own batch"
-    headline = (f"{asked.script} on 1 worker and on {pair.workers}, {batch}: "
+    headline = (f"{asked.script} on {counted(pair.base, 'worker')} and on {pair.workers}, {batch}: "
                 f"{counted(len(examination.findings), 'check')} over {counted(pair.updates, 'update')}")
     report = join_blocks(" ".join([f"{headline}.", *instead]) if instead else headline, examination.findings, seconds,
                          colour, _losses(pair), render_list(NOTES, examination.notes),
@@ -204,7 +222,7 @@ def _losses(pair: Pair) -> str:
     """The losses of updates as the script differentiates them: summed over passes, the mean over ranks."""
     shown = range(min(pair.updates, SHOWN))
     rows = [("update", *(f"{at + 1}" for at in shown))]
-    for name, records in (("1 worker", [pair.one]), (f"{pair.workers} workers", pair.many)):
+    for name, records in ((counted(pair.base, "worker"), [pair.one]), (f"{pair.workers} workers", pair.many)):
         summed = [sum(one.loss for record in records for one in record.updates[at].passes) for at in shown]
         rows.append((name, *(number(loss / len(records), 4) for loss in summed)))
     return f"loss (the mean of the ranks' own)\n{render_table(rows, (0,))}"

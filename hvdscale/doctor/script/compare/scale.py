@@ -31,7 +31,7 @@ def undivided(both: BothRuns) -> Finding | None:
     """Accumulated passes are summed, where each is a mean."""
     by, alone, passes = both.weighing, both.scale_alone, len(both.ranks[0].passes)
     if by and passes > 1 and _accumulates(both, by) and close(by.scale, passes) and (
-            alone is None or close(alone, len(both.alone.passes))):
+            alone is None or close(alone, len(both.alone.passes) / both.pair.base)):
         return finding(both, "undivided", by=by.scale - 1, limit=CLOSE, scale=by.scale, targets=by.targets,
                        passes=passes)
     return None
@@ -69,15 +69,15 @@ def scaled(both: BothRuns) -> Finding | None:
 
 def _cause_of(both: BothRuns, ratio: float, alone: float | None) -> str:
     """Why the gradient is ``ratio`` times that of one worker; ``alone``: its scale there, if known."""
-    workers, weights = both.pair.workers, both.reduction.weights[0]
+    workers, times, weights = both.pair.workers, both.pair.times, both.reduction.weights[0]
     by_pass = weights.mean(axis=0)
     if len(by_pass) > 1 and close(by_pass[-2], workers * by_pass[-1]):
         return "reduced_again"
     if np.allclose(weights, 1, rtol=CLOSE) and workers > 1:         # local gradients are added up, each as it is
         return "summed"
-    if close(ratio, workers):
+    if close(ratio, times):
         return "multiplied"
-    if close(ratio, 1 / workers):
+    if close(ratio, 1 / times):
         return "divided" if alone is not None and close(alone, 1) else "sum_over_batch"
     return "divided_otherwise" if close(by_pass[-1] * workers, 1) else "scaled_after"
 
@@ -188,6 +188,7 @@ def losses_apart(both: BothRuns) -> tuple[float, float] | None:
         return None
     one, many = (sum(weight * each.loss for weight, each in zip(reduction.weights[0].reshape(-1), passes_of(updates)))
                  for reduction, updates in ((both.reduction_alone, [both.alone]), (both.reduction, both.ranks)))
+    one *= pair.base                    # each pass of it has its share of the mean
     return (one, many) if abs(one - many) > floor(pair, both.at) * max(abs(one), abs(many)) else None
 
 
@@ -210,7 +211,7 @@ def scaled_losses(both: BothRuns) -> Finding | None:
     pair, ratios = both.pair, _losses(both.pair)
     if both.at != pair.whole[0] or both.weighing is not None or matches_one(pair) or not ratios:
         return None
-    for times, done in ((pair.workers, "multiplied"), (1 / pair.workers, "divided")):
+    for times, done in ((pair.times, "multiplied"), (1 / pair.times, "divided")):
         if all(abs(ratio / times - 1) < ALIKE for ratio in ratios):
             return finding(both, "losses", ratio=np.mean(ratios), count=len(ratios), done=done)
     return None

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....watch.remarks import REDRAWN
 from .evaluation import rounds_of
 from .examples import filled_up
 from .logged import logged
@@ -36,8 +37,27 @@ def notes(pair: Pair) -> list[str]:
 def remarks(pair: Pair) -> list[str]:
     """What looks wrong on any number of workers, each in one sentence."""
     divisor, targets = other_divisor(pair) if pair.updates else (0, 0)
-    met = {"more_than_targets": divisor > targets, "some_of_targets": divisor < targets}
-    return KINDS.sentences("remarks", pair, met, divisor=divisor, targets=targets)
+    (name, end), steps, advance = pair.one.schedule, updates_of_epoch(pair), schedule_steps(pair)
+    passes = len(pair.on_one(0).passes) // pair.base if pair.updates else 0
+    met = {"more_than_targets": divisor > targets, "some_of_targets": divisor < targets,
+           "schedule_by_pass": passes > 1 and advance == passes, "short_schedule": 0 < end < steps * advance}
+    return [*(one for one in (REDRAWN,) if any(one in record.remarks for record in pair.records)),
+            *KINDS.sentences("remarks", pair, met, divisor=divisor, targets=targets, schedule=name, end=end,
+                             epoch=round(steps * advance), passes=passes)]
+
+
+def updates_of_epoch(pair: Pair) -> float:
+    """Updates that the first epoch has on one worker; 0 where that is not known."""
+    first = next(iter(trained(pair.one)), None)
+    each = len(pair.batches(pair.one, 0)) if pair.updates else 0
+    return (len(first.batches) + len(first.rest)) / each if first and each and (first.ended or first.rest) else 0.0
+
+
+def schedule_steps(pair: Pair) -> float:
+    """Steps that the only schedule of the rate takes for each of the first updates on one worker; 0: not for each."""
+    begin, *others = [update.positions for update in pair.steps(pair.one).updates[:3]] or [()]
+    steps = {len(begin) == 1 and at and (one[0] - begin[0]) / at for at, one in enumerate(others, 1) if one}
+    return float(steps.pop()) if len(steps) == 1 else 0.0
 
 
 def unseen(pair: Pair, still: Pair | None = None) -> list[str]:
@@ -47,9 +67,10 @@ def unseen(pair: Pair, still: Pair | None = None) -> list[str]:
     loaded, rounds = all(map(trained, pair.records)), rounds_of(pair.many)
     one, many = ([*trained(record), None][0] for record in (pair.one, pair.many[0]))
     sizes = {batch.examples for each in rounds[:1] for rank in each.ranks for one in rank for batch in one.batches}
-    remarks = dict.fromkeys(remark for record in pair.many for remark in record.remarks)
+    remarks = dict.fromkeys(remark for record in pair.many for remark in record.remarks if remark != REDRAWN)
     return [*remarks, *KINDS.sentences("not_checked", pair, {
-        "other_batches": pair.batch is None, "first_update": pair.batch is not None and not comparable(pair) and still is None,
+        "other_batches": pair.batch is None,
+        "first_update": pair.batch is not None and not comparable(still or pair),
         "streams": any(one.iterable for record in pair.many for one in record.iterations),
         "own_data": loaded and one.data != many.data and not one.iterable, "no_loader": not loaded,
         "weighing": not all(map(only_call, passes)),
