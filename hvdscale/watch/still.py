@@ -1,15 +1,12 @@
 """Random numbers held still, so that a script's are those of one worker on any number of them.
 
-What torch draws for a batch, in modules or between the batch and them, is the same for each of its rows; what is drawn
-in reading an example follows from its index. Generators stay where they are. What else draws is left as it is: numpy
-and Python in a model, a permutation, generators that the script has made.
+What torch draws for a batch, in modules or between the batch and them, is the same in each of its rows; what is drawn
+in reading an example follows from its index. What else draws is left as it is: numpy and Python in a model, a
+permutation, a generator that a data set has made.
 """
 from __future__ import annotations
 
-import contextlib
 import random
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,72 +21,56 @@ BY_ROW = ("bernoulli_", "uniform_", "normal_", "exponential_", "random_", "rand"
 
 
 class Rows(TorchDispatchMode):
-    """Draws one row, and repeats it."""
+    """Draws one row, and repeats it; torch's generator stays where it is."""
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        options = dict(kwargs or {})
-        if operation.overloadpacket.__name__ not in BY_ROW or any(isinstance(one, torch.Tensor) for one in args[1:]):
+        name, options = operation.overloadpacket.__name__, dict(kwargs or {})
+        given = [one for one in args if isinstance(one, (torch.Tensor, list, tuple))]
+        shape = tuple(getattr(given[0], "shape", given[0])) if len(given) == 1 else ()
+        if name not in BY_ROW or not shape:
             return operation(*args, **options)
+        whole, state = given[0], torch.get_rng_state()
+        row = whole[:1] if torch.is_tensor(whole) else [1, *shape[1:]]
         options.pop("generator", None)
-        state = torch.get_rng_state()
         torch.default_generator.manual_seed(0)
-        try:
-            return self._repeated(operation, args, options)
-        finally:
-            torch.set_rng_state(state)
-
-    @staticmethod
-    def _repeated(operation, args: tuple, options: dict) -> torch.Tensor:
-        at = next((at for at, one in enumerate(args) if isinstance(one, (torch.Tensor, list, tuple))), 0)
-        given = args[at]
-        shape = given.shape if isinstance(given, torch.Tensor) else given
-        if len(shape) < 1 or shape[0] < 2:
-            return operation(*args, **options)
-        row = given[:1] if isinstance(given, torch.Tensor) else [1, *given[1:]]
-        drawn = operation(*args[:at], row, *args[at + 1:], **options).expand(tuple(shape))
-        return given.copy_(drawn.clone()) if operation.overloadpacket.__name__.endswith("_") else drawn.clone()
+        drawn = operation(*(row if one is whole else one for one in args), **options).expand(shape).clone()
+        torch.set_rng_state(state)
+        return whole.copy_(drawn) if name.endswith("_") else drawn
 
 
 class Stillness(Listener):
     """Holds still what is drawn from the batch on, or the first call of a module, to the end of the backward pass."""
 
-    def __init__(self) -> None:
-        self._rows: Rows | None = None
+    rows: Rows | None = None
 
     def forward_begins(self):
-        if self._rows is None and torch.is_grad_enabled():
-            self._rows = Rows()
-            self._rows.__enter__()
+        if self.rows is None and torch.is_grad_enabled():
+            self.rows = Rows()
+            self.rows.__enter__()
 
     def batch(self, iterator, index, data):
         self.forward_begins()
 
     def pass_ends(self, roots, line):
-        rows, self._rows = self._rows, None
-        if rows is not None:
-            rows.__exit__(None, None, None)
+        if self.rows is not None:
+            self.rows.__exit__(None, None, None)
+            self.rows = None
 
 
 class Seeded:
     """A data set whose examples draw by their index."""
 
-    def __init__(self, dataset: Any):
+    def __init__(self, dataset):
         self._dataset = dataset
 
-    def __getitem__(self, index: Any) -> Any:
-        with _seeded(index):
+    def __getitem__(self, index):
+        before = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        seed_all(index if isinstance(index, int) else 0)
+        try:
             return self._dataset[index]
-
-
-@contextlib.contextmanager
-def _seeded(index: Any) -> Iterator[None]:
-    before = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    seed_all(index if isinstance(index, int) else 0)
-    try:
-        yield
-    finally:
-        for restore, state in zip((torch.set_rng_state, np.random.set_state, random.setstate), before):
-            restore(state)
+        finally:
+            for restore, state in zip((torch.set_rng_state, np.random.set_state, random.setstate), before):
+                restore(state)
 
 
 def install(watch: Watch) -> None:

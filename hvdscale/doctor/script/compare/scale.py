@@ -16,7 +16,6 @@ PARALLEL = 0.9995       # cosine of gradients that differ by a factor alone, whe
 DEPARTED = 0.05         # of a later gradient, relative, where rounding has grown, at most
 GROWTH = 100            # times the distance of the parameters, by what they have moved
 DRIFTED = 0.02          # of that distance, from which on parameters are others
-ALIKE = 0.15            # of losses on the same examples that random numbers or batch-norm enter, relative
 
 
 def close(value: float, to: float) -> bool:
@@ -206,32 +205,12 @@ def factor(one: np.ndarray, many: np.ndarray) -> float | None:
     return float(one @ many / (one @ one)) if lengths and one @ many / lengths >= PARALLEL else None
 
 
-def scaled_losses(both: BothRuns) -> Finding | None:
-    """Where nothing else shows the scale: the losses on the same examples differ by the number of workers."""
-    pair, ratios = both.pair, _losses(both.pair)
-    if both.at != pair.whole[0] or both.weighing is not None or matches_one(pair) or not ratios:
-        return None
-    for times, done in ((pair.times, "multiplied"), (1 / pair.times, "divided")):
-        if all(abs(ratio / times - 1) < ALIKE for ratio in ratios):
-            return finding(both, "losses", ratio=np.mean(ratios), count=len(ratios), done=done)
-    return None
-
-
-def _losses(pair: Pair) -> list[float]:
-    """Losses on many workers by those on one, of updates with the same examples; empty where some have others."""
-    if pair.batch is None or not pair.same_start or not all(map(pair.same_examples, pair.whole)):
-        return []
-    alone = [sum(each.loss for each in pair.on_one(at).passes) for at in pair.whole]
-    together = [sum(each.loss for each in passes_of(pair.at(at))) / pair.workers for at in pair.whole]
-    return [many / one for one, many in zip(alone, together)] if all(alone) else []
-
-
-CHECKS = undivided, remainder, scaled, unequal, against_one, scaled_losses
+CHECKS = undivided, remainder, scaled, unequal, against_one
 
 
 def judge(pair: Pair) -> Finding:
     """The finding on gradients without a fault: passed where something showed their scale, else unseen."""
-    found, ratios, limit = [*pair.both.values()], _losses(pair), pair.limit
+    found, limit = [*pair.both.values()], pair.limit
     weighed = [both.weighing for both in found]
     for at in range(1, pair.updates):
         before, passes = (pair.at(each)[0].passes for each in (at - 1, at))
@@ -251,8 +230,6 @@ def judge(pair: Pair) -> Finding:
     residual = max(both.reduction.residual for both in found)
     if matches_one(pair):
         return pair.finding(NAME, "as_on_one", by=residual, limit=limit)
-    if ratios and all(abs(ratio - 1) < ALIKE for ratio in ratios):
-        return pair.finding(NAME, "by_losses", by=residual, limit=limit, lowest=min(ratios), highest=max(ratios))
     return pair.finding(NAME, "unknown_divisor")
 
 

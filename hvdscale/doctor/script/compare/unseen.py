@@ -37,27 +37,18 @@ def notes(pair: Pair) -> list[str]:
 def remarks(pair: Pair) -> list[str]:
     """What looks wrong on any number of workers, each in one sentence."""
     divisor, targets = other_divisor(pair) if pair.updates else (0, 0)
-    (name, end), steps, advance = pair.one.schedule, updates_of_epoch(pair), schedule_steps(pair)
+    (name, end), first = pair.one.schedule, trained(pair.one)
+    steps = {(sum(one.positions) - sum(pair.on_one(0).positions)) / at for at, one in enumerate(
+        pair.steps(pair.one).updates[:3]) if at and len(one.positions) == 1}
+    advance = steps.pop() if len(steps) == 1 else 0.0                           # at each of the first updates
     passes = len(pair.on_one(0).passes) // pair.base if pair.updates else 0
+    epoch = len(first[0].batches) + len(first[0].rest) if first and (first[0].ended or first[0].rest) else 0
+    epoch = int(advance * epoch / max(1, len(pair.batches(pair.one, 0)))) if pair.updates else 0
     met = {"more_than_targets": divisor > targets, "some_of_targets": divisor < targets,
-           "schedule_by_pass": passes > 1 and advance == passes, "short_schedule": 0 < end < steps * advance}
+           "schedule_by_pass": passes > 1 and advance == passes, "short_schedule": 0 < end < epoch}
     return [*(one for one in (REDRAWN,) if any(one in record.remarks for record in pair.records)),
             *KINDS.sentences("remarks", pair, met, divisor=divisor, targets=targets, schedule=name, end=end,
-                             epoch=round(steps * advance), passes=passes)]
-
-
-def updates_of_epoch(pair: Pair) -> float:
-    """Updates that the first epoch has on one worker; 0 where that is not known."""
-    first = next(iter(trained(pair.one)), None)
-    each = len(pair.batches(pair.one, 0)) if pair.updates else 0
-    return (len(first.batches) + len(first.rest)) / each if first and each and (first.ended or first.rest) else 0.0
-
-
-def schedule_steps(pair: Pair) -> float:
-    """Steps that the only schedule of the rate takes for each of the first updates on one worker; 0: not for each."""
-    begin, *others = [update.positions for update in pair.steps(pair.one).updates[:3]] or [()]
-    steps = {len(begin) == 1 and at and (one[0] - begin[0]) / at for at, one in enumerate(others, 1) if one}
-    return float(steps.pop()) if len(steps) == 1 else 0.0
+                             epoch=epoch, passes=passes)]
 
 
 def unseen(pair: Pair, still: Pair | None = None) -> list[str]:
