@@ -120,7 +120,7 @@ def examine(asked: ScriptRequest, workers: int, process: Process, say: Callable[
             many = run_here(asked, workers, place / "several")
         many.records[0].instead += alone
         pair, still = paired(asked, one, many), None
-        if only_drew(pair) and process.local_size == process.size:
+        if only_drew(pair) and process.local_size == process.size and not many.late:
             say(f"running {asked.script} again, with its random numbers held still")
             still = held_still(asked, pair, place)
         return compare(asked, one, many, pair, checks, still)
