@@ -162,8 +162,10 @@ def _clear(entry: os.DirEntry, host: str = "", pid: str = "0") -> None:
 def own_folder(path: str | os.PathLike, mode: int = 0o777) -> Iterator[str]:
     """A new folder with the lock of this process, removed when ``with`` ends; raises OSError if it exists."""
     def make() -> int:
-        os.mkdir(path, mode)
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        while True:                         # until no other process clears it before it is open
+            os.mkdir(path, mode)
+            with contextlib.suppress(FileNotFoundError):
+                return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     descriptor = _locked(path, make)
     try:
         yield os.fspath(path)

@@ -7,11 +7,13 @@ import inspect
 import weakref
 
 import torch
+import torch.utils.checkpoint
 from torch.nn import functional
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .lines import line_of_call
 from .listener import Watch
+from .remarks import REDRAWN
 
 LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "mse_loss",
           "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss", "gaussian_nll_loss")
@@ -90,6 +92,14 @@ def install(watch: Watch) -> None:
     def batch_norm(input, running_mean, running_var, weight=None, bias=None, training=False, *_, **__):
         if training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
             watch.tell("batch_norm", len(input))
+
+    def checkpoint(original, *args, **options):
+        before = torch.get_rng_state()
+        result = original(*args, **options)
+        if not options.get("preserve_rng_state", True) and not torch.equal(before, torch.get_rng_state()):
+            watch.tell("remark", REDRAWN)
+        return result
+    patches.around(torch.utils.checkpoint, "checkpoint", checkpoint)
     patches.around(torch.autograd, "backward", backward)
     patches.after(torch.optim.Optimizer, "add_param_group", parameters_added)
     patches.replace(torch.nn.Module, "__call__", noting_forward)

@@ -24,6 +24,7 @@ import torch._dynamo  # noqa: F401  as the first optimizer would, for a second
 from ..workers.launch import place
 from . import generators
 from .devices import need_of_gpu
+from .lines import line_of
 from .listener import Listener
 from .runner import EXITED, arguments_of_rank, read_task, stack_of
 from .watch import watching
@@ -54,7 +55,7 @@ class Rank:
         save(RUNNING, "")
         if self.task.get("seeded"):         # another one by rank, so that a broadcast that is missing shows
             generators.seed_all(self.process.rank)
-        with watching(listeners, self.process.local_size, self.process.size, details):
+        with watching(listeners, self.process.local_size, self.process.size, details, bool(self.task.get("still"))):
             ended = run_script(self.script, self.arguments, bool(self.task.get("module")))
             if isinstance(ended, StopIteration) and is_cut():
                 state, error = STOPPED, ""
@@ -103,7 +104,8 @@ def failure_of(error: BaseException | None) -> str:
     if error is None or isinstance(error, SystemExit) and error.code in (None, 0):
         return ""
     if isinstance(error, SystemExit):
-        return f"{EXITED} {error.code}" if isinstance(error.code, int) else str(error.code)
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        return f"{EXITED} {error.code} ({line_of(frames[-1])})" if isinstance(error.code, int) else str(error.code)
     if need := need_of_gpu(error):
         return need
     told: traceback.TracebackException | None = traceback.TracebackException.from_exception(error)

@@ -5,6 +5,8 @@ JOINED = ("ranks that have ended an epoch join in (Join), and what the others th
           "all ranks")
 JOINED_BY_ACTIVE = ("ranks that have ended an epoch join in (Join), and what the others then reduce is divided by the "
                     "number of those that still train")
+REDRAWN = ("checkpoint(..., preserve_rng_state=False) draws other random numbers, such as dropout masks, when it "
+           "computes again in the backward pass, so the gradient is not that of the loss: leave the argument out")
 HOOK = "DistributedDataParallel has a communication hook"
 PROCESSES = "the processes that the script starts itself"
 TENSOR_PARALLEL = "parallelize_module"          # by which a model is divided

@@ -53,6 +53,7 @@ class ScriptRequest:
     seeded: bool = False                # each rank's generators are seeded by its rank before the script begins
     module: bool = False                # the script runs as python -m would run it
     profile: bool = False               # updates after those that are watched are traced
+    still: bool = False                 # random numbers are held still: see still.py
 
     def local_batch(self, workers: int) -> int | None:
         return self.global_batch // workers if self.global_batch else self.batch
@@ -89,7 +90,7 @@ def threads_of(workers: int) -> int:
 
 def write_task(asked: ScriptRequest, place: Path, **more: int) -> None:
     task = {"warm_up": asked.warm_up, "updates": asked.updates, "seeded": asked.seeded, "module": asked.module,
-            "profile": asked.profile, **more}
+            "profile": asked.profile, "still": asked.still, **more}
     from ..system.files import write_whole                      # which a rank does without
     write_whole(place / TASK, json.dumps(task), sync=False)
 

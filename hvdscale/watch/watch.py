@@ -8,22 +8,23 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from . import checkpoints, collectives, devices, generators, loaders, optimizers, passes, wrappers
+from . import checkpoints, collectives, devices, generators, loaders, optimizers, passes, still, wrappers
 from .listener import Listener, Watch
 
 WATCHED = (generators, devices, loaders, passes, optimizers, collectives, wrappers, checkpoints)
 
 
 @contextlib.contextmanager
-def watching(listeners: Sequence[Listener], local_workers: int = 1, workers: int = 1, details: bool = True
-             ) -> Iterator[Watch]:
+def watching(listeners: Sequence[Listener], local_workers: int = 1, workers: int = 1, details: bool = True,
+             held_still: bool = False) -> Iterator[Watch]:
     """Tell the listeners what happens in this process, and put everything back at the end.
 
-    details  also what takes time in each update: gradients, losses, batch-norm, files, and lines
+    details     also what takes time in each update: gradients, losses, batch-norm, files, and lines
+    held_still  random numbers are: see still.py
     """
     watch = Watch(listeners, local_workers, workers, details)
     try:
-        for each in WATCHED:
+        for each in (*WATCHED, still) if held_still else WATCHED:
             each.install(watch)
         yield watch
     finally:

@@ -61,13 +61,15 @@ def install(watch: Watch) -> None:
         module, "build_shm_op", lambda original: lambda: watch.tell("remark", SHARED_MEMORY)))
     for name, (owner, method) in LOGGERS.items():
         watch.patches.when_imported(name, lambda module, owner=owner, method=method: watch.patches.before(
-            getattr(module, owner), method, lambda _, *given, **named: _log(watch, *given, *named.values())))
+            getattr(module, owner), method, lambda _, *given, **named: _log(watch, method, *given, *named.values())))
     if missing():
         watch.patches.when_imported("accelerate.state", lambda module: watch.patches.around(
             module.PartialState, "__init__", _join_on_cpu))
 
 
-def _log(watch: Watch, name: object, value: object = None, *_: object) -> None:
+def _log(watch: Watch, method: str, name: object, value: object = None, *_: object) -> None:
+    if method == "log_metrics" and os.environ.get("RANK", "0") != "0":      # where Lightning's loggers do nothing
+        return
     watch.tell("logged", name if isinstance(name, dict) else {name: value})
 
 

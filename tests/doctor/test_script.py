@@ -76,7 +76,6 @@ WARNINGS = {
     "own_order": ("examples", "each rank goes through all 101 examples", "knows nothing of the other ranks"),
     "weighted": ("epochs", "the ranks have 6 and 9 batches", "each has 51 examples, in batches of other sizes"),
     "remainder": ("gradient", "update 3 has 1 pass in place of 3, .* 0.333 times the mean", "do not divide by 3"),
-    "own_loss_and_dropout": ("gradient", "the loss is 0.500 times that on one", "divided by the number of workers"),
     "hasty_but_flat": ("schedule", "by 4 on one worker and by 8 on 2; the rates are the same", "in the same steps"),
     "noise_alike": ("random numbers", "batch and model all ranks draw the same numbers \\(torch\\)", "same seed"),
     "queue": ("gradient", "update 2: 2 workers have another gradient than one, though update 1", "keeps from earlier"),
@@ -223,6 +222,11 @@ def test_what_may_be_intended_is_a_warning(examined, name):
     code, out, _, verdicts = examined(name, *MARKED)
     assert code == 0 and [one for one, verdict in verdicts.items() if verdict == "warned"] == [check], out
     assert re.search(differs, block(out, check)) and cause in block(out, check)
+
+
+def test_dropout_is_held_still_to_compare_gradients(examined):
+    code, out, *_ = examined("own_loss_and_dropout", *MARKED)
+    assert code == 1 and re.search("held still: update 1: .* 0.500 times the gradient of one", block(out, "gradient"))
 
 
 @pytest.mark.parametrize("name, said", [

@@ -93,6 +93,18 @@ def test_what_a_living_process_works_on_stays(tmp_path):
     assert not os.path.exists(locked)
 
 
+def test_a_folder_that_another_process_clears_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    made, mkdir = [], os.mkdir
+
+    def cleared_once(path, mode):
+        made.append(mkdir(path, mode))
+        if len(made) == 1:
+            os.rmdir(path)
+    monkeypatch.setattr(os, "mkdir", cleared_once)
+    with own_folder(tmp_path / "folder") as folder:
+        assert os.path.isdir(folder) and len(made) == 2
+
+
 def test_another_hosts_file_stays_while_it_is_young_and_where_locks_are_refused_all_stays(tmp_path, monkeypatch):
     kept = tmp_path / f".a.{'0' * 8}-400001-{'0' * 8}.tmp"
     kept.touch()

@@ -1,8 +1,10 @@
 """All checks of an unmodified script, from the records of its runs on one worker and on several; their report."""
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ...formatting.lines import wrap
 from ...formatting.numbers import counted, list_first, number
@@ -16,18 +18,21 @@ from .compare.evaluation import evaluation
 from .compare.examples import epochs, examples
 from .compare.gradient import gradient
 from .compare.pair import Pair
+from .compare.scale import comparable
 from .compare.state import batch_norm, join, parameters
 from .compare.steps import learning_rate, schedule, update
 from .compare.streams import random_numbers
-from .compare.unseen import notes, remarks, unseen
+from .compare.together import together
+from .compare.unseen import notes, only_drew, remarks, unseen
 from .folder import LARGEST
 from .record import Record
-from .runs import Run, run_here, run_launched
+from .runs import Run, ScriptError, run_here, run_launched
 
 CHECKS = {"examples": examples, "epochs": epochs, "gradient": gradient, "update": update, "parameters": parameters,
           "batch-norm": batch_norm, "learning rate": learning_rate, "schedule": schedule,
           "random numbers": random_numbers, "evaluation": evaluation}
 OF_AN_OPTIMIZER = ("gradient", "update", "parameters", "learning rate", "schedule")
+BY_GRADIENTS, STILL = ("gradient", "update"), 2         # compared where random numbers are held still; updates of it
 WORST_FIRST = (Verdict.FAILED, Verdict.WARNED, Verdict.UNSEEN, Verdict.PASSED, Verdict.NOT_APPLICABLE)
 # where one of these fails, it explains why parameters drift apart
 EXPLAINS = dict.fromkeys(("gradient", "learning rate", "examples"), ("parameters",))
@@ -103,7 +108,7 @@ class ScriptExamination(Judged):
     def texts(self) -> list[str]:
         size, instead = self.asked.global_batch, instead_of(self.pair.many)
         batch = f"global batch {size} in both runs" if size else "each run with its own batch"
-        headline = (f"{self.asked.script} on 1 worker and on {self.pair.workers}, {batch}: "
+        headline = (f"{self.asked.script} on {counted(self.pair.base, 'worker')} and on {self.pair.workers}, {batch}: "
                     f"{counted(len(self.findings), 'check')} over {counted(self.pair.updates, 'update')}")
         return [" ".join([f"{headline}.", *instead]) if instead else headline, _losses(self.pair),
                 render_list(NOTES, self.notes), render_list(REMARKS, self.remarks),
@@ -125,31 +130,78 @@ def examine(asked: ScriptRequest, workers: int, process: Process, say: Callable[
             many = run_launched(asked, process, place / "launched")
             if many is None:
                 return None
-            say(f"running {asked.script} on 1 worker")
-            return compare(asked, run_here(asked, 1, place / "1"), many, checks)
         say(f"running {asked.script} on 1 worker")
-        one = run_here(asked, 1, place / "1")
-        say(f"running {asked.script} on {workers} workers")
-        return compare(asked, one, run_here(asked, workers, place / "several"), checks)
+        one, alone = run_on_fewest(asked, place, workers if process.size > 1 else 2 * workers)
+        if process.size == 1:
+            workers *= one.workers
+            say(f"running {asked.script} on {workers} workers")
+            many = run_here(asked, workers, place / "several")
+        many.records[0].instead += alone
+        pair, still = paired(asked, one, many), None
+        if only_drew(pair) and process.local_size == process.size and not many.late:
+            say(f"running {asked.script} again, with its random numbers held still")
+            still = held_still(asked, pair, place)
+        return compare(asked, one, many, pair, checks, still)
 
 
-def compare(asked: ScriptRequest, one: Run, many: Run, checks: Collection[str]) -> ScriptExamination:
-    """The findings on two runs; pure but for what the runs say they wrote."""
-    join(many.records)
-    pair = Pair(one.records[0], many.records, asked.global_batch)
+def run_on_fewest(asked: ScriptRequest, place: Path, most: int) -> tuple[Run, list[str]]:
+    """The run on one worker; of a script that ends before an update there, on two, where ``most`` are more and two can
+    run, and a sentence on that. Raises the error of one worker else."""
+    try:
+        return run_here(asked, 1, place / "1"), []
+    except ScriptError as error:
+        if not error.need_more or most < 3 or (asked.global_batch or most) % most:
+            raise
+        with contextlib.suppress(ScriptError):
+            return run_here(asked, 2, place / "2"), [f"{error}. So two workers are compared with {most}, and \"one "
+                                                     "worker\" in what follows means these two."]
+        raise
+
+
+def paired(asked: ScriptRequest, one: Run, many: Run) -> Pair:
+    for run in (one, many):
+        join(run.records)
+    base = one.records[0] if one.workers == 1 else together(one.records)
+    return Pair(base, many.records, asked.global_batch, base=one.workers)
+
+
+def held_still(asked: ScriptRequest, pair: Pair, place: Path) -> Pair | None:
+    """Two runs whose random numbers do not depend on the number of workers; None where they cannot be compared."""
+    asked = replace(asked, updates=min(asked.updates, STILL), still=True)
+    with contextlib.suppress(ScriptError):
+        pair = paired(asked, *(run_here(asked, count, place / f"still {count}") for count in (pair.base, pair.workers)))
+        return pair if comparable(pair) else None
+    return None
+
+
+def compare(asked: ScriptRequest, one: Run, many: Run, pair: Pair, checks: Collection[str], still: Pair | None
+            ) -> ScriptExamination:
+    """The findings on two runs, and on two that were held still; pure but for what the runs say they wrote."""
     in_copy = {path for run in (one, many) if run.workplace.copied for path in run.written}
     written = {path for run in (one, many) if not run.workplace.copied for path in run.written} | {
         path for record in pair.records for path in record.written}
     late = [f"the run on {counted(run.workers, 'worker')} was ended after {asked.seconds:g} s" for run in (one, many)
             if run.late]
     findings = [_carry_out(check, pair) for check in checks]
+    if still is not None:
+        findings = [_of_still(one, still) if one.check in BY_GRADIENTS else one for one in findings]
     findings = [trace_cause(one, findings, EXPLAINS) if one.differs.startswith("the same at first") else one
                 for one in findings]
     if any(ALONE in record.remarks for record in pair.many):
         findings = [Finding(finding.check, Verdict.UNSEEN, ALONE) for finding in findings]
     return ScriptExamination(
-        asked, pair, tuple(findings), tuple(notes(pair)), tuple(remarks(pair)), tuple([*late, *unseen(pair)]),
+        asked, pair, tuple(findings), tuple(notes(pair)), tuple(remarks(pair)), tuple([*late, *unseen(pair, still)]),
         one.workplace.copied and many.workplace.copied, tuple(sorted(written)), tuple(sorted(in_copy)))
+
+
+def _of_still(finding: Finding, still: Pair) -> Finding:
+    """The finding, or that on the runs that were held still, where it is worse, or the first saw nothing."""
+    found, seen = _carry_out(finding.check, still), finding.differs or finding.verdict != Verdict.UNSEEN
+    worse = found.differs and WORST_FIRST.index(found.verdict) < WORST_FIRST.index(finding.verdict)
+    if not worse and (seen or found.verdict != Verdict.PASSED):
+        return finding
+    name = "differs" if found.differs else "looked_at"
+    return replace(found, **{name: f"random numbers held still: {getattr(found, name)}"})
 
 
 def _carry_out(check: str, pair: Pair) -> Finding:
@@ -175,7 +227,7 @@ def _losses(pair: Pair) -> str:
     """The losses of updates as the script differentiates them: summed over passes, the mean over ranks."""
     shown = range(min(pair.updates, SHOWN))
     rows = [("update", *(f"{at + 1}" for at in shown))]
-    for name, records in (("1 worker", [pair.one]), (f"{pair.workers} workers", pair.many)):
+    for name, records in ((counted(pair.base, "worker"), [pair.one]), (f"{pair.workers} workers", pair.many)):
         summed = [sum(one.loss for record in records for one in record.updates[at].passes) for at in shown]
         rows.append((name, *(number(loss / len(records), 4) for loss in summed)))
     return f"loss (the mean of the ranks' own)\n{render_table(rows, (0,))}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -13,6 +14,7 @@ from ...errors import UsageError
 
 LARGEST = 512 << 20                     # bytes that are copied, at most
 LEFT_OUT = (".git", ".hg", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".pytest_cache")  # linked to
+SCRATCH = ".hvdscale."                  # begins the name of a folder in TMPDIR, of any doctor that runs
 MOST_BESIDE = 1000                      # files and folders beside it that are linked to
 ABOVE = 2                               # folders above it from which the script may import
 
@@ -68,9 +70,8 @@ def copy_of(original: Path, place: Path) -> Path:
 
 def _ignored(place: Path, folder: str, names: list[str]) -> list[str]:
     """Names that are not copied: those left out, the copy itself, and what is neither file nor folder nor link."""
-    made = ("hvdscale-", ".hvdscale.")          # in TMPDIR
-    own = {place, *(above for above in place.parents if above.name.startswith(made))}
-    return [name for name in names if name in LEFT_OUT or Path(folder, name) in own
+    own = {place, *(above for above in place.parents if above.name.startswith((SCRATCH, "hvdscale-")))}
+    return [name for name in names if name in LEFT_OUT or Path(folder, name) in own or name.startswith(SCRATCH)
             or not _is_plain(os.path.join(folder, name))]
 
 
@@ -81,10 +82,11 @@ def _is_plain(path: str) -> bool:
 def state_of(folder: Path) -> State:
     found = {}
     for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name not in LEFT_OUT]
+        folders[:] = [name for name in folders if name not in LEFT_OUT and not name.startswith(SCRATCH)]
         for name in names:
             path = os.path.join(place, name)
-            if os.path.isfile(path) and not os.path.islink(path):
-                status = os.stat(path)
-                found[os.path.relpath(path, folder)] = status.st_size, status.st_mtime_ns
+            with contextlib.suppress(FileNotFoundError):        # another process may remove it meanwhile
+                status = os.lstat(path)
+                if stat.S_ISREG(status.st_mode):
+                    found[os.path.relpath(path, folder)] = status.st_size, status.st_mtime_ns
     return found

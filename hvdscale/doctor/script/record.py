@@ -207,6 +207,7 @@ class Record:
     group: int = 0                                      # ranks of the smallest group of a wrapper; 0: none wraps
     untrained_later: dict[str, str] | None = None       # as untrained, after the updates to watch
     logged: list[Logged] = field(default_factory=list)
+    schedule: tuple[str, int] = "", 0       # of one with an end of its own: its class, and the steps it has
     library: str = ""                                   # by which it trains, whose options findings name
     # of a script that is stopped or started again:
     files: list[FileUse] = field(default_factory=list)

@@ -40,11 +40,12 @@ class Run:
 
 
 class ScriptError(HvdscaleError):
-    """The script ended with an error of its own; ``traceback`` is what it printed."""
+    """The script ended with an error of its own; ``traceback`` is what it printed. It may ``need_more`` workers, if it
+    made no update and had the time for it."""
 
-    def __init__(self, message: str, traceback: str):
+    def __init__(self, message: str, traceback: str, need_more: bool = False):
         super().__init__(message)
-        self.traceback = traceback
+        self.traceback, self.need_more = traceback, need_more
 
 
 def run_here(asked: ScriptRequest, workers: int, place: Path) -> Run:
@@ -119,8 +120,9 @@ def checked(asked: ScriptRequest, run: Run) -> Run:
         if "FileNotFoundError" in last and workplace.copied:
             last += (f". The script ran in a copy of {workplace.original}, with what lies beside it; start the "
                      "doctor in a folder above that has all its files")
-        raise ScriptError(*(text.replace(str(workplace.folder), str(workplace.original)) for text in (
-            describe_failure(asked, run.workers, failed.rank, failed.made, last), said)))
+        message, said = (text.replace(str(workplace.folder), str(workplace.original)) for text in (
+            describe_failure(asked, run.workers, failed.rank, failed.made, last), said))
+        raise ScriptError(message, said, not failed.made)
     on = f"{asked.script} on {counted(run.workers, 'worker')}"
     if waiting := _waiting(run):
         made = min(record.made for record in records)
@@ -133,7 +135,7 @@ def checked(asked: ScriptRequest, run: Run) -> Run:
         why += f"; the last that it printed: {lines[-1].strip()[:200]!r}" if lines else ""
         why += f"; {busy}" if run.late and (busy := describe_load()) else ""
         own = next((f"; not followed: {one}" for one in records[0].remarks if one.startswith(PROCESSES)), "")
-        raise ScriptError(f"{on} made no update {why}{own}", printed[0])
+        raise ScriptError(f"{on} made no update {why}{own}", printed[0], not run.late)
     return run
 
 

@@ -47,7 +47,7 @@ def examples(pair: Pair) -> Finding:
     one, many = sum(pair.examples([pair.one], 0)), sum(pair.examples(pair.many, 0))
     if pair.batch is not None and one != many:
         return pair.finding(EXAMPLES, "other_batch", alone=one, together=many, where=first.made,
-                            cause="divides" if many * pair.workers == one else "not_all")
+                            cause="divides" if many * pair.times == one else "not_all")
     as_on_one = pair.batch is not None and all(map(pair.same_examples, range(pair.updates)))
     return pair.finding(EXAMPLES, "apart", apart="each rank draws its own" if _replaces(pair) else
                         "no two ranks took the same one",
@@ -254,7 +254,7 @@ def _sizes(pair: Pair) -> Finding | None:
     together = sum(map(len, ranks))
     largest = max(len(ids) for one in (*firsts, trained(pair.one)[0]) for ids in (
         *(batch.ids for batch in one.batches), *one.rest))
-    if not alone or abs(together * pair.workers - len(alone)) > pair.workers * pair.workers * largest or (
+    if not alone or abs(together * pair.times - len(alone)) > pair.workers * pair.workers * largest or (
             len(alone) - together <= pair.workers * largest):
         return None
     given, sampling = dict(alone=len(alone), together=together, where=firsts[0].line), firsts[0].sampling

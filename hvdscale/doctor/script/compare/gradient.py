@@ -34,7 +34,7 @@ def _hidden(pair: Pair) -> Finding | None:
     if sharded and _moves_nothing(pair):
         return pair.finding(NAME, "of_others", where=pair.at(0)[0].line)
     if sharded and not is_joined(pair.records):
-        return pair.finding(NAME, "sharded", how=sharded[0])
+        return _clipped_alone(pair) or pair.finding(NAME, "sharded", how=sharded[0])
     if not pair.updates:
         return pair.finding(NAME, "no_update")
     if pair.flat:
@@ -58,6 +58,19 @@ def _hidden(pair: Pair) -> Finding | None:
             return pair.finding(NAME, "not_finite", update=at + 1)
     if not all(both.reduction for both in pair.both.values()):
         return scale.judge_passes(pair)
+    return None
+
+
+def _clipped_alone(pair: Pair) -> Finding | None:
+    """Ranks that have unknown parts of one gradient clipped theirs by their own norms."""
+    for at in pair.whole:
+        clips = [clip for update in pair.at(at) for clip in update.clips[-1:]]
+        norms = [clip.norm for clip in clips]
+        factors = [min(1.0, clip.limit / max(clip.norm, 1e-12)) for clip in clips]
+        if len(clips) == pair.workers and min(factors) < ACTIVE and max(norms) - min(norms) > pair.limit * max(
+                norms) and all(close(clip.norm, math.sqrt(clip.square)) for clip in clips):
+            return pair.finding(NAME, "clipped_by_parts", update=at + 1, factors=factors, name="all that a rank has",
+                                by=1 - min(norms) / max(norms), limit=pair.limit, where=clips[0].line)
     return None
 
 

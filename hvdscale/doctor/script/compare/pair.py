@@ -27,6 +27,7 @@ class Pair:
     many: list[Record]          # one a rank
     batch: int | None           # the global batch of both; None: each run had its own
     optimizer: int = 0          # whose updates are compared, in the order in which they first stepped
+    base: int = 1               # how many ranks ``one`` is, of a script that cannot run on one
 
     def finding(self, check: str, kind: str, **given: Any) -> Finding:
         """See Kinds.finding; the words know what this has, such as its workers."""
@@ -39,6 +40,11 @@ class Pair:
     @property
     def workers(self) -> int:
         return len(self.many)
+
+    @property
+    def times(self) -> float:
+        """How many times as many workers the second run has."""
+        return self.workers / self.base
 
     @property
     def updates(self) -> int:

@@ -16,7 +16,6 @@ PARALLEL = 0.9995       # cosine of gradients that differ by a factor alone, whe
 DEPARTED = 0.05         # of a later gradient, relative, where rounding has grown, at most
 GROWTH = 100            # times the distance of the parameters, by what they have moved
 DRIFTED = 0.02          # of that distance, from which on parameters are others
-ALIKE = 0.15            # of losses on the same examples that random numbers or batch-norm enter, relative
 
 
 def close(value: float, to: float) -> bool:
@@ -31,7 +30,7 @@ def undivided(both: BothRuns) -> Finding | None:
     """Accumulated passes are summed, where each is a mean."""
     by, alone, passes = both.weighing, both.scale_alone, len(both.ranks[0].passes)
     if by and passes > 1 and _accumulates(both, by) and close(by.scale, passes) and (
-            alone is None or close(alone, len(both.alone.passes))):
+            alone is None or close(alone, len(both.alone.passes) / both.pair.base)):
         return finding(both, "undivided", by=by.scale - 1, limit=CLOSE, scale=by.scale, targets=by.targets,
                        passes=passes)
     return None
@@ -69,15 +68,15 @@ def scaled(both: BothRuns) -> Finding | None:
 
 def _cause_of(both: BothRuns, ratio: float, alone: float | None) -> str:
     """Why the gradient is ``ratio`` times that of one worker; ``alone``: its scale there, if known."""
-    workers, weights = both.pair.workers, both.reduction.weights[0]
+    workers, times, weights = both.pair.workers, both.pair.times, both.reduction.weights[0]
     by_pass = weights.mean(axis=0)
     if len(by_pass) > 1 and close(by_pass[-2], workers * by_pass[-1]):
         return "reduced_again"
     if np.allclose(weights, 1, rtol=CLOSE) and workers > 1:         # local gradients are added up, each as it is
         return "summed"
-    if close(ratio, workers):
+    if close(ratio, times):
         return "multiplied"
-    if close(ratio, 1 / workers):
+    if close(ratio, 1 / times):
         return "divided" if alone is not None and close(alone, 1) else "sum_over_batch"
     return "divided_otherwise" if close(by_pass[-1] * workers, 1) else "scaled_after"
 
@@ -166,7 +165,7 @@ def _why_another(both: BothRuns) -> str:
         (values, weights), (others, their_weights) = (
             [np.concatenate([getattr(call, field) for call in calls if call.name == name])
              for field in ("values", "weights")] for calls in (one, many))
-        if not math.isclose(values.sum(), others.sum(), rel_tol=floor(both.pair, both.at)):
+        if not math.isclose(values.sum(), others.sum(), rel_tol=floor(both.pair, both.at) / 100):
             return "mixed"
         weights, share = weights[values.argsort()], both.reduction.weights[0].mean() * their_weights[others.argsort()]
         if len(weights) != len(share):
@@ -188,6 +187,7 @@ def losses_apart(both: BothRuns) -> tuple[float, float] | None:
         return None
     one, many = (sum(weight * each.loss for weight, each in zip(reduction.weights[0].reshape(-1), passes_of(updates)))
                  for reduction, updates in ((both.reduction_alone, [both.alone]), (both.reduction, both.ranks)))
+    one *= pair.base                    # each pass of it has its share of the mean
     return (one, many) if abs(one - many) > floor(pair, both.at) * max(abs(one), abs(many)) else None
 
 
@@ -205,32 +205,12 @@ def factor(one: np.ndarray, many: np.ndarray) -> float | None:
     return float(one @ many / (one @ one)) if lengths and one @ many / lengths >= PARALLEL else None
 
 
-def scaled_losses(both: BothRuns) -> Finding | None:
-    """Where nothing else shows the scale: the losses on the same examples differ by the number of workers."""
-    pair, ratios = both.pair, _losses(both.pair)
-    if both.at != pair.whole[0] or both.weighing is not None or matches_one(pair) or not ratios:
-        return None
-    for times, done in ((pair.workers, "multiplied"), (1 / pair.workers, "divided")):
-        if all(abs(ratio / times - 1) < ALIKE for ratio in ratios):
-            return finding(both, "losses", ratio=np.mean(ratios), count=len(ratios), done=done)
-    return None
-
-
-def _losses(pair: Pair) -> list[float]:
-    """Losses on many workers by those on one, of updates with the same examples; empty where some have others."""
-    if pair.batch is None or not pair.same_start or not all(map(pair.same_examples, pair.whole)):
-        return []
-    alone = [sum(each.loss for each in pair.on_one(at).passes) for at in pair.whole]
-    together = [sum(each.loss for each in passes_of(pair.at(at))) / pair.workers for at in pair.whole]
-    return [many / one for one, many in zip(alone, together)] if all(alone) else []
-
-
-CHECKS = undivided, remainder, scaled, unequal, against_one, scaled_losses
+CHECKS = undivided, remainder, scaled, unequal, against_one
 
 
 def judge(pair: Pair) -> Finding:
     """The finding on gradients without a fault: passed where something showed their scale, else unseen."""
-    found, ratios, limit = [*pair.both.values()], _losses(pair), pair.limit
+    found, limit = [*pair.both.values()], pair.limit
     weighed = [both.weighing for both in found]
     for at in range(1, pair.updates):
         before, passes = (pair.at(each)[0].passes for each in (at - 1, at))
@@ -250,8 +230,6 @@ def judge(pair: Pair) -> Finding:
     residual = max(both.reduction.residual for both in found)
     if matches_one(pair):
         return pair.finding(NAME, "as_on_one", by=residual, limit=limit)
-    if ratios and all(abs(ratio - 1) < ALIKE for ratio in ratios):
-        return pair.finding(NAME, "by_losses", by=residual, limit=limit, lowest=min(ratios), highest=max(ratios))
     return pair.finding(NAME, "unknown_divisor")
 
 

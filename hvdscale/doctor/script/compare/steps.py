@@ -31,7 +31,7 @@ def learning_rate(pair: Pair) -> Finding:
         shown = list_first([number(rate) for rate in dict.fromkeys(pair.at(0)[0].rates)], 3)
         return pair.finding(RATE, "as_on_one" if pair.batch is not None else "as_on_one_of_any_batch", rates=shown)
     if pair.batch is None:
-        kind = "larger" if ratio <= pair.workers * (1 + SAME) else "larger_than_batch"
+        kind = "larger" if ratio <= pair.times * (1 + SAME) else "larger_than_batch"
         return pair.finding(RATE, kind, ratio=ratio, where="" if kind == "larger" else pair.at(0)[0].line)
     return pair.finding(RATE, "scaled", ratio=ratio, where=pair.at(0)[0].line)
 
@@ -57,7 +57,7 @@ def schedule(pair: Pair) -> Finding:
     by = max(ratios) / min(ratios) - 1 if ratios and min(ratios) > 0 else 0.0
     if by > SAME:
         kind = "other_course" if alone == many else "other_pace"
-        if alone and math.isclose(many / alone, pair.workers):
+        if alone and math.isclose(many / alone, pair.times):
             kind = "hasty"
         found = pair.finding(SCHEDULE, kind, by=by, limit=SAME, alone=alone, many=many, first=ratios[0],
                              last=ratios[-1], where=pair.at(0)[0].line)

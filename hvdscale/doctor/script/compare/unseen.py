@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....watch.remarks import REDRAWN
 from .evaluation import rounds_of
 from .examples import filled_up
 from .logged import logged
@@ -36,20 +37,31 @@ def notes(pair: Pair) -> list[str]:
 def remarks(pair: Pair) -> list[str]:
     """What looks wrong on any number of workers, each in one sentence."""
     divisor, targets = other_divisor(pair) if pair.updates else (0, 0)
-    met = {"more_than_targets": divisor > targets, "some_of_targets": divisor < targets}
-    return KINDS.sentences("remarks", pair, met, divisor=divisor, targets=targets)
+    (name, end), first = pair.one.schedule, trained(pair.one)
+    steps = {(sum(one.positions) - sum(pair.on_one(0).positions)) / at for at, one in enumerate(
+        pair.steps(pair.one).updates[:3]) if at and len(one.positions) == 1}
+    advance = steps.pop() if len(steps) == 1 else 0.0                           # at each of the first updates
+    passes = len(pair.on_one(0).passes) // pair.base if pair.updates else 0
+    epoch = len(first[0].batches) + len(first[0].rest) if first and (first[0].ended or first[0].rest) else 0
+    epoch = int(advance * epoch / max(1, len(pair.batches(pair.one, 0)))) if pair.updates else 0
+    met = {"more_than_targets": divisor > targets, "some_of_targets": divisor < targets,
+           "schedule_by_pass": passes > 1 and advance == passes, "short_schedule": 0 < end < epoch}
+    redrawn = any(REDRAWN in record.remarks for record in pair.records)
+    return ([REDRAWN] if redrawn else []) + KINDS.sentences(
+        "remarks", pair, met, divisor=divisor, targets=targets, schedule=name, end=end, epoch=epoch, passes=passes)
 
 
-def unseen(pair: Pair) -> list[str]:
-    """What these two runs cannot show, each in one sentence."""
+def unseen(pair: Pair, still: Pair | None = None) -> list[str]:
+    """What these two runs cannot show, each in one sentence, nor two that were held ``still``."""
     passes = [one for record in pair.many for optimizer in record.optimizers for update in optimizer.updates
               for one in update.passes]
     loaded, rounds = all(map(trained, pair.records)), rounds_of(pair.many)
     one, many = ([*trained(record), None][0] for record in (pair.one, pair.many[0]))
     sizes = {batch.examples for each in rounds[:1] for rank in each.ranks for one in rank for batch in one.batches}
-    remarks = dict.fromkeys(remark for record in pair.many for remark in record.remarks)
+    remarks = dict.fromkeys(remark for record in pair.many for remark in record.remarks if remark != REDRAWN)
     return [*remarks, *KINDS.sentences("not_checked", pair, {
-        "other_batches": pair.batch is None, "first_update": pair.batch is not None and not comparable(pair),
+        "other_batches": pair.batch is None,
+        "first_update": pair.batch is not None and not comparable(still or pair),
         "streams": any(one.iterable for record in pair.many for one in record.iterations),
         "own_data": loaded and one.data != many.data and not one.iterable, "no_loader": not loaded,
         "weighing": not all(map(only_call, passes)),
@@ -61,10 +73,18 @@ def unseen(pair: Pair) -> list[str]:
 
 def why_incomparable(pair: Pair) -> str:
     """Why the first updates of both runs cannot be compared; empty where they can."""
+    return next(iter(KINDS.sentences("incomparable", pair, _reasons(pair))), "")
+
+
+def only_drew(pair: Pair) -> bool:
+    """Whether they cannot be compared for their random numbers alone."""
+    return [name for name, met in _reasons(pair).items() if met] == ["random"]
+
+
+def _reasons(pair: Pair) -> dict[str, object]:
     first = [update.gradient for update in (pair.on_one(0), *pair.at(0))] if pair.updates else []
-    reasons = {"other_batch": pair.batch is None, "sharded": any(np.isnan(each).any() for each in first),
-               "other_start": not pair.same_start,
-               "unknown_examples": not pair.keys(pair.many, 0) or not pair.keys([pair.one], 0),
-               "other_examples": not pair.same_examples(0), "random": pair.drew_by(0),
-               "batch_norm": any(record.batch_norms for record in pair.many)}
-    return next(iter(KINDS.sentences("incomparable", pair, reasons)), "")
+    return {"other_batch": pair.batch is None, "sharded": any(np.isnan(each).any() for each in first),
+            "other_start": not pair.same_start,
+            "unknown_examples": not pair.keys(pair.many, 0) or not pair.keys([pair.one], 0),
+            "other_examples": not pair.same_examples(0), "random": pair.drew_by(0),
+            "batch_norm": any(record.batch_norms for record in pair.many)}

@@ -14,6 +14,7 @@ from .session import Session
 from .tensors import digest, digest_untrained, local, names_of, sample, sampled, square_of, trained_modules, untaken
 
 OF_CLASSES = ("cross_entropy", "nll_loss")
+ENDS = {"CosineAnnealingLR": "T_max", "OneCycleLR": "total_steps", "PolynomialLR": "total_iters"}
 MOST_TARGETS = 4096     # of a call that are kept one by one
 Samples = dict[int, np.ndarray]         # by id of the parameter
 
@@ -87,6 +88,12 @@ class Updates(Listener):
 
     def schedule_made(self, schedule):
         self._schedules.add(schedule)
+
+    def _end_of_schedule(self, optimizer: torch.optim.Optimizer) -> tuple[str, int]:
+        """The class of its only schedule, and the steps after which that has ended; 0: none."""
+        own = [one for one in self._schedules if one.optimizer is optimizer]
+        ends = [getattr(one, ENDS.get(type(one).__name__, ""), 0) for one in own]
+        return (type(own[0]).__name__, int(ends[0])) if len(own) == 1 else ("", 0)
 
     def loss_scaled(self, scale):
         self.scale = scale
@@ -179,6 +186,7 @@ class Updates(Listener):
                 self.session.record.untaken = untaken(each for one in self.optimizers for each in one.parameters())
             of.steps = OptimizerUpdates(type(optimizer).__name__,
                                         [(names[id(one)], sampled(one)) for one in parameters])
+            self.session.record.schedule = self._end_of_schedule(optimizer)
             of.steps.flat = not of.reached and bool(of.passes) and not self.session.record.sharded
             if of.steps.flat:
                 of.steps.sampled = [(name, sampled(one)) for name, one in trained_modules().items()]
