@@ -38,7 +38,7 @@ MEASURED: tuple[View, ...] = (
 STUDIED: tuple[View, ...] = (
     batches.curve, rules.rule_costs, landscapes, budgets.best_under_budgets, quality.by_quality, noise.beside_critical,
     searches.results, budgets.base_rates)
-REPEATED: tuple[View, ...] = (batches.fitted, noise.beside_critical, budgets.unused_budgets)
+REPEATED: tuple[View, ...] = (batches.fitted, noise.beside_critical)
 UNTARGETED: tuple[View, ...] = (quality.best_of_metrics,)
 
 Titled = tuple[str, Iterable[Part], Hashable]   # a title, what the chapter shows, and what is its own among others
@@ -107,8 +107,8 @@ def _page(subject: Subject, taken: set[str]) -> Page:
     best_alone = section.target is None and (are_searched(subject.studies) or not section.trials or not any(
         cell.examples_per_second.value > 0 for cell in section.cells))
     views = STUDIED if subject.held else REPEATED
-    if best_alone:
-        views = UNTARGETED
+    if section.target is None and (best_alone or subject.asked.budgets):
+        views = (*(() if best_alone else REPEATED), *UNTARGETED)
     studied, ran = shown_by(part for view in views for part in view(subject)), Shown()
     notes: tuple[str, ...] = ()
     if section.trials and (section.searches or not subject.held):   # of studies from elsewhere it would be untrue

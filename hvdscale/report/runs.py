@@ -43,7 +43,7 @@ from . import FORMATS
 from .document import Document, Path, describe_imports, facts_of
 from .output import MOST_RULED, on_screen, refuse_no_folder, write
 from .pages import document_of, targets_of_paper
-from .request import StudyRequest, request_of, targets_of
+from .request import StudyRequest, describe_unused, request_of, targets_of
 from .results import Report
 from .texts import GENERAL, SCALING
 
@@ -139,6 +139,7 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
         branches, notes = contents.branches, (SCALING.say("lasting"),) if options.crossing == LASTING else ()
     found = document_of(groups, facts, skipped, options, studies, asked, tell, branches, (*notes, *contents.notes),
                         ruled)
+    found = replace(found, notes=(*found.notes, *describe_unused(targets, options, asked, found, bool(branches))))
     held = bool(targets) or any(page.target for _, pages in found.pages for page in pages)
     return found if held else replace(found, hint=_describe_no_target(studies, logs))
 
@@ -356,6 +357,9 @@ def make(paths: Iterable[Path], targets: Sequence[Target] = (), out: Path | None
         with uncollected():
             runs = opened.enter_context(read(paths, skip_broken=skip_broken, tell=tell))
             document = runs.document(targets, options, asked, tell)
+        unused = [] if out else ["--format"] * (tuple(formats) != FORMATS) + ["--figures"] * every_figure
+        if unused:
+            echo(GENERAL.say("unused", options=unused, out=True))
         for text in on_screen(document, whole):
             echo(text)
         if out is not None:

@@ -16,7 +16,7 @@ from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TIC
                        shade, value_axis)
 from ..subject import Subject, shared_by_metric
 from ..table import Cell, Table, count_cell, keys_of, metric_name, no_cell
-from ..texts import GENERAL, SEARCH, Cells
+from ..texts import SEARCH, Cells
 from .curves import ASIDE, heading, plain
 
 MARK = "+"              # marks a best value of a trial that ended before the budget was spent
@@ -41,11 +41,6 @@ def parts_of_budgets(subject: Subject, column: str, minimizes: bool, budgets: Se
 @shared_by_metric
 def base_rates(subject: Subject) -> Iterator[Part]:
     yield Detail(base_rates_table(*both_readings(subject.studies, subject.target.column, subject.target.minimizes)))
-
-
-def unused_budgets(subject: Subject) -> Iterator[Finding]:
-    if subject.asked.budgets:
-        yield GENERAL.find("no_budgets")
 
 
 def budgets_table(found: BestUnder) -> Table:
