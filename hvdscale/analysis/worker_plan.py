@@ -219,10 +219,13 @@ class WorkerPlan:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What chances rest on that was not measured: ONE_RUN, TIMED_ONCE, LINKS, PREDICTED; none if all was."""
+        """What chances rest on that was not measured: ONE_RUN and others, PREDICTED; none if all was."""
         points, marks = self.curve.met, {option.step_time.mark for option in self.options}
         alone = bool(points) and not self.run_spread.freedom and not any(point.searched for point in points)
-        reasons = {ONE_RUN: alone, TIMED_ONCE: not self.times.timings.spread.freedom, LINKS: ASSUMED in marks,
+        timings = self.times.timings
+        reasons = {ONE_RUN: alone, TIMED_ONCE: not timings.spread.freedom, LINKS: ASSUMED in marks,
+                   IN_A_ROW: timings.in_a_row,
+                   PROBED: not timings.slowing and any(one.slowed for one in timings.found),
                    PREDICTED: any(option.steps.mark == PREDICTED for option in self.options)}
         return tuple(reason for reason, holds in reasons.items() if holds)
 
@@ -241,7 +244,8 @@ def pareto_front(found: Iterable[T], rank: Callable[[T], tuple[float, ...]]) -> 
     return front
 
 
-ONE_RUN, TIMED_ONCE, LINKS = "one run", "timed once", "links"   # what chances assume, beside PREDICTED
+# what chances assume, beside PREDICTED
+ONE_RUN, TIMED_ONCE, LINKS, IN_A_ROW, PROBED = "one run", "timed once", "links", "in a row", "probed"
 
 
 def plan_of(curve: StepsCurve, times: StepTimes, request: Request, workload: JobKey | None = None,

@@ -69,7 +69,7 @@ def curve_findings(curve: Curve) -> tuple[Finding, ...]:
 def _find_judged(curve: Curve) -> Iterator[Finding]:
     """Where a search is cut off, and the regimes of the batches that are not."""
     if curve.cut:
-        yield SCALING.find("cut", batch=curve.cut)
+        yield SCALING.find("cut", none=not curve.whole, **{"until": None, "start": None, **curve.cut})
     cells = [point.cell if isinstance(point, BatchPoint) else point for point in curve.judged]
     yield from find_regimes(curve.regimes, [point.global_batch for point in curve.judged],
                             [point.steps for point in curve.judged], [cell.met > 0 for cell in cells])

@@ -24,6 +24,7 @@ from ..differences import settings_of, show_value
 from ..document import Detail, Figures, Finding, Part
 from ..drawing import (CROWDED_COUNT, HOVER, INK, Axes, Figure, decimal_ticks, explain, is_named, label_axes,
                        power_ticks, shade)
+from ..plan.words import describe_slowing
 from ..subject import Subject
 from ..table import Cell, Column, count_cell, keys_of, metric_name, number_cell
 from ..texts import GENERAL, SCALING, Cells
@@ -54,6 +55,9 @@ def drift(subject: Subject) -> Iterator[Finding]:
     """Times that drift with the order of the runs, or differ between repeats of the series; not of a search."""
     section = subject.section
     cells = [cell for cell in section.cells if cell.runs and not cell.searched]
+    slowing = [run.trial.slowing for cell in cells for run in cell.runs if run.trial.slowing > 0]
+    if slowing:
+        yield from describe_slowing(slowing)
     drift = drift_of(cells, section.options.confidence)
     if drift is None:
         repeats = section.pools.of(SPEED).of_repeats
