@@ -180,10 +180,10 @@ def steps_at(steps, best, rates, random):
     return np.where(found > 4 * steps, np.inf, found), u > np.log(6)
 
 
-def cut_sweeps(beyond, count):
+def cut_sweeps(beyond, count, seed=1):
     """Sweeps of 20 trials a batch whose best rate at the largest batch lies ``beyond`` times the highest tried, with
     fits to all batches and to those that are not cut off."""
-    random = np.random.default_rng(1)
+    random = np.random.default_rng(seed)
     for _ in range(count):
         known = known_curve(random)
         best = np.minimum(known.batches, known.b_crit) / min(known.batches[-1], known.b_crit)
