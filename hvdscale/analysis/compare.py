@@ -13,8 +13,7 @@ run, and the ratio is 1.
 
 A verdict of regression is certain: the whole interval lies beyond the tolerance. Where the interval spans the tolerance
 or is unknown, the verdict is "cannot tell". A ratio over all cells of a workload is formed too, from one ratio per
-cell, with the spread between cells. So single runs at several worker counts or batch sizes can yield a verdict.
-"""
+cell, with the spread between cells. So single runs at several worker counts or batch sizes can yield a verdict."""
 from __future__ import annotations
 
 import math
@@ -112,9 +111,8 @@ def compare_trials(baseline: Sequence[Trial], candidate: Sequence[Trial], target
                    tolerances: Tolerances = Tolerances()) -> tuple[Comparison, ...]:
     """The candidate's trials compared with the baseline's, by workload and target.
 
-    targets  by default those of the baseline's own plans
-    Raises UsageError, listing the trials of both, where they have no cell in common.
-    """
+    targets  by default those of the baseline's own plans Raises UsageError, listing the trials of both, where they have
+    no cell in common."""
     before, after = by_workload(baseline), by_workload(candidate)
     found = []
     for workload, trials in before.items():
@@ -377,8 +375,7 @@ def _test_overall(samples: Sequence[_Samples], target: Target | None, tolerances
             ends = hull(whole, least if low.all() else (0.0, 0.0),
                         most if np.isfinite(high).all() else (np.inf, np.inf))
             change = Estimate(float(geometric_mean(value)), *ends, len(ratios))
-            tests.append(Test(measure, np.nan, np.nan, change,
-                              *_judge_ratio(change, tolerances.of(measure), measure)))
+            tests.append(Test(measure, np.nan, np.nan, change, *_judge_ratio(change, tolerances.of(measure), measure)))
     return tuple(tests)
 
 

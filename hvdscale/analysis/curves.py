@@ -1,11 +1,10 @@
 """Steps to a target by global batch, from studies or from repeats: one curve per workload and target.
 
 A search may be cut off by the rates that it tried: the best rate of a batch lies beyond all of them. Steps fall towards
-the best rate, about as its inverse. So where steps still fall over the upper (or lower) part of the rates tried at
-the largest (or smallest) batches, by rank correlations that chance seldom exceeds together, and few trials lie beyond
-the best ones, more would be found farther out, and the steps of these batches are too many. Trials that diverged count
-as beyond: they show where the rates end. Those that did not meet the target are ranked by the best that they reached.
-"""
+the best rate, about as its inverse. So where steps still fall over the upper (or lower) part of the rates tried at the
+largest (or smallest) batches, by rank correlations that chance seldom exceeds together, and few trials lie beyond the
+best ones, more would be found farther out, and the steps of these batches are too many. Trials that diverged count as
+beyond: they show where the rates end. Those that did not meet the target are ranked by the best that they reached."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +24,7 @@ from .search import rank_deviate
 from .speedup import divide
 from .steps import STEPS, RunCell
 from .studies import Outcomes, Study, best_metric, outcomes, with_metric
-from .trials import JobKey, Trial
+from .trials import JobKey
 
 BEYOND = 0.15               # the share of trials beyond the best one, at most, of a search that is cut off
 FALLS = 1.64                # standard deviations of the rank correlations together
@@ -181,8 +180,7 @@ def ends_of(rates: np.ndarray, steps: np.ndarray, diverged: np.ndarray, values: 
     """At the upper and the lower end of one batch's rates: the share of trials beyond the best one, and how much steps
     rise over that end, in standard deviations of chance. None: nothing ranks the trials, or they are too few.
 
-    values  the best that each feasible trial reached, the less the better; NaN: unknown, as where it was stopped
-    """
+    values  the best that each feasible trial reached, the less the better; NaN: unknown, as where it was stopped"""
     known = np.isfinite(steps) | ~np.isnan(values)
     if not known.any() or len(rates) < LEAST:
         return None
@@ -227,19 +225,15 @@ def _ends_of_cell(cell: RunCell, target: Target) -> np.ndarray | None:
     if not cell.searched:
         return None
     diverged = [trial for trial in cell.considered if trial.status == Status.INFEASIBLE]
-    of_draws, of_diverged = (np.log([_rate_of(trial) for trial in trials])
-                             for trials in ([run.trial for run in cell.draws], diverged))
+    problems = [[trial.plan.get("problem") or {} for trial in trials]
+                for trials in ([run.trial for run in cell.draws], diverged)]
+    of_draws, of_diverged = (np.log([effective_rate(one.get("peak_lr") or np.nan, one.get("momentum") or 0.0)
+                                     for one in some]) for some in problems)
     values = [np.nan if run.trial.pruned else best_value(run.trial.metrics[target.column], target.minimizes)
               for run in cell.draws]
     return None if np.isnan(of_draws).any() else ends_of(
         of_draws, np.array([run.steps for run in cell.draws]), of_diverged,
         np.array(values) * (1 if target.minimizes else -1))
-
-
-def _rate_of(trial: Trial) -> float:
-    """The effective learning rate; NaN: unknown."""
-    problem = trial.plan.get("problem") or {}
-    return float(effective_rate(problem.get("peak_lr") or np.nan, problem.get("momentum") or 0.0))
 
 
 def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], options: Options = Options()

@@ -4,8 +4,7 @@ The model is draws of the law of step_laws with all its parts, given the timings
 prior each part is as likely as it is in practice: an allreduce by a ring or a tree, or linear in the members; hidden
 behind the pass or not; workers that pause. An allreduce over MEMBERS takes a share of a pass that is log-normal, within
 a node and between nodes; and a pass takes a fixed share, uniform, of its time whatever its examples. Links that no log
-has timed are drawn from that prior.
-"""
+has timed are drawn from that prior."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
@@ -180,8 +179,7 @@ def timings_of(trials: Iterable[Trial]) -> Timings:
     """The timings of a workload's trials that completed or were pruned.
 
     Of several machines, the one with the most worker counts, then the most trials. Hosts with more workers than cores
-    are left out if at least two worker counts remain, as their times do not transfer to another machine.
-    """
+    are left out if at least two worker counts remain, as their times do not transfer to another machine."""
     timed = [trial for trial in trials if (trial.status == Status.COMPLETE or trial.pruned)
              and 0 < trial.examples_per_second < np.inf]
     by_machine = group_by(timed, _read_machine)
@@ -210,8 +208,7 @@ def _ran_in_a_row(trials: Sequence[Trial]) -> bool:
 def _read_machine(trial: Trial) -> Machine:
     execution, problem = trial.execution, trial.plan.get("problem") or {}
     return Machine(str(execution.get("device") or "").split(":")[0], int(execution.get("threads") or 0),
-                   str(problem.get("precision") or ""),
-                   str(problem.get("compression") or "").removeprefix("none"))
+                   str(problem.get("precision") or ""), str(problem.get("compression") or "").removeprefix("none"))
 
 
 def _by_setting(trials: Iterable[Trial], slowing: float) -> tuple[Timing, ...]:
@@ -228,15 +225,13 @@ def _by_setting(trials: Iterable[Trial], slowing: float) -> tuple[Timing, ...]:
                for (key, runs), ratios in zip(found.items(), slow)}
     return tuple(Timing(*key, np.array([seconds for _, seconds in typical[key]]),
                         any(one.crowded for one, _ in typical[key]), tuple(one.key for one, _ in typical[key]),
-                        slowing if all(one.is_probe for one, _ in typical[key]) else 0.0)
-                 for key in sorted(typical))
+                        slowing if all(one.is_probe for one, _ in typical[key]) else 0.0) for key in sorted(typical))
 
 
 class StepModel:
     """Draws of the law's parameters given timings, and of step times.
 
-    between  h' and v' where they are given; also those of h and v where no links within a node were timed
-    """
+    between  h' and v' where they are given; also those of h and v where no links within a node were timed"""
 
     def __init__(self, timings: Timings, between: tuple[float, float] | None = None, draws: int = MODEL_DRAWS) -> None:
         self.timings, self.draws = timings, draws

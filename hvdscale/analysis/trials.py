@@ -2,11 +2,10 @@
 
 Runs whose batch changes are a workload of their own, so that a study over batch sizes never takes them in.
 
-A *setting* is everything but the seed that determines a trial's updates, plus the spacing of evaluations. Trials of
-one setting that differ only by seed are repeats, as are those of unknown seed. The worker count is not part of a
-setting: it does not change the updates. Where a trial changed its worker count partway, only its steps count; its times
-are treated as not measured.
-"""
+A *setting* is everything but the seed that determines a trial's updates, plus the spacing of evaluations. Trials of one
+setting that differ only by seed are repeats, as are those of unknown seed. The worker count is not part of a setting:
+it does not change the updates. Where a trial changed its worker count partway, only its steps count; its times are
+treated as not measured."""
 from __future__ import annotations
 
 import json
@@ -18,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from ..log.check import refuse_unsound
-from ..log.plan_text import count_nans
 from ..log.reader import Log
 from ..log.schema import Status
 from ..plan.batch_schedule import BatchSchedule
@@ -110,11 +108,6 @@ class Trial:
     def measured(self) -> Mapping[str, Any]:
         """What was measured beside steps and times; see analysis/measured.py."""
         return self.plan.get("measured") or {}
-
-    @cached_property
-    def nan_counts(self) -> dict[str, int]:
-        """The number of evaluations at which a measured metric was NaN, by ``split/metric``."""
-        return count_nans(self.metrics, self.measurement)
 
     def rows_with(self, column: str) -> np.ndarray:
         """The evaluations that measured a metric, by index: a row where it is NaN is no evaluation of it."""

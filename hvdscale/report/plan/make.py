@@ -14,7 +14,7 @@ from ...analysis.grouping import group_by
 from ...analysis.growing_batch import GrowingPlan, growing_plans
 from ...analysis.next_runs import next_runs
 from ...analysis.report_data import Contents, JobResults, Options, Section, analyse
-from ...analysis.step_time import REFUTED_AT, Links, timings_of
+from ...analysis.step_time import MEASURED, REFUTED_AT, Links, timings_of
 from ...analysis.steps_curve import StepsPoint, points_of, points_of_both
 from ...analysis.studies import Study
 from ...analysis.trials import JobKey, Trial
@@ -131,7 +131,8 @@ def document_of_plans(plans: Sequence[WorkerPlan], growing: Sequence[GrowingPlan
 
     def page(plan: WorkerPlan, workload: JobKey) -> Page:
         name = unique(section_name(workload, plan.target) or "plan", (workload, plan.target), taken)
-        tables = [*([plan_table(plan)] if plan.options else []), *([model_table(plan)] if plan.uses_model else [])]
+        modelled = any(option.step_time.mark != MEASURED for option in plan.options)
+        tables = [*([plan_table(plan)] if plan.options else []), *([model_table(plan)] if modelled else [])]
         return Page(tuple(find_basis(plan)), tuple(tables), (plan_table(plan, True),),
                     (Figures(lambda: figures_of_plan(plan)),), slug=name, title=title(plan), target=plan.target,
                     verdict=advice(plan))

@@ -15,6 +15,7 @@ from ...analysis.step_breakdown import MOST_ROWS
 from ...analysis.steps import SPEED, RunCell, RunToTarget, crossing_of, run_of
 from ...analysis.trials import Trial
 from ...formatting.numbers import capital, counted, in_brackets, list_first, listed, whole
+from ...log.plan_text import count_nans
 from ...log.schema import UNKNOWN_SEED, Status
 from ...plan.batch_schedule import BatchSchedule
 from ...plan.schedule import Schedule
@@ -123,7 +124,8 @@ def left_out(section: Section) -> Iterator[str]:
         yield SCALING.say("diverged", met=len(met) or None, met_named=name_trials(met), **some(diverged))
     nans: dict[str, list[tuple[Trial, int]]] = {}       # by metric; those of trials that diverged are no news
     for trial in section.trials:
-        for column, count in trial.nan_counts.items() if trial.status != Status.INFEASIBLE else ():
+        known = trial.status != Status.INFEASIBLE
+        for column, count in count_nans(trial.metrics, trial.measurement).items() if known else ():
             nans.setdefault(column, []).append((trial, count))
     for column, found in nans.items():
         yield SCALING.say("nan", metric=column, count=sum(count for _, count in found),
