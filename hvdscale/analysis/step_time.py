@@ -197,12 +197,12 @@ def timings_of(trials: Iterable[Trial]) -> Timings:
 
 
 def _ran_in_a_row(trials: Sequence[Trial]) -> bool:
-    """Whether several settings have repeats, and no other run came between those of one."""
+    """Whether several settings have repeats, over an hour or more, and no other run came between those of one."""
     known = sorted((trial.started, trial.workers, trial.global_batch) for trial in trials)
     settings = [setting for _, *setting in known]
     changes = 1 + sum(one != other for one, other in zip(settings, settings[1:]))
     several = len({tuple(one) for one in settings})
-    return len({when for when, *_ in known}) == len(known) and 1 < several == changes < len(known)
+    return 1 < several == changes < len(known) and known[-1][0] - known[0][0] >= 3600
 
 
 def _read_machine(trial: Trial) -> Machine:

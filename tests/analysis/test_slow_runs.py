@@ -124,7 +124,7 @@ def test_intervals_of_times_hold_the_hours_that_repeats_share_or_that_each_setti
 def test_repeats_that_ran_in_a_row_are_told_by_their_starts(order, in_a_row):
     made = log(*[trial(at, workers=2 ** where, batch=32 * 2 ** where, seed=at) for at, where in enumerate(order, 1)])
     assert not timings_of(read_trials(made)).in_a_row                   # all started at once
-    made.restarts["time"] = 1e9 + np.arange(9.0)
+    made.restarts["time"] = 1e9 + 1800 * np.arange(9.0)
     assert timings_of(read_trials(made)).in_a_row == in_a_row
 
 

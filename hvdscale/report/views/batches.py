@@ -113,9 +113,10 @@ def find_regimes(regimes: Regimes | None, batches: Sequence[int], estimates: Seq
     coarse = [batch for batch, one, _ in met
               if one.runs < 2 and batch > until and batch * one.before < most < batch * one.value]
     sure = regimes.perfect_until.known and next(batch for batch, _, inside in met if inside) == met[0][0]
+    again = [batch for batch, _, inside in met if batch > until and inside]
     but = [SCALING.say(kind, batches=found, sure=sure) for kind, found in (
         ("outside_before", [batch for batch, _, inside in met if batch < until and not inside]),
-        ("inside_again", [batch for batch, _, inside in met if batch > until and inside]), ("coarse", coarse)) if found]
+        ("inside_again", again), ("coarse", coarse)) if found]
     alone = all(one.runs < 2 for _, one, _ in met)
     least, up_to = _allowed_examples(met, until) if alone and until > met[0][0] else (1.0, 1.0)
     unsure = up_to > 1 + regimes.options.perfect_within
@@ -123,7 +124,7 @@ def find_regimes(regimes: Regimes | None, batches: Sequence[int], estimates: Seq
              if batch > until]
     yield SCALING.find(
         "perfect", regimes.perfect_until, batch=describe_batch(regimes.perfect_until), none=until == batches[0],
-        open=until == batches[0] and (regimes.perfect_until.high > until or not any(known)),
+        open=until == batches[0] and (regimes.perfect_until.high > until and not again or not any(known)),
         all=regimes.perfect_until.largest, more=met[-1][0] > until, but="; ".join(but), alone=alone,
         **({"least": least, "most": up_to if up_to < math.inf else None} if unsure else {}))
     at = list(batches).index(useful)
