@@ -132,7 +132,8 @@ def cautions(plan: WorkerPlan) -> tuple[str, ...]:
     unmet = filter(None, map(_describe_unmet, _picked(plan)))
     timed, most = (max((one.workers for one in found), default=0) for found in (plan.times.timings.found, plan.options))
     return (*unmet, *([PLAN.say("as_timed", workers=timed)] if 0 < timed < most else ()),
-            *([PLAN.say("assumed", reasons=reasons)] if reasons and len(plan.options) > 1 else ()))
+            *([PLAN.say("assumed", reasons=reasons)] if reasons and (
+                len(plan.options) > 1 or PROBED in plan.assumed) else ()))
 
 
 def describe_next(found: NextRuns) -> str:
