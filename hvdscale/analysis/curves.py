@@ -19,7 +19,7 @@ from .best_of_n import best_of, common_trials
 from .defaults import CONFIDENCE, Options
 from .intervals import Estimate
 from .metric_direction import best_value
-from .regimes import Regimes, regimes_of
+from .regimes import BatchEstimate, Regimes, regimes_of
 from .search import rank_deviate
 from .speedup import divide
 from .steps import STEPS, RunCell
@@ -251,8 +251,10 @@ def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], o
 
 
 def _regimes_of(points: Sequence[RunCell | CurvePoint], whole: Sequence[int], options: Options) -> Regimes:
-    points = [point for point in points if point.global_batch in whole]
-    return regimes_of([point.global_batch for point in points], [point.steps for point in points], options)
+    """Of the whole batches; without the smallest one, the fewest examples are unknown, and so is perfect scaling."""
+    own = [point for point in points if point.global_batch in whole]
+    found = regimes_of([point.global_batch for point in own], [point.steps for point in own], options)
+    return found if own[:1] == list(points[:1]) else replace(found, perfect_until=BatchEstimate(None), perfect=())
 
 
 def result_of(study: Study, target: Target) -> CurvePoint:
