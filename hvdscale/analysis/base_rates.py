@@ -2,8 +2,7 @@
 (2018, arXiv 1804.07612, section 2).
 
 They give every batch the same epochs and find batches of 2 to 32 best. At the same number of steps, larger batches
-catch up (Shallue et al. 2019, section 4.7). Both readings come from one log.
-"""
+catch up (Shallue et al. 2019, section 4.7). Both readings come from one log."""
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -6,8 +6,7 @@ x = log2(B), l and r not below 0, p and q of POWERS: two walls of any steepness,
 The interval of the best batch does not rest on that shape. For each batch the values are fitted by any curve that falls
 up to it and rises from it (isotonic regression; Bartholomew 1959, Biometrika 46). Where that fits as well as the best
 such curve, to what Fisher's F of the valley's residuals allows, the optimum may lie anywhere between the two batches
-beside it.
-"""
+beside it."""
 from __future__ import annotations
 
 from collections.abc import Sequence

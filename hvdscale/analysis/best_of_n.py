@@ -27,8 +27,7 @@ evaluations: the lower end uses steps drawn from that range, the upper end the s
 Alternatives covered less. A bootstrap of the minimum covers half of what it claims, since it never goes below the
 smallest trial; drawing half as many does not help. Order statistics alone have no lower end. A log-normal fit to all
 trials covered none of 50, since most trials say little about the best. Other seeds of the best point show the noise of
-that point, not of the search. tools/coverage has the figures.
-"""
+that point, not of the search. tools/coverage has the figures."""
 from __future__ import annotations
 
 import math
@@ -59,8 +58,7 @@ def best_of(steps: ArrayLike, before: ArrayLike, last: ArrayLike, *, pruned: Arr
 
     The value is the median over all subsets of n, so the smallest where n is all; inf: not met. If only one trial met,
     the interval is 0 to inf. The lower end is at least one spacing of evaluations, where known, as no target is
-    detected sooner.
-    """
+    detected sooner."""
     steps, before, last = (np.asarray(values, float) for values in (steps, before, last))
     n = len(steps) if n is None else n
     if n < 1:

@@ -21,9 +21,8 @@ tolerance is a share of the smallest loss.
 
 The interval is that of the crossing of Student's t bands. The order of the data is common to all k, so an excess is a
 paired difference, between k and the best smaller k. Under fewer than OWN_FROM orders its variance is that of a two-way
-layout of orders and factors, pooled over factors. How the excess grows between two factors is not known: the low end
-is interpolated in log k, the high end in k^2.
-"""
+layout of orders and factors, pooled over factors. How the excess grows between two factors is not known: the low end is
+interpolated in log k, the high end in k^2."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -117,8 +116,7 @@ def critical_factor(factors: Sequence[float], losses: np.ndarray, tolerance: Tol
     factors  k, growing;  losses  shape (orders, factors), see excess_of
 
     inf with ``beyond``, the largest k, where all pass. The low end is 0 where even the second k may not pass, as
-    batches below the smallest were not tried. Both ends are NaN for one order.
-    """
+    batches below the smallest were not tried. Both ends are NaN for one order."""
     found = excess_of(losses, tolerance)
     k, orders, largest = np.asarray(factors, float), len(losses), float(factors[-1])
     value = _last_within(k, found.over(found.mean), 1.0, 0.0)
@@ -262,8 +260,7 @@ def ramp_of(found: Branched) -> Ramp | None:
 
     At batch B an example makes B_crit / (B_crit + B) of the progress that it makes at a small batch (McCandlish et al.
     2018, arXiv 1812.06162, equation 2.11). So what the run makes between two checkpoints takes (B_crit + B) over
-    (B_crit + B0) times its examples, with the first one's critical batch for B_crit, and its ends for the ends.
-    """
+    (B_crit + B0) times its examples, with the first one's critical batch for B_crit, and its ends for the ends."""
     base, points = found.base_batch, found.points[:-1]
     batches = [base]
     for point in points:

@@ -3,8 +3,7 @@
 Each trial is measured under the budget, trials that ended early are marked, and the best has an interval.
 
 A larger batch takes fewer steps per epoch. What it loses under a budget of epochs it may regain under one of steps
-(Shallue et al. 2019, section 4.7), so the same trials are measured under both.
-"""
+(Shallue et al. 2019, section 4.7), so the same trials are measured under both."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence

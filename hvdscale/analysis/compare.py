@@ -104,9 +104,8 @@ def compare_trials(baseline: Sequence[Trial], candidate: Sequence[Trial], target
                    tolerances: Tolerances = Tolerances()) -> tuple[Comparison, ...]:
     """The candidate's trials compared with the baseline's, by workload and target.
 
-    targets  by default those of the baseline's own plans
-    Raises UsageError, listing the trials of both, where they have no cell in common.
-    """
+    targets  by default those of the baseline's own plans Raises UsageError, listing the trials of both, where they have
+    no cell in common."""
     before, after = by_workload(baseline), by_workload(candidate)
     found = []
     for workload, trials in before.items():
@@ -365,8 +364,7 @@ def _test_overall(samples: Sequence[_Samples], target: Target | None, tolerances
             ends = hull(whole, least if low.all() else (0.0, 0.0),
                         most if np.isfinite(high).all() else (np.inf, np.inf))
             change = Estimate(float(geometric_mean(value)), *ends, len(ratios))
-            tests.append(Test(measure, np.nan, np.nan, change,
-                              *_judge_ratio(change, tolerances.of(measure), measure)))
+            tests.append(Test(measure, np.nan, np.nan, change, *_judge_ratio(change, tolerances.of(measure), measure)))
     return tuple(tests)
 
 

@@ -16,8 +16,7 @@ parameters. Where that leaves too few degrees of freedom (four single runs), the
 interval is open where the points do not reach: perfect scaling throughout only bounds B_crit from below, a plateau from
 above. So does a best fit at the softest shape whose B_crit lies beyond the batches: from below. The evaluation grid may
 shift all batches alike, and so may the luck of the seeds, which no residual shows: half of it and the luck widen the
-interval of S_min. Where the grid of most
-points is unknown, that interval has no lower end.
+interval of S_min. Where the grid of most points is unknown, that interval has no lower end.
 
 Where S rises significantly at the largest batches, the curve does not apply: these batches are left out and listed.
 Where a power of the batch past RISES_PAST times B_crit only seems to fit better, intervals hold those with it as well.
@@ -244,8 +243,7 @@ class _Region:
     """The x and shapes whose sum of squares exceeds the minimum by at most root ** 2, on a grid around them.
     Intervals are its ends.
 
-    levels, excess  log S_min and the sum of squares minus the minimum, shape (x, shapes)
-    """
+    levels, excess  log S_min and the sum of squares minus the minimum, shape (x, shapes)"""
 
     def __init__(self, surface: _Surface, root: float) -> None:
         self.surface = surface

@@ -3,8 +3,7 @@
 Noise in the metric makes the first evaluation that meets a target early: the more evaluations, the earlier. Where the
 run went on to PAST times those steps, the curve that only improves and fits best (isotonic.py, of the logarithm where
 the metric is positive) is held against the target. Elsewhere a power of the steps, fitted to the evaluations up to
-there, is: a model.
-"""
+there, is: a model."""
 from __future__ import annotations
 
 from dataclasses import dataclass

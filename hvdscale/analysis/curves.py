@@ -1,17 +1,14 @@
 """Steps to a target by global batch, from studies or from repeats: one curve per workload and target.
 
 A search may be cut off by the rates that it tried: the best rate of a batch lies beyond all of them. Steps fall towards
-the best rate, about as its inverse. So where a batch's steps still fall over the upper (or lower) half of the rates
-tried, by a rank correlation that chance exceeds once in ten times, and at most BEYOND trials lie beyond the best one,
-more would be found farther out, and the batch's steps are too many. Trials that diverged count as beyond: they show
-where the rates end.
-"""
+the best rate, about as its inverse. So where steps still fall over the upper (or lower) part of the rates tried at the
+largest (or smallest) batches, by rank correlations that chance seldom exceeds together, and few trials lie beyond the
+best ones, more would be found farther out, and the steps of these batches are too many. Trials that diverged count as
+beyond: they show where the rates end. Those that did not meet the target are ranked by the best that they reached."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, repeat
-from typing import TypeVar
 
 import numpy as np
 
@@ -21,17 +18,17 @@ from .base_rates import effective_rate, rates_of
 from .best_of_n import best_of, common_trials
 from .defaults import CONFIDENCE, Options
 from .intervals import Estimate
-from .regimes import Regimes, regimes_of
+from .metric_direction import best_value
+from .regimes import BatchEstimate, Regimes, regimes_of
 from .search import rank_deviate
 from .speedup import divide
 from .steps import STEPS, RunCell
-from .studies import Outcomes, Study, outcomes, with_metric
-from .trials import JobKey, Trial
+from .studies import Outcomes, Study, best_metric, outcomes, with_metric
+from .trials import JobKey
 
-BEYOND = 2                  # the trials beyond the best one, at most, of a search that is cut off
-FALLS = 1.28                # standard deviations of the rank correlation
-LEAST = 5                   # trials in a half
-Batched = TypeVar("Batched", bound="RunCell | CurvePoint | BatchPoint")
+BEYOND = 0.15               # the share of trials beyond the best one, at most, of a search that is cut off
+FALLS = 1.64                # standard deviations of the rank correlations together
+PART, LEAST = 0.4, 5        # of the trials, by rate, that are at its upper end; the fewest
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,11 +131,19 @@ class Curve:
     confidence: float
     n: int | None = None                            # trials that each batch's steps are the best of; None: repeats
     left_out: tuple[tuple[int, int], ...] = ()      # (batch, feasible trials) of those with fewer than asked for
-    cut: int | None = None                          # the batch from which on searches are cut off; None: none is
+    whole: tuple[int, ...] = ()                     # the batches whose searches are not cut off, one behind the other
 
     @property
     def judged(self) -> tuple[CurvePoint | BatchPoint, ...]:
-        return _below(self.cut, self.points)
+        return tuple(point for point in self.points if point.global_batch in self.whole)
+
+    @property
+    def cut(self) -> dict[str, int]:
+        """Up to, or from, which batch on searches are cut off; {}: none is."""
+        out = [batch for batch in self.batches if batch not in self.whole]
+        first = self.whole[0] if self.whole else np.inf
+        ends = {"until": [batch for batch in out if batch < first], "start": [batch for batch in out if batch > first]}
+        return {name: (max if name == "until" else min)(found) for name, found in ends.items() if found}
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -166,60 +171,69 @@ def curve_of(studies: Sequence[Study], target: Target, options: Options = Option
     n, left_out = common_trials(counts, options.trials)
     points = tuple(point_of(study, target, options.confidence, n) for study in studies
                    if study.global_batch not in left_out)
-    cut = cut_from([point.global_batch for point in points], map(_is_point_cut, points))
-    return Curve(studies[0].workload, target, points, _regimes_of(_below(cut, points), options), options.confidence, n,
-                 tuple(left_out.items()), cut)
+    whole = list_whole([point.global_batch for point in points], [_ends_of_point(point) for point in points])
+    return Curve(studies[0].workload, target, points, _regimes_of(points, whole, options), options.confidence, n,
+                 tuple(left_out.items()), whole)
 
 
-def _below(cut: int | None, points: Iterable[Batched]) -> tuple[Batched, ...]:
-    """The points, or cells, below the batch from which on a search is cut off."""
-    return tuple(point for point in points if cut is None or point.global_batch < cut)
+def ends_of(rates: np.ndarray, steps: np.ndarray, diverged: np.ndarray, values: np.ndarray) -> np.ndarray | None:
+    """At the upper and the lower end of one batch's rates: the share of trials beyond the best one, and how much steps
+    rise over that end, in standard deviations of chance. None: nothing ranks the trials, or they are too few.
 
-
-def is_cut(rates: np.ndarray, steps: np.ndarray, diverged: np.ndarray) -> bool | None:
-    """Whether one batch's best rate lies beyond those of its feasible trials and of those that ``diverged``, see above;
-    None: no trial met the target."""
-    if not np.isfinite(steps).any():
+    values  the best that each feasible trial reached, the less the better; NaN: unknown, as where it was stopped"""
+    known = np.isfinite(steps) | ~np.isnan(values)
+    if not known.any() or len(rates) < LEAST:
         return None
-    best = rates[steps.argmin()]
+    met = np.isfinite(steps)
+    ranks = np.full(len(steps), np.inf)
+    ranks[known] = np.unique(np.where(met, [steps, np.zeros(len(steps))], [steps, values])[:, known], axis=1,
+                             return_inverse=True)[1]
+    best, every, found = rates[ranks.argmin()], np.append(rates, diverged), []
     for way in (1, -1):
-        beyond = np.count_nonzero(way * np.append(rates, diverged) > way * best)
-        half = way * rates >= way * np.median(rates)
-        if beyond <= BEYOND and half.sum() >= LEAST and rank_deviate(way * rates[half], steps[half]) < -FALLS:
-            return True
-    return False
+        end = np.argsort(-way * rates)[:max(LEAST, round(PART * len(rates)))]
+        found.append((np.mean(way * every > way * best), rank_deviate(way * rates[end], ranks[end])))
+    return np.array(found)
 
 
-def cut_from(batches: Sequence[int], cut: Iterable[bool | None]) -> int | None:
-    """The batch from which on most batches are cut, the largest too; None: there is none."""
-    known = [(batch, one) for batch, one in zip(batches, cut) if one is not None]
-    for at, (batch, one) in enumerate(known):
-        rest = [other for _, other in known[at:]]
-        if one and rest[-1] and sum(rest) > len(rest) / 2:
-            return batch
-    return None
+def list_whole(batches: Sequence[int], ends: Sequence[np.ndarray | None]) -> tuple[int, ...]:
+    """The batches but for the last ones, cut off at the upper end of the rates, and the first, at their lower end, as
+    larger batches take larger rates."""
+    upper, lower = ([None if one is None else one[way] for one in ends] for way in (0, 1))
+    return tuple(batches[_count_cut(lower[::-1]):len(ends) - _count_cut(upper)])
 
 
-def _is_point_cut(point: CurvePoint) -> bool | None:
-    study, rates = point.study, np.log(rates_of(point.study))
+def _count_cut(ends: Sequence[np.ndarray | None]) -> int:
+    """The most batches up to the last that are cut off together."""
+    for at, own in enumerate(ends):
+        if own is not None and own[0] <= BEYOND and own[1] < 0:
+            shares, deviates = np.array([one for one in ends[at:] if one is not None]).T
+            if shares.mean() <= BEYOND and all(deviates[-count:].sum() < -falls * np.sqrt(count) for count, falls in (
+                    (len(deviates), FALLS), (-(-len(deviates) // 2), FALLS / 2))):
+                return len(ends) - at
+    return 0
+
+
+def _ends_of_point(point: CurvePoint) -> np.ndarray | None:
+    study, rates, target = point.study, np.log(rates_of(point.study)), point.reached.target
     searched, diverged = (one & ~study.repeat & ~np.isnan(rates) for one in (study.feasible, study.infeasible))
-    return is_cut(rates[searched], point.reached.steps[searched], rates[diverged])
+    values = best_metric(study, target.column, target.minimizes).value * (1 if target.minimizes else -1)
+    return ends_of(rates[searched], point.reached.steps[searched], rates[diverged],
+                   np.where(study.pruned, np.nan, values)[searched])
 
 
-def _is_cell_cut(cell: RunCell) -> bool | None:
+def _ends_of_cell(cell: RunCell, target: Target) -> np.ndarray | None:
     if not cell.searched:
-        return False
+        return None
     diverged = [trial for trial in cell.considered if trial.status == Status.INFEASIBLE]
-    of_draws, of_diverged = (np.log([_rate_of(trial) for trial in trials])
-                             for trials in ([run.trial for run in cell.draws], diverged))
-    steps = np.array([run.steps for run in cell.draws])
-    return is_cut(of_draws, steps, of_diverged) if not np.isnan(of_draws).any() else False
-
-
-def _rate_of(trial: Trial) -> float:
-    """The effective learning rate; NaN: unknown."""
-    problem = trial.plan.get("problem") or {}
-    return float(effective_rate(problem.get("peak_lr") or np.nan, problem.get("momentum") or 0.0))
+    problems = [[trial.plan.get("problem") or {} for trial in trials]
+                for trials in ([run.trial for run in cell.draws], diverged)]
+    of_draws, of_diverged = (np.log([effective_rate(one.get("peak_lr") or np.nan, one.get("momentum") or 0.0)
+                                     for one in some]) for some in problems)
+    values = [np.nan if run.trial.pruned else best_value(run.trial.metrics[target.column], target.minimizes)
+              for run in cell.draws]
+    return None if np.isnan(of_draws).any() else ends_of(
+        of_draws, np.array([run.steps for run in cell.draws]), of_diverged,
+        np.array(values) * (1 if target.minimizes else -1))
 
 
 def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], options: Options = Options()
@@ -228,16 +242,19 @@ def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], o
     cells = sorted(cells, key=lambda cell: cell.global_batch)
     if not cells:
         return None
-    cut = cut_from([cell.global_batch for cell in cells], map(_is_cell_cut, cells))
-    regimes = _regimes_of(_below(cut, cells), options)
+    whole = list_whole([cell.global_batch for cell in cells], [_ends_of_cell(cell, target) for cell in cells])
+    regimes = _regimes_of(cells, whole, options)
+    perfect = dict(zip(whole, regimes.perfect))
     points = tuple(BatchPoint(cell, cell.examples, divide(cells[0], cell, STEPS, options.confidence).scaled(
-        cells[0].mean_batch / cell.mean_batch), perfect)
-        for cell, perfect in zip(cells, chain(regimes.perfect, repeat(False))))
-    return Curve(workload, target, points, regimes, options.confidence, cut=cut)
+        cells[0].mean_batch / cell.mean_batch), perfect.get(cell.global_batch, False)) for cell in cells)
+    return Curve(workload, target, points, regimes, options.confidence, whole=whole)
 
 
-def _regimes_of(points: Sequence[RunCell | CurvePoint | BatchPoint], options: Options) -> Regimes:
-    return regimes_of([point.global_batch for point in points], [point.steps for point in points], options)
+def _regimes_of(points: Sequence[RunCell | CurvePoint], whole: Sequence[int], options: Options) -> Regimes:
+    """Of the whole batches; without the smallest one, the fewest examples are unknown, and so is perfect scaling."""
+    own = [point for point in points if point.global_batch in whole]
+    found = regimes_of([point.global_batch for point in own], [point.steps for point in own], options)
+    return found if own[:1] == list(points[:1]) else replace(found, perfect_until=BatchEstimate(None), perfect=())
 
 
 def result_of(study: Study, target: Target) -> CurvePoint:

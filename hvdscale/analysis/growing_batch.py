@@ -4,8 +4,7 @@
 
 The steps are those of runs with this schedule or, without such runs, predicted from steps S(B) at constant batches. A
 step at batch B is then 1 / S(B) of the way to the target wherever it is taken: sum n_i / S(B_i) = 1. This holds where
-the critical batch is constant over training. Where it grows, as is usual, a batch that grows with it needs less.
-"""
+the critical batch is constant over training. Where it grows, as is usual, a batch that grows with it needs less."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

@@ -73,11 +73,6 @@ class Spread:
     base: float = 1.0           # the batch that it is of
     shared: tuple[float, int] = (0.0, 0)    # the part that a seed's luck adds to all samples, its degrees of freedom
 
-    def half_shared(self, seeds: int, confidence: float) -> float:
-        """Half-width, on the logarithm, of what the luck of so many seeds shifts all samples by."""
-        variance, freedom = self.shared
-        return float(student_quantile(freedom, confidence) * np.sqrt(variance / seeds)) if variance else 0.0
-
     def at(self, batch: float) -> Spread:
         return replace(self, variance=self.variance * (batch / self.base) ** self.growth, base=batch
                        ) if self.growth else self

@@ -1,7 +1,6 @@
 """What logs measured beside steps and times: the model's parameters, peak memory, and the power of GPUs.
 
-hvdscale-scale script logs them, under ``measured`` of the plan; hvdscale's trainer logs the number of parameters.
-"""
+hvdscale-scale script logs them, under ``measured`` of the plan; hvdscale's trainer logs the number of parameters."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping

@@ -1,8 +1,7 @@
 """What to measure next: the runs whose outcome lowers the expected loss of a decision most for their worker-hours.
 
 A run to the target shows the steps at its batch and the time of its step, a probe the time of a step alone. What a
-measurement is worth is the fall of the expected loss over its possible outcomes (Raiffa and Schlaifer 1961).
-"""
+measurement is worth is the fall of the expected loss over its possible outcomes (Raiffa and Schlaifer 1961)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -59,8 +58,7 @@ def next_runs(plan: WorkerPlan, enough: float = ENOUGH, most_workers: float = np
     """The measurements with the largest fall of the expected loss per worker-hour, of those that bring a good share of
     the largest fall; None where the loss is low enough already, or no measurement would lower it.
 
-    most_workers  that can be started;  without: measurements that cannot be made
-    """
+    most_workers  that can be started;  without: measurements that cannot be made"""
     fastest = plan.fastest
     if fastest is None or plan.relative and plan.curve.critical is None:
         return None
@@ -128,9 +126,8 @@ def decide_until(measure: Callable[[Sequence[Measurement]], WorkerPlan | None], 
     """Measure what decides, until the expected loss is low enough or the worker-hours are spent: what is measured, each
     before it is.
 
-    measure  makes measurements, and gives the plan of all that was measured; None: these cannot be made
-    at_most  worker-hours, of what is expected
-    """
+    measure  makes measurements, and gives the plan of all that was measured; None: these cannot be made at_most
+    worker-hours, of what is expected"""
     spent, failed = 0.0, set[Measurement]()
     for _ in range(MOST_ROUNDS):
         found = next_runs(plan, enough, most_workers, failed)

@@ -2,10 +2,9 @@
 
 Steps, seconds and examples per second each have a pool. Seeds of one setting that ran at several worker counts are the
 same updates and must not count twice. So steps are pooled over batches; seconds, which depend on the steps, get the
-degrees of freedom of one cell per setting. Ratios of such cells are paired by seed and have pools of their own.
-Where the spread of steps or seconds grows with the batch, the pool is a power of the batch. Runs that did not meet the
-target count as beyond what they reached.
-"""
+degrees of freedom of one cell per setting. Ratios of such cells are paired by seed and have pools of their own. Where
+the spread of steps or seconds grows with the batch, the pool is a power of the batch. Runs that did not meet the target
+count as beyond what they reached."""
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -13,8 +13,7 @@ how much a valley fits better than a curve that only falls, see best_batch.py. T
 second's, the smaller; of sweeps without a penalty 5 to 7.5 % have one at 5 %. The test is one-sided: a metric that only
 improves with the batch gives a p-value near 1. Where some batches have three times the noise of others, the 5 % level
 was seen to become up to 10 %. A penalty under a budget of epochs may come from too few steps; see budgets.py. In the
-same number of steps a small batch sees fewer examples. So if it had not finished, an improvement proves nothing.
-"""
+same number of steps a small batch sees fewer examples. So if it had not finished, an improvement proves nothing."""
 from __future__ import annotations
 
 import math

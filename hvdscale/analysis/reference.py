@@ -10,8 +10,7 @@ perfect scaling of two optimizers differ, they differ by at least a factor of 8.
 published steps without meeting the target fails the first and the third; an estimate without an upper end never passes.
 
 The fewest steps fall with the number of trials. So a search is held against the published one at equal trials: its own
-trials show how the best of n falls with n, and what the best of the published number would have been.
-"""
+trials show how the best of n falls with n, and what the best of the published number would have been."""
 from __future__ import annotations
 
 import math

@@ -13,8 +13,7 @@ to 0.6 of a doubling low, the maximum useful batch 0.2 to 0.8 high (ten batches;
 Their intervals are also stated as batches: percentiles over draws of the steps at all batches. The draws are log-normal
 on each side of a value, and narrower where the points lie closer to the fitted curve than their intervals claim. Draws
 scatter around values that scatter themselves, and only a few batches can be chosen, so percentiles cover more than they
-claim. Those at twice the tails (5 % and 95 % for an interval of 95 %) cover what is claimed (tools/coverage).
-"""
+claim. Those at twice the tails (5 % and 95 % for an interval of 95 %) cover what is claimed (tools/coverage)."""
 from __future__ import annotations
 
 from collections.abc import Sequence

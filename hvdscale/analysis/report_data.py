@@ -1,7 +1,6 @@
 """All numbers of a report: trials in, one group of sections per workload out.
 
-A section has one target, or none: then it is about throughput only.
-"""
+A section has one target, or none: then it is about throughput only."""
 from __future__ import annotations
 
 import math

@@ -1,8 +1,7 @@
 """The rows of logs, read once for trials and studies alike: trials as columns, and the evaluations of groups of them.
 
 Evaluations are ordered by trial and read lazily, a column at a time. So this works for one trial and for 200,000 alike;
-the logs must stay open meanwhile.
-"""
+the logs must stay open meanwhile."""
 from __future__ import annotations
 
 import threading
@@ -99,8 +98,7 @@ class TrialRows:
         row, first, count = row[order], first[order], count[order]
         ends = np.searchsorted(group[row], np.arange(len(groups) + 1))
         return [SourceRows(self._evaluations, self.untimed[own], place[row[begin:end]], first[begin:end],
-                           count[begin:end])
-                for own, begin, end in zip(groups, ends[:-1], ends[1:])]
+                           count[begin:end]) for own, begin, end in zip(groups, ends[:-1], ends[1:])]
 
 
 def _find_distinct(*columns: np.ndarray) -> tuple[np.ndarray, list[tuple[str, ...]]]:

@@ -12,8 +12,7 @@ bound. Where the trials do not bracket the best rate, or the rule's rate lies ou
 and the missing run is named.
 
 adam_sqrt (Malladi et al. 2022, arXiv 2205.10287) is for adam and adamw alone. The search's trials have other betas than
-it, so only runs made with it show its cost.
-"""
+it, so only runs made with it show its cost."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -2,8 +2,7 @@
 
 A *study* draws points of a space until a number of its trials are feasible: finite up to their stop. A study that
 minimizes steps to a target may prune: it stops a trial at the step at which the ``prune_keep``-th best of the earlier
-draws met the target. A pruned trial is only known to need more steps than that.
-"""
+draws met the target. A pruned trial is only known to need more steps than that."""
 from __future__ import annotations
 
 import math
@@ -13,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..log.schema import Status
 from ..plan.search_space import STEPS_TO_TARGET, DrawEnd, Parameter, acts
@@ -269,7 +269,7 @@ def bound_of(parameter: Parameter, value: Any) -> Bound:
     return Bound(parameter, value, position)
 
 
-def rank_deviate(values: Sequence[float], costs: Sequence[float]) -> float:
+def rank_deviate(values: ArrayLike, costs: ArrayLike) -> float:
     """How strongly costs rise with values, in standard deviations under chance: Spearman's rank correlation times
     sqrt(n - 1), ties by mean rank. For two distinct values, the rank-sum test. 0 where either are all equal."""
     ranks: list[np.ndarray] = []
@@ -278,7 +278,7 @@ def rank_deviate(values: Sequence[float], costs: Sequence[float]) -> float:
         ranks.append((np.cumsum(count) - (count - 1) / 2)[group])
     if (np.ptp(ranks, axis=1) == 0).any():
         return 0.0
-    return float(np.corrcoef(np.array(ranks))[0, 1] * math.sqrt(len(values) - 1))
+    return float(np.corrcoef(np.array(ranks))[0, 1] * math.sqrt(ranks[0].size - 1))
 
 
 def _search(trials: Sequence[Trial], target: Target | None, confidence: float) -> Search:

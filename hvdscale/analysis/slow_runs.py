@@ -9,8 +9,7 @@ seems slow, or most of a setting, times scatter, and none is slow.
 
 Times drift as where a machine grows warm. In the logarithm, the seconds of a step of run i at setting c are m_c + d i,
 with i the place of the run in the order of their starts. The slope d is estimated by least squares within settings,
-from those with repeats, so that it holds nothing of what the settings differ by; intervals are Student's.
-"""
+from those with repeats, so that it holds nothing of what the settings differ by; intervals are Student's."""
 from __future__ import annotations
 
 from collections.abc import Sequence

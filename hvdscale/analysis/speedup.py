@@ -10,8 +10,7 @@ series' smallest worker count:
     product                  of both: (T0 / T) / (W / W0), exactly, since T = S B / x
     time speedup             T0 / T
 
-Throughput times statistical efficiency is the goodput of Qiao et al. 2021 (Pollux, arXiv 2008.12260).
-"""
+Throughput times statistical efficiency is the goodput of Qiao et al. 2021 (Pollux, arXiv 2008.12260)."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -33,8 +32,7 @@ STRONG = "strong"   # the same global batch
 class SpeedupPoint:
     """One worker count of a series, relative to the series' first.
 
-    A ratio is NaN where it cannot be formed; where the target was not met, ``high`` is an upper bound.
-    """
+    A ratio is NaN where it cannot be formed; where the target was not met, ``high`` is an upper bound."""
 
     cell: RunCell
     worker_ratio: float         # W / W0: the ideal speedup

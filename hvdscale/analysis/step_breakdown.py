@@ -5,8 +5,7 @@ For a trial: the mean step, of which each part is a share, so that they add up t
 its runs' steps, and the mean of their shares. RunCell.parts are those of a cell.
 
 The ranks leave a reduction together, so the one that waits least came to it last. What it waits is at most the transfer
-that no backward pass hid; what the others wait beyond that, they wait for slower ranks.
-"""
+that no backward pass hid; what the others wait beyond that, they wait for slower ranks."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -16,9 +15,11 @@ import numpy as np
 
 from ..log.reader import Log
 from ..log.schema import RANK_PARTS, STEP_PARTS, rank_column
+from .defaults import PROBE_STEPS
 from .grouping import rows_of_each
 
 MOST_ROWS = 2_000_000       # of /steps in one log, above which its steps are not read
+LONG = 10 * PROBE_STEPS     # steps of a run from which it shows whether its first ones are typical
 NAMES = tuple(name.removesuffix("_seconds") for name in STEP_PARTS)
 ELSEWHERE = "elsewhere"                         # in no part: what a rank does beside training
 RANK_NAMES = (*RANK_PARTS, ELSEWHERE)
@@ -135,6 +136,16 @@ class StepParts:
 
 
 SKIPPED = StepParts(0, np.nan, np.nan, np.nan, np.nan)      # more steps than MOST_ROWS
+
+
+def read_slowing(log: Log) -> dict[int, float]:
+    """The mean step over that of the first PROBE_STEPS, of each trial with LONG timed steps or more, by id; {} of logs
+    with over MOST_ROWS."""
+    table = log.steps
+    seconds = {number: table["step_seconds"][rows] for number, rows in rows_of_each(table["trial"]).items()
+               } if 0 < table.rows <= MOST_ROWS else {}
+    return {number: float(own.mean() / own[:PROBE_STEPS].mean()) for number, own in seconds.items()
+            if len(own) >= LONG and own.min() > 0}
 
 
 def read_parts(log: Log) -> dict[int, StepParts]:

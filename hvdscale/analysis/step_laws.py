@@ -14,8 +14,7 @@ W workers, g of them on each of m nodes, pass e examples each through the model 
 With q = 1 a pass takes a + b e; with a large q it takes a until its examples fill the device, and then b e. h is the
 seconds of a hop, v those of the whole gradient on one link. The overlap p is that of Qiao et al. 2021 (Pollux, arXiv
 2008.12260). t is the mean step. A step waits for its slowest worker, so the wait saturates where some worker pauses in
-nearly every step.
-"""
+nearly every step."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -21,7 +21,7 @@ from ..formatting.numbers import counted
 from ..log.schema import Status
 from .decision.draws import DRAWS as MODEL_DRAWS, Drawn, Measured, levels, sample_posterior
 from .grouping import group_by
-from .intervals import Spread, geometric_mean, pooled_repeats
+from .intervals import Spread, geometric_mean, pooled, pooled_repeats
 from .measured import Footprint, measured_of
 from .slow_runs import slow_runs
 from .step_laws import BETWEEN, LAWS, NAMES, PAUSES, POWERS, WITHIN, Parameters, StepLaw
@@ -30,6 +30,9 @@ from .trials import Trial
 
 DRAWS = 400                 # of a value
 ASSUMED_DEVIATION = 0.05    # of the logarithm of a step time, where nothing was timed twice
+HOURS = 0.10                # likewise between hours, where all repeats of a setting ran one right after the other
+# that a job slows down after the first steps, where no long run was timed: its probability, and the mean of log t
+SLOWS = (0.20, 0.10)
 # how a value is known, from best to worst
 MEASURED, INTERPOLATED, EXTRAPOLATED, ASSUMED = "measured", "interpolated", "extrapolated", "assumed"
 MARKS = (MEASURED, INTERPOLATED, EXTRAPOLATED, ASSUMED)
@@ -68,6 +71,7 @@ class Timing:
     seconds: np.ndarray         # (runs,): each run's mean step
     crowded: bool               # more workers on a host than it has cores
     trials: tuple[tuple[str, int], ...]
+    slowed: float = 0.0         # what seconds of the first steps alone were multiplied by; 0: they are of whole runs
 
     @property
     def nodes(self) -> int:
@@ -114,6 +118,8 @@ class Timings:
     crowded: tuple[Timing, ...]         # left out, see timings_of
     measured: Footprint = Footprint()
     placed: bool = True                 # whether the logs say which workers shared a node
+    slowing: tuple[float, ...] = ()     # of long runs, the mean step over that of their first
+    in_a_row: bool = False              # whether all repeats of each setting ran one right after the other
 
     @property
     def per_node(self) -> int:
@@ -128,6 +134,18 @@ class Timings:
     def spread(self) -> Spread:
         """The spread of the logarithms of the times of one configuration, pooled over all."""
         return pooled_repeats([one.seconds for one in self.found])
+
+    @cached_property
+    def later(self) -> np.ndarray:
+        """Draws of what a step takes in whole runs over the time of the first steps, or what is made of that."""
+        random = np.random.default_rng([0, 12])
+        if not self.slowing:
+            return np.exp((random.random(DRAWS) < SLOWS[0]) * random.exponential(SLOWS[1], DRAWS))
+        logs, spread = np.log(self.slowing), pooled([self.slowing])
+        if len(logs) < 3:
+            spread = Spread(max(logs.mean() ** 2 / 4, np.ptp(logs) ** 2), np.inf)
+        deviates = random.permutation(scipy.special.stdtrit(spread.freedom, levels(DRAWS)))
+        return np.exp(deviates * spread.deviation * np.sqrt(1 + 1 / len(logs)))
 
     def at(self, workers: int, per_node: int, global_batch: int, passes: int) -> Timing | None:
         """The timing of this configuration, with the most similar layout on as many nodes; None where there is none."""
@@ -166,52 +184,61 @@ def timings_of(trials: Iterable[Trial], per_node: int | None = None) -> Timings:
     per_node  workers of a node in logs that do not say; None: there all shared one
 
     Of several machines, the one with the most worker counts, then the most trials. Hosts with more workers than cores
-    are left out if at least two worker counts remain, as their times do not transfer to another machine.
-    """
+    are left out if at least two worker counts remain, as their times do not transfer to another machine."""
     timed = [trial for trial in trials if (trial.status == Status.COMPLETE or trial.pruned)
              and 0 < trial.examples_per_second < np.inf]
     by_machine = group_by(timed, _read_machine)
     if not by_machine:
         return Timings((), None, (), ())
     machine = max(by_machine, key=lambda one: (len({t.workers for t in by_machine[one]}), len(by_machine[one])))
-    found = _by_setting(by_machine[machine], per_node)
+    slowing = tuple(trial.slowing for trial in by_machine[machine] if trial.slowing > 0)
+    found = _by_setting(by_machine[machine], float(geometric_mean(slowing)) if slowing else 1.0, per_node)
     free = tuple(one for one in found if not one.crowded)
     crowded = tuple(one for one in found if one.crowded)
     if len({one.workers for one in free}) < min(2, len({one.workers for one in found})):
         free, crowded = found, ()
     return Timings(free, machine, tuple(other for other in by_machine if other != machine), crowded,
                    measured_of(by_machine[machine]),
-                   all(one.workers == 1 or one.execution.get("local_workers") for one in by_machine[machine]))
+                   all(one.workers == 1 or one.execution.get("local_workers") for one in by_machine[machine]),
+                   slowing, _ran_in_a_row(by_machine[machine]))
+
+
+def _ran_in_a_row(trials: Sequence[Trial]) -> bool:
+    """Whether several settings have repeats, over an hour or more, and no other run came between those of one."""
+    known = sorted((trial.started, trial.workers, trial.global_batch) for trial in trials)
+    settings = [setting for _, *setting in known]
+    changes = 1 + sum(one != other for one, other in zip(settings, settings[1:]))
+    several = len({tuple(one) for one in settings})
+    return 1 < several == changes < len(known) and known[-1][0] - known[0][0] >= 3600
 
 
 def _read_machine(trial: Trial) -> Machine:
     execution, problem = trial.execution, trial.plan.get("problem") or {}
     return Machine(str(execution.get("device") or "").split(":")[0], int(execution.get("threads") or 0),
-                   str(problem.get("precision") or ""),
-                   str(problem.get("compression") or "").removeprefix("none"))
+                   str(problem.get("precision") or ""), str(problem.get("compression") or "").removeprefix("none"))
 
 
-def _by_setting(trials: Iterable[Trial], unplaced: int | None) -> tuple[Timing, ...]:
-    """The timings of trials, by workers, workers per node, batch and passes; without runs that are far too slow."""
+def _by_setting(trials: Iterable[Trial], slowing: float, unplaced: int | None) -> tuple[Timing, ...]:
+    """The timings of trials, by workers, workers per node, batch and passes; without runs that are far too slow. Those
+    that timed a few steps are taken to slow down as long runs do."""
     found: dict[tuple[int, int, int, int], list[tuple[Trial, float]]] = {}
     for trial in trials:
         per_node = min(trial.workers, int(trial.execution.get("local_workers") or unplaced or trial.workers))
         for batch, seconds in trial.step_seconds_by_batch().items():
             setting = trial.workers, per_node, batch, trial.passes_at(batch)
-            found.setdefault(setting, []).append((trial, seconds))
+            found.setdefault(setting, []).append((trial, seconds * slowing if trial.is_probe else seconds))
     slow = slow_runs([[seconds for _, seconds in runs] for runs in found.values()])
     typical = {key: [run for run, ratio in zip(runs, ratios) if ratio == 1]
                for (key, runs), ratios in zip(found.items(), slow)}
     return tuple(Timing(*key, np.array([seconds for _, seconds in typical[key]]),
-                        any(one.crowded for one, _ in typical[key]), tuple(one.key for one, _ in typical[key]))
-                 for key in sorted(typical))
+                        any(one.crowded for one, _ in typical[key]), tuple(one.key for one, _ in typical[key]),
+                        slowing if all(one.is_probe for one, _ in typical[key]) else 0.0) for key in sorted(typical))
 
 
 class StepModel:
     """Draws of the law's parameters given timings, and of step times.
 
-    between  h' and v' where they are given; also those of h and v where no links within a node were timed
-    """
+    between  h' and v' where they are given; also those of h and v where no links within a node were timed"""
 
     def __init__(self, timings: Timings, between: tuple[float, float] | None = None, draws: int = MODEL_DRAWS) -> None:
         self.timings, self.draws = timings, draws
@@ -219,7 +246,8 @@ class StepModel:
         runs, spread = np.array([len(one.seconds) for one in timings.found]), timings.spread
         deviation = spread.deviation if spread.freedom else ASSUMED_DEVIATION
         self.measured = Measured(np.log([one.value for one in timings.found]),
-                                 np.maximum(deviation / np.sqrt(runs), LEAST), spread.freedom, SPREAD, LACK)
+                                 np.hypot(np.maximum(deviation / np.sqrt(runs), LEAST), HOURS * timings.in_a_row),
+                                 spread.freedom, SPREAD, LACK)
         self.examples = float(np.exp(np.log(self.settings[2]).mean()))
         self.level = float((self.measured.logs - np.log(self.settings[3])).min())
         workers, per_node = self.settings[:2]
@@ -377,8 +405,8 @@ class StepTimes:
             return timing
         runs = tuple(run for run in cell.runs if run.trial.key in timing.trials)
         speeds = known(samples_of(runs).examples_per_second)
-        return replace(timing, seconds=cell.mean_batch / speeds, trials=tuple(run.trial.key for run in runs)
-                       ) if len(speeds) else timing
+        return replace(timing, seconds=cell.mean_batch / speeds * (timing.slowed or 1.0),
+                       trials=tuple(run.trial.key for run in runs)) if len(speeds) else timing
 
     def cell_of(self, timing: Timing) -> RunCell | None:
         """The cell whose timed runs are all of this timing's configuration; None where there is none."""
@@ -397,7 +425,8 @@ class StepTimes:
     def by_model(self, workers: int, per_node: int, global_batch: int, passes: int, logs: np.ndarray) -> StepTime:
         """That of a configuration that was not measured, from the model's draws of its logarithm."""
         mark = self.model.mark_of(workers, per_node, global_batch / workers / passes)
-        return StepTime(float(np.exp(logs.mean())), np.exp(logs[:DRAWS]), mark)
+        later = self.timings.later if all(one.slowed for one in self.timings.found) else 1.0
+        return StepTime(float(np.exp(logs.mean())), np.exp(logs[:DRAWS]) * later, mark)
 
     def of_timing(self, timing: Timing) -> StepTime:
         """A measured one; the error of the hours of repeats is common to all timings."""
@@ -413,4 +442,7 @@ class StepTimes:
         else:
             known = (spread.freedom, spread.variance) if spread.freedom else (np.inf, ASSUMED_DEVIATION ** 2)
             logs = draw(*known, *key)
-        return StepTime(timing.value, timing.value * np.exp(logs), MEASURED)
+        if self.timings.in_a_row:
+            logs = logs + HOURS * np.random.default_rng([0, 13, *key]).permutation(scipy.special.ndtri(levels(DRAWS)))
+        later = self.timings.later if timing.slowed else 1.0
+        return StepTime(timing.value, timing.value * np.exp(logs) * later, MEASURED)

@@ -2,8 +2,7 @@
 
 Steps to target (Shallue et al. 2019, section 4.1): steps done at the first evaluation that meets the target. Over
 repeats, steps S, seconds T and examples per second x are averaged by geometric means. T = S B / x, with the global
-batch B (the mean batch of the S steps where it changes), then holds exactly for the means.
-"""
+batch B (the mean batch of the S steps where it changes), then holds exactly for the means."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +22,7 @@ from .crossing import Crossing, lasting_crossing
 from .defaults import FIRST, LASTING
 from .grouping import group_by
 from .intervals import (CONFIDENCE, NONE, UNKNOWN, Estimate, Pools, Spread, geometric_mean, geometric_median,
-                        mean_interval, mean_ratio, quotient)
+                        mean_interval, mean_ratio, quotient, student_quantile)
 from .noise import Noise, NoiseSteps, noise_of
 from .step_breakdown import NAMES, StepParts, mean_of
 from .trials import SeedKey, Trial
@@ -197,10 +196,10 @@ def _estimate_met(values: np.ndarray, before: np.ndarray, pool: Spread, pool_bef
     mean_before = mean * mean_ratio(before[some], values[some]) if some.any() else np.nan
     if len(values) == 1:                # whose spacing of evaluations is no spread between runs
         return Estimate(mean, *NONE, 1, before=mean_before)
-    low, high = mean_interval(values, pool, confidence)
+    (luck, freedom), (low, high) = pool.shared, mean_interval(values, pool, confidence)
     low_before, _ = mean_interval(before, pool_before, confidence) if np.min(before) > 0 else (0.0, None)
     return Estimate(mean, float(min(low, low_before)), float(high), len(values), before=mean_before,
-                    shared=pool.half_shared(len(values), confidence))
+                    shared=float(student_quantile(freedom, confidence) * np.sqrt(luck / len(values))) if luck else 0.0)
 
 
 @dataclass(frozen=True, eq=False)

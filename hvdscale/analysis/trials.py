@@ -2,11 +2,10 @@
 
 Runs whose batch changes are a workload of their own, so that a study over batch sizes never takes them in.
 
-A *setting* is everything but the seed that determines a trial's updates, plus the spacing of evaluations. Trials of
-one setting that differ only by seed are repeats, as are those of unknown seed. The worker count is not part of a
-setting: it does not change the updates. Where a trial changed its worker count partway, only its steps count; its times
-are treated as not measured.
-"""
+A *setting* is everything but the seed that determines a trial's updates, plus the spacing of evaluations. Trials of one
+setting that differ only by seed are repeats, as are those of unknown seed. The worker count is not part of a setting:
+it does not change the updates. Where a trial changed its worker count partway, only its steps count; its times are
+treated as not measured."""
 from __future__ import annotations
 
 import json
@@ -18,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from ..log.check import refuse_unsound
-from ..log.plan_text import count_nans
 from ..log.reader import Log
 from ..log.schema import Status
 from ..plan.batch_schedule import BatchSchedule
@@ -29,7 +27,7 @@ from .jobs import ONE_VERSION, JobKey, Versions, as_json_text
 from .learning import LossCourse, read_courses
 from .noise import NoiseSteps, read_noise
 from .rows import METAPARAMETER, Evaluations, Kept, SeedKey, TrialRows, is_pruning, seed_key
-from .step_breakdown import StepParts, read_parts
+from .step_breakdown import LONG, StepParts, read_parts, read_slowing
 
 NO_ROWS = np.empty(0, np.int64)
 BUSY = 0.1                  # the share of its time without a core from which on a rank was on a busy host
@@ -62,6 +60,7 @@ class Trial:
     tokens: np.ndarray | None = None    # that losses counted up to each evaluation; None: examples were counted
     losses: LossCourse | None = None    # None: too few steps, or not read
     started: float = np.nan             # its first process, in seconds since 1970; NaN: unknown
+    slowing: float = np.nan             # its mean step over that of its first ones; NaN: too short to tell
 
     @property
     def key(self) -> tuple[str, int]:
@@ -110,11 +109,6 @@ class Trial:
         """What was measured beside steps and times; see analysis/measured.py."""
         return self.plan.get("measured") or {}
 
-    @cached_property
-    def nan_counts(self) -> dict[str, int]:
-        """The number of evaluations at which a measured metric was NaN, by ``split/metric``."""
-        return count_nans(self.metrics, self.measurement)
-
     def rows_with(self, column: str) -> np.ndarray:
         """The evaluations that measured a metric, by index: a row where it is NaN is no evaluation of it."""
         return np.flatnonzero(~np.isnan(self.metrics[column]))
@@ -142,6 +136,11 @@ class Trial:
         return max(int(self.step[-1]) if len(self.step) else 0, self.timed_steps)
 
     @property
+    def is_probe(self) -> bool:
+        """Whether it only timed a few steps, which a whole run may slow down after."""
+        return 0 < self.timed_steps < LONG
+
+    @property
     def examples_per_second(self) -> float:
         """Over all its steps; NaN where none was timed."""
         evaluated = self.train_seconds[-1] if len(self.step) else np.nan
@@ -149,7 +148,8 @@ class Trial:
         return self.batches.examples_before(self.last_step) / seconds if seconds > 0 else np.nan
 
     def without_times(self) -> Trial:
-        return replace(self, train_seconds=np.full(len(self.step), np.nan), timed_seconds=np.nan, step_parts=None)
+        return replace(self, train_seconds=np.full(len(self.step), np.nan), timed_seconds=np.nan, step_parts=None,
+                       slowing=np.nan)
 
     def step_seconds_by_batch(self) -> dict[int, float]:
         """The mean step at each of its batches; where the batch changes, between the evaluations at each, if two."""
@@ -186,7 +186,7 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
     own = [slice(*ends) for ends in zip(evaluations.first[:-1], evaluations.first[1:])]
     timed = _count_timed_steps(log, ids, [at.stop > at.start and step[at.stop - 1] > 0 for at in own])
     tokens = _count_tokens(log, ids, [step[at] for at in own])
-    parts, noise, losses = read_parts(log), read_noise(log), read_courses(log)
+    parts, noise, losses, slowing = read_parts(log), read_noise(log), read_courses(log), read_slowing(log)
     starts = rows_of_each(log.restarts["trial"])
     counts, times = log.restarts["workers"], log.restarts["time"]
     columns = [rows.table[name].tolist() for name in ("id", "stop_reason", "global_batch", "workers", "seed")]
@@ -200,7 +200,8 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
                       _setting_of(plan, batch, {METAPARAMETER + name: values[row] for name, values in drawn.items()}),
                       step[own[at]], seconds[own[at]], {name: values[own[at]] for name, values in metrics.items()},
                       *timed[at], parts.get(number), noise.get(number), tokens[at], losses.get(number),
-                      float(times[start].min(initial=np.inf)) if np.isfinite(times[start]).any() else np.nan)
+                      float(times[start].min(initial=np.inf)) if np.isfinite(times[start]).any() else np.nan,
+                      slowing.get(number, np.nan))
         found.append(trial.without_times() if rows.untimed[row] else trial)
     return found
 

@@ -6,8 +6,7 @@
 Which to take is a decision over all worker counts that were asked for, and all batches that fit, by draws of S and t
 given what was measured (decision/). At each worker count the batch is the one with the least expected log T. The knee
 is the worker count with the least cost x time, where efficiency over time is largest (Eager, Zahorjan and Lazowska
-1989). Past it, saving one percent of the time costs more than one percent.
-"""
+1989). Past it, saving one percent of the time costs more than one percent."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,12 +24,12 @@ from .intervals import CONFIDENCE, UNKNOWN, Spread
 from .measured import Footprint
 from .metric_direction import best_value
 from .noise import NoiseScale
-from .report_data import JobResults, Section
+from .report_data import JobResults
 from .step_time import ASSUMED, DRAWS, EXTRAPOLATED, MEASURED, Links, StepTime, StepTimes, timings_of
 from .steps_curve import (ORDER, PREDICTED, StepsAt, StepsCurve, StepsOf, StepsPoint, noise_draws, point_of_cell,
                           points_of, steps_curve)
 from .steps import RunCell
-from .trials import JobKey
+from .trials import JobKey, Trial
 
 T = TypeVar("T")
 
@@ -97,11 +96,6 @@ class Option:
     def local_batch(self) -> int:
         """The most examples of a worker in one pass."""
         return -(-self.global_batch // (self.workers * self.passes))
-
-    @property
-    def node_hours(self) -> Value:
-        """Of one run: nodes x T."""
-        return self.seconds.times(self.nodes / 3600)
 
     @property
     def mark(self) -> str:
@@ -219,11 +213,13 @@ class WorkerPlan:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """What chances rest on that was not measured: ONE_RUN, TIMED_ONCE, UNPLACED, ...; none if all was."""
+        """What chances rest on that was not measured: ONE_RUN and others; none if all was."""
         points, marks = self.curve.met, {option.step_time.mark for option in self.options}
         alone = bool(points) and not self.run_spread.freedom and not any(point.searched for point in points)
-        reasons = {ONE_RUN: alone, TIMED_ONCE: not self.times.timings.spread.freedom,
-                   UNPLACED: not self.times.timings.placed and self.uses_model, LINKS: ASSUMED in marks,
+        timings = self.times.timings
+        reasons = {ONE_RUN: alone, TIMED_ONCE: not timings.spread.freedom,
+                   UNPLACED: not timings.placed and self.uses_model, LINKS: ASSUMED in marks,
+                   IN_A_ROW: timings.in_a_row, PROBED: not timings.slowing and any(one.slowed for one in timings.found),
                    PREDICTED: any(option.steps.mark == PREDICTED for option in self.options)}
         return tuple(reason for reason, holds in reasons.items() if holds)
 
@@ -244,6 +240,7 @@ def pareto_front(found: Iterable[T], rank: Callable[[T], tuple[float, ...]]) -> 
 
 # what chances assume, beside PREDICTED
 ONE_RUN, TIMED_ONCE, UNPLACED, LINKS = "one run", "timed once", "unplaced", "links"
+IN_A_ROW, PROBED = "in a row", "probed"
 
 
 def plan_of(curve: StepsCurve, times: StepTimes, request: Request, workload: JobKey | None = None,
@@ -290,9 +287,11 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
     job = {**(run.plan.get("problem") or {}), "asked": run.plan.get("asked") or {}}
 
     def plan(target: Target | None, points: Sequence[StepsPoint], fit: np.ndarray | None, cells: Iterable[RunCell],
-             best: float = np.nan) -> WorkerPlan | NoPlan:
+             trials: Iterable[Trial] = ()) -> WorkerPlan | NoPlan:
         if target and not any(point.steps.met for point in points):
-            return NoPlan(group.workload, target, NOT_MET, best)
+            values = [trial.metrics[target.column] for trial in trials if target.column in trial.metrics]
+            return NoPlan(group.workload, target, NOT_MET,
+                          best_value(np.concatenate([np.empty(0), *values]), target.minimizes))
         if any(point.steps.value == 0 for point in points):
             return NoPlan(group.workload, target, AT_ONCE)
         if not points and noise is None and not request.global_batch:
@@ -304,7 +303,7 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
     if not about:
         cells = [cell for section in group.sections for cell in section.cells]
         return plan(None, (given,) if given else (), None, cells),
-    return tuple(plan(section.target, *steps(section), section.cells, _find_best(section)) for section in about)
+    return tuple(plan(section.target, *steps(section), section.cells, section.trials) for section in about)
 
 
 def _find_noise(group: JobResults) -> NoiseScale | None:
@@ -312,15 +311,6 @@ def _find_noise(group: JobResults) -> NoiseScale | None:
     found = [(cell.global_batch, noise.whole.steps, noise.whole) for section in group.sections
              for cell, noise in section.noise if 0 < noise.whole.noise_scale < np.inf]
     return max(found, key=lambda one: one[:2])[2] if found else None
-
-
-def _find_best(section: Section) -> float:
-    """The best value of the target's metric at any evaluation of a section; NaN: none."""
-    target = section.target
-    if target is None:
-        return np.nan
-    values = [trial.metrics[target.column] for trial in section.trials if target.column in trial.metrics]
-    return best_value(np.concatenate([np.empty(0), *values]), target.minimizes)
 
 
 def _list_batches(workers: int, curve: StepsCurve, times: StepTimes, request: Request, train_examples: int

@@ -5,6 +5,7 @@ Of logs so large that no trial is made of its own, sections have no trials, and 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -27,7 +28,7 @@ from .document import (VERDICT, Chapter, Document, Figures, Finding, Page, Part,
                        section_name, sentences_of, shown_by, slug, unique)
 from .output import MOST_RULED
 from .plan.words import cautions, describe_crowded, verdict
-from .request import StudyRequest
+from .request import StudyRequest, describe_unused
 from .subject import Subject, View, Whole, of_metric, with_costs
 from .texts import GENERAL, SCALING
 from .views import batches, budgets, noise, quality, rules, searches, step_times, trials, workers
@@ -95,8 +96,9 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
     chapters = tuple(Chapter(**vars(shown_by(parts)), slug=unique(slug(title), key or title, taken), title=title)
                      for title, parts, key in _chapters(whole))
     aimed = bool(targets) or any(page.target for _, own in pages for page in own)
-    return Document(pages, tuple(map(facts_of, logs)), tuple(skipped), options.confidence, chapters, tuple(notes),
-                    hint="" if aimed else _describe_no_target(studies, logs))
+    found = Document(pages, tuple(map(facts_of, logs)), tuple(skipped), options.confidence, chapters, tuple(notes),
+                     hint="" if aimed else _describe_no_target(studies, logs))
+    return replace(found, notes=(*notes, *describe_unused(targets, options, asked, found, bool(branches))))
 
 
 def targets_held(targets: Sequence[Target], asked: StudyRequest, studies: Sequence[Study]) -> tuple[Target | None, ...]:
@@ -172,15 +174,13 @@ def _page(subject: Subject, taken: set[str]) -> Page:
     best_alone = section.target is None and (are_searched(subject.studies) or not section.trials or not any(
         cell.examples_per_second.value > 0 for cell in section.cells))
     views = STUDIED if subject.held else REPEATED
-    if best_alone:
-        views = UNTARGETED
+    if section.target is None and (best_alone or subject.asked.budgets):
+        views = (*(() if best_alone else REPEATED), *UNTARGETED)
     studied, ran = show(views, subject), Shown()
     notes: tuple[str, ...] = ()
     if section.trials and (section.searches or not subject.held):   # of studies from elsewhere it would be untrue
         ran, notes = show(MEASURED, subject), trials.schedules(section)
     findings, lines = (*ran.findings, *studied.findings), verdict(plan) if plan else ()
-    if views is REPEATED and subject.asked.budgets:
-        findings += (GENERAL.find("no_budgets"),)
     if not plan:
         lines = tuple(one.said for one in findings[:VERDICT])
         findings = (*findings[VERDICT:], *(Finding(said) for one in findings[:VERDICT] for said in one.more))

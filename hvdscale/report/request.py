@@ -5,8 +5,9 @@ Runs.report.
 """
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ from ..analysis.rules import Rule
 from ..analysis.shares import Tolerance, confidence_of, share_of
 from ..errors import UsageError
 from ..target import Target
+from .document import Document
+from .texts import GENERAL
 
 if TYPE_CHECKING:
     from ..analysis.size.borrowed import BorrowedLaw
@@ -89,3 +92,33 @@ class StudyRequest:
     branch_tolerance: Tolerance | None = None       # of the loss of branches; None: that of their own plans
     sizes: tuple[Size, ...] = ()            # over which laws are fitted
     laws: tuple[BorrowedLaw, ...] = ()      # from elsewhere, over these sizes, whose cost is shown
+
+
+def describe_unused(targets: Sequence[Target], options: Options, asked: StudyRequest, found: Document, branched: bool
+                    ) -> Iterator[str]:
+    """Which options that were given play no part in a report, and why."""
+    usual = Options()
+
+    def shows(kind: str) -> bool:
+        return any(table.name.startswith(kind) for shown in found.shown for tables in (shown.tables, shown.details)
+                   for table in tables)
+
+    def has_interval() -> bool:
+        return any(cell.low is not None and not math.isnan(cell.low) for shown in found.shown
+                   for table in shown.tables for row in table.rows for cell in row.cells)
+    parts: tuple[tuple[str, Callable[[], bool], dict[str, object]], ...] = (
+        ("target", lambda: any(shown.target for shown in found.shown), {
+            "--target": targets, "--perfect-within": options.perfect_within != usual.perfect_within,
+            "--useful-within": options.useful_within != usual.useful_within,
+            "--crossing": options.crossing != usual.crossing}),
+        ("search", lambda: shows("lr-rules"), {"--rule": asked.rules != tuple(map(Rule.parse, RULES)),
+                                               "--rule-within": asked.rule_within != RULE_WITHIN}),
+        ("search", lambda: shows("curve"), {"--trials": options.trials}),
+        ("budget", lambda: shows("budgets"), {"--budget": asked.budgets}),
+        ("valley", lambda: shows("quality"), {"--loss-within": options.loss_within != usual.loss_within}),
+        ("branch", lambda: branched, {"--branch-tolerance": asked.branch_tolerance}),
+        ("interval", has_interval, {"--confidence": options.confidence != usual.confidence}))
+    for why, used, given in parts:
+        unused = [name for name, value in given.items() if value]
+        if unused and not used():
+            yield GENERAL.say("unused", options=unused, **{why: True})

@@ -40,6 +40,7 @@ from .output import on_screen, refuse_no_folder, write
 from .pages import MOST_EVALUATIONS, document_of_logs
 from .request import StudyRequest, request_of, targets_of
 from .results import Report
+from .texts import GENERAL
 
 if TYPE_CHECKING:
     import pandas
@@ -293,6 +294,9 @@ def make(paths: Iterable[Path], targets: Sequence[Target] = (), out: Path | None
         with uncollected():
             runs = opened.enter_context(read(paths, skip_broken=skip_broken, tell=tell))
             document = runs.document(targets, options, asked, tell)
+        unused = [] if out else ["--format"] * (tuple(formats) != FORMATS) + ["--figures"] * every_figure
+        if unused:
+            echo(GENERAL.say("unused", options=unused, out=True))
         for text in on_screen(document, whole):
             echo(text)
         if out is not None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.best_of_n import best_of
-from hvdscale.analysis.curves import curve_of, cut_from, is_cut
+from hvdscale.analysis.curves import curve_of, ends_of, list_whole
 from hvdscale.analysis.lr_response import valley
 from hvdscale.analysis.regimes import regimes_of
 from hvdscale.analysis.report_data import Options, analyse
@@ -180,51 +180,57 @@ def steps_at(steps, best, rates, random):
     return np.where(found > 4 * steps, np.inf, found), u > np.log(6)
 
 
-def cut_sweeps(beyond, count):
-    """Sweeps of 20 trials a batch whose best rate at the largest batch lies ``beyond`` times the highest tried."""
-    random = np.random.default_rng(1)
+def cut_sweeps(beyond, count, seed=1):
+    """Sweeps of 20 trials a batch whose best rate at the largest batch lies ``beyond`` times the highest tried, with
+    fits to all batches and to those that are not cut off."""
+    random = np.random.default_rng(seed)
     for _ in range(count):
         known = known_curve(random)
         best = np.minimum(known.batches, known.b_crit) / min(known.batches[-1], known.b_crit)
         low = np.log(min(best[0] / 3, 1 / beyond / 30))
-        estimates, cut = [], []
+        estimates, ends = [], []
         for steps, rate in zip(known.steps, best):
             rates = np.exp(random.uniform(low, -np.log(beyond), 20))
             found, diverged = steps_at(steps, rate, rates, random)
             kept = found[~diverged]
-            cut.append(is_cut(np.log(rates[~diverged]), kept, np.log(rates[diverged])))
+            ends.append(ends_of(np.log(rates[~diverged]), kept, np.log(rates[diverged]), np.full(len(kept), np.nan)))
             estimates.append(best_of(kept, np.where(np.isinf(kept), np.nan, kept - 0.02 * steps),
                                      np.full(len(kept), 4 * steps)))
         batches = known.batches.tolist()
-        end = cut_from(batches, cut)
-        yield known, [regimes_of(batches[:at], estimates[:at]).fit for at in (
-            len(batches), batches.index(end) if end else len(batches))], end
+        own = dict(zip(batches, estimates))
+        yield known, [regimes_of(some, [own[batch] for batch in some]).fit if some else None
+                      for some in (batches, list_whole(batches, ends))], list_whole(batches, ends) != tuple(batches)
 
 
 def test_the_critical_batch_of_a_search_that_is_cut_off_is_covered_or_not_stated():
     for beyond in (2, 8):
         found = list(cut_sweeps(beyond, 25))
-        held = [[fit is None or fit.b_crit.low <= known.b_crit <= fit.b_crit.high for fit in fits]
+        held = [[fit is None or not (fit.b_crit.low > known.b_crit or fit.b_crit.high < known.b_crit) for fit in fits]
                 for known, fits, _ in found]
         whole, before = np.mean(held, 0)
         assert before > 0.9 and whole < (0.8 if beyond == 2 else 1)
-        assert np.mean([end is not None for *_, end in found]) > 0.6
+        assert np.mean([cut for *_, cut in found]) > 0.8
 
 
 def test_a_search_whose_rates_hold_the_best_is_seldom_called_cut_off():
     found = list(cut_sweeps(1 / 3, 25))
-    assert np.mean([end is not None for *_, end in found]) < 0.3
+    assert np.mean([cut for *_, cut in found]) < 0.3
     assert all(fits[1].b_crit.low <= known.b_crit <= fits[1].b_crit.high for known, fits, _ in found)
 
 
-@pytest.mark.parametrize("cut, end", [
-    ([False, False, True, True], 4), ([False, True, False, True], 2), ([True, True, True, False], None),
-    ([False, True, None, None], 2), ([None, None, None, None], None), ([True, False, True, True], 1)])
-def test_a_search_is_cut_from_where_most_batches_are(cut, end):
-    assert cut_from([1, 2, 4, 8], cut) == end
+@pytest.mark.parametrize("deviates, whole", [
+    ([0, 0, -2, -2], (1, 2)), ([0, -2, -0.5, -2], (1,)), ([-2, -2, 0, 0.5], (1, 2, 4, 8)), ([0, -2, None, None], (1,)),
+    ([None] * 4, (1, 2, 4, 8)), ([-2] * 4, ())])
+def test_a_search_is_cut_from_where_steps_fall_at_its_largest_batches(deviates, whole):
+    ends = [None if one is None else np.array([[0.0, one], [0.9, 0.0]]) for one in deviates]
+    assert list_whole([1, 2, 4, 8], ends) == whole
+    mirrored = [None if one is None else one[::-1] for one in ends]
+    assert list_whole([8, 4, 2, 1], mirrored[::-1]) == whole[::-1]
 
 
-def test_trials_that_diverged_show_where_the_rates_end():
-    rates, steps = np.arange(10.0), np.arange(100.0, 0, -10)
-    assert is_cut(rates, steps, np.array([])) and not is_cut(rates, steps, np.array([10.0, 11.0, 12.0]))
-    assert is_cut(rates, np.full(10, np.inf), np.array([])) is None
+def test_trials_that_diverged_show_where_the_rates_end_and_unmet_ones_are_ranked_by_what_they_reached():
+    rates, steps, unknown = np.arange(10.0), np.arange(100.0, 0, -10), np.full(10, np.nan)
+    assert ends_of(rates, steps, np.array([]), unknown)[0, 0] == 0
+    assert ends_of(rates, steps, np.array([10.0, 11.0, 12.0]), unknown)[0, 0] > 0.2
+    assert ends_of(rates, np.full(10, np.inf), np.array([]), unknown) is None
+    assert ends_of(rates, np.full(10, np.inf), np.array([]), steps)[0] == pytest.approx([0, -2])

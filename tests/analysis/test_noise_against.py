@@ -95,7 +95,7 @@ def test_the_report_of_runs_at_several_batches_says_it_too(tmp_path):
                      r"batch that the steps to val/error<0.2 give", said)
     critical = re.search(r"Critical batch \(E_min / S_min\): (\d+ \([^)]*\));", said)[1]
     assert critical in said.partition("The noise scale")[2]
-    assert "--budget" not in said and "--budget is ignored here" in reported(tmp_path, "--budget", "5 seconds")
+    assert "--budget" not in said and "--budget plays no part here" in reported(tmp_path, "--budget", "5 seconds")
 
 
 def test_the_table_names_the_trials_and_is_of_what_was_measured():

@@ -174,6 +174,7 @@ def test_what_the_batches_do_not_reach_is_said_to_be_at_least_or_at_most():
     until, useful, fit = said_of([1600, 800, 400, 200, 100])
     assert until.endswith("up to the largest, batch 512.") and "no larger one is known" in useful
     assert "at least" in fit and "no plateau is reached" in fit
+    assert said_of([1000, INF, INF, INF, INF])[0] == "Whether scaling is perfect beyond batch 32 (32-64) is open."
     until, useful, fit = said_of([300, 301, 299, 300, 300])
     assert until.startswith("No perfect scaling") and "beyond batch 32 (no other of those run)" in until
     assert "at most" in fit and "no perfect scaling is reached" in fit

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hvdscale.analysis.intervals import mean_interval, pooled_repeats
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.slow_runs import drift_of, slow_runs
 from hvdscale.analysis.step_time import timings_of
@@ -15,6 +14,7 @@ from hvdscale.report.views.trials import drift
 from tests.factories import curves
 from tests.factories.logs import log, trial
 from tests.factories.slow_runs import coverage
+from tests.factories.timings import ORDERS, hours_held, slowed_held
 
 BACK = (0, 1, 2, 2, 1, 0, 0, 1, 2)          # there and back and there
 UP = (0, 0, 0, 1, 1, 1, 2, 2, 2)            # the repeats of a setting one after another
@@ -115,10 +115,20 @@ def test_times_that_differ_between_repeats_of_a_series_are_said_and_widen_interv
     assert (speed.high > 1.3 * speed.low) == differ and system.high < 1.05 * system.low
 
 
-def test_intervals_of_times_hold_the_hours_that_repeats_of_a_series_share():
-    random, held = np.random.default_rng(0), []
-    for _ in range(400):
-        samples = np.exp(0.1 * random.standard_normal(3) + 0.01 * random.standard_normal((4, 3)))
-        low, high = mean_interval(samples[0], pooled_repeats(samples))
-        held.append(low <= 1 <= high)
-    assert np.mean(held) >= 0.92
+@pytest.mark.parametrize("order", ORDERS)
+def test_intervals_of_times_hold_the_hours_that_repeats_share_or_that_each_setting_had_alone(order):
+    assert hours_held(order, 3, 100)[0] >= 0.9
+
+
+@pytest.mark.parametrize("order, in_a_row", [(UP, True), (BACK, False)])
+def test_repeats_that_ran_in_a_row_are_told_by_their_starts(order, in_a_row):
+    made = log(*[trial(at, workers=2 ** where, batch=32 * 2 ** where, seed=at) for at, where in enumerate(order, 1)])
+    assert not timings_of(read_trials(made)).in_a_row                   # all started at once
+    made.restarts["time"] = 1e9 + 1800 * np.arange(9.0)
+    assert timings_of(read_trials(made)).in_a_row == in_a_row
+
+
+@pytest.mark.parametrize("slow, longs", [(0.15, 0), (0.15, 1), (0.0, 1)])
+def test_times_of_first_steps_hold_what_a_job_slows_down_by(slow, longs):
+    held, ratio = slowed_held(slow, longs, 5)
+    assert held >= 0.9 and ratio < 1.5

@@ -19,7 +19,9 @@ import numpy as np
 
 from hvdscale.analysis.intervals import CONFIDENCE
 from hvdscale.analysis.decision.draws import quantiles
-from hvdscale.analysis.step_time import Links, Machine, StepTimes, Timing, Timings
+from hvdscale.analysis.step_time import Links, Machine, StepTimes, Timing, Timings, timings_of
+from hvdscale.analysis.trials import read_trials
+from tests.factories.logs import log, trial
 
 RING, TREE, LINEAR, OVERLAP, TWO_LEVEL = LAWS = ("ring", "tree", "linear", "overlap", "two-level")
 COUNTS = (1, 2, 4, 8, 16)
@@ -115,8 +117,7 @@ def coverage(law, design, noise, clusters, seed=0, given=False, runs=2, asked=AS
     """By worker count the share of 95 % intervals that hold the truth, and the median ratio of their ends."""
     held = [list(_forecast(law, design, noise, [seed, number], given, runs, asked, shape, pauses))
             for number in range(clusters)]
-    return {workers: (np.mean([low <= true <= high for true, low, high in found]),
-                      np.median([high / low for _, low, high in found])) for workers, found in zip(asked, zip(*held))}
+    return {workers: _share_and_ratio(found) for workers, found in zip(asked, zip(*held))}
 
 
 def _forecast(law, design, noise, seed, given, runs, asked, shape, pauses):
@@ -130,3 +131,44 @@ def _forecast(law, design, noise, seed, given, runs, asked, shape, pauses):
         workers = COUNTS[-1] if design == LOCAL else workers
         found = quantiles(times.at(workers, cluster.per_node, batch).draws, CONFIDENCE)
         yield cluster.seconds(workers, batch / workers), *found
+
+
+ORDERS = "passes over all counts", "an hour a run", "an hour a count"
+
+
+def hours_held(order, runs, jobs, seed=0):
+    """(share of intervals of measured step times that hold the truth, median ratio of their ends), hours differing by
+    10 %, runs within one by 1 %."""
+    held = []
+    for number in range(jobs):
+        random = np.random.default_rng([seed, number, runs])
+        hours = 0.1 * random.standard_normal((len(COUNTS), runs))
+        hours = {ORDERS[0]: hours[:1], ORDERS[1]: hours, ORDERS[2]: hours[:, :1]}[order] + np.zeros_like(hours)
+        found = tuple(Timing(workers, 1, 32 * workers, 1, np.exp(own + 0.01 * random.standard_normal(runs)), False, ())
+                      for workers, own in zip(COUNTS, hours))
+        times = StepTimes.of(Timings(found, MACHINE, (), (), in_a_row=order == ORDERS[2]))
+        held += [quantiles(times.at(workers, 1, 32 * workers).draws, CONFIDENCE) for workers in COUNTS]
+    return _share_and_ratio([(1.0, *ends) for ends in held])
+
+
+def slowed_held(slow, longs, jobs, seed=0):
+    """Likewise of two probes of 50 steps at each count, of jobs that take so much longer after some hundred steps;
+    ``longs`` of the counts have a run of 3,000 steps, too, and are left out."""
+    held, counts = [], COUNTS[:4]
+    for number in range(jobs):
+        random, made = np.random.default_rng([seed, number]), []
+        for workers, steps in [*((workers, 50) for workers in counts * 2), *((own, 3000) for own in counts[:longs])]:
+            seconds = workers ** 0.1 * (1 + slow * (1 - np.exp(-np.arange(steps) / 300))) * np.exp(
+                0.02 * random.standard_normal(steps) + 0.005 * random.standard_normal())
+            at = () if steps == 50 else (0, steps)
+            made.append(trial(len(made) + 1, at, at, [0, seconds.sum()][:len(at)], workers=workers, batch=32 * workers,
+                              seed=len(made), step_seconds=seconds))
+        times = StepTimes.of(timings_of(read_trials(log(*made))))
+        held += [(workers ** 0.1 * (1 + 0.9 * slow),
+                  *quantiles(times.at(workers, workers, 32 * workers).draws, CONFIDENCE)) for workers in counts[longs:]]
+    return _share_and_ratio(held)
+
+
+def _share_and_ratio(found):
+    return (float(np.mean([low <= true <= high for true, low, high in found])),
+            float(np.median([high / low for _, low, high in found])))

@@ -341,6 +341,30 @@ def test_misuse_is_explained(tmp_path, arguments, said):
     assert result.exit_code and said in f"{result.output}{result.exception}"
 
 
+# what is given for an option that is neither a flag nor a choice nor a share
+GIVEN = {"targets": "train/loss<2", "formats": "json", "budgets": "200 steps", "compare": "shallue2019",
+         "paper": "shallue2019", "rules": "power:0.7", "branch_tolerance": "0.5", "trials": "3", "sizes": "parameters",
+         "laws": "batch = 2 * tokens^0.3", "confidence": "0.8", "width": "40", "out": "out"}
+
+
+@pytest.mark.parametrize("form", ["timed repeats", "a search without times"])
+@pytest.mark.parametrize("option", [one for one in main.params if one.name not in ("logs", "version", "help_all")
+                                    and not one.hidden], ids=lambda one: one.name)
+def test_every_option_is_answered_on_a_training_loss_alone(option, form, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    timed = form == "timed repeats"
+    made = [trial(number, (0, 100, 200, 300), (3, 2, 1.5, 1.1 + number / 50), [
+        at + number / 10 if timed and at else math.nan for at in range(4)], batch=batch, seed=number, target=None,
+        peak_lr=0.1 if timed else 0.1 * number) for number, batch in enumerate((32, 32, 32, 64, 64, 64), 1)]
+    save(log(*made, metric="train/loss"), "runs.h5")
+    (tmp_path / "broken.h5").write_text("")
+    logs = ["runs.h5", "broken.h5"] if option.name == "skip_broken" else ["runs.h5"]
+    values = [GIVEN.get(option.name) or getattr(option.type, "choices", ["", "40%"])[1]] * (not option.is_flag)
+    found, usual = (" ".join(CliRunner().invoke(main, [*logs, *given]).output.split())
+                    for given in ([option.opts[0], *values], []))
+    assert option.opts[0] in found or found != usual
+
+
 def test_targets_and_tolerances_reach_the_tables(tmp_path):
     paths = [save(made, tmp_path / f"w{workers}.h5") for workers, made in study(unmet=False).items()]
     result = CliRunner().invoke(main, [*paths, "--target", "val/error<0.05", "--target", "val/error<0.1",

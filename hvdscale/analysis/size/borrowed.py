@@ -9,8 +9,7 @@ the other, than at the best; and, for runs to a target, how many times the fewes
 The loss at the rule's value is interpolated linearly in its logarithm between the lowest losses at the two values run
 around it. Its interval reaches over both, and by the noise of a lowest loss: Student's, from the residuals of the
 valley fitted to them (best_batch). Beyond the values that were run nothing is said. Steps are those of the fitted
-curve, with percentiles over its draws (critical_batch_fit).
-"""
+curve, with percentiles over its draws (critical_batch_fit)."""
 from __future__ import annotations
 
 import math

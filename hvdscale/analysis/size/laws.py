@@ -14,8 +14,7 @@ the delta method, and of where the bottom goes as the part shrinks to a point, a
 part's radius, give or take half of that way. So a bottom that moves with the part fitted, as that of a lopsided bowl
 does, and a flat one have wide intervals. They hold the truth as often as they say for bowls that are about alike on
 both sides; where one side is 2.5 times as steep as the other and trials are noisy, in 85 % (tools/coverage). Where an
-interval reaches beyond the batches or rates that were run, it is open on that side.
-"""
+interval reaches beyond the batches or rates that were run, it is open on that side."""
 from __future__ import annotations
 
 from collections import Counter
@@ -102,10 +101,9 @@ def laws_of(groups: Sequence[JobResults], studies: Sequence[Study], sizes: Seque
             options: Options = Options()) -> SizeLaws:
     """The laws over the cells of these studies, whose trials the groups have, too.
 
-    budget  at which the best batch is sought; None: each trial's own
-    Steps are held against the first target of each workload; the metric at a budget is that of the first target, or
-    the first validation metric of which it is known which way is better. UsageError as cells_of raises it.
-    """
+    budget  at which the best batch is sought; None: each trial's own Steps are held against the first target of each
+    workload; the metric at a budget is that of the first target, or the first validation metric of which it is known
+    which way is better. UsageError as cells_of raises it."""
     sections = {group.workload: section for group in reversed(groups) for section in reversed(group.sections)
                 if section.target}
     metric, cells = _metric(sections, studies), cells_of(studies, sizes)
@@ -166,8 +164,7 @@ def lowest_by(values: np.ndarray, costs: np.ndarray) -> tuple[np.ndarray, np.nda
     return distinct, np.array([costs[values == value].min() for value in distinct])
 
 
-def basin_of(batches: np.ndarray, rates: np.ndarray, costs: np.ndarray, confidence: float = CONFIDENCE
-             ) -> Basin | None:
+def basin_of(batches: np.ndarray, rates: np.ndarray, costs: np.ndarray, confidence: float = CONFIDENCE) -> Basin | None:
     """The bowl of trials, arrays of shape (trials,); None where too few are near the bottom, or it is no bowl."""
     known = np.isfinite(costs) & np.isfinite(rates) & (rates > 0)
     logs, costs = np.log(np.column_stack([batches[known], rates[known]])), costs[known]

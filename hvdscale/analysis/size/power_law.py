@@ -14,8 +14,7 @@ from one side only; they are left out and listed.
 
 Two sizes are told apart where the residual of the logarithm of one, regressed on that of the other, has at least a
 share SEPARABLE of its variance. On the path of one ratio of data to parameters nothing can: then the law is in the
-first size, along that path.
-"""
+first size, along that path."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

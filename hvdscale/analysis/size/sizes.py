@@ -6,8 +6,7 @@
 A *cell* is a workload at one size: its studies differ in the batch alone. A size comes from the first of these that has
 it: a pattern searched in the workload's name (dataset/model), a metaparameter of that name (a column of an imported
 table), an argument of the model, or what hvdscale logs: ``parameters`` of the model, ``examples`` of the training set,
-``tokens`` of the trial's budget.
-"""
+``tokens`` of the trial's budget."""
 from __future__ import annotations
 
 import json

@@ -68,7 +68,7 @@ def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
     statistical, system = option.statistical_efficiency, option.system_efficiency
     passes, product = option.passes, statistical.value * system.value
     size = 1 if plan.relative else unit_of(option.seconds.value)[0]
-    hours = option.node_hours.times(plan.request.runs)
+    hours = option.seconds.times(option.nodes * plan.request.runs / 3600)
     steps, ends = option.steps.value, option.steps.interval(plan.request.confidence)
     write = ratio if plan.relative else whole
     each = f"{option.local_batch:,} x {passes}" if passes > 1 else f"{option.local_batch:,}"

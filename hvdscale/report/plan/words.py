@@ -8,13 +8,15 @@ from collections.abc import Iterator, Sequence
 
 from ...analysis.grouping import group_by
 from ...analysis.defaults import PROBE_STEPS
+from ...analysis.intervals import geometric_mean
 from ...analysis.next_runs import Measurement, NextRuns, next_runs
-from ...analysis.step_time import (ASSUMED, ASSUMED_DEVIATION, EXTRAPOLATED, LINKS_BETWEEN, MEASURED, MEMBERS,
-                                   REFUTED_AT, Timings)
+from ...analysis.step_time import (ASSUMED, ASSUMED_DEVIATION, EXTRAPOLATED, HOURS, LINKS_BETWEEN, MEASURED, MEMBERS,
+                                   REFUTED_AT, SLOWS, Timings)
+from ...analysis.slow_runs import LEAST_CHANGE
 from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED, RUN_DEVIATION
 from ...analysis.trials import JobKey
-from ...analysis.worker_plan import (AT_ONCE, LINKS, NOT_MET, NO_STEPS, NO_TIMES, ONE_RUN, TIMED_ONCE, UNPLACED, NoPlan,
-                                     Option, Request, Value, WorkerPlan)
+from ...analysis.worker_plan import (AT_ONCE, IN_A_ROW, LINKS, NOT_MET, NO_STEPS, NO_TIMES, ONE_RUN, PROBED, TIMED_ONCE,
+                                     UNPLACED, NoPlan, Option, Request, Value, WorkerPlan)
 from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, unit_of
 from ..document import Finding
 from ..texts import GENERAL, PLAN, SOURCES
@@ -36,6 +38,9 @@ ASSUMPTIONS = {
     UNPLACED: "the workers of a run shared one node, or nodes of --per-node, as no log says which did",
     LINKS: f"links that no log has timed are like those of other clusters ({percent(LINKS_BETWEEN[0])} of a pass for "
            f"an allreduce over {MEMBERS:.0f} nodes, within a factor {math.exp(2 * LINKS_BETWEEN[1]):.0f})",
+    IN_A_ROW: f"times differ by {percent(HOURS)} between hours, as repeats of a setting ran one right after the other",
+    PROBED: f"{percent(SLOWS[0])} of jobs slow down, by {percent(SLOWS[1])} on average, after the first {PROBE_STEPS} "
+            "steps, as no longer run was timed",
     PREDICTED: "the steps are those that the gradient noise scale predicts"}
 REFUSED = {NO_TIMES: "no_times", NO_STEPS: "no_steps", AT_ONCE: "at_once", NOT_MET: "not_met"}
 
@@ -128,7 +133,8 @@ def cautions(plan: WorkerPlan) -> tuple[str, ...]:
     unmet = filter(None, map(_describe_unmet, _picked(plan)))
     timed, most = (max((one.workers for one in found), default=0) for found in (plan.times.timings.found, plan.options))
     return (*unmet, *([PLAN.say("as_timed", workers=timed)] if 0 < timed < most else ()),
-            *([PLAN.say("assumed", reasons=reasons)] if reasons and len(plan.options) > 1 else ()))
+            *([PLAN.say("assumed", reasons=reasons)] if reasons and (
+                len(plan.options) > 1 or PROBED in plan.assumed) else ()))
 
 
 def describe_next(found: NextRuns) -> str:
@@ -292,6 +298,16 @@ def _describe_times(plan: WorkerPlan) -> Iterator[Finding]:
         yield PLAN.find("times_once")
     if repeats := timings.spread.of_repeats:
         yield GENERAL.find("repeats", plan=True, **repeats)
+    if timings.slowing:
+        yield from describe_slowing(timings.slowing, any(one.slowed for one in timings.found))
+
+
+def describe_slowing(slowing: Sequence[float], used: bool = False) -> Iterator[Finding]:
+    """What long runs show of their first steps, where it is more than noise."""
+    change = float(geometric_mean(slowing)) - 1
+    if abs(change) > LEAST_CHANGE:
+        yield GENERAL.find("slowing", runs=len(slowing), change=abs(change), longer=change > 0, steps=PROBE_STEPS,
+                           used=used)
 
 
 def describe_crowded(timings: Timings) -> list[Finding]:

@@ -69,7 +69,7 @@ def curve_findings(curve: Curve) -> tuple[Finding, ...]:
 def _find_judged(curve: Curve) -> Iterator[Finding]:
     """Where a search is cut off, and the regimes of the batches that are not."""
     if curve.cut:
-        yield SCALING.find("cut", batch=curve.cut)
+        yield SCALING.find("cut", none=not curve.whole, **{"until": None, "start": None, **curve.cut})
     cells = [point.cell if isinstance(point, BatchPoint) else point for point in curve.judged]
     yield from find_regimes(curve.regimes, [point.global_batch for point in curve.judged],
                             [point.steps for point in curve.judged], [cell.met > 0 for cell in cells])
@@ -113,23 +113,29 @@ def find_regimes(regimes: Regimes | None, batches: Sequence[int], estimates: Seq
     coarse = [batch for batch, one, _ in met
               if one.runs < 2 and batch > until and batch * one.before < most < batch * one.value]
     sure = regimes.perfect_until.known and next(batch for batch, _, inside in met if inside) == met[0][0]
+    again = [batch for batch, _, inside in met if batch > until and inside]
     but = [SCALING.say(kind, batches=found, sure=sure) for kind, found in (
         ("outside_before", [batch for batch, _, inside in met if batch < until and not inside]),
-        ("inside_again", [batch for batch, _, inside in met if batch > until and inside]), ("coarse", coarse)) if found]
+        ("inside_again", again), ("coarse", coarse)) if found]
     alone = all(one.runs < 2 for _, one, _ in met)
     least, up_to = _allowed_examples(met, until) if alone and until > met[0][0] else (1.0, 1.0)
     unsure = up_to > 1 + regimes.options.perfect_within
+    known = [batch * (one.value if one.met else one.beyond) > most for batch, one in zip(batches, estimates)
+             if batch > until]
     yield SCALING.find(
         "perfect", regimes.perfect_until, batch=describe_batch(regimes.perfect_until), none=until == batches[0],
+        open=until == batches[0] and (regimes.perfect_until.high > until and not again or not any(known)),
         all=regimes.perfect_until.largest, more=met[-1][0] > until, but="; ".join(but), alone=alone,
         **({"least": least, "most": up_to if up_to < math.inf else None} if unsure else {}))
     at = list(batches).index(useful)
     fewest, where = min((one.value, batch) for batch, one, _ in met)
+    may_fall = any(not one.met and not one.beyond >= fewest for one in estimates[at + 1:])
     falling = any((1 + regimes.options.useful_within) * fewest >= one.value for one in estimates[:at] if one.met)
     yield SCALING.find(
         "useful", regimes.maximum_useful, batch=describe_batch(regimes.maximum_useful), falling=falling,
         first=where == useful, fewest=fewest, where=where, steps=estimates[at].value,
         within=regimes.options.useful_within, last=regimes.maximum_useful.largest,
+        least=regimes.maximum_useful.largest or may_fall and regimes.maximum_useful.high < math.inf,
         none_fewer=any(one.met for one in estimates[at + 1:]), larger=list(batches[at + 1:]),
         some=any(any_met[at + 1:]), coarse=not {*coarse}.isdisjoint(batches[at + 1:]))
     yield from find_fit(regimes.fit)

@@ -50,11 +50,13 @@ def parts_of_quality(subject: Subject, column: str, minimizes: bool) -> Iterator
 
 
 def best_of_metrics(subject: Subject) -> Iterator[Part]:
-    """The best of each validation metric whose better way is known, of studies held against no target."""
+    """The best of each metric whose better way is known, of validation if it was measured, of studies held against no
+    target."""
     studies = subject.studies
-    columns = sorted({name for study in studies for name in study.evaluations.columns if name.startswith("val/")})
-    known = [(column, way == SMALLER) for column in columns
+    columns = sorted({name for study in studies for name in study.evaluations.columns if "/" in name})
+    every = [(column, way == SMALLER) for column in columns
              if (way := better(column, studies)) and is_measured(studies, column)]
+    known = [one for one in every if one[0].startswith("val/")] or every
     objectives = {(study.plan(0).get("sweep") or {}).get("objective") for study in studies if len(study)}
     told = [one for one in known if one[0] in objectives] or known       # a search's own, or all
     best, quality = {one: shown_by(parts_of_budgets(subject, *one, own=True)) for one in known}, {}

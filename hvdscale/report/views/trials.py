@@ -15,6 +15,7 @@ from ...analysis.step_breakdown import MOST_ROWS
 from ...analysis.steps import SPEED, RunCell, RunToTarget, crossing_of, run_of
 from ...analysis.trials import Trial
 from ...formatting.numbers import capital, counted, in_brackets, list_first, listed, whole
+from ...log.plan_text import count_nans
 from ...log.schema import UNKNOWN_SEED, Status
 from ...plan.batch_schedule import BatchSchedule
 from ...plan.schedule import Schedule
@@ -24,6 +25,7 @@ from ..differences import settings_of, show_value
 from ..document import Details, Figures, Finding, Part
 from ..drawing import (CROWDED_COUNT, HOVER, INK, Axes, Figure, decimal_ticks, explain, is_named, label_axes,
                        power_ticks, shade)
+from ..plan.words import describe_slowing
 from ..subject import Subject
 from ..table import Cell, Column, Table, keys_of, metric_name
 from ..texts import GENERAL, SCALING, Cells
@@ -54,6 +56,9 @@ def drift(subject: Subject) -> Iterator[Finding]:
     """Times that drift with the order of the runs, or differ between repeats of the series; not of a search."""
     section = subject.section
     cells = [cell for cell in section.cells if cell.runs and not cell.searched]
+    slowing = [run.trial.slowing for cell in cells for run in cell.runs if run.trial.slowing > 0]
+    if slowing:
+        yield from describe_slowing(slowing)
     drift = drift_of(cells, section.options.confidence)
     if drift is None:
         repeats = section.pools.of(SPEED).of_repeats
@@ -119,7 +124,8 @@ def left_out(section: Section) -> Iterator[str]:
         yield SCALING.say("diverged", met=len(met) or None, met_named=name_trials(met), **some(diverged))
     nans: dict[str, list[tuple[Trial, int]]] = {}       # by metric; those of trials that diverged are no news
     for trial in section.trials:
-        for column, count in trial.nan_counts.items() if trial.status != Status.INFEASIBLE else ():
+        known = trial.status != Status.INFEASIBLE
+        for column, count in count_nans(trial.metrics, trial.measurement).items() if known else ():
             nans.setdefault(column, []).append((trial, count))
     for column, found in nans.items():
         yield SCALING.say("nan", metric=column, count=sum(count for _, count in found),
