@@ -128,11 +128,10 @@ def check_rows(log: Log) -> None:
 
 def refuse_unsound(log: Log) -> None:
     """LogError where a log's rows cannot be what was measured: two trials of one id, a status that there is not, counts
-    below 1 or beyond MOST, negative steps or seconds, one step evaluated twice. What any analysis relies on; ``check``
-    looks further.
+    below 1 or beyond MOST, negative steps or seconds. What any analysis relies on; ``check`` looks further.
     """
     refuse_unsound_trials(log)
-    _raise_first(log.path, chain(_ranges(log.evaluations), _ranges(log.steps), _twice(log.evaluations)))
+    _raise_first(log.path, chain(_ranges(log.evaluations), _ranges(log.steps)))
 
 
 def refuse_unsound_trials(log: Log) -> None:
@@ -250,21 +249,6 @@ def _ranges(table: AnyTable) -> Iterator[Fault]:
         seconds = table[SECONDS[table.name]]
         yield from _value(table, SECONDS[table.name], (seconds < 0) | np.isinf(seconds),
                           "be a time, or NaN: not measured")
-
-
-def _twice(table: AnyTable) -> Iterator[Fault]:
-    """Each step of a trial is evaluated once, whatever the order of the rows."""
-    trial, step = table["trial"], table["step"]
-    if not len(trial) or (((trial[1:] == trial[:-1]) & (step[1:] > step[:-1])) | (trial[1:] > trial[:-1])).all():
-        return
-    order = np.lexsort((step, trial))
-    same = (trial[order][1:] == trial[order][:-1]) & (step[order][1:] == step[order][:-1])
-    if same.any():
-        at = np.flatnonzero(same)
-        other = dict(zip(order[at].tolist(), order[at + 1].tolist()))
-        yield Fault(table, "evaluations", order[at], lambda row, _: (
-            f": evaluations/step is {step[row]} twice, at rows {row} and {other[row]}; two runs may have been given "
-            "one trial id"))
 
 
 def _identities(trials: AnyTable) -> Iterator[Fault]:
