@@ -92,6 +92,7 @@ class Comparison:
     missing: tuple[tuple[int, int], ...]        # (workers, batch) of the baseline without a finished candidate
     added: tuple[tuple[int, int], ...]          # (workers, batch) that only the candidate has
     tolerances: Tolerances
+    changed_to: JobKey | None = None            # the candidate's workload, where that is another
 
     @property
     def verdict(self) -> str:
@@ -102,18 +103,22 @@ class Comparison:
 
 def compare_trials(baseline: Sequence[Trial], candidate: Sequence[Trial], targets: Sequence[Target] = (),
                    tolerances: Tolerances = Tolerances()) -> tuple[Comparison, ...]:
-    """The candidate's trials compared with the baseline's, by workload and target.
+    """The candidate's trials compared with the baseline's, by workload and target; where both have one workload, of one
+    data set, these are compared.
 
-    targets  by default those of the baseline's own plans Raises UsageError, listing the trials of both, where they have
-    no cell in common."""
+    targets  by default those of the baseline's own plans
+
+    Raises UsageError, listing the trials of both, where they have no cell in common."""
     before, after = by_workload(baseline), by_workload(candidate)
-    found = []
+    found, jobs, changed = [], [*before, *after], None
+    if len(before) == len(after) == 1 and jobs[0] != jobs[1] and jobs[0].dataset == jobs[1].dataset:
+        after, changed = {jobs[0]: after[jobs[1]]}, jobs[1]
     for workload, trials in before.items():
         for target in targets_of(trials, targets):
             cells = _cells(trials, target, tolerances)
             if cells:
-                found.append(_compare(workload, target, cells, _cells(after.get(workload, ()), target, tolerances),
-                                      tolerances))
+                found.append(replace(_compare(workload, target, cells, _cells(
+                    after.get(workload, ()), target, tolerances), tolerances), changed_to=changed))
     if not any(comparison.cells for comparison in found):
         raise UsageError(f"nothing to compare: the baseline has {_list_trials(baseline)}; the candidate "
                          f"{_list_trials(candidate)}"

@@ -27,7 +27,7 @@ from .texts import COMPARE, Cells
 NAMES = {STEPS: "steps", SECONDS: "time", SPEED: "throughput", BEST: "best metric"}
 CHANGES = {STEPS: "steps_ratio", SECONDS: "seconds_ratio", SPEED: "speed_ratio", BEST: "best_difference"}
 MOST_NAMED = 6                  # of what the verdict names
-MOST_ROWS = 40                  # of the noise on a screen
+MOST_ROWS, MOST_SEEN = 40, 10.0         # of the noise on a screen; difference that is shown as a number
 ALL = "all"
 ComparedRow = tuple[ComparedCell | None, Sequence[Test], str]       # a cell, or what all say together; its verdict
 DETAILS = {"workload": "1", "target": "1", "workers": "1", "global_batch": "examples", "measure": "1", "baseline": "",
@@ -66,7 +66,8 @@ def comparison_table(comparison: Comparison) -> Table:
         "verdict": verdict}, lambda row: row[0].candidate.keys if row[0] else (),
         diverged=lambda row: tuple(trial.key for trial in row[0].candidate.diverged) if row[0] else (),
         baseline=lambda row: row[0].baseline.keys if row[0] else (), notes=_notes(comparison),
-        workload=str(comparison.workload), what=target or "throughput")
+        workload=str(comparison.workload), changed_to=comparison.changed_to and str(comparison.changed_to),
+        what=target or "throughput")
 
 
 def detail_table(comparisons: Sequence[Comparison]) -> Table:
@@ -324,7 +325,9 @@ def noise_values(found: Sequence[Floor]) -> list[dict[str, object]]:
 def noise_tables(found: Sequence[Floor]) -> Iterator[Table]:
     """A table a cell; of many measures those that see most of each kind."""
     def share(value: float) -> Cell:
-        return Cell(percent(value) if math.isfinite(value) else "n/a", value)
+        if not math.isfinite(value):
+            return Cell("n/a", value)
+        return Cell(percent(value) if value < MOST_SEEN else f"> {percent(MOST_SEEN)}", value)
     columns: Cells = {
         "measure": lambda one: Cell(one.measure, one.measure), "spread": lambda one: share(one.spread),
         **{COMPARE.column("seen", f"seen_{runs}", runs=runs): partial(lambda at, one: share(one.smallest[at]), at)

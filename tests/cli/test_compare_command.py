@@ -261,6 +261,13 @@ def test_logs_without_a_target_are_compared_by_throughput():
     assert "throughput" in text and "spacing" not in text
 
 
+def test_another_model_or_optimizer_of_the_data_set_is_compared_and_named():
+    [comparison] = compared(cell([400, 300]), cell([480, 360], optimizer="muon"))
+    assert comparison.cells and "(made/net, muon" in as_text(comparison_table(comparison))
+    with pytest.raises(UsageError, match="nothing to compare"):
+        compared(cell([400]), cell([400], dataset="other"))
+
+
 def test_nothing_in_common_is_misuse_that_says_what_either_has():
     with pytest.raises(UsageError, match="baseline has made/net, nesterov.*W = 1, B = 32; the candidate.*B = 64"):
         compared(cell([400]), cell([400], batch=64))

@@ -35,7 +35,7 @@ SURE = 0.8              # chances of the cheapest and of the knee are said below
 ASSUMPTIONS = {
     ONE_RUN: f"runs of a setting differ by {percent(RUN_DEVIATION)} in steps, as none ran twice",
     TIMED_ONCE: f"their step times differ by {percent(ASSUMED_DEVIATION)}, as none was timed twice",
-    UNPLACED: "the workers of a run shared one node, or nodes of --per-node, as no log says which did",
+    UNPLACED: "the workers of a run shared one node, or filled nodes of --per-node (no log says)",
     LINKS: f"links that no log has timed are like those of other clusters ({percent(LINKS_BETWEEN[0])} of a pass for "
            f"an allreduce over {MEMBERS:.0f} nodes, within a factor {math.exp(2 * LINKS_BETWEEN[1]):.0f})",
     IN_A_ROW: f"times differ by {percent(HOURS)} between hours, as repeats of a setting ran one right after the other",
