@@ -231,9 +231,9 @@ def _ends_of_cell(cell: RunCell, target: Target) -> np.ndarray | None:
                                      for one in some]) for some in problems)
     values = [np.nan if run.trial.pruned else best_value(run.trial.metrics[target.column], target.minimizes)
               for run in cell.draws]
-    return None if np.isnan(of_draws).any() else ends_of(
-        of_draws, np.array([run.steps for run in cell.draws]), of_diverged,
-        np.array(values) * (1 if target.minimizes else -1))
+    signed = np.array(values) if target.minimizes else -np.array(values)
+    return None if np.isnan(of_draws).any() else ends_of(of_draws, np.array([run.steps for run in cell.draws]),
+                                                         of_diverged, signed)
 
 
 def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], options: Options = Options()

@@ -294,9 +294,9 @@ def make(paths: Iterable[Path], targets: Sequence[Target] = (), out: Path | None
         with uncollected():
             runs = opened.enter_context(read(paths, skip_broken=skip_broken, tell=tell))
             document = runs.document(targets, options, asked, tell)
-        unused = [] if out else ["--format"] * (tuple(formats) != FORMATS) + ["--figures"] * every_figure
-        if unused:
-            echo(GENERAL.say("unused", options=unused, out=True))
+        given = {"--format": tuple(formats) != FORMATS, "--figures": every_figure}
+        if not out and any(given.values()):
+            echo(GENERAL.say("unused", options=[name for name in given if given[name]], out=True))
         for text in on_screen(document, whole):
             echo(text)
         if out is not None:

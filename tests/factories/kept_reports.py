@@ -95,14 +95,19 @@ def branched():
     return [log(*branches(made), path="branches.h5"), *single_runs()]
 
 
+def record_of_rank(rank, workers, own):
+    """What a script left of a rank: ten equal updates of 8 examples, with these parts of its ``own``."""
+    return {"rank": rank, "workers": workers, "optimizer": "sgd", "rate": 0.1, "torch": "2", "device": "cpu",
+            "memory": 1, "parameters": 10, "watts": None, "without_core": own.get("without_core", 0.01),
+            "remarks": [], "profile": own.get("profile"),
+            "updates": {**{name: [{**TIMES, **own}[name] / 1000] * 10 for name in RANK_PARTS},
+                        "examples": [8] * 10, "tokens": [0] * 10, "batches": [1] * 10, "passes": [1] * 10,
+                        "apart": [True] + [False] * 9}}
+
+
 def ranks_log(path, *parts):
-    """The log of a script that left of each rank ten equal updates of 8 examples, with these parts."""
-    records = [{"rank": rank, "workers": len(parts), "optimizer": "sgd", "rate": 0.1, "torch": "2", "device": "cpu",
-                "memory": 1, "parameters": 10, "watts": None, "without_core": own.get("without_core", 0.01),
-                "remarks": [], "profile": own.get("profile"),
-                "updates": {**{name: [{**TIMES, **own}[name] / 1000] * 10 for name in RANK_PARTS},
-                            "examples": [8] * 10, "tokens": [0] * 10, "batches": [1] * 10, "passes": [1] * 10,
-                            "apart": [True] + [False] * 9}} for rank, own in enumerate(parts)]
+    """The log of a script of so many ranks, with their parts."""
+    records = [record_of_rank(rank, len(parts), own) for rank, own in enumerate(parts)]
     write_log(str(path), "train.py", records, None, {"local_workers": len(parts), "untimed_passes": 10}, {}, [])
 
 

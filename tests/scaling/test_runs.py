@@ -6,11 +6,11 @@ from hvdscale.analysis.trials import read_trials
 from hvdscale.log.check import check
 from hvdscale.scaling.runs import unseen_passes, write_log
 from hvdscale.workers.launch import last_words
-from tests.report.test_ranks import record
+from tests.factories.kept_reports import record_of_rank
 
 
 def counted(rank, **counts):
-    made = record(rank, 2)
+    made = record_of_rank(rank, 2, {})
     made["updates"].update({name: [count] * 10 for name, count in counts.items()})
     return made
 

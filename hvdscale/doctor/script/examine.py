@@ -125,18 +125,13 @@ def examine(asked: ScriptRequest, workers: int, process: Process, say: Callable[
     """Run the script on one worker and on several, and make those of CHECKS; raises ScriptError. None on ranks above 0.
     In a launch, its workers run the script; a process alone starts ``workers`` ranks here."""
     with place_for(process, asked.seconds) as place:
+        many = None
         if process.size > 1:
             say(f"running {asked.script} on {process.size} workers")
             many = run_launched(asked, process, place / "launched")
             if many is None:
                 return None
-        say(f"running {asked.script} on 1 worker")
-        one, alone = run_on_fewest(asked, place, workers if process.size > 1 else 2 * workers)
-        if process.size == 1:
-            workers *= one.workers
-            say(f"running {asked.script} on {workers} workers")
-            many = run_here(asked, workers, place / "several")
-        many.records[0].instead += alone
+        one, many = run_both(asked, place, workers, many, say)
         pair, still = paired(asked, one, many), None
         if only_drew(pair) and process.local_size == process.size and not many.late:
             say(f"running {asked.script} again, with its random numbers held still")
@@ -144,18 +139,26 @@ def examine(asked: ScriptRequest, workers: int, process: Process, say: Callable[
         return compare(asked, one, many, pair, checks, still)
 
 
-def run_on_fewest(asked: ScriptRequest, place: Path, most: int) -> tuple[Run, list[str]]:
-    """The run on one worker; of a script that ends before an update there, on two, where ``most`` are more and two can
-    run, and a sentence on that. Raises the error of one worker else."""
+def run_both(asked: ScriptRequest, place: Path, workers: int, many: Run | None, say: Callable[[str], None]
+             ) -> tuple[Run, Run]:
+    """The run on one worker, and that on several, if it is not there; of a script that ends before an update on one,
+    the runs on two and on more, where these can be made. Raises the error of one worker else."""
+    def run(count: int) -> Run:
+        say(f"running {asked.script} on {counted(count, 'worker')}")
+        return run_here(asked, count, place / str(count))
     try:
-        return run_here(asked, 1, place / "1"), []
+        one = run(1)
     except ScriptError as error:
+        most = many.workers if many else 2 * workers
         if not error.need_more or most < 3 or (asked.global_batch or most) % most:
             raise
         with contextlib.suppress(ScriptError):
-            return run_here(asked, 2, place / "2"), [f"{error}. So two workers are compared with {most}, and \"one "
-                                                     "worker\" in what follows means these two."]
+            two, many = run(2), many or run(most)
+            many.records[0].instead.append(f"{error}. So two workers are compared with {most}, and \"one worker\" in "
+                                           "what follows means these two.")
+            return two, many
         raise
+    return one, many or run(workers)
 
 
 def paired(asked: ScriptRequest, one: Run, many: Run) -> Pair:
