@@ -148,7 +148,8 @@ class Started:
 
 
 def content(path):
-    """What a result says, without times and ids: a log's counted columns, a file's bytes, a folder's files."""
+    """What a result says, without times and ids: a log's counted columns, a file's bytes, a folder's files but for
+    reports, which have times."""
     if path.suffix == ".h5":
         with check(path) as log:
             return {(table.name, name): repr(np.asarray(table[name]).tolist()) for table in log.tables for name in table
@@ -156,7 +157,7 @@ def content(path):
                     and table.name != "restarts"}
     if path.is_dir():
         return {one.relative_to(path).as_posix(): content(one) for one in sorted(path.rglob("*"))
-                if one.suffix in WHOLE and one.parent.name != "logs"}
+                if one.suffix in WHOLE and not {"logs", "report"} & {*one.relative_to(path).parts}}
     return path.read_bytes() if path.suffix in WHOLE[1:] else None
 
 
