@@ -53,7 +53,8 @@ ON_PATH = {"hvdscale-train": "train", "hvdscale-tune": "tune", "hvdscale-branch"
 COMMANDS = {
     "export": "hvdscale-log export in.h5 out --as csv", "parquet": "hvdscale-log export in.h5 out --as parquet",
     "archive": "hvdscale-log export in.h5 out --as archive",
-    "import": "hvdscale-log import tables out.h5 --overwrite", "runs": "hvdscale-log import lines out.h5 --unit steps --overwrite",
+    "import": "hvdscale-log import tables out.h5 --overwrite",
+    "runs": "hvdscale-log import lines out.h5 --unit steps --overwrite",
     "merge": "hvdscale-log merge in.h5 other.h5 --out out.h5 --overwrite", "repair": "hvdscale-log repair broken.h5",
     "report": "hvdscale-report other.h5 --out out --format json,csv",
     "compare": "hvdscale-report compare other.h5 other.h5 --out out.json",
