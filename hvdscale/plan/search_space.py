@@ -14,6 +14,7 @@ from enum import Enum
 
 import numpy as np
 
+from ..errors import HvdscaleError
 from .settings import ACTS_ONLY_WITH, key_of
 
 TYPES = ("double", "integer", "discrete")
@@ -128,7 +129,11 @@ def scrambled_sobol(dimensions: int, count: int, seed: int) -> np.ndarray:
     raw = np.random.Philox(key=seed).random_raw(dimensions * BITS * (BITS + 1)).reshape(dimensions, BITS + 1, BITS)
     drawn = (raw >> np.uint64(63)).astype(np.int64)
     matrix, shift = np.tril(drawn[:, :BITS], -1) + np.eye(BITS, dtype=np.int64), drawn[:, BITS]
-    return (np.einsum("dij,ndj->ndi", matrix, digits) + shift) % 2 @ 0.5 ** np.arange(1, BITS + 1)
+    found = (np.einsum("dij,ndj->ndi", matrix, digits) + shift) % 2 @ 0.5 ** np.arange(1, BITS + 1)
+    if any(len(np.unique(one)) < count for one in found.T):         # seen once: all were the first
+        raise HvdscaleError("points of a Sobol sequence are equal, which no sequence has: this process did not compute "
+                            "rightly; run the command again")
+    return found
 
 
 def layer_of(point: dict) -> dict:

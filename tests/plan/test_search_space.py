@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 from scipy.stats import qmc
 
+from hvdscale.errors import HvdscaleError
 from hvdscale.plan.search_space import BITS, Parameter, discrete, draws, layer_of, scrambled_sobol
 
 ALMOST_1 = 1 - 2.0**-53
@@ -222,3 +223,9 @@ def test_a_key_is_left_out_where_it_does_not_act_beside_the_points_others():
     assert layer_of({**point, "decay": "linear"}) == {
         "decay": "linear", "decay_steps": 30, "end_lr_factor": 0.1, "warmup": "none"}
     assert layer_of({"decay_steps": 30, "momentum": 0.9}) == {"decay_steps": 30, "momentum": 0.9}
+
+
+def test_points_that_a_process_computed_wrongly_are_an_error(monkeypatch):
+    monkeypatch.setattr(qmc.Sobol, "random_base2", lambda self, m: np.zeros((2 ** m, self.d)))
+    with pytest.raises(HvdscaleError, match="points of a Sobol sequence are equal"):
+        draws([LOG], 9, 1)
