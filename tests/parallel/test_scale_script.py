@@ -55,7 +55,7 @@ def test_a_count_at_which_the_script_fails_is_named_and_the_other_stands(scaled)
     assert re.search(r"train.py on 2 workers, rank \d, after 3 updates: RuntimeError: out of something \(train.py:\d",
                      said)
     code, said = scaled("1", "--nonsense", options=["--overwrite"])
-    assert code == 1 and "it ended with exit code 2: train.py: error: unrecognized arguments: --nonsense; what" in said
+    assert code == 1 and re.search(r"code 2 \(train.py:\d+\): train.py: error: unrecognized arguments: --nons", said)
 
 
 @pytest.mark.slow
