@@ -1,8 +1,9 @@
 """A training script that is right when it is stopped and started again; others that are so in another way, and the
 same with a fault planted: the pairs of resume_pairs.toml."""
 import re
-import tomllib
 from pathlib import Path
+
+from hvdscale.plan.settings import tomllib
 
 PAIRS = tomllib.loads(Path(__file__).with_name("resume_pairs.toml").read_text())
 SHARED = PAIRS.pop("shared")
