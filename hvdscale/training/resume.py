@@ -238,7 +238,9 @@ def _without_checkpoint(settings: Settings, plan: Plan) -> Start:
     if settings.log is None or settings.overwrite or not os.path.exists(settings.log):
         return Start()
     with read_log(settings.log) as log:
-        if not log.trials.rows or json.loads(log.trials["plan"][-1])["problem"] != _record(plan)["problem"]:
+        if not log.trials.rows:             # killed before its first row
+            return Start(log=log.path, log_continues=True, previous_end=INTERRUPTED)
+        if json.loads(log.trials["plan"][-1])["problem"] != _record(plan)["problem"]:
             return Start()
         if log.steps.rows:
             raise LogError(f"{log.path} holds {log.steps.rows} steps of this run, but {settings.checkpoint} has no "

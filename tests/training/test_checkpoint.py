@@ -15,9 +15,10 @@ import pytest
 import torch
 
 from hvdscale.data.splits import Batch, Split
-from hvdscale.errors import CheckpointError, LogError, PlanError
+from hvdscale.errors import CheckpointError, HvdscaleError, LogError, PlanError
 from hvdscale.log.reader import read_log
-from hvdscale.log.schema import Status
+from hvdscale.log.schema import INTERRUPTED, Status
+from hvdscale.log.writer import LogWriter
 from hvdscale.system.files import clear_leavings, temporary_name
 from hvdscale.training.checkpoint import CheckpointFolder, listed, read, write
 from hvdscale.training.snapshot import RunState, capture, mapped, restore
@@ -438,18 +439,23 @@ def test_a_log_without_its_checkpoints_is_not_begun_anew_unasked(train):
     assert train(overwrite=True) == 0
 
 
-def test_a_run_that_ended_before_its_first_checkpoint_begins_anew_in_its_log(train, monkeypatch):
-    def fail(*_):
+@pytest.mark.parametrize("where, name, previous", [(Signalled, "warm_up", ["", "RuntimeError: planted"]),
+                                                   (LogWriter, "append", [INTERRUPTED])])
+def test_a_run_that_ended_before_its_first_checkpoint_begins_anew_in_its_log(where, name, previous, train,
+                                                                             monkeypatch):
+    def fail(one, *_, **__):
+        if isinstance(one, LogWriter):
+            one.abandon()
         raise RuntimeError("planted")
     with monkeypatch.context() as patched:
-        patched.setattr(Signalled, "warm_up", fail)
-        with pytest.raises(RuntimeError):
+        patched.setattr(where, name, fail)
+        with pytest.raises((RuntimeError, HvdscaleError), match="planted"):
             train()
     assert steps() == []
     assert train() == 0
     with read_log("w.h5") as log:
-        assert log.restarts["first_step"].tolist() == [0, 0]
-        assert log.restarts["previous_end"].tolist() == ["", "RuntimeError: planted"]
+        assert log.restarts["first_step"].tolist() == [0] * len(previous)
+        assert log.restarts["previous_end"].tolist() == previous
         assert log.steps["step"].tolist() == list(range(1, 31))
 
 
