@@ -1,13 +1,14 @@
 """All checks of a job, in order: most run on rank 0 alone, the others on all workers together."""
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from ..training.job import Job
 from ..update.model import how_to_be_faster
 from ..workers.group import Workers
-from .children import JobRequest, OtherRank, StallTest
+from .children import Child, JobRequest, begin_stall, same_when_played, stall
 from .communication import refusing_collectives
 from .examples import shards
 from .finding import JOB, Finding, Verdict, carried_out, trace_cause
@@ -52,10 +53,11 @@ def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPL
     check, ``layers`` are the user's settings, and the checks take a step of the ``wanted`` examples. Raises
     CommunicationError where the job's own code communicates."""
     asked, alone, ranked = JobRequest(job.name, layers, wanted), workers.size == 1, RANKS in checks
-    ranks = OtherRank(asked) if alone and ranked else None
-    stop = StallTest() if workers.rank == 0 and STALL in checks else None
-    children = [child for child in (ranks, stop) if child]
-    try:
+    with contextlib.ExitStack() as children:
+        played = [children.enter_context(asked.played(rank, 2)) for rank in range(2)] if alone and ranked else []
+        stalls = begin_stall() if workers.rank == 0 and STALL in checks else ""
+        if isinstance(stalls, Child):
+            children.enter_context(stalls)
         with workers.together("the sample"):
             sample = make_sample(job, wanted, workers.size)
             mine = digest(sample) if ranked else {}     # first, as checks may move the job's own generators
@@ -65,12 +67,9 @@ def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPL
             "ranks compared", "launched", size=workers.size)) if by_rank and not workers.rank else None
         findings = in_this_process(sample, workers, say, launched, checks)
         say(STALL)
-        findings += [ranks.finding(sample, mine)] if ranks else []
-        findings += [stop.finding()] if stop else []
+        findings += [same_when_played(asked, played, sample, mine)] if played else []
+        findings += [stall(stalls)] if stalls else []
         workers.gather(None, "doctor/children")
-    finally:
-        for child in children:
-            child.kill()
     return Examination(job, sample, tuple(sorted(findings, key=lambda f: ORDER.index(f.check))), notes(job, sample))
 
 
