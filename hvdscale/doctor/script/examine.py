@@ -19,10 +19,9 @@ from .compare.examples import epochs, examples
 from .compare.gradient import gradient
 from .compare.pair import Pair
 from .compare.scale import comparable
-from .compare.state import batch_norm, join, parameters
+from .compare.state import batch_norm, join, parameters, together
 from .compare.steps import learning_rate, schedule, update
 from .compare.streams import random_numbers
-from .compare.together import together
 from .compare.unseen import notes, only_drew, remarks, unseen
 from .folder import LARGEST
 from .record import Record
