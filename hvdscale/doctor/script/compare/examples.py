@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -101,18 +102,18 @@ def _shared(pair: Pair, first: Iteration, keys: list[list[list]]) -> Finding | N
         differs = f"all ranks took the same examples: {taken // pair.workers} of {taken} count"
     if pair.known_by_index and pair.same_data is None:
         return pair.finding(EXAMPLES, "shared_if_alike", differs=differs, where=first.made)
-    return pair.finding(EXAMPLES, "shared", differs=differs, cause=_why_shared(pair, first), where=first.made,
-                        same=same, sampler=first.sampling.name, replicas=first.sampling.replicas)
+    return pair.finding(EXAMPLES, "shared", differs=differs, same=same, **_why_shared(pair, first))
 
 
-def _why_shared(pair: Pair, first: Iteration) -> str:
-    if pair.same_data is False and not first.iterable:
-        return "overlap"
+def _why_shared(pair: Pair, first: Iteration) -> dict[str, Any]:
+    """The cause, and what its words and the finding's name of the loader."""
+    cause, replicas = "replicas" if first.sampling.replicas else "whole_set", first.sampling.replicas
     if first.iterable or first.sampling.replacement:
-        return "stream" if first.iterable else "replacement"
-    if first.sampling.replicas:
-        return "one_rank" if first.sampling.replicas == pair.workers else "replicas"
-    return "whole_set"
+        cause = "stream" if first.iterable else "replacement"
+    if pair.same_data is False and not first.iterable:
+        cause = "overlap"
+    return dict(cause=cause, where=first.made, sampler=first.sampling.name, of=pair.workers,
+                others=None if replicas == pair.workers else replicas)
 
 
 def _replaces(pair: Pair) -> bool:
@@ -163,11 +164,10 @@ def _over_the_epoch(pair: Pair, first: Iteration) -> Finding | None:
     if twice <= first.sampling.padded or all(each == ranks[0] for each in ranks) or filled_up(pair):
         return None
     seeds = first.sampling.replicas == pair.workers and len({*map(tuple, ranks)}) == pair.workers
-    cause = "seeds" if seeds else "not_by_rank"
-    if first.sampling.replicas and not seeds:
-        cause = _why_shared(pair, first)
-    return pair.finding(EXAMPLES, "over_the_epoch", size=len({*alone}), twice=twice, never=never, where=first.made,
-                        cause=cause, sampler=first.sampling.name, replicas=first.sampling.replicas)
+    why = _why_shared(pair, first)
+    if seeds or not first.sampling.replicas:
+        why["cause"] = "seeds" if seeds else "not_by_rank"
+    return pair.finding(EXAMPLES, "over_the_epoch", size=len({*alone}), twice=twice, never=never, **why)
 
 
 def _whole(pair: Pair, first: Iteration) -> Finding | None:

@@ -225,8 +225,8 @@ def judge(pair: Pair) -> Finding:
         passes = len(found[0].ranks[0].passes)
         if passes > 1 and close(weighed[0].scale, 1 / passes):
             return finding(found[0], "divided_again", passes=passes, scale=weighed[0].scale)
-        return pair.finding(NAME, "mean" if close(weighed[0].scale, 1) else "mean_times", scale=weighed[0].scale,
-                            targets=weighed[0].targets, limit=limit, by=max(by.error for by in weighed))
+        return pair.finding(NAME, "mean", scale=None if close(weighed[0].scale, 1) else weighed[0].scale, limit=limit,
+                            of=pair.workers, targets=weighed[0].targets, by=max(by.error for by in weighed))
     residual = max(both.reduction.residual for both in found)
     if matches_one(pair):
         return pair.finding(NAME, "as_on_one", by=residual, limit=limit)
