@@ -5,13 +5,15 @@ import contextlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from ..formatting.numbers import counted
 from ..training.job import Job
 from ..update.model import how_to_be_faster
 from ..workers.group import Workers
 from .children import Child, JobRequest, begin_stall, same_when_played, stall
 from .communication import refusing_collectives
 from .examples import shards
-from .finding import JOB, Finding, Verdict, carried_out, trace_cause
+from .finding import JOB, Finding, carried_out, trace_cause
+from .formats import NOTES, Judged, render_list, render_table
 from .padding import padding
 from .passes import batch_norm, gradients, last_batch, losses, random_numbers
 from .probe_step import EXAMPLES, Sample, make_sample
@@ -25,7 +27,7 @@ ORDER = ("gradients", "losses", "random numbers", "rounding", "batch-norm", "pad
 
 
 @dataclass(frozen=True)
-class Examination:
+class Examination(Judged):
     """The findings on a job, and ``notes`` on what rightly depends on the worker count or the machine."""
 
     job: Job
@@ -41,9 +43,13 @@ class Examination:
                 "batch_schedule": str(plan.batches), "sample": self.sample.plan.global_batch,
                 "precision": self.sample.plan.precision, "notes": self.notes}
 
-    @property
-    def sound(self) -> bool:
-        return all(finding.verdict != Verdict.FAILED for finding in self.findings)
+    def texts(self) -> list[str]:
+        tables = [f"{finding.check}\n{render_table(finding.rows, range(len(finding.rows[0])))}"
+                  for finding in self.findings if finding.rows]
+        return [f"{self.job.plan.workload} at global batch {self.job.plan.batches}: "
+                f"{counted(len(self.findings), 'check')}; those of the model use a step of "
+                f"{self.sample.plan.global_batch} examples in {self.sample.plan.precision}",
+                *tables, render_list(NOTES, self.notes)]
 
 
 @refusing_collectives()
