@@ -90,12 +90,10 @@ def answers() -> dict[ModuleType, dict[str, Callable]]:
             for owner, one in found.items()}
 
 
-def synchronize_norm(original, module, *args, **options):
-    return (_normalize if module.training and dist.is_initialized() else original)(module, *args, **options)
-
-
-def _normalize(module: torch.nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:
+def synchronize_norm(original: Callable, module: torch.nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:
     """Batch-norm in training over the examples of the module's process group; ``input``: (N, C, ...)."""
+    if not module.training or not dist.is_initialized():
+        return original(module, input)
     group = module.process_group or dist.group.WORLD
     over = [at for at in range(input.dim()) if at != 1]
     shape = [1, -1, *[1] * (input.dim() - 2)]

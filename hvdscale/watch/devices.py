@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import sys
 import textwrap
 import traceback
 import warnings
@@ -21,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _device
 
 from . import cuda
-from .lines import called_by_script, called_by_torch, is_own, line_of_call
+from .lines import TORCH, called_by_script, is_own, line_of_call
 from .listener import Watch
 
 INSTEAD = "torch sees no GPU here, so what the script asks of CUDA ran on the CPU (first {}, {})."
@@ -110,7 +111,7 @@ class Redirect:
         """Have a function answer without CUDA; torch itself relies on some to fail."""
         def make(original):
             def call(*args, **options):
-                if isinstance(owner, ModuleType) and called_by_torch():
+                if isinstance(owner, ModuleType) and sys._getframe(1).f_code.co_filename.startswith(TORCH):
                     return original(*args, **options)
                 if not isinstance(owner, ModuleType) or called_by_script():
                     self.tell(owner, name)
