@@ -26,10 +26,10 @@ from ..system.cores import describe_load
 from ..system.run_module import module_command
 from ..workers.launch import find_launcher, launch_command, launch_environment, without_launcher
 from .communication import refusing_collectives
-from .finding import JOB, Finding, Verdict
+from .finding import JOB, Finding
 from .played import environment, on_host, play
 from .probe_step import Sample, make_sample
-from .ranks import Entry, broken, differing, digest, not_the_same, same_on_ranks
+from .ranks import Entry, broken, digest, same_on_ranks
 
 MODULE = "hvdscale.doctor.children"
 PATIENCE = 60.0             # seconds that a child may take
@@ -92,13 +92,7 @@ def same_when_played(asked: JobRequest, played: list[Child], sample: Sample, min
     ranks, seen = [_digest_of(child) for child in played], JOB.sentence("ranks compared", "played")
     if TOO_LONG in ranks:
         return JOB.finding("ranks", "late", seconds=PATIENCE)
-    found = same_on_ranks(sample, ranks, partial(asked.twice, 2), seen)
-    if found.verdict == Verdict.PASSED:
-        comparable = {what: entry for what, entry in mine.items() if not ranks[0][what].error}
-        for what in differing(comparable, {what: ranks[0][what] for what in comparable}, sample.limit):
-            return not_the_same(sample, "apart_from_one", what, (mine, ranks[0]), partial(asked.twice, 2), "workers",
-                                seen=seen)
-    return found
+    return same_on_ranks(sample, ranks, partial(asked.twice, 2), seen, alone=mine)
 
 
 def begin_stall() -> Child | str:
