@@ -96,7 +96,7 @@ def same_when_played(asked: JobRequest, played: list[Child], sample: Sample, min
 
 
 def begin_stall() -> Child | str:
-    """A small job of two workers, one of which stalls: does the other end the job and say why? Or why there is none."""
+    """A small job of two workers, one of which stalls, in the background; or why there is none."""
     try:
         if launcher := find_launcher():
             command = module_command(MODULE, "stop", str(STALL_SECONDS))
@@ -107,6 +107,7 @@ def begin_stall() -> Child | str:
 
 
 def stall(child: Child | str) -> Finding:
+    """Whether the other worker ended the job that ``begin_stall`` began, and said why."""
     if isinstance(child, str):
         return JOB.finding("stall", "no_launcher", reason=child)
     ended, output = child.result()
