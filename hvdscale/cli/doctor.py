@@ -78,7 +78,7 @@ def _examine(name: str, layers: list[dict], sample: int, checks: tuple[str, ...]
              out: TextIO) -> int:
     from ..doctor.children import JobRequest
     from ..doctor.examine import examine
-    from ..doctor.formats import TEXT, render, render_findings, render_for_machines
+    from ..doctor.formats import TEXT, render_findings, render_for_machines
     from ..doctor.played import play
     from ..doctor.ranks import refused
     from ..training.prepare import prepare
@@ -98,7 +98,7 @@ def _examine(name: str, layers: list[dict], sample: int, checks: tuple[str, ...]
     code = 0 if examination.sound else 1
     if workers.rank == 0:
         screen.erase()
-        print(render(examination, time.monotonic() - started, terminal) if wanted == TEXT else
+        print(examination.render(time.monotonic() - started, terminal) if wanted == TEXT else
               render_for_machines(wanted, examination.about, examination.findings, code), file=out)
     return code
 

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ..errors import HvdscaleError
 from ..system.forked import ending_with_this_process
@@ -25,10 +26,10 @@ from ..system.cores import describe_load
 from ..system.run_module import module_command
 from ..workers.launch import find_launcher, launch_command, launch_environment, without_launcher
 from .communication import refusing_collectives
-from .finding import JOB, Finding, Verdict
+from .finding import JOB, Finding
 from .played import environment, on_host, play
 from .probe_step import Sample, make_sample
-from .ranks import Entry, broken, differing, digest, not_the_same, same_on_ranks
+from .ranks import Entry, broken, digest, same_on_ranks
 
 MODULE = "hvdscale.doctor.children"
 PATIENCE = 60.0             # seconds that a child may take
@@ -49,29 +50,22 @@ class Child:
             self._process.stdin.write(given)
             self._process.stdin.close()
 
-    def ended(self) -> bool:
-        """Whether it ended by itself within PATIENCE seconds of its start; if not, it is killed."""
-        try:
-            self._process.wait(max(0.0, self._started + PATIENCE - time.monotonic()))
-            return True
-        except subprocess.TimeoutExpired:
-            self.kill()
-            return False
+    def __enter__(self) -> Child:
+        return self
 
-    def kill(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """End it and its children if they are running."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-
-    def close(self) -> None:
-        self.kill()
         self._output.close()
 
-    @property
-    def output(self) -> str:
+    def result(self) -> tuple[bool, str]:
+        """Whether it ended by itself within PATIENCE seconds of its start, and what it has printed."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(max(0.0, self._started + PATIENCE - time.monotonic()))
         self._output.seek(0)
-        return self._output.read()
+        return self._process.returncode is not None, self._output.read()
 
 
 @dataclass(frozen=True)
@@ -89,76 +83,53 @@ class JobRequest:
 
     def twice(self, size: int) -> list[dict[str, Entry]]:
         """The digests of two processes that both simulate rank 0 in a group of this size."""
-        children = [self.played(0, size) for _ in range(2)]
-        return [_digest_of(child) for child in children]
+        with self.played(0, size) as one, self.played(0, size) as another:
+            return [_digest_of(one), _digest_of(another)]
 
 
-class OtherRank:
-    """Two processes that simulate ranks 0 and 1 of the job, for a doctor that runs without a launcher."""
-
-    def __init__(self, asked: JobRequest):
-        self._asked, self._children = asked, [asked.played(rank, 2) for rank in range(2)]
-
-    def finding(self, sample: Sample, mine: dict[str, Entry]) -> Finding:
-        """Whether the two ranks agree, and agree with this process, a single worker."""
-        ranks, seen = [_digest_of(child) for child in self._children], JOB.sentence("ranks compared", "played")
-        if TOO_LONG in ranks:
-            return JOB.finding("ranks", "late", seconds=PATIENCE)
-
-        def twice() -> list[dict[str, Entry]]:
-            return [ranks[0], _digest_of(self._asked.played(0, 2))]
-        found = same_on_ranks(sample, ranks, twice, seen)
-        if found.verdict == Verdict.PASSED:
-            comparable = {what: entry for what, entry in mine.items() if not ranks[0][what].error}
-            for what in differing(comparable, {what: ranks[0][what] for what in comparable}, sample.limit):
-                return not_the_same(sample, "apart_from_one", what, (mine, ranks[0]), twice, "workers", seen=seen)
-        return found
-
-    def kill(self) -> None:
-        for child in self._children:
-            child.close()
+def same_when_played(asked: JobRequest, played: list[Child], sample: Sample, mine: dict[str, Entry]) -> Finding:
+    """Whether two ranks that are played agree, and agree with this process, a single worker."""
+    ranks, seen = [_digest_of(child) for child in played], JOB.sentence("ranks compared", "played")
+    if TOO_LONG in ranks:
+        return JOB.finding("ranks", "late", seconds=PATIENCE)
+    return same_on_ranks(sample, ranks, partial(asked.twice, 2), seen, alone=mine)
 
 
-class StallTest:
-    """A small job of two workers, one of which stalls: does the other end the job and say why?"""
+def begin_stall() -> Child | str:
+    """A small job of two workers, one of which stalls, in the background; or why there is none."""
+    try:
+        if launcher := find_launcher():
+            command = module_command(MODULE, "stop", str(STALL_SECONDS))
+            return Child(launch_command(launcher, 2, command), launch_environment(without_launcher()))
+        return "this check needs horovodrun or mpirun, and neither is on PATH"
+    except (HvdscaleError, OSError) as error:
+        return f"no two workers can be started here: {error}"
 
-    def __init__(self):
-        self._child, self._reason = None, "this check needs horovodrun or mpirun, and neither is on PATH"
-        try:
-            if launcher := find_launcher():
-                command = module_command(MODULE, "stop", str(STALL_SECONDS))
-                self._child = Child(launch_command(launcher, 2, command), launch_environment(without_launcher()))
-        except (HvdscaleError, OSError) as error:
-            self._reason = f"no two workers can be started here: {error}"
 
-    def finding(self) -> Finding:
-        if self._child is None:
-            return JOB.finding("stall", "no_launcher", reason=self._reason)
-        ended = self._child.ended()
-        output = re.sub(r"\[\d+(,\d+)?\]<std(out|err)>:", "", self._child.output)        # horovodrun marks lines
-        reason = re.search(f"has waited {STALL_SECONDS:g} s for the other workers|a worker was lost", output)
-        if (load := describe_load()) and (JOINED not in output or not ended or not reason):
-            return JOB.finding("stall", "busy", load=load)
-        if JOINED not in output:
-            lines = output.strip().splitlines() or ["no output"]
-            return JOB.finding("stall", "not_started", line=lines[-1][:200])
-        kind = "ended" if reason else "silent"
-        return JOB.finding("stall", kind if ended else "endless", seconds=STALL_SECONDS,
-                           reason=repr(reason and reason[0]))
-
-    def kill(self) -> None:
-        if self._child is not None:
-            self._child.close()
+def stall(child: Child | str) -> Finding:
+    """Whether the other worker ended the job that ``begin_stall`` began, and said why."""
+    if isinstance(child, str):
+        return JOB.finding("stall", "no_launcher", reason=child)
+    ended, output = child.result()
+    output = re.sub(r"\[\d+(,\d+)?\]<std(out|err)>:", "", output)        # horovodrun marks lines
+    reason = re.search(f"has waited {STALL_SECONDS:g} s for the other workers|a worker was lost", output)
+    if (load := describe_load()) and (JOINED not in output or not ended or not reason):
+        return JOB.finding("stall", "busy", load=load)
+    if JOINED not in output:
+        lines = output.strip().splitlines() or ["no output"]
+        return JOB.finding("stall", "not_started", line=lines[-1][:200])
+    kind = "ended" if reason else "silent"
+    return JOB.finding("stall", kind if ended else "endless", seconds=STALL_SECONDS, reason=repr(reason and reason[0]))
 
 
 TOO_LONG = broken(f"it took longer than {PATIENCE:g} s")
 
 
 def _digest_of(child: Child) -> dict[str, Entry]:
-    with contextlib.closing(child):
-        if not child.ended():
-            return TOO_LONG
-        last = (child.output.strip().splitlines() or ["no output"])[-1]
+    ended, output = child.result()
+    if not ended:
+        return TOO_LONG
+    last = (output.strip().splitlines() or ["no output"])[-1]
     try:
         return {what: Entry(*entry) for what, entry in json.loads(last).items()}
     except (ValueError, AttributeError, TypeError):

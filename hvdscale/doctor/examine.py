@@ -1,16 +1,19 @@
 """All checks of a job, in order: most run on rank 0 alone, the others on all workers together."""
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from ..formatting.numbers import counted
 from ..training.job import Job
 from ..update.model import how_to_be_faster
 from ..workers.group import Workers
-from .children import JobRequest, OtherRank, StallTest
+from .children import Child, JobRequest, begin_stall, same_when_played, stall
 from .communication import refusing_collectives
 from .examples import shards
-from .finding import JOB, Finding, Verdict, carried_out, trace_cause
+from .finding import JOB, Finding, carried_out, trace_cause
+from .formats import NOTES, Judged, render_list, render_table
 from .padding import padding
 from .passes import batch_norm, gradients, last_batch, losses, random_numbers
 from .probe_step import EXAMPLES, Sample, make_sample
@@ -24,7 +27,7 @@ ORDER = ("gradients", "losses", "random numbers", "rounding", "batch-norm", "pad
 
 
 @dataclass(frozen=True)
-class Examination:
+class Examination(Judged):
     """The findings on a job, and ``notes`` on what rightly depends on the worker count or the machine."""
 
     job: Job
@@ -40,9 +43,13 @@ class Examination:
                 "batch_schedule": str(plan.batches), "sample": self.sample.plan.global_batch,
                 "precision": self.sample.plan.precision, "notes": self.notes}
 
-    @property
-    def sound(self) -> bool:
-        return all(finding.verdict != Verdict.FAILED for finding in self.findings)
+    def texts(self) -> list[str]:
+        tables = [f"{finding.check}\n{render_table(finding.rows, range(len(finding.rows[0])))}"
+                  for finding in self.findings if finding.rows]
+        return [f"{self.job.plan.workload} at global batch {self.job.plan.batches}: "
+                f"{counted(len(self.findings), 'check')}; those of the model use a step of "
+                f"{self.sample.plan.global_batch} examples in {self.sample.plan.precision}",
+                *tables, render_list(NOTES, self.notes)]
 
 
 @refusing_collectives()
@@ -52,10 +59,11 @@ def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPL
     check, ``layers`` are the user's settings, and the checks take a step of the ``wanted`` examples. Raises
     CommunicationError where the job's own code communicates."""
     asked, alone, ranked = JobRequest(job.name, layers, wanted), workers.size == 1, RANKS in checks
-    ranks = OtherRank(asked) if alone and ranked else None
-    stop = StallTest() if workers.rank == 0 and STALL in checks else None
-    children = [child for child in (ranks, stop) if child]
-    try:
+    with contextlib.ExitStack() as children:
+        played = [children.enter_context(asked.played(rank, 2)) for rank in range(2)] if alone and ranked else []
+        stalls = begin_stall() if workers.rank == 0 and STALL in checks else ""
+        if isinstance(stalls, Child):
+            children.enter_context(stalls)
         with workers.together("the sample"):
             sample = make_sample(job, wanted, workers.size)
             mine = digest(sample) if ranked else {}     # first, as checks may move the job's own generators
@@ -65,12 +73,9 @@ def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPL
             "ranks compared", "launched", size=workers.size)) if by_rank and not workers.rank else None
         findings = in_this_process(sample, workers, say, launched, checks)
         say(STALL)
-        findings += [ranks.finding(sample, mine)] if ranks else []
-        findings += [stop.finding()] if stop else []
+        findings += [same_when_played(asked, played, sample, mine)] if played else []
+        findings += [stall(stalls)] if stalls else []
         workers.gather(None, "doctor/children")
-    finally:
-        for child in children:
-            child.kill()
     return Examination(job, sample, tuple(sorted(findings, key=lambda f: ORDER.index(f.check))), notes(job, sample))
 
 

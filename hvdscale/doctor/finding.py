@@ -4,6 +4,7 @@
     failed = "..."              the verdict, and what differs; of one without a difference, what was seen;
                                 unexplained: unseen, as something differs and no cause was seen
     looked_at = "..."           what was compared;  cause: the usual one;  remedy: the next move
+    verdict = "warned"          of a cause, such as one with an innocent reading
     lightning = "..."           the next move with that library, by the option to change
     like = "..."                another kind of the check, which has what is not given here
 
@@ -96,11 +97,12 @@ class Kinds:
     def finding(self, check: str, kind: str, about: Any = None, *, by: float | None = None, limit: float | None = None,
                 where: str = "", rows: tuple = (), cause: str = "", **values: Any) -> Finding:
         """A finding in the words of its kind. The values that are not given are attributes of ``about``; ``cause`` is
-        one of [check.causes], whose cause and remedy go before the kind's."""
+        one of [check.causes], whose cause and remedy, and verdict, go before the kind's."""
         table, own = self.checks[check], self.checks[check][kind]
         words = {**table, **table.get(own.get("like"), {}), **own, **(table["causes"][cause] if cause else {})}
         name = next(name for name in own if name in VERDICTS)
         seen, differs = (words["looked_at"], words[name]) if name in DIFFER else (words[name], "")
+        name = words.get("verdict", name)
         seen, differs, cause, remedy = (fill(text, _Values(words, about, values)) for text in (
             seen, differs, words.get("cause", ""), words.get(getattr(about, "library", ""), words.get("remedy", ""))))
         return Finding(check, VERDICTS[name], seen, differs, by, limit, cause, remedy, rows, where)

@@ -7,19 +7,15 @@ import json
 import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 from xml.etree import ElementTree
 
 from ..errors import UsageError
 from ..formatting.escaping import printable
 from ..formatting.lines import line_width, wrap
-from ..formatting.numbers import counted
 from ..formatting.text_table import aligned
 from ..report.table import encode
 from .finding import Finding, Verdict
-
-if TYPE_CHECKING:
-    from .examine import Examination
 
 TEXT, JSON, JUNIT = "text", "json", "junit"
 DETAILS = {"what differs": "differs", "where": "where", "by how much": "by", "allowed": "limit",
@@ -31,22 +27,27 @@ NAME, VERDICT = 14, 6       # characters
 NOTES = "Not faults, but these depend on the number of workers or on the machine:"
 
 
-def render(examination: Examination, seconds: float, colour: bool) -> str:
-    """The whole report, in lines of ``line_width()`` characters where words allow."""
-    sample, plan, findings = examination.sample, examination.job.plan, examination.findings
-    headline = (f"{plan.workload} at global batch {plan.batches}: {counted(len(findings), 'check')}; those of the "
-                f"model use a step of {sample.plan.global_batch} examples in {sample.plan.precision}")
-    tables = [f"{finding.check}\n{render_table(finding.rows, range(len(finding.rows[0])))}"
-              for finding in findings if finding.rows]
-    return join_blocks(headline, findings, seconds, colour, *tables, render_list(NOTES, examination.notes))
+class Judged:
+    """Findings, and what is said around them."""
 
+    findings: tuple[Finding, ...]
+    verdict = ""                # the outcome in a line, which comes first
 
-def join_blocks(headline: str, findings: Sequence[Finding], seconds: float, colour: bool, *blocks: str) -> str:
-    """A report: the headline, the findings, the other blocks but for empty ones, and the summary."""
-    counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in Verdict}
-    summary = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
-    return "\n\n".join([wrap(headline), render_findings(findings, colour), *filter(None, blocks),
-                        f"{summary}; {seconds:.1f} s"])
+    @property
+    def sound(self) -> bool:
+        return all(finding.verdict != Verdict.FAILED for finding in self.findings)
+
+    def texts(self) -> list[str]:
+        """The report's headline, and the blocks below the findings, but for empty ones."""
+        raise NotImplementedError
+
+    def render(self, seconds: float, colour: bool) -> str:
+        """The whole report, in lines of ``line_width()`` characters where words allow."""
+        headline, *blocks = self.texts()
+        counts = {verdict: sum(finding.verdict == verdict for finding in self.findings) for verdict in Verdict}
+        summary = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
+        return "\n\n".join(filter(None, [self.verdict and wrap(self.verdict), wrap(headline), render_findings(
+            self.findings, colour), *blocks, f"{summary}; {seconds:.1f} s"]))
 
 
 def render_list(heading: str, items: Sequence[str]) -> str:

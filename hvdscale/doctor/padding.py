@@ -50,11 +50,10 @@ def padding(sample: Sample) -> Finding:
         for what, (short, long) in values.items():
             by = abs(short - long) / max(abs(short), abs(long), 1e-30)
             if by > sample.limit:
-                kind, layer = "padded", "" if case.training else _first_layer(sample, model, case)
-                if case.training:
-                    kind = "in_norm_by_group" if sample.plan.group_by_group else "in_norm"
-                return JOB.finding(NAME, kind, case, differs=f"{what} is {short:.6g} and {long:.6g}{layer}", by=by,
-                                   limit=sample.limit)
+                layer = "" if case.training else _first_layer(sample, model, case)
+                return JOB.finding(NAME, "in_norm" if case.training else "padded", case, by=by, limit=sample.limit,
+                                   differs=f"{what} is {short:.6g} and {long:.6g}{layer}",
+                                   cause="by_group" if case.training and sample.plan.group_by_group else "")
     if not looked_at:
         return JOB.finding(NAME, "none")
     return JOB.finding(NAME, "same", looked_at="; ".join(dict.fromkeys(looked_at)))

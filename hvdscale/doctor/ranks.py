@@ -1,7 +1,7 @@
 """Whether every rank has the same job (data, model, gradient, metrics) and, if not, what the difference depends on."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -77,24 +77,24 @@ def broken(error: str) -> dict[str, Entry]:
 
 
 def same_on_ranks(sample: Sample, by_rank: Sequence[dict[str, Entry]], twice: Callable[[], Sequence[dict[str, Entry]]],
-                  seen: str) -> Finding:
-    """Whether all ranks' digests equal rank 0's; ``seen``: what was compared, in words. See ``not_the_same``."""
+                  seen: str, alone: Mapping[str, Entry] | None = None) -> Finding:
+    """Whether all ranks' digests equal rank 0's, and that of a single worker, ``alone``; ``seen``: what was compared,
+    in words. ``twice`` returns the digests of two processes of one rank, by which a difference is explained."""
     if all(WHOLE in found for found in by_rank):
         return JOB.finding(NAME, "unchecked", error=by_rank[0][WHOLE].error)
-    for rank, found in enumerate(by_rank):
-        for what in differing(by_rank[0], found, sample.limit):
-            return not_the_same(sample, "apart", what, (by_rank[0], found), twice, "rank", seen=seen, rank=rank)
+
+    def compared() -> Iterator[tuple]:
+        for rank, found in enumerate(by_rank):
+            yield "apart", "rank", by_rank[0], found, rank
+        known = {what: entry for what, entry in (alone or {}).items() if not by_rank[0][what].error}
+        yield "apart_from_one", "workers", known, {what: by_rank[0][what] for what in known}, 0
+    for kind, otherwise, one, other, rank in compared():
+        for what in differing(one, other, sample.limit):
+            entries = [found[what] for found in (one, other) if what in found]
+            error = next((f": {entry.error}" for entry in entries if entry.error), "")
+            return JOB.finding(NAME, kind, what=what, error=error, seen=seen, rank=rank,
+                               **explain(sample, what, entries[0].part, twice, otherwise))
     return JOB.finding(NAME, "same", seen=seen)
-
-
-def not_the_same(sample: Sample, kind: str, what: str, digests: Sequence[dict[str, Entry]],
-                 twice: Callable[[], Sequence[dict[str, Entry]]], otherwise: str, **values) -> Finding:
-    """The finding where two digests differ in this entry, with the error if one of them has that instead; ``twice``
-    returns the digests of two processes of one rank, and ``otherwise`` is the cause if these are equal."""
-    entries = [found[what] for found in digests if what in found]
-    error = next((f": {entry.error}" for entry in entries if entry.error), "")
-    return JOB.finding(NAME, kind, what=what, error=error, **values,
-                       **explain(sample, what, entries[0].part, twice, otherwise))
 
 
 def differing(digest: dict[str, Entry], other: dict[str, Entry], limit: float) -> Iterator[str]:

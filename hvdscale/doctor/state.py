@@ -3,23 +3,21 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 
 import torch
 
 from ..data.generators import OwnGenerators
-from ..data.splits import to_device
 from ..errors import CheckpointError
 from ..formatting.numbers import list_first
-from ..plan.shards import Visits
 from ..system.files import scratch_folder
 from ..training.checkpoint import FORMAT, read, write
 from ..training.evaluate import Evaluator
 from ..training.snapshot import RunState, capture, restore
 from ..update.optimizers import make_optimizer
-from ..update.precision import PARAMETERS, repeatable
+from ..update.precision import repeatable
 from ..update.step import DataParallelStep
 from ..workers.group import SingleWorker, Workers
-from ..workload import measured
 from .finding import JOB, Finding
 from .probe_step import Sample
 from .resume.checks import describe_lost
@@ -104,17 +102,17 @@ def evaluation(sample: Sample, workers: Workers) -> Finding:
     if not splits:
         return JOB.finding(name, "empty")
 
-    def measure(worker: Workers, chunk: int) -> dict[str, float]:
-        return Evaluator(job.workload, splits, chunk, worker, job.device, sample.plan.precision)(model, tuple(splits))
+    def measure(worker: Workers, chunk: int) -> tuple[dict[str, float], Counter]:
+        evaluator = Counting(job.workload, splits, chunk, worker, job.device, sample.plan.precision)
+        return evaluator(model, tuple(splits)), evaluator.counts
 
     with OwnGenerators(job.device):
-        one, other = (measure(SingleWorker(), chunk) for chunk in CHUNKS)
+        (one, counts_of_one), (other, counts_of_other) = (measure(SingleWorker(), chunk) for chunk in CHUNKS)
         if workers.size > 1:
-            counts, shared = (workers.size,), [measure(workers, CHUNKS[0])]
+            counts, shared = (workers.size,), [measure(workers, CHUNKS[0])[0]]
         else:
             counts = (2, 3)
-            shared = [on_each(count, lambda worker: measure(worker, CHUNKS[0]))[0] for count in counts]
-        counts_of_one, counts_of_other = (_counts(sample, model, splits, chunk) for chunk in CHUNKS)
+            shared = [on_each(count, lambda worker: measure(worker, CHUNKS[0])[0])[0] for count in counts]
 
     def finding(kind: str, **given) -> Finding:
         read = ", ".join(f"{len(data)} of {split}" for split, data in splits.items())
@@ -153,17 +151,11 @@ def _apart(a: float, b: float) -> float:
     return 0.0 if a == b or math.isnan(a) and math.isnan(b) else abs(a - b) / max(abs(a), abs(b))
 
 
-@torch.no_grad()
-def _counts(sample: Sample, model, splits: dict, chunk: int) -> dict[str, float]:
-    """``split/metric`` -> the sum of the counts over all chunks."""
-    workload, found = sample.job.workload, {}
-    model.eval()
-    for split, data in splits.items():
-        for start in range(0, len(data), chunk):
-            indices = torch.arange(start, min(start + chunk, len(data))).numpy()
-            batch = to_device(data.take(Visits(indices, indices * 0)), sample.job.device,
-                              PARAMETERS[sample.plan.precision])
-            for metric, (_, count) in measured(workload, model, batch).sums.items():
-                found[f"{split}/{metric}"] = found.get(f"{split}/{metric}", 0) + count
-    model.train()
-    return found
+class Counting(Evaluator):
+    """An evaluator that keeps the sum of each metric's counts over all chunks, by ``split/metric``."""
+
+    def _measure(self, model, chunks, table):
+        super()._measure(model, chunks, table)
+        self.counts = Counter()
+        for (split, _), row in zip(chunks, table.tolist()):
+            self.counts.update({f"{split}/{metric}": count for metric, count in zip(self._metrics, row[1::2])})

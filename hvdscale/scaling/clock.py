@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,7 @@ from ..watch.listener import Listener
 from .long_updates import LongUpdates
 
 INNERMOST = ("waiting", "backward", "forward", "optimizer")     # parts that may lie in a later one
+# apart: it begins an epoch or follows an evaluation, so that it takes longer than others
 COUNTED = ("examples", "tokens", "batches", "passes", "apart")
 Mark = Any                      # seconds, or an event on a GPU's stream
 
@@ -40,11 +42,7 @@ class TimedUpdate:
     ended: Mark = None
     spans: dict[str, list[tuple[Mark, Mark]]] = field(default_factory=dict)
     data_seconds: float = 0.0
-    examples: int = 0
-    tokens: int = 0
-    batches: int = 0
-    passes: int = 0
-    apart: int = 0          # not 0: it begins an epoch or follows an evaluation, so that it takes longer than others
+    counts: Counter[str] = field(default_factory=Counter)       # by COUNTED
 
 
 class UpdateClock(Listener):
@@ -74,7 +72,7 @@ class UpdateClock(Listener):
         self.long.ended.set()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        rows = [{**self._spent(update), **{name: getattr(update, name) for name in COUNTED}}
+        rows = [{**self._spent(update), **{name: update.counts[name] for name in COUNTED}}
                 for update in self._done[:self.updates]]
         return {name: [row[name] for row in rows] for name in (*RANK_PARTS, *COUNTED)}
 
@@ -125,14 +123,14 @@ class UpdateClock(Listener):
     instead = remark
 
     def _count(self, **more: int) -> None:
-        for name, count in more.items() if self._now is not None else ():
-            setattr(self._now, name, getattr(self._now, name) + count)
+        if self._now is not None:
+            self._now.counts.update(more)
 
     def mode(self, training: bool) -> None:
-        self._count(apart=not training)
+        self._count(apart=int(not training))
 
     def iteration_begins(self, iterator: Any) -> None:
-        self._count(apart=True)
+        self._count(apart=1)
 
     def batch_wanted(self, iterator: Any) -> None:
         self._wanted = time.monotonic()
@@ -207,7 +205,7 @@ class UpdateClock(Listener):
         if self._now is None:
             self.long.start()
         else:
-            self.long.update_ends(self.made > self.warm_up and not self._now.apart)
+            self.long.update_ends(self.made > self.warm_up and not self._now.counts["apart"])
             self._now.ended = mark
             if self.made > self.warm_up:
                 self._done.append(self._now)

@@ -10,8 +10,8 @@ from typing import NoReturn
 import torch
 
 from ..system.files import write_whole
-from ..watch.rank import RUNNING, STOPPED, Rank
-from ..watch.runner import MADE, record_of, trace_of
+from ..watch.rank import Rank
+from ..watch.runner import MADE, RECORD, RUNNING, STOPPED, TRACE, file_of
 from .clock import UpdateClock
 from .profile import Profile
 
@@ -33,14 +33,14 @@ def main() -> NoReturn:
             "remarks": [*clock.remarks, *clock.long.describe(process.rank)],
             "profile": profile and profile.found,
             "updates": clock.timed() if state != RUNNING else {}}
-        write_whole(record_of(rank.place, process.rank), json.dumps(record), sync=False)
+        write_whole(file_of(rank.place, process.rank, RECORD), json.dumps(record), sync=False)
 
     def stop() -> None:
         if profile is not None and not profile.update_ends():
             return
         save(STOPPED, "")
         rank.leave()
-    profile = Profile(trace_of(rank.place, rank.process.rank)) if rank.task["profile"] else None
+    profile = Profile(file_of(rank.place, rank.process.rank, TRACE)) if rank.task["profile"] else None
 
     def tell() -> None:
         while True:

@@ -33,12 +33,12 @@ from ..system.outputs import PRINTED, Kind, refuse_foreign
 from ..training.series import SeriesRun
 from ..watch import runner
 from ..watch.place import await_path
-from ..watch.runner import EXITED, MADE, TRACED, RunEnd, ScriptRequest, describe_failure, record_of, trace_of
+from ..watch.runner import (EXITED, FAILED, MADE, RECORD, RUNNING, TRACE, TRACED, RunEnd, ScriptRequest,
+                            describe_failure, file_of)
 from ..workers.launch import Process, killed_process, last_words, launch_command, launch_environment
 
 RANK = "hvdscale.scaling.rank"
-RUNNING, FAILED = "running", "failed"
-TRACE = Kind("a compressed file", lambda head: head[:2] == b"\x1f\x8b")
+OF_TRACES = Kind("a compressed file", lambda head: head[:2] == b"\x1f\x8b")
 MODEL = "script"        # what the model of a script is called: it is not known
 LEAST = 3               # updates that are needed
 MOST_WORDS = 200        # characters of what a script printed, in an error
@@ -108,8 +108,8 @@ def _opened(run: SeriesRun, asked: ScriptRequest, mark: str) -> Iterator[Path]:
 
 def _collect(run: SeriesRun, asked: ScriptRequest, folder: Path, launcher: str | None, end: RunEnd) -> list[str]:
     """Write the log of a run that has ended, and return its remarks; raises HvdscaleError saying why there is none."""
-    records = [json.loads(record_of(folder, rank).read_text()) for rank in range(run.workers)
-               if record_of(folder, rank).exists()]
+    left = [file_of(folder, rank, RECORD) for rank in range(run.workers)]
+    records = [json.loads(path.read_text()) for path in left if path.exists()]
     _refuse_failed(run, asked, folder, records, end)
     first = records[0]
     execution = {"workers": run.workers, "local_workers": first["local_workers"], "device": first["device"],
@@ -129,8 +129,8 @@ def _keep_traces(run: SeriesRun, folder: Path, records: Sequence[Mapping[str, An
         return [f"the script ended before {TRACED} more updates, so there is no trace; lower --updates"]
     base = run.log.removesuffix(".h5")
     for record in records:
-        refuse_foreign(to := f"{base}.rank{record['rank']}.json.gz", TRACE)
-        os.replace(trace_of(folder, record["rank"]), to)
+        refuse_foreign(to := f"{base}.rank{record['rank']}.json.gz", OF_TRACES)
+        os.replace(file_of(folder, record["rank"], TRACE), to)
     return [f"{base}.rank*.json.gz: traces for ui.perfetto.dev"]
 
 

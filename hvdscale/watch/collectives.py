@@ -15,7 +15,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed.algorithms import Join
 from torch.nn.parallel import DistributedDataParallel
 
-from .devices import without_gpus
+from .devices import leave_gpus_out
 from .listener import Watch
 from .remarks import ALONE, HOOK, JOINED, JOINED_BY_ACTIVE, TENSOR_PARALLEL
 
@@ -51,13 +51,7 @@ def install(watch: Watch) -> None:
         with _at(meeting, given.arguments, watch.workers):
             return original(*given.args, **given.kwargs)
 
-    def barrier(original, *args, **options):
-        given = without_gpus(original, args, options)
-        return original(*given.args, **given.kwargs)
-
-    def wrap(original, wrapper, *args, **options):
-        given = without_gpus(original, (wrapper, *args), options)
-        original(*given.args, **given.kwargs)
+    def wrapped(_, wrapper, *__, **___):
         watch.tell("wrapped", bool(wrapper.broadcast_buffers), wrapper.process_group.size())
 
     def joining(_, joinables, enable=True, throw_on_early_termination=False, **options):
@@ -71,19 +65,15 @@ def install(watch: Watch) -> None:
             first = part.unsharded_accumulated_grad is None and kept is not gradient
             watch.tell("gradient", part.sharded_param, gradient - before if kept is gradient else gradient, first)
             part._watched = gradient, gradient.clone()
-
-    def divide(original, *args, **options):         # Gloo cannot divide while it sums
-        given = inspect.signature(original).bind(*args, **options)
-        given.arguments["force_sum_reduction_for_comms"] = True
-        return original(*given.args, **given.kwargs)
     for owner in (dist, distributed_c10d):
         patches.around(owner, "init_process_group", make_group)
         patches.around(owner, "new_group", make_group)
-        patches.around(owner, "barrier", barrier)
+        patches.changing(owner, "barrier", leave_gpus_out)
         for name in COMBINE:
             if hasattr(owner, name):
                 patches.around(owner, name, counting(watch))
-    patches.around(DistributedDataParallel, "__init__", wrap)
+    patches.changing(DistributedDataParallel, "__init__", leave_gpus_out)
+    patches.after(DistributedDataParallel, "__init__", wrapped)
     patches.before(Join, "__init__", joining)
     patches.before(DistributedDataParallel, "register_comm_hook", lambda *_, **__: watch.tell("remark", HOOK))
     for name, modules in SHARDING.items():
@@ -92,9 +82,9 @@ def install(watch: Watch) -> None:
     if watch.details:
         patches.when_imported("torch.distributed.fsdp._fully_shard._fsdp_param", lambda module: patches.before(
             module.FSDPParam, "accumulate_unsharded_grad_if_needed", reached))
-    if not torch.cuda.is_available():
-        patches.when_imported("torch.distributed.fsdp._fully_shard._fsdp_collectives", lambda module: patches.around(
-            module, "_get_gradient_divide_factors", divide))
+    if not torch.cuda.is_available():               # Gloo cannot divide while it sums
+        patches.when_imported("torch.distributed.fsdp._fully_shard._fsdp_collectives", lambda module: patches.changing(
+            module, "_get_gradient_divide_factors", lambda given: given.update(force_sum_reduction_for_comms=True)))
     patches.when_imported("horovod.torch", functools.partial(_follow_horovod, watch))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.nn.functional import _AllReduce
 
 NAME = "no GPU: the CPU"
 SKIPPED = ("synchronize", "ipc_collect", "reset_peak_memory_stats", "reset_max_memory_allocated", "init",
@@ -21,7 +22,7 @@ SKIPPED_BY_ACCELERATOR = ("synchronize", "reset_peak_memory_stats", "reset_accum
 MEMORY = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved")
 
 
-class Event:
+class Event(torch.cpu.Event):
     """A point in time; an event of CUDA."""
 
     def __init__(self, *_: Any, **__: Any):
@@ -33,16 +34,8 @@ class Event:
     def elapsed_time(self, end_event: Event) -> float:
         return (end_event.seconds - self.seconds) * 1e3
 
-    def query(self) -> bool:
-        return True
 
-    def wait(self, stream: Any = None) -> None:
-        """All that came before has been done."""
-
-    synchronize = wait
-
-
-class CpuStream:
+class CpuStream(torch.cpu.Stream):
     def __init__(self, *_: Any, **__: Any):
         self.device = torch.device("cpu")
 
@@ -54,10 +47,8 @@ class CpuStream:
     def query(self) -> bool:
         return True
 
-    def synchronize(self, *_: Any) -> None:
+    def synchronize(self) -> None:
         """All that came before has been done."""
-
-    wait_stream = wait_event = synchronize
 
 
 class Device(contextlib.nullcontext):
@@ -99,37 +90,18 @@ def answers() -> dict[ModuleType, dict[str, Callable]]:
             for owner, one in found.items()}
 
 
-def synchronize_norm(original, module, *args, **options):
-    return (_normalize if module.training and dist.is_initialized() else original)(module, *args, **options)
-
-
-class Total(torch.autograd.Function):
-    """A sum over the ranks of a group; all get the sum of their gradients."""
-
-    @staticmethod
-    def forward(context, values, group):
-        context.group, total = group, values.clone()
-        dist.all_reduce(total, group=group)
-        return total
-
-    @staticmethod
-    def backward(context, gradient):
-        total = gradient.clone()
-        dist.all_reduce(total, group=context.group)
-        return total, None
-
-
-def _normalize(module: torch.nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:
+def synchronize_norm(original: Callable, module: torch.nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:
     """Batch-norm in training over the examples of the module's process group; ``input``: (N, C, ...)."""
-    values = input
+    if not module.training or not dist.is_initialized():
+        return original(module, input)
     group = module.process_group or dist.group.WORLD
-    over = [at for at in range(values.dim()) if at != 1]
-    shape = [1, -1, *[1] * (values.dim() - 2)]
-    count = torch.tensor([float(values.numel() // values.size(1))])
+    over = [at for at in range(input.dim()) if at != 1]
+    shape = [1, -1, *[1] * (input.dim() - 2)]
+    count = torch.tensor([float(input.numel() // input.size(1))])
     dist.all_reduce(count, group=group)
-    mean = Total.apply(values.sum(over), group) / count
-    from_mean = values - mean.view(shape)
-    variance = Total.apply(from_mean.square().sum(over), group) / count
+    mean = _AllReduce.apply(dist.ReduceOp.SUM, group, input.sum(over)) / count
+    from_mean = input - mean.view(shape)
+    variance = _AllReduce.apply(dist.ReduceOp.SUM, group, from_mean.square().sum(over)) / count
     _track(module, mean.detach(), variance.detach() * count / (count - 1))
     normal = from_mean * torch.rsqrt(variance + module.eps).view(shape)
     return normal if module.weight is None else normal * module.weight.view(shape) + module.bias.view(shape)

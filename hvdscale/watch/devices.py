@@ -6,9 +6,9 @@ the script finds none either.
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 import re
+import sys
 import textwrap
 import traceback
 import warnings
@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _device
 
 from . import cuda
-from .lines import called_by_script, called_by_torch, is_own, line_of_call
+from .lines import TORCH, called_by_script, is_own, line_of_call
 from .listener import Watch
 
 INSTEAD = "torch sees no GPU here, so what the script asks of CUDA ran on the CPU (first {}, {})."
@@ -67,13 +67,14 @@ def install(watch: Watch) -> None:
     redirect.device(torch.nn.Module, "to", at=1)
     redirect.device(_device.DeviceContext, "__init__", at=1)
     redirect.device(torch.Generator, "__new__", at=1)
-    watch.patches.around(torch.amp.GradScaler, "__init__", _make_scaler)
+    watch.patches.changing(torch.amp.GradScaler, "__init__", lambda given: given.update(
+        device=on_cpu(given["device"])))                    # where scalers are enabled as on CUDA, their default
     for owner in (dist, dist.device_mesh):
         redirect.device(owner, "init_device_mesh", at=0, name_of="device_type")
     for name in ("cuda", "pin_memory"):
         redirect.call(torch.Tensor, name, lambda tensor, *_, **__: tensor)
     redirect.call(torch.Tensor, "record_stream", lambda *_, **__: None)
-    watch.patches.around(torch, "load", _load)
+    watch.patches.changing(torch, "load", _load_on_cpu)
     watch.patches.around(torch.nn.SyncBatchNorm, "forward", cuda.synchronize_norm)
     watch.patches.replace(DistributedDataParallel, "_passing_sync_batchnorm_handle", lambda _: lambda *_: None)
     _install_cuda(redirect)
@@ -110,7 +111,7 @@ class Redirect:
         """Have a function answer without CUDA; torch itself relies on some to fail."""
         def make(original):
             def call(*args, **options):
-                if isinstance(owner, ModuleType) and called_by_torch():
+                if isinstance(owner, ModuleType) and sys._getframe(1).f_code.co_filename.startswith(TORCH):
                     return original(*args, **options)
                 if not isinstance(owner, ModuleType) or called_by_script():
                     self.tell(owner, name)
@@ -140,25 +141,15 @@ def _install_cuda(redirect: Redirect) -> None:
             type(name, (made,), {}), getattr(torch.cuda, name), updated=()))
 
 
-def _make_scaler(original, scaler, *args, **options):
-    """Gradient scalers are enabled on the CPU, as on CUDA, which is their default."""
-    device = on_cpu(args[0] if args else options.pop("device", "cuda"))
-    return original(scaler, device, *args[1:], **options)
+def _load_on_cpu(given: dict[str, Any]) -> None:
+    if isinstance(given["map_location"], (type(None), str, torch.device, dict)):
+        given["map_location"] = "cpu"                       # as nothing else can be had here
 
 
-def _load(original, *args, **options):
-    given = inspect.signature(original).bind(*args, **options)
-    if isinstance(given.arguments.get("map_location"), (type(None), str, torch.device, dict)):
-        given.arguments["map_location"] = "cpu"             # as nothing else can be had here
-    return original(*given.args, **given.kwargs)
-
-
-def without_gpus(called: Callable, args: tuple, options: dict[str, Any]) -> inspect.BoundArguments:
-    """The arguments of a wrapper or of a collective, but for those that name GPUs, where there are none."""
-    given = inspect.signature(called).bind(*args, **options)
+def leave_gpus_out(given: dict[str, Any]) -> None:
+    """Leave out what names GPUs to a wrapper or a collective, where there are none."""
     for name in OF_GPUS if missing() else ():
-        given.arguments.pop(name, None)
-    return given
+        given.pop(name, None)
 
 
 def need_of_gpu(error: BaseException) -> str:

@@ -48,11 +48,11 @@ def seed_all(seed: int) -> None:
 
 def states() -> dict[str, str]:
     kind, words, *rest = np.random.get_state()
-    found = {"torch": _digest(torch.get_rng_state().numpy().tobytes()),
-             "numpy": _digest(words.tobytes() + repr(rest).encode()),
+    found = {"torch": digest_of(torch.get_rng_state().numpy().tobytes()),
+             "numpy": digest_of(words.tobytes() + repr(rest).encode()),
              "random": str(hash(random.getstate()))}
     if torch.cuda.is_initialized():
-        found["cuda"] = _digest(torch.cuda.get_rng_state().numpy().tobytes())
+        found["cuda"] = digest_of(torch.cuda.get_rng_state().numpy().tobytes())
     return found
 
 
@@ -71,13 +71,13 @@ def moved_since(before: tuple[dict[str, str], dict[int, str]]) -> frozenset[str]
 
 def _state_of(generator) -> str:
     if isinstance(generator, torch._C.Generator):
-        return _digest(generator.get_state().numpy().tobytes())
+        return digest_of(generator.get_state().numpy().tobytes())
     state = generator.get_state() if hasattr(generator, "get_state") else generator.bit_generator.state
-    return _digest(repr(state).encode())
+    return digest_of(repr(state).encode())
 
 
-def _digest(state: bytes) -> str:
-    return hashlib.blake2b(state, digest_size=8).hexdigest()
+def digest_of(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
 def _tracked(original: type) -> type:

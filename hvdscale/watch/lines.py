@@ -36,10 +36,6 @@ def called_by_script() -> bool:
     return is_own(sys._getframe(2).f_code.co_filename)
 
 
-def called_by_torch() -> bool:
-    return sys._getframe(2).f_code.co_filename.startswith(TORCH)
-
-
 def called_by_library(through: str) -> bool:
     """Whether the running call comes from torch or the standard library, but for the module ``through``."""
     frame: FrameType | None = sys._getframe(1)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable
 from importlib.abc import MetaPathFinder
@@ -40,6 +41,19 @@ class Patches:
         def calling(original):
             def call(*args, **options):
                 return act(original, *args, **options)
+            return call
+        self.replace(owner, name, calling)
+
+    def changing(self, owner: Any, name: str, change: Callable[[dict[str, Any]], object]) -> None:
+        """Have ``change`` alter the arguments of a function, by name, before it is called."""
+        def calling(original):
+            signature = inspect.signature(original)
+
+            def call(*args, **options):
+                given = signature.bind(*args, **options)
+                given.apply_defaults()
+                change(given.arguments)
+                return original(*given.args, **given.kwargs)
             return call
         self.replace(owner, name, calling)
 

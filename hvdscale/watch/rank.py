@@ -26,11 +26,10 @@ from . import generators
 from .devices import need_of_gpu
 from .lines import line_of
 from .listener import Listener
-from .runner import EXITED, arguments_of_rank, read_task, stack_of
+from .runner import ENDED, EXITED, FAILED, RUNNING, STOPPED, arguments_of_rank, file_of, read_task
 from .watch import watching
 
 TOGETHER_SECONDS = 10.0             # that a rank which stops waits for the others
-RUNNING, STOPPED, ENDED, FAILED = "running", "stopped", "ended", "failed"
 PACKAGE = os.path.dirname(os.path.dirname(__file__))
 ROOMS = ("watch", "doctor", "scaling")
 OURS = (*(os.path.join(PACKAGE, room, "") for room in ROOMS), runpy.__file__, "<frozen runpy>")
@@ -51,7 +50,7 @@ class Rank:
         save    keeps a state of the rank, one of the above, and the error of a script that failed
         is_cut  whether a StopIteration is not the script's, as its epoch was cut short
         """
-        faulthandler.register(signal.SIGUSR1, open(stack_of(self.place, self.process.rank), "w"))
+        faulthandler.register(signal.SIGUSR1, open(file_of(self.place, self.process.rank, "stack"), "w"))
         save(RUNNING, "")
         if self.task.get("seeded"):         # another one by rank, so that a broadcast that is missing shows
             generators.seed_all(self.process.rank)
@@ -67,7 +66,7 @@ class Rank:
 
     def leave(self) -> NoReturn:
         """End this process together with the others, so that none of them loses a message that it waits for."""
-        (self.place / f"rank{self.process.rank}.stopped").touch()
+        file_of(self.place, self.process.rank, "stopped").touch()
         until = time.monotonic() + TOGETHER_SECONDS
         while time.monotonic() < until and len(list(self.place.glob("rank*.stopped"))) < self.process.size:
             time.sleep(0.01)

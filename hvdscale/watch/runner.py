@@ -31,7 +31,9 @@ from ..workers.launch import Process, without_launcher
 LOCAL, GLOBAL, WORKERS, RANK = "{local}", "{global}", "{workers}", "{rank}"
 MARK = re.compile(r"\{\{\w+\}\}|\{[^\W\d]\w*\}")            # doubled braces are those of the script
 TASK, MADE = "task.json", "made"        # MADE: the updates that rank 0 has made, a second ago
+RECORD, TRACE = "record", "trace.json.gz"       # of a rank: see file_of
 EXITED = "it ended with exit code"
+RUNNING, STOPPED, ENDED, FAILED = "running", "stopped", "ended", "failed"       # states of a rank
 TRACED = 5                      # updates of a profile
 GRACE_SECONDS = 15.0            # that the other ranks have once one has ended, and a launcher to end its workers
 STACK_SECONDS = 0.5             # that a rank has to write where it stands
@@ -103,9 +105,11 @@ def run_here(asked: ScriptRequest, workers: int, module: str, place: Path, folde
     """Run the script with all its ranks on this machine, in the folder ``folder``; ``more``: of their task."""
     write_task(asked, place, **more)
     command = asked.command(workers, module, place)
-    with meeting(asked.script, workers) as variables:
-        started = [_start(command, asked, {**without_launcher(), **each}, place / f"rank{rank}", folder)
-                   for rank, each in enumerate(variables)]
+    port = free_port()
+    with rendezvous(asked.script, workers) as horovods:
+        started = [_start(command, asked, {**without_launcher(), **of_torchrun(rank, workers, rank, workers, port),
+                                           "ROLE_WORLD_SIZE": str(workers), **of_horovodrun(rank, workers, horovods)},
+                          place / f"rank{rank}", folder) for rank in range(workers)]
         return await_end(started, asked.seconds, place)
 
 
@@ -120,7 +124,7 @@ def run_launched(asked: ScriptRequest, process: Process, module: str, place: Pat
     started = _start(asked.command(process.size, module, place), asked, environment,
                      output or place / f"rank{process.rank}", folder)
     end = await_end([started], asked.seconds, place if output is None else None, look=look)
-    (place / f"rank{process.rank}.ended").touch()
+    file_of(place, process.rank, "ended").touch()
     until = time.monotonic() + GRACE_SECONDS
     while process.rank == 0 and len(list(place.glob("*.ended"))) < process.size and time.monotonic() < until:
         time.sleep(POLL_SECONDS)
@@ -188,21 +192,14 @@ def end(started: Sequence[subprocess.Popen], number: int, seconds: float) -> Non
         process.wait()
 
 
-def record_of(place: Path, rank: int) -> Path:
-    return place / f"rank{rank}.record"
-
-
-def stack_of(place: Path, rank: int) -> Path:
-    return place / f"rank{rank}.stack"
-
-
-def trace_of(place: Path, rank: int) -> Path:
-    return place / f"rank{rank}.trace.json.gz"
+def file_of(place: Path, rank: int, kind: str) -> Path:
+    """What a rank leaves in the place: its RECORD, stack, TRACE, stdout, stderr and so on."""
+    return place / f"rank{rank}.{kind}"
 
 
 def first_to_fail(place: Path, failed: Iterable[int]) -> int | None:
     """The rank that failed first: the others lose their connection to it."""
-    return min(failed, key=lambda rank: record_of(place, rank).stat().st_mtime_ns, default=None)
+    return min(failed, key=lambda rank: file_of(place, rank, RECORD).stat().st_mtime_ns, default=None)
 
 
 def describe_failure(asked: ScriptRequest, workers: int, rank: int, made: int, error: str) -> str:
@@ -221,14 +218,6 @@ def line_of_error(traceback: str) -> str:
     places = re.findall(r'^  File "(.+)", line (\d+)', traceback, re.M)
     own = [f" ({os.path.basename(file)}:{line})" for file, line in places if is_own(file)]
     return error + (own or [""])[-1]
-
-
-@contextlib.contextmanager
-def meeting(script: str, workers: int) -> Iterator[list[dict[str, str]]]:
-    port = free_port()
-    with rendezvous(script, workers) as horovods:
-        yield [{**of_torchrun(rank, workers, rank, workers, port), "ROLE_WORLD_SIZE": str(workers),
-                **of_horovodrun(rank, workers, horovods)} for rank in range(workers)]
 
 
 @contextlib.contextmanager

@@ -41,19 +41,16 @@ def install(watch: Watch) -> None:
     _follow_spawning(watch)
     nodes = max(1, watch.workers // max(1, watch.local_workers))
 
-    def choose(original, *args, **options):
-        given = inspect.signature(original).bind(*args, **options)
-        given.apply_defaults()
-        asked = given.arguments["devices"], given.arguments["num_nodes"]
+    def choose(given):
+        asked = given["devices"], given["num_nodes"]
         if asked != (watch.local_workers, nodes):
             watch.tell("remark", DEVICES.format(*asked, watch.local_workers, nodes, watch.workers))
-        given.arguments.update(devices=watch.local_workers, num_nodes=nodes)
-        if given.arguments["accelerator"] in OF_GPUS and missing():
-            watch.tell("instead", ACCELERATOR.format(given.arguments["accelerator"], line_of_call()))
-            given.arguments["accelerator"] = "cpu"
-        return original(*given.args, **given.kwargs)
+        given.update(devices=watch.local_workers, num_nodes=nodes)
+        if given["accelerator"] in OF_GPUS and missing():
+            watch.tell("instead", ACCELERATOR.format(given["accelerator"], line_of_call()))
+            given["accelerator"] = "cpu"
     for name, connector in CONNECTORS.items():
-        watch.patches.when_imported(name, lambda module, connector=connector: watch.patches.around(
+        watch.patches.when_imported(name, lambda module, connector=connector: watch.patches.changing(
             getattr(module, connector), "__init__", choose))
     watch.patches.when_imported("accelerate.accelerator", lambda module: watch.patches.around(
         module.Accelerator, WITHOUT_REPEATS, counting(watch)))
@@ -63,8 +60,8 @@ def install(watch: Watch) -> None:
         watch.patches.when_imported(name, lambda module, owner=owner, method=method: watch.patches.before(
             getattr(module, owner), method, lambda _, *given, **named: _log(watch, method, *given, *named.values())))
     if missing():
-        watch.patches.when_imported("accelerate.state", lambda module: watch.patches.around(
-            module.PartialState, "__init__", _join_on_cpu))
+        watch.patches.when_imported("accelerate.state", lambda module: watch.patches.changing(
+            module.PartialState, "__init__", lambda given: given.update(cpu=True)))
 
 
 def _log(watch: Watch, method: str, name: object, value: object = None, *_: object) -> None:
@@ -102,8 +99,3 @@ def _follow_spawning(watch: Watch) -> None:
     for owner in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
         for name in ("spawn", "start_processes"):
             watch.patches.replace(owner, name, calling)
-
-
-def _join_on_cpu(original, state, *args, **options):
-    options.pop("cpu", None)
-    return original(state, True, *args[1:], **options)

@@ -21,7 +21,7 @@ from hvdscale.doctor.padding import padding
 from hvdscale.doctor.passes import gradients, last_batch, losses
 from hvdscale.doctor.probe_step import make_sample
 from hvdscale.doctor.ranks import broken, digest, explain, same_on_ranks
-from hvdscale.doctor.formats import render, render_findings
+from hvdscale.doctor.formats import render_findings
 from hvdscale.doctor.settings import decay, learning_rate
 from hvdscale.doctor.simulated_workers import on_each
 from hvdscale.doctor.state import checkpoint, evaluation
@@ -354,7 +354,7 @@ def test_an_examination_is_sound_where_nothing_failed():
     cut = sample("sound")
     some = Examination(cut.job, cut, (FOUND[0], FOUND[2]), ("a note",))
     assert some.sound and not replace(some, findings=tuple(FOUND)).sound
-    said = render(some, 1.5, False)
+    said = some.render(1.5, False)
     assert "- a note" in said and said.endswith("1 passed, 1 -; 1.5 s".replace("1 -", "1 not applicable"))
 
 

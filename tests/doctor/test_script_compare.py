@@ -7,7 +7,6 @@ import pytest
 
 from hvdscale import doctor
 from hvdscale.doctor.finding import JOB
-from hvdscale.doctor.script import compare
 from hvdscale.doctor.script.compare.pair import KINDS, batches_of, same_data
 from hvdscale.doctor.script.record import (BackwardPass, GeneratorUse, Iteration, LoadedBatch, OptimizerUpdates, Record,
                                            Sampling, Update)
@@ -61,9 +60,10 @@ def test_an_index_means_one_example_where_ranks_read_the_same_there(contents, wa
     assert same_data(records, ("Data", 99)) is wanted
 
 
-@pytest.mark.parametrize("kinds, package", [(KINDS, compare), (JOB, doctor)], ids=["script", "job"])
-def test_every_kind_of_finding_is_one_that_some_check_makes(kinds, package):
-    code = "".join(path.read_text() for path in Path(inspect.getfile(package)).parent.glob("*.py"))
+@pytest.mark.parametrize("kinds, package, files", [(KINDS, doctor.script, "**/*.py"), (JOB, doctor, "*.py")],
+                         ids=["script", "job"])
+def test_every_kind_of_finding_is_one_that_some_check_makes(kinds, package, files):
+    code = "".join(path.read_text() for path in Path(inspect.getfile(package)).parent.glob(files))
     names = [name for table in kinds.checks.values() for name in (*table, *table.get("causes", {}))
              if name not in ("looked_at", "causes")]
     assert len(names) > 50 and [name for name in names if f'"{name}"' not in code] == []

@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from hvdscale.doctor.children import JobRequest, OtherRank
+from hvdscale.doctor.children import JobRequest, same_when_played
 from hvdscale.doctor.finding import JOB, Verdict
 from hvdscale.doctor.played import environment
 from hvdscale.doctor.probe_step import make_sample
@@ -66,12 +66,10 @@ def test_a_rank_in_a_seed_is_found_by_comparing_the_ranks(doctor, job, differs, 
 
 def alone(job):
     """What the processes that play several ranks find of the job, beside this one."""
-    layers = [{}, {"threads": 1}]
-    ranks = OtherRank(JobRequest(f"{MADE}:{job}", layers, 46))
-    sample = make_sample(prepare(f"{MADE}:{job}", layers, SingleWorker()), 46, 1)
-    found = ranks.finding(sample, digest(sample))
-    ranks.kill()
-    return found
+    asked = JobRequest(f"{MADE}:{job}", [{}, {"threads": 1}], 46)
+    with asked.played(0, 2) as one, asked.played(1, 2) as another:
+        sample = make_sample(prepare(asked.name, asked.layers, SingleWorker()), 46, 1)
+        return same_when_played(asked, [one, another], sample, digest(sample))
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ def test_a_rank_is_an_interpreter_with_few_of_our_files(tmp_path, monkeypatch, m
     assert len(seen["ours"]) <= MOST_FILES, seen["ours"]
     assert (seen["path"], seen["words"], seen["name"]) == (
         str(folder), [str(folder / "train.py"), "--of", "1"], "__main__")
-    assert json.loads(runner.record_of(place, 0).read_text())["state"] == "ended"
+    assert json.loads(runner.file_of(place, 0, runner.RECORD).read_text())["state"] == "ended"
 
 
 def test_who_starts_the_ranks_and_judges_their_records_needs_no_torch():
@@ -103,8 +103,8 @@ def test_a_process_that_heeds_no_signal_is_killed_with_its_children(tmp_path):
 
 def test_the_first_to_fail_is_the_one_that_left_its_record_first(tmp_path):
     for rank, at in ((0, 5), (1, 3), (2, 4)):
-        runner.record_of(tmp_path, rank).touch()
-        os.utime(runner.record_of(tmp_path, rank), (at, at))
+        runner.file_of(tmp_path, rank, runner.RECORD).touch()
+        os.utime(runner.file_of(tmp_path, rank, runner.RECORD), (at, at))
     assert runner.first_to_fail(tmp_path, [0, 2]) == 2 and runner.first_to_fail(tmp_path, [0, 1, 2]) == 1
     assert runner.first_to_fail(tmp_path, []) is None
 

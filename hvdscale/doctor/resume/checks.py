@@ -13,12 +13,13 @@ import numpy as np
 
 from ...formatting.numbers import list_first, listed
 from ...watch.remarks import OWN
+from ...watch.runner import ENDED
 from ..finding import Finding
 from ..script.compare.pair import trained
 from ..script.compare.reduction import apart, passes_of
 from ..script.compare.state import STATISTICS
 from ..script.compare.streams import OF, same_stream
-from ..script.record import ENDED, SAVED, WRITTEN, Record
+from ..script.record import SAVED, WRITTEN, Record
 from .runs import ENOUGH, KINDS, RUNS, Both, alike, find_loaded, least, loop_of, unlike
 
 FAR, LIMIT = 0.1, 1e-6      # relative differences

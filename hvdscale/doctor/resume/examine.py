@@ -9,7 +9,7 @@ from ...formatting.numbers import list_first, listed
 from ...watch.place import place_for
 from ...workers.launch import Process
 from ..finding import Finding, Verdict, trace_cause
-from ..script.examine import SHOWN, Judged, instead_of
+from ..script.examine import SHOWN, ScriptJudged, instead_of
 from .checks import CHECKS
 from .runs import KINDS, Both, ResumeRequest, run_all
 
@@ -17,7 +17,7 @@ EXPLAINS = {"files": ("parameters", "optimizer"), "optimizer": ("schedule",), "s
 
 
 @dataclass(frozen=True)
-class ResumeExamination(Judged):
+class ResumeExamination(ScriptJudged):
     """What was found of a script that was stopped and started again."""
 
     must = {"load": "the load of a checkpoint", "parameters": "the parameters after it",

@@ -17,12 +17,13 @@ from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from ...watch.lines import LIBRARY, line_of_call
 from ...watch.listener import Listener
+from ...watch.runner import STOPPED
 from ..script import rank
 from ..script.folder import state_of
 from ..script.listen.session import Session
 from ..script.listen.tensors import digest, local, outermost_modules, sample
 from ..script.listen.updates import Updates
-from ..script.record import LOADED, READ, SAVED, STOPPED, WRITTEN, FileUse, Start
+from ..script.record import LOADED, READ, SAVED, WRITTEN, FileUse, Start
 
 SETTINGS = ("momentum", "weight_decay", "betas", "eps", "dampening", "nesterov")     # of an optimizer's groups
 BRACKETS = re.compile(r"\['?(.*?)'?\]")

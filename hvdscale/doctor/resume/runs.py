@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from ...errors import UsageError
-from ...watch.runner import ScriptRequest
+from ...watch.runner import ENDED, FAILED, ScriptRequest
 from ..finding import Finding, Kinds
 from ..script.compare.pair import Pair, trained
 from ..script.folder import make_workplace
-from ..script.record import ENDED, FAILED, LOADED, READ, SAVED, WRITTEN, FileUse, GeneratorUse, Iteration, Record, Start
+from ..script.record import LOADED, READ, SAVED, WRITTEN, FileUse, GeneratorUse, Iteration, Record, Start
 from ..script.runs import Run, ScriptError, checked, run_ranks
 
 KINDS = Kinds(Path(__file__).with_name("findings.toml"))

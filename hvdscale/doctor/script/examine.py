@@ -13,16 +13,15 @@ from ...watch.remarks import ALONE
 from ...watch.runner import ScriptRequest
 from ...workers.launch import Process
 from ..finding import Finding, Verdict, trace_cause
-from ..formats import NOTES, join_blocks, render_list, render_table
+from ..formats import NOTES, Judged, render_list, render_table
 from .compare.evaluation import evaluation
 from .compare.examples import epochs, examples
 from .compare.gradient import gradient
-from .compare.pair import Pair
+from .compare.pair import KINDS, Pair
 from .compare.scale import comparable
-from .compare.state import batch_norm, join, parameters
+from .compare.state import batch_norm, join, parameters, together
 from .compare.steps import learning_rate, schedule, update
 from .compare.streams import random_numbers
-from .compare.together import together
 from .compare.unseen import notes, only_drew, remarks, unseen
 from .folder import LARGEST
 from .record import Record
@@ -42,13 +41,8 @@ SHOWN = 6               # updates in the table of losses;  files that are named
 UNSEEN = 4              # exit code: no finding failed, but the training was not seen, or not explained
 
 
-class Judged:
-    findings: tuple[Finding, ...]
+class ScriptJudged(Judged):
     must: Mapping[str, str] = {"gradient": "the training gradient", "examples": "the training examples"}  # be seen
-
-    @property
-    def sound(self) -> bool:
-        return all(finding.verdict != Verdict.FAILED for finding in self.findings)
 
     @property
     def unseen_training(self) -> dict[str, str]:
@@ -75,18 +69,9 @@ class Judged:
                 return f"{label}: {', '.join(names)} ({len(names)} {of}); exit code {self.code}: {meaning}"
         return f"passed ({sum(one.verdict == Verdict.PASSED for one in self.findings)} {of}); exit code 0"
 
-    def render(self, seconds: float, colour: bool) -> str:
-        """The whole report, in lines of ``line_width()`` characters where words allow."""
-        headline, *blocks = self.texts()
-        return f"{wrap(self.verdict)}\n\n{join_blocks(headline, self.findings, seconds, colour, *blocks)}"
-
-    def texts(self) -> list[str]:
-        """The report's headline, and the blocks below the findings."""
-        raise NotImplementedError
-
 
 @dataclass(frozen=True)
-class ScriptExamination(Judged):
+class ScriptExamination(ScriptJudged):
     asked: ScriptRequest
     pair: Pair
     findings: tuple[Finding, ...]
@@ -106,10 +91,9 @@ class ScriptExamination(Judged):
                 "written": self.written}
 
     def texts(self) -> list[str]:
-        size, instead = self.asked.global_batch, instead_of(self.pair.many)
-        batch = f"global batch {size} in both runs" if size else "each run with its own batch"
-        headline = (f"{self.asked.script} on {counted(self.pair.base, 'worker')} and on {self.pair.workers}, {batch}: "
-                    f"{counted(len(self.findings), 'check')} over {counted(self.pair.updates, 'update')}")
+        instead = instead_of(self.pair.many)
+        headline = KINDS.sentence("report", "headline", self.pair, script=self.asked.script, checks=len(self.findings),
+                                  size=self.asked.global_batch)
         return [" ".join([f"{headline}.", *instead]) if instead else headline, _losses(self.pair),
                 render_list(NOTES, self.notes), render_list(REMARKS, self.remarks),
                 render_list(NOT_CHECKED, self.unseen), *map(wrap, files_of(self))]
@@ -238,13 +222,8 @@ def _losses(pair: Pair) -> str:
 
 def files_of(examination: ScriptExamination) -> list[str]:
     """Where the script ran, and which files it wrote."""
-    found = []
-    if examination.in_copy:
-        found.append("The script ran in a copy of this folder, which is removed. There it wrote "
-                     f"{list_first(examination.in_copy, SHOWN)}.")
-    if not examination.copied:
-        found.append(f"The script ran in this folder itself, which has more than {LARGEST >> 20} MiB to copy.")
-    if examination.written:
-        outside = " outside of that copy" if examination.copied else ""
-        found.append(f"The script wrote{outside}: {list_first(examination.written, SHOWN)}.")
-    return found
+    return KINDS.sentences(
+        "report", examination, {"in_copy": examination.in_copy, "in_folder": not examination.copied,
+                                "outside": examination.written},
+        most=LARGEST >> 20, **{name: list_first(paths, SHOWN) for name, paths in (
+            ("there", examination.in_copy), ("paths", examination.written))}, copied=examination.copied)

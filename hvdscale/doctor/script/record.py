@@ -11,10 +11,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from ...watch.runner import record_of
+from ...watch.runner import RECORD, RUNNING, file_of
 
 MOST_INDICES = 50_000           # of a subset that are kept
-RUNNING, STOPPED, ENDED, FAILED = "running", "stopped", "ended", "failed"
 SAVED, WRITTEN, LOADED, READ = "saved", "written", "loaded", "read"
 
 
@@ -238,7 +237,7 @@ class Record:
         return [one for one in self.files if one.act in acts]
 
     def save(self, folder: Path) -> None:
-        path = record_of(folder, self.rank)
+        path = file_of(folder, self.rank, RECORD)
         part = path.with_suffix(".part")
         part.write_text(json.dumps(self, default=_as_json), encoding="utf-8")
         part.replace(path)                      # never seen half written
@@ -247,7 +246,7 @@ class Record:
 def load(folder: Path, rank: int, workers: int) -> Record:
     """The record of a rank as it was last saved; an empty one where it saved none."""
     try:
-        return _from_json(Record, json.loads(record_of(folder, rank).read_bytes()))
+        return _from_json(Record, json.loads(file_of(folder, rank, RECORD).read_bytes()))
     except FileNotFoundError:
         return Record(rank, workers)
 

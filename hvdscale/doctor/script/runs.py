@@ -14,10 +14,10 @@ from ...watch import runner
 from ...watch.lines import is_own
 from ...watch.place import SHARE, await_path
 from ...watch.remarks import PROCESSES
-from ...watch.runner import ScriptRequest, after, describe_failure
+from ...watch.runner import ENDED, FAILED, RUNNING, STOPPED, ScriptRequest, after, describe_failure
 from ...workers.launch import Process
 from .folder import Workplace, copy_of, make_workplace
-from .record import ENDED, FAILED, RUNNING, STOPPED, Record, load
+from .record import Record, load
 
 RANK = "hvdscale.doctor.script.rank"
 STANDS = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)
@@ -95,7 +95,7 @@ def _collect(workers: int, place: Path, workplace: Workplace, end: runner.RunEnd
     """The records of all ranks, with what their loader workers drew."""
     records = [load(place, rank, workers) for rank in range(workers)]
     for record in records:
-        record.drew_in_workers = frozenset(_text_of(place / f"rank{record.rank}.drew").splitlines())
+        record.drew_in_workers = frozenset(_text_of(runner.file_of(place, record.rank, "drew")).splitlines())
     return Run(records, place, workplace, workplace.written(), end.late)
 
 
@@ -106,7 +106,7 @@ def _text_of(path: Path) -> str:
 def checked(asked: ScriptRequest, run: Run) -> Run:
     """The run; raises ScriptError where a rank failed, or none made an update."""
     records, workplace = run.records, run.workplace
-    printed = [_text_of(run.place / f"rank{record.rank}.stderr") for record in records]
+    printed = [_text_of(runner.file_of(run.place, record.rank, "stderr")) for record in records]
     failed = _first_failure(run)
     unlike = any(MISMATCH in text for text in printed)
     if unlike and failed is None:                   # the rank that did not see it waits, or ended first
@@ -144,7 +144,7 @@ def _waiting(run: Run) -> str:
     has ended; else empty."""
     running, found = [record.rank for record in run.records if record.state == RUNNING], {}
     for rank in running:
-        frames = STANDS.findall(_text_of(runner.stack_of(run.place, rank)))
+        frames = STANDS.findall(_text_of(runner.file_of(run.place, rank, "stack")))
         own = [f"{os.path.basename(file)}:{line}" for file, line in frames if is_own(file)]
         if not own or not WAITING.search(frames[0][0]):
             return ""

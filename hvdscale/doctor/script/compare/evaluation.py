@@ -48,7 +48,7 @@ def evaluation(pair: Pair) -> Finding:
     for each in rounds:
         if len({one.buffers for rank in each.ranks for one in rank[-1:] if one.buffers}) > 1:
             broadcast = all(record.broadcasts_buffers for record in pair.many)
-            return each.finding(pair, "last_statistics" if broadcast else "statistics")
+            return each.finding(pair, "statistics", cause="last_batch" if broadcast else "")
     trained_alike = all(len({one.digest for one in updates}) == len({one.digest_after for one in updates}) == 1
                         for optimizers in zip(*(record.optimizers for record in pair.many))
                         for updates in zip(*(one.updates for one in optimizers)))

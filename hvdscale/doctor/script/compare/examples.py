@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -49,9 +50,7 @@ def examples(pair: Pair) -> Finding:
         return pair.finding(EXAMPLES, "other_batch", alone=one, together=many, where=first.made,
                             cause="divides" if many * pair.times == one else "not_all")
     as_on_one = pair.batch is not None and all(map(pair.same_examples, range(pair.updates)))
-    return pair.finding(EXAMPLES, "apart", apart="each rank draws its own" if _replaces(pair) else
-                        "no two ranks took the same one",
-                        as_on_one=", and each update has those it has on one worker" if as_on_one else "")
+    return pair.finding(EXAMPLES, "apart", drawn=_replaces(pair), as_on_one=as_on_one)
 
 
 def _only(pair: Pair, data: tuple[str, int]) -> Pair:
@@ -95,24 +94,21 @@ def _shared(pair: Pair, first: Iteration, keys: list[list[list]]) -> Finding | N
         return None                     # an order of its own on each rank
     if not pair.known_by_index and twice <= BY_CHANCE * max(len(each) - len({*each}) for each in (*ranks, alone)):
         return None
-    taken = pair.taken if same else sum(map(len, ranks))
-    differs = f"{twice} of {taken} examples were taken by another rank as well ({percent(twice / taken)})"
-    if same:
-        differs = f"all ranks took the same examples: {taken // pair.workers} of {taken} count"
-    if pair.known_by_index and pair.same_data is None:
-        return pair.finding(EXAMPLES, "shared_if_alike", differs=differs, where=first.made)
-    return pair.finding(EXAMPLES, "shared", differs=differs, cause=_why_shared(pair, first), where=first.made,
-                        same=same, sampler=first.sampling.name, replicas=first.sampling.replicas)
+    taken, if_alike = pair.taken if same else sum(map(len, ranks)), pair.known_by_index and pair.same_data is None
+    return pair.finding(EXAMPLES, "shared", same=same, twice=twice, of_all=taken, share=percent(twice / taken),
+                        count=taken // pair.workers if same else None, if_alike=if_alike,
+                        **{**_why_shared(pair, first), **({"cause": "if_alike"} if if_alike else {})})
 
 
-def _why_shared(pair: Pair, first: Iteration) -> str:
-    if pair.same_data is False and not first.iterable:
-        return "overlap"
+def _why_shared(pair: Pair, first: Iteration) -> dict[str, Any]:
+    """The cause, and what its words and the finding's name of the loader."""
+    cause, replicas = "replicas" if first.sampling.replicas else "whole_set", first.sampling.replicas
     if first.iterable or first.sampling.replacement:
-        return "stream" if first.iterable else "replacement"
-    if first.sampling.replicas:
-        return "one_rank" if first.sampling.replicas == pair.workers else "replicas"
-    return "whole_set"
+        cause = "stream" if first.iterable else "replacement"
+    if pair.same_data is False and not first.iterable:
+        cause = "overlap"
+    return dict(cause=cause, where=first.made, sampler=first.sampling.name, of=pair.workers,
+                others=None if replicas == pair.workers else replicas)
 
 
 def _replaces(pair: Pair) -> bool:
@@ -163,11 +159,10 @@ def _over_the_epoch(pair: Pair, first: Iteration) -> Finding | None:
     if twice <= first.sampling.padded or all(each == ranks[0] for each in ranks) or filled_up(pair):
         return None
     seeds = first.sampling.replicas == pair.workers and len({*map(tuple, ranks)}) == pair.workers
-    cause = "seeds" if seeds else "not_by_rank"
-    if first.sampling.replicas and not seeds:
-        cause = _why_shared(pair, first)
-    return pair.finding(EXAMPLES, "over_the_epoch", size=len({*alone}), twice=twice, never=never, where=first.made,
-                        cause=cause, sampler=first.sampling.name, replicas=first.sampling.replicas)
+    why = _why_shared(pair, first)
+    if seeds or not first.sampling.replicas:
+        why["cause"] = "seeds" if seeds else "not_by_rank"
+    return pair.finding(EXAMPLES, "over_the_epoch", size=len({*alone}), twice=twice, never=never, **why)
 
 
 def _whole(pair: Pair, first: Iteration) -> Finding | None:
@@ -193,8 +188,7 @@ def _overlap(pair: Pair, first: Iteration) -> Finding | None:
     size, different = sum(map(len, held)), len(frozenset().union(*held))
     if not all(held) or not pair.known_by_index or len({*held}) == 1 or size - different < pair.workers:
         return None
-    return pair.finding(EXAMPLES, "shared", cause="overlap", where=first.made, differs=(
-        f"{size - different} of the {size} examples that the ranks hold are held by another rank as well"))
+    return pair.finding(EXAMPLES, "held", cause="overlap", where=first.made, held=size, twice=size - different)
 
 
 def different_splits(pair: Pair) -> Finding | None:
@@ -258,10 +252,12 @@ def _sizes(pair: Pair) -> Finding | None:
             len(alone) - together <= pair.workers * largest):
         return None
     given, sampling = dict(alone=len(alone), together=together, where=firsts[0].line), firsts[0].sampling
-    prepared, fewer = sampling.name == SHARDS, firsts[0].data[1] < trained(pair.one)[0].data[1]
-    if sampling.replicas == pair.workers and (prepared or fewer):
-        return pair.finding(EPOCHS, "shared_twice", cause="by_prepare" if prepared else "by_rank", **given)
-    return pair.finding(EPOCHS, "smaller", **given)
+    cause = "by_rank" if firsts[0].data[1] < trained(pair.one)[0].data[1] else "smaller"
+    if sampling.name == SHARDS:
+        cause = "by_prepare"
+    if sampling.replicas != pair.workers:
+        cause = "smaller"
+    return pair.finding(EPOCHS, "shared_twice", cause=cause, **given)
 
 
 def _order(pair: Pair) -> Finding:

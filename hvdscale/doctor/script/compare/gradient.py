@@ -92,11 +92,11 @@ def _apart(both: BothRuns) -> Finding | None:
         return _combined_in_step(pair)
     passes = both.ranks[0].passes
     not_reduced, reduced = _by_parameter(pair, one)
-    alone, kind, group = _passes_alone(one), "apart", first.group
+    alone, group = _passes_alone(one), first.group
     if not_reduced and reduced:
         own = any(name in not_reduced and not all(np.array_equal(parts[0], part) for part in parts)
                   for name, parts in pair.parts([update.parameters for update in pair.at(0)]))       # from the start
-        kind, cause = ("apart_if_meant", "parts") if own else (kind, "not_reduced")
+        cause = "parts" if own else "not_reduced"
     elif alone and len(alone) < len(passes):
         cause = "again" if passes[alone[0]].again else "passes_alone"
     elif averaged(pair):
@@ -104,12 +104,12 @@ def _apart(both: BothRuns) -> Finding | None:
     elif (group := _group_of(one, first.group)) < pair.workers:
         cause = "own_group"
     else:
-        numbers = {batch.number for batch in pair.batches(first, both.at)}      # then the script reduces by itself
-        cause = "not_awaited" if any((number, "all_reduce") in first.combined for number in numbers) else "not_averaged"
+        cause = "not_averaged"
     where = (first.wrapped if cause in OF_WRAPPER else "") or passes[(alone or [-1])[-1]].line
-    return finding(both, kind, by=one.spread, limit=pair.limit, cause=cause, where=where,
+    return finding(both, "apart", by=one.spread, limit=pair.limit, cause=cause, where=where,
                    names=list_first(not_reduced, 4), group=group,
-                   parameters=len(not_reduced) + len(reduced), passes=len(passes),
+                   parameters=len(not_reduced) + len(reduced), passes=len(passes), called=any(
+                       (batch.number, "all_reduce") in first.combined for batch in pair.batches(first, both.at)),
                    alone=[each + 1 for each in alone])
 
 
@@ -134,12 +134,12 @@ def _parted(both: BothRuns) -> Finding | None:
 def _combined_in_step(pair: Pair) -> Finding:
     """The finding on an optimizer whose step combines the gradients, by what its first step did to the parameters."""
     if not scale.comparable(pair) or pair.updates < 2 or pair.on_one(0).rates != pair.at(0)[0].rates:
-        return pair.finding(NAME, "in_step_alone")
+        return pair.finding(NAME, "in_step_unseen", comparable=False)
     one, many = (steps[1].parameters - steps[0].parameters for steps in (
         [pair.on_one(at) for at in (0, 1)], [pair.at(at)[0] for at in (0, 1)]))
     times = scale.factor(one, many)
     if times is None:
-        return pair.finding(NAME, "in_step_other")
+        return pair.finding(NAME, "in_step_unseen", comparable=True)
     if close(times, 1):
         return pair.finding(NAME, "in_step", by=apart(one, many), limit=CLOSE)
     return pair.finding(NAME, "in_step_scaled", by=abs(times - 1), limit=CLOSE, times=times, where=pair.at(0)[0].line,
@@ -210,4 +210,4 @@ def _unexplained(both: BothRuns) -> Finding | None:
             if all(part.any() for part in parts)):      # a factor of each parameter's, as of a clip by its norm
         return None
     hooked = any(HOOK in record.remarks for record in both.pair.many)
-    return finding(both, "hooked" if hooked else "changed", by=one.residual, limit=limit, where=both.ranks[0].line)
+    return finding(both, "changed", cause=hooked and "hooked", by=one.residual, limit=limit, where=both.ranks[0].line)

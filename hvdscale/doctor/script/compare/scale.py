@@ -146,10 +146,9 @@ def against_one(both: BothRuns) -> Finding | None:
         return finding(both, "shares", by=error, limit=limit, shares=shares)
     cause = _why_another(both)
     later = cause == "untrained" and not different_untrained(pair)
-    kind = "another" if cause else "another_unexplained"
     if both.at and (later or cause == "mixed"):
-        kind = "departs"
-    return finding(both, kind, by=error, limit=limit, cause="" if kind == "departs" and not later else cause)
+        return finding(both, "departs", by=error, limit=limit, cause=cause if later else "")
+    return finding(both, "another", by=error, limit=limit, cause=cause or "unexplained")
 
 
 def _why_another(both: BothRuns) -> str:
@@ -225,8 +224,8 @@ def judge(pair: Pair) -> Finding:
         passes = len(found[0].ranks[0].passes)
         if passes > 1 and close(weighed[0].scale, 1 / passes):
             return finding(found[0], "divided_again", passes=passes, scale=weighed[0].scale)
-        return pair.finding(NAME, "mean" if close(weighed[0].scale, 1) else "mean_times", scale=weighed[0].scale,
-                            targets=weighed[0].targets, limit=limit, by=max(by.error for by in weighed))
+        return pair.finding(NAME, "mean", scale=None if close(weighed[0].scale, 1) else weighed[0].scale, limit=limit,
+                            of=pair.workers, targets=weighed[0].targets, by=max(by.error for by in weighed))
     residual = max(both.reduction.residual for both in found)
     if matches_one(pair):
         return pair.finding(NAME, "as_on_one", by=residual, limit=limit)
@@ -239,7 +238,7 @@ def judge_passes(pair: Pair) -> Finding:
     for both in compared:
         if not agrees(both):
             by = max(apart(both.alone.gradient, each.gradient) for each in both.ranks)
-            return finding(both, "another_unexplained", by=by, limit=floor(pair, both.at))
+            return finding(both, "another", by=by, limit=floor(pair, both.at), cause="unexplained")
     return pair.finding(NAME, "uneven_as_on_one" if compared else "uneven_passes", count=len(compared))
 
 

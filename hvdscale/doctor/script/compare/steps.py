@@ -29,7 +29,7 @@ def learning_rate(pair: Pair) -> Finding:
         return pair.finding(RATE, "same")
     if math.isclose(ratio, 1, rel_tol=SAME):
         shown = list_first([number(rate) for rate in dict.fromkeys(pair.at(0)[0].rates)], 3)
-        return pair.finding(RATE, "as_on_one" if pair.batch is not None else "as_on_one_of_any_batch", rates=shown)
+        return pair.finding(RATE, "as_on_one", rates=shown, grows=pair.workers if pair.batch is None else None)
     if pair.batch is None:
         kind = "larger" if ratio <= pair.times * (1 + SAME) else "larger_than_batch"
         return pair.finding(RATE, kind, ratio=ratio, where="" if kind == "larger" else pair.at(0)[0].line)

@@ -33,10 +33,10 @@ def random_numbers(pair: Pair) -> Finding:
             # of examples from a loader, as others are drawn there, which ranks may share out; not by Python's
             # generator, by which scripts decide for all
             ("preparing", same_stream(preparing) - {"random"}, backward, ""),
-            ("reading", same_stream(reading), loop, by_number), ("workers", in_workers, loop, by_number)):
+            ("reading", same_stream(reading), loop, by_number), ("reading", in_workers, loop, by_number)):
         if same:
             return pair.finding(NAME, kind, passes=len(model[0]), where=where, cause=cause,
-                                names=listed(sorted(OF[name] for name in same)))
+                                in_loaders=same is in_workers, names=listed(sorted(OF[name] for name in same)))
     return pair.finding(NAME, "differ", passes=len(model[0]))
 
 

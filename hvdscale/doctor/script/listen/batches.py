@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import weakref
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DistributedSampler, RandomSampler, Subset, WeightedRandomSampler, dataloader
 
-from ....watch.generators import moved_since, snapshot
+from ....watch.generators import digest_of, moved_since, snapshot
 from ....watch.lines import line_of_call
 from ....watch.listener import Listener
 from ....watch.loaders import rest_of
@@ -211,19 +210,15 @@ def _digest_of(value: Any) -> str | None:
     if isinstance(value, np.ndarray) and value.dtype != object:
         if value.nbytes > LARGEST:
             return None
-        return _digest(f"{value.shape}".encode() + np.ascontiguousarray(value).tobytes())
+        return digest_of(f"{value.shape}".encode() + np.ascontiguousarray(value).tobytes())
     if isinstance(value, (int, float, str, bytes, bool, type(None), np.generic)):
-        return _digest(repr(value).encode())
+        return digest_of(repr(value).encode())
     if isinstance(value, (dict, list, tuple)):
         inner = _digests_of_parts(value)
-        return None if None in inner else _digest("".join(map(str, inner)).encode())
+        return None if None in inner else digest_of("".join(map(str, inner)).encode())
     if hasattr(value, "tobytes") and hasattr(value, "size"):
-        return _digest(value.tobytes())
+        return digest_of(value.tobytes())
     return None
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=6).hexdigest()
 
 
 def _digests_of_rows(data: Any) -> list[str]:

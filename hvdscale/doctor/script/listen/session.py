@@ -12,7 +12,8 @@ from pathlib import Path
 
 from ....watch.lines import line_of_call
 from ....watch.listener import Listener
-from ..record import RUNNING, STOPPED, Logged, Record
+from ....watch.runner import RUNNING, STOPPED
+from ..record import Logged, Record
 
 LIBRARIES = {"transformers.trainer": "transformers", "lightning.pytorch": "lightning", "pytorch_lightning": "lightning",
              "accelerate.accelerator": "accelerate"}           # by module: whose options findings name
