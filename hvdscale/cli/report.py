@@ -86,7 +86,7 @@ def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_
     if watch or every:
         raise UsageError("--watch: is now hvdscale-log ls --watch [SECONDS] LOGS")
     with slow_imports():                # which --help can do without
-        from ..report.runs import make
+        from ..report.pages import make
         from ..report.request import request_of, targets_of
     options, asked = request_of(
         budgets=budgets, compare=compare, paper=paper, rules=rules, rule_within=rule_within,

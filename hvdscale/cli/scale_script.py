@@ -63,7 +63,7 @@ def main(script, arguments, module, counts, repeats, out, batch, global_batch, u
     Exit codes: 0 all runs were timed, 1 some were not, 2 misuse.
     """
     with slow_imports():
-        from ..report.runs import make
+        from ..report.pages import make
         from ..report.output import refuse_no_folder
         from ..scaling.runs import carry_out, carry_out_launched, keys_of
         from ..training.series import ended, repeated

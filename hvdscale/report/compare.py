@@ -7,7 +7,6 @@ from functools import partial
 
 import numpy as np
 
-from .. import __version__
 from ..analysis.compare import (BEST, OK, REGRESSION, SECONDS, STEPS, UNDECIDED, ComparedCell, Comparison, Test,
                                 worst_of)
 from ..analysis.decide import LAST, RUNS, Decided, Floor, chances_to_pass, worst
@@ -21,6 +20,7 @@ from ..formatting.lines import wrap
 from ..formatting.numbers import NARROWEST, capital, listed, percent, ratio, span, whole
 from ..log.schema import UNKNOWN_SEED
 from .differences import how_they_differ
+from .output import head_of
 from .table import Cell, Table, TrialKeys, as_values, count_cell, encode, number_cell, pick
 from .texts import COMPARE, Cells
 
@@ -161,8 +161,7 @@ def as_json(comparisons: Sequence[Comparison], paths: tuple[str, str]) -> dict[s
 
 
 def _json_head(paths: tuple[str, str], verdict: str, said: str) -> dict[str, object]:
-    return {"format": "hvdscale-compare", "version": 1, "creator": f"hvdscale {__version__}", "baseline": paths[0],
-            "candidate": paths[1], "verdict": verdict, "said": said}
+    return {**head_of("compare"), "baseline": paths[0], "candidate": paths[1], "verdict": verdict, "said": said}
 
 
 def equality_line(pairs: Sequence[Pair], alone: Alone) -> str:

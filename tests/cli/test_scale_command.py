@@ -126,7 +126,7 @@ def scaled(monkeypatch, tmp_path):
     def scaled(*arguments, exit_code=0):
         carried, reported = [], []
         monkeypatch.setattr("hvdscale.cli.series.carry_out", lambda run, *rest: carried.append((run, *rest[:3])) or {})
-        monkeypatch.setattr("hvdscale.report.runs.make", lambda logs, out, echo: reported.extend([logs, out]))
+        monkeypatch.setattr("hvdscale.report.pages.make", lambda logs, out, echo: reported.extend([logs, out]))
         monkeypatch.setattr(scale, "usable_cores", lambda: frozenset(range(6)))
         monkeypatch.setattr(scale, "find_launcher", lambda wanted: f"found {wanted}")
         result = CliRunner().invoke(scale.main, ["digits/fc", "--out", str(tmp_path), *arguments])

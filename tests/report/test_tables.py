@@ -21,9 +21,9 @@ from hvdscale.errors import LogError
 from hvdscale.formatting.numbers import RANGE, number, percent, ratio, span, whole
 from hvdscale.log.schema import UNKNOWN_SEED, Status
 from hvdscale.plan.schedule import Schedule
-from hvdscale.report.pages import document_of_logs
+from hvdscale.report.pages import document_of_logs, make
 from hvdscale.report.output import as_json
-from hvdscale.report.runs import make, read
+from hvdscale.report.runs import read
 from hvdscale.report.views.cells import cell_warnings
 from hvdscale.report.table import as_csv, as_text, interval_of
 from hvdscale.target import Target
@@ -397,7 +397,7 @@ def test_files_of_a_report(tmp_path):
 
 def test_tables_are_printed_before_what_draws_is_imported_and_no_trainer_is(tmp_path):
     path = save(log(trial()), tmp_path / "good.h5")
-    code = ("import sys; from hvdscale.report.runs import make\n"
+    code = ("import sys; from hvdscale.report.pages import make\n"
             "heavy = {'torch', 'horovod', 'mpi4py', 'matplotlib', 'jinja2', 'scipy.stats', 'scipy.optimize'}\n"
             "make(sys.argv[1:2], out=sys.argv[2], formats=['html'],\n"
             "     echo=lambda text: print(text, 'LOADED', sorted(heavy & sys.modules.keys())))")
