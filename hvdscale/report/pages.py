@@ -127,7 +127,7 @@ def targets_held(targets: Sequence[Target], asked: StudyRequest, studies: Sequen
     wanted = targets or tuple(dict.fromkeys(Target.parse(text) for text in own if text))
     if not wanted and asked.paper:
         from .papers.figures import target_of
-        wanted = target_of(asked.paper, studies[0].workload)
+        wanted = target_of(studies[0].workload)
     ends_alone = show_ends_alone(studies)
     held = tuple(target for target in wanted if is_measured(studies, target.column) and not ends_alone)
     return held if held or targets and not ends_alone else (None,)
