@@ -30,8 +30,9 @@ from ..errors import LogError
 from ..system.files import remove, rename_new, sync_directory, temporary_name
 from ..system.lock import Lock, is_file
 from . import segments
-from .files import BOUNDS, create, create_column, first_line, make_directory, refuse_taken, save
+from .files import BOUNDS, create_column, first_line, make_directory, refuse_taken, write_root_attributes
 from .merge import REPLACED, finish_segments
+from .safe_file import SafeFile
 from .schema import TABLES, Status, columns
 
 CHUNK_ROWS = {"trials": 128, "restarts": 32, "evaluations": 512, "steps": 1024}
@@ -228,14 +229,17 @@ class LogWriter:
             return []            # what is overwritten need not be a log that can be read
 
     def _save_empty(self, path: str, attributes: Mapping[str, Any]) -> None:
-        file = create(attributes)
-        for table, spec in self._columns.items():
-            group = file.create_group(table)
-            for column in spec:
-                create_column(group, column, 0, maxshape=(None,), chunks=(CHUNK_ROWS[table],))
-            group.create_dataset("committed_rows", data=np.zeros(1, np.int64))
-        file.create_dataset("text", (0,), "u1", maxshape=(None,), chunks=(HEAP_CHUNK,))
-        save(file, path)
+        sink = SafeFile(path)
+        with contextlib.closing(sink), h5py.File(sink, "w", libver=BOUNDS) as file:
+            write_root_attributes(file, attributes)
+            for table, spec in self._columns.items():
+                group = file.create_group(table)
+                for column in spec:
+                    create_column(group, column, 0, maxshape=(None,), chunks=(CHUNK_ROWS[table],))
+                group.create_dataset("committed_rows", data=np.zeros(1, np.int64))
+            file.create_dataset("text", (0,), "u1", maxshape=(None,), chunks=(HEAP_CHUNK,))
+        if sink.error:
+            raise sink.error
 
     def _store(self, text: str) -> tuple[int, int]:
         """Where the text will be in /text: first byte and bytes."""

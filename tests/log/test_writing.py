@@ -207,7 +207,7 @@ def test_the_old_log_stays_when_the_new_one_cannot_be_made(tmp_path, monkeypatch
     def fail(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("hvdscale.log.writer.save", fail)
+    monkeypatch.setattr("hvdscale.log.writer.SafeFile", fail)
     with pytest.raises(LogError, match="No space left"):
         open_log(path, overwrite=True)
     assert read_log(path).steps.rows == 20 and os.listdir(tmp_path) == ["w.h5"]
