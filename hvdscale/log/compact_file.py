@@ -33,14 +33,40 @@ SHARED_TEXTS, SHARED_BYTES = 4096, 1 << 25      # of texts that are remembered, 
 WAITING = 8                         # chunks for each thread that may wait to be written
 
 
+class Texts:
+    """Texts on their way into /text, one after another; one that is repeated is stored once, while it is remembered."""
+
+    def __init__(self) -> None:
+        self.end = 0                    # bytes of all
+        self._waiting: list[bytes] = []
+        self._spans: dict[str, tuple[int, int]] = {}
+        self._remembered = 0            # letters
+
+    def span(self, text: str) -> tuple[int, int]:
+        """Where the text will be: its first byte, and how many it has."""
+        if text not in self._spans:
+            data = text.encode("utf-8", "replace")
+            self._waiting.append(data)
+            self._remembered += len(text)
+            if len(self._spans) >= SHARED_TEXTS or self._remembered > SHARED_BYTES:
+                self._spans, self._remembered = {}, len(text)
+            self._spans[text] = self.end, len(data)
+            self.end += len(data)
+        return self._spans[text]
+
+    def take(self) -> bytes:
+        """The bytes of the texts that came since it was last called."""
+        data, self._waiting = b"".join(self._waiting), []
+        return data
+
+
 class CompactFile:
     """The one writer of a closed file of a log, with root attributes to add; OSError where it cannot be written."""
 
     def __init__(self, path: str, attributes: Mapping[str, Any]) -> None:
         self._target = path
         self._threads = len(usable_cores())
-        self._texts: dict[str, tuple[int, int]] = {}
-        self._remembered = 0
+        self._texts = Texts()
         self._spool: Any = None             # a temporary file, once texts are put aside
         self._spooled = 0
         self._spans: dict[tuple[str, str], list[np.ndarray]] = {}
@@ -131,22 +157,9 @@ class CompactFile:
 
     def _store(self, texts: Sequence[str] | np.ndarray) -> np.ndarray:
         """Where the texts are in /text: int64 of shape (rows, 2)."""
-        spans, data, end = np.empty((len(texts), 2), np.int64), [], self._heap.rows
-        for row, text in enumerate(texts):
-            span = self._texts.get(text)
-            if span is None:
-                encoded = text.encode("utf-8", "replace")
-                span = (end, len(encoded))
-                end += len(encoded)
-                data.append(encoded)
-                self._remembered += len(text)
-                if len(self._texts) >= SHARED_TEXTS or self._remembered > SHARED_BYTES:
-                    self._texts.clear()
-                    self._remembered = len(text)
-                self._texts[text] = span
-            spans[row] = span
-        if data:
-            self._extend(self._heap, np.frombuffer(b"".join(data), np.uint8))
+        spans = np.array([self._texts.span(text) for text in texts], np.int64).reshape(-1, 2)
+        if data := self._texts.take():
+            self._extend(self._heap, np.frombuffer(data, np.uint8))
         return spans
 
     def _put_aside(self, texts: Iterable[str]) -> np.ndarray:

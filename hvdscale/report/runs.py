@@ -20,7 +20,6 @@ import numpy as np
 from ..analysis.defaults import Options
 from ..errors import UnknownNameError, UsageError
 from ..formatting.numbers import counted
-from ..formatting.progress import Tell, quiet
 from ..log.reader import Columns, Log, LogTable, absent, in_order
 from ..log.schema import UNKNOWN_SEED, LogColumn, Status
 from ..system.importing import import_extra
@@ -175,9 +174,9 @@ class Runs:
         return Report(self.document(targets_of(targets), options, wanted))
 
     def document(self, targets: Sequence[Target] = (), options: Options = Options(),
-                 asked: StudyRequest = StudyRequest(), tell: Tell = quiet) -> Document:
+                 asked: StudyRequest = StudyRequest()) -> Document:
         """The report as the record that pages and files are written from."""
-        return document_of_logs(self.logs, targets, self.skipped, options, asked, tell)
+        return document_of_logs(self.logs, targets, self.skipped, options, asked)
 
     def close(self) -> None:
         """Closes the logs; columns that were read stay."""
@@ -197,7 +196,7 @@ class Runs:
         return frame_html(self.trials, repr(self)[1:-1], self.trials.rows, self.skipped)
 
 
-def read(paths: Path | Iterable[Path], *, skip_broken: bool = False, tell: Tell = quiet) -> Runs:
+def read(paths: Path | Iterable[Path], *, skip_broken: bool = False) -> Runs:
     """Read logs, without torch.
 
     paths        a log, a directory, which means all its *.h5 files, a pattern such as ``runs/*.h5``, or several
@@ -207,7 +206,7 @@ def read(paths: Path | Iterable[Path], *, skip_broken: bool = False, tell: Tell 
     """
     with ExitStack() as opened:
         logs, skipped = open_logs([paths] if isinstance(paths, (str, os.PathLike)) else list(paths), skip_broken,
-                                  opened, tell)
+                                  opened)
         return Runs(logs, skipped, opened.pop_all())
 
 

@@ -217,18 +217,6 @@ def test_a_failed_run_is_an_error_though_the_log_of_an_earlier_one_is_there(logg
         carry_out(run, NAME, "horovodrun", None, print)
 
 
-@pytest.mark.parametrize("words, said", [
-    (["--set", "overwrite=true"], "use the option --overwrite"),
-    (["--until", "10%", "--overwrite"], "choose another --out"),
-    (["--until", "150%"], "between 0 and 100%"), (["--until", "soon"], "such as 0.1 or 10%"),
-    (["--at-most", "2"], "give --until"), (["--decide"], "belong together"), (["--against", "base"], "belong together"),
-    (["--ledger", "l"], "belong together"),
-    (["--decide", "--against", "base", "--until", "5%"], "leave out --until")])
-def test_what_a_series_does_not_take_is_misuse(tmp_path, words, said):
-    result = CliRunner().invoke(scale.main, ["digits/fc", "--out", str(tmp_path / "o"), *words])
-    assert (result.exit_code, said in result.output) == (2, True)
-
-
 def test_probes_repeat_with_names_and_seeds_of_their_own():
     runs = runs_of([1, 2], 2, True, {"seed": 4}, "out")
     assert [(os.path.basename(run.log), run.keys["seed"]) for run in runs] == [

@@ -80,6 +80,10 @@ v1.h5 --compare goyal
 v1.h5 --paper goyal
 v1.h5 --confidence 2
 v1.h5 --out report --format docx
+v1.h5 --perfect-within -1
+v1.h5 --useful-within 20
+v1.h5 --rule cubic
+v1.h5 --rule-within "a fifth"
 """
 COMPARE = """
 v1.h5 v1.h5
@@ -117,6 +121,8 @@ sweep.toml --only batch
 sweep.toml --shard 3/3
 sweep.toml --set lr=3
 sweep.toml --set thread=3
+sweep.toml --only width=3
+sweep.toml --set threads=none
 none.toml
 """
 SCALE = """
@@ -125,11 +131,19 @@ digits/fc --out out --set log=w.h5
 digits/fc --out out --set checkpoint=ck
 digits/fc --out out --probe --steps 5
 digits/fc --out out --probe --until 10%
+digits/fc --out out --set overwrite=true
+digits/fc --out out --until 10% --overwrite
+digits/fc --out out --until 150%
+digits/fc --out out --until soon
+digits/fc --out out --at-most 2
+digits/fc --out out --decide
+digits/fc --out out --decide --against base --until 5%
 --out out
 """
 BRANCH = """
 digits/fc --out b --at 1;2
 digits/fc --out b --factors 2
+digits/fc --out b --factors 0,1
 digits/fc --out b --tolerance 0
 digits/fc --out b --shard 2/2
 digits/fc --from ck --out b

@@ -95,11 +95,6 @@ def test_columns_come_in_the_schemas_order_and_metrics_by_split(written):
     assert log.steps.columns == tuple(c.name for c in STEPS if not c.optional or c.name == "data_seconds")
 
 
-def test_a_column_carries_its_unit_and_meaning(written):
-    spec = read_log(written.path).evaluations.specs["train_seconds"]
-    assert (spec.unit, spec.type) == ("seconds", "float") and "evaluation left out" in spec.meaning
-
-
 def test_a_missing_optional_column_is_nan_and_any_other_a_key_error(written):
     log = read_log(written.path)
     assert np.isnan(log.steps["local_sqnorm"]).tolist() == [True, True]
@@ -385,11 +380,6 @@ def test_a_place_that_cannot_be_written_is_a_log_error(tmp_path):
         open_log(tmp_path / "file" / "w.h5")
     with pytest.raises(LogError, match="cannot be written here"):
         open_log("/proc/w.h5")
-
-
-def test_an_interrupted_log_has_no_living_writer(tmp_path):
-    log = read_log(interrupted(tmp_path / "w.h5"))
-    assert log.trials["status"].tolist() == [Status.RUNNING] and log.writer() is None
 
 
 def test_hdf5s_checksum_of_a_known_text():

@@ -21,10 +21,6 @@ ONE_RUN = "*"       # marks a point with one run
 CROWDED = "#"       # marks a worker count at which a host had too few free cores
 
 
-def workers_marked(cell: RunCell) -> str:
-    return f"{cell.workers[0]}{mark_of(cell)}"
-
-
 def mark_of(cell: RunCell) -> str:
     return CROWDED if cell.oversubscribed else ""
 
@@ -145,7 +141,7 @@ def batch_cell(cell: RunCell) -> Cell:
 
 
 def workers_cell(cell: RunCell) -> Cell:
-    return Cell(workers_marked(cell), cell.workers[0])
+    return Cell(f"{cell.workers[0]}{mark_of(cell)}", cell.workers[0])
 
 
 def runs_cell(cell: RunCell, below: str = "") -> Cell:
