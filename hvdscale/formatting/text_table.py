@@ -128,17 +128,18 @@ class TextTable:
             self.cells[at] = tried[at]
 
 
-def on_one_line(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width: int) -> list[str] | None:
-    """The same with each interval behind its value, without spare columns that make it too wide; None where it is wider
-    than ``width`` even so."""
-    for kept in (range(len(headings)), [at for at, heading in enumerate(headings) if not heading.spare]):
-        columns = [_joined([row[at] for row in rows]) for at in kept]
-        table = TextTable([headings[at] for at in kept], list(zip(*columns)))
-        if table.width > width:
-            table._shorten()
+def lines_within(width: int, headings: Sequence[Heading], rows: Sequence[Sequence[str]],
+                 under: Sequence[Sequence[str]]) -> list[str]:
+    """A table's lines, no wider than this if they can be: ``rows`` with each interval behind its value, then without
+    spare columns; then ``under``, the rows with intervals under their values."""
+    every, kept = range(len(headings)), [at for at, heading in enumerate(headings) if not heading.spare]
+    joined = [*zip(*(_joined([row[at] for row in rows]) for at in every))]
+    for columns, rows in ((every, joined), (kept, joined), (kept, under)):
+        table = TextTable([headings[at] for at in columns], [[row[at] for at in columns] for row in rows])
+        table.narrow(width)
         if table.width <= width:
-            return table.lines()
-    return None
+            break
+    return table.lines(width)
 
 
 def _joined(entries):
