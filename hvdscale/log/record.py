@@ -31,7 +31,7 @@ import numpy as np
 
 from .. import __version__
 from ..errors import HvdscaleError, LogError, UsageError
-from ..plan.values import LARGEST_INT, did_you_mean
+from ..plan.values import check_value, did_you_mean
 from ..system.version import commit_of
 from ..target import SPLITS, Target, metric_faults
 from ..workers.launch import place
@@ -300,14 +300,9 @@ def _whole_numbers(**given: Any) -> dict[str, int]:
     """
     found = {}
     for name, value in given.items():
-        if value is None and name in ("workers", "rank", "seed", "train_examples", "first_step"):
-            continue
-        try:
-            found[name] = operator.index(value)
-        except TypeError:
-            raise UsageError(f"{name} = {value!r} is not a whole number") from None
-        if isinstance(value, bool) or not 0 <= found[name] <= LARGEST_INT:
-            raise UsageError(f"{name} = {value!r} is not a whole number from 0 to 2**63 - 1")
+        if value is not None or name not in ("workers", "rank", "seed", "train_examples", "first_step"):
+            whole = hasattr(value, "__index__") and not isinstance(value, bool)         # as numpy's and torch's are
+            found[name] = check_value(name, operator.index(value) if whole else value, int, least=0)
     return found
 
 
