@@ -23,7 +23,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, SupportsFloat
 
@@ -301,8 +301,9 @@ def _whole_numbers(**given: Any) -> dict[str, int]:
     found = {}
     for name, value in given.items():
         if value is not None or name not in ("workers", "rank", "seed", "train_examples", "first_step"):
-            whole = hasattr(value, "__index__") and not isinstance(value, bool)         # as numpy's and torch's are
-            found[name] = check_value(name, operator.index(value) if whole else value, int, least=0)
+            with suppress(TypeError):           # of what is no whole number
+                value = value if isinstance(value, bool) else operator.index(value)
+            found[name] = check_value(name, value, int, least=0)
     return found
 
 
