@@ -92,20 +92,29 @@ class TextTable:
         """Shorten headings, then write the widest intervals on two lines, until it is no wider than this; where that is
         not enough, intervals stay whole, and ``lines`` makes parts."""
         whole = list(self.cells)
-        for make_narrower in (self._shorten, *[self._split] * len(self.headings)):
-            if self.width > width:
-                make_narrower()
+        if self.width > width:
+            self.heads = [_wrapped(heading.short or heading.title) for heading in self.headings]
+        while self.width > width:
+            tried = [[[shown, *RANGE.sub("-\n", "".join(below)).split("\n")] for shown, *below in cells]
+                     for cells in self.cells]
+            gains = [_width([head, *now]) - _width([head, *then])
+                     for head, now, then in zip(self.heads, self.cells, tried)]
+            at = gains.index(max(gains))            # the column that this makes narrowest
+            if gains[at] <= 0:
+                break
+            self.cells[at] = tried[at]
         if self.width > width:
             self.cells = whole
 
     def lines(self, width: int | None = None) -> list[str]:
         """The whole as text; what is wider than ``width`` is in parts, as in ``aligned``."""
-        return _under_each_other([self._lines_of(part) for part in _parts(self._widths, width)])
-
-    def _lines_of(self, part: Sequence[int]) -> list[str]:
-        widths = [self._widths[at] for at in part]
-        rows = [line for row in zip(*(self.cells[at] for at in part)) for line in _lines(row, widths)]
-        return [*_lines([self.heads[at] for at in part], widths, bottom=True), "-" * _total(widths), *rows]
+        parts = []
+        for columns in _parts(self._widths, width):
+            widths = [self._widths[at] for at in columns]
+            parts.append([*_lines([self.heads[at] for at in columns], widths, bottom=True), "-" * _total(widths)])
+            for row in zip(*(self.cells[at] for at in columns)):
+                parts[-1] += _lines(row, widths)
+        return _under_each_other(parts)
 
     @property
     def width(self) -> int:
@@ -114,18 +123,6 @@ class TextTable:
     @property
     def _widths(self):
         return [_width([head, *cells]) for head, cells in zip(self.heads, self.cells)]
-
-    def _shorten(self):
-        self.heads = [_wrapped(heading.short or heading.title) for heading in self.headings]
-
-    def _split(self):
-        """Writes the intervals of one column on two lines: of the one that this makes narrowest."""
-        tried = [[[shown, *RANGE.sub("-\n", "".join(below)).split("\n")] for shown, *below in cells]
-                 for cells in self.cells]
-        gains = [_width([head, *now]) - _width([head, *then]) for head, now, then in zip(self.heads, self.cells, tried)]
-        at = gains.index(max(gains))
-        if gains[at] > 0:
-            self.cells[at] = tried[at]
 
 
 def lines_within(width: int, headings: Sequence[Heading], rows: Sequence[Sequence[str]],

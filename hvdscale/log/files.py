@@ -330,15 +330,12 @@ def datasets_in(file: h5py.File) -> list[str]:
         if link.type == h5py.h5l.TYPE_HARD:
             found.append(name.decode("utf-8", "surrogateescape"))
 
-    def is_dataset(name: str) -> bool:
-        found = h5py.h5o.get_info(file.id, name.encode("utf-8", "surrogateescape"))
-        return bool(found.type == h5py.h5o.TYPE_DATASET)
-
     root = h5py.h5g.open(file.id, b"/")         # which its links do not keep open
     root.links.visit(visit, info=True)
     groups = {name.rpartition("/")[0] for name in found}
-    return [name for name in found
-            if name not in groups and (name in NAMES or name.count("/") > 1 or is_dataset(name))]
+    return [name for name in found if name not in groups and (
+        name in NAMES or name.count("/") > 1
+        or h5py.h5o.get_info(file.id, name.encode("utf-8", "surrogateescape")).type == h5py.h5o.TYPE_DATASET)]
 
 
 def refuse_odd_storage(path: str, dataset: h5py.Dataset) -> None:
