@@ -103,19 +103,15 @@ def test_a_missing_log_and_one_that_is_none_are_still_to_do(tmp_path):
     assert not ended(run, NAME)
 
 
-@pytest.mark.parametrize("keys, said", [
-    ({**KEYS, "lr": 0.25}, ["lr was 0.25, is now 0.5"]),
-    ({**KEYS, "target": "val/error<0.1"}, ["target was val/error<0.1, is now not set"]),
-    ({"steps": 5, "seed": 0, "threads": 1}, ["lr was not set, is now 0.5"]),
-    ({**KEYS, "lr": 0.25, "steps": 6}, ["lr was 0.25, is now 0.5", "steps was 6, is now 5"])])
-def test_a_log_of_other_options_is_an_error_naming_the_keys(logged, keys, said):
+@pytest.mark.parametrize("keys, workload, said", [
+    ({**KEYS, "lr": 0.25}, NAME, ["lr was 0.25, is now 0.5"]),
+    ({**KEYS, "target": "val/error<0.1"}, NAME, ["target was val/error<0.1, is now not set"]),
+    ({"steps": 5, "seed": 0, "threads": 1}, NAME, ["lr was not set, is now 0.5"]),
+    ({**KEYS, "lr": 0.25, "steps": 6}, NAME, ["lr was 0.25, is now 0.5", "steps was 6, is now 5"]),
+    (KEYS, "digits/cnn", ["workload was digits/cnn, is now digits/fc"])])
+def test_a_log_of_other_options_is_an_error_naming_the_keys(logged, keys, workload, said):
     with pytest.raises(UsageError, match=naming("w2-r1.h5", *said, "--out", "--overwrite")):
-        ended(logged(Status.COMPLETE, keys), NAME)
-
-
-def test_a_log_of_another_workload_is_of_another_series(logged):
-    with pytest.raises(UsageError, match=naming("w2-r1.h5", "workload was digits/cnn, is now digits/fc")):
-        ended(logged(Status.COMPLETE, workload="digits/cnn"), NAME)
+        ended(logged(Status.COMPLETE, keys, workload), NAME)
 
 
 # the command

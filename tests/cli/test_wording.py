@@ -90,6 +90,19 @@ v1.h5 v1.h5
 v1.h5 unmet.h5
 v1.h5 nothing
 v1.h5 v1.h5 --tolerance much
+v1.h5 v1.h5 --tolerance -1
+v1.h5 v1.h5 --tolerance 10
+v1.h5 v1.h5 --time-tolerance nan
+v1.h5 v1.h5 --confidence 2
+v1.h5 v1.h5 --out v.txt
+v1.h5 v1.h5 --target val/nothing<1
+v1.h5 v1.h5 --target error
+v1.h5 v1.h5 --ledger l
+v1.h5 v1.h5 --by steps
+v1.h5 v1.h5 --decide --budget "5 steps"
+v1.h5 v1.h5 --decide --within x
+v1.h5 v1.h5 --decide --out v.csv
+v1.h5 v1.h5 --out v.xml
 v1.h5 v1.h5 --equal
 e1.h5 e2.h5 --equal
 e1.h5 e3.h5 --equal

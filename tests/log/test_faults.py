@@ -18,9 +18,11 @@ from tests.wording import naming
 CUTS = 80      # lengths at which a file is cut off
 
 
-def test_a_missing_log_is_named(tmp_path):
-    with pytest.raises(LogError, match="none.h5: there is no such log"):
-        read_log(tmp_path / "none.h5")
+@pytest.mark.parametrize("name, said", [("none.h5", "none.h5: there is no such log"),
+                                        ("", "cannot be opened: is not a regular file")])
+def test_a_missing_log_and_a_folder_are_named(name, said, tmp_path):
+    with pytest.raises(LogError, match=said):
+        read_log(tmp_path / name)
 
 
 @pytest.mark.parametrize("content, message", [
@@ -38,11 +40,6 @@ def test_a_foreign_hdf5_file_is_named(libver, tmp_path):
         file["data"] = np.arange(5)
     with pytest.raises(LogError, match="other.h5: is an HDF5 file, but not an hvdscale log"):
         read_log(tmp_path / "other.h5")
-
-
-def test_a_folder_is_no_log(tmp_path):
-    with pytest.raises(LogError, match="cannot be opened: is not a regular file"):
-        read_log(tmp_path)
 
 
 def test_a_signal_while_a_log_is_read_is_not_taken_for_damage(tmp_path, monkeypatch):
