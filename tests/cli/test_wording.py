@@ -26,6 +26,7 @@ series.h5 --workers 1-4096 --local-batch 32 --steps 860@32 --noise-scale 500
 series.h5 --workers 2000000
 short.h5 --global-batch 128 --workers 1-64 --bandwidth 10 --latency 20 --parameters 25.6M --deadline 10h --per-node 4
 crowded.h5 --workers 1,2,4 --local-batch 32 --per-node 4
+all_crowded.h5 --workers 2,4 --local-batch 32
 unmet.h5
 two_of_three.h5 --workers 1
 probe.h5 --workers 1
@@ -49,6 +50,16 @@ series.h5 --target val/loss<1
 series.h5 --format html
 series.h5 --times-from elsewhere.h5
 series.h5 --times-from nothing
+series.h5 --nodes 1-4
+series.h5 --nodes x --per-node 4
+series.h5 --nodes 2 --workers 8 --per-node 4
+series.h5 --network a.txt --bandwidth 3
+series.h5 --power 0
+series.h5 --memory 8
+series.h5 --budget 0
+series.h5 --bandwidth 10 --latency 5
+series.h5 --noise-scale 0
+series.h5 --parameters 1M
 """
 LOG = """
 ls
@@ -180,6 +191,7 @@ def test_the_plan_is_worded_as_it_was(folder, golden):
             "series": [run(workers, seed=seed) for workers in COUNTS for seed in range(2)],
             "short": [run(workers) for workers in COUNTS[:3]],
             "crowded": [run(workers, cores=2) for workers in (1, 2, 4)],
+            "all_crowded": [run(workers, cores=1) for workers in (2, 4)],
             "unmet": [trial(1, error=(0.9, 0.5, 0.4))],
             "two_of_three": [run(1), run(1, seed=1), trial(3, error=(0.9, 0.5, 0.4), seed=2, train_examples=10**6)],
             "probe": [probe(1)], "quiet": [probe(1, None)], "untimed": [trial(1, seconds=(np.nan,) * 3)],
