@@ -252,10 +252,8 @@ def open_logs(paths: Sequence[Path], skip_broken: bool, opened: ExitStack, tell:
     Raises LogError where one cannot be read, unless it is to be skipped, and where there is nothing to report."""
     for path in expand(paths):
         refuse_outer(path)
-    found = {path: _log_of_runs(path, opened) for path in expand(paths)}
-    names = find_logs(log or path for path, log in found.items())
-    shown = {log: path for path, log in found.items()}
-    logs, skipped = [], []
+    shown = {_log_of_runs(path, opened) or path: path for path in dict.fromkeys(expand(paths))}
+    names, logs, skipped = find_logs(shown), [], []
     for at, name in enumerate(names, 1):
         tell(f"reading log {at} of {len(names)}: {name}",
              long=os.path.exists(name) and os.path.getsize(name) > LONG_BYTES)

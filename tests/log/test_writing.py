@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hvdscale.errors import LogError
+from hvdscale.log.compact_file import Texts
 from hvdscale.log.files import lookup3
 from hvdscale.log.reader import current_rows, latest_rows, read_log
 from hvdscale.log.schema import RESTARTS, STEPS, TRIALS, Status
@@ -130,6 +131,13 @@ def test_text_of_any_language_and_length_survives(tmp_path):
     assert read_log(log.path).restarts["host"].tolist()[1::2] == expected
     log.finish()
     assert read_log(log.path).restarts["host"].tolist()[1::2] == expected
+
+
+def test_a_repeated_text_is_stored_once_while_it_is_remembered(monkeypatch):
+    monkeypatch.setattr("hvdscale.log.compact_file.SHARED_TEXTS", 2)
+    texts = Texts()
+    assert [texts.span(text) for text in ("a", "é", "a", "b", "a")] == [(0, 1), (1, 2), (0, 1), (3, 1), (4, 1)]
+    assert (texts.take(), texts.take()) == ("aéba".encode(), b"")
 
 
 def test_rows_are_in_the_file_one_second_later_however_slowly_they_come(tmp_path):
