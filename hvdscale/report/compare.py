@@ -21,7 +21,7 @@ from ..formatting.numbers import NARROWEST, capital, listed, percent, ratio, spa
 from ..log.schema import UNKNOWN_SEED
 from .differences import how_they_differ
 from .output import head_of
-from .table import Cell, Table, TrialKeys, as_values, count_cell, encode, number_cell, pick
+from .table import Cell, Table, TrialKeys, as_values, cell_of, encode, pick
 from .texts import COMPARE, Cells
 
 NAMES = {STEPS: "steps", SECONDS: "time", SPEED: "throughput", BEST: "best metric"}
@@ -59,8 +59,8 @@ def comparison_table(comparison: Comparison) -> Table:
     steps: Cells = {"steps_before": partial(of_cell, lambda cell: _steps(cell.baseline), ""),
                     "steps_after": partial(of_cell, lambda cell: _steps(cell.candidate), "")}
     return COMPARE.table("compare", rows, {
-        "workers": partial(of_cell, lambda cell: count_cell(cell.workers), ALL),
-        "global_batch": partial(of_cell, lambda cell: count_cell(cell.global_batch), ALL),
+        "workers": partial(of_cell, lambda cell: cell_of(cell.workers), ALL),
+        "global_batch": partial(of_cell, lambda cell: cell_of(cell.global_batch), ALL),
         "met": partial(of_cell, met, ""), **(steps if target else {}),
         **{CHANGES[name]: partial(_change, name) for name in (tuple(NAMES) if target else (SPEED,))},
         "verdict": verdict}, lambda row: row[0].candidate.keys if row[0] else (),
@@ -79,8 +79,8 @@ def detail_table(comparisons: Sequence[Comparison]) -> Table:
         about = comparison.workload, comparison.target or ""
         for workers, batch, test, trials in _all_tests(comparison):
             change, write = test.change, _signed if test.measure == BEST else ratio
-            rows.append(((*named(*about, workers, batch, test.measure), number_cell(test.before),
-                          number_cell(test.after), Cell(write(change.value), change.value, change.low, change.high),
+            rows.append(((*named(*about, workers, batch, test.measure), cell_of(test.before),
+                          cell_of(test.after), Cell(write(change.value), change.value, change.low, change.high),
                           *named(test.verdict or "", test.reason)), trials))
         rows += [((*named(*about, *place), *[Cell("")] * 4, *named(UNDECIDED, "not in the candidate")), ())
                  for place in comparison.missing]

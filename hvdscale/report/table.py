@@ -167,24 +167,17 @@ def keys_of(parts: Iterable[Any]) -> TrialKeys:
     return tuple(dict.fromkeys(key for one in parts for key in one.keys))
 
 
-def cell_of(value: Any) -> Cell:
-    """How a table shows a count, a measurement, an estimate with its interval, a text, a truth; of a Cell, itself."""
+def cell_of(value: Any, below: str = "") -> Cell:
+    """How a table shows a count, a measurement, an estimate with its interval, a text, a truth; of a Cell, itself.
+    ``below``: what goes under a number."""
     if isinstance(value, Cell):
         return value
     if isinstance(value, (str, bool, np.bool_)):
         return Cell(value if isinstance(value, str) else "yes" if value else "no")
     if hasattr(value, "low"):
         return interval_cell(value)
-    return count_cell(int(value)) if isinstance(value, Integral) else number_cell(value)
-
-
-def count_cell(value: int, below: str = "") -> Cell:
-    """``1,024``."""
-    return Cell(f"{value:,}", value, below=below)
-
-
-def number_cell(value: float, below: str = "") -> Cell:
-    return Cell(number(value), value, below=below)
+    value = int(value) if isinstance(value, Integral) else value
+    return Cell(f"{value:,}" if isinstance(value, int) else number(value), value, below=below)
 
 
 def interval_cell(estimate: Estimate, write: Write = number) -> Cell:

@@ -20,7 +20,7 @@ from ...target import Target
 from ..document import Details, Figures, Finding, Part
 from ..drawing import BLUE, MUTED, Axes, draw_line, ends_of, label_axes, log2_axis, mark_estimate
 from ..subject import Subject
-from ..table import Cell, Table, TrialKeys, Write, as_shown, keys_of, no_cell, number_cell, steps_cell
+from ..table import Cell, Table, TrialKeys, Write, as_shown, keys_of, no_cell, steps_cell
 from ..texts import SCALING
 from .curves import mark_regimes
 from .searches import best_of_each, best_of_interval
@@ -248,7 +248,7 @@ def fit_table(fit: CriticalBatchFit | None, target: Target | None, trials: Trial
     return SCALING.table("critical-batch", [fit], {
         **{key: attrgetter(name) for key, name in estimates.items()},
         "rms_log2": lambda fit: fit.rms_log2, "lack_of_fit": lambda fit: fit.lack_of_fit,
-        SCALING.column("fitted_batches", "batches"): lambda fit: number_cell(fit.points),
+        SCALING.column("fitted_batches", "batches"): lambda fit: Cell(number(fit.points), fit.points),
         "left_out": lambda fit: listed(fit.left_out) or "none"}, lambda fit: trials, what=target)
 
 
