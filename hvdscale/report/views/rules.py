@@ -16,7 +16,6 @@ from ..document import Details, Finding, Part
 from ..subject import Subject
 from ..table import Cell, Table, TrialKeys, cell_of, keys_of, no_cell, steps_cell
 from ..texts import SEARCH, Cells
-from .searches import best_of_interval
 
 MARKS = {LOST: "!", UNKNOWN: "?", KEPT: ""}
 NAMES = {"linear": "linear scaling", "sqrt": "square-root scaling", "none": "a constant rate",
@@ -127,7 +126,8 @@ def rules_table(found: RuleCosts) -> Table:
         "tried_rate": lambda at: found.rates[at].tried,
         "best_rate": lambda at: found.rates[at].best, **columns}, keys,
         baseline=lambda at: (found.base.key(found.base_trial),), what=found.target, **rate_words(found.effective),
-        notes=(SEARCH.say("rule_intervals", interval=best_of_interval(found.confidence)), *notes(found)),
+        notes=(SEARCH.say("rule_intervals", interval=SEARCH.say("best_of_interval", confidence=found.confidence)),
+               *notes(found)),
         warnings=[SEARCH.say("from_fitted", batch=found.base_batch, best=found.rates[0].best, rules=lost,
                              more=percent(found.tolerance)) if lost else ""])
 

@@ -185,15 +185,7 @@ def tuned_at_each(searches: Sequence[Search], confidence: float) -> str:
     sought = dict.fromkeys(search.objective for search in searches if search.objective != STEPS_TO_TARGET)
     return SEARCH.say("tuned", names=list(dict.fromkeys(one.name for search in searches for one in search.space)),
                       trials=spread([len(search.feasible) for search in searches]), sought=list(sought),
-                      interval=best_of_interval(confidence))
-
-
-def best_of_each(confidence: float) -> str:
-    return SEARCH.say("best_of_each", confidence=confidence)
-
-
-def best_of_interval(confidence: float) -> str:
-    return SEARCH.say("best_of_interval", confidence=confidence)
+                      interval=SEARCH.say("best_of_interval", confidence=confidence))
 
 
 def tables_of_searches(searches: Sequence[Search]) -> tuple[Table, ...]:
