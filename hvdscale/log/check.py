@@ -132,12 +132,13 @@ def refuse_unsound(log: Log) -> None:
     below 1 or beyond MOST, negative steps or seconds. What any analysis relies on; ``check`` looks further.
     """
     refuse_unsound_trials(log)
-    _raise_first(log.path, chain(_ranges(log.evaluations), _ranges(log.steps)))
+    _raise_first(log.path, chain.from_iterable(_ranges(table, RELIED_ON[table.name]) for table in (
+        log.evaluations, log.steps)))
 
 
 def refuse_unsound_trials(log: Log) -> None:
     """Does the same for /trials alone."""
-    _raise_first(log.path, chain(_identities(log.trials), _ranges(log.trials)))
+    _raise_first(log.path, chain(_identities(log.trials), _ranges(log.trials, RELIED_ON["trials"])))
 
 
 def faults_of_trials(trials: AnyTable) -> Iterator[Fault]:
@@ -236,21 +237,16 @@ def _value(table: AnyTable, name: str, wrong: np.ndarray, what: str) -> Iterator
     return _fault(table, wrong, lambda row, at: f": {table.name}/{name} is {table[name][row]}{at}, and must {what}")
 
 
-def _ranges(table: AnyTable) -> Iterator[Fault]:
-    """Counts are from 0, or 1, to MOST, and seconds are seconds: of what any analysis relies on."""
-    for name in RELIED_ON.get(table.name, ()) if table.rows else ():
-        if name in table:
-            yield from _least(table, name)
-            if name.endswith("seconds"):
-                yield from _value(table, name, np.isinf(table[name]), "be a time, or NaN: not measured")
-            else:
-                yield from _value(table, name, table[name] > MOST, f"be no more than {MOST:,}")
-
-
-def _least(table: AnyTable, name: str) -> Iterator[Fault]:
-    least = LEAST[table.name][name]
-    why = ": it counts its own step" if (table.name, name) == ("steps", "step") else ""
-    yield from _value(table, name, table[name] < least, f"be at least 1{why}" if least else "not be negative")
+def _ranges(table: AnyTable, names: Iterable[str]) -> Iterator[Fault]:
+    """Counts and times in these columns are not too small; those that any analysis relies on are not absurd, either."""
+    for name in filter(table.__contains__, names if table.rows else ()):
+        least, values = LEAST[table.name][name], table[name]
+        why = ": it counts its own step" if (table.name, name) == ("steps", "step") else ""
+        yield from _value(table, name, values < least, f"be at least 1{why}" if least else "not be negative")
+        if name in RELIED_ON.get(table.name, ()):
+            timed = name.endswith("seconds")
+            yield from _value(table, name, np.isinf(values) if timed else values > MOST,
+                              "be a time, or NaN: not measured" if timed else f"be no more than {MOST:,}")
 
 
 def _identities(trials: AnyTable) -> Iterator[Fault]:
@@ -289,10 +285,8 @@ def unstarted(trials: AnyTable, started: np.ndarray) -> Iterator[Fault]:
 
 
 def _numbers(trials: AnyTable | None, table: AnyTable) -> Iterator[Fault]:
-    """Counts and times are not too small, counts not absurd, and what is always measured is finite."""
-    for name in filter(table.__contains__, LEAST[table.name]):
-        yield from _least(table, name)
-    yield from _ranges(table)
+    """Counts and times are in their ranges, and what is always measured is finite."""
+    yield from _ranges(table, LEAST[table.name])
     for name in filter(table.__contains__, FINITE.get(table.name, ())):
         wrong = ~np.isfinite(table[name])
         if trials is not None and wrong.any():  # unknown of trials from elsewhere, and of restarts that repair put in

@@ -20,6 +20,7 @@ from ...formatting.progress import Tell, quiet
 from ...target import Target
 from ..document import Figures, Part
 from ..drawing import Figure
+from ..request import PAPER
 from ..subject import Whole
 from ..texts import PAPERS
 from ..views.budgets import best_under_figure
@@ -46,7 +47,7 @@ def chapters(whole: Whole) -> Iterator[tuple[str, Iterable[Part], str]]:
     for name in whole.asked.compare:
         yield f"Beside published results: {name}", beside_published(curves, name, noise), ""
     if whole.asked.paper:
-        yield f"The figures of {paper.NAME}", figures(whole.studies, whole.options, whole.tell), ""
+        yield f"The figures of {PAPER}", figures(whole.studies, whole.options, whole.tell), ""
 
 
 def target_of(workload: JobKey) -> tuple[Target, ...]:
@@ -62,7 +63,7 @@ def figures(studies: Sequence[Study], options: Options = Options(), tell: Tell =
     found, figures = _Found(studies, options, tell), []
     for at, sheet in enumerate(paper.FIGURES, 1):
         tell(f"figure {sheet.number} of the paper, {at} of {len(paper.FIGURES)}")
-        figures += [replace(figure, name=f"{paper.NAME}-figure-{number}", title=f"Figure {number}. {figure.title}",
+        figures += [replace(figure, name=f"{PAPER}-figure-{number}", title=f"Figure {number}. {figure.title}",
                             source=f"{paper.SOURCE}, figure {number}") for number, figure in found.figures(sheet)]
     for number, names in found.missing.items():
         yield PAPERS.find("figure_missing", number=number, names=list(names))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from ...analysis.trials import JobKey
 
-NAME, SOURCE = "shallue2019", "Shallue et al. 2019, arXiv 1811.03600"
+SOURCE = "Shallue et al. 2019, arXiv 1811.03600"
 STEPS, NORMALISED, SPLIT, BEST, TRIALS, BUDGET_TRIALS, BEST_UNDER = (
     "steps", "normalised", "split", "best", "trials", "budget-trials", "best-under")
 TRIALS_TAKEN = 100          # feasible ones, the first by id, of each study ...
