@@ -240,9 +240,11 @@ class Unclosed(Positioned):
         super().__init__(NO_END)
         self._file = open_input(path, buffering=0)
         head = self._file.read(SUPERBLOCK.size)
-        if SUPERBLOCK.unpack(head)[-1] != lookup3(head[:-4]):
+        signature, version, offsets, lengths, _, base, extension, _, root, checksum = SUPERBLOCK.unpack(head)
+        if checksum != lookup3(head[:-4]):
             raise OSError("its first 48 bytes are damaged")
-        self._head = as_closed(head, NO_END)
+        head = SUPERBLOCK.pack(signature, version, offsets, lengths, 0, base, extension, NO_END, root, 0)[:-4]
+        self._head = head + lookup3(head).to_bytes(4, "little")
 
     def readinto(self, buffer: Any) -> int:
         begin, view = self._at, self._fill(buffer, self._file.fileno())
@@ -253,13 +255,6 @@ class Unclosed(Positioned):
     def close(self) -> None:
         self._file.close()
         super().close()
-
-
-def as_closed(head: bytes, end: int) -> bytes:
-    """A file's first bytes with the flags of a closed one, and another end of file."""
-    signature, version, offsets, lengths, _, base, extension, _, root, _ = SUPERBLOCK.unpack(head)
-    head = SUPERBLOCK.pack(signature, version, offsets, lengths, 0, base, extension, end, root, 0)[:-4]
-    return head + lookup3(head).to_bytes(4, "little")
 
 
 def lookup3(data: bytes) -> int:

@@ -22,7 +22,7 @@ from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.log.writer import LogWriter
-from hvdscale.report.runs import make
+from hvdscale.report.pages import make
 from hvdscale.target import Target
 from tests.cli.test_live import Terminal
 from tests.conftest import ROOT
