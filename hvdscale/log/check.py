@@ -143,7 +143,7 @@ def refuse_unsound_trials(log: Log) -> None:
 
 def faults_of_trials(trials: AnyTable) -> Iterator[Fault]:
     """The rules for rows of /trials."""
-    return chain(_identities(trials), _ended(trials), _numbers(None, trials), _plans(trials))
+    return chain(_identities(trials), _numbers(None, trials), _ended(trials), _plans(trials))
 
 
 def faults_of_rows(trials: AnyTable, table: AnyTable) -> Iterator[Fault]:
