@@ -10,13 +10,12 @@ from collections.abc import Callable
 import click
 
 from ..errors import UsageError, WorkersError
-from ..formatting.numbers import counted
 from ..formatting.screen import Screen
-from ..watch.runner import GLOBAL, LOCAL, ScriptRequest, threads_of
+from ..watch.runner import ScriptRequest, threads_of
 from ..workers.launch import on_terminal
 from .common import (CONTEXT, Command, checks_option, echo, format_option, missing_package, say_error, slow_imports,
                      version_option, width_option)
-from .scripts import marks_of, module_option, path_of
+from .scripts import check_batch, module_option, path_of
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
@@ -67,7 +66,7 @@ def script(script, arguments, module, batch, workers, updates, seconds, seed, ch
         refuse_too_many(workers, "torchrun", None, {})
     workers = process.size if process.size > 1 else workers
     script = path_of(script, module)
-    check_batch(arguments, batch, workers)
+    check_batch(arguments, batch, (workers,))
     checked = checks_of(checks, tuple(CHECKS))
     asked = ScriptRequest(script, arguments, updates, seconds, threads_of(max(workers, process.local_size)),
                           global_batch=batch, seeded=seed, module=module)
@@ -122,8 +121,7 @@ def resume(script, arguments, stop, again, how, workers, then, batch, updates, s
     if process.size > 1:
         raise UsageError("hvdscale-doctor resume starts the workers itself, on this machine: start it without a "
                          "launcher")
-    for count in (workers, then or workers):
-        check_batch(arguments, batch, count)
+    check_batch(arguments, batch, (workers, then or workers))
     checked, script = checks_of(checks, tuple(CHECKS)), path_of(script)
     asked = ScriptRequest(script, arguments, updates, seconds, threads_of(max(workers, then or 1)), global_batch=batch)
     request = ResumeRequest(asked, again, stop, how, workers, then or workers, in_save, in_place)
@@ -147,21 +145,6 @@ def report(examine: Callable, wanted: str, rank: int = 0) -> None:
               render_for_machines(wanted, examination.about, examination.findings, examination.code,
                                   examination.unseen_training))
         sys.exit(examination.code)
-
-
-def check_batch(arguments: tuple[str, ...], batch: int | None, workers: int) -> None:
-    marks = marks_of(arguments)
-    marked = next((mark for mark in (LOCAL, GLOBAL) if mark in marks), "")
-    if marked and batch is None:
-        share = "a worker's share of " if marked == LOCAL else ""
-        raise UsageError(f"{marked} is {share}the global batch: give that by --batch, such as --batch 32")
-    if batch is not None and not marked:
-        raise UsageError(f"--batch {batch}: mark where the local batch is in the script's arguments, such as "
-                         f"-- --batch-size {LOCAL}, or {GLOBAL} for a script that divides it itself; without "
-                         "--batch, only what holds at any batch is checked")
-    if batch is not None and batch % workers:
-        raise UsageError(f"--batch {batch} does not divide by {counted(workers, 'worker')}; take a multiple of "
-                         f"{workers}")
 
 
 def main() -> None:

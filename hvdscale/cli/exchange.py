@@ -123,18 +123,21 @@ def import_log(sources, out, map_file, dry_run, kind, skip_broken, overlap, unit
     elif kind == "csv":
         _import_csv(source, out, skip_broken, overlap, how)
     elif kind == "mllog":
-        _import_mllog(source, out, Wanted(*(workers or (None, None)), unit, train_examples, names), skip_broken, how)
+        wanted = Wanted(*(workers or (None, None)), unit, train_examples, names)
+        done = import_mllog(source, out, wanted, skip_broken=skip_broken, **how)
+        _say_made(out, counted(done.trials, "trial"), done.wrong, done.notes)
+        if done.assumed:
+            echo(UNTIMED, err=True)
     else:
         trials, notes = import_rcp(source, out, unit=unit, train_examples=train_examples, names=names, **how)
-        _report_left_out((), notes)
-        echo(f"{out}: {counted(trials, 'trial')} under the target {TARGET}")
+        _say_made(out, f"{counted(trials, 'trial')} under the target {TARGET}", (), notes)
         echo(ASSUMED.format("a reference point"), err=True)
 
 
 def _import_runs(sources, out, map_file, lines, dry_run, skip_broken, given, settings, how):
     left_out = [] if skip_broken else None
     runs = read_runs(sources, lines, left_out)
-    _report_left_out(left_out or (), ())
+    _say_left_out(left_out or ())
     mapping = guess(runs, given["step_unit"])
     if map_file:
         mapping = read_mapping(map_file, mapping, runs)
@@ -148,30 +151,17 @@ def _import_runs(sources, out, map_file, lines, dry_run, skip_broken, given, set
         raise
     echo(shown(trials, mapping, dry_run), err=not dry_run)
     if not dry_run:
-        _report_left_out((), write_runs(trials, out, mapping, sources, **how))
-        echo(f"{out}: {counted(len(trials), 'trial')}, {byte_size(os.path.getsize(out))}")
-
-
-def _import_mllog(source, out, wanted, skip_broken, how):
-    done = import_mllog(source, out, wanted, skip_broken=skip_broken, **how)
-    _report_left_out(done.wrong, done.notes)
-    wrong = f"; {counted(len(done.wrong), 'file')} left out" if done.wrong else ""
-    echo(f"{out}: {counted(done.trials, 'trial')}, {byte_size(os.path.getsize(out))}{wrong}")
-    if done.assumed:
-        echo(UNTIMED, err=True)
+        _say_made(out, counted(len(trials), "trial"), (), write_runs(trials, out, mapping, sources, **how))
 
 
 def _import_archive(source, out, skip_broken, how):
     with ShareDisplay("imported") as progress:
         seen = import_archive(source, out, skip_broken=skip_broken, progress=progress.seen, **how)
-    _report_left_out(seen.wrong, seen.notes)
     if seen.others:
         files = " files" if len(seen.others) > 1 else ""
         echo(f"not of the layout, left out: {list_first(seen.others, 1)}{files}", err=True)
-    wrong = f"; {len(seen.wrong):,} trials or files were wrong" if seen.wrong else ""
-    echo(f"{out}: {counted(seen.trials, 'trial')} and {counted(seen.evaluations, 'evaluation')} of "
-         f"{counted(seen.studies, 'study', 'studies')}, {byte_size(os.path.getsize(out))}, in "
-         f"{progress.seconds:.1f} s{wrong}")
+    _say_made(out, f"{counted(seen.trials, 'trial')} and {counted(seen.evaluations, 'evaluation')} of "
+              f"{counted(seen.studies, 'study', 'studies')}", seen.wrong, seen.notes, f", in {progress.seconds:.1f} s")
     echo(ASSUMED.format("an archive"), err=True)
 
 
@@ -181,9 +171,7 @@ def _import_csv(source, out, skip_broken, overlap, how):
     with ShareDisplay("imported") as progress:
         rows = import_tables(source, out, left_out=left_out if skip_broken else None, overlap=overlap,
                              progress=progress.share, note=notes.append, **how)
-    _report_left_out(left_out, notes)
-    wrong = f"; {len(left_out):,} trials or lines were wrong" if left_out else ""
-    echo(f"{out}: {format_counts(rows)}, {byte_size(os.path.getsize(out))}{wrong}")
+    _say_made(out, format_counts(rows), left_out, notes)
 
 
 @click.command("export")
@@ -264,10 +252,16 @@ def _kind_of(source) -> str:
                      f"reference points, a file with MLPerf's :::MLLOG lines, or runs: {KNOWN}")
 
 
-def _report_left_out(wrong, notes):
+def _say_made(out, what, wrong, notes, more=""):
+    """What was left out and noted, then what the new log holds."""
+    _say_left_out(wrong)
+    for note in notes:
+        echo(f"note: {note}", err=True)
+    echo(f"{out}: {what}, {byte_size(os.path.getsize(out))}{more}" + (f"; {len(wrong):,} left out" if wrong else ""))
+
+
+def _say_left_out(wrong):
     for line in wrong[:MOST_LINES]:
         echo(f"left out: {line}", err=True)
     if len(wrong) > MOST_LINES:
         echo(f"left out: {len(wrong) - MOST_LINES:,} more", err=True)
-    for note in notes:
-        echo(f"note: {note}", err=True)

@@ -6,7 +6,6 @@ from functools import partial
 import click
 
 from ..analysis.defaults import CROSSINGS, FIRST, LOSS_WITHIN, PERFECT_WITHIN, RULE_WITHIN, RULES, USEFUL_WITHIN
-from ..errors import UsageError
 from ..formatting.progress import Progress
 from .common import (CONTEXT, CommandOfTwo, confidence_option, echo, formats_of, formats_option, full_option, paths,
                      slow_imports, version_option, width_option)
@@ -68,13 +67,10 @@ class ReportCommand(CommandOfTwo):
 @full_option
 @click.option("--skip-broken", is_flag=True,
               help="Continue without logs that cannot be read; they are named and counted.")
-@click.option("--watch", is_flag=True, hidden=True)
-@click.option("--every", hidden=True)
 @width_option
 @version_option
 def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_within, useful_within, loss_within,
-         rules, rule_within, branch_tolerance, trials, crossing, sizes, laws, confidence, full, skip_broken, watch,
-         every):
+         rules, rule_within, branch_tolerance, trials, crossing, sizes, laws, confidence, full, skip_broken):
     """Steps, time and speedup to a target, from LOGS: log files, or directories of them or of other programs' runs.
 
     \b
@@ -83,10 +79,8 @@ def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_
       hvdscale-report compare main.h5 branch.h5     # two logs, as a gate: hvdscale-report compare --help
       hvdscale-report noise reruns/                 # what difference so many runs see
     """
-    if watch or every:
-        raise UsageError("--watch: is now hvdscale-log ls --watch [SECONDS] LOGS")
     with slow_imports():                # which --help can do without
-        from ..report.runs import make
+        from ..report.pages import make
         from ..report.request import request_of, targets_of
     options, asked = request_of(
         budgets=budgets, compare=compare, paper=paper, rules=rules, rule_within=rule_within,

@@ -74,7 +74,7 @@ def main(workload, counts, repeats, out, probe, until, at_most, against, decidin
       hvdscale-scale script --help
     """
     with slow_imports():                # which --help can do without
-        from ..report.runs import make
+        from ..report.pages import make
         from ..report.output import refuse_no_folder
         from ..training.series import runs_of
         from .compare import read_all

@@ -15,11 +15,11 @@ from ..errors import HvdscaleError, UsageError
 from ..formatting.numbers import counted
 from ..formatting.progress import Progress, quiet
 from ..formatting.screen import Screen, time_left
-from ..watch.runner import GLOBAL, LOCAL, TRACED, ScriptRequest, threads_of
+from ..watch.runner import TRACED, ScriptRequest, threads_of
 from ..workers.launch import LAUNCHERS, find_launcher, on_terminal, place, refuse_too_many
 from .common import (CONTEXT, Command, echo, hosts_option, paths, rerun_option, slow_imports, version_option,
                      whole_numbers, width_option)
-from .scripts import marks_of, module_option, path_of
+from .scripts import check_batch, module_option, path_of
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
@@ -63,7 +63,7 @@ def main(script, arguments, module, counts, repeats, out, batch, global_batch, u
     Exit codes: 0 all runs were timed, 1 some were not, 2 misuse.
     """
     with slow_imports():
-        from ..report.runs import make
+        from ..report.pages import make
         from ..report.output import refuse_no_folder
         from ..scaling.runs import carry_out, carry_out_launched, keys_of
         from ..training.series import ended, repeated
@@ -71,7 +71,10 @@ def main(script, arguments, module, counts, repeats, out, batch, global_batch, u
     launched = process.size > 1 or process.launcher is not None and counts is None
     counts = [process.size] if launched else whole_numbers("--workers", counts or "1,2,4", "worker counts", 1)
     script = path_of(script, module)
-    _check(marks_of(arguments), batch, global_batch, counts)
+    if batch and global_batch:
+        raise UsageError(f"--batch {batch} and --global-batch {global_batch}: give --batch for weak scaling, where the "
+                         "examples a worker stay, or --global-batch for strong scaling, where those of all stay")
+    check_batch(arguments, global_batch, counts, "--global-batch", batch)
     refuse_no_folder(out)
     threads = threads_of(process.local_size if launched else max(counts))
     asked = ScriptRequest(script, arguments, updates, seconds, threads, warm_up, batch, global_batch, module=module,
@@ -131,19 +134,3 @@ def _progress(shown: bool) -> Iterator[Callable[[str, float], None]]:
         yield tell if shown else lambda *_: None
     finally:
         screen.erase()
-
-
-def _check(marks: set[str], batch: int | None, global_batch: int | None, counts: list[int]) -> None:
-    marked = bool({LOCAL, GLOBAL} & marks)
-    if batch and global_batch:
-        raise UsageError(f"--batch {batch} and --global-batch {global_batch}: give --batch for weak scaling, where the "
-                         "examples a worker stay, or --global-batch for strong scaling, where those of all stay")
-    if marked and not (batch or global_batch):
-        raise UsageError(f"{LOCAL} is a worker's batch: give it by --batch, or its sum over workers by --global-batch")
-    if global_batch and not marked:
-        raise UsageError(f"--global-batch {global_batch}: mark where the local batch is in the script's arguments, "
-                         f"such as -- --batch-size {LOCAL}")
-    for workers in counts if global_batch else ():
-        if global_batch % workers:
-            raise UsageError(f"--global-batch {global_batch} does not divide by {counted(workers, 'worker')}; choose "
-                             f"another --workers, or a multiple")

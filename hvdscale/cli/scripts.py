@@ -1,12 +1,13 @@
-"""What the commands have in common that run a script as it is: its name, and the marks in its arguments."""
+"""What the commands have in common that run a script as it is: its name, and the batch marked in its arguments."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
 
 from ..errors import UsageError
+from ..formatting.numbers import counted
 from ..system.inputs import open_input, refusal
 from ..watch.runner import GLOBAL, LOCAL, MARK, RANK, WORKERS
 
@@ -28,10 +29,27 @@ def path_of(script: str, module: bool = False) -> str:
     return found
 
 
-def marks_of(arguments: Sequence[str]) -> set[str]:
-    """The marks in a script's arguments; raises UsageError for one that is not known."""
+def check_batch(arguments: Sequence[str], batch: int | None, counts: Iterable[int], option: str = "--batch",
+                local: int | None = None) -> None:
+    """UsageError where the arguments mark a batch that is not given, or do not mark the global one that is; where that
+    does not divide by a number of workers; and for a mark that is not known.
+
+    option  which gives the global batch; local: a worker's, where another option gave it
+    """
     found = {mark for one in arguments for mark in MARK.findall(one) if not mark.startswith("{{")}
     for mark in sorted(found - {*MARKS}):
         raise UsageError(f"{mark} is no mark: the script's arguments may have {', '.join(MARKS)}; write {{{mark}}} for "
                          f"an argument that is {mark} itself")
-    return found
+    marked = next((mark for mark in (LOCAL, GLOBAL) if mark in found), "")
+    if marked and not (batch or local):
+        share = "a worker's share of " if marked == LOCAL else ""
+        raise UsageError(f"{marked} is {share}the global batch: give that by {option}, such as {option} 32"
+                         + (", or a worker's by --batch" if option != "--batch" else ""))
+    if batch and not marked:
+        raise UsageError(f"{option} {batch}: mark where the local batch is in the script's arguments, such as "
+                         f"-- --batch-size {LOCAL}, or {GLOBAL} for a script that divides it itself"
+                         + ("" if option != "--batch" else "; without it, only what holds at any batch is checked"))
+    for workers in counts if batch else ():
+        if batch % workers:
+            raise UsageError(f"{option} {batch} does not divide by {counted(workers, 'worker')}; take a multiple of "
+                             f"{workers}, or another number of workers")

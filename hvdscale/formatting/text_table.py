@@ -92,20 +92,29 @@ class TextTable:
         """Shorten headings, then write the widest intervals on two lines, until it is no wider than this; where that is
         not enough, intervals stay whole, and ``lines`` makes parts."""
         whole = list(self.cells)
-        for make_narrower in (self._shorten, *[self._split] * len(self.headings)):
-            if self.width > width:
-                make_narrower()
+        if self.width > width:
+            self.heads = [_wrapped(heading.short or heading.title) for heading in self.headings]
+        while self.width > width:
+            tried = [[[shown, *RANGE.sub("-\n", "".join(below)).split("\n")] for shown, *below in cells]
+                     for cells in self.cells]
+            gains = [_width([head, *now]) - _width([head, *then])
+                     for head, now, then in zip(self.heads, self.cells, tried)]
+            at = gains.index(max(gains))            # the column that this makes narrowest
+            if gains[at] <= 0:
+                break
+            self.cells[at] = tried[at]
         if self.width > width:
             self.cells = whole
 
     def lines(self, width: int | None = None) -> list[str]:
         """The whole as text; what is wider than ``width`` is in parts, as in ``aligned``."""
-        return _under_each_other([self._lines_of(part) for part in _parts(self._widths, width)])
-
-    def _lines_of(self, part: Sequence[int]) -> list[str]:
-        widths = [self._widths[at] for at in part]
-        rows = [line for row in zip(*(self.cells[at] for at in part)) for line in _lines(row, widths)]
-        return [*_lines([self.heads[at] for at in part], widths, bottom=True), "-" * _total(widths), *rows]
+        parts = []
+        for columns in _parts(self._widths, width):
+            widths = [self._widths[at] for at in columns]
+            parts.append([*_lines([self.heads[at] for at in columns], widths, bottom=True), "-" * _total(widths)])
+            for row in zip(*(self.cells[at] for at in columns)):
+                parts[-1] += _lines(row, widths)
+        return _under_each_other(parts)
 
     @property
     def width(self) -> int:
@@ -115,30 +124,19 @@ class TextTable:
     def _widths(self):
         return [_width([head, *cells]) for head, cells in zip(self.heads, self.cells)]
 
-    def _shorten(self):
-        self.heads = [_wrapped(heading.short or heading.title) for heading in self.headings]
 
-    def _split(self):
-        """Writes the intervals of one column on two lines: of the one that this makes narrowest."""
-        tried = [[[shown, *RANGE.sub("-\n", "".join(below)).split("\n")] for shown, *below in cells]
-                 for cells in self.cells]
-        gains = [_width([head, *now]) - _width([head, *then]) for head, now, then in zip(self.heads, self.cells, tried)]
-        at = gains.index(max(gains))
-        if gains[at] > 0:
-            self.cells[at] = tried[at]
-
-
-def on_one_line(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width: int) -> list[str] | None:
-    """The same with each interval behind its value, without spare columns that make it too wide; None where it is wider
-    than ``width`` even so."""
-    for kept in (range(len(headings)), [at for at, heading in enumerate(headings) if not heading.spare]):
-        columns = [_joined([row[at] for row in rows]) for at in kept]
-        table = TextTable([headings[at] for at in kept], list(zip(*columns)))
-        if table.width > width:
-            table._shorten()
+def lines_within(width: int, headings: Sequence[Heading], rows: Sequence[Sequence[str]],
+                 under: Sequence[Sequence[str]]) -> list[str]:
+    """A table's lines, no wider than this if they can be: ``rows`` with each interval behind its value, then without
+    spare columns; then ``under``, the rows with intervals under their values."""
+    every, kept = range(len(headings)), [at for at, heading in enumerate(headings) if not heading.spare]
+    joined = [*zip(*(_joined([row[at] for row in rows]) for at in every))]
+    for columns, rows in ((every, joined), (kept, joined), (kept, under)):
+        table = TextTable([headings[at] for at in columns], [[row[at] for at in columns] for row in rows])
+        table.narrow(width)
         if table.width <= width:
-            return table.lines()
-    return None
+            break
+    return table.lines(width)
 
 
 def _joined(entries):

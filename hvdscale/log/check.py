@@ -27,15 +27,17 @@ from .reader import Log, read_log
 from .schema import STEP_PARTS, Status
 
 FEW = 8                     # ids that are compared one by one
-NOT_NEGATIVE = {
-    "trials": ("id", "global_batch", "local_batch", "accumulation", "ghost_batch", "workers", "budget_steps"),
-    "restarts": ("first_step", "workers", "time"),
-    "evaluations": ("step", "examples", "train_seconds"),
-    "steps": ("step", "step_seconds", *STEP_PARTS),
+LEAST = {                   # that columns may hold
+    "trials": {"id": 0, "global_batch": 1, "local_batch": 1, "accumulation": 1, "ghost_batch": 0, "workers": 1,
+               "budget_steps": 0},
+    "restarts": {"first_step": 0, "workers": 0, "time": 0},
+    "evaluations": {"step": 0, "examples": 0, "train_seconds": 0},
+    "steps": {"step": 1, "step_seconds": 0, **dict.fromkeys(STEP_PARTS, 0)},
 }
 FINITE = {"restarts": ("time",), "evaluations": ("train_seconds",), "steps": ("lr", "step_seconds")}
-COUNTS = {"trials": ("global_batch", "workers", "budget_steps"), "evaluations": ("step",), "steps": ("step",)}
-SECONDS = {"evaluations": "train_seconds", "steps": "step_seconds"}
+# what any analysis relies on: counts of at most MOST, and seconds
+RELIED_ON = {"trials": ("global_batch", "workers", "budget_steps"), "evaluations": ("step", "train_seconds"),
+             "steps": ("step", "step_seconds")}
 # columns that rise from row to row of a trial, strictly or not
 ORDERED = (("evaluations", "step", True), ("steps", "step", True), ("evaluations", "train_seconds", False),
            ("evaluations", "examples", False))
@@ -122,8 +124,7 @@ def check_rows(log: Log) -> None:
     _raise_first(log.path, chain(
         _identities(trials), _ended(trials), *(_unknown(trials, table) for table in others),
         unstarted(trials, log.restarts["trial"]), *(_numbers(trials, table) for table in log.tables),
-        *(_order(table) for table in others), _examples(trials, log.evaluations), _plans(trials),
-        *map(_ranges, log.tables)))
+        *(_order(table) for table in others), _examples(trials, log.evaluations), _plans(trials)))
 
 
 def refuse_unsound(log: Log) -> None:
@@ -131,29 +132,30 @@ def refuse_unsound(log: Log) -> None:
     below 1 or beyond MOST, negative steps or seconds. What any analysis relies on; ``check`` looks further.
     """
     refuse_unsound_trials(log)
-    _raise_first(log.path, chain(_ranges(log.evaluations), _ranges(log.steps)))
+    _raise_first(log.path, chain.from_iterable(_ranges(table, RELIED_ON[table.name]) for table in (
+        log.evaluations, log.steps)))
 
 
 def refuse_unsound_trials(log: Log) -> None:
     """Does the same for /trials alone."""
-    _raise_first(log.path, chain(_identities(log.trials), _ranges(log.trials)))
+    _raise_first(log.path, chain(_identities(log.trials), _ranges(log.trials, RELIED_ON["trials"])))
 
 
 def faults_of_trials(trials: AnyTable) -> Iterator[Fault]:
     """The rules for rows of /trials."""
-    return chain(_identities(trials), _ranges(trials), _ended(trials), _numbers(None, trials), _plans(trials))
+    return chain(_identities(trials), _numbers(None, trials), _ended(trials), _plans(trials))
 
 
 def faults_of_rows(trials: AnyTable, table: AnyTable) -> Iterator[Fault]:
     """The rules for rows of another table, of these trials; of its columns there may be only some."""
-    return chain(_unknown(trials, table), _ranges(table), _numbers(trials, table), _order(table),
+    return chain(_unknown(trials, table), _numbers(trials, table), _order(table),
                  _examples(trials, table) if table.name == "evaluations" else ())
 
 
 def refuse_row(where: str, **row: Any) -> None:
     """UsageError where a row of /trials, or one of /steps in trial 0, breaks a rule that ``check`` has for it alone."""
     rows = Rows(where, 1, {name: np.array([value]) for name, value in row.items()})
-    for fault in faults_of_trials(rows) if where == "trials" else chain(_ranges(rows), _numbers(None, rows)):
+    for fault in faults_of_trials(rows) if where == "trials" else _numbers(None, rows):
         raise UsageError(fault.say(0, "").removeprefix(":").strip())
 
 
@@ -235,20 +237,16 @@ def _value(table: AnyTable, name: str, wrong: np.ndarray, what: str) -> Iterator
     return _fault(table, wrong, lambda row, at: f": {table.name}/{name} is {table[name][row]}{at}, and must {what}")
 
 
-def _ranges(table: AnyTable) -> Iterator[Fault]:
-    """Counts are from 0, or 1, to MOST, and seconds are seconds."""
-    if not table.rows:
-        return
-    if table.name == "trials":
-        for name in ("global_batch", "workers"):
-            yield from _value(table, name, table[name] < 1, "be at least 1")
-    for name in COUNTS.get(table.name, ()):
-        yield from _value(table, name, table[name] < 0, "not be negative")
-        yield from _value(table, name, table[name] > MOST, f"be no more than {MOST:,}")
-    if SECONDS.get(table.name) in table:
-        seconds = table[SECONDS[table.name]]
-        yield from _value(table, SECONDS[table.name], (seconds < 0) | np.isinf(seconds),
-                          "be a time, or NaN: not measured")
+def _ranges(table: AnyTable, names: Iterable[str]) -> Iterator[Fault]:
+    """Counts and times in these columns are not too small; those that any analysis relies on are not absurd, either."""
+    for name in filter(table.__contains__, names if table.rows else ()):
+        least, values = LEAST[table.name][name], table[name]
+        why = ": it counts its own step" if (table.name, name) == ("steps", "step") else ""
+        yield from _value(table, name, values < least, f"be at least 1{why}" if least else "not be negative")
+        if name in RELIED_ON.get(table.name, ()):
+            timed = name.endswith("seconds")
+            yield from _value(table, name, np.isinf(values) if timed else values > MOST,
+                              "be a time, or NaN: not measured" if timed else f"be no more than {MOST:,}")
 
 
 def _identities(trials: AnyTable) -> Iterator[Fault]:
@@ -287,19 +285,13 @@ def unstarted(trials: AnyTable, started: np.ndarray) -> Iterator[Fault]:
 
 
 def _numbers(trials: AnyTable | None, table: AnyTable) -> Iterator[Fault]:
-    """Counts and times are not negative, batches and workers at least 1, and what is always measured is finite."""
-    for name in filter(table.__contains__, NOT_NEGATIVE[table.name]):
-        yield from _value(table, name, table[name] < 0, "not be negative")
+    """Counts and times are in their ranges, and what is always measured is finite."""
+    yield from _ranges(table, LEAST[table.name])
     for name in filter(table.__contains__, FINITE.get(table.name, ())):
         wrong = ~np.isfinite(table[name])
         if trials is not None and wrong.any():  # unknown of trials from elsewhere, and of restarts that repair put in
             wrong &= ~(np.isnan(table[name]) & (_among(table["trial"], _imported(trials)) | (table.name == "restarts")))
         yield from _value(table, name, wrong, "be finite")
-    if table.name == "trials":
-        for name in ("global_batch", "local_batch", "accumulation", "workers"):
-            yield from _value(table, name, table[name] == 0, "be at least 1")
-    if table.name == "steps":
-        yield from _value(table, "step", table["step"] == 0, "be at least 1: it counts its own step")
 
 
 def _among(values: np.ndarray, ids: np.ndarray) -> np.ndarray:

@@ -10,8 +10,11 @@ Rows are gathered into chunks, which threads compress while more is gathered.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import struct
 import tempfile
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,7 +24,6 @@ import h5py
 import numpy as np
 
 from ..system.cores import usable_cores
-from .deflate import pack
 from .files import BOUNDS, TYPES, create_column, write_attribute, write_root_attributes
 from .safe_file import SafeFile
 from .schema import TABLES, LogColumn
@@ -31,6 +33,38 @@ CHUNK_ROWS = 1 << 16
 HEAP_CHUNK = 1 << 20                # bytes of /text
 SHARED_TEXTS, SHARED_BYTES = 4096, 1 << 25      # of texts that are remembered, so that a repeated one is stored once
 WAITING = 8                         # chunks for each thread that may wait to be written
+_Bytes = bytes | memoryview
+STORED = 7.0            # bits of entropy a byte, as if they were independent, from which a plane is stored as it is
+SAMPLED = 16            # bytes between those that are sampled for it
+LONGEST = 65535         # bytes of a stored block (RFC 1951, 3.2.4)
+HEADER, LAST = b"\x78\x01", b"\x01\x00\x00\xff\xff"         # RFC 1950, 2.2; an empty stored block that ends the stream
+
+
+class Texts:
+    """Texts on their way into /text, one after another; one that is repeated is stored once, while it is remembered."""
+
+    def __init__(self) -> None:
+        self.end = 0                    # bytes of all
+        self._waiting: list[bytes] = []
+        self._spans: dict[str, tuple[int, int]] = {}
+        self._remembered = 0            # letters
+
+    def span(self, text: str) -> tuple[int, int]:
+        """Where the text will be: its first byte, and how many it has."""
+        if text not in self._spans:
+            data = text.encode("utf-8", "replace")
+            self._waiting.append(data)
+            self._remembered += len(text)
+            if len(self._spans) >= SHARED_TEXTS or self._remembered > SHARED_BYTES:
+                self._spans, self._remembered = {}, len(text)
+            self._spans[text] = self.end, len(data)
+            self.end += len(data)
+        return self._spans[text]
+
+    def take(self) -> bytes:
+        """The bytes of the texts that came since it was last called."""
+        data, self._waiting = b"".join(self._waiting), []
+        return data
 
 
 class CompactFile:
@@ -39,8 +73,7 @@ class CompactFile:
     def __init__(self, path: str, attributes: Mapping[str, Any]) -> None:
         self._target = path
         self._threads = len(usable_cores())
-        self._texts: dict[str, tuple[int, int]] = {}
-        self._remembered = 0
+        self._texts = Texts()
         self._spool: Any = None             # a temporary file, once texts are put aside
         self._spooled = 0
         self._spans: dict[tuple[str, str], list[np.ndarray]] = {}
@@ -131,22 +164,9 @@ class CompactFile:
 
     def _store(self, texts: Sequence[str] | np.ndarray) -> np.ndarray:
         """Where the texts are in /text: int64 of shape (rows, 2)."""
-        spans, data, end = np.empty((len(texts), 2), np.int64), [], self._heap.rows
-        for row, text in enumerate(texts):
-            span = self._texts.get(text)
-            if span is None:
-                encoded = text.encode("utf-8", "replace")
-                span = (end, len(encoded))
-                end += len(encoded)
-                data.append(encoded)
-                self._remembered += len(text)
-                if len(self._texts) >= SHARED_TEXTS or self._remembered > SHARED_BYTES:
-                    self._texts.clear()
-                    self._remembered = len(text)
-                self._texts[text] = span
-            spans[row] = span
-        if data:
-            self._extend(self._heap, np.frombuffer(b"".join(data), np.uint8))
+        spans = np.array([self._texts.span(text) for text in texts], np.int64).reshape(-1, 2)
+        if data := self._texts.take():
+            self._extend(self._heap, np.frombuffer(data, np.uint8))
         return spans
 
     def _put_aside(self, texts: Iterable[str]) -> np.ndarray:
@@ -265,3 +285,47 @@ class _Piecewise:
         if self.spec is HEAP:
             return self._group.create_dataset(HEAP.name, (rows,), "u1", **layout)
         return create_column(self._group, self.spec, rows, **layout)
+
+
+def pack(values: np.ndarray) -> bytes:
+    """The zlib stream (RFC 1950) of the values' bytes; of entries of more than one byte, plane by plane (shuffled):
+    what HDF5's shuffle and gzip filters would make, at a multiple of their speed.
+
+    The planes of a measurement's low digits are as good as random, and a search for repetitions finds nothing there:
+    such planes are stored as they are. The rest are deflated as level 1 of gzip does it, a plane of one byte throughout
+    (of small counts, of gaps) once for all that are like it. (Of measurements of 6 digits: 5 to 8 times as fast as
+    level 1 throughout, at the same size.)
+    """
+    size = values.dtype.itemsize
+    planes = np.ascontiguousarray(np.ascontiguousarray(values).view(np.uint8).reshape(-1, size).T)
+    parts = [part for plane in planes for part in _packed(plane, values.dtype.kind)]
+    return b"".join([HEADER, *parts, LAST, struct.pack(">I", zlib.adler32(planes.data))])
+
+
+def _packed(plane: np.ndarray, kind: str) -> list[_Bytes]:
+    if len(plane) and (plane == plane[0]).all():
+        return _constant(int(plane[0]), len(plane))
+    counts = np.bincount(plane[::SAMPLED], minlength=256)
+    share = counts[counts > 0] / counts.sum()
+    if kind == "f" and -(share * np.log2(share)).sum() > STORED:        # other numbers repeat in patterns
+        return _stored(plane.data)
+    return _deflated(plane.data)
+
+
+@functools.lru_cache(64)
+def _constant(byte: int, size: int) -> list[_Bytes]:
+    return _deflated(memoryview(bytes([byte]) * size))
+
+
+def _stored(data: memoryview) -> list[_Bytes]:
+    blocks: list[_Bytes] = []
+    for start in range(0, len(data), LONGEST):
+        block = data[start:start + LONGEST]
+        blocks += [struct.pack("<BHH", 0, len(block), 0xFFFF ^ len(block)), block]
+    return blocks
+
+
+def _deflated(data: memoryview) -> list[_Bytes]:
+    """Blocks of their own that end on a whole byte, and are not the stream's last."""
+    packer = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS, 9)
+    return [packer.compress(data), packer.flush(zlib.Z_FULL_FLUSH)]

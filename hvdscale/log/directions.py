@@ -39,11 +39,8 @@ WHOLE = (("IoU", "Iou"), ("mAPE", "Mape"), ("mAP", "Map"), ("APs", "Ap"), ("APm"
          ("BLEURT", "Bleurt"))
 
 
-def _phrases(text: str, way: str) -> dict[str, str]:
-    return {f" {phrase.strip()} ": way for phrase in text.replace("\n", "").split("|")}
-
-
-PHRASES = _phrases(LOWER, SMALLER) | _phrases(HIGHER, LARGER)
+PHRASES = {f" {phrase.strip()} ": way for text, way in ((LOWER, SMALLER), (HIGHER, LARGER))
+           for phrase in text.replace("\n", "").split("|")}
 KEPT = {word for phrase in PHRASES for word in phrase.split() if word[-1].isdigit()}      # whose digits are of the name
 
 

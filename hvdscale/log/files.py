@@ -1,13 +1,11 @@
-"""One HDF5 file of a log: how it is laid out when made and what is looked at when it is opened.
+"""One HDF5 file of a log: what each has when it is made, and what is looked at when it is opened.
 
-    save(create({"segment": 0}), path)
     with reading(path):                               any failure inside is a LogError that names the file
         file = open_file(path)
 """
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import math
 import os
@@ -21,13 +19,11 @@ import numpy as np
 
 from .. import __version__
 from ..errors import HvdscaleError, LogError
-from ..system.files import new_file
 from ..system.inputs import open_input
 from ..system.outputs import Kind, refuse_foreign
 from .safe_file import Positioned
 from .schema import FORMAT, KNOWN, TABLES, VERSION, LogColumn, Status
 
-MEMORY_BLOCK = 1 << 20
 NO_END = 1 << 60
 BOUNDS = ("v110", "v110")                # the oldest file layout that has SWMR: HDF5 1.10 and later read it
 STATUS_TYPE = h5py.enum_dtype({status.name: status.value for status in Status}, basetype="i1")
@@ -40,7 +36,6 @@ MOST_ATTRIBUTE, MOST_ATTRIBUTES = 1 << 20, 4 << 20      # bytes of one, and of a
 MOST_CHUNK = 1 << 26                     # bytes of a piece of a column
 NAMES = {"text", *(f"{table}/{name}" for table in TABLES for name in ("committed_rows", *KNOWN[table]))}
 NUMBERS = (h5py.h5t.INTEGER, h5py.h5t.FLOAT, h5py.h5t.ENUM)
-_memory_files = itertools.count()
 
 
 class Superblock(NamedTuple):
@@ -56,18 +51,6 @@ class Superblock(NamedTuple):
         if self.flags or self.size >= self.end:
             return ""
         return f"is cut off at byte {self.size:,} of {self.end:,}; copy it again"
-
-
-def create(attributes: Mapping[str, Any]) -> h5py.File:
-    """A new file in memory with the root attributes of every log; ``attributes`` are added to them or replace them.
-
-    HDF5 crashes the process, later and for good, when it cannot write a file that is not in SWMR mode (seen: h5py 3.16
-    on a full disk). So it never writes one: ``save`` does.
-    """
-    name = f"in memory {next(_memory_files)}"          # HDF5 distinguishes such files by name alone
-    file = h5py.File(name, "w", driver="core", backing_store=False, block_size=MEMORY_BLOCK, libver=BOUNDS)
-    write_root_attributes(file, attributes)
-    return file
 
 
 def write_root_attributes(file: h5py.File, attributes: Mapping[str, Any]) -> None:
@@ -106,17 +89,6 @@ def make_directory(path: str) -> None:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     except OSError as error:
         raise LogError(f"{path}: its directory cannot be made: {error.strerror}") from error
-
-
-def save(file: h5py.File, path: str) -> None:
-    """Closes a file made by ``create`` and writes it to ``path``; OSError, and no file, where that fails."""
-    file.flush()
-    image = file.id.get_file_image()
-    file.close()
-    head = as_closed(image[:SUPERBLOCK.size])           # HDF5 1.12 forgets the checksum there
-    with new_file(path, sync=False) as out:
-        out.write(head)
-        out.write(memoryview(image)[len(head):])
 
 
 def write_attribute(where: h5py.HLObject, name: str, value: Any) -> None:
@@ -268,9 +240,11 @@ class Unclosed(Positioned):
         super().__init__(NO_END)
         self._file = open_input(path, buffering=0)
         head = self._file.read(SUPERBLOCK.size)
-        if SUPERBLOCK.unpack(head)[-1] != lookup3(head[:-4]):
+        signature, version, offsets, lengths, _, base, extension, _, root, checksum = SUPERBLOCK.unpack(head)
+        if checksum != lookup3(head[:-4]):
             raise OSError("its first 48 bytes are damaged")
-        self._head = as_closed(head, NO_END)
+        head = SUPERBLOCK.pack(signature, version, offsets, lengths, 0, base, extension, NO_END, root, 0)[:-4]
+        self._head = head + lookup3(head).to_bytes(4, "little")
 
     def readinto(self, buffer: Any) -> int:
         begin, view = self._at, self._fill(buffer, self._file.fileno())
@@ -281,14 +255,6 @@ class Unclosed(Positioned):
     def close(self) -> None:
         self._file.close()
         super().close()
-
-
-def as_closed(head: bytes, end: int | None = None) -> bytes:
-    """A file's first bytes with the flags of a closed one, and another end of file if it is given."""
-    signature, version, offsets, lengths, _, base, extension, old_end, root, _ = SUPERBLOCK.unpack(head)
-    end = old_end if end is None else end
-    head = SUPERBLOCK.pack(signature, version, offsets, lengths, 0, base, extension, end, root, 0)[:-4]
-    return head + lookup3(head).to_bytes(4, "little")
 
 
 def lookup3(data: bytes) -> int:
@@ -359,15 +325,12 @@ def datasets_in(file: h5py.File) -> list[str]:
         if link.type == h5py.h5l.TYPE_HARD:
             found.append(name.decode("utf-8", "surrogateescape"))
 
-    def is_dataset(name: str) -> bool:
-        found = h5py.h5o.get_info(file.id, name.encode("utf-8", "surrogateescape"))
-        return bool(found.type == h5py.h5o.TYPE_DATASET)
-
     root = h5py.h5g.open(file.id, b"/")         # which its links do not keep open
     root.links.visit(visit, info=True)
     groups = {name.rpartition("/")[0] for name in found}
-    return [name for name in found
-            if name not in groups and (name in NAMES or name.count("/") > 1 or is_dataset(name))]
+    return [name for name in found if name not in groups and (
+        name in NAMES or name.count("/") > 1
+        or h5py.h5o.get_info(file.id, name.encode("utf-8", "surrogateescape")).type == h5py.h5o.TYPE_DATASET)]
 
 
 def refuse_odd_storage(path: str, dataset: h5py.Dataset) -> None:

@@ -33,6 +33,7 @@ SMALL_HEAP = 1 << 20        # bytes of /text that are kept, as every column of t
 HELD_BYTES, DENSE = 1 << 27, 64         # a file's columns have this many bytes, or this many times as many as the file
 ATTEMPTS = 5        # a log that is merged while it is read is read again
 PLACES = {table: {c.name: place for place, c in enumerate(spec)} for table, spec in SCHEMA.items()}
+OF_SPLITS = {split: place for place, split in enumerate(SPLITS)}
 Value = TypeVar("Value")
 OPTIONAL = {table: {column.name: column.type for column in (*spec, *(SOURCE if table == "trials" else ()))
                     if column.optional} for table, spec in SCHEMA.items()}
@@ -103,13 +104,10 @@ class Part:
             raise LogError(f"{self.path}: its columns claim over {self._claimed:,} bytes, but the file has "
                            f"{self.size:,}; no log is so dense")
 
-    def _stored(self, name: str) -> Stored:
-        return Stored(self.path, self.file, name, self._descriptor)
-
     def _look(self, table: str, name: str) -> LogColumn:
         """A column of the file, its dataset open from now on."""
         with reading(self.path):
-            dataset = self._stored(f"{table}/{name}")
+            dataset = Stored(self.path, self.file, f"{table}/{name}", self._descriptor)
             found = column_spec(name, dataset)
             size = refuse_wrong_layout(self.path, table, found, dataset, self.rows[table], self.size)
             self.claim(size + len(found.unit) + len(found.meaning))
@@ -120,7 +118,7 @@ class Part:
         """How many rows of a table are whole; LogError where the file does not say."""
         name = f"{table}/committed_rows"
         refuse_link(self.path, self.file.id, "", name)
-        dataset = self._stored(name)
+        dataset = Stored(self.path, self.file, name, self._descriptor)
         if dataset.shape != (1,) or dataset.dtype.kind not in "iu":
             raise LogError(f"{self.path}: {name} holds {dataset.dtype} entries in the shape {dataset.shape}, not one "
                            "number of rows")
@@ -133,7 +131,7 @@ class Part:
     def _heap(self) -> Any:
         """The texts: an h5py.Dataset, or the bytes of a small one."""
         refuse_link(self.path, self.file.id, "", "text")
-        heap = self._stored("text")
+        heap = Stored(self.path, self.file, "text", self._descriptor)
         refuse_wrong_type(self.path, "text", heap, "int")
         self.claim(refuse_hollow(self.path, "text", heap, len(heap), self.size))
         return heap[:] if len(heap) <= SMALL_HEAP else heap
@@ -185,10 +183,9 @@ def in_order(table: str, columns: Mapping[str, Value]) -> dict[str, Value]:
 
 @lru_cache(maxsize=64)                      # the logs of a folder have the same columns
 def _sorted(table: str, columns: tuple[str, ...]) -> list[str]:
-    def place(name: str) -> tuple[int, int, str]:
-        known, split = PLACES[table], name.partition("/")[0]
-        return known.get(name, len(known)), SPLITS.index(split) if split in SPLITS else len(SPLITS), name
-    return sorted(columns, key=place)
+    known = PLACES[table]
+    return sorted(columns, key=lambda name: (
+        known.get(name, len(known)), OF_SPLITS.get(name.partition("/")[0], len(OF_SPLITS)), name))
 
 
 def decode(path: str, heap: Any, spans: np.ndarray) -> np.ndarray:
@@ -329,13 +326,6 @@ class Log:
         """The living process that writes it (host, pid, job), or None: then RUNNING trials were interrupted."""
         return lock.holder(self.path)
 
-    def look(self) -> None:
-        """Looks at all columns, so that none is found to be wrong later."""
-        for part in self.parts:
-            part.attributes
-            for found in part.columns.values():
-                dict(found)
-
     def load(self) -> None:
         """Reads all columns and closes the files."""
         for table in self.tables:
@@ -362,7 +352,10 @@ def read_log(path: str | os.PathLike[str]) -> Log:
     """
     log = open_log(path)
     try:
-        log.look()
+        for part in log.parts:              # so that none is found to be wrong later
+            part.attributes
+            for found in part.columns.values():
+                dict(found)
         if log.size <= SMALL:
             with reading(log.path):
                 log.load()

@@ -23,7 +23,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, SupportsFloat
 
@@ -31,7 +31,7 @@ import numpy as np
 
 from .. import __version__
 from ..errors import HvdscaleError, LogError, UsageError
-from ..plan.values import LARGEST_INT, did_you_mean
+from ..plan.values import check_value, did_you_mean
 from ..system.version import commit_of
 from ..target import SPLITS, Target, metric_faults
 from ..workers.launch import place
@@ -300,14 +300,10 @@ def _whole_numbers(**given: Any) -> dict[str, int]:
     """
     found = {}
     for name, value in given.items():
-        if value is None and name in ("workers", "rank", "seed", "train_examples", "first_step"):
-            continue
-        try:
-            found[name] = operator.index(value)
-        except TypeError:
-            raise UsageError(f"{name} = {value!r} is not a whole number") from None
-        if isinstance(value, bool) or not 0 <= found[name] <= LARGEST_INT:
-            raise UsageError(f"{name} = {value!r} is not a whole number from 0 to 2**63 - 1")
+        if value is not None or name not in ("workers", "rank", "seed", "train_examples", "first_step"):
+            with suppress(TypeError):           # of what is no whole number
+                value = value if isinstance(value, bool) else operator.index(value)
+            found[name] = check_value(name, value, int, least=0)
     return found
 
 

@@ -41,8 +41,9 @@ class Positioned(io.RawIOBase):
 class SafeFile(Positioned):
     """A new file that HDF5 can always write to: ``error`` is set once the disk refused something.
 
-    HDF5 crashes the process, later and for good, when a write fails (see ``files.create``). So it is told that all went
-    well: what follows the failure stays in memory, and is read from there, until HDF5 has closed the file.
+    HDF5 crashes the process, later and for good, when it cannot write a file that is not in SWMR mode (seen: h5py 3.16
+    on a full disk). So it is told that all went well: what follows the failure stays in memory, and is read from there,
+    until HDF5 has closed the file.
     """
 
     def __init__(self, path: str) -> None:

@@ -30,16 +30,16 @@ from ..errors import LogError
 from ..system.files import remove, rename_new, sync_directory, temporary_name
 from ..system.lock import Lock, is_file
 from . import segments
-from .files import BOUNDS, create, create_column, first_line, make_directory, refuse_taken, save
+from .compact_file import Texts
+from .files import BOUNDS, create_column, first_line, make_directory, refuse_taken, write_root_attributes
 from .merge import REPLACED, finish_segments
+from .safe_file import SafeFile
 from .schema import TABLES, Status, columns
 
 CHUNK_ROWS = {"trials": 128, "restarts": 32, "evaluations": 512, "steps": 1024}
 HEAP_CHUNK = 32768               # bytes of /text
 ROOM_BYTES = 1 << 18             # more than one new chunk of each column takes, with HDF5's own tables
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-REPEATED_BYTES = 256             # texts up to this size are kept once (names, devices, reasons)
-REPEATED_TEXTS = 4096
 
 
 class LogWriter:
@@ -64,16 +64,15 @@ class LogWriter:
         self.path = os.fspath(path)
         self._columns = columns(metaparameters, metrics, optional, layer_groups, ranks)
         self._flush_seconds, self._clock = flush_seconds, clock
-        convert: dict[str, Callable[[Any], Any]] = {"int": _int64, "float": float, "text": self._store,
+        self._texts = Texts()
+        convert: dict[str, Callable[[Any], Any]] = {"int": _int64, "float": float, "text": self._texts.span,
                                                     "status": Status}
         self._fields = {table: tuple((c.name, convert[c.type], c.type == "float") for c in spec)
                         for table, spec in self._columns.items()}
         # buffered rows by column, a list each
         self._cells: dict[str, list[list[Any]]] = {table: [[] for _ in spec] for table, spec in self._columns.items()}
         self._written = {table: 0 for table in TABLES}
-        self._heap: list[bytes] = []
-        self._heap_end, self._heap_written = 0, 0
-        self._known_texts: dict[bytes, tuple[int, int]] = {}
+        self._texts_written = 0         # bytes
         self._trial_rows: dict[int, int] = {}
         self._dead = ""
         self._file: Any = None          # an h5py.File while the segment is open
@@ -125,7 +124,7 @@ class LogWriter:
     def set_status(self, trial: int, status: Status, stop_reason: str) -> None:
         """Rewrites the status of a trial of this segment, the reason first, and flushes."""
         row = self._trial_rows[trial]
-        span = self._store(stop_reason)
+        span = self._texts.span(stop_reason)
         self.flush()
         with self._writing():
             self._file["trials/stop_reason"][row] = span
@@ -137,10 +136,11 @@ class LogWriter:
         """Writes the buffered rows, then says how many are whole. ``sync`` also has the disk keep them (fsync)."""
         with self._writing():
             changed = [table for table in TABLES if self._cells[table][0]]
-            if changed or self._heap:
-                with self._room(self._heap_end - self._heap_written + sum(
+            if changed or self._texts.end > self._texts_written:
+                with self._room(self._texts.end - self._texts_written + sum(
                         len(cells[0]) * len(cells) * 16 for cells in self._cells.values())):
-                    self._write_heap()
+                    _write(self._file["text"], self._texts_written, np.frombuffer(self._texts.take(), np.uint8))
+                    self._texts_written = self._texts.end
                     for table in changed:
                         first = self._written[table]
                         self._written[table] += len(self._cells[table][0])
@@ -228,26 +228,17 @@ class LogWriter:
             return []            # what is overwritten need not be a log that can be read
 
     def _save_empty(self, path: str, attributes: Mapping[str, Any]) -> None:
-        file = create(attributes)
-        for table, spec in self._columns.items():
-            group = file.create_group(table)
-            for column in spec:
-                create_column(group, column, 0, maxshape=(None,), chunks=(CHUNK_ROWS[table],))
-            group.create_dataset("committed_rows", data=np.zeros(1, np.int64))
-        file.create_dataset("text", (0,), "u1", maxshape=(None,), chunks=(HEAP_CHUNK,))
-        save(file, path)
-
-    def _store(self, text: str) -> tuple[int, int]:
-        """Where the text will be in /text: first byte and bytes."""
-        data = text.encode("utf-8", "replace")
-        span = self._known_texts.get(data)
-        if span is None:
-            span = (self._heap_end, len(data))
-            self._heap.append(data)
-            self._heap_end += len(data)
-            if len(data) <= REPEATED_BYTES and len(self._known_texts) < REPEATED_TEXTS:
-                self._known_texts[data] = span
-        return span
+        sink = SafeFile(path)
+        with contextlib.closing(sink), h5py.File(sink, "w", libver=BOUNDS) as file:
+            write_root_attributes(file, attributes)
+            for table, spec in self._columns.items():
+                group = file.create_group(table)
+                for column in spec:
+                    create_column(group, column, 0, maxshape=(None,), chunks=(CHUNK_ROWS[table],))
+                group.create_dataset("committed_rows", data=np.zeros(1, np.int64))
+            file.create_dataset("text", (0,), "u1", maxshape=(None,), chunks=(HEAP_CHUNK,))
+        if sink.error:
+            raise sink.error
 
     def _flush_file(self, sync: bool) -> None:
         self._file.flush()
@@ -265,14 +256,6 @@ class LogWriter:
                 raise
         yield
         os.ftruncate(self._descriptor, self._file.id.get_filesize())
-
-    def _write_heap(self) -> None:
-        data = b"".join(self._heap)
-        if data:
-            dataset = self._file["text"]
-            _write(dataset, self._heap_written, np.frombuffer(data, np.uint8))
-            self._heap_written += len(data)
-            self._heap.clear()
 
     def _require_alive(self) -> None:
         if self._dead:

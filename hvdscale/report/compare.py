@@ -7,7 +7,6 @@ from functools import partial
 
 import numpy as np
 
-from .. import __version__
 from ..analysis.compare import (BEST, OK, REGRESSION, SECONDS, STEPS, UNDECIDED, ComparedCell, Comparison, Test,
                                 worst_of)
 from ..analysis.decide import LAST, RUNS, Decided, Floor, chances_to_pass, worst
@@ -21,7 +20,8 @@ from ..formatting.lines import wrap
 from ..formatting.numbers import NARROWEST, capital, listed, percent, ratio, span, whole
 from ..log.schema import UNKNOWN_SEED
 from .differences import how_they_differ
-from .table import Cell, Table, TrialKeys, as_values, count_cell, encode, number_cell, pick
+from .output import head_of
+from .table import Cell, Table, TrialKeys, as_values, cell_of, encode, pick
 from .texts import COMPARE, Cells
 
 NAMES = {STEPS: "steps", SECONDS: "time", SPEED: "throughput", BEST: "best metric"}
@@ -59,8 +59,8 @@ def comparison_table(comparison: Comparison) -> Table:
     steps: Cells = {"steps_before": partial(of_cell, lambda cell: _steps(cell.baseline), ""),
                     "steps_after": partial(of_cell, lambda cell: _steps(cell.candidate), "")}
     return COMPARE.table("compare", rows, {
-        "workers": partial(of_cell, lambda cell: count_cell(cell.workers), ALL),
-        "global_batch": partial(of_cell, lambda cell: count_cell(cell.global_batch), ALL),
+        "workers": partial(of_cell, lambda cell: cell_of(cell.workers), ALL),
+        "global_batch": partial(of_cell, lambda cell: cell_of(cell.global_batch), ALL),
         "met": partial(of_cell, met, ""), **(steps if target else {}),
         **{CHANGES[name]: partial(_change, name) for name in (tuple(NAMES) if target else (SPEED,))},
         "verdict": verdict}, lambda row: row[0].candidate.keys if row[0] else (),
@@ -79,8 +79,8 @@ def detail_table(comparisons: Sequence[Comparison]) -> Table:
         about = comparison.workload, comparison.target or ""
         for workers, batch, test, trials in _all_tests(comparison):
             change, write = test.change, _signed if test.measure == BEST else ratio
-            rows.append(((*named(*about, workers, batch, test.measure), number_cell(test.before),
-                          number_cell(test.after), Cell(write(change.value), change.value, change.low, change.high),
+            rows.append(((*named(*about, workers, batch, test.measure), cell_of(test.before),
+                          cell_of(test.after), Cell(write(change.value), change.value, change.low, change.high),
                           *named(test.verdict or "", test.reason)), trials))
         rows += [((*named(*about, *place), *[Cell("")] * 4, *named(UNDECIDED, "not in the candidate")), ())
                  for place in comparison.missing]
@@ -161,8 +161,7 @@ def as_json(comparisons: Sequence[Comparison], paths: tuple[str, str]) -> dict[s
 
 
 def _json_head(paths: tuple[str, str], verdict: str, said: str) -> dict[str, object]:
-    return {"format": "hvdscale-compare", "version": 1, "creator": f"hvdscale {__version__}", "baseline": paths[0],
-            "candidate": paths[1], "verdict": verdict, "said": said}
+    return {**head_of("compare"), "baseline": paths[0], "candidate": paths[1], "verdict": verdict, "said": said}
 
 
 def equality_line(pairs: Sequence[Pair], alone: Alone) -> str:

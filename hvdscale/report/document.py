@@ -27,7 +27,6 @@ COMPARED = {"<": "below", "<=": "at-most", ">": "above", ">=": "at-least"}
 LONGEST_WORKLOAD, LONGEST_TARGET, LONGEST_FILE = 80, 60, 200        # letters
 HASHED = 6                  # letters of the hash of what was cut off
 MAIN = 2                            # figures of a workload that are drawn unless all are asked for
-REPORT = "Scaling report"
 # what an import says of trials
 IMPORTED = ("search", "repeats", "workers", "steps", "overlap", "batch", "times", "metric", "ways", "blind", "tags")
 
@@ -183,8 +182,9 @@ class Document:
     confidence: float
     chapters: tuple[Chapter, ...] = ()
     notes: tuple[str, ...] = ()     # on the whole of it
-    kind: str = REPORT
+    kind: str = "report"            # or plan: how its files begin
     hint: str = ""                  # what to ask for next
+    values: Callable[[], Mapping[str, object]] | None = None        # what the JSON has; None: all that is here
 
     @property
     def shown(self) -> list[Chapter]:
@@ -213,7 +213,7 @@ class Document:
     @property
     def title(self) -> str:
         names = list(dict.fromkeys(f"{group.workload.dataset}/{group.workload.model}" for group, _ in self.pages))
-        return f"{self.kind}: {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
+        return f"Scaling {self.kind}: {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
 
     @property
     def lead(self) -> str:

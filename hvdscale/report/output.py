@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
@@ -94,11 +94,21 @@ def titled(title: str, line: str = "=") -> str:
     return f"{title}\n{line * min(line_width(), len(title))}\n"
 
 
-def write(document: Document, out: Path, formats: Sequence[str] = FORMATS,
-          tell: Tell = quiet, *, name: str = "report",
-          values: Callable[[], Mapping[str, object]] | None = None) -> Iterator[str]:
-    """Write the files of a report, each whole or not at all; yields their paths as they are done, the page last, which
-    has this name, as has the JSON, which holds ``values()`` or else ``as_json(document)``."""
+def give_out(document: Document, out: Path | None, formats: Sequence[str], echo: Callable[[str], object],
+             whole: bool = False, every_figure: bool = True, tell: Tell = quiet) -> None:
+    """Print a document, and write its files under ``out`` where that is given."""
+    for text in on_screen(document, whole):
+        echo(text)
+    if out is not None:
+        written = list(write(document if every_figure else document.with_main_figures(), out, formats, tell))
+        echo(f"wrote {counted(len(written), 'file')}: {written[-1]}"
+             + (f", and more beside it ({', '.join(formats)})" if len(written) > 1 else "")
+             + ("" if every_figure else "; --figures all draws every figure"))
+
+
+def write(document: Document, out: Path, formats: Sequence[str] = FORMATS, tell: Tell = quiet) -> Iterator[str]:
+    """Write the files of a report or a plan, each whole or not at all; yields their paths as they are done, the page
+    last."""
     out = os.fspath(out)
     kinds = [kind for kind in ("svg", "png") if kind in formats or kind == "svg" and "html" in formats]
     figures: list[tuple[str, Figure]] = []
@@ -127,21 +137,20 @@ def write(document: Document, out: Path, formats: Sequence[str] = FORMATS,
                 file = cut(f"{shown.slug}-{table.name}", LONGEST_FILE)
                 yield put_file(os.path.join(out, "tables", f"{file}.csv"), as_csv(table, shown.target))
         if "json" in formats:
-            tell(f"writing {name}.json")
+            tell(f"writing {document.kind}.json")
             short = sum(log.trials for log in document.logs) <= MOST_RULED          # what is huge is written fast
-            text = json.dumps(values() if values else as_json(document, bool(kinds)), indent=1 if short else None,
-                              allow_nan=False)
-            yield put_file(os.path.join(out, f"{name}.json"), text + "\n")
+            text = json.dumps(document.values() if document.values else as_json(document, bool(kinds)),
+                              indent=1 if short else None, allow_nan=False)
+            yield put_file(os.path.join(out, f"{document.kind}.json"), text + "\n")
         if page:
-            yield put_file(os.path.join(out, f"{name}.html"), with_figures(page, document, svgs))
+            yield put_file(os.path.join(out, f"{document.kind}.html"), with_figures(page, document, svgs))
 
 
 def as_json(document: Document, figures: bool = True) -> dict[str, object]:
     """The report for report.json: every number with its interval, its trials and its formula; ``figures``: whether to
     list those of each workload, which have to be worked out for that."""
     return {
-        "format": "hvdscale-report", "version": 1, "creator": f"hvdscale {__version__}",
-        "confidence": document.confidence,
+        **head_of("report"), "confidence": document.confidence,
         "logs": [pick(log, "path trials hosts devices attributes") for log in document.logs],
         "skipped": document.skipped, "notes": document.notes,
         "workloads": [{
@@ -156,6 +165,11 @@ def as_json(document: Document, figures: bool = True) -> dict[str, object]:
         "chapters": [{"title": one.title, "summary": one.summary,
                       "findings": [found.values() for found in one.findings], **_shown_values(one)}
                      for one in document.chapters]}
+
+
+def head_of(kind: str) -> dict[str, object]:
+    """How the JSON of a report, a plan or a comparison begins."""
+    return {"format": f"hvdscale-{kind}", "version": 1, "creator": f"hvdscale {__version__}"}
 
 
 def _shown_values(shown: Chapter, figures: bool = True) -> dict[str, object]:

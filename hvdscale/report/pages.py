@@ -1,10 +1,15 @@
-"""From what the logs say to a report: a page for each workload and target, and chapters on several workloads.
+"""From logs to a report: a page for each workload and target, and chapters on several workloads.
+
+    make(["runs"], targets=[Target.parse("val/error<0.01")], out="report")      prints the report, writes its files
 
 Of logs so large that no trial is made of its own, sections have no trials, and pages what the studies show.
 """
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+import gc
+import os
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -19,14 +24,24 @@ from ..analysis.metric_direction import better, check_direction
 from ..analysis.report_data import Contents, JobResults, Options, analyse, analyse_studies, refuse_unknown
 from ..analysis.studies import Study, are_searched, best_metric, is_measured
 from ..analysis.trials import JobKey
+from ..errors import LogError
+from ..exchange.csv_tables import is_tables
+from ..exchange.runs.formats import has_runs, is_archive
+from ..exchange.runs.into_log import import_runs
 from ..formatting.numbers import counted, list_first
 from ..formatting.progress import Tell, quiet
-from ..log.reader import Log
+from ..log.check import refuse_unsound, refuse_unsound_trials
+from ..log.plan_text import refuse_wrong_plans
+from ..log.reader import Log, read_log
 from ..log.schema import SMALLER
+from ..log.segments import expand, find_logs, refuse_none, refuse_outer
+from ..system.files import scratch_folder
+from ..system.importing import uncollected
 from ..target import Target
-from .document import (VERDICT, Chapter, Document, Figures, Finding, Page, Part, Shown, describe_imports, facts_of,
-                       section_name, sentences_of, shown_by, slug, unique)
-from .output import MOST_RULED
+from . import FORMATS
+from .document import (VERDICT, Chapter, Document, Figures, Finding, Page, Part, Path, Shown, describe_imports,
+                       facts_of, section_name, sentences_of, shown_by, slug, unique)
+from .output import MOST_RULED, give_out, refuse_no_folder
 from .plan.words import cautions, describe_crowded, verdict
 from .request import StudyRequest, describe_unused
 from .subject import Subject, View, Whole, of_metric, with_costs
@@ -61,6 +76,9 @@ MOST_EVALUATIONS = 5_000_000        # in all logs, beyond which no trial is made
 NAMED = {"model": "--model", "optimizer": "--optimizer", "train_examples": "--set-size"}    # by options of an import
 NAMING = ("mllog", "rcp")           # the kinds of import that have them
 MOST_NAMED = 3
+CONTINUE = "--skip-broken (skip_broken=True in Python) continues without logs that cannot be read"
+MOST_LEFT_OUT = 10          # trials of a log that are named
+LONG_BYTES = 100 << 20      # of a log, beyond which reading it takes a while
 
 
 def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skipped: Sequence[str] = (),
@@ -109,7 +127,7 @@ def targets_held(targets: Sequence[Target], asked: StudyRequest, studies: Sequen
     wanted = targets or tuple(dict.fromkeys(Target.parse(text) for text in own if text))
     if not wanted and asked.paper:
         from .papers.figures import target_of
-        wanted = target_of(asked.paper, studies[0].workload)
+        wanted = target_of(studies[0].workload)
     ends_alone = show_ends_alone(studies)
     held = tuple(target for target in wanted if is_measured(studies, target.column) and not ends_alone)
     return held if held or targets and not ends_alone else (None,)
@@ -226,3 +244,84 @@ def describe_joining(workloads: Iterable[JobKey], attributes: Iterable[Mapping[s
                               differ=" and ".join(f"{name.replace('train_', 'training ')} "
                                                   f"({list_first(found, MOST_NAMED)})"
                                                   for name, found in differ.items()))
+
+
+def open_logs(paths: Sequence[Path], skip_broken: bool, opened: ExitStack, tell: Tell = quiet
+              ) -> tuple[list[Log], list[str]]:
+    """(logs, messages about those skipped) of all logs among files and directories, open until ``opened`` closes.
+    Raises LogError where one cannot be read, unless it is to be skipped, and where there is nothing to report."""
+    for path in expand(paths):
+        refuse_outer(path)
+    shown = {_log_of_runs(path, opened) or path: path for path in dict.fromkeys(expand(paths))}
+    names, logs, skipped = find_logs(shown), [], []
+    for at, name in enumerate(names, 1):
+        tell(f"reading log {at} of {len(names)}: {name}",
+             long=os.path.exists(name) and os.path.getsize(name) > LONG_BYTES)
+        try:
+            log = opened.enter_context(read_log(name))
+            log.path = shown.get(name, name)
+            (refuse_unsound if log.evaluations.rows <= MOST_EVALUATIONS else refuse_unsound_trials)(log)
+            refuse_wrong_plans(log)
+            logs.append(log)
+            skipped += _left_out_of(log)
+        except LogError as error:
+            if not skip_broken:
+                rest = f"\n{CONTINUE}" if len(names) > 1 else ""
+                raise LogError(f"{error}{rest}") from error
+            skipped.append(str(error))
+    refuse_none(names, paths)
+    if not sum(log.trials.rows for log in logs):
+        raise LogError(f"{', '.join(names)}: no trial that can be read, so there is nothing to report yet"
+                       + "".join(f"\n{message}" for message in skipped))
+    return logs, skipped
+
+
+def _log_of_runs(path: str, opened: ExitStack) -> str | None:
+    """The log, for as long as ``opened`` is, of a file or folder with runs of other programs; None of any other path.
+    Raises LogError, naming the command that imports them, for tables and archives."""
+    if not os.path.exists(path) or path.endswith(".h5") or os.path.isdir(path) and find_logs([path]):
+        return None
+    if is_tables(path) or is_archive(path):
+        raise LogError(f"{path}: is no log; 'hvdscale-log import {path} LOG.h5' makes one of it, to report on")
+    if not has_runs(path):
+        return None
+    log = os.path.join(opened.enter_context(scratch_folder()), "runs.h5")
+    import_runs([path], log)
+    return log
+
+
+def _left_out_of(log: Log) -> list[str]:
+    """Messages about the trials that an import left out of a log."""
+    note = log.attributes.get("skipped")
+    if not isinstance(note, dict) or not isinstance(note.get("count"), int) or not isinstance(note.get("first"), list):
+        return []
+    said = note["first"][:MOST_LEFT_OUT]
+    rest = [f"{note['count'] - len(said):,} more"] if note["count"] > len(said) else []
+    return [f"{log.path}: left out when it was imported: {message}" for message in [*said, *rest]]
+
+
+@np.errstate(over="ignore")         # what is beyond the largest float counts as inf
+def make(paths: Iterable[Path], targets: Sequence[Target] = (), out: Path | None = None, *,
+         options: Options = Options(), formats: Sequence[str] = FORMATS, skip_broken: bool = False,
+         every_figure: bool = False, whole: bool = False, asked: StudyRequest = StudyRequest(),
+         echo: Callable[[str], object] = print, tell: Tell = quiet) -> Document:
+    """Print the report of these logs or directories of logs, and write its files under ``out`` where it is given.
+
+    targets      to hold the trials against; none: each against its own
+    skip_broken  leave out the logs that cannot be read, and say so; else the first raises its LogError
+    whole        print every table, and how to read them
+    every_figure draw every figure, rather than the main ones of each workload
+    asked        what is to be shown of studies, beside the targets
+    echo         takes each piece of text for the screen as soon as it is known; tell: see progress.Progress
+    """
+    refuse_no_folder(out)
+    with ExitStack() as opened:
+        with uncollected():
+            logs, skipped = open_logs(list(paths), skip_broken, opened, tell)
+            document = document_of_logs(logs, targets, skipped, options, asked, tell)
+        given = {"--format": tuple(formats) != FORMATS, "--figures": every_figure}
+        if not out and any(given.values()):
+            echo(GENERAL.say("unused", options=[name for name in given if given[name]], out=True))
+        give_out(document, out, formats, echo, whole, every_figure, tell)
+    gc.unfreeze()
+    return document

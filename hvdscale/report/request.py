@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..analysis.size.borrowed import BorrowedLaw
     from ..analysis.size.sizes import Size
 
+PAPER = "shallue2019"           # whose figures can be made
 Texts = str | Iterable[str]
 Share = float | str             # 0.1 or "10%"
 
@@ -47,6 +48,8 @@ def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = 
     compare = _listed(compare)
     for name in compare:
         read_published(name)
+    if paper not in (None, PAPER):
+        raise UsageError(f"{spell('paper')} {paper}: there is no such paper; choose one of {PAPER}")
 
     def share(name: str, value: Share) -> float:
         return share_of(spell(name), str(value))

@@ -1,113 +1,48 @@
-"""Logs as they are read by the commands and by ``hvdscale.read``.
+"""Logs and their reports as values, for Python and notebooks: what ``hvdscale.read`` gives.
 
     runs = read("runs/*.h5")                    a log, a folder, a pattern, or a list of them
     runs.evaluations["val/error"]               an array
     report = runs.report("val/error<0.02")
-    report.findings, report.tables, report.figures
-
-    make(["runs"], targets=[Target.parse("val/error<0.01")], out="report")      prints the report, writes its files
+    report.verdict, report.findings[0]["said"]
+    report.tables["weak-32"].records()
+    report.figures["speedup-weak-32"].savefig("speedup.pdf")
 """
 from __future__ import annotations
 
-import gc
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
 from ..analysis.defaults import Options
-from ..errors import LogError, UnknownNameError, UsageError
-from ..exchange.csv_tables import is_tables
-from ..exchange.runs.formats import has_runs, is_archive
-from ..exchange.runs.into_log import import_runs
+from ..errors import UnknownNameError, UsageError
 from ..formatting.numbers import counted
-from ..formatting.progress import Tell, quiet
-from ..log.check import refuse_unsound, refuse_unsound_trials
-from ..log.plan_text import refuse_wrong_plans
-from ..log.reader import Columns, Log, LogTable, absent, in_order, read_log
+from ..log.reader import Columns, Log, LogTable, absent, in_order
 from ..log.schema import UNKNOWN_SEED, LogColumn, Status
-from ..log.segments import expand, find_logs, refuse_none, refuse_outer
-from ..system.importing import uncollected
 from ..system.importing import import_extra
-from ..system.files import scratch_folder
 from ..target import Target
 from . import FORMATS
-from .document import Document, Path, describe_imports
-from .output import on_screen, refuse_no_folder, write
-from .pages import MOST_EVALUATIONS, document_of_logs
+from .document import Chapter, Document, Page, Path, describe_imports
+from .drawing import Figure, as_matplotlib
+from .output import as_json, on_screen, refuse_no_folder, write
+from .pages import document_of_logs, open_logs
 from .request import StudyRequest, request_of, targets_of
-from .results import Report
-from .texts import GENERAL
+from .table import Table, as_records, as_text, pick, record_keys
 
 if TYPE_CHECKING:
+    import matplotlib.figure
     import pandas
 
+T = TypeVar("T")
+Canvas: TypeAlias = "matplotlib.figure.Figure"
+Record = dict[str, Any]
 LOG = "log"                         # the column before those of the logs: where each row comes from
 STATUS_NAMES = np.array([status.name for status in sorted(Status)], object)
 WITHOUT_PANDAS = "each column is a numpy array without it, such as runs.trials['id']"
 AS_FRAME = ".to_pandas() is a DataFrame of them"
-CONTINUE = "--skip-broken (skip_broken=True in Python) continues without logs that cannot be read"
-MOST_LEFT_OUT = 10          # trials of a log that are named
-LONG_BYTES = 100 << 20      # of a log, beyond which reading it takes a while
-
-
-def open_logs(paths: Sequence[Path], skip_broken: bool, opened: ExitStack, tell: Tell = quiet
-              ) -> tuple[list[Log], list[str]]:
-    """(logs, messages about those skipped) of all logs among files and directories, open until ``opened`` closes.
-    Raises LogError where one cannot be read, unless it is to be skipped, and where there is nothing to report."""
-    for path in expand(paths):
-        refuse_outer(path)
-    found = {path: _log_of_runs(path, opened) for path in expand(paths)}
-    names = find_logs(log or path for path, log in found.items())
-    shown = {log: path for path, log in found.items()}
-    logs, skipped = [], []
-    for at, name in enumerate(names, 1):
-        tell(f"reading log {at} of {len(names)}: {name}",
-             long=os.path.exists(name) and os.path.getsize(name) > LONG_BYTES)
-        try:
-            log = opened.enter_context(read_log(name))
-            log.path = shown.get(name, name)
-            (refuse_unsound if log.evaluations.rows <= MOST_EVALUATIONS else refuse_unsound_trials)(log)
-            refuse_wrong_plans(log)
-            logs.append(log)
-            skipped += _left_out_of(log)
-        except LogError as error:
-            if not skip_broken:
-                rest = f"\n{CONTINUE}" if len(names) > 1 else ""
-                raise LogError(f"{error}{rest}") from error
-            skipped.append(str(error))
-    refuse_none(names, paths)
-    if not sum(log.trials.rows for log in logs):
-        raise LogError(f"{', '.join(names)}: no trial that can be read, so there is nothing to report yet"
-                       + "".join(f"\n{message}" for message in skipped))
-    return logs, skipped
-
-
-def _log_of_runs(path: str, opened: ExitStack) -> str | None:
-    """The log, for as long as ``opened`` is, of a file or folder with runs of other programs; None of any other path.
-    Raises LogError, naming the command that imports them, for tables and archives."""
-    if not os.path.exists(path) or path.endswith(".h5") or os.path.isdir(path) and find_logs([path]):
-        return None
-    if is_tables(path) or is_archive(path):
-        raise LogError(f"{path}: is no log; 'hvdscale-log import {path} LOG.h5' makes one of it, to report on")
-    if not has_runs(path):
-        return None
-    log = os.path.join(opened.enter_context(scratch_folder()), "runs.h5")
-    import_runs([path], log)
-    return log
-
-
-def _left_out_of(log: Log) -> list[str]:
-    """Messages about the trials that an import left out of a log."""
-    note = log.attributes.get("skipped")
-    if not isinstance(note, dict) or not isinstance(note.get("count"), int) or not isinstance(note.get("first"), list):
-        return []
-    said = note["first"][:MOST_LEFT_OUT]
-    rest = [f"{note['count'] - len(said):,} more"] if note["count"] > len(said) else []
-    return [f"{log.path}: left out when it was imported: {message}" for message in [*said, *rest]]
 
 
 class Frame(Columns):
@@ -239,9 +174,9 @@ class Runs:
         return Report(self.document(targets_of(targets), options, wanted))
 
     def document(self, targets: Sequence[Target] = (), options: Options = Options(),
-                 asked: StudyRequest = StudyRequest(), tell: Tell = quiet) -> Document:
+                 asked: StudyRequest = StudyRequest()) -> Document:
         """The report as the record that pages and files are written from."""
-        return document_of_logs(self.logs, targets, self.skipped, options, asked, tell)
+        return document_of_logs(self.logs, targets, self.skipped, options, asked)
 
     def close(self) -> None:
         """Closes the logs; columns that were read stay."""
@@ -261,7 +196,7 @@ class Runs:
         return frame_html(self.trials, repr(self)[1:-1], self.trials.rows, self.skipped)
 
 
-def read(paths: Path | Iterable[Path], *, skip_broken: bool = False, tell: Tell = quiet) -> Runs:
+def read(paths: Path | Iterable[Path], *, skip_broken: bool = False) -> Runs:
     """Read logs, without torch.
 
     paths        a log, a directory, which means all its *.h5 files, a pattern such as ``runs/*.h5``, or several
@@ -271,38 +206,154 @@ def read(paths: Path | Iterable[Path], *, skip_broken: bool = False, tell: Tell 
     """
     with ExitStack() as opened:
         logs, skipped = open_logs([paths] if isinstance(paths, (str, os.PathLike)) else list(paths), skip_broken,
-                                  opened, tell)
+                                  opened)
         return Runs(logs, skipped, opened.pop_all())
 
 
-@np.errstate(over="ignore")         # what is beyond the largest float counts as inf
-def make(paths: Iterable[Path], targets: Sequence[Target] = (), out: Path | None = None, *,
-         options: Options = Options(), formats: Sequence[str] = FORMATS, skip_broken: bool = False,
-         every_figure: bool = False, whole: bool = False, asked: StudyRequest = StudyRequest(),
-         echo: Callable[[str], object] = print, tell: Tell = quiet) -> Document:
-    """Print the report of these logs or directories of logs, and write its files under ``out`` where it is given.
+class ReportTable:
+    """A table of a report. ``print`` shows it as hvdscale-report does."""
 
-    targets      to hold the trials against; none: each against its own
-    skip_broken  leave out the logs that cannot be read, and say so; else the first raises its LogError
-    whole        print every table, and how to read them
-    every_figure draw every figure, rather than the main ones of each workload
-    asked        what is to be shown of studies, beside the targets
-    echo         takes each piece of text for the screen as soon as it is known; tell: see progress.Progress
-    """
-    refuse_no_folder(out)
-    with ExitStack() as opened:
-        with uncollected():
-            runs = opened.enter_context(read(paths, skip_broken=skip_broken, tell=tell))
-            document = runs.document(targets, options, asked, tell)
-        given = {"--format": tuple(formats) != FORMATS, "--figures": every_figure}
-        if not out and any(given.values()):
-            echo(GENERAL.say("unused", options=[name for name in given if given[name]], out=True))
-        for text in on_screen(document, whole):
-            echo(text)
-        if out is not None:
-            written = list(write(document if every_figure else document.with_main_figures(), out, formats, tell))
-            echo(f"wrote {counted(len(written), 'file')}: {written[-1]}"
-                 + (f", and more beside it ({', '.join(formats)})" if len(written) > 1 else "")
-                 + ("" if every_figure else "; --figures all draws every figure"))
-    gc.unfreeze()
-    return document
+    def __init__(self, table: Table, target: Target | None) -> None:
+        self.table, self.target = table, table.target or target
+
+    @property
+    def title(self) -> str:
+        """What it is about."""
+        return self.table.title
+
+    @property
+    def columns(self) -> list[Record]:
+        """Each column: key, title, unit, formula and source."""
+        return [pick(column, "key title unit formula source") for column in self.table.columns]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What its numbers cannot be trusted for, then how to read them."""
+        return (*self.table.warnings, *self.table.notes)
+
+    def records(self) -> list[Record]:
+        """The rows at full precision: a value by key; KEY_low and KEY_high are its interval; inf: the target was not
+        met, NaN: unknown; ``trials`` are the (log, id) behind the row."""
+        return as_records(self.table, self.target)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The records as a pandas DataFrame; UsageError where pandas is not installed."""
+        frames: Any = import_extra("pandas", "to_pandas()", "records() gives the rows as dictionaries without it")
+        return frames.DataFrame(self.records(), columns=record_keys(self.table))
+
+    def __len__(self) -> int:
+        return len(self.table.rows)
+
+    def __str__(self) -> str:
+        return as_text(self.table)
+
+    def __repr__(self) -> str:
+        return f"<table {self.table.name}: {self.title}>"
+
+    def _repr_html_(self) -> str:
+        from .page.html import notebook_html
+        return notebook_html("table", table=self.table)
+
+
+class LazyMapping(Mapping[str, T], Generic[T]):
+    """Things by name. The end of a name will do where only one has it: ``weak-32``; else UnknownNameError."""
+
+    def __init__(self, what: str, makers: Mapping[str, Callable[[], T]]) -> None:
+        self._what, self._makers = what, makers
+        self._made: dict[str, T] = {}
+
+    def __getitem__(self, name: str) -> T:
+        found = [name] if name in self._makers else [one for one in self._makers if one.endswith(f"-{name}")]
+        if len(found) != 1:
+            few = "several" if found else "none"
+            raise UnknownNameError(f"{self._what} {name!r}: {few} of that name; choose one of: "
+                                   f"{', '.join(found or self._makers) or 'nothing, there is none'}")
+        if found[0] not in self._made:
+            self._made[found[0]] = self._makers[found[0]]()
+        return self._made[found[0]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} {self._what}s: {', '.join(self)}>"
+
+
+class Figures(LazyMapping[Canvas]):
+    """The figures of a report by name: each a matplotlib Figure, drawn when it is first asked for, then kept."""
+
+    def __init__(self, figures: Mapping[str, Figure]) -> None:
+        super().__init__("figure", {name: partial(as_matplotlib, figure) for name, figure in figures.items()})
+        self._figures = figures
+
+    def records(self) -> list[Record]:
+        """Of each figure its name, title, caption, formula and source, and the trials behind it."""
+        return [{"name": name, **{key: getattr(figure, key) for key in (
+            "title", "caption", "formula", "source", "trials")}} for name, figure in self._figures.items()]
+
+    def _repr_html_(self) -> str:
+        from .page.html import figures_html
+        return figures_html(self._figures)
+
+
+class Report:
+    """A report on some runs. ``print`` shows what hvdscale-report prints; a notebook, its verdict and tables."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        for shown in document.shown:            # while the logs are open
+            shown.details
+
+    @property
+    def verdict(self) -> list[str]:
+        """At most three sentences for each workload and target."""
+        return [said for _, pages in self.document.pages for page in pages for said in page.verdict]
+
+    @property
+    def findings(self) -> list[Record]:
+        """Each finding: workload ("" where it is about several), target, its ``kind`` and ``severity``, the sentence
+        ``said``, ``more`` sentences, the ``values`` in it by name, and where it is a number ``value``, ``low`` and
+        ``high``, else None."""
+        return [{"workload": workload, "target": str(shown.target) if shown.target else None, **found.values(),
+                 **{key: getattr(found.estimate, key, None) for key in ("value", "low", "high")}}
+                for workload, shown in self._shown for found in shown.findings]
+
+    @cached_property
+    def tables(self) -> LazyMapping[ReportTable]:
+        """The tables by name, as ``--out`` names their files."""
+        return LazyMapping("table", {
+            f"{shown.slug}-{table.name}": partial(ReportTable, table, shown.target)
+            for _, shown in self._shown for table in (*shown.tables, *shown.details)})
+
+    @cached_property
+    def figures(self) -> Figures:
+        """The figures by name, as ``--out`` names their files."""
+        return Figures({f"{shown.slug}-{figure.name}": figure
+                        for _, shown in self._shown for figure in shown.figures})
+
+    @property
+    def _shown(self) -> Sequence[tuple[str, Chapter | Page]]:
+        return [*((str(group.workload), page) for group, pages in self.document.pages for page in pages),
+                *(("", chapter) for chapter in self.document.chapters)]
+
+    def values(self) -> Record:
+        """What report.json has."""
+        return as_json(self.document)
+
+    def write(self, out: Path, formats: Sequence[str] = FORMATS) -> list[str]:
+        """Write the report's files under the directory ``out``; returns their paths."""
+        refuse_no_folder(out)
+        return list(write(self.document, out, formats))
+
+    def __str__(self) -> str:
+        return "\n".join(on_screen(self.document, whole=True))
+
+    def __repr__(self) -> str:
+        return f"<{self.document.title}; {self.document.lead}>"
+
+    def _repr_html_(self) -> str:
+        from .page.html import notebook_html
+        return notebook_html("report", document=self.document)

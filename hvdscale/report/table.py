@@ -15,7 +15,7 @@ from ..analysis.intervals import Estimate
 from ..formatting.escaping import as_cell, printable
 from ..formatting.lines import line_width, wrap
 from ..formatting.numbers import RANGE, finite, number, span
-from ..formatting.text_table import Heading, TextTable, on_one_line
+from ..formatting.text_table import Heading, lines_within
 from ..target import Target
 
 TOO_WIDE = 10           # ratio of its ends from which on an interval says nothing
@@ -76,27 +76,16 @@ def as_text(table: Table, notes: Iterable[str] | None = None) -> str:
     """The table in plain ASCII columns under its title, each interval behind its value where there is room, and notes
     under it, by default its warnings and notes. Where it is too wide, spare columns are left out; then intervals go
     under their values, the widest on two lines."""
-    width = line_width()
-    lines = on_one_line(*_texts(table, "({})".format), width)
-    if lines is None:
-        headings, rows = _texts(table)
-        kept = [at for at, heading in enumerate(headings) if not heading.spare]
-        drawn = TextTable([headings[at] for at in kept], [[row[at] for at in kept] for row in rows])
-        drawn.narrow(width)
-        lines = drawn.lines(width)
-    out = [wrap(table.title), "", *lines]
+    headings = [Heading(column.title, column.short, column.spare) for column in table.columns]
+    ways = ([[_entry(cell, word) for cell in row.cells] for row in table.rows] for word in ("({})".format, str))
+    out = [wrap(table.title), "", *lines_within(line_width(), headings, *ways)]
     for note in (*table.warnings, *table.notes) if notes is None else notes:
         out.append(wrap(note, "  "))
     return "\n".join(out) + "\n"
 
 
-def _texts(table: Table, word: Callable[[str], str] = str) -> tuple[list[Heading], list[list[str]]]:
-    """(headings, rows) for a TextTable; ``word`` writes what goes under a value and is no interval."""
-    headings = [Heading(column.title, column.short, column.spare) for column in table.columns]
-    return headings, [[_entry(cell, word) for cell in row.cells] for row in table.rows]
-
-
 def _entry(cell: Cell, word: Callable[[str], str]) -> str:
+    """A cell's text, and under it its interval, or what else goes there as ``word`` writes it."""
     below = cell.below if not cell.below or RANGE.search(cell.below) or cell.below[0] in "<>" else word(cell.below)
     return "\n".join(filter(None, (printable(cell.shown, lines=False), below)))
 
@@ -178,24 +167,17 @@ def keys_of(parts: Iterable[Any]) -> TrialKeys:
     return tuple(dict.fromkeys(key for one in parts for key in one.keys))
 
 
-def cell_of(value: Any) -> Cell:
-    """How a table shows a count, a measurement, an estimate with its interval, a text, a truth; of a Cell, itself."""
+def cell_of(value: Any, below: str = "") -> Cell:
+    """How a table shows a count, a measurement, an estimate with its interval, a text, a truth; of a Cell, itself.
+    ``below``: what goes under a number."""
     if isinstance(value, Cell):
         return value
     if isinstance(value, (str, bool, np.bool_)):
         return Cell(value if isinstance(value, str) else "yes" if value else "no")
     if hasattr(value, "low"):
         return interval_cell(value)
-    return count_cell(int(value)) if isinstance(value, Integral) else number_cell(value)
-
-
-def count_cell(value: int, below: str = "") -> Cell:
-    """``1,024``."""
-    return Cell(f"{value:,}", value, below=below)
-
-
-def number_cell(value: float, below: str = "") -> Cell:
-    return Cell(number(value), value, below=below)
+    value = int(value) if isinstance(value, Integral) else value
+    return Cell(f"{value:,}" if isinstance(value, int) else number(value), value, below=below)
 
 
 def interval_cell(estimate: Estimate, write: Write = number) -> Cell:

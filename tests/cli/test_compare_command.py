@@ -361,17 +361,6 @@ def test_every_test_is_written_as_json_or_csv(logs, tmp_path):
     assert float(rows[0]["change_low"]) > 1.1 and "c.h5:1000" in rows[0]["trials"]
 
 
-@pytest.mark.parametrize("arguments, said", [
-    (["--tolerance", "much"], "--tolerance much: is a share"), (["--tolerance", "-1"], "is a share"),
-    (["--time-tolerance", "nan"], "is a share"), (["--tolerance", "10"], "this is 1000%; for 10 % write 10%"),
-    (["--confidence", "2"], "--confidence 2: lies between"),
-    (["--out", "v.txt"], "ends in none of .json, .csv"), (["--target", "val/nothing<1"], "nothing to compare"),
-    (["--target", "error"], "is not split/metric")])
-def test_misuse_ends_with_2_and_a_word_on_it(logs, arguments, said):
-    done = invoke(*logs[:2], *arguments)
-    assert done.exit_code == 2 and said in done.output
-
-
 def exact(path, workers=1, losses=(2.0, 1.5, 1.0), error=(0.9, 0.5, 0.4), **changes):
     """A log of one exact run of as many steps as there are losses."""
     return save(log(trial(1, (0, 1, 2), error, workers=workers, losses=losses, step_seconds=[0.1] * len(losses),
@@ -487,15 +476,6 @@ def test_a_ledger_counts_each_comparison_once(change, tmp_path):
         change / "base.h5", change / "less.h5", "--decide", "--ledger", ledger, "--confidence", "0.9").output
     ledger.write_text("[]")
     assert invoke(change / "base.h5", change / "less.h5", "--decide", "--ledger", ledger).exit_code == 1
-
-
-@pytest.mark.parametrize("words, said", [
-    (["--ledger", "l"], "needs --decide"), (["--by", "steps"], "needs --decide"),
-    (["--decide", "--budget", "5 steps"], "needs --by metric"), (["--decide", "--within", "x"], "is a share"),
-    (["--decide", "--out", "v.csv"], "FILE.json or FILE.xml"), (["--out", "v.xml"], "else FILE.json or FILE.csv")])
-def test_misuse_of_a_decision(change, words, said):
-    done = invoke(change / "base.h5", change / "more.h5", *words)
-    assert done.exit_code == 2 and said in done.output
 
 
 def test_the_noise_of_reruns_is_what_a_t_test_sees(change, tmp_path):

@@ -13,8 +13,7 @@ from click.testing import CliRunner
 from hvdscale.cli import listing
 from hvdscale.cli.listing import GRACE, follow
 from hvdscale.cli.log import main
-from hvdscale.cli.report import main as report
-from hvdscale.errors import LogError, UsageError
+from hvdscale.errors import LogError
 from hvdscale.log.schema import Status
 from tests.conftest import command_environment, heed_ctrl_c
 from tests.factories.log_files import begin, finished, interrupted, open_log, plan, step, write
@@ -262,10 +261,3 @@ def test_the_seconds_between_looks_may_be_given(words, every, paths, tmp_path, m
     called = []
     monkeypatch.setattr("hvdscale.cli.log.follow", lambda *given: called.append(given))
     assert CliRunner().invoke(main, ["ls", *words]).exit_code == 0 and called == [(paths, every)]
-
-
-@pytest.mark.parametrize("words", [("--watch", "runs"), ("--watch", "--every", "2", "runs"), ("runs", "--every=2")])
-def test_the_report_says_in_a_line_where_its_watch_went(words):
-    result = CliRunner().invoke(report, words)
-    assert (result.exit_code, result.output) == (
-        UsageError.exit_code, "Error: --watch: is now hvdscale-log ls --watch [SECONDS] LOGS\n")

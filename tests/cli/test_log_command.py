@@ -189,29 +189,6 @@ def test_repair_keeps_the_whole_rows_of_a_log_that_was_cut_off(tmp_path):
     assert os.path.getsize(path + ".broken") == size * 3 // 4
 
 
-@pytest.mark.parametrize("make", [finished, interrupted])
-def test_repair_never_makes_a_log_worse(make, tmp_path):
-    path = make(tmp_path / "w.h5", steps=300)
-    data = (tmp_path / "w.h5").read_bytes()
-    whole = read_log(path)
-    for number, share in enumerate(np.linspace(0.02, 0.98, 25)[::3]):
-        cut = tmp_path / str(number) / "w.h5"
-        cut.parent.mkdir()
-        cut.write_bytes(data[:int(share * len(data))])
-        done = CliRunner().invoke(main, ["repair", str(cut)])
-        if done.exit_code == 0:
-            log = read_log(cut)
-            for table, same in zip(log.tables, whole.tables):
-                for name in set(table) - {"status", "data_seconds", "metaparameters/learning_rate"}:
-                    if table[name].dtype != object:
-                        np.testing.assert_array_equal(table[name], same[name][:table.rows])
-            broken = cut.with_name("w.h5.broken")
-            assert (broken if broken.exists() else cut).read_bytes() == data[:int(share * len(data))]
-        else:
-            assert done.exit_code == 1 and str(cut) in done.output, done.output
-            assert os.listdir(cut.parent) == ["w.h5"] and cut.read_bytes() == data[:int(share * len(data))]
-
-
 def test_repair_goes_on_without_a_segment_that_is_lost(tmp_path):
     path = resumed(tmp_path / "w.h5")
     (tmp_path / "w.1.h5").write_bytes(b"\x89HDF")

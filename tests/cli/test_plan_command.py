@@ -103,14 +103,6 @@ def test_only_the_formats_asked_for_are_written(series, tmp_path):
     assert "choose from html, json, csv, svg, png" in said(series, "--format", "pdf", code=2)
 
 
-def test_a_deadline_and_a_budget_name_who_keeps_them_and_how_surely(series):
-    text = said(series, "--local-batch", 32, "--price", 2, "--deadline", "10m", "--workers", "1-64")
-    assert "Within 10.0 min: " in text and "Cheapest of them: " in text
-    assert "sure that a run stays within, if it meets the target as 2 of 2 seeds did" in text
-    text = said(series, "--local-batch", 32, "--price", 2, "--budget", 2, "--workers", "1-64")
-    assert "Within a cost of 2.00: " in text and "Fastest of them: " in text
-
-
 @pytest.mark.parametrize("limits", [("--deadline", "10h"), ("--deadline", "10h", "--budget", 1e9)])
 def test_no_chance_is_certain_and_numbers_are_said_once(series, limits):
     text = said(series, "--local-batch", 32, "--price", 2, "--workers", "1-64", *limits)
@@ -226,15 +218,6 @@ def test_worker_counts_that_are_none_are_refused(text):
         workers_of(text)
 
 
-def test_beyond_one_node_it_says_what_is_missing_and_takes_it_when_given(short):
-    text = said(short, "--local-batch", 32, "--workers", "1-64")
-    assert re.search("At 8, 16, 32 and 64 workers .* no log has timed.*--network.* --bandwidth and --latency", text)
-    assert "assumed" in text
-    text = said(short, "--global-batch", 128, "--workers", "1-64", "--bandwidth", 10, "--latency", 20, "--parameters",
-                "25.6M")
-    assert "no log has timed" not in text and "given" in text and "extrapol." in text
-
-
 def test_far_beyond_what_was_run_times_have_wide_ends_and_the_laws_are_named(series, tmp_path):
     said(series, "--workers", "1-4096", "--local-batch", 32, "--out", tmp_path)
     [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
@@ -288,12 +271,6 @@ def test_searches_use_the_common_or_requested_number_of_trials(folder, tmp_path)
         said(path, "--workers", "1,2", *options, "--out", tmp_path, "--format", "json")
         [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
         assert {point["global_batch"]: point["value"] for point in found["steps"]} == expected
-
-
-def test_times_of_crowded_hosts_are_not_trusted(folder):
-    alone = save(log(*(run(workers, cores=1) for workers in (2, 4))), folder / "all.h5")
-    text = said(alone, "--local-batch", 32, "--workers", "2,4")
-    assert "these times are not to be trusted" in text and "2#" in text
 
 
 def test_a_probe_without_the_noise_scale_says_what_would_do(folder):

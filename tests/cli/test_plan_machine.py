@@ -71,17 +71,6 @@ def test_a_machines_file_that_is_wrong_is_named_with_its_key(series, tmp_path, c
     assert re.search(naming(*parts), said(series, "--machine", tmp_path / "cluster.json", code=2))
 
 
-@pytest.mark.parametrize("asked, parts", [
-    (("--nodes", "1-4"), ["--nodes", "--per-node"]), (("--nodes", "x", "--per-node", 4), ["--nodes 'x'", "1-1024"]),
-    (("--nodes", "2", "--workers", "8", "--per-node", 4), ["--nodes 2", "--workers 8", "choose one"]),
-    (("--network", "a.txt", "--bandwidth", "3"), ["a.txt", "leave out --bandwidth"]), (("--power", 0), ["--power 0"]),
-    (("--memory", 8), ["--memory", "measured", "--max-local-batch"]), (("--budget", 0), ["--budget 0"]),
-    (("--bandwidth", 10, "--latency", 5), ["--parameters"]), (("--noise-scale", 0), ["--noise-scale 0"]),
-    (("--parameters", "1M"), ["--bandwidth and --latency are"])])
-def test_options_that_cannot_be_heeded_are_refused(series, asked, parts):
-    assert re.search(naming(*parts), said(series, *asked, code=2))
-
-
 def test_whole_nodes_with_the_hours_and_the_energy_of_a_campaign(series, tmp_path):
     asked = "--nodes", "1-4", "--per-node", 4, "--runs", 12, "--power", 1500
     _, rows = planned(tmp_path, series, *asked)

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from hvdscale.cli import doctor, scale, train
-from hvdscale.cli.train import asked, command
+from hvdscale.cli.train import command
 from hvdscale.errors import UsageError
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
@@ -77,10 +77,6 @@ def test_the_list_has_every_workload(capsys):
     result = CliRunner().invoke(command, ["--list"], standalone_mode=False)
     listed = [line.split()[0] for line in result.output.splitlines() if "/" in line.split(" ")[0]]
     assert (listed, result.return_value) == (names(), 0)
-
-
-def test_layers_of_no_options_are_empty():
-    assert asked("w", None, (), lr=None, seed=None) == ("w", [{}, {}])
 
 
 def test_the_help_names_every_key_without_loading_torch(run):

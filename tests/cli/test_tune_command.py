@@ -21,7 +21,6 @@ from hvdscale.workers.group import SingleWorker
 from tests.conftest import command_environment
 from tests.parallel.quadratic import workload
 from tests.parallel.sweeps import sweep_file
-from tests.wording import naming
 
 TARGET = "val/loss<0.001"
 
@@ -36,14 +35,6 @@ def states_of(tmp_path, **said):
 def result(number, kind="met", steps=10, seconds=2.0):
     met = {TARGET: steps if kind == "met" else float("inf")}
     return DrawResult(number, kind, last_step=steps, steps=met, seconds=seconds)
-
-
-@pytest.mark.parametrize("options, said", [
-    (["--only", "width=3"], ["--only 'width=3'"]), (["--shard", "-1/3"], ["--shard '-1/3'"]),
-    (["--set", "threads=none"], ["threads = 'none'"])])
-def test_an_option_that_means_nothing_is_named(tmp_path, options, said):
-    with pytest.raises(UsageError, match=naming(*said)):
-        command.main([str(sweep_file(tmp_path)), *options], standalone_mode=False)
 
 
 def test_the_command_line_says_what_is_to_be_done(tmp_path):

@@ -26,6 +26,7 @@ series.h5 --workers 1-4096 --local-batch 32 --steps 860@32 --noise-scale 500
 series.h5 --workers 2000000
 short.h5 --global-batch 128 --workers 1-64 --bandwidth 10 --latency 20 --parameters 25.6M --deadline 10h --per-node 4
 crowded.h5 --workers 1,2,4 --local-batch 32 --per-node 4
+all_crowded.h5 --workers 2,4 --local-batch 32
 unmet.h5
 two_of_three.h5 --workers 1
 probe.h5 --workers 1
@@ -49,6 +50,16 @@ series.h5 --target val/loss<1
 series.h5 --format html
 series.h5 --times-from elsewhere.h5
 series.h5 --times-from nothing
+series.h5 --nodes 1-4
+series.h5 --nodes x --per-node 4
+series.h5 --nodes 2 --workers 8 --per-node 4
+series.h5 --network a.txt --bandwidth 3
+series.h5 --power 0
+series.h5 --memory 8
+series.h5 --budget 0
+series.h5 --bandwidth 10 --latency 5
+series.h5 --noise-scale 0
+series.h5 --parameters 1M
 """
 LOG = """
 ls
@@ -80,12 +91,29 @@ v1.h5 --compare goyal
 v1.h5 --paper goyal
 v1.h5 --confidence 2
 v1.h5 --out report --format docx
+v1.h5 --perfect-within -1
+v1.h5 --useful-within 20
+v1.h5 --rule cubic
+v1.h5 --rule-within "a fifth"
 """
 COMPARE = """
 v1.h5 v1.h5
 v1.h5 unmet.h5
 v1.h5 nothing
 v1.h5 v1.h5 --tolerance much
+v1.h5 v1.h5 --tolerance -1
+v1.h5 v1.h5 --tolerance 10
+v1.h5 v1.h5 --time-tolerance nan
+v1.h5 v1.h5 --confidence 2
+v1.h5 v1.h5 --out v.txt
+v1.h5 v1.h5 --target val/nothing<1
+v1.h5 v1.h5 --target error
+v1.h5 v1.h5 --ledger l
+v1.h5 v1.h5 --by steps
+v1.h5 v1.h5 --decide --budget "5 steps"
+v1.h5 v1.h5 --decide --within x
+v1.h5 v1.h5 --decide --out v.csv
+v1.h5 v1.h5 --out v.xml
 v1.h5 v1.h5 --equal
 e1.h5 e2.h5 --equal
 e1.h5 e3.h5 --equal
@@ -117,6 +145,8 @@ sweep.toml --only batch
 sweep.toml --shard 3/3
 sweep.toml --set lr=3
 sweep.toml --set thread=3
+sweep.toml --only width=3
+sweep.toml --set threads=none
 none.toml
 """
 SCALE = """
@@ -125,11 +155,19 @@ digits/fc --out out --set log=w.h5
 digits/fc --out out --set checkpoint=ck
 digits/fc --out out --probe --steps 5
 digits/fc --out out --probe --until 10%
+digits/fc --out out --set overwrite=true
+digits/fc --out out --until 10% --overwrite
+digits/fc --out out --until 150%
+digits/fc --out out --until soon
+digits/fc --out out --at-most 2
+digits/fc --out out --decide
+digits/fc --out out --decide --against base --until 5%
 --out out
 """
 BRANCH = """
 digits/fc --out b --at 1;2
 digits/fc --out b --factors 2
+digits/fc --out b --factors 0,1
 digits/fc --out b --tolerance 0
 digits/fc --out b --shard 2/2
 digits/fc --from ck --out b
@@ -153,6 +191,7 @@ def test_the_plan_is_worded_as_it_was(folder, golden):
             "series": [run(workers, seed=seed) for workers in COUNTS for seed in range(2)],
             "short": [run(workers) for workers in COUNTS[:3]],
             "crowded": [run(workers, cores=2) for workers in (1, 2, 4)],
+            "all_crowded": [run(workers, cores=1) for workers in (2, 4)],
             "unmet": [trial(1, error=(0.9, 0.5, 0.4))],
             "two_of_three": [run(1), run(1, seed=1), trial(3, error=(0.9, 0.5, 0.4), seed=2, train_examples=10**6)],
             "probe": [probe(1)], "quiet": [probe(1, None)], "untimed": [trial(1, seconds=(np.nan,) * 3)],

@@ -10,7 +10,7 @@ import pytest
 from hvdscale.errors import LogError
 from hvdscale.exchange.imported import BulkLog
 from hvdscale.log import compact_file
-from hvdscale.log.deflate import pack
+from hvdscale.log.compact_file import pack
 from hvdscale.log.reader import read_log
 from hvdscale.log.safe_file import SafeFile
 from hvdscale.log.schema import LogColumn, Status, columns

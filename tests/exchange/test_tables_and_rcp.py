@@ -22,7 +22,7 @@ from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.log.writer import LogWriter
-from hvdscale.report.runs import make
+from hvdscale.report.pages import make
 from hvdscale.target import Target
 from tests.cli.test_live import Terminal
 from tests.conftest import ROOT
@@ -221,7 +221,7 @@ def test_faulty_trials_of_tables_are_left_out_and_named_in_log_and_report(name, 
     files, message = WRONG_TABLES[name]
     tables(tmp_path / "mine", **files)
     code, said = call("import", tmp_path / "mine", tmp_path / "log.h5", "--skip-broken")
-    assert code == 0 and said.count("left out: ") == 1 and message in said and "1 trials or lines were wrong" in said
+    assert code == 0 and said.count("left out: ") == 1 and message in said and "; 1 left out" in said
     check(str(tmp_path / "log.h5"))
     with read_log(tmp_path / "log.h5") as log:
         assert set(log.trials["id"]) == {2, 7} - {SKIPPED[name]} == set(log.evaluations["trial"])
@@ -334,7 +334,7 @@ def test_left_out_files_are_listed_and_counted(tmp_path):
         (place / "metadata.json").unlink()
     code, said = call("import", tmp_path / "archive", tmp_path / "log.h5", "--skip-broken")
     assert code == 0 and said.count("metadata.json: is missing") == 10 and "left out: 2 more" in said
-    assert "18 trials" in said and "12 trials or files were wrong" in said
+    assert "18 trials" in said and "; 12 left out" in said
 
 
 def sweep_log(path):

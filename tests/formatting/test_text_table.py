@@ -1,7 +1,7 @@
 """Text tables: columns in line, and no wider than asked as far as it takes."""
 import pytest
 
-from hvdscale.formatting.text_table import GrowingTable, Heading, TextTable, aligned, on_one_line
+from hvdscale.formatting.text_table import GrowingTable, Heading, TextTable, aligned, lines_within
 
 ROWS = [["1,130\n1,090-1,160", "1.00", "1.00"], ["1,810\n1,760-1,870", "1.83\n0.66-1.25", "1.47\n1.06-2.01"]]
 FULL = """\
@@ -86,9 +86,9 @@ def test_columns_that_do_not_fit_go_under_the_others_behind_the_first():
 
 def test_intervals_follow_values_if_there_is_room_else_columns_go():
     headings = [Heading("examples per second"), Heading("step speedup", spare=True), Heading("time speedup", short="T")]
-    assert on_one_line(headings, ROWS, 52) == ONE_LINE.splitlines()
-    assert on_one_line(headings, ROWS, 40) == WITHOUT_SPARE.splitlines()
-    assert on_one_line(headings, ROWS, 20) is None
+    assert lines_within(52, headings, ROWS, ROWS) == ONE_LINE.splitlines()
+    assert lines_within(40, headings, ROWS, ROWS) == WITHOUT_SPARE.splitlines()
+    assert max(map(len, lines_within(20, headings, ROWS, ROWS))) <= 20
 
 
 def test_a_growing_table_shows_blocks_in_time_and_its_columns_never_become_narrower():

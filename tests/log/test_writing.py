@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hvdscale.errors import LogError
+from hvdscale.log.compact_file import Texts
 from hvdscale.log.files import lookup3
 from hvdscale.log.reader import current_rows, latest_rows, read_log
 from hvdscale.log.schema import RESTARTS, STEPS, TRIALS, Status
@@ -95,11 +96,6 @@ def test_columns_come_in_the_schemas_order_and_metrics_by_split(written):
     assert log.steps.columns == tuple(c.name for c in STEPS if not c.optional or c.name == "data_seconds")
 
 
-def test_a_column_carries_its_unit_and_meaning(written):
-    spec = read_log(written.path).evaluations.specs["train_seconds"]
-    assert (spec.unit, spec.type) == ("seconds", "float") and "evaluation left out" in spec.meaning
-
-
 def test_a_missing_optional_column_is_nan_and_any_other_a_key_error(written):
     log = read_log(written.path)
     assert np.isnan(log.steps["local_sqnorm"]).tolist() == [True, True]
@@ -135,6 +131,13 @@ def test_text_of_any_language_and_length_survives(tmp_path):
     assert read_log(log.path).restarts["host"].tolist()[1::2] == expected
     log.finish()
     assert read_log(log.path).restarts["host"].tolist()[1::2] == expected
+
+
+def test_a_repeated_text_is_stored_once_while_it_is_remembered(monkeypatch):
+    monkeypatch.setattr("hvdscale.log.compact_file.SHARED_TEXTS", 2)
+    texts = Texts()
+    assert [texts.span(text) for text in ("a", "é", "a", "b", "a")] == [(0, 1), (1, 2), (0, 1), (3, 1), (4, 1)]
+    assert (texts.take(), texts.take()) == ("aéba".encode(), b"")
 
 
 def test_rows_are_in_the_file_one_second_later_however_slowly_they_come(tmp_path):
@@ -207,7 +210,7 @@ def test_the_old_log_stays_when_the_new_one_cannot_be_made(tmp_path, monkeypatch
     def fail(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("hvdscale.log.writer.save", fail)
+    monkeypatch.setattr("hvdscale.log.writer.SafeFile", fail)
     with pytest.raises(LogError, match="No space left"):
         open_log(path, overwrite=True)
     assert read_log(path).steps.rows == 20 and os.listdir(tmp_path) == ["w.h5"]
@@ -385,11 +388,6 @@ def test_a_place_that_cannot_be_written_is_a_log_error(tmp_path):
         open_log(tmp_path / "file" / "w.h5")
     with pytest.raises(LogError, match="cannot be written here"):
         open_log("/proc/w.h5")
-
-
-def test_an_interrupted_log_has_no_living_writer(tmp_path):
-    log = read_log(interrupted(tmp_path / "w.h5"))
-    assert log.trials["status"].tolist() == [Status.RUNNING] and log.writer() is None
 
 
 def test_hdf5s_checksum_of_a_known_text():

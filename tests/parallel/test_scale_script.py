@@ -112,7 +112,7 @@ def test_under_a_launcher_the_script_is_timed_at_its_workers(run, tmp_path, laun
 
 @pytest.mark.parametrize("words, says", [
     (["--batch", "8", "--global-batch", "16"], "--batch 8 and --global-batch 16: give --batch for weak scaling"),
-    (["--", "--batch", "{local}"], "{local} is a worker's batch: give it by --batch"),
+    (["--", "--batch", "{local}"], "{local} is a worker's share of the global batch"),
     (["--global-batch", "16"], "mark where the local batch is"),
     (["--global-batch", "10", "--workers", "1,4", "--", "{local}"], "--global-batch 10 does not divide by 4 workers"),
     (["--", "--lr={rate}"], "{rate} is no mark: the script's arguments may have {local}, {global}, {workers}, {rank}; "

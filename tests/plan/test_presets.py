@@ -204,7 +204,7 @@ def test_a_series_runs_the_workload_of_the_configuration(tmp_path, monkeypatch):
     monkeypatch.setattr(scale, "find_launcher", lambda wanted: None)
     monkeypatch.setattr("hvdscale.cli.series.carry_out",
                         lambda run, workload, *rest: ran.append((workload, run.keys["steps"])) or {})
-    monkeypatch.setattr("hvdscale.report.runs.make", lambda logs, out, echo: None)
+    monkeypatch.setattr("hvdscale.report.pages.make", lambda logs, out, echo: None)
     typed(scale.main, "--config", str(tmp_path / "job.toml"), "--workers", "1,2", "--out", str(tmp_path / "out"))
     assert ran == [("digits/fc", 3)] * 2
 

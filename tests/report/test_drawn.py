@@ -142,7 +142,7 @@ def test_runs_of_other_programs_go_by_their_files(tmp_path, monkeypatch):
         folder.mkdir(parents=True)
         (folder / "config.json").write_text(f'{{"batch_size": 32, "seed": {seed}, "lr": 0.1}}')
         (folder / "metrics.csv").write_text("step,val_error,seconds\n0,0.9,0\n50,0.5,5\n100,0.1,10\n")
-    with read("runs") as found:
+    with read(["runs", "runs"]) as found:
         page = as_html(found.document())
         assert [facts_of(made).path for made in found.logs] == ["runs"]
     assert page.count("<code>runs/s1/metrics.csv</code>") > 1 and "runs.h5" not in page

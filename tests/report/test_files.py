@@ -7,7 +7,7 @@ import pytest
 
 from hvdscale.analysis.trials import JobKey
 from hvdscale.report.document import LONGEST_FILE, section_name, unique
-from hvdscale.report.runs import make
+from hvdscale.report.pages import make
 from hvdscale.report.views.study_figures import family_figures
 from hvdscale.target import Target
 from tests.factories.logs import log, save, trial

@@ -9,8 +9,8 @@ import zlib
 import numpy as np
 import pytest
 
-from hvdscale.report.pages import document_of_logs
-from hvdscale.report.runs import make, read
+from hvdscale.report.pages import document_of_logs, make
+from hvdscale.report.runs import read
 from hvdscale.report.plan.make import make_plan
 from hvdscale.report.request import request_of, targets_of
 from hvdscale.report.output import as_json

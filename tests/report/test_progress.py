@@ -6,8 +6,7 @@ from click.testing import CliRunner
 
 from hvdscale.cli.report import main
 from hvdscale.formatting.progress import AFTER, Progress
-from hvdscale.report.pages import document_of_logs
-from hvdscale.report.runs import make
+from hvdscale.report.pages import document_of_logs, make
 from hvdscale.target import Target
 from tests.factories.logs import save, study
 from tests.factories.studies import realistic, studied

@@ -12,8 +12,8 @@ import hvdscale
 from hvdscale.errors import LogError, UsageError
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import KNOWN, Status
-from hvdscale.report.runs import make
-from hvdscale.report.results import LazyMapping
+from hvdscale.report.pages import make
+from hvdscale.report.runs import LazyMapping
 from tests import guides
 from tests.conftest import ROOT
 from tests.factories.logs import log, save, study, trial

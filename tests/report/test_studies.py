@@ -156,7 +156,7 @@ def test_without_a_target_the_best_measured_is_shown_and_a_target_asked_for(wide
     (["5,000 steps,1 epoch", "3600 seconds"], [(5000, "steps"), (1, "epochs"), (3600, "seconds")])])
 def test_lists_of_budgets(tmp_path, monkeypatch, text, found):
     given = []
-    monkeypatch.setattr("hvdscale.report.runs.make", lambda *_, asked, **__: given.extend(asked.budgets))
+    monkeypatch.setattr("hvdscale.report.pages.make", lambda *_, asked, **__: given.extend(asked.budgets))
     arguments = [word for one in text for word in ("--budget", one)]
     assert CliRunner().invoke(main, ["x.h5", *arguments]).exit_code == 0
     assert [(one.amount, one.unit) for one in given] == found
@@ -173,7 +173,7 @@ def test_misuse_is_explained_of_huge_logs_too(wide, arguments, said):
 
 def test_the_rules_and_how_much_they_may_lose_are_the_user_s(monkeypatch):
     given = []
-    monkeypatch.setattr("hvdscale.report.runs.make", lambda *_, asked, **__: given.append(asked))
+    monkeypatch.setattr("hvdscale.report.pages.make", lambda *_, asked, **__: given.append(asked))
     words_given = ["x.h5", "--rule", "power:0.7", "--rule", "sqrt<=4", "--rule-within", "35%"]
     assert CliRunner().invoke(main, words_given, catch_exceptions=False).exit_code == 0
     [page] = document_of_logs(sweep(), asked=given[0]).shown

@@ -23,7 +23,7 @@ from hvdscale.report.pages import document_of_logs
 from hvdscale.report.views.budgets import base_rate_figure, best_under_figure
 from hvdscale.report.views.curves import (EXAMPLES, NORMALISED, CurvePanel, curve_panels, curves_figure, labels_of,
                                           plain, style_of, targets_figure)
-from hvdscale.report.views.study_figures import (best_figure, best_of_figure, best_panels, budgets_figure,
+from hvdscale.report.views.study_figures import (best_of_figure, best_panels, budgets_figure,
                                                  family_figures, trials_figure, workload_figures)
 from hvdscale.target import Target
 from tests.analysis.test_landscapes import landscapes
@@ -95,6 +95,10 @@ def axes_of(figure, laid_out=False):
     if laid_out:
         canvas.draw_without_rendering()
     return axes
+
+
+def best_figure(curve, what):
+    return best_panels([("", curve)], what)
 
 
 def line(axes, label):

@@ -21,9 +21,9 @@ from hvdscale.errors import LogError
 from hvdscale.formatting.numbers import RANGE, number, percent, ratio, span, whole
 from hvdscale.log.schema import UNKNOWN_SEED, Status
 from hvdscale.plan.schedule import Schedule
-from hvdscale.report.pages import document_of_logs
+from hvdscale.report.pages import document_of_logs, make
 from hvdscale.report.output import as_json
-from hvdscale.report.runs import make, read
+from hvdscale.report.runs import read
 from hvdscale.report.views.cells import cell_warnings
 from hvdscale.report.table import as_csv, as_text, interval_of
 from hvdscale.target import Target
@@ -327,20 +327,6 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_told(comma
                                                     f"{tmp_path}/file is no directory; give another place\n")
 
 
-@pytest.mark.parametrize("arguments, said", [
-    (["--target", "val/error"], "val/error"), (["--format", "pdf"], "choose from html, json, csv, svg, png"),
-    (["--perfect-within", "-1"], "--perfect-within -1"), (["--useful-within", "20"], "for 20 % write 20%"),
-    (["--confidence", "95"], "between 0 and 1"),
-    (["--target", "val/accuracy>1"], "the metrics there: val/error"),
-    (["--rule", "cubic"], "rule 'cubic' is none of linear, sqrt, none and power:P"),
-    (["--rule-within", "a fifth"], "--rule-within a fifth: is a share, 0 or more"),
-    (["--rule-within", "20"], "--rule-within 20: is a share")])
-def test_misuse_is_explained(tmp_path, arguments, said):
-    path = save(log(trial()), tmp_path / "good.h5")
-    result = CliRunner().invoke(main, [path, *arguments])
-    assert result.exit_code and said in f"{result.output}{result.exception}"
-
-
 # what is given for an option that is neither a flag nor a choice nor a share
 GIVEN = {"targets": "train/loss<2", "formats": "json", "budgets": "200 steps", "compare": "shallue2019",
          "paper": "shallue2019", "rules": "power:0.7", "branch_tolerance": "0.5", "trials": "3", "sizes": "parameters",
@@ -397,7 +383,7 @@ def test_files_of_a_report(tmp_path):
 
 def test_tables_are_printed_before_what_draws_is_imported_and_no_trainer_is(tmp_path):
     path = save(log(trial()), tmp_path / "good.h5")
-    code = ("import sys; from hvdscale.report.runs import make\n"
+    code = ("import sys; from hvdscale.report.pages import make\n"
             "heavy = {'torch', 'horovod', 'mpi4py', 'matplotlib', 'jinja2', 'scipy.stats', 'scipy.optimize'}\n"
             "make(sys.argv[1:2], out=sys.argv[2], formats=['html'],\n"
             "     echo=lambda text: print(text, 'LOADED', sorted(heavy & sys.modules.keys())))")

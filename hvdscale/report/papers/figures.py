@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from types import ModuleType
 
 from ...analysis.best_points import first_feasible
 from ...analysis.budgets import Budget, best_under
@@ -17,30 +16,22 @@ from ...analysis.noise_against import best_known
 from ...analysis.report_data import Options
 from ...analysis.studies import Study
 from ...analysis.trials import JobKey
-from ...errors import UsageError
 from ...formatting.progress import Tell, quiet
 from ...target import Target
 from ..document import Figures, Part
 from ..drawing import Figure
+from ..request import PAPER
 from ..subject import Whole
 from ..texts import PAPERS
 from ..views.budgets import best_under_figure
 from ..views.curves import NORMALISED, STEPS, CurvePanel, curve_panels, plain
 from ..views.study_figures import best_panels, budgets_figure, scatter, second, split_figure
-from . import shallue2019
+from . import shallue2019 as paper
 from .compare import beside_published
 from .shallue2019 import Line, Panel, Sheet
 
-KNOWN = {"shallue2019": shallue2019}
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 Drawn = Sequence[tuple[Panel, Sequence[tuple[Line, Curve]]]]        # panels that have curves, and whose these are
-
-
-def paper_of(name: str) -> ModuleType:
-    """The data of a paper; UsageError for one that is not known."""
-    if name not in KNOWN:
-        raise UsageError(f"--paper {name}: there is no such paper; choose one of {', '.join(KNOWN)}")
-    return KNOWN[name]
 
 
 def chapters(whole: Whole) -> Iterator[tuple[str, Iterable[Part], str]]:
@@ -56,26 +47,24 @@ def chapters(whole: Whole) -> Iterator[tuple[str, Iterable[Part], str]]:
     for name in whole.asked.compare:
         yield f"Beside published results: {name}", beside_published(curves, name, noise), ""
     if whole.asked.paper:
-        yield f"The figures of {whole.asked.paper}", figures(whole.studies, paper=whole.asked.paper,
-                                                             options=whole.options, tell=whole.tell), ""
+        yield f"The figures of {PAPER}", figures(whole.studies, whole.options, whole.tell), ""
 
 
-def target_of(paper: str, workload: JobKey) -> tuple[Target, ...]:
-    """The first target that a paper has for a workload; () where it has none."""
-    names, sheets = paper_of(paper).names_of(workload), paper_of(paper).FIGURES
-    lines = [line for sheet in sheets for panel in sheet.panels for line in panel.lines]
-    found = [line.target for line in lines if line.workload in names]
+def target_of(workload: JobKey) -> tuple[Target, ...]:
+    """The first target that the paper has for a workload; () where it has none."""
+    names = paper.names_of(workload)
+    found = [line.target for sheet in paper.FIGURES for panel in sheet.panels for line in panel.lines
+             if line.workload in names]
     return tuple(map(Target.parse, found[:1]))
 
 
-def figures(studies: Sequence[Study], paper: str = "shallue2019", options: Options = Options(),
-            tell: Tell = quiet) -> Iterator[Part]:
-    """Every figure of a paper that these studies have the data for, in its order, and those that they lack."""
-    found, figures = _Found(studies, paper_of(paper), options, tell), []
-    for at, sheet in enumerate(found.paper.FIGURES, 1):
-        tell(f"figure {sheet.number} of the paper, {at} of {len(found.paper.FIGURES)}")
-        figures += [replace(figure, name=f"{paper}-figure-{number}", title=f"Figure {number}. {figure.title}",
-                            source=f"{found.paper.SOURCE}, figure {number}") for number, figure in found.figures(sheet)]
+def figures(studies: Sequence[Study], options: Options = Options(), tell: Tell = quiet) -> Iterator[Part]:
+    """Every figure of the paper that these studies have the data for, in its order, and those that they lack."""
+    found, figures = _Found(studies, options, tell), []
+    for at, sheet in enumerate(paper.FIGURES, 1):
+        tell(f"figure {sheet.number} of the paper, {at} of {len(paper.FIGURES)}")
+        figures += [replace(figure, name=f"{PAPER}-figure-{number}", title=f"Figure {number}. {figure.title}",
+                            source=f"{paper.SOURCE}, figure {number}") for number, figure in found.figures(sheet)]
     for number, names in found.missing.items():
         yield PAPERS.find("figure_missing", number=number, names=list(names))
     for name, (n, wanted) in sorted(found.short.items()):
@@ -86,10 +75,10 @@ def figures(studies: Sequence[Study], paper: str = "shallue2019", options: Optio
 
 
 class _Found:
-    """The curves of a paper that studies have, by line, and the names of those that they lack."""
+    """The curves of the paper that studies have, by line, and the names of those that they lack."""
 
-    def __init__(self, studies: Sequence[Study], paper: ModuleType, options: Options, tell: Tell) -> None:
-        self.paper, self.options, self.tell = paper, options, tell
+    def __init__(self, studies: Sequence[Study], options: Options, tell: Tell) -> None:
+        self.options, self.tell = options, tell
         self.studies: dict[str, list[Study]] = {}           # by the paper's names
         most: dict[str, tuple[int, int, JobKey]] = {}       # of several that go by one name, that with the most trials
         for workload, group in group_by(studies, lambda study: study.workload).items():
@@ -107,7 +96,7 @@ class _Found:
                        for at, line in enumerate(sorted(lines), 1)}
 
     def _curve(self, name: str, goal: str, which: str = "a curve") -> Curve | None:
-        wanted, target = self.paper.TAKEN.get(name, self.paper.TRIALS_TAKEN), Target.parse(goal)
+        wanted, target = paper.TAKEN.get(name, paper.TRIALS_TAKEN), Target.parse(goal)
         studies = [first_feasible(study, wanted) for study in self.studies.get(name, ())]
         if not studies or any(target.column not in study.evaluations.columns for study in studies):
             return None
@@ -127,7 +116,6 @@ class _Found:
 
     def figures(self, sheet: Sheet) -> list[tuple[str, Figure]]:
         """What can be shown of one figure of the paper, with its number; panels of several curves are each a figure."""
-        paper = self.paper
         draw = {paper.STEPS: self._steps, paper.NORMALISED: self._steps, paper.BEST: self._best,
                 paper.TRIALS: self._trials}.get(sheet.kind, self._of_one_curve)
         panels = []
@@ -148,7 +136,7 @@ class _Found:
             title = f"{panel.title}, {min(targets)}" if len(panels) == 1 == len(targets) else panel.title
             found.append(CurvePanel(title, [curve for _, curve in lines],
                                     [line.label or str(curve.target) for line, curve in lines], panel.ordered))
-        kind = NORMALISED if sheet.kind == self.paper.NORMALISED else STEPS
+        kind = NORMALISED if sheet.kind == paper.NORMALISED else STEPS
         return curve_panels(found, kind=kind, title=sheet.title)
 
     def _best(self, sheet: Sheet, panels: Drawn) -> Figure | None:
@@ -166,9 +154,9 @@ class _Found:
     def _of_one_curve(self, sheet: Sheet, panels: Drawn) -> Figure | None:
         [(panel, [(line, curve)])] = panels
         target, (steps, epochs) = curve.target, panel.budgets
-        if sheet.kind == self.paper.SPLIT:
+        if sheet.kind == paper.SPLIT:
             return split_figure(curve, sheet.metaparameter, self.options, f"{sheet.title}\n{panel.title}, {target}")
-        if sheet.kind == self.paper.BUDGET_TRIALS:
+        if sheet.kind == paper.BUDGET_TRIALS:
             return budgets_figure(curve, steps=steps[0], epochs=epochs[0],
                                   title=f"{sheet.title}: {panel.title}, {target}")
         budgets = [[Budget(amount, "steps") for amount in steps]]

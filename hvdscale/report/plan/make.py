@@ -2,13 +2,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
 
-from ... import __version__
 from ...analysis.curves import curve_of
 from ...analysis.grouping import group_by
 from ...analysis.growing_batch import GrowingPlan, growing_plans
@@ -20,7 +19,7 @@ from ...analysis.studies import Study
 from ...analysis.trials import JobKey, Trial
 from ...analysis.worker_plan import NO_TIMES, NoPlan, Request, WorkerPlan, plans_of
 from ...errors import LogError, UsageError
-from ...formatting.numbers import counted, listed
+from ...formatting.numbers import listed
 from ...log.plan_text import OF_SEARCH
 from ...log.segments import find_logs
 from ...plan.batch_schedule import BatchSchedule
@@ -28,8 +27,8 @@ from ...target import Target
 from .. import FORMATS
 from ..document import (Chapter, Details, Document, Figures, Finding, LogFacts, Page, Path, describe_imports, facts_of,
                         section_name, sentences_of, shown_by, unique)
-from ..output import WORKLOAD, on_screen, refuse_no_folder, write
-from ..runs import open_logs
+from ..output import WORKLOAD, give_out, head_of, refuse_no_folder
+from ..pages import open_logs
 from ..table import as_values, encode, pick, trial_list
 from ..texts import PLAN
 from .figures import EAGER, figures_of_plan
@@ -91,9 +90,7 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
     if noise_scale is not None and not any(plan.curve.predicted for plan in plans):
         unused.append(PLAN.say("noise_unused"))
     notes = *notes, *joined, *contents.notes, *describe_imports(logs), *refused, *unused
-    give_out(document_of_plans(plans, growing, logs, skipped, notes, request.confidence),
-             lambda: {"plans": list(map(plan_values, plans)), "growing_batches": list(map(growing_values, growing))},
-             out, formats, echo, whole)
+    give_out(document_of_plans(plans, growing, logs, skipped, notes, request.confidence), out, formats, echo, whole)
     for plan in growing:
         for line in job_lines(plan):
             echo(line)
@@ -144,19 +141,8 @@ def document_of_plans(plans: Sequence[WorkerPlan], growing: Sequence[GrowingPlan
     pages = tuple((JobResults(workload, (), ()), tuple(page(plan, workload) for plan in own))
                   for workload, own in group_by(plans, lambda plan: plan.workload).items() if workload)
     return Document(pages, tuple(logs), tuple(skipped), confidence, tuple(map(chapter, growing)), tuple(notes),
-                    "Scaling plan")
-
-
-def give_out(document: Document, values: Callable[[], Mapping[str, object]], out: Path | None,
-             formats: Sequence[str], echo: Callable[[str], object], whole: bool = False) -> None:
-    """Print a plan, and write it under ``out`` where that is given, as plan.json with these values and the rest."""
-    for text in on_screen(document, whole):
-        echo(text)
-    if out is None:
-        return
-    head = {"format": "hvdscale-plan", "version": 1, "creator": f"hvdscale {__version__}"}
-    written = list(write(document, out, formats, name="plan", values=lambda: {**head, **values()}))
-    echo(f"wrote {counted(len(written), 'file')}: {written[-1]}" + (", and more beside it" if len(written) > 1 else ""))
+                    "plan", values=lambda: {**head_of("plan"), "plans": list(map(plan_values, plans)),
+                                            "growing_batches": list(map(growing_values, growing))})
 
 
 def decision_values(plan: WorkerPlan) -> dict[str, object]:

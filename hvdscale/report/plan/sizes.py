@@ -16,11 +16,10 @@ from ...errors import LogError
 from ...formatting.numbers import capital, number, whole
 from ...target import Target
 from ..document import Chapter, Document, Finding, Path, facts_of, shown_by
-from ..runs import open_logs
-from ..output import refuse_no_folder
+from ..pages import open_logs
+from ..output import give_out, head_of, refuse_no_folder
 from ..views.size import describe_law, parts_of_laws
 from ..table import Table, as_values, encode, interval_cell
-from .make import give_out
 from ..texts import PLAN
 
 BATCHES = ("overhead", "best_batch")        # the first that is predicted gives the workers
@@ -63,11 +62,14 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
     chapter = Chapter(tuple(map(Finding, said)), (table, *laws.tables),
                       laws.later, laws.finds, slug="plan",
                       title=", ".join(f"{name} {number(value)}" for name, value in wanted.items()))
-    document = Document((), logs, tuple(skipped), options.confidence, (chapter,), contents.notes, "Scaling plan")
-    give_out(document, lambda: {
-        "predictions": [{"quantity": key, "sizes": dict(one.sizes), "beyond": dict(one.beyond), "refused": one.refused,
-                         **encode(one.estimate)} for key, one in predictions.items()],
-        "tables": [as_values(one) for one in (*chapter.tables, *chapter.details)]}, out, formats, echo, whole)
+
+    def values() -> dict[str, object]:
+        return {**head_of("plan"), "predictions": [
+            {"quantity": key, "sizes": dict(one.sizes), "beyond": dict(one.beyond), "refused": one.refused,
+             **encode(one.estimate)} for key, one in predictions.items()],
+            "tables": [as_values(one) for one in (*chapter.tables, *chapter.details)]}
+    give_out(Document((), logs, tuple(skipped), options.confidence, (chapter,), contents.notes, "plan", values=values),
+             out, formats, echo, whole)
     return predictions
 
 

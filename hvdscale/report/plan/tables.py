@@ -10,7 +10,7 @@ from ...analysis.step_laws import PAUSES, POWERS
 from ...analysis.step_time import DETERMINED, EXTRAPOLATED, INTERPOLATED, POWER_DETERMINED
 from ...analysis.worker_plan import Option, Value, WorkerPlan
 from ...formatting.numbers import counted, duration, number, percent, ratio, span, unit_of, whole
-from ..table import Cell, Column, Table, Write, count_cell
+from ..table import Cell, Column, Table, Write, cell_of
 from .words import BEYOND, CROWDED, ROLES, chance, describe_price, title
 from ..texts import PLAN
 
@@ -77,9 +77,9 @@ def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
     return {
         "workers": Cell(f"{option.workers:,}{CROWDED * plan.is_crowded(option)}", option.workers,
                         below="best" if len(roles) == len(ROLES) else "+".join(roles)),
-        "nodes": count_cell(option.nodes), "local_batch": Cell(each, option.local_batch),
+        "nodes": cell_of(option.nodes), "local_batch": Cell(each, option.local_batch),
         "accumulation": Cell(f"{passes}", passes),
-        "global_batch": count_cell(option.global_batch, each if passes > 1 else f"{each} each"),
+        "global_batch": cell_of(option.global_batch, each if passes > 1 else f"{each} each"),
         "steps_to_target": Cell(f"{BEYOND * option.steps.beyond}{write(steps)}", steps, *ends,
                                 span(*ends, write) if ends[0] < ends[1] else ""),
         "step_ms": Cell(number(1000 * option.step_time.value), 1000 * option.step_time.value),

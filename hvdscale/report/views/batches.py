@@ -20,10 +20,9 @@ from ...target import Target
 from ..document import Details, Figures, Finding, Part
 from ..drawing import BLUE, MUTED, Axes, draw_line, ends_of, label_axes, log2_axis, mark_estimate
 from ..subject import Subject
-from ..table import Cell, Table, TrialKeys, Write, as_shown, keys_of, no_cell, number_cell, steps_cell
-from ..texts import SCALING
+from ..table import Cell, Table, TrialKeys, Write, as_shown, keys_of, no_cell, steps_cell
+from ..texts import SCALING, SEARCH
 from .curves import mark_regimes
-from .searches import best_of_each, best_of_interval
 from .study_figures import workload_figures
 from .trials import training
 
@@ -232,11 +231,11 @@ def curve_table(curve: Curve) -> Table:
         "perfect_scaling": lambda point: (words[perfect.get(point.global_batch)] if point.steps.met else
                                           "not met" if measured(point) else NEVER)},
         lambda point: point.keys, notes=[
-            SCALING.say("best_intervals", interval=best_of_interval(curve.confidence)),
+            SCALING.say("best_intervals", interval=SEARCH.say("best_of_interval", confidence=curve.confidence)),
             SCALING.say("meanings", perfect=options.perfect_within, useful=options.useful_within),
             SCALING.say("bias") if len(curve.points) > 2 else ""],
         warnings=[SCALING.say("met_then_diverged", batches=lost) if lost else ""], what=curve.target,
-        best=best_of_each(curve.confidence))
+        best=SEARCH.say("best_of_each", confidence=curve.confidence))
 
 
 def fit_table(fit: CriticalBatchFit | None, target: Target | None, trials: TrialKeys = ()) -> Table | None:
@@ -248,7 +247,7 @@ def fit_table(fit: CriticalBatchFit | None, target: Target | None, trials: Trial
     return SCALING.table("critical-batch", [fit], {
         **{key: attrgetter(name) for key, name in estimates.items()},
         "rms_log2": lambda fit: fit.rms_log2, "lack_of_fit": lambda fit: fit.lack_of_fit,
-        SCALING.column("fitted_batches", "batches"): lambda fit: number_cell(fit.points),
+        SCALING.column("fitted_batches", "batches"): lambda fit: Cell(number(fit.points), fit.points),
         "left_out": lambda fit: listed(fit.left_out) or "none"}, lambda fit: trials, what=target)
 
 

@@ -15,7 +15,7 @@ from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TIC
                        decimal_ticks, draw_line, draw_panels, explain, is_named, is_positive, label_axes, log2_axis,
                        shade, value_axis)
 from ..subject import Subject
-from ..table import Cell, Table, count_cell, keys_of, metric_name, no_cell
+from ..table import Cell, Table, cell_of, keys_of, metric_name, no_cell
 from ..texts import SEARCH, Cells
 from .curves import ASIDE, heading, plain
 
@@ -42,7 +42,7 @@ def budgets_table(found: BestUnder) -> Table:
                       partial(lambda at, points: best_cell(points[at]), at) for at, budget in enumerate(found.budgets)}
     return SEARCH.table("budgets", zip(*found.rows), {
         "global_batch": lambda points: points[0].global_batch,
-        SEARCH.column("feasible_of_all", "feasible"): lambda points: count_cell(
+        SEARCH.column("feasible_of_all", "feasible"): lambda points: cell_of(
             max(point.feasible for point in points), f"{points[0].diverged} div." if points[0].diverged else ""),
         **columns}, keys_of, file=f"budgets-{column_name(found.column)}", warnings=warnings(found),
         metric=metric_name(found.column), notes=(SEARCH.say("budget_intervals", confidence=found.confidence),))
@@ -139,7 +139,7 @@ def base_rates_table(*found_maps: BaseRates | None) -> Table | None:
     short = any(found.kind[at] == TrialKind.SHORT for found in maps for at in found.best)
     return SEARCH.table(
         "base-rates", sorted({int(found.global_batch[at]) for found in maps for at in found.best}),
-        {"global_batch": count_cell, **columns},
+        {"global_batch": int, **columns},
         lambda batch: tuple(found.key(at) for found in maps if (at := _best_at(found, batch)) is not None),
         file=f"base-rates-{column_name(maps[0].column)}", notes=[SEARCH.say("short_best", mark=MARK) if short else ""],
         metric=metric_name(maps[0].column))

@@ -14,15 +14,11 @@ from ...analysis.steps import SPEED, RunCell
 from ...formatting.numbers import counted, listed, number, ratio, span, spread
 from ..differences import settings_tried
 from ..table import Cell, Table, TrialKeys, Write, no_cell, steps_cell
-from ..texts import SCALING, Cells
-from .searches import best_of_each, tuned_at_each
+from ..texts import SCALING, SEARCH, Cells
+from .searches import tuned_at_each
 
 ONE_RUN = "*"       # marks a point with one run
 CROWDED = "#"       # marks a worker count at which a host had too few free cores
-
-
-def workers_marked(cell: RunCell) -> str:
-    return f"{cell.workers[0]}{mark_of(cell)}"
 
 
 def mark_of(cell: RunCell) -> str:
@@ -33,7 +29,7 @@ def of_searches(section: Section, cells: Sequence[RunCell]) -> str:
     """What the steps are where those of each cell are the fewest of a search; empty where they are not."""
     cells = [cell for cell in cells if cell.runs]
     searched = section.target and cells and all(cell.searched for cell in cells)
-    return f" ({best_of_each(section.options.confidence)})" if searched else ""
+    return f" ({SEARCH.say('best_of_each', confidence=section.options.confidence)})" if searched else ""
 
 
 def cell_notes(section: Section, cells: Sequence[RunCell], times: bool = True) -> Iterator[str]:
@@ -145,7 +141,7 @@ def batch_cell(cell: RunCell) -> Cell:
 
 
 def workers_cell(cell: RunCell) -> Cell:
-    return Cell(workers_marked(cell), cell.workers[0])
+    return Cell(f"{cell.workers[0]}{mark_of(cell)}", cell.workers[0])
 
 
 def runs_cell(cell: RunCell, below: str = "") -> Cell:

@@ -18,7 +18,7 @@ from ..drawing import (AMBER, BLUE, GREEN, INK, MUTED, ORANGE, PANEL_TICKS, TICK
                        decimal_ticks, draw_line, draw_panels, ends_of, is_named, label_axes, log2_axis, mark_estimate,
                        shade, spread_evenly, value_axis)
 from ..subject import Subject
-from ..table import Cell, Table, count_cell, interval_cell, keys_of, metric_name, no_cell, steps_cell
+from ..table import Cell, Table, cell_of, interval_cell, keys_of, metric_name, no_cell, steps_cell
 from ..texts import LANDSCAPES, power_cell
 from .curves import heading
 from .rules import rate_words
@@ -71,7 +71,7 @@ def landscapes_table(found: RateLandscapes) -> Table:
         return Cell(span(low, high) or "n/a", high / low, low, high)
     return LANDSCAPES.table("lr-landscape", found.batches, {
         "global_batch": lambda one: one.global_batch,
-        "trials": lambda one: count_cell(len(one.space.x), f"{int((one.space.kind == REACHED).sum())} met"),
+        "trials": lambda one: cell_of(len(one.space.x), f"{int((one.space.kind == REACHED).sum())} met"),
         "steps_to_target": lambda one: steps_cell(one.steps), "tried_rate": lambda one: one.rate.tried,
         "best_rate": best, "rates_within": within,
         "best_value": lambda one: best_value(one.values, found.costs.target.minimizes)},

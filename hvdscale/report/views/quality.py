@@ -18,7 +18,7 @@ from ...log.schema import SMALLER
 from ..document import Details, Figures, Finding, Part, column_name, shown_by
 from ..drawing import INK, MUTED, TICKS, Axes, Figure, draw_line, ends_of, label_axes, log2_axis, shade, value_axis
 from ..subject import Subject
-from ..table import Cell, Table, keys_of, metric_name, number_cell
+from ..table import Cell, Table, cell_of, keys_of, metric_name
 from ..texts import GENERAL, SEARCH, Cells
 from .budgets import MARK, at_batches, best_cell, describe_ends, parts_of_budgets, within_own
 from .curves import heading
@@ -154,7 +154,7 @@ def quality_table(found: Quality, apart: bool = False) -> Table:
         lowest, sign = found.valley.lowest, 1 if found.minimizes else -1
         for at, cost in zip(found.compared, found.valley.fitted.tolist()):
             worse = f"{percent((cost - lowest) / abs(lowest))} worse" if lowest else ""
-            fitted[found.points[at].global_batch] = number_cell(sign * cost, worse)
+            fitted[found.points[at].global_batch] = cell_of(sign * cost, worse)
     valley: Cells = {"fitted": lambda point: fitted.get(point.global_batch, math.nan)}
 
     def rate_of_best(point: BudgetPoint) -> float:

@@ -14,9 +14,8 @@ from ...formatting.numbers import number, percent, ratio, span, whole
 from ...plan.settings import OPTIONS
 from ..document import Details, Finding, Part
 from ..subject import Subject
-from ..table import Cell, Table, TrialKeys, count_cell, keys_of, no_cell, steps_cell
+from ..table import Cell, Table, TrialKeys, cell_of, keys_of, no_cell, steps_cell
 from ..texts import SEARCH, Cells
-from .searches import best_of_interval
 
 MARKS = {LOST: "!", UNKNOWN: "?", KEPT: ""}
 NAMES = {"linear": "linear scaling", "sqrt": "square-root scaling", "none": "a constant rate",
@@ -127,7 +126,8 @@ def rules_table(found: RuleCosts) -> Table:
         "tried_rate": lambda at: found.rates[at].tried,
         "best_rate": lambda at: found.rates[at].best, **columns}, keys,
         baseline=lambda at: (found.base.key(found.base_trial),), what=found.target, **rate_words(found.effective),
-        notes=(SEARCH.say("rule_intervals", interval=best_of_interval(found.confidence)), *notes(found)),
+        notes=(SEARCH.say("rule_intervals", interval=SEARCH.say("best_of_interval", confidence=found.confidence)),
+               *notes(found)),
         warnings=[SEARCH.say("from_fitted", batch=found.base_batch, best=found.rates[0].best, rules=lost,
                              more=percent(found.tolerance)) if lost else ""])
 
@@ -147,7 +147,7 @@ def points_table(found: RuleCosts) -> Table:
     return SEARCH.table("lr-rule-points", [(cost, point) for cost in found.costs for point in cost.points], {
         "rule": lambda row: str(row[0].rule), "global_batch": lambda row: row[1].global_batch,
         SEARCH.column("rate_of_rule", "rate", **rate_words(found.effective)): lambda row: row[1].rate,
-        "near": lambda row: count_cell(row[1].near.trials, f"{row[1].near.met} met" if row[1].near.trials else ""),
+        "near": lambda row: cell_of(row[1].near.trials, f"{row[1].near.met} met" if row[1].near.trials else ""),
         "near_steps": lambda row: Cell(whole(row[1].near.fewest) if row[1].near.met else "n/a", row[1].near.fewest),
         "loss": lambda row: _loss_cell(row[1]), "steps": lambda row: steps_cell(row[1].steps, whole),
         "how": lambda row: HOW.get(row[1].how) or PROBLEMS[row[1].how]},

@@ -18,7 +18,7 @@ from ...plan.search_space import STEPS_TO_TARGET, DrawEnd, Parameter
 from ...target import Target
 from ..document import Figures, Finding, Part, column_name
 from ..subject import Subject
-from ..table import Cell, Table, TrialKeys, count_cell, no_cell, number_cell
+from ..table import Cell, Table, TrialKeys, cell_of, no_cell
 from ..texts import SCALING, SEARCH, Cells
 from .study_figures import best_of_figure
 
@@ -185,15 +185,7 @@ def tuned_at_each(searches: Sequence[Search], confidence: float) -> str:
     sought = dict.fromkeys(search.objective for search in searches if search.objective != STEPS_TO_TARGET)
     return SEARCH.say("tuned", names=list(dict.fromkeys(one.name for search in searches for one in search.space)),
                       trials=spread([len(search.feasible) for search in searches]), sought=list(sought),
-                      interval=best_of_interval(confidence))
-
-
-def best_of_each(confidence: float) -> str:
-    return SEARCH.say("best_of_each", confidence=confidence)
-
-
-def best_of_interval(confidence: float) -> str:
-    return SEARCH.say("best_of_interval", confidence=confidence)
+                      interval=SEARCH.say("best_of_interval", confidence=confidence))
 
 
 def tables_of_searches(searches: Sequence[Search]) -> tuple[Table, ...]:
@@ -215,11 +207,11 @@ def _tables(searches: Sequence[Search], goal: str) -> Iterator[Table]:
 
     def counted(search: Search, kind: DrawEnd, below: str = "") -> Cell:
         count = len(search.of_kind(kind))
-        return count_cell(count, below if count else "")
+        return cell_of(count, below if count else "")
 
     def draws(search: Search) -> Cell:
         failed = len(search.of_kind(DrawEnd.FAILED))
-        return count_cell(len(search.draws), f"{failed} failed" if failed else "")
+        return cell_of(len(search.draws), f"{failed} failed" if failed else "")
 
     def pruned(search: Search) -> Cell:
         saved = "" if math.isnan(search.saved_share) else f"{percent(search.saved_share)} saved"
@@ -237,7 +229,7 @@ def _tables(searches: Sequence[Search], goal: str) -> Iterator[Table]:
             return Cell("not met" if of_steps else "n/a", math.nan)
         value, before = search.best.value, search.best.before
         return (Cell(f"{value:,.0f}", value, before, value, not_by(before)) if of_steps else
-                number_cell(value, f"step {search.best.step:,.0f}"))
+                cell_of(value, f"step {search.best.step:,.0f}"))
     yield SEARCH.table("search", searches, {
         "global_batch": lambda search: search.global_batch, "draws": draws,
         "feasible": lambda search: len(search.feasible),

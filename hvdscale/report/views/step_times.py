@@ -17,7 +17,7 @@ from ..drawing import BLUE, CROWDED_COUNT, GREEN, HOVER, ORANGE, Axes, explain, 
 from ..subject import Subject
 from ..table import Cell, keys_of
 from ..texts import SCALING
-from .cells import batch_cell, crowded_warnings, mark_of, runs_cell, table_of_cells, workers_cell, workers_marked
+from .cells import batch_cell, crowded_warnings, mark_of, runs_cell, table_of_cells, workers_cell
 from .workers import series_kind, series_name
 
 PARTS = {"communication": "waiting"}    # what columns call a part of a step, where that is not its name
@@ -64,7 +64,7 @@ def _draw_parts(parts: Sequence[tuple[RunCell, StepParts]], axes: Axes) -> None:
     for at, (_, one) in enumerate(parts):
         axes.annotate(percent(one.communication), (at, 1000 * one.seconds), xytext=(0, 2), textcoords="offset points",
                       ha="center", va="bottom", fontsize=8)
-    set_ticks(axes.xaxis, range(len(parts)), lambda at: workers_marked(parts[round(at)][0]))
+    set_ticks(axes.xaxis, range(len(parts)), lambda at: workers_cell(parts[round(at)][0]).shown)
     if any(cell.oversubscribed for cell, _ in parts):
         explain(axes, CROWDED_COUNT)
     axes.grid(False, axis="x")

@@ -50,14 +50,10 @@ MARKS: tuple[tuple[int | None, Look, str], ...] = (     # kind, look, and its na
     (REACHED, {"marker": "o", "color": BLUE, "markersize": 5.5, "markeredgewidth": 0}, "met the target"))
 
 
-def best_figure(curve: Curve, what: str = EFFECTIVE) -> Figure | None:
-    """The best value of a metaparameter at each batch, and the heuristics; None where fewer than two have one."""
-    return best_panels([(heading(curve.workload), curve)], what, name=f"best-{slug(what)}")
-
-
 def best_panels(panels: Iterable[tuple[str, Curve]], what: str = EFFECTIVE, *, title: str = "",
                 name: str = "") -> Figure | None:
-    """A panel (title, curve) each; those with fewer than two batches are left out, None where none is left."""
+    """The best value of a metaparameter at each batch, and the heuristics, a panel (title, curve) each; without those
+    of fewer than two batches, None where none is left."""
     found = [(panel, curve, [point for point in best_points(curve, what) if is_positive(_on_axis(point.value, what))])
              for panel, curve in panels]
     found = [(panel, curve, points) for panel, curve, points in found if len(points) > 1]
@@ -249,7 +245,7 @@ def workload_figures(curves: Sequence[Curve], options: Options = Options(), shar
         yield split_figure(main, name, options)
     for what in (LEARNING_RATE, MOMENTUM, EFFECTIVE):
         if what != MOMENTUM or is_varied(studies, MOMENTUM):
-            yield best_figure(main, what)
+            yield best_panels([(heading(main.workload), main)], what, name=f"best-{slug(what)}")
     yield trials_figure(main)
     of_unit = group_by(sorted(asked), lambda budget: budget.unit)
     steps, epochs = (of_unit[unit][-1].amount if unit in of_unit else None for unit in ("steps", "epochs"))

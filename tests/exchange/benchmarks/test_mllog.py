@@ -241,4 +241,4 @@ def test_wrong_lines_are_named_and_leave_nothing_or_are_left_out(tmp_path, text,
     write(tmp_path / "runs", text, submission())
     done = invoke("import", tmp_path / "runs", tmp_path / "log.h5", "--skip-broken")
     assert done.exit_code == 0 and ": 1 trial, " in done.stdout
-    assert ("1 file left out" in done.stdout) == (message in done.stderr) == (message != "no run of MLPerf")
+    assert ("; 1 left out" in done.stdout) == (message in done.stderr) == (message != "no run of MLPerf")

@@ -18,6 +18,7 @@ from hvdscale.report.document import shown_by
 from hvdscale.report.drawing import render
 from hvdscale.report.papers import shallue2019
 from hvdscale.report.papers.figures import figures as parts_of_figures
+from hvdscale.report.request import request_of
 from tests.factories.archives import write_big_log
 from tests.report.test_study_figures import TARGET, axes_of, study, sweep
 
@@ -96,7 +97,7 @@ def test_logs_without_any_of_its_workloads_give_no_figure_and_say_so():
 
 def test_a_paper_that_is_not_known_is_refused_by_name():
     with pytest.raises(UsageError, match="goyal: .*shallue2019"):
-        figures([], paper="goyal")
+        request_of(paper="goyal")
 
 
 @pytest.mark.parametrize("dataset, model, optimizer, examples, name", [
