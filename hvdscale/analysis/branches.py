@@ -37,7 +37,7 @@ from ..plan.batch_schedule import BatchSchedule
 from .grouping import group_by
 from .intervals import CONFIDENCE, OWN_FROM, Estimate, student_quantile
 from .noise import NoiseScale, noise_scale
-from .shares import Tolerance
+from .defaults import Tolerance
 from .trials import JobKey, Trial
 
 DEFAULT_TOLERANCE = "5%"    # of the loss; language models have one in nats: plan/branches.py

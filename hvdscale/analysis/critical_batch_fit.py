@@ -32,7 +32,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from .intervals import CONFIDENCE, Estimate, normal_quantile, student_quantile
+from .intervals import CONFIDENCE, Estimate, isotonic, normal_quantile, student_quantile
 
 LEAST_POINTS = 3
 HYPERBOLA = 1.0         # the shape of McCandlish et al.
@@ -129,28 +129,18 @@ class SettingPoint:
 def _count_before_rise(points: Sequence[SettingPoint]) -> int:
     """The number of points, from the smallest batch on, before a significant rise; at least LEAST_POINTS. A tail rises
     where its mean log S lies RISES standard errors above the level before it. That level is the last block of the
-    decreasing regression of the points before (pool adjacent violators). Of several such tails, the clearest is left
-    out with the batch before it, where the rise may begin while the curve still falls."""
+    decreasing regression of the points before. Of several such tails, the clearest is left out with the batch before
+    it, where the rise may begin while the curve still falls."""
     logs = np.array([point.log_steps for point in points])
     variance = float(np.mean([point.deviation ** 2 for point in points]))
     most, kept = RISES, len(logs)
     for first in range(LEAST_POINTS, len(logs)):
-        level, size = _last_level(logs[:first])
-        rise = (logs[first:].mean() - level) / np.sqrt(variance * (1 / (len(logs) - first) + 1 / size))
+        falling = -isotonic(-logs[None, :first])[0]
+        size = np.count_nonzero(falling == falling[-1])
+        rise = (logs[first:].mean() - falling[-1]) / np.sqrt(variance * (1 / (len(logs) - first) + 1 / size))
         if rise > most:
             most, kept = rise, max(LEAST_POINTS, first - 1)
     return kept
-
-
-def _last_level(logs: np.ndarray) -> tuple[float, int]:
-    """(mean, size) of the last block of the decreasing regression of logs."""
-    blocks: list[tuple[float, int]] = []
-    for value in logs:
-        blocks.append((value, 1))
-        while len(blocks) > 1 and blocks[-1][0] > blocks[-2][0]:
-            (value, size), (before, count) = blocks.pop(), blocks.pop()
-            blocks.append(((value * size + before * count) / (size + count), size + count))
-    return blocks[-1]
 
 
 def weigh(deviations: np.ndarray, along: np.ndarray | None = None) -> tuple[np.ndarray, float]:

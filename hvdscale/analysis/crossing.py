@@ -1,7 +1,7 @@
 """Where a run's metric crosses a target for good, beside the first evaluation that meets it.
 
 Noise in the metric makes the first evaluation that meets a target early: the more evaluations, the earlier. Where the
-run went on to PAST times those steps, the curve that only improves and fits best (isotonic.py, of the logarithm where
+run went on to PAST times those steps, the curve that only improves and fits best (isotonic regression, of the logarithm where
 the metric is positive) is held against the target. Elsewhere a power of the steps, fitted to the evaluations up to
 there, is: a model."""
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..target import Target
-from .isotonic import isotonic
+from .intervals import isotonic
 
 PAST = 1.5          # a run that went on to this many times the steps of its first crossing shows the lasting one
 SINCE = 0.25        # the power is fitted from this share of those steps on

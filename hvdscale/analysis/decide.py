@@ -20,7 +20,7 @@ from ..errors import UsageError
 from ..target import Target
 from .budgets import Budget
 from .compare import ComparedCell, Comparison, targets_of
-from .decision.choice import Decision
+from .decision.draws import Decision
 from .decision.sequence import ALIKE, BETTER, DECISIONS, DRAWS, LEAST, OPEN, WORSE, Sides, smallest_difference
 from .intervals import CONFIDENCE, NONE, Estimate, student_quantile
 from .metric_direction import best_value

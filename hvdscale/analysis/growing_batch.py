@@ -17,7 +17,8 @@ from ..target import Target
 from .decision.draws import Drawn, Value
 from .grouping import group_by
 from .report_data import JobResults, Section
-from .step_time import ASSUMED, DRAWS, Links, StepTime, StepTimes, timings_of
+from .step_time import ASSUMED, DRAWS, Links, StepTime, StepTimes
+from .timings import timings_of
 from .steps_curve import ORDER, PREDICTED, StepsAt, StepsCurve, StepsOf, point_of_cell, points_of, steps_curve
 from .trials import JobKey
 from .worker_plan import Request, pareto_front

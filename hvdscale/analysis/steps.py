@@ -22,7 +22,7 @@ from .crossing import Crossing, lasting_crossing
 from .defaults import FIRST, LASTING
 from .grouping import group_by
 from .intervals import (CONFIDENCE, NONE, UNKNOWN, Estimate, Pools, Spread, geometric_mean, geometric_median,
-                        mean_interval, mean_ratio, quotient, student_quantile)
+                        mean_interval, mean_ratio, over, student_quantile)
 from .noise import Noise, NoiseSteps, noise_of
 from .step_breakdown import NAMES, StepParts, mean_of
 from .trials import SeedKey, Trial
@@ -321,10 +321,9 @@ class RunCell:
         speed, steps = self.examples_per_second, self.examples
         if not speed.runs:
             return Estimate.unknown()
-        ends = steps.low / speed.value, steps.high / speed.value
-        if not np.isnan(speed.low):
-            ends = quotient(steps, speed)
-        return Estimate(steps.value / speed.value, *ends, steps.runs, steps.beyond / speed.value)
+        if np.isnan(speed.low):
+            speed = replace(speed, low=speed.value, high=speed.value)
+        return replace(over(steps, speed), runs=steps.runs)
 
     def _estimate_to_target(self, name: str, reached: Sequence[float]) -> Estimate:
         values, before = self.samples.with_before(name)

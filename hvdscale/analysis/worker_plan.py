@@ -18,14 +18,13 @@ import numpy as np
 import scipy
 
 from ..target import Target
-from .decision.choice import Decision
-from .decision.draws import Drawn, Value, levels, log_variance
+from .decision.draws import Decision, Drawn, Value, levels, log_variance
 from .intervals import CONFIDENCE, UNKNOWN, Spread
-from .measured import Footprint
 from .metric_direction import best_value
 from .noise import NoiseScale
 from .report_data import JobResults
-from .step_time import ASSUMED, DRAWS, EXTRAPOLATED, MEASURED, Links, StepTime, StepTimes, timings_of
+from .step_time import ASSUMED, DRAWS, EXTRAPOLATED, MEASURED, Links, StepTime, StepTimes
+from .timings import Footprint, timings_of
 from .steps_curve import (ORDER, PREDICTED, StepsAt, StepsCurve, StepsOf, StepsPoint, noise_draws, point_of_cell,
                           points_of, steps_curve)
 from .steps import RunCell

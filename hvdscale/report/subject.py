@@ -11,7 +11,8 @@ from ..analysis.curves import Curve, curve_of
 from ..analysis.grouping import group_by
 from ..analysis.report_data import JobResults, Options, Section
 from ..analysis.rules import RuleCosts, rules_along, rules_of
-from ..analysis.step_time import StepTimes, timings_of
+from ..analysis.step_time import StepTimes
+from ..analysis.timings import timings_of
 from ..analysis.steps_curve import points_of, steps_curve
 from ..analysis.studies import Study
 from ..analysis.trials import JobKey, Trial

@@ -7,8 +7,7 @@ import pytest
 
 from hvdscale.analysis.decision.draws import quantiles
 from hvdscale.analysis.report_data import analyse
-from hvdscale.analysis.step_laws import RING, Parameters
-from hvdscale.analysis.step_time import ASSUMED, EXTRAPOLATED, INTERPOLATED, MEASURED, Links
+from hvdscale.analysis.step_time import ASSUMED, EXTRAPOLATED, INTERPOLATED, MEASURED, RING, Links, Parameters
 from hvdscale.analysis.steps import Estimate
 from hvdscale.analysis.steps_curve import PREDICTED, StepsPoint, noise_draws, steps_curve
 from hvdscale.analysis.trials import read_trials

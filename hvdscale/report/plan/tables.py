@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from ...analysis.step_laws import PAUSES, POWERS
-from ...analysis.step_time import DETERMINED, EXTRAPOLATED, INTERPOLATED, POWER_DETERMINED
+from ...analysis.step_time import DETERMINED, EXTRAPOLATED, INTERPOLATED, PAUSES, POWERS, POWER_DETERMINED
 from ...analysis.worker_plan import Option, Value, WorkerPlan
 from ...formatting.numbers import counted, duration, number, percent, ratio, span, unit_of, whole
 from ..table import Cell, Column, Table, Write, count_cell

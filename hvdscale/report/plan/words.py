@@ -11,7 +11,8 @@ from ...analysis.defaults import PROBE_STEPS
 from ...analysis.intervals import geometric_mean
 from ...analysis.next_runs import Measurement, NextRuns, next_runs
 from ...analysis.step_time import (ASSUMED, ASSUMED_DEVIATION, EXTRAPOLATED, HOURS, LINKS_BETWEEN, MEASURED, MEMBERS,
-                                   REFUTED_AT, SLOWS, Timings)
+                                   REFUTED_AT, SLOWS)
+from ...analysis.timings import Timings
 from ...analysis.slow_runs import LEAST_CHANGE
 from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED, RUN_DEVIATION
 from ...analysis.trials import JobKey

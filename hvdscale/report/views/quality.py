@@ -11,7 +11,7 @@ from ...analysis.budgets import Budget, BudgetPoint, EarlyEnd, common_budgets, s
 from ...analysis.metric_direction import better
 from ...analysis.quality import (BATCHES, LEAST_BATCHES, LEAST_TRIALS, LEVEL, POWER, STOPPED, UNFINISHED, Quality,
                                  quality_of)
-from ...analysis.shares import Tolerance
+from ...analysis.defaults import Tolerance
 from ...analysis.studies import are_searched, is_measured
 from ...formatting.numbers import capital, in_brackets, listed, percent, span, whole
 from ...log.schema import SMALLER
