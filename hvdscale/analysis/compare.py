@@ -27,9 +27,8 @@ from ..formatting.numbers import list_first
 from ..log.schema import Status
 from ..target import Target
 from .intervals import (CONFIDENCE, NONE, UNKNOWN, Ends, Estimate, difference_interval, geometric_mean, hull,
-                        hull_over_grid, mean_interval, mean_ratio, over, paired_ratio_interval, pooled, pooled_paired,
-                        ratio_interval)
-from .metric_direction import best_value
+                        hull_over_grid, mean_interval, mean_ratio, over, pooled, pooled_paired, ratio_interval)
+from .studies import best_value
 from .pooled_variance import updates
 from .steps import BEFORE, SECONDS, SPEED, STEPS, RunToTarget, RunCell, cells_by_workers, run_of
 from .trials import JobKey, Trial, by_workload
@@ -269,7 +268,7 @@ def _change(measure: str, samples: _Samples, pool: _Pools, confidence: float) ->
     def interval(above: np.ndarray, below: np.ndarray, at: int) -> Ends:
         if min(len(above), len(below)) < 2:         # so that only the grid limits it
             return (mean_ratio(above, below),) * 2
-        return (paired_ratio_interval(above, below, pool.paired[at], confidence) if samples.pairs else
+        return (mean_interval(above / below, pool.paired[at], confidence) if samples.pairs else
                 ratio_interval(above, below, pool.apart[at], confidence))
     ends: Ends = interval(b, a, 0) if samples.same else hull_over_grid(candidate, baseline, interval)
     return Estimate(mean_ratio(b, a), *ends, len(a) if samples.pairing == "draw" else runs)

@@ -18,12 +18,11 @@ from .base_rates import effective_rate, rates_of
 from .best_of_n import best_of, common_trials
 from .defaults import CONFIDENCE, Options
 from .intervals import Estimate
-from .metric_direction import best_value
 from .regimes import BatchEstimate, Regimes, regimes_of
 from .search import rank_deviate
 from .speedup import divide
 from .steps import STEPS, RunCell
-from .studies import Outcomes, Study, best_metric, outcomes, with_metric
+from .studies import Outcomes, Study, best_metric, best_value, outcomes, with_metric
 from .trials import JobKey
 
 BEYOND = 0.15               # the share of trials beyond the best one, at most, of a search that is cut off

@@ -1,5 +1,5 @@
-"""What a report assumes unless it is asked otherwise, and checks of the shares that a user sets: for the commands, whose
-help need not import the analysis."""
+"""What a report assumes unless it is asked otherwise, and checks of the shares that a user sets: for the commands,
+whose help need not import the analysis."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ USEFUL_WITHIN = 0.20        # S may be this share above the fewest steps
 RULES = ("linear", "sqrt", "none", "linear<=8", "adam_sqrt")
 RULE_WITHIN = 0.20          # a rule loses where it needs this share more steps than the tuned optimum
 PROBE_STEPS = 50            # of a run that only times
-FIRST, LASTING = CROSSINGS = ("first", "lasting")       # where a run meets its target, see crossing.py
+FIRST, LASTING = CROSSINGS = ("first", "lasting")       # where a run meets its target, see steps.py
 
 
 def confidence_of(value: float, name: str = "--confidence") -> float:
@@ -75,4 +75,4 @@ class Options:
     confidence: float = CONFIDENCE
     loss_within: Tolerance = Tolerance.parse(LOSS_WITHIN)
     trials: int | None = None           # of each search, to compare batches at; None: those of the smallest search
-    crossing: str = FIRST               # or LASTING: where a run meets its target, see crossing.py
+    crossing: str = FIRST               # or LASTING: where a run meets its target, see steps.py

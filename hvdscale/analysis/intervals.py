@@ -98,13 +98,9 @@ class Pools:
     cell: Mapping[str, Spread] = field(default_factory=dict)
     paired: Mapping[str, Spread] = field(default_factory=dict)
 
-    def of(self, name: str) -> Spread:
-        """The spread of a cell's repeats; UNKNOWN where no cell has two."""
-        return self.cell.get(name, UNKNOWN)
-
-    def of_paired(self, name: str) -> Spread:
-        """The spread of a ratio of two cells of the same updates."""
-        return self.paired.get(name, UNKNOWN)
+    def of(self, name: str, paired: bool = False) -> Spread:
+        """The spread of a cell's repeats, or of a ratio of two of the same updates; UNKNOWN where no cell has two."""
+        return (self.paired if paired else self.cell).get(name, UNKNOWN)
 
 
 def pooled(samples: Iterable[ArrayLike], batches: Sequence[float] = ()) -> Spread:
@@ -233,7 +229,7 @@ def mean_interval(values: ArrayLike, pool: Spread = UNKNOWN, confidence: float =
 
 def ratio_interval(above: ArrayLike, below: ArrayLike, pool: Spread = UNKNOWN, confidence: float = CONFIDENCE,
                    pool_below: Spread | None = None) -> Ends:
-    """Ends of the interval of geometric_mean(above) / geometric_mean(below), independent samples; NaN for single ones."""
+    """Ends of the interval of geometric_mean(above) / geometric_mean(below), of independent samples."""
     low, high = difference_interval([logarithms(above), logarithms(below)], [pool, pool_below or pool], confidence)
     return np.exp(low), np.exp(high)
 
@@ -245,7 +241,8 @@ def difference_interval(samples: Sequence[np.ndarray], pools: Sequence[Spread], 
         return NONE
     spreads = [_choose_spread(one, own) for one, own in zip(samples, pools)]
     parts = [spread.variance / one.shape[-1] for spread, one in zip(spreads, samples)]
-    variance, freedom = sum(parts), pools[0].freedom
+    variance: float | np.ndarray = sum(parts)
+    freedom: float | np.ndarray = pools[0].freedom
     if any(spread is not own for spread, own in zip(spreads, pools)):
         with np.errstate(invalid="ignore", divide="ignore"):        # Welch-Satterthwaite
             freedom = variance ** 2 / sum(part ** 2 / spread.freedom for part, spread in zip(parts, spreads))
@@ -253,12 +250,6 @@ def difference_interval(samples: Sequence[np.ndarray], pools: Sequence[Spread], 
     middle = samples[0].mean(-1) - sum(one.mean(-1) for one in samples[1:])
     half = student_quantile(freedom, confidence) * np.sqrt(variance)
     return middle - half, middle + half
-
-
-def paired_ratio_interval(above: ArrayLike, below: ArrayLike, pool: Spread = UNKNOWN, confidence: float = CONFIDENCE
-                          ) -> Ends:
-    """Ends of the t interval of the geometric mean of above / below, samples paired by position; see pooled_paired."""
-    return mean_interval(np.asarray(above, float) / np.asarray(below, float), pool, confidence)
 
 
 def hull(*intervals: Ends) -> tuple[float, float]:

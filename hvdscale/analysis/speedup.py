@@ -19,7 +19,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from .intervals import CONFIDENCE, NONE, Estimate, hull_over_grid, mean_ratio, over, paired_ratio_interval, ratio_interval
+from .intervals import CONFIDENCE, NONE, Estimate, hull_over_grid, mean_interval, mean_ratio, over, ratio_interval
 from .pooled_variance import updates
 from .steps import SECONDS, SPEED, STEPS, RunCell
 
@@ -104,7 +104,7 @@ def divide(above: RunCell, below: RunCell, name: str, confidence: float) -> Esti
     all_known = not np.isnan([*sides[0][0], *sides[1][0]]).any()
     share_hours = name == SPEED and above.pools.of(SPEED).shared[0] > 0
     if (share_hours or updates(above) == updates(below)) and all_known:
-        low, high = paired_ratio_interval(sides[0][0], sides[1][0], above.pools.of_paired(name), confidence)
+        low, high = mean_interval(sides[0][0] / sides[1][0], above.pools.of(name, True), confidence)
         return Estimate(value, float(low), float(high), runs)
     a, b = (side[:, ~np.isnan(side[0])] for side in sides)
     if min(a.shape[1], b.shape[1]) < 2:

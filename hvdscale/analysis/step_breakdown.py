@@ -139,14 +139,18 @@ class StepParts:
 SKIPPED = StepParts(0, np.nan, np.nan, np.nan, np.nan)      # more steps than MOST_ROWS
 
 
+def _of_each_trial(log: Log, column: str) -> dict[int, np.ndarray]:
+    """A column of /steps by trial id; {} of logs with over MOST_ROWS."""
+    if not 0 < log.steps.rows <= MOST_ROWS:
+        return {}
+    values = log.steps[column]
+    return {number: values[rows] for number, rows in rows_of_each(log.steps["trial"]).items()}
+
+
 def read_slowing(log: Log) -> dict[int, float]:
-    """The mean step over that of the first PROBE_STEPS, of each trial with LONG timed steps or more, by id; {} of logs
-    with over MOST_ROWS."""
-    table = log.steps
-    seconds = {number: table["step_seconds"][rows] for number, rows in rows_of_each(table["trial"]).items()
-               } if 0 < table.rows <= MOST_ROWS else {}
-    return {number: float(own.mean() / own[:PROBE_STEPS].mean()) for number, own in seconds.items()
-            if len(own) >= LONG and own.min() > 0}
+    """The mean step over that of the first PROBE_STEPS, of each trial with LONG timed steps or more, by id."""
+    return {number: float(own.mean() / own[:PROBE_STEPS].mean())
+            for number, own in _of_each_trial(log, "step_seconds").items() if len(own) >= LONG and own.min() > 0}
 
 
 def read_parts(log: Log) -> dict[int, StepParts]:
@@ -192,10 +196,6 @@ def course_of(loss: np.ndarray) -> LossCourse | None:
 
 
 def read_courses(log: Log) -> dict[int, LossCourse]:
-    """The course of every trial of a log, by id; without those of too few steps, {} for more than MOST_ROWS."""
-    table = log.steps
-    if not 0 < table.rows <= MOST_ROWS:
-        return {}
-    loss = table["loss"]
-    found = {number: course_of(loss[rows]) for number, rows in rows_of_each(table["trial"]).items()}
+    """The course of every trial of a log, by id; without those of too few steps."""
+    found = {number: course_of(loss) for number, loss in _of_each_trial(log, "loss").items()}
     return {number: course for number, course in found.items() if course is not None}

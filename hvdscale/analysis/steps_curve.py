@@ -78,15 +78,16 @@ class StepsAt(Drawn):
 class StepsCurve:
     """S at any batch. Without points, S is in units of S_min; without B_crit too, of S itself.
 
-    points     by batch
-    critical   draws of B_crit, of the fit, else of the noise scale, any number; None: unknown
-    predicted  whether they are of the noise scale
+    fit    draws of the fit to the points (CriticalBatchFit.draws); None: there is none
+    noise  else draws of B_crit from the noise scale, any number; None: unknown
     """
 
-    def __init__(self, points: Sequence[StepsPoint], critical: np.ndarray | None = None, predicted: bool = False,
+    def __init__(self, points: Sequence[StepsPoint], fit: ArrayLike | None = None, *, noise: ArrayLike | None = None,
                  confidence: float = CONFIDENCE) -> None:
         self.points = tuple(sorted(points, key=lambda point: point.global_batch))
-        self.critical, self.predicted, self.confidence = critical, predicted, confidence
+        known = noise if fit is None else np.asarray(fit)[:, 1]
+        self.critical = critical = None if known is None else np.asarray(known, float)
+        self.predicted, self.confidence = fit is None and noise is not None, confidence
         self.relative = not self.points                     # whether S is only known up to a factor
         self.met = tuple(point for point in self.points if point.steps.met and point.steps.value > 0)
         self.batches = np.array([point.global_batch for point in self.met], float)
@@ -99,7 +100,7 @@ class StepsCurve:
         self.level = float(self.measured.logs.mean()) if self.met else 0.0
         # mean and standard deviation of log B_crit in the prior
         self.centre, self.width = float(np.log(REACH * self.batches.min())) if self.met else 0.0, REACH_DEVIATION
-        if critical is not None and predicted:
+        if critical is not None and self.predicted:
             low, middle, high = np.quantile(critical, (0.16, 0.5, 0.84), method="nearest")
             ends = np.log(np.clip([low, high], middle / 100, middle * 100))
             self.centre, self.width = float(np.log(middle)), float(np.diff(ends)[0] / 2)
@@ -252,14 +253,6 @@ def points_of_both(section: Section, curve: Curve) -> PointsAndFit:
     fit = fit_critical_batch([point.global_batch for point in points], [point.steps for point in points],
                              section.options.confidence)
     return tuple(points), fit.draws if fit else None
-
-
-def steps_curve(points: Sequence[StepsPoint], fit: ArrayLike | None = None, *, noise: ArrayLike | None = None,
-                confidence: float = CONFIDENCE) -> StepsCurve:
-    """The curve of these points, with draws of the fit to them (CriticalBatchFit.draws), or else of the noise scale."""
-    if fit is not None:
-        return StepsCurve(points, np.asarray(fit, float)[:, 1], False, confidence)
-    return StepsCurve(points, None if noise is None else np.asarray(noise, float), noise is not None, confidence)
 
 
 def noise_draws(scale: float, low: float = np.nan, high: float = np.nan, confidence: float = CONFIDENCE,

@@ -22,24 +22,14 @@ from functools import cached_property
 
 import numpy as np
 
+from ..intervals import Estimate
+
 DRAWS = 1000
 OUTCOMES = 64                   # of a measurement, that its worth is a mean over
 MOVES = 8                       # of each draw at each stage
 LENGTHS = (0.2, 1.0, 2.0)       # of a move, relative to the length that suits a normal posterior
 WHOLE, PART = 0.5, 0.35         # share of moves of all parameters; share of the parameters in the others
 JITTER = 1e-4                   # added to a move, so that two equal draws part
-
-
-@dataclass(frozen=True)
-class Value:
-    """A number with the ends of its interval, quantiles of its draws."""
-
-    value: float
-    low: float
-    high: float
-
-    def times(self, factor: float) -> Value:
-        return Value(factor * self.value, factor * self.low, factor * self.high)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +56,9 @@ class Drawn:
         """Of that many steps, those between two."""
         return Drawn(min(max(self.value - start, 0), end - start), np.clip(self.draws - start, 0, end - start))
 
-    def known(self, confidence: float) -> Value:
-        """With the ends of its interval."""
-        return Value(float(self.value), *quantiles(self.draws, confidence))
+    def known(self, confidence: float) -> Estimate:
+        """With the ends of its interval, quantiles of the draws."""
+        return Estimate(float(self.value), *quantiles(self.draws, confidence), 0)
 
 
 def levels(draws: int) -> np.ndarray:
