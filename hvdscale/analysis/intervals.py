@@ -143,10 +143,10 @@ def pooled_censored(samples: Sequence[np.ndarray], reached: Sequence[ArrayLike],
 def pooled_paired(tables: Iterable[ArrayLike]) -> Spread:
     """The spread of the ratio of two samples of one table of shape (..., samples, seeds): twice the residual variance
     of a two-way layout. For two samples it is the paired t's own variance."""
-    return joined((2 * squares, freedom) for squares, freedom in map(_residual_squares, map(logarithms, tables)))
+    return joined((2 * squares, freedom) for squares, freedom in map(residual_squares, map(logarithms, tables)))
 
 
-def _residual_squares(logs: np.ndarray) -> tuple[np.ndarray, int]:
+def residual_squares(logs: np.ndarray) -> tuple[np.ndarray, int]:
     """(sum of squares without the means of samples and of seeds, its freedom) of shape (..., samples, seeds)."""
     with np.errstate(invalid="ignore"):
         means = logs.mean(-1, keepdims=True) + logs.mean(-2, keepdims=True) - logs.mean((-2, -1), keepdims=True)
@@ -164,7 +164,7 @@ def crossed(spread: Spread, samples: Sequence[np.ndarray], batches: Sequence[flo
         return spread
     scale = (np.asarray(batches) / spread.base)[:, None] ** (-spread.growth / 2)
     logs = (logs - logs.mean(1, keepdims=True)) * scale
-    squares, of_rest = _residual_squares(logs)
+    squares, of_rest = residual_squares(logs)
     of_seeds, rest = count * (logs.mean(0) ** 2).sum() / (seeds - 1), squares / of_rest
     if not of_seeds > rest * scipy.special.fdtri(seeds - 1, of_rest, 1 - SHARED_AT):
         return spread

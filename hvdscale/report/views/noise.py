@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from ...analysis.intervals import Estimate
-from ...analysis.noise import LEAST_STEPS, Noise, NoiseAgainst, NoiseScale, as_estimate, best_known, noise_against
+from ...analysis.noise import LEAST_STEPS, Noise, NoiseScale
+from ...analysis.steps_curve import NoiseAgainst, as_estimate, best_known, noise_against
 from ...analysis.report_data import Section
 from ...analysis.steps import RunCell
 from ...formatting.numbers import exact, listed, number, ratio, span
