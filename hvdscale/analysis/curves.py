@@ -250,10 +250,14 @@ def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], o
 
 
 def _regimes_of(points: Sequence[RunCell | CurvePoint], whole: Sequence[int], options: Options) -> Regimes:
-    """Of the whole batches; without the smallest one, the fewest examples are unknown, and so is perfect scaling."""
+    """Of the whole batches; without the smallest one, the fewest examples are unknown, and so is perfect scaling. The
+    maximum useful batch is, too, where it may be the first of these, as a smaller one may be as good."""
     own = [point for point in points if point.global_batch in whole]
     found = regimes_of([point.global_batch for point in own], [point.steps for point in own], options)
-    return found if own[:1] == list(points[:1]) else replace(found, perfect_until=BatchEstimate(None), perfect=())
+    if own[:1] == list(points[:1]):
+        return found
+    useful = found.maximum_useful if own and found.maximum_useful.low > whole[0] else BatchEstimate(None)
+    return replace(found, perfect_until=BatchEstimate(None), maximum_useful=useful, perfect=())
 
 
 def result_of(study: Study, target: Target) -> CurvePoint:

@@ -157,7 +157,7 @@ class StepModel:
 
     def __init__(self, timings: Timings, between: tuple[float, float] | None = None, draws: int = MODEL_DRAWS) -> None:
         self.timings, self.draws = timings, draws
-        self.settings = _settings([(one.workers, one.per_node, one.examples, one.passes) for one in timings.found])
+        self.settings = np.array([(one.workers, one.per_node, one.examples, one.passes) for one in timings.found], float).T
         runs, spread = np.array([len(one.seconds) for one in timings.found]), timings.spread
         deviation = spread.deviation if spread.freedom else ASSUMED_DEVIATION
         self.measured = Measured(np.log([one.value for one in timings.found]),
@@ -214,8 +214,8 @@ class StepModel:
 
     def log_seconds(self, per_node: int, places: Sequence[tuple[int, int, int]]) -> np.ndarray:
         """Draws of log t, shape (draws, places), at (workers, global batch, passes), so many workers a node."""
-        settings = _settings([(workers, per_node, batch / workers / passes, passes)
-                              for workers, batch, passes in places])
+        settings = np.array([(workers, per_node, batch / workers / passes, passes)
+                             for workers, batch, passes in places], float).reshape(-1, 4).T
         own = [self.timings.at(workers, per_node, batch, passes) for workers, batch, passes in places]
         random = np.random.default_rng([0, 11])
         slower = (random.random((self.draws, 1)) < OTHER[0]) * random.exponential(OTHER[1], (self.draws, 1))
@@ -272,10 +272,6 @@ class StepModel:
         timed = np.array([(one.workers, one.per_node, one.nodes, one.examples) for one in self.timings.found])
         inside = (timed.min(0) <= own).all() and (own <= timed.max(0)).all()
         return INTERPOLATED if inside else EXTRAPOLATED
-
-
-def _settings(rows: list[tuple[float, ...]]) -> np.ndarray:
-    return np.array(rows, float).reshape(-1, 4).T
 
 
 def _link(law: StepLaw, passes: np.ndarray, of_hops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
