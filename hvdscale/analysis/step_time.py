@@ -157,7 +157,8 @@ class StepModel:
 
     def __init__(self, timings: Timings, between: tuple[float, float] | None = None, draws: int = MODEL_DRAWS) -> None:
         self.timings, self.draws = timings, draws
-        self.settings = np.array([(one.workers, one.per_node, one.examples, one.passes) for one in timings.found], float).T
+        self.settings = np.array([(one.workers, one.per_node, one.examples, one.passes)
+                                  for one in timings.found], float).T
         runs, spread = np.array([len(one.seconds) for one in timings.found]), timings.spread
         deviation = spread.deviation if spread.freedom else ASSUMED_DEVIATION
         self.measured = Measured(np.log([one.value for one in timings.found]),
