@@ -48,7 +48,8 @@ OVERHEAD = 0.20
 LEAST_TREND = 4         # batches from which the noise may be seen to grow with them
 TREND = 4.0             # standard errors of its growth
 RISES_PAST = 4.0        # times B_crit, beyond which steps may rise slowly
-LIKELY = 1.5            # by so many variances such a rise lowers the sum of squares where intervals take it in
+# by so many variances such a rise lowers the sum of squares where intervals hold it: of S_min, which it hides most
+LIKELY, LIKELY_OF_S_MIN = 1.5, 0.75
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,14 +316,15 @@ def _fit(points: Sequence[SettingPoint], weighted: bool, left_out: tuple[int, ..
         freedom, squares = freedom + counted, squares + counted * own
     variance = squares / freedom
     half_grid = float(np.median([point.half_grid for point in points]))
-    regions = [_Region(surface, float(student_quantile(freedom, confidence) * np.sqrt(variance)))]
+    regions = of_s_min = [_Region(surface, float(student_quantile(freedom, confidence) * np.sqrt(variance)))]
     if weighted and freedom > 2:
         rising = _Surface(points, weighted, shapes, rises=True)
-        if surface.least - rising.least > LIKELY * variance:
-            regions.append(_Region(rising, float(student_quantile(freedom - 1, confidence) * np.sqrt(
-                (rising.least + counted * own) / (freedom - 1)))))
+        if (gain := surface.least - rising.least) > LIKELY_OF_S_MIN * variance:
+            of_s_min = [*regions, _Region(rising, float(student_quantile(freedom - 1, confidence) * np.sqrt(
+                (rising.least + counted * own) / (freedom - 1))))]
+            regions = of_s_min if gain > LIKELY * variance else regions
     residuals = surface.rest(*surface.best) - surface.level
-    s_min, b_crit = _widen(one.s_min(half_grid) for one in regions), _widen(one.b_crit() for one in regions)
+    s_min, b_crit = _widen(one.s_min(half_grid) for one in of_s_min), _widen(one.b_crit() for one in regions)
     half_efficient, overhead = (_widen(one.of_excess(share) for one in regions) for share in (1.0, OVERHEAD))
     if len(shapes) > 1 and surface.best[1] <= shapes[0] * (1 + 1e-6) and b_crit.value > surface.batches.max():
         s_min, b_crit = replace(s_min, low=0.0), replace(b_crit, high=np.inf)    # a softer curve would end farther out

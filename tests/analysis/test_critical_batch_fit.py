@@ -59,6 +59,12 @@ def test_a_bend_softer_than_any_shape_has_an_open_end_rather_than_a_critical_bat
     assert sentences_of(find_fit(found))[0].startswith("Critical batch (E_min / S_min): at least ")
 
 
+def test_a_slow_rise_of_the_steps_at_large_batches_leaves_the_fewest_steps_open_below():
+    steps = curve(BATCHES[3:], 200, 150) * np.maximum(1, BATCHES[3:] / 600) ** 0.05
+    found = fit_critical_batch(BATCHES[3:], within(steps, 0.2, 3))
+    assert found.left_out == () and found.s_min.low <= 200 < found.s_min.value
+
+
 def test_fewer_than_three_points_that_met_are_no_curve():
     assert fit_critical_batch([2, 4], single([300, 150])) is None
     unmet = Estimate(INF, 0.0, INF, 5, 400.0)

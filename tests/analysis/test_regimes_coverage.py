@@ -252,6 +252,7 @@ MANY = [*((sweep, {"shape": shape, **made}, FITTED) for shape in SHAPES for swee
           for made in ({"count": 4}, {"count": 6}, {"count": 10}, {"slope": 0.5}, {"slope": 1.0})),
         *((partial(searched, n=n), {"shape": shape, "count": count}, FITTED) for shape in SHAPES for n in (8, 50)
           for count in (4, 6, 10)),
+        *((partial(repeated, seeds=2), {"creep": creep}, FITTED) for creep in (0.1, 0.3)),
         *((sweep, {}, REGIMES) for sweep in (*(partial(searched, n=n) for n in (5, 12, 20, 50, 100)), searched_unevenly,
                                              *(partial(repeated, seeds=seeds) for seeds in (2, 3, 5))))]
 
