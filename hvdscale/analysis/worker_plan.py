@@ -86,7 +86,7 @@ class Option:
     seconds_draws: np.ndarray       # inf: the target is not met
     cost_draws: np.ndarray
     speedup: Estimate               # T0 / T, 0: the first option
-    statistical_efficiency: Estimate   # (S0 B0) / (S B)
+    statistical_efficiency: Estimate    # (S0 B0) / (S B)
     system_efficiency: Estimate     # (x / x0) / (W / W0)
     extrapolated_share: float       # of the variance of log T: the part due to extrapolation
     trials: tuple[tuple[str, int], ...]
