@@ -16,9 +16,8 @@ from functools import cached_property, lru_cache
 import numpy as np
 import scipy
 
-from .intervals import CONFIDENCE, Estimate
-from .isotonic import isotonic
-from .shares import Tolerance
+from .intervals import CONFIDENCE, Estimate, isotonic
+from .defaults import Tolerance
 
 LEAST_FITTED = 6            # batches: a valley has 4 parameters
 POWERS = (1.5, 3.0, 6.0)

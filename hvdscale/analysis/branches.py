@@ -35,9 +35,9 @@ from ..formatting.numbers import percent
 from ..log.schema import Status
 from ..plan.batch_schedule import BatchSchedule
 from .grouping import group_by
-from .intervals import CONFIDENCE, OWN_FROM, Estimate, student_quantile
+from .intervals import CONFIDENCE, OWN_FROM, Estimate, residual_squares, student_quantile
 from .noise import NoiseScale, noise_scale
-from .shares import Tolerance
+from .defaults import Tolerance
 from .trials import JobKey, Trial
 
 DEFAULT_TOLERANCE = "5%"    # of the loss; language models have one in nats: plan/branches.py
@@ -102,11 +102,10 @@ def _paired_variance(losses: np.ndarray, pairs: np.ndarray) -> tuple[np.ndarray,
         with np.errstate(invalid="ignore"):
             return pairs.var(0, ddof=1), orders - 1
     table = losses[:, np.isfinite(losses).all(0)]
-    freedom = (orders - 1) * (table.shape[1] - 1)
-    if freedom < 1:
+    if min(table.shape) < 2:
         return np.full(factors, np.nan), 1
-    residual = table - table.mean(0) - table.mean(1, keepdims=True) + table.mean()
-    return np.full(factors, 2 * (residual ** 2).sum() / freedom), freedom
+    squares, freedom = residual_squares(table)
+    return np.full(factors, 2 * squares / freedom), freedom
 
 
 def critical_factor(factors: Sequence[float], losses: np.ndarray, tolerance: Tolerance,

@@ -26,10 +26,9 @@ from ..errors import UsageError
 from ..formatting.numbers import list_first
 from ..log.schema import Status
 from ..target import Target
-from .intervals import (CONFIDENCE, NONE, Ends, Estimate, geometric_mean, hull, hull_over_grid, mean_interval,
-                        mean_ratio, paired_ratio_interval, pooled, pooled_paired, quotient, ratio_interval,
-                        student_quantile)
-from .metric_direction import best_value
+from .intervals import (CONFIDENCE, NONE, UNKNOWN, Ends, Estimate, difference_interval, geometric_mean, hull,
+                        hull_over_grid, mean_interval, mean_ratio, over, pooled, pooled_paired, ratio_interval)
+from .studies import best_value
 from .pooled_variance import updates
 from .steps import BEFORE, SECONDS, SPEED, STEPS, RunToTarget, RunCell, cells_by_workers, run_of
 from .trials import JobKey, Trial, by_workload
@@ -254,7 +253,7 @@ def _change(measure: str, samples: _Samples, pool: _Pools, confidence: float) ->
     if samples.by_search(measure):
         if not (before.met and after.met and before.value > 0):
             return Estimate.unknown(runs)
-        return Estimate(after.value / before.value, *quotient(after, before), runs)
+        return over(after, before)
     (a, _), (b, _) = baseline, candidate = samples.sides(measure)
     if not len(a) or not len(b) or min(a.min(), b.min()) <= 0:
         return Estimate.unknown(runs)
@@ -266,11 +265,11 @@ def _change(measure: str, samples: _Samples, pool: _Pools, confidence: float) ->
     if samples.is_single(measure) and (measure == SPEED or samples.same):
         return Estimate(mean_ratio(b, a), *NONE, runs)
 
-    def interval(over: np.ndarray, under: np.ndarray, at: int) -> Ends:
-        if min(len(over), len(under)) < 2:          # so that only the grid limits it
-            return (mean_ratio(over, under),) * 2
-        return (paired_ratio_interval(over, under, pool.paired[at], confidence) if samples.pairs else
-                ratio_interval(over, under, pool.apart[at], confidence))
+    def interval(above: np.ndarray, below: np.ndarray, at: int) -> Ends:
+        if min(len(above), len(below)) < 2:         # so that only the grid limits it
+            return (mean_ratio(above, below),) * 2
+        return (mean_interval(above / below, pool.paired[at], confidence) if samples.pairs else
+                ratio_interval(above, below, pool.apart[at], confidence))
     ends: Ends = interval(b, a, 0) if samples.same else hull_over_grid(candidate, baseline, interval)
     return Estimate(mean_ratio(b, a), *ends, len(a) if samples.pairing == "draw" else runs)
 
@@ -342,19 +341,12 @@ def _best_test(samples: _Samples, target: Target, tolerances: Tolerances) -> Tes
 
 def _difference(a: np.ndarray, b: np.ndarray, paired: bool, confidence: float) -> Estimate:
     """mean(b) - mean(a) with Student's interval where they are paired by position, else with Welch's."""
-    samples = [b - a] if paired else [b, a]
-    samples = [values[np.isfinite(values)] for values in samples]
+    samples = [values[np.isfinite(values)] for values in ([b - a] if paired else [b, a])]
     runs = min(map(len, samples))
     if not runs:
         return Estimate.unknown()
-    value = float(samples[0].mean() - (0 if paired else samples[1].mean()))
-    if runs < 2:
-        return Estimate(value, *NONE, runs)
-    parts = [values.var(ddof=1) / len(values) for values in samples]
-    spread = sum(part ** 2 / (len(values) - 1) for part, values in zip(parts, samples))
-    freedom = sum(parts) ** 2 / spread if spread > 0 else sum(map(len, samples)) - len(samples)
-    half = float(student_quantile(freedom, confidence) * np.sqrt(sum(parts)))
-    return Estimate(value, value - half, value + half, runs)
+    low, high = difference_interval(samples, [UNKNOWN] * len(samples), confidence)
+    return Estimate(float(samples[0].mean() - sum(one.mean() for one in samples[1:])), float(low), float(high), runs)
 
 
 def _test_overall(samples: Sequence[_Samples], target: Target | None, tolerances: Tolerances) -> tuple[Test, ...]:

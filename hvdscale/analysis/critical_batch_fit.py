@@ -32,7 +32,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from .intervals import CONFIDENCE, Estimate, normal_quantile, student_quantile
+from .intervals import CONFIDENCE, Estimate, isotonic, normal_quantile, student_quantile
 
 LEAST_POINTS = 3
 HYPERBOLA = 1.0         # the shape of McCandlish et al.
@@ -48,7 +48,8 @@ OVERHEAD = 0.20
 LEAST_TREND = 4         # batches from which the noise may be seen to grow with them
 TREND = 4.0             # standard errors of its growth
 RISES_PAST = 4.0        # times B_crit, beyond which steps may rise slowly
-LIKELY = 1.5            # by so many variances such a rise lowers the sum of squares where intervals take it in
+# by so many variances such a rise lowers the sum of squares where intervals hold it: of S_min, which it hides most
+LIKELY, LIKELY_OF_S_MIN = 1.5, 0.75
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,28 +130,18 @@ class SettingPoint:
 def _count_before_rise(points: Sequence[SettingPoint]) -> int:
     """The number of points, from the smallest batch on, before a significant rise; at least LEAST_POINTS. A tail rises
     where its mean log S lies RISES standard errors above the level before it. That level is the last block of the
-    decreasing regression of the points before (pool adjacent violators). Of several such tails, the clearest is left
-    out with the batch before it, where the rise may begin while the curve still falls."""
+    decreasing regression of the points before. Of several such tails, the clearest is left out with the batch before
+    it, where the rise may begin while the curve still falls."""
     logs = np.array([point.log_steps for point in points])
     variance = float(np.mean([point.deviation ** 2 for point in points]))
     most, kept = RISES, len(logs)
     for first in range(LEAST_POINTS, len(logs)):
-        level, size = _last_level(logs[:first])
-        rise = (logs[first:].mean() - level) / np.sqrt(variance * (1 / (len(logs) - first) + 1 / size))
+        falling = -isotonic(-logs[None, :first])[0]
+        size = np.count_nonzero(falling == falling[-1])
+        rise = (logs[first:].mean() - falling[-1]) / np.sqrt(variance * (1 / (len(logs) - first) + 1 / size))
         if rise > most:
             most, kept = rise, max(LEAST_POINTS, first - 1)
     return kept
-
-
-def _last_level(logs: np.ndarray) -> tuple[float, int]:
-    """(mean, size) of the last block of the decreasing regression of logs."""
-    blocks: list[tuple[float, int]] = []
-    for value in logs:
-        blocks.append((value, 1))
-        while len(blocks) > 1 and blocks[-1][0] > blocks[-2][0]:
-            (value, size), (before, count) = blocks.pop(), blocks.pop()
-            blocks.append(((value * size + before * count) / (size + count), size + count))
-    return blocks[-1]
 
 
 def weigh(deviations: np.ndarray, along: np.ndarray | None = None) -> tuple[np.ndarray, float]:
@@ -325,14 +316,15 @@ def _fit(points: Sequence[SettingPoint], weighted: bool, left_out: tuple[int, ..
         freedom, squares = freedom + counted, squares + counted * own
     variance = squares / freedom
     half_grid = float(np.median([point.half_grid for point in points]))
-    regions = [_Region(surface, float(student_quantile(freedom, confidence) * np.sqrt(variance)))]
+    regions = of_s_min = [_Region(surface, float(student_quantile(freedom, confidence) * np.sqrt(variance)))]
     if weighted and freedom > 2:
         rising = _Surface(points, weighted, shapes, rises=True)
-        if surface.least - rising.least > LIKELY * variance:
-            regions.append(_Region(rising, float(student_quantile(freedom - 1, confidence) * np.sqrt(
-                (rising.least + counted * own) / (freedom - 1)))))
+        if (gain := surface.least - rising.least) > LIKELY_OF_S_MIN * variance:
+            of_s_min = [*regions, _Region(rising, float(student_quantile(freedom - 1, confidence) * np.sqrt(
+                (rising.least + counted * own) / (freedom - 1))))]
+            regions = of_s_min if gain > LIKELY * variance else regions
     residuals = surface.rest(*surface.best) - surface.level
-    s_min, b_crit = _widen(one.s_min(half_grid) for one in regions), _widen(one.b_crit() for one in regions)
+    s_min, b_crit = _widen(one.s_min(half_grid) for one in of_s_min), _widen(one.b_crit() for one in regions)
     half_efficient, overhead = (_widen(one.of_excess(share) for one in regions) for share in (1.0, OVERHEAD))
     if len(shapes) > 1 and surface.best[1] <= shapes[0] * (1 + 1e-6) and b_crit.value > surface.batches.max():
         s_min, b_crit = replace(s_min, low=0.0), replace(b_crit, high=np.inf)    # a softer curve would end farther out

@@ -18,12 +18,11 @@ from .base_rates import effective_rate, rates_of
 from .best_of_n import best_of, common_trials
 from .defaults import CONFIDENCE, Options
 from .intervals import Estimate
-from .metric_direction import best_value
 from .regimes import BatchEstimate, Regimes, regimes_of
 from .search import rank_deviate
 from .speedup import divide
 from .steps import STEPS, RunCell
-from .studies import Outcomes, Study, best_metric, outcomes, with_metric
+from .studies import Outcomes, Study, best_metric, best_value, outcomes, with_metric
 from .trials import JobKey
 
 BEYOND = 0.15               # the share of trials beyond the best one, at most, of a search that is cut off
@@ -251,10 +250,14 @@ def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], o
 
 
 def _regimes_of(points: Sequence[RunCell | CurvePoint], whole: Sequence[int], options: Options) -> Regimes:
-    """Of the whole batches; without the smallest one, the fewest examples are unknown, and so is perfect scaling."""
+    """Of the whole batches; without the smallest one, the fewest examples are unknown, and so is perfect scaling. The
+    maximum useful batch is, too, where it may be the first of these, as a smaller one may be as good."""
     own = [point for point in points if point.global_batch in whole]
     found = regimes_of([point.global_batch for point in own], [point.steps for point in own], options)
-    return found if own[:1] == list(points[:1]) else replace(found, perfect_until=BatchEstimate(None), perfect=())
+    if own[:1] == list(points[:1]):
+        return found
+    useful = found.maximum_useful if own and found.maximum_useful.low > whole[0] else BatchEstimate(None)
+    return replace(found, perfect_until=BatchEstimate(None), maximum_useful=useful, perfect=())
 
 
 def result_of(study: Study, target: Target) -> CurvePoint:

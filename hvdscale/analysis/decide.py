@@ -20,10 +20,10 @@ from ..errors import UsageError
 from ..target import Target
 from .budgets import Budget
 from .compare import ComparedCell, Comparison, targets_of
-from .decision.choice import Decision
+from .decision.draws import Decision
 from .decision.sequence import ALIKE, BETTER, DECISIONS, DRAWS, LEAST, OPEN, WORSE, Sides, smallest_difference
 from .intervals import CONFIDENCE, NONE, Estimate, student_quantile
-from .metric_direction import best_value
+from .studies import best_value
 from .published import read
 from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, cells_by_workers, run_of, samples_of
 from .trials import JobKey, Trial, by_workload

@@ -14,11 +14,13 @@ import numpy as np
 
 from ..plan.batch_schedule import BatchSchedule
 from ..target import Target
-from .decision.draws import Drawn, Value
+from .decision.draws import Drawn
 from .grouping import group_by
+from .intervals import Estimate
 from .report_data import JobResults, Section
-from .step_time import ASSUMED, DRAWS, Links, StepTime, StepTimes, timings_of
-from .steps_curve import ORDER, PREDICTED, StepsAt, StepsCurve, StepsOf, point_of_cell, points_of, steps_curve
+from .step_time import ASSUMED, DRAWS, Links, StepTime, StepTimes
+from .timings import timings_of
+from .steps_curve import ORDER, PREDICTED, StepsAt, StepsCurve, StepsOf, point_of_cell, points_of
 from .trials import JobKey
 from .worker_plan import Request, pareto_front
 
@@ -28,12 +30,12 @@ class Beside:
     """A constant batch at the same workers; ratios above 1: the growing batch needs less."""
 
     global_batch: int
-    steps: Value
-    seconds: Value
-    cost: Value
-    steps_ratio: Value
-    examples_ratio: Value
-    seconds_ratio: Value            # that of the cost, too, as the workers are the same
+    steps: Estimate
+    seconds: Estimate
+    cost: Estimate
+    steps_ratio: Estimate
+    examples_ratio: Estimate
+    seconds_ratio: Estimate         # that of the cost, too, as the workers are the same
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,10 +44,10 @@ class GrowingOption:
 
     workers: int
     nodes: int
-    steps: Value
-    examples: Value
-    seconds: Value
-    cost: Value
+    steps: Estimate
+    examples: Estimate
+    seconds: Estimate
+    cost: Estimate
     mark: str                       # how the time is known: the worst of steps and step times
     beside: tuple[Beside, ...]
 
@@ -58,8 +60,8 @@ class Phase:
     workers: int
     nodes: int
     start: int                      # its first step
-    steps: Value                    # in it
-    seconds: Value
+    steps: Estimate                 # in it
+    seconds: Estimate
     mark: str                       # how its step time is known
 
 
@@ -68,8 +70,8 @@ class Phases:
     """A worker count for each batch of a growing one; seconds and cost with those of relaunching."""
 
     phases: tuple[Phase, ...]
-    seconds: Value
-    cost: Value
+    seconds: Estimate
+    cost: Estimate
 
     @property
     def changes(self) -> int:
@@ -136,7 +138,7 @@ def _curve_of(target: Target, group: JobResults | None, steps: StepsOf, request:
     points, fit = steps(section) if section else ((), None)
     if not any(point.steps.met and point.steps.value > 0 for point in points):
         return None
-    return steps_curve(points, fit, confidence=request.confidence)
+    return StepsCurve(points, fit, confidence=request.confidence)
 
 
 def _steps_of_runs(section: Section, batches: BatchSchedule, request: Request) -> StepsAt | None:
@@ -144,7 +146,7 @@ def _steps_of_runs(section: Section, batches: BatchSchedule, request: Request) -
     cell = max(section.cells, key=lambda one: (len(one.samples.seeds), one.met))
     if not cell.steps.met:
         return None
-    return steps_curve([point_of_cell(cell)], confidence=request.confidence).at(batches.largest)
+    return StepsCurve([point_of_cell(cell)], confidence=request.confidence).at(batches.largest)
 
 
 def _predict(batches: BatchSchedule, curve: StepsCurve | None) -> StepsAt | None:
@@ -200,7 +202,7 @@ def _option(workers: int, batches: BatchSchedule, steps: StepsAt, curve: StepsCu
             request: Request) -> GrowingOption:
     price = request.paid(workers)
 
-    def known(*found: Drawn) -> list[Value]:
+    def known(*found: Drawn) -> list[Estimate]:
         return [one.known(request.confidence) for one in found]
 
     pieces = [(steps.within(start, end), batch) for start, end, batch in batches.pieces()]

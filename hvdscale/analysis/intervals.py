@@ -98,13 +98,9 @@ class Pools:
     cell: Mapping[str, Spread] = field(default_factory=dict)
     paired: Mapping[str, Spread] = field(default_factory=dict)
 
-    def of(self, name: str) -> Spread:
-        """The spread of a cell's repeats; UNKNOWN where no cell has two."""
-        return self.cell.get(name, UNKNOWN)
-
-    def of_paired(self, name: str) -> Spread:
-        """The spread of a ratio of two cells of the same updates."""
-        return self.paired.get(name, UNKNOWN)
+    def of(self, name: str, paired: bool = False) -> Spread:
+        """The spread of a cell's repeats, or of a ratio of two of the same updates; UNKNOWN where no cell has two."""
+        return (self.paired if paired else self.cell).get(name, UNKNOWN)
 
 
 def pooled(samples: Iterable[ArrayLike], batches: Sequence[float] = ()) -> Spread:
@@ -147,10 +143,10 @@ def pooled_censored(samples: Sequence[np.ndarray], reached: Sequence[ArrayLike],
 def pooled_paired(tables: Iterable[ArrayLike]) -> Spread:
     """The spread of the ratio of two samples of one table of shape (..., samples, seeds): twice the residual variance
     of a two-way layout. For two samples it is the paired t's own variance."""
-    return joined((2 * squares, freedom) for squares, freedom in map(_residual_squares, map(logarithms, tables)))
+    return joined((2 * squares, freedom) for squares, freedom in map(residual_squares, map(logarithms, tables)))
 
 
-def _residual_squares(logs: np.ndarray) -> tuple[np.ndarray, int]:
+def residual_squares(logs: np.ndarray) -> tuple[np.ndarray, int]:
     """(sum of squares without the means of samples and of seeds, its freedom) of shape (..., samples, seeds)."""
     with np.errstate(invalid="ignore"):
         means = logs.mean(-1, keepdims=True) + logs.mean(-2, keepdims=True) - logs.mean((-2, -1), keepdims=True)
@@ -168,7 +164,7 @@ def crossed(spread: Spread, samples: Sequence[np.ndarray], batches: Sequence[flo
         return spread
     scale = (np.asarray(batches) / spread.base)[:, None] ** (-spread.growth / 2)
     logs = (logs - logs.mean(1, keepdims=True)) * scale
-    squares, of_rest = _residual_squares(logs)
+    squares, of_rest = residual_squares(logs)
     of_seeds, rest = count * (logs.mean(0) ** 2).sum() / (seeds - 1), squares / of_rest
     if not of_seeds > rest * scipy.special.fdtri(seeds - 1, of_rest, 1 - SHARED_AT):
         return spread
@@ -227,45 +223,33 @@ def geometric_median(values: ArrayLike) -> float:
 
 def mean_interval(values: ArrayLike, pool: Spread = UNKNOWN, confidence: float = CONFIDENCE) -> Ends:
     """Ends of the t interval of the geometric mean over the last axis; NaN for fewer than two values."""
-    logs = logarithms(values)
-    if logs.shape[-1] < 2:
-        return NONE
-    spread = _choose_spread(logs, pool)
-    return _t_interval(logs.mean(-1), spread.variance / logs.shape[-1], spread.freedom, confidence)
+    low, high = difference_interval([logarithms(values)], [pool], confidence)
+    return np.exp(low), np.exp(high)
 
 
 def ratio_interval(above: ArrayLike, below: ArrayLike, pool: Spread = UNKNOWN, confidence: float = CONFIDENCE,
                    pool_below: Spread | None = None) -> Ends:
-    """Ends of the interval of geometric_mean(above) / geometric_mean(below), independent samples; NaN for single ones.
-    Student's, with the pool's degrees of freedom, where both sides use the pooled spread; else Welch's."""
-    samples = logarithms(above), logarithms(below)
-    if min(logs.shape[-1] for logs in samples) < 2:
+    """Ends of the interval of geometric_mean(above) / geometric_mean(below), of independent samples."""
+    low, high = difference_interval([logarithms(above), logarithms(below)], [pool, pool_below or pool], confidence)
+    return np.exp(low), np.exp(high)
+
+
+def difference_interval(samples: Sequence[np.ndarray], pools: Sequence[Spread], confidence: float = CONFIDENCE) -> Ends:
+    """Ends of the interval of the mean of one sample, or of its difference from that of a second, independent one; NaN
+    for single values. Student's, with the pool's degrees of freedom, where all use the pooled spread; else Welch's."""
+    if min(one.shape[-1] for one in samples) < 2:
         return NONE
-    pools = [pool, pool_below or pool]
-    spreads = [_choose_spread(logs, own) for logs, own in zip(samples, pools)]
-    parts = [spread.variance / logs.shape[-1] for spread, logs in zip(spreads, samples)]
-    variance = parts[0] + parts[1]
-    freedom: float | np.ndarray = pool.freedom
+    spreads = [_choose_spread(one, own) for one, own in zip(samples, pools)]
+    parts = [spread.variance / one.shape[-1] for spread, one in zip(spreads, samples)]
+    variance: float | np.ndarray = sum(parts)
+    freedom: float | np.ndarray = pools[0].freedom
     if any(spread is not own for spread, own in zip(spreads, pools)):
         with np.errstate(invalid="ignore", divide="ignore"):        # Welch-Satterthwaite
             freedom = variance ** 2 / sum(part ** 2 / spread.freedom for part, spread in zip(parts, spreads))
         freedom = np.where(variance > 0, freedom, sum(spread.freedom for spread in spreads))
-    return _t_interval(samples[0].mean(-1) - samples[1].mean(-1), variance, freedom, confidence)
-
-
-def paired_ratio_interval(above: ArrayLike, below: ArrayLike, pool: Spread = UNKNOWN, confidence: float = CONFIDENCE
-                          ) -> Ends:
-    """Ends of the t interval of the geometric mean of above / below, samples paired by position; see pooled_paired."""
-    return mean_interval(np.asarray(above, float) / np.asarray(below, float), pool, confidence)
-
-
-def quotient(above: Estimate, below: Estimate) -> tuple[float, float]:
-    """Ends of the interval of the quotient of two independent estimates; 0 and inf where theirs are open. From the
-    distances of each value to its own ends, on a log scale (MOVER: Zou & Donner 2008, Statist. Med. 27)."""
-    (a, a_low, a_high), (b, b_low, b_high) = (logarithms([one.value, one.low, one.high]) for one in (above, below))
-    with np.errstate(invalid="ignore"):             # where both values are inf, as of what was not met: NaN
-        return (float(np.exp(a - b - np.hypot(a - a_low, b_high - b))),
-                float(np.exp(a - b + np.hypot(a_high - a, b - b_low))))
+    middle = samples[0].mean(-1) - sum(one.mean(-1) for one in samples[1:])
+    half = student_quantile(freedom, confidence) * np.sqrt(variance)
+    return middle - half, middle + half
 
 
 def hull(*intervals: Ends) -> tuple[float, float]:
@@ -307,14 +291,22 @@ def normal_quantile(confidence: float) -> float:
     return float(scipy.special.ndtri(0.5 + confidence / 2))
 
 
-def _t_interval(centre: np.ndarray, variance: np.ndarray, freedom: float | np.ndarray, confidence: float) -> Ends:
-    half = student_quantile(freedom, confidence) * np.sqrt(variance)
-    return np.exp(centre - half), np.exp(centre + half)
+def isotonic(values: np.ndarray) -> np.ndarray:
+    """The non-decreasing least-squares fit of each row (isotonic regression; Bartholomew 1959, Biometrika 46): max over
+    j <= i of min over k >= i of mean(j..k)."""
+    count, found = values.shape[1], np.full(values.shape, -np.inf)
+    sums = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, 1)], axis=1)
+    for first in range(count):
+        means = (sums[:, first + 1:] - sums[:, first:first + 1]) / np.arange(1, count - first + 1)
+        least = np.minimum.accumulate(means[:, ::-1], axis=1)[:, ::-1]
+        found[:, first:] = np.maximum(found[:, first:], least)
+    return found
 
 
 def times(one: Estimate, other: Estimate) -> Estimate:
     """The product of independent estimates; without an interval where one of them has none. An open end stays open.
-    Half-widths of intervals add in quadrature, on a log scale. Where the second is inf, the product is inf, with the
+    Half-widths of intervals add in quadrature, on a log scale (MOVER: Zou & Donner 2008, Statist. Med. 27). Where the
+    second is inf, the product is inf, with the
     product of the known bounds as its lower bound ``beyond``."""
     value = one.value * other.value
     if other.value == np.inf:

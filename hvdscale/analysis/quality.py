@@ -27,8 +27,7 @@ import numpy as np
 from .best_batch import LEAST_FITTED, Valley, valley_of, valley_rise
 from .best_of_n import best_of_n
 from .budgets import Budget, BudgetPoint, best_under, outcomes_under
-from .intervals import CONFIDENCE, Estimate, student_quantile
-from .isotonic import isotonic
+from .intervals import CONFIDENCE, Estimate, isotonic, student_quantile
 from .studies import Study, last_measured
 from .trials import JobKey
 

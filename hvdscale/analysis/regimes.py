@@ -23,8 +23,7 @@ import numpy as np
 
 from .critical_batch_fit import REFUTED, CriticalBatchFit, fit_critical_batch
 from .defaults import Options
-from .intervals import Estimate, logarithms, normal_quantile
-from .isotonic import isotonic
+from .intervals import Estimate, isotonic, logarithms, normal_quantile
 
 DRAWS = 2000
 

@@ -19,8 +19,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from .intervals import (CONFIDENCE, NONE, Estimate, hull_over_grid, mean_ratio, paired_ratio_interval, quotient,
-                        ratio_interval)
+from .intervals import CONFIDENCE, NONE, Estimate, hull_over_grid, mean_interval, mean_ratio, over, ratio_interval
 from .pooled_variance import updates
 from .steps import SECONDS, SPEED, STEPS, RunCell
 
@@ -87,25 +86,25 @@ def compare(cell: RunCell, baseline: RunCell, confidence: float = CONFIDENCE) ->
 
 def divide(above: RunCell, below: RunCell, name: str, confidence: float) -> Estimate:
     """The ratio of two cells' estimates of STEPS or SECONDS to target, or of SPEED; NaN where it cannot be formed."""
-    over, under = getattr(above, name), getattr(below, name)
-    runs = min(over.runs, under.runs)
+    top, bottom = getattr(above, name), getattr(below, name)
+    runs = min(top.runs, bottom.runs)
     if above is below:
-        return replace(Estimate.unknown(runs), value=1.0 if over.met and over.value > 0 else np.nan)
-    most = over.value if np.isnan(over.high) else over.high
-    if over.met and np.isinf(under.value) and under.low > 0:
-        return Estimate(np.nan, 0.0, most / under.low, runs)
-    if not (over.met and under.met) or 0 in (over.value, under.value):
+        return replace(Estimate.unknown(runs), value=1.0 if top.met and top.value > 0 else np.nan)
+    most = top.value if np.isnan(top.high) else top.high
+    if top.met and np.isinf(bottom.value) and bottom.low > 0:
+        return Estimate(np.nan, 0.0, most / bottom.low, runs)
+    if not (top.met and bottom.met) or 0 in (top.value, bottom.value):
         return Estimate.unknown(runs)
-    value = over.value / under.value
     if name != SPEED and (above.searched or below.searched):
-        return Estimate(value, *quotient(over, under), runs)
-    if np.isinf(over.high) or np.isinf(under.high):         # some repeats did not meet: ratios of the ends
-        return Estimate(value, over.low / under.high, most / under.low if under.low > 0 else np.inf, runs)
+        return over(top, bottom)
+    value = top.value / bottom.value
+    if np.isinf(top.high) or np.isinf(bottom.high):         # some repeats did not meet: ratios of the ends
+        return Estimate(value, top.low / bottom.high, most / bottom.low if bottom.low > 0 else np.inf, runs)
     sides = [cell.samples.with_before(name) for cell in (above, below)]
     all_known = not np.isnan([*sides[0][0], *sides[1][0]]).any()
     share_hours = name == SPEED and above.pools.of(SPEED).shared[0] > 0
     if (share_hours or updates(above) == updates(below)) and all_known:
-        low, high = paired_ratio_interval(sides[0][0], sides[1][0], above.pools.of_paired(name), confidence)
+        low, high = mean_interval(sides[0][0] / sides[1][0], above.pools.of(name, True), confidence)
         return Estimate(value, float(low), float(high), runs)
     a, b = (side[:, ~np.isnan(side[0])] for side in sides)
     if min(a.shape[1], b.shape[1]) < 2:

@@ -1,5 +1,5 @@
-"""Where a step's time goes: getting data, computing, and waiting for communication, as rank 0 measured them; and on
-each rank, where every rank timed its own.
+"""What the steps of a run show: where their time goes, getting data, computing, and waiting for communication, as rank
+0 measured them, and on each rank, where every rank timed its own; and whether the run learned, by its training loss.
 
 For a trial: the mean step, of which each part is a share, so that they add up to it. For a cell: the geometric mean of
 its runs' steps, and the mean of their shares. RunCell.parts are those of a cell.
@@ -19,6 +19,7 @@ from .defaults import PROBE_STEPS
 from .grouping import rows_of_each
 
 MOST_ROWS = 2_000_000       # of /steps in one log, above which its steps are not read
+LEAST_STEPS = 20            # with a finite loss, below which nothing is said of it
 LONG = 10 * PROBE_STEPS     # steps of a run from which it shows whether its first ones are typical
 NAMES = tuple(name.removesuffix("_seconds") for name in STEP_PARTS)
 ELSEWHERE = "elsewhere"                         # in no part: what a rank does beside training
@@ -138,14 +139,18 @@ class StepParts:
 SKIPPED = StepParts(0, np.nan, np.nan, np.nan, np.nan)      # more steps than MOST_ROWS
 
 
+def _of_each_trial(log: Log, column: str) -> dict[int, np.ndarray]:
+    """A column of /steps by trial id; {} of logs with over MOST_ROWS."""
+    if not 0 < log.steps.rows <= MOST_ROWS:
+        return {}
+    values = log.steps[column]
+    return {number: values[rows] for number, rows in rows_of_each(log.steps["trial"]).items()}
+
+
 def read_slowing(log: Log) -> dict[int, float]:
-    """The mean step over that of the first PROBE_STEPS, of each trial with LONG timed steps or more, by id; {} of logs
-    with over MOST_ROWS."""
-    table = log.steps
-    seconds = {number: table["step_seconds"][rows] for number, rows in rows_of_each(table["trial"]).items()
-               } if 0 < table.rows <= MOST_ROWS else {}
-    return {number: float(own.mean() / own[:PROBE_STEPS].mean()) for number, own in seconds.items()
-            if len(own) >= LONG and own.min() > 0}
+    """The mean step over that of the first PROBE_STEPS, of each trial with LONG timed steps or more, by id."""
+    return {number: float(own.mean() / own[:PROBE_STEPS].mean())
+            for number, own in _of_each_trial(log, "step_seconds").items() if len(own) >= LONG and own.min() > 0}
 
 
 def read_parts(log: Log) -> dict[int, StepParts]:
@@ -166,3 +171,31 @@ def read_parts(log: Log) -> dict[int, StepParts]:
     return {int(trial): StepParts(int(steps), float(mean), float(data), float(compute), float(communication),
                                   ranks.get(int(trial)))
             for trial, steps, mean, data, compute, communication in zip(ids, count, means, *sums / sums.sum(0))}
+
+
+@dataclass(frozen=True)
+class LossCourse:
+    """The mean loss of the first and of the last ``steps`` steps of a run."""
+
+    first: float
+    last: float
+    steps: int
+
+    @property
+    def fell(self) -> bool:
+        return self.last < self.first
+
+
+def course_of(loss: np.ndarray) -> LossCourse | None:
+    """The course of a run's finite losses, shape (steps,), in order; None: too few."""
+    loss = loss[np.isfinite(loss)]
+    tenth = len(loss) // 10
+    if len(loss) < LEAST_STEPS:
+        return None
+    return LossCourse(float(loss[:tenth].mean()), float(loss[-tenth:].mean()), tenth)
+
+
+def read_courses(log: Log) -> dict[int, LossCourse]:
+    """The course of every trial of a log, by id; without those of too few steps."""
+    found = {number: course_of(loss) for number, loss in _of_each_trial(log, "loss").items()}
+    return {number: course for number, course in found.items() if course is not None}

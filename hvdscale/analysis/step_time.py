@@ -1,6 +1,22 @@
 """The time of a step: as measured, or by a model at worker counts and local batches that were not measured.
 
-The model is draws of the law of step_laws with all its parts, given the timings and what is known of networks. In the
+W workers, g of them on each of m nodes, pass e examples each through the model in k passes:
+
+    pass        c = (a^q + (b e)^q)^(1/q)                       a: of a device not full, b: seconds per example
+    allreduce   s = f(g; h, v) + f(m; h', v')                   within a node, and (primed) between nodes
+    wait        u = l c (1 - (1 - r)^W)                         a worker pauses for l passes in a share r of its steps
+    step        t = (k - 1) c + (c^p + s^p)^(1/p) + u           p = 1: in sequence; large p: fully overlapped
+
+    ring        f(n; h, v) = 2 (n - 1) h + 2 (n - 1) / n v      Patarasuk and Yuan 2009
+    tree        f(n; h, v) = 2 log2(n) h + 2 (n - 1) / n v      Thakur, Rabenseifner and Gropp 2005
+    linear      f(n; h, v) = (n - 1) h                          one message to or from each of the others in turn
+
+With q = 1 a pass takes a + b e; with a large q it takes a until its examples fill the device, and then b e. h is the
+seconds of a hop, v those of the whole gradient on one link. The overlap p is that of Qiao et al. 2021 (Pollux, arXiv
+2008.12260). t is the mean step. A step waits for its slowest worker, so the wait saturates where some worker pauses in
+nearly every step.
+
+The model is draws of that law with all its parts, given the timings and what is known of networks. In the
 prior each part is as likely as it is in practice: an allreduce by a ring or a tree, or linear in the members; hidden
 behind the pass or not; workers that pause. An allreduce over MEMBERS takes a share of a pass that is log-normal, within
 a node and between nodes; and a pass takes a fixed share, uniform, of its time whatever its examples. Links that no log
@@ -9,24 +25,19 @@ has timed are drawn from that prior, those between nodes not much faster than th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import scipy
+from numpy.typing import ArrayLike
 
 from ..errors import UsageError
-from ..formatting.numbers import counted
-from ..log.schema import Status
 from .decision.draws import DRAWS as MODEL_DRAWS, Drawn, Measured, levels, sample_posterior
-from .grouping import group_by
-from .intervals import Spread, geometric_mean, pooled, pooled_repeats
-from .measured import Footprint, measured_of
-from .slow_runs import slow_runs
-from .step_laws import BETWEEN, LAWS, NAMES, PAUSES, POWERS, WITHIN, Parameters, StepLaw
+from .intervals import Spread, pooled
 from .steps import RunCell, known, samples_of
-from .trials import Trial
+from .timings import Machine, Timing, Timings
 
 DRAWS = 400                 # of a value
 ASSUMED_DEVIATION = 0.05    # of the logarithm of a step time, where nothing was timed twice
@@ -61,97 +72,58 @@ REFUTED_AT = 0.01                       # the probability of a law below which t
 
 
 @dataclass(frozen=True, eq=False)
-class Timing:
-    """The step times of one configuration: a worker count, its nodes, a global batch and its passes."""
+class Parameters:
+    """a, b, h, v, h', v' in seconds, p, q, l and r: numbers, or arrays of shape (draws,)."""
 
-    workers: int
-    per_node: int               # most workers on a node
-    global_batch: int
-    passes: int
-    seconds: np.ndarray         # (runs,): each run's mean step
-    crowded: bool               # more workers on a host than it has cores
-    trials: tuple[tuple[str, int], ...]
-    slowed: float = 0.0         # what seconds of the first steps alone were multiplied by; 0: they are of whole runs
+    fixed: np.ndarray
+    example: np.ndarray
+    hop: np.ndarray
+    volume: np.ndarray
+    node_hop: np.ndarray
+    node_volume: np.ndarray
+    overlap: np.ndarray
+    sharpness: np.ndarray
+    pause: np.ndarray
+    pausing: np.ndarray
 
-    @property
-    def nodes(self) -> int:
-        return -(-self.workers // self.per_node)
 
-    @property
-    def examples(self) -> float:
-        """Examples per worker in one pass; a mean where the shares are uneven."""
-        return self.global_batch / self.workers / self.passes
-
-    @property
-    def value(self) -> float:
-        """The geometric mean over the runs."""
-        return float(geometric_mean(self.seconds))
+NAMES = tuple(field.name for field in fields(Parameters))
+POWERS = ("overlap", "sharpness")
+PAUSES = ("pause", "pausing")
+WITHIN, BETWEEN = ("hop", "volume"), ("node_hop", "node_volume")
 
 
 @dataclass(frozen=True)
-class Machine:
-    """What step times must have in common to be comparable."""
+class StepLaw:
+    """How long an allreduce over n, a number or an array, takes: the number of ``hops`` by n, and how many times the
+    whole gradient passes a link, ``volumes``."""
 
-    device: str
-    threads: int
-    precision: str
-    compression: str            # of the gradients in the allreduce; "": none
+    name: str
+    hops: Callable[[Any], Any]
+    volumes: Callable[[Any], Any]
 
-    @property
-    def gradient_bytes(self) -> int:
-        """Bytes per parameter in the allreduce."""
-        return 2 if self.compression == "fp16" else {"fp64": 8}.get(self.precision, 4)
+    def seconds(self, parameters: Parameters, workers: ArrayLike, per_node: ArrayLike, examples: ArrayLike,
+                passes: ArrayLike = 1) -> np.ndarray:
+        """t of the module's docstring; ``examples`` are a worker's in one pass. Broadcasts over all arguments."""
+        inside, nodes = np.minimum(workers, per_node), np.ceil(np.asarray(workers) / per_node)
+        one_pass = _norm(parameters.fixed, parameters.example * examples, parameters.sharpness)
+        allreduce = (self.hops(inside) * parameters.hop + self.volumes(inside) * parameters.volume
+                     + self.hops(nodes) * parameters.node_hop + self.volumes(nodes) * parameters.node_volume)
+        wait = parameters.pause * one_pass * (1 - (1 - parameters.pausing) ** np.asarray(workers))
+        return (np.asarray(passes) - 1) * one_pass + _norm(one_pass, allreduce, parameters.overlap) + wait
 
-    def __str__(self) -> str:
-        threads = f", {counted(self.threads, 'thread')} a worker" if self.threads else ""
-        rest = [self.precision, f"{self.compression} compression" if self.compression else ""]
-        return ", ".join(filter(None, [(self.device or "an unnamed device") + threads, *rest]))
+
+def _norm(one: np.ndarray, other: np.ndarray, power: np.ndarray) -> np.ndarray:
+    """(one^power + other^power)^(1/power)."""
+    longer, shorter = np.maximum(one, other), np.minimum(one, other)
+    with np.errstate(under="ignore"):
+        return longer * (1 + (shorter / longer) ** power) ** (1 / power)
 
 
-@dataclass(frozen=True, eq=False)
-class Timings:
-    """The timings of a workload on one machine, by workers and batch, and what was left out."""
-
-    found: tuple[Timing, ...]
-    machine: Machine | None
-    others: tuple[Machine, ...]         # left out
-    crowded: tuple[Timing, ...]         # left out, see timings_of
-    measured: Footprint = Footprint()
-    placed: bool = True                 # whether the logs say which workers shared a node
-    slowing: tuple[float, ...] = ()     # of long runs, the mean step over that of their first
-    in_a_row: bool = False              # whether all repeats of each setting ran one right after the other
-
-    @property
-    def per_node(self) -> int:
-        return max((one.per_node for one in self.found), default=1)
-
-    @property
-    def most_local(self) -> int:
-        """The most examples of a worker in one pass."""
-        return max((int(np.ceil(one.examples)) for one in self.found + self.crowded), default=0)
-
-    @cached_property
-    def spread(self) -> Spread:
-        """The spread of the logarithms of the times of one configuration, pooled over all."""
-        return pooled_repeats([one.seconds for one in self.found])
-
-    @cached_property
-    def later(self) -> np.ndarray:
-        """Draws of what a step takes in whole runs over the time of the first steps, or what is made of that."""
-        random = np.random.default_rng([0, 12])
-        if not self.slowing:
-            return np.exp((random.random(DRAWS) < SLOWS[0]) * random.exponential(SLOWS[1], DRAWS))
-        logs, spread = np.log(self.slowing), pooled([self.slowing])
-        if len(logs) < 3:
-            spread = Spread(max(logs.mean() ** 2 / 4, np.ptp(logs) ** 2), np.inf)
-        deviates = random.permutation(scipy.special.stdtrit(spread.freedom, levels(DRAWS)))
-        return np.exp(deviates * spread.deviation * np.sqrt(1 + 1 / len(logs)))
-
-    def at(self, workers: int, per_node: int, global_batch: int, passes: int) -> Timing | None:
-        """The timing of this configuration, with the most similar layout on as many nodes; None where there is none."""
-        setting = workers, -(-workers // per_node), global_batch, passes
-        found = [one for one in self.found if (one.workers, one.nodes, one.global_batch, one.passes) == setting]
-        return min(found, key=lambda one: abs(one.per_node - min(workers, per_node)), default=None)
+LAWS = RING, TREE, LINEAR = (
+    StepLaw("ring", lambda count: 2 * (count - 1), lambda count: 2 * (count - 1) / count),
+    StepLaw("tree", lambda count: 2 * np.log2(count), lambda count: 2 * (count - 1) / count),
+    StepLaw("linear latency", lambda count: count - 1, lambda count: 0 * count))
 
 
 @dataclass(frozen=True)
@@ -178,63 +150,6 @@ class StepTime(Drawn):
     mark: str
 
 
-def timings_of(trials: Iterable[Trial], per_node: int | None = None) -> Timings:
-    """The timings of a workload's trials that completed or were pruned.
-
-    per_node  workers of a node in logs that do not say; None: there all shared one
-
-    Of several machines, the one with the most worker counts, then the most trials. Hosts with more workers than cores
-    are left out if at least two worker counts remain, as their times do not transfer to another machine."""
-    timed = [trial for trial in trials if (trial.status == Status.COMPLETE or trial.pruned)
-             and 0 < trial.examples_per_second < np.inf]
-    by_machine = group_by(timed, _read_machine)
-    if not by_machine:
-        return Timings((), None, (), ())
-    machine = max(by_machine, key=lambda one: (len({t.workers for t in by_machine[one]}), len(by_machine[one])))
-    slowing = tuple(trial.slowing for trial in by_machine[machine] if trial.slowing > 0)
-    found = _by_setting(by_machine[machine], float(geometric_mean(slowing)) if slowing else 1.0, per_node)
-    free = tuple(one for one in found if not one.crowded)
-    crowded = tuple(one for one in found if one.crowded)
-    if len({one.workers for one in free}) < min(2, len({one.workers for one in found})):
-        free, crowded = found, ()
-    return Timings(free, machine, tuple(other for other in by_machine if other != machine), crowded,
-                   measured_of(by_machine[machine]),
-                   all(one.workers == 1 or one.execution.get("local_workers") for one in by_machine[machine]),
-                   slowing, _ran_in_a_row(by_machine[machine]))
-
-
-def _ran_in_a_row(trials: Sequence[Trial]) -> bool:
-    """Whether several settings have repeats, over an hour or more, and no other run came between those of one."""
-    known = sorted((trial.started, trial.workers, trial.global_batch) for trial in trials)
-    settings = [setting for _, *setting in known]
-    changes = 1 + sum(one != other for one, other in zip(settings, settings[1:]))
-    several = len({tuple(one) for one in settings})
-    return 1 < several == changes < len(known) and known[-1][0] - known[0][0] >= 3600
-
-
-def _read_machine(trial: Trial) -> Machine:
-    execution, problem = trial.execution, trial.plan.get("problem") or {}
-    return Machine(str(execution.get("device") or "").split(":")[0], int(execution.get("threads") or 0),
-                   str(problem.get("precision") or ""), str(problem.get("compression") or "").removeprefix("none"))
-
-
-def _by_setting(trials: Iterable[Trial], slowing: float, unplaced: int | None) -> tuple[Timing, ...]:
-    """The timings of trials, by workers, workers per node, batch and passes; without runs that are far too slow. Those
-    that timed a few steps are taken to slow down as long runs do."""
-    found: dict[tuple[int, int, int, int], list[tuple[Trial, float]]] = {}
-    for trial in trials:
-        per_node = min(trial.workers, int(trial.execution.get("local_workers") or unplaced or trial.workers))
-        for batch, seconds in trial.step_seconds_by_batch().items():
-            setting = trial.workers, per_node, batch, trial.passes_at(batch)
-            found.setdefault(setting, []).append((trial, seconds * slowing if trial.is_probe else seconds))
-    slow = slow_runs([[seconds for _, seconds in runs] for runs in found.values()])
-    typical = {key: [run for run, ratio in zip(runs, ratios) if ratio == 1]
-               for (key, runs), ratios in zip(found.items(), slow)}
-    return tuple(Timing(*key, np.array([seconds for _, seconds in typical[key]]),
-                        any(one.crowded for one, _ in typical[key]), tuple(one.key for one, _ in typical[key]),
-                        slowing if all(one.is_probe for one, _ in typical[key]) else 0.0) for key in sorted(typical))
-
-
 class StepModel:
     """Draws of the law's parameters given timings, and of step times.
 
@@ -242,7 +157,8 @@ class StepModel:
 
     def __init__(self, timings: Timings, between: tuple[float, float] | None = None, draws: int = MODEL_DRAWS) -> None:
         self.timings, self.draws = timings, draws
-        self.settings = _settings([(one.workers, one.per_node, one.examples, one.passes) for one in timings.found])
+        self.settings = np.array([(one.workers, one.per_node, one.examples, one.passes)
+                                  for one in timings.found], float).T
         runs, spread = np.array([len(one.seconds) for one in timings.found]), timings.spread
         deviation = spread.deviation if spread.freedom else ASSUMED_DEVIATION
         self.measured = Measured(np.log([one.value for one in timings.found]),
@@ -299,8 +215,8 @@ class StepModel:
 
     def log_seconds(self, per_node: int, places: Sequence[tuple[int, int, int]]) -> np.ndarray:
         """Draws of log t, shape (draws, places), at (workers, global batch, passes), so many workers a node."""
-        settings = _settings([(workers, per_node, batch / workers / passes, passes)
-                              for workers, batch, passes in places])
+        settings = np.array([(workers, per_node, batch / workers / passes, passes)
+                             for workers, batch, passes in places], float).reshape(-1, 4).T
         own = [self.timings.at(workers, per_node, batch, passes) for workers, batch, passes in places]
         random = np.random.default_rng([0, 11])
         slower = (random.random((self.draws, 1)) < OTHER[0]) * random.exponential(OTHER[1], (self.draws, 1))
@@ -357,10 +273,6 @@ class StepModel:
         timed = np.array([(one.workers, one.per_node, one.nodes, one.examples) for one in self.timings.found])
         inside = (timed.min(0) <= own).all() and (own <= timed.max(0)).all()
         return INTERPOLATED if inside else EXTRAPOLATED
-
-
-def _settings(rows: list[tuple[float, ...]]) -> np.ndarray:
-    return np.array(rows, float).reshape(-1, 4).T
 
 
 def _link(law: StepLaw, passes: np.ndarray, of_hops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -425,8 +337,20 @@ class StepTimes:
     def by_model(self, workers: int, per_node: int, global_batch: int, passes: int, logs: np.ndarray) -> StepTime:
         """That of a configuration that was not measured, from the model's draws of its logarithm."""
         mark = self.model.mark_of(workers, per_node, global_batch / workers / passes)
-        later = self.timings.later if all(one.slowed for one in self.timings.found) else 1.0
+        later = self.later if all(one.slowed for one in self.timings.found) else 1.0
         return StepTime(float(np.exp(logs.mean())), np.exp(logs[:DRAWS]) * later, mark)
+
+    @cached_property
+    def later(self) -> np.ndarray:
+        """Draws of what a step takes in whole runs over the time of the first steps, or what is made of that."""
+        random = np.random.default_rng([0, 12])
+        if not self.timings.slowing:
+            return np.exp((random.random(DRAWS) < SLOWS[0]) * random.exponential(SLOWS[1], DRAWS))
+        logs, spread = np.log(self.timings.slowing), pooled([self.timings.slowing])
+        if len(logs) < 3:
+            spread = Spread(max(logs.mean() ** 2 / 4, np.ptp(logs) ** 2), np.inf)
+        deviates = random.permutation(scipy.special.stdtrit(spread.freedom, levels(DRAWS)))
+        return np.exp(deviates * spread.deviation * np.sqrt(1 + 1 / len(logs)))
 
     def of_timing(self, timing: Timing) -> StepTime:
         """A measured one; the error of the hours of repeats is common to all timings."""
@@ -444,5 +368,5 @@ class StepTimes:
             logs = draw(*known, *key)
         if self.timings.in_a_row:
             logs = logs + HOURS * np.random.default_rng([0, 13, *key]).permutation(scipy.special.ndtri(levels(DRAWS)))
-        later = self.timings.later if timing.slowed else 1.0
+        later = self.later if timing.slowed else 1.0
         return StepTime(timing.value, timing.value * np.exp(logs) * later, MEASURED)

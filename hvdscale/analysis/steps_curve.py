@@ -11,19 +11,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
+from ..target import Target
 from .critical_batch_fit import OWN_FREEDOM, SettingPoint, fit_critical_batch, steps_at
 from .curves import Curve, CurvePoint
 from .decision.draws import DRAWS as MODEL_DRAWS, Drawn, Measured, levels, quantiles, sample_posterior
-from .intervals import CONFIDENCE, UNKNOWN, Estimate, Spread, normal_quantile
+from .intervals import CONFIDENCE, UNKNOWN, Estimate, Spread, normal_quantile, over
+from .noise import Noise, NoiseScale
 from .report_data import Section
 from .step_time import ASSUMED, DRAWS, EXTRAPOLATED, INTERPOLATED, MARKS, MEASURED
 from .steps import RunCell
 
+T = TypeVar("T")
 PREDICTED = "predicted"         # from the gradient noise scale
 NOISE_WITHIN = 4.0              # B_crit / noise scale is within this factor for most workloads (McCandlish et al. 2018)
 LOWEST = 10.0                   # an interval open below (met at the first evaluation) is assumed to end at a tenth
@@ -78,15 +82,16 @@ class StepsAt(Drawn):
 class StepsCurve:
     """S at any batch. Without points, S is in units of S_min; without B_crit too, of S itself.
 
-    points     by batch
-    critical   draws of B_crit, of the fit, else of the noise scale, any number; None: unknown
-    predicted  whether they are of the noise scale
+    fit    draws of the fit to the points (CriticalBatchFit.draws); None: there is none
+    noise  else draws of B_crit from the noise scale, any number; None: unknown
     """
 
-    def __init__(self, points: Sequence[StepsPoint], critical: np.ndarray | None = None, predicted: bool = False,
+    def __init__(self, points: Sequence[StepsPoint], fit: ArrayLike | None = None, *, noise: ArrayLike | None = None,
                  confidence: float = CONFIDENCE) -> None:
         self.points = tuple(sorted(points, key=lambda point: point.global_batch))
-        self.critical, self.predicted, self.confidence = critical, predicted, confidence
+        known = noise if fit is None else np.asarray(fit)[:, 1]
+        self.critical = critical = None if known is None else np.asarray(known, float)
+        self.predicted, self.confidence = fit is None and noise is not None, confidence
         self.relative = not self.points                     # whether S is only known up to a factor
         self.met = tuple(point for point in self.points if point.steps.met and point.steps.value > 0)
         self.batches = np.array([point.global_batch for point in self.met], float)
@@ -99,7 +104,7 @@ class StepsCurve:
         self.level = float(self.measured.logs.mean()) if self.met else 0.0
         # mean and standard deviation of log B_crit in the prior
         self.centre, self.width = float(np.log(REACH * self.batches.min())) if self.met else 0.0, REACH_DEVIATION
-        if critical is not None and predicted:
+        if critical is not None and self.predicted:
             low, middle, high = np.quantile(critical, (0.16, 0.5, 0.84), method="nearest")
             ends = np.log(np.clip([low, high], middle / 100, middle * 100))
             self.centre, self.width = float(np.log(middle)), float(np.diff(ends)[0] / 2)
@@ -254,14 +259,6 @@ def points_of_both(section: Section, curve: Curve) -> PointsAndFit:
     return tuple(points), fit.draws if fit else None
 
 
-def steps_curve(points: Sequence[StepsPoint], fit: ArrayLike | None = None, *, noise: ArrayLike | None = None,
-                confidence: float = CONFIDENCE) -> StepsCurve:
-    """The curve of these points, with draws of the fit to them (CriticalBatchFit.draws), or else of the noise scale."""
-    if fit is not None:
-        return StepsCurve(points, np.asarray(fit, float)[:, 1], False, confidence)
-    return StepsCurve(points, None if noise is None else np.asarray(noise, float), noise is not None, confidence)
-
-
 def noise_draws(scale: float, low: float = np.nan, high: float = np.nan, confidence: float = CONFIDENCE,
                 draws: int = DRAWS) -> np.ndarray:
     """Draws of B_crit, within a factor NOISE_WITHIN of a noise scale with its interval; shape (draws,)."""
@@ -271,3 +268,53 @@ def noise_draws(scale: float, low: float = np.nan, high: float = np.nan, confide
     factors = NOISE_WITHIN if low == 0 else scale / low, NOISE_WITHIN if np.isinf(high) else high / scale
     down, up = np.fmax(np.log(factors), 0.0)            # 0 for an end that is unknown
     return scale * np.exp(measured * np.where(measured < 0, down, up) + model * np.log(NOISE_WITHIN))
+
+
+@dataclass(frozen=True, eq=False)
+class NoisePoint:
+    """The noise scale of the runs at one batch, and its ratio to the critical batch (NaN: either is unknown)."""
+
+    global_batch: int
+    noise: Noise
+    ratio: Estimate
+    keys: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseAgainst:
+    """The noise scale at each batch, against one critical batch."""
+
+    target: Target | None
+    b_crit: Estimate                # NaN: the steps bound it on neither side
+    points: tuple[NoisePoint, ...]
+    chosen: NoisePoint | None       # with the narrowest interval; None: no noise scale is finite
+
+    @property
+    def ratio(self) -> Estimate:
+        return self.chosen.ratio if self.chosen else Estimate.unknown()
+
+
+def noise_against(target: Target | None, measured: Sequence[tuple[RunCell, Noise]], b_crit: Estimate | None
+                  ) -> NoiseAgainst:
+    """The points by batch of cells with the noise of their runs. A critical batch that is open on both sides counts as
+    unknown, as where there is no fit to the steps."""
+    if b_crit is None or b_crit.low == 0 and np.isinf(b_crit.high):
+        b_crit = Estimate.unknown()
+    points = tuple(NoisePoint(cell.global_batch, noise, over(as_estimate(noise.whole), b_crit), cell.keys)
+                   for cell, noise in sorted(measured, key=lambda one: one[0].global_batch))
+    bounded = [point for point in points if np.isfinite(point.noise.whole.noise_scale)]
+    return NoiseAgainst(target, b_crit, points, best_known(bounded, lambda point: point.noise))
+
+
+def as_estimate(scale: NoiseScale) -> Estimate:
+    """The noise scale with its interval."""
+    return Estimate(scale.noise_scale, scale.low, scale.high, scale.steps)
+
+
+def best_known(points: Sequence[T], noise_of: Callable[[T], Noise]) -> T | None:
+    """The point whose noise scale has the narrowest interval, as a ratio; the last where all are open; None without
+    points."""
+    def width(point: T) -> float:
+        whole = noise_of(point).whole
+        return whole.high / whole.low if whole.low > 0 and np.isfinite(whole.high) else np.inf
+    return min(reversed(points), key=width, default=None)

@@ -5,20 +5,24 @@ for one trial and for 200,000 alike; the logs must stay open while it is used.""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter, methodcaller
 from typing import Any
 
 import numpy as np
 
+from ..errors import UsageError
+from ..log import directions
 from ..log.check import refuse_unsound_trials
 from ..log.plan_text import OF_SEARCH, read_plan
 from ..log.reader import Log
-from ..log.schema import Status
+from ..log.schema import LARGER, SMALLER, Status
 from ..target import Target
 from .jobs import ONE_VERSION, JobKey, Versions
 from .rows import Evaluations, Kept, SeedKey, SourceRows, TrialRows, seed_key
+
+OTHER_WAY = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,3 +197,28 @@ def take(values: np.ndarray, rows: np.ndarray, missing: float = np.nan) -> np.nd
     found = np.full(len(rows), missing)
     found[rows >= 0] = values[rows[rows >= 0]]
     return found
+
+
+def better(column: str, sources: Sequence[Log | Study]) -> str:
+    """SMALLER or LARGER, as logs or studies declare for the column ``split/metric``, else by its name; "": unknown."""
+    specs = [source.evaluations.specs.get(column) for source in sources]
+    declared = {spec.better for spec in specs if spec} - {""}
+    if len(declared) == 1:
+        return declared.pop()
+    return "" if declared else directions.better(column)
+
+
+def best_value(values: np.ndarray, minimizes: bool) -> float:
+    """The best of the finite values; NaN where there are none."""
+    finite = values[np.isfinite(values)]
+    best = finite.min(initial=np.inf) if minimizes else finite.max(initial=-np.inf)
+    return float(best) if len(finite) else np.nan
+
+
+def check_direction(target: Target, logs: Sequence[Log]) -> None:
+    """Raise UsageError for a target that a metric meets by getting worse; unknown metrics pass."""
+    way = better(target.column, logs)
+    if way and target.minimizes != (way == SMALLER):
+        meant = replace(target, comparison=OTHER_WAY[target.comparison])
+        raise UsageError(f"target {str(target)!r}: a {way} {target.column} is better, but this target asks for a "
+                         f"{LARGER if way == SMALLER else SMALLER} one; write {str(meant)!r}")

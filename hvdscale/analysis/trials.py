@@ -24,10 +24,9 @@ from ..plan.scaling import TUNED
 from ..plan.shards import fewest_passes
 from .grouping import group_by, rows_of_each
 from .jobs import ONE_VERSION, JobKey, Versions, as_json_text
-from .learning import LossCourse, read_courses
 from .noise import NoiseSteps, read_noise
 from .rows import METAPARAMETER, Evaluations, Kept, SeedKey, TrialRows, is_pruning, seed_key
-from .step_breakdown import LONG, StepParts, read_parts, read_slowing
+from .step_breakdown import LONG, LossCourse, StepParts, read_courses, read_parts, read_slowing
 
 NO_ROWS = np.empty(0, np.int64)
 BUSY = 0.1                  # the share of its time without a core from which on a rank was on a busy host
@@ -106,7 +105,7 @@ class Trial:
 
     @property
     def measured(self) -> Mapping[str, Any]:
-        """What was measured beside steps and times; see analysis/measured.py."""
+        """What was measured beside steps and times; see analysis/timings.py."""
         return self.plan.get("measured") or {}
 
     def rows_with(self, column: str) -> np.ndarray:

@@ -18,16 +18,15 @@ import numpy as np
 import scipy
 
 from ..target import Target
-from .decision.choice import Decision
-from .decision.draws import Drawn, Value, levels, log_variance
-from .intervals import CONFIDENCE, UNKNOWN, Spread
-from .measured import Footprint
-from .metric_direction import best_value
+from .decision.draws import Decision, Drawn, levels, log_variance
+from .intervals import CONFIDENCE, UNKNOWN, Estimate, Spread
+from .studies import best_value
 from .noise import NoiseScale
 from .report_data import JobResults
-from .step_time import ASSUMED, DRAWS, EXTRAPOLATED, MEASURED, Links, StepTime, StepTimes, timings_of
+from .step_time import ASSUMED, DRAWS, EXTRAPOLATED, MEASURED, Links, StepTime, StepTimes
+from .timings import Footprint, timings_of
 from .steps_curve import (ORDER, PREDICTED, StepsAt, StepsCurve, StepsOf, StepsPoint, noise_draws, point_of_cell,
-                          points_of, steps_curve)
+                          points_of)
 from .steps import RunCell
 from .trials import JobKey, Trial
 
@@ -82,13 +81,13 @@ class Option:
     passes: int                     # k
     steps: StepsAt
     step_time: StepTime
-    seconds: Value                  # T; relative to the first option's where the plan is relative
-    cost: Value                     # likewise
+    seconds: Estimate               # T; relative to the first option's where the plan is relative
+    cost: Estimate                  # likewise
     seconds_draws: np.ndarray       # inf: the target is not met
     cost_draws: np.ndarray
-    speedup: Value                  # T0 / T, 0: the first option
-    statistical_efficiency: Value   # (S0 B0) / (S B)
-    system_efficiency: Value        # (x / x0) / (W / W0)
+    speedup: Estimate               # T0 / T, 0: the first option
+    statistical_efficiency: Estimate    # (S0 B0) / (S B)
+    system_efficiency: Estimate     # (x / x0) / (W / W0)
     extrapolated_share: float       # of the variance of log T: the part due to extrapolation
     trials: tuple[tuple[str, int], ...]
 
@@ -298,7 +297,7 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
             return NoPlan(group.workload, None, NO_STEPS)
         used, confidence = (noise if fit is None else None), request.confidence
         drawn = None if used is None else noise_draws(used.noise_scale, used.low, used.high, confidence)
-        return plan_of(steps_curve(points, fit, noise=drawn, confidence=confidence), times.of_cells(cells), request,
+        return plan_of(StepsCurve(points, fit, noise=drawn, confidence=confidence), times.of_cells(cells), request,
                        group.workload, target, used, job)
     if not about:
         cells = [cell for section in group.sections for cell in section.cells]
@@ -386,7 +385,7 @@ class _Draft:
         paid, seconds = self.price / (first.price if relative else 1.0), time.known(self.confidence)
         own = self.cell and self.cell.seconds
         if own and np.isclose(time.value, own.value, rtol=1e-9):        # this is the time of the cell
-            seconds = Value(seconds.value, own.low, own.high)
+            seconds = replace(seconds, low=own.low, high=own.high)
         speedup = first.time.over(self.time).known(self.confidence)
         statistical = _ratio(first.steps, self.steps, first.batch / self.batch, self.confidence)
         system = _ratio(first.step_time, self.step_time, self.batch / first.batch * first.workers / self.workers,
@@ -396,9 +395,9 @@ class _Draft:
         outside = of_steps * self.steps.beyond + of_times * (self.step_time.mark in (EXTRAPOLATED, ASSUMED))
         known = variance == 0 or relative and self is first
         return Option(self.workers, at, self.nodes, self.batch, self.passes, self.steps, self.step_time, seconds,
-                      seconds.times(paid), time.draws, paid * time.draws, speedup, statistical, system,
+                      seconds.scaled(paid), time.draws, paid * time.draws, speedup, statistical, system,
                       0.0 if known else min(1.0, outside / variance), self.trials)
 
 
-def _ratio(above: Drawn, below: Drawn, factor: float, confidence: float) -> Value:
+def _ratio(above: Drawn, below: Drawn, factor: float, confidence: float) -> Estimate:
     return Drawn(factor * above.value / below.value, factor * above.over(below).draws).known(confidence)

@@ -13,7 +13,7 @@ from ..analysis.decide import decide, floors, worst
 from ..analysis.decision.ledger import spend
 from ..analysis.decision.sequence import OPEN, WORSE
 from ..analysis.equality import pair_exact, runs_of
-from ..analysis.shares import confidence_of, share_of
+from ..analysis.defaults import confidence_of, share_of
 from ..analysis.steps import SECONDS, SPEED, STEPS
 from ..analysis.trials import read_trials
 from ..doctor.finding import Finding, Verdict

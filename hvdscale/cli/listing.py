@@ -18,7 +18,7 @@ from typing import TextIO
 
 import numpy as np
 
-from ..analysis.metric_direction import better
+from ..analysis.studies import better
 from ..analysis.trials import is_pruning
 from ..errors import HvdscaleError, LogError
 from ..formatting.escaping import printable

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from ..analysis.shares import confidence_of
+from ..analysis.defaults import confidence_of
 from ..errors import UsageError
 from ..formatting.numbers import listed, number, percent
 from ..plan.values import check_value, none_of

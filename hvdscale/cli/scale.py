@@ -6,8 +6,7 @@ import os
 
 import click
 
-from ..analysis.defaults import PROBE_STEPS
-from ..analysis.shares import share_of
+from ..analysis.defaults import PROBE_STEPS, share_of
 from ..errors import UsageError
 from ..plan.settings import OPTIONS, PLACES, Settings
 from ..system.cores import usable_cores

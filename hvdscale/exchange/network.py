@@ -2,7 +2,7 @@
 
     network_of(["all_reduce.txt", "osu_allreduce.txt@4"])       @4: on four nodes, where the file does not say
 
-The ring of analysis.step_laws and messages of h + V / bandwidth are fitted to all times, by the least relative squares.
+The ring of analysis.step_time and messages of h + V / bandwidth are fitted to all times, by the least relative squares.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
-from ..analysis.step_laws import RING
+from ..analysis.step_time import RING
 from ..errors import UsageError
 from .files import file_bytes
 

@@ -20,9 +20,8 @@ import numpy as np
 from ..analysis.budgets import show_ends_alone
 from ..analysis.defaults import LASTING
 from ..analysis.grouping import group_by
-from ..analysis.metric_direction import better, check_direction
 from ..analysis.report_data import Contents, JobResults, Options, analyse, analyse_studies, refuse_unknown
-from ..analysis.studies import Study, are_searched, best_metric, is_measured
+from ..analysis.studies import Study, are_searched, best_metric, better, check_direction, is_measured
 from ..analysis.trials import JobKey
 from ..errors import LogError
 from ..exchange.csv_tables import is_tables

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.budgets import Budget
 from ..analysis.defaults import (CONFIDENCE, CROSSINGS, FIRST, LOSS_WITHIN, PERFECT_WITHIN, RULES, RULE_WITHIN,
-                                 USEFUL_WITHIN, Options)
+                                 USEFUL_WITHIN, Options, Tolerance, confidence_of, share_of)
 from ..analysis.published import read as read_published
 from ..analysis.rules import RULES as COMMON_RULES
 from ..analysis.rules import Rule
-from ..analysis.shares import Tolerance, confidence_of, share_of
 from ..errors import UsageError
 from ..target import Target
 from .document import Document

@@ -11,8 +11,9 @@ from ..analysis.curves import Curve, curve_of
 from ..analysis.grouping import group_by
 from ..analysis.report_data import JobResults, Options, Section
 from ..analysis.rules import RuleCosts, rules_along, rules_of
-from ..analysis.step_time import StepTimes, timings_of
-from ..analysis.steps_curve import points_of, steps_curve
+from ..analysis.step_time import StepTimes
+from ..analysis.timings import timings_of
+from ..analysis.steps_curve import StepsCurve, points_of
 from ..analysis.studies import Study
 from ..analysis.trials import JobKey, Trial
 from ..analysis.worker_plan import Request, WorkerPlan, plan_of
@@ -73,7 +74,7 @@ class Subject:
                 point.steps.value for point in points):
             return None                         # no target, none met it, or some before the first step
         times, request = StepTimes.of(timings), Request(counts, confidence=section.options.confidence)
-        plan = plan_of(steps_curve(points, fit, confidence=request.confidence), times.of_cells(section.cells), request,
+        plan = plan_of(StepsCurve(points, fit, confidence=request.confidence), times.of_cells(section.cells), request,
                        section.workload, section.target)
         return plan if len(plan.options) > 1 else None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..analysis.learning import LossCourse, read_courses
+from ..analysis.step_breakdown import LossCourse, read_courses
 from ..data.splits import tensors_of
 from ..errors import HvdscaleError
 from ..log.reader import read_log

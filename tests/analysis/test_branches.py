@@ -7,7 +7,7 @@ import pytest
 from hvdscale.analysis.branches import (Branched, BranchPoint, branched_of, critical_factor, excess_of, ramp_of,
                                         smoothed)
 from hvdscale.analysis.intervals import Estimate
-from hvdscale.analysis.shares import Tolerance
+from hvdscale.analysis.defaults import Tolerance
 from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import read_trials
 from tests.factories.branches import FACTORS, Losses, branch, branches, coverage

@@ -2,9 +2,8 @@
 import numpy as np
 import pytest
 
-from hvdscale.analysis.crossing import lasting_crossing
 from hvdscale.analysis.report_data import Options, analyse
-from hvdscale.analysis.steps import run_of
+from hvdscale.analysis.steps import lasting_crossing, run_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import UsageError
 from hvdscale.report.request import request_of

@@ -228,6 +228,17 @@ def test_a_search_is_cut_from_where_steps_fall_at_its_largest_batches(deviates, 
     assert list_whole([8, 4, 2, 1], mirrored[::-1]) == whole[::-1]
 
 
+@pytest.mark.parametrize("whole, useful", [(256, None), (128, 256)])
+def test_where_smaller_searches_are_cut_off_the_first_whole_batch_is_not_called_the_maximum_useful_one(whole, useful):
+    """Steps fall towards the lowest rates tried at the batches below ``whole``."""
+    made = [drawn(100 * at + number, fewest + EVERY * (number if batch < whole else abs(number - 4)), batch=batch,
+                  point={"lr": 0.002 * 2 ** number, "momentum": 0.99})
+            for at, (batch, fewest) in enumerate(((32, 2200), (64, 2100), (128, 2000), (256, 300)))
+            for number in range(9)]
+    found = curve(*made)
+    assert found.cut == {"until": whole // 2} and found.regimes.maximum_useful.value == useful
+
+
 def test_trials_that_diverged_show_where_the_rates_end_and_unmet_ones_are_ranked_by_what_they_reached():
     rates, steps, unknown = np.arange(10.0), np.arange(100.0, 0, -10), np.full(10, np.nan)
     assert ends_of(rates, steps, np.array([]), unknown)[0, 0] == 0

@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-from hvdscale.analysis.learning import LEAST_STEPS, LossCourse, course_of
+from hvdscale.analysis.step_breakdown import LEAST_STEPS, LossCourse, course_of
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.trials import read_trials
 from hvdscale.log.schema import Status

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from hvdscale.analysis.intervals import Estimate, over, times
 from hvdscale.analysis.noise import Noise, NoiseScale
-from hvdscale.analysis.noise_against import noise_against
+from hvdscale.analysis.steps_curve import noise_against
 from hvdscale.cli.report import main
 from hvdscale.report.document import sentences_of
 from hvdscale.report.views.noise import noise_against_table, find_noise

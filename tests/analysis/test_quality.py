@@ -9,7 +9,7 @@ import pytest
 from hvdscale.analysis.budgets import Budget
 from hvdscale.analysis.quality import (BATCHES, NO_METRIC, STOPPED, UNFINISHED, detectable_rise, quality_of,
                                        rise_p_value, rise_share, split)
-from hvdscale.analysis.isotonic import isotonic
+from hvdscale.analysis.intervals import isotonic
 from hvdscale.analysis.report_data import Section
 from hvdscale.analysis.search import best_of_n
 from hvdscale.analysis.studies import studies_of

@@ -76,22 +76,9 @@ def test_with_censored_costs_the_median_lies_between_its_bounds(seed):
 
 def test_the_median_of_one_trial_is_unknown_if_most_were_pruned():
     found = search(drawn(0, 500), drawn(1, 700), *(drawn(k, pruned=700) for k in (2, 3, 4, 5)))
-    assert found.curve == (BestOf(1, 700, math.inf), BestOf(2, 700, 700), BestOf(3, 600, 600), BestOf(4, 500, 500),
-                           BestOf(5, 500, 500), BestOf(6, 500, 500))
+    assert [(one.low, one.high) for one in found.curve] == [
+        (700, math.inf), (700, 700), (600, 600), *[(500, 500)] * 3]
     assert found.half == BestOf(3, 600, 600) and found.lowered == pytest.approx(1 / 6)
-
-
-def test_trials_that_never_met_are_inf_and_divergence_takes_no_part():
-    found = search(drawn(0), drawn(1), drawn(2, diverged=True), drawn(3, 900))
-    assert [one.low for one in found.curve] == [math.inf, 900, 900]
-    assert found.lowered == 1 and "needed to find any: at least half of all sets of 1 have none" in lines(found)[-1]
-
-
-def test_a_best_that_half_of_the_trials_find_does_not_call_for_more():
-    found = search(drawn(0, 500), drawn(1, 500), drawn(2, 900), drawn(3, 900))
-    assert found.lowered == 0 and not found.improving
-    assert lines(found)[-1] == ("  Going from 2 to 4 trials lowered the median best by 0%: more trials would hardly "
-                                "improve it.")
 
 
 def test_trials_that_differ_by_their_seeds_alone_ask_for_nothing():
@@ -106,21 +93,25 @@ def test_trials_that_differ_by_their_seeds_alone_ask_for_nothing():
     assert headings[1] == [*headings[0], "nearest bound", "still improving"]
 
 
-def test_what_pruning_leaves_unknown_of_the_improvement_is_not_claimed():
-    known = {"prune_keep": 1}
-    found = search(drawn(0, 500, sweep=known), *(drawn(k, pruned=500, sweep=known) for k in (1, 2, 3)))
-    assert found.half == BestOf(2, 500, math.inf) and not found.improving
-    assert "an amount that pruning leaves unknown: prune_keep = 1 is too small" in lines(found)[-1]
-    later = search(drawn(0, 200, sweep=known), *(drawn(k, pruned=500, sweep=known) for k in (1, 2, 3)))
-    assert later.improving and "lowered the median best by at least 43%" in lines(later)[-1]
+KNOWN = {"sweep": {"prune_keep": 1}}
+PRUNED_EARLY = [drawn(number, pruned=500, **KNOWN) for number in (1, 2, 3)]
 
 
-def test_an_improvement_within_the_grid_does_not_call_for_more_trials():
-    found = search(drawn(0, 400), *(drawn(number, 500) for number in (1, 2, 3)))
-    assert found.lowered > 0.05 and not found.improving
-    assert lines(found)[-1].startswith("  Going from 2 to 4 trials lowered the median best by 11%: no more than the "
-                                       "steps between two evaluations")
-    made = [drawn(number, 400 if number == 0 else 500, point=point) for number, point in
+@pytest.mark.parametrize("made, lowered, improving, said", [
+    ([drawn(0), drawn(1), drawn(2, diverged=True), drawn(3, 900)], 1, True,
+     "any: at least half of all sets of 1 have none"),
+    ([drawn(number, met) for number, met in enumerate((500, 500, 900, 900))], 0, False, "0%: more trials would hardly"),
+    ([drawn(0, 500, **KNOWN), *PRUNED_EARLY], 0, False, "pruning leaves unknown: prune_keep = 1 is too small"),
+    ([drawn(0, 200, **KNOWN), *PRUNED_EARLY], 3 / 7, True, "lowered the median best by at least 43%"),
+    ([drawn(number, 400 if number == 0 else 500) for number in range(4)], 1 / 9, False,
+     "11%: no more than the steps between two evaluations")])
+def test_more_trials_would_help_where_the_later_half_surely_lowered_the_median_best(made, lowered, improving, said):
+    found = search(*made)
+    assert found.lowered == pytest.approx(lowered) and found.improving == improving and said in lines(found)[-1]
+
+
+def test_evaluations_too_far_apart_to_tell_do_not_call_for_more_trials():
+    made = [drawn(number, 500 if number else 400, point=point) for number, point in
             enumerate(points(0.02, 0.03, 0.04, 0.05, 0.06, 0.07))]
     said = summary(section(*made))
     assert not any("More trials" in one for one in said)

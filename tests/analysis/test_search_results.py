@@ -7,8 +7,7 @@ import pytest
 from hvdscale.analysis.best_points import first_feasible
 from hvdscale.analysis.budgets import Budget, best_under
 from hvdscale.analysis.curves import result_of
-from hvdscale.analysis.metric_direction import better, check_direction
-from hvdscale.analysis.studies import studies_of
+from hvdscale.analysis.studies import better, check_direction, studies_of
 from hvdscale.errors import UsageError
 from hvdscale.exchange import imported
 from hvdscale.log.schema import Status, metric_column

@@ -1,7 +1,7 @@
 """A tolerance as a user writes it."""
 import pytest
 
-from hvdscale.analysis.shares import Tolerance
+from hvdscale.analysis.defaults import Tolerance
 from hvdscale.errors import UsageError
 
 

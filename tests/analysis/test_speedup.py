@@ -97,12 +97,12 @@ def test_equal_updates_at_several_worker_counts_give_one_spread_and_their_ratios
     made = [found for workers in (1, 2, 4) for found in runs(workers, 64, (300, 900), (3, 9), 10 * workers)]
     pools = section(*made).pools
     assert [pools.of(name).freedom for name in ("steps", "seconds", "examples_per_second")] == [1, 1, 3]
-    assert (pools.of_paired("steps").variance, pools.of_paired("steps").freedom) == (pytest.approx(0), 2)
+    assert (pools.of("steps", True).variance, pools.of("steps", True).freedom) == (pytest.approx(0), 2)
     random = np.random.default_rng(2)
     found = section(*(one for workers in (1, 2, 4, 8) for one in runs(
         workers, 64, (300, 900), (3, 9) * np.exp(random.normal(0, 0.1, 2)), 10 * workers)))
     widths = [np.log(point.time_speedup.high / point.time_speedup.low) for point in found.series[0].points[1:]]
-    assert found.pools.of_paired("seconds").freedom == 3 and widths == pytest.approx([widths[0]] * 3)
+    assert found.pools.of("seconds", True).freedom == 3 and widths == pytest.approx([widths[0]] * 3)
 
 
 @pytest.mark.parametrize("first", [(300, 340), (300,)])

@@ -7,9 +7,9 @@ import pytest
 
 from hvdscale.analysis.decision.draws import quantiles
 from hvdscale.analysis.intervals import CONFIDENCE
-from hvdscale.analysis.step_laws import LAWS, LINEAR, RING, TREE, Parameters
-from hvdscale.analysis.step_time import (ASSUMED, EXTRAPOLATED, INTERPOLATED, MEASURED, REFUTED_AT, Links, StepModel,
-                                         StepTimes, Timing, Timings, timings_of)
+from hvdscale.analysis.step_time import (ASSUMED, EXTRAPOLATED, INTERPOLATED, LAWS, LINEAR, MEASURED, REFUTED_AT, RING,
+                                         TREE, Links, Parameters, StepModel, StepTimes)
+from hvdscale.analysis.timings import Timing, Timings, timings_of
 from hvdscale.analysis.trials import read_trials
 from tests.factories import timings as made_timings
 from tests.factories.logs import log, trial

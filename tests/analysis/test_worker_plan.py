@@ -7,10 +7,9 @@ import pytest
 
 from hvdscale.analysis.decision.draws import quantiles
 from hvdscale.analysis.report_data import analyse
-from hvdscale.analysis.step_laws import RING, Parameters
-from hvdscale.analysis.step_time import ASSUMED, EXTRAPOLATED, INTERPOLATED, MEASURED, Links
+from hvdscale.analysis.step_time import ASSUMED, EXTRAPOLATED, INTERPOLATED, MEASURED, RING, Links, Parameters
 from hvdscale.analysis.steps import Estimate
-from hvdscale.analysis.steps_curve import PREDICTED, StepsPoint, noise_draws, steps_curve
+from hvdscale.analysis.steps_curve import PREDICTED, StepsCurve, StepsPoint, noise_draws
 from hvdscale.analysis.trials import read_trials
 from hvdscale.analysis.worker_plan import (AT_ONCE, LINKS, NO_STEPS, NO_TIMES, NOT_MET, ONE_RUN, TIMED_ONCE, UNPLACED,
                                            NoPlan, Request, plan_of, plans_of)
@@ -154,7 +153,7 @@ def test_steps_that_may_fall_on_or_not_leave_the_fastest_open():
     (StepsPoint(64, Estimate(1000.0, 700.0, np.inf, 4), seeds=4, met=3), 0.25),
     (StepsPoint(64, Estimate(1000.0, 700.0, 1200.0, 9), seeds=3, met=1, searched=True), 2 / 3)])
 def test_the_draws_of_a_batch_have_its_interval_and_are_inf_for_the_share_of_seeds_that_missed(point, missed):
-    draws = steps_curve([point]).at(64).draws
+    draws = StepsCurve([point]).at(64).draws
     assert np.isinf(draws).mean() == pytest.approx(missed, abs=0.02)
     if point.searched:
         assert np.median(draws[np.isfinite(draws)]) == pytest.approx(1000, rel=0.01)
@@ -163,14 +162,14 @@ def test_the_draws_of_a_batch_have_its_interval_and_are_inf_for_the_share_of_see
 
 
 def test_steps_of_a_target_met_at_once_are_0_in_every_draw():
-    assert not steps_curve([StepsPoint(64, Estimate(0.0, 0.0, 0.0, 2))]).at(64).draws.any()
+    assert not StepsCurve([StepsPoint(64, Estimate(0.0, 0.0, 0.0, 2))]).at(64).draws.any()
 
 
 def test_batches_beyond_a_missed_one_are_not_planned_but_gaps_bridged():
     unmet = Estimate(np.inf, 500.0, np.inf, 3, 500.0)
     points = [StepsPoint(64, Estimate(1000.0, 900.0, 1100.0, 3)), StepsPoint(128, unmet),
               StepsPoint(256, Estimate(400.0, 380.0, 420.0, 3)), StepsPoint(1024, unmet)]
-    found = steps_curve(points)
+    found = StepsCurve(points)
     assert [found.at(batch).value for batch in (128, 300, 1024, 4096)] == [np.inf] * 4
     assert np.isfinite([found.at(batch).value for batch in (32, 64, 100, 200, 256)]).all()
 

@@ -10,7 +10,7 @@ import scipy
 from click.testing import CliRunner
 
 from hvdscale.analysis.compare import OK, REGRESSION, UNDECIDED, Tolerances, compare_trials
-from hvdscale.analysis.intervals import quotient
+from hvdscale.analysis.intervals import over
 from hvdscale.analysis.decide import chances_to_pass, floors
 from hvdscale.analysis.trials import read_trials
 from hvdscale.cli.compare import main, noise
@@ -173,7 +173,7 @@ def test_searches_without_common_draws_are_compared_by_best_of_n():
     steps, seconds, speed = near.cells[0].tests[:3]
     own = [getattr(near.cells[0], side).steps for side in ("baseline", "candidate")]
     assert near.cells[0].pairing == "search" and steps.change.value == own[1].value / own[0].value == 1.1
-    assert (steps.change.low, steps.change.high) == quotient(own[1], own[0])
+    assert (steps.change.low, steps.change.high) == (over(own[1], own[0]).low, over(own[1], own[0]).high)
     assert steps.verdict == seconds.verdict == UNDECIDED and "spans" in steps.reason
     assert speed.reason.startswith("one run") and math.isnan(speed.change.low)
     assert [cell.tests[0].verdict for cell in far.cells] == [REGRESSION] * 2

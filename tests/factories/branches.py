@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hvdscale.analysis.branches import critical_factor
-from hvdscale.analysis.shares import Tolerance
+from hvdscale.analysis.defaults import Tolerance
 from hvdscale.log.schema import Status
 from tests.factories.logs import trial
 

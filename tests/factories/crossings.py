@@ -3,9 +3,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hvdscale.analysis.crossing import lasting_crossing
 from hvdscale.analysis.intervals import UNKNOWN
-from hvdscale.analysis.steps import estimate
+from hvdscale.analysis.steps import estimate, lasting_crossing
 from hvdscale.target import Target
 
 TARGET = Target.parse("val/error<0.1")

@@ -19,7 +19,8 @@ import numpy as np
 
 from hvdscale.analysis.intervals import CONFIDENCE
 from hvdscale.analysis.decision.draws import quantiles
-from hvdscale.analysis.step_time import Links, Machine, StepTimes, Timing, Timings, timings_of
+from hvdscale.analysis.step_time import Links, StepTimes
+from hvdscale.analysis.timings import Machine, Timing, Timings, timings_of
 from hvdscale.analysis.trials import read_trials
 from tests.factories.logs import log, trial
 

@@ -1,7 +1,7 @@
 """The log of a timed run: batches of an update that a script accumulates, and what was not seen."""
 import pytest
 
-from hvdscale.analysis.step_time import timings_of
+from hvdscale.analysis.timings import timings_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.log.check import check
 from hvdscale.scaling.runs import unseen_passes, write_log

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from hvdscale.analysis.learning import LossCourse
+from hvdscale.analysis.step_breakdown import LossCourse
 from hvdscale.errors import ExitCode
 from hvdscale.log.schema import Status
 from hvdscale.training.learning import describe_course, look, not_learned

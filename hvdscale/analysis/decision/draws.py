@@ -1,4 +1,5 @@
-"""Draws of what is not known for certain: of numbers in a plan, from a posterior, and of the truth behind means.
+"""Draws of what is not known for certain: of numbers in a plan, from a posterior, and of the truth behind means; and
+decisions by them: which of several options to take, what that loses, and how sure it is.
 
 Posteriors are of parameters that are standard normal, and independent, in the prior. They are drawn by sequential Monte
 Carlo (Del Moral, Doucet and Jasra 2006): the power of the likelihood grows from 0 to 1 in stages that each keep half of
@@ -8,31 +9,27 @@ the draws effective. At each stage draws are resampled, and moved by Metropolis 
 The logarithm of a measured mean differs from the law by noise, whose standard deviation the repeats estimate, and by
 what the law lacks, which is normal with a standard deviation that is drawn too. So a setting that was measured is
 as measured where repeats are many or the law fits badly, and near the law where they are few and it fits well.
+
+Each option of a decision has draws of its time, the same draw of the same world for all. The option to take has the
+least expected logarithm of time, of cost, or of cost x time ** knee. Its expected loss is how much longer it takes than
+the best one, as a mean of logarithms over the draws; it is within a share of the best in as many draws as it is.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
+from ..intervals import Estimate
+
 DRAWS = 1000
+OUTCOMES = 64                   # of a measurement, that its worth is a mean over
 MOVES = 8                       # of each draw at each stage
 LENGTHS = (0.2, 1.0, 2.0)       # of a move, relative to the length that suits a normal posterior
 WHOLE, PART = 0.5, 0.35         # share of moves of all parameters; share of the parameters in the others
 JITTER = 1e-4                   # added to a move, so that two equal draws part
-
-
-@dataclass(frozen=True)
-class Value:
-    """A number with the ends of its interval, quantiles of its draws."""
-
-    value: float
-    low: float
-    high: float
-
-    def times(self, factor: float) -> Value:
-        return Value(factor * self.value, factor * self.low, factor * self.high)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,9 +56,9 @@ class Drawn:
         """Of that many steps, those between two."""
         return Drawn(min(max(self.value - start, 0), end - start), np.clip(self.draws - start, 0, end - start))
 
-    def known(self, confidence: float) -> Value:
-        """With the ends of its interval."""
-        return Value(float(self.value), *quantiles(self.draws, confidence))
+    def known(self, confidence: float) -> Estimate:
+        """With the ends of its interval, quantiles of the draws."""
+        return Estimate(float(self.value), *quantiles(self.draws, confidence), 0)
 
 
 def levels(draws: int) -> np.ndarray:
@@ -165,3 +162,67 @@ class Measured:
             at = of_law[:, settings[known]]
             found[:, known] = at + gain * (self.logs[settings[known]] - at) + np.sqrt(gain * noise) * normal[:, known]
         return found
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """Options in columns."""
+
+    places: tuple[tuple[int, int, int], ...]        # (workers, global batch, passes)
+    log_steps: np.ndarray                           # log S, shape (draws, options)
+    log_times: np.ndarray                           # log t, likewise
+    log_paid: np.ndarray                            # logarithm of what a second costs, shape (options,)
+    confidence: float
+
+    @cached_property
+    def workers(self) -> np.ndarray:
+        """Worker counts, shape (options,)."""
+        return np.array([workers for workers, _, _ in self.places], int)
+
+    @cached_property
+    def log_seconds(self) -> np.ndarray:
+        """Logarithms of times to target, shape (draws, options)."""
+        return self.log_steps + self.log_times
+
+    def scores(self, weight: float) -> np.ndarray:
+        """log(cost x time ** weight), shape (draws, options); of time alone where the weight is inf."""
+        if np.isinf(weight):
+            return self.log_seconds
+        return self.log_paid + (1 + weight) * self.log_seconds
+
+    def expected(self, weight: float) -> np.ndarray:
+        """Mean scores, shape (options,)."""
+        return self.scores(weight).mean(0)
+
+    def loss(self, option: int, weight: float = np.inf) -> float:
+        """The expected loss of an option, as a ratio less 1."""
+        return float(np.expm1(self.expected(weight)[option] - self.scores(weight).min(1).mean()))
+
+    def chance(self, option: int, within: float, weight: float = np.inf) -> float:
+        """The share of the draws in which an option is within this share of the best one."""
+        over = self.scores(weight)[:, option] - self.scores(weight).min(1)
+        return float(np.mean(over <= np.log1p(within) + 1e-12))
+
+    @cached_property
+    def fastest_workers(self) -> tuple[int, int]:
+        """The fewest and the most workers of the fastest option, each end at the decision's confidence."""
+        found = np.sort(self.workers[self.log_seconds.argmin(1)])
+        tail = int((1 - self.confidence) * len(found))
+        return int(found[tail]), int(found[-1 - tail])
+
+    def loss_after(self, seen: Sequence[tuple[np.ndarray, float]], weight: float = np.inf) -> float:
+        """The expected loss of what would be taken once quantities were measured, as a ratio less 1.
+
+        seen  of each quantity its draws, shape (draws,), and the standard deviation of the measurement
+
+        The mean over outcomes, each that of one draw with noise. An outcome weighs the draws by its likelihood.
+        """
+        random, scores = np.random.default_rng([0, 12]), self.scores(weight)
+        truths = np.linspace(0, len(scores) - 1, OUTCOMES).astype(int)
+        misses = np.zeros((OUTCOMES, len(scores)))
+        for drawn, deviation in seen:
+            outcomes = drawn[truths] + deviation * random.standard_normal(OUTCOMES)
+            misses += ((outcomes[:, None] - drawn) / deviation) ** 2
+        weights = np.exp(-0.5 * (misses - misses.min(1, keepdims=True)))
+        weights /= weights.sum(1, keepdims=True)
+        return float(np.expm1(np.mean((weights @ scores).min(1) - weights @ self.scores(weight).min(1))))

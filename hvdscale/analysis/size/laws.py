@@ -30,9 +30,8 @@ from ..budgets import Budget, outcomes_under
 from ..critical_batch_fit import OVERHEAD, CriticalBatchFit
 from ..curves import curve_of
 from ..intervals import CONFIDENCE, Estimate, student_quantile
-from ..metric_direction import better
 from ..report_data import JobResults, Options, Section
-from ..studies import Study, are_searched, with_metric
+from ..studies import Study, are_searched, better, with_metric
 from ..trials import JobKey
 from .power_law import PowerLaw, SizePoint, fit_power_law
 from .sizes import Size, SizeCell, cells_of

@@ -181,7 +181,8 @@ def _fit(none: PowerLaw, x: np.ndarray, deviations: np.ndarray) -> PowerLaw:
 
 
 def _bend(law: PowerLaw, design: np.ndarray, y: np.ndarray, weights: np.ndarray, own: float) -> PowerLaw:
-    """The law with squares, whose factors are around 0 with the deviation CURVATURE before the cells are seen."""
+    """The law with squares, whose factors are around 0 with the deviation CURVATURE before the cells are seen. That one
+    is known, so it counts by the normal quantile in an interval that is otherwise Student's."""
     count, straight = len(y), len(law._beta)
     unknowns = int(np.linalg.matrix_rank(design))
     best = design @ np.linalg.lstsq(np.sqrt(weights)[:, None] * design, np.sqrt(weights) * y, rcond=None)[0]
@@ -189,9 +190,11 @@ def _bend(law: PowerLaw, design: np.ndarray, y: np.ndarray, weights: np.ndarray,
     counted = count_own(freedom, squares / freedom / own) if freedom and own > 0 else OWN_FREEDOM
     variance = (squares + counted * own) / (freedom + counted)
     prior = np.diag(np.where(np.arange(design.shape[1]) < straight, 0.0, variance / CURVATURE ** 2))
-    inverse = np.linalg.inv(design.T @ (weights[:, None] * design) + prior)
-    return replace(law, _beta=inverse @ design.T @ (weights * y), _covariance=inverse * variance, _excess=0.0,
-                   _freedom=freedom + counted)
+    seen = design.T @ (weights[:, None] * design)
+    inverse = np.linalg.inv(seen + prior)
+    known = (normal_quantile(law.confidence) / student_quantile(freedom + counted, law.confidence)) ** 2
+    return replace(law, _beta=inverse @ design.T @ (weights * y), _excess=0.0, _freedom=freedom + counted,
+                   _covariance=inverse @ (seen + known * prior) @ inverse * variance)
 
 
 def _separable(logs: np.ndarray, varying: Sequence[int]) -> list[int]:

@@ -12,7 +12,7 @@ from ...analysis.best_points import first_feasible
 from ...analysis.budgets import Budget, best_under
 from ...analysis.curves import Curve, curve_of
 from ...analysis.grouping import group_by
-from ...analysis.noise_against import best_known
+from ...analysis.steps_curve import best_known
 from ...analysis.report_data import Options
 from ...analysis.studies import Study
 from ...analysis.trials import JobKey

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from ...analysis.grouping import group_by
 from ...analysis.growing_batch import GrowingOption, GrowingPlan
-from ...analysis.worker_plan import Value
+from ...analysis.intervals import Estimate
 from ...formatting.numbers import duration, list_first, ratio, whole
 from ..table import Cell, Column, Table, pick, trial_list
 from ..texts import PLAN
@@ -74,7 +74,7 @@ def job_lines(plan: GrowingPlan) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _time(value: Value) -> str:
+def _time(value: Estimate) -> str:
     has_ends = 0 < value.low < value.high < math.inf
     return duration(value.value) + (f" ({duration(value.low)} to {duration(value.high)})" if has_ends else "")
 
@@ -101,7 +101,7 @@ def growing_table(plan: GrowingPlan) -> Table:
             PLAN.say("growing_steps_from", predicted=plan.predicted), describe_price(plan.request), *left_out))
 
 
-def _time_cell(value: Value) -> Cell:
+def _time_cell(value: Estimate) -> Cell:
     return Cell(duration(value.value), value.value, value.low, value.high)
 
 

@@ -13,7 +13,8 @@ from ...analysis.grouping import group_by
 from ...analysis.growing_batch import GrowingPlan, growing_plans
 from ...analysis.next_runs import next_runs
 from ...analysis.report_data import Contents, JobResults, Options, Section, analyse
-from ...analysis.step_time import REFUTED_AT, Links, timings_of
+from ...analysis.step_time import REFUTED_AT, Links
+from ...analysis.timings import timings_of
 from ...analysis.steps_curve import StepsPoint, points_of, points_of_both
 from ...analysis.studies import Study
 from ...analysis.trials import JobKey, Trial

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from ...analysis.step_laws import PAUSES, POWERS
-from ...analysis.step_time import DETERMINED, EXTRAPOLATED, INTERPOLATED, POWER_DETERMINED
-from ...analysis.worker_plan import Option, Value, WorkerPlan
+from ...analysis.intervals import Estimate
+from ...analysis.step_time import DETERMINED, EXTRAPOLATED, INTERPOLATED, PAUSES, POWERS, POWER_DETERMINED
+from ...analysis.worker_plan import Option, WorkerPlan
 from ...formatting.numbers import counted, duration, number, percent, ratio, span, unit_of, whole
 from ..table import Cell, Column, Table, Write, cell_of
 from .words import BEYOND, CROWDED, ROLES, chance, describe_price, title
@@ -68,7 +68,7 @@ def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
     statistical, system = option.statistical_efficiency, option.system_efficiency
     passes, product = option.passes, statistical.value * system.value
     size = 1 if plan.relative else unit_of(option.seconds.value)[0]
-    hours = option.seconds.times(option.nodes * plan.request.runs / 3600)
+    hours = option.seconds.scaled(option.nodes * plan.request.runs / 3600)
     steps, ends = option.steps.value, option.steps.interval(plan.request.confidence)
     write = ratio if plan.relative else whole
     each = f"{option.local_batch:,} x {passes}" if passes > 1 else f"{option.local_batch:,}"
@@ -90,7 +90,7 @@ def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
         "cost": replace(value_cell(option.cost),
                         below=counted(option.nodes, "node") if plan.request.per_node else ""),
         "campaign_hours": value_cell(hours),
-        "energy": value_cell(hours.times(plan.watts(option) / option.nodes / 1000)),
+        "energy": value_cell(hours.scaled(plan.watts(option) / option.nodes / 1000)),
         "speedup": _efficiency(option.speedup),
         "extrapolated_share": Cell(percent(option.extrapolated_share), option.extrapolated_share),
         "known": Cell(SHORT.get(option.mark, option.mark),
@@ -100,13 +100,13 @@ def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
         "chance_within": Cell(chance(plan, share).replace("over ", "> ").replace("under ", "< "), share)}
 
 
-def value_cell(value: Value, write: Write = number, size: float = 1) -> Cell:
+def value_cell(value: Estimate, write: Write = number, size: float = 1) -> Cell:
     """The ends of an interval of times are over ``size``: seconds of the unit that ``duration`` takes."""
     ends = span(value.low / size, value.high / size, number if write is duration else write)
     return Cell(write(value.value), value.value, value.low, value.high, ends if value.low < value.high else "")
 
 
-def _efficiency(value: Value, mark: str = "") -> Cell:
+def _efficiency(value: Estimate, mark: str = "") -> Cell:
     return Cell(f"{mark}{ratio(value.value)}", value.value, value.low, value.high)
 
 

@@ -8,15 +8,16 @@ from collections.abc import Iterator, Sequence
 
 from ...analysis.grouping import group_by
 from ...analysis.defaults import PROBE_STEPS
-from ...analysis.intervals import geometric_mean
+from ...analysis.intervals import Estimate, geometric_mean
 from ...analysis.next_runs import Measurement, NextRuns, next_runs
 from ...analysis.step_time import (ASSUMED, ASSUMED_DEVIATION, EXTRAPOLATED, HOURS, LINKS_BETWEEN, MEASURED, MEMBERS,
-                                   REFUTED_AT, SLOWS, Timings)
+                                   REFUTED_AT, SLOWS)
+from ...analysis.timings import Timings
 from ...analysis.slow_runs import LEAST_CHANGE
 from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED, RUN_DEVIATION
 from ...analysis.trials import JobKey
 from ...analysis.worker_plan import (AT_ONCE, IN_A_ROW, LINKS, NOT_MET, NO_STEPS, NO_TIMES, ONE_RUN, PROBED, TIMED_ONCE,
-                                     UNPLACED, NoPlan, Option, Request, Value, WorkerPlan)
+                                     UNPLACED, NoPlan, Option, Request, WorkerPlan)
 from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, unit_of
 from ..document import Finding
 from ..texts import GENERAL, PLAN, SOURCES
@@ -217,7 +218,7 @@ def _describe_time(plan: WorkerPlan, option: Option) -> str:
     return f"{duration(option.seconds.value)}{_ends(option.seconds, unit_of(option.seconds.value)[0])}"
 
 
-def _ends(value: Value, size: float = 1) -> str:
+def _ends(value: Estimate, size: float = 1) -> str:
     return in_brackets(value.low / size, value.high / size) if value.high > value.low else ""
 
 

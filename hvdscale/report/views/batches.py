@@ -9,12 +9,11 @@ from operator import attrgetter
 import numpy as np
 
 from ...analysis.critical_batch_fit import CriticalBatchFit
-from ...analysis.crossing import Crossing
 from ...analysis.curves import BatchPoint, Curve, CurvePoint
 from ...analysis.defaults import FIRST
 from ...analysis.intervals import Estimate, geometric_mean
 from ...analysis.regimes import BatchEstimate, Regimes
-from ...analysis.steps import RunCell, crossing_of
+from ...analysis.steps import Crossing, RunCell, crossing_of
 from ...formatting.numbers import listed, number, span, spread, whole
 from ...target import Target
 from ..document import Details, Figures, Finding, Part

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...analysis.branches import NO_RAMP, BranchPoint, Branched, Excess, branched_of, excess_of, ramp_of
 from ...analysis.intervals import Estimate, over
-from ...analysis.noise_against import as_estimate
+from ...analysis.steps_curve import as_estimate
 from ...formatting.numbers import number, ratio, span, whole
 from ...formatting.templates import written
 from ...target import Target

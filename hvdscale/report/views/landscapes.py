@@ -10,7 +10,7 @@ import numpy as np
 
 from ...analysis.best_points import DIVERGED, REACHED
 from ...analysis.landscapes import ADAM, PEAK, POWER, RateLandscape, RateLandscapes, RateLaw, rate_landscapes
-from ...analysis.metric_direction import best_value
+from ...analysis.studies import best_value
 from ...analysis.rules import FEW
 from ...formatting.numbers import exact, number, percent, ratio, span
 from ..document import Figures, Finding, Part

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...analysis.intervals import Estimate
 from ...analysis.noise import LEAST_STEPS, Noise, NoiseScale
-from ...analysis.noise_against import NoiseAgainst, as_estimate, best_known, noise_against
+from ...analysis.steps_curve import NoiseAgainst, as_estimate, best_known, noise_against
 from ...analysis.report_data import Section
 from ...analysis.steps import RunCell
 from ...formatting.numbers import exact, listed, number, ratio, span

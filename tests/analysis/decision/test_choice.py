@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-from hvdscale.analysis.decision.choice import Decision
+from hvdscale.analysis.decision.draws import Decision
 
 
 def decision(*log_seconds, workers=None, paid=None):

@@ -5,7 +5,7 @@ from scipy.special import stdtrit
 
 from hvdscale.analysis.decision.draws import Measured, quantiles, sample_posterior
 from hvdscale.analysis.intervals import Estimate
-from hvdscale.analysis.steps_curve import PREDICTED, StepsPoint, steps_curve
+from hvdscale.analysis.steps_curve import PREDICTED, StepsCurve, StepsPoint
 
 
 def test_draws_of_a_normal_posterior_have_its_mean_and_deviation():
@@ -47,7 +47,7 @@ def test_steps_beyond_the_batches_hold_the_truth_of_any_shape(shape):
     def true(batch):
         return 500 * (1 + (300 / batch) ** shape) ** (1 / shape)
     batches = [32, 64, 128, 256]
-    found = steps_curve(points(batches, map(true, batches)))
+    found = StepsCurve(points(batches, map(true, batches)))
     asked = np.array([8, 16, 96, 512, 2048])
     low, high = np.quantile(found.log_steps(asked), (0.01, 0.99), axis=0)
     assert (low < np.log(true(asked))).all() and (np.log(true(asked)) < high).all()
@@ -55,13 +55,13 @@ def test_steps_beyond_the_batches_hold_the_truth_of_any_shape(shape):
 
 
 def test_batches_far_below_a_large_critical_batch_leave_it_open():
-    found = steps_curve(points([32, 64], [32000, 16000]))
+    found = StepsCurve(points([32, 64], [32000, 16000]))
     low, high = np.exp(np.quantile(found.log_steps(np.array([4096])), (0.025, 0.975)))
     assert low < 600 and high > 4000
 
 
 def test_steps_are_predicted_by_the_noise_scale():
-    found = steps_curve(points([32], [3200]), noise=np.full(50, 300.0))
+    found = StepsCurve(points([32], [3200]), noise=np.full(50, 300.0))
     assert found.at(128).mark == PREDICTED and found.at(128).value == pytest.approx(
         3200 * (1 + 300 / 128) / (1 + 300 / 32), rel=0.1)
 
@@ -80,7 +80,7 @@ def sweep(random, b_crit, batches=(32, 64, 128, 256), spread=0.12):
 def test_intervals_of_steps_beyond_the_batches_cover(b_crit, asked):
     random, hits = np.random.default_rng(1), []
     for _ in range(100):
-        found = steps_curve(sweep(random, b_crit))
+        found = StepsCurve(sweep(random, b_crit))
         ends = [(batch, *quantiles(found.at(batch).draws, 0.95)) for batch in asked]
         hits.append([low <= 100 * (1 + b_crit / batch) <= high for batch, low, high in ends])
     assert (np.mean(hits, axis=0) >= 0.9).all()

@@ -64,6 +64,7 @@ def test_predictions_name_how_far_they_reach_and_are_refused_beyond():
     assert ahead.extrapolated == pytest.approx(8) and not ahead.refused
     assert ahead.estimate.low < ahead.estimate.value < ahead.estimate.high
     assert law.predict({"parameters": 100 * LINE[-1][0]}).refused == "far"
+    assert not fit_power_law(NAMES, points(LINE[:3], width=1.15)).predict({"parameters": 10 * LINE[2][0]}).refused
     assert fit_power_law(NAMES, points(LINE, width=20)).predict({"parameters": 8 * LINE[-1][0]}).refused == "wide"
 
 
@@ -75,8 +76,9 @@ def test_points_with_an_open_interval_are_left_out_and_listed():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cells", [LINE, CROSS, PATH])
+@pytest.mark.parametrize("cells, bend", [
+    (LINE, None), (LINE[:3], None), (CROSS, None), (PATH, None), (LINE, (16, False)), (LINE, (16, True))])
 @pytest.mark.parametrize("noise", [0.01, 0.05])
-def test_intervals_of_made_up_laws_hold_the_truth(cells, noise):
-    exponents, four, ten, _, _ = coverage(cells, noise, 200)
-    assert min(one for one in (exponents, four, ten) if one == one) >= 0.9
+def test_intervals_of_made_up_laws_hold_the_truth(cells, bend, noise):
+    exponents, *predictions, _, _ = coverage(cells, noise, 200, bend=bend)
+    assert min(share for share in (*predictions, 1 if bend else exponents) if share == share) >= 0.9

@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from hvdscale.analysis.step_time import timings_of
+from hvdscale.analysis.timings import timings_of
 from hvdscale.analysis.steps import run_of
 from hvdscale.exchange.benchmarks.mlperf_rcp import TARGET
 from hvdscale.log.reader import read_log

@@ -1,0 +1,194 @@
+"""What logs measured of a job on a machine: the times of a step and, under ``measured`` of the plan, the model's
+parameters, peak memory and the power of GPUs. hvdscale-scale script logs these, hvdscale's trainer the parameters."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from ..errors import UsageError
+from ..formatting.numbers import byte_size, counted
+from ..log.schema import Status
+from .grouping import group_by
+from .intervals import Spread, geometric_mean, pooled_repeats
+from .slow_runs import slow_runs
+from .trials import Trial, parameters_of
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Of a worker."""
+
+    parameters: int = 0                 # of the model, 0: not known
+    memory: Mapping[int, int] = field(default_factory=dict)     # by local batch, the most bytes that it took
+    watts: float = np.nan               # of its GPU, the mean over runs, NaN: not known
+
+    def most_local(self, limit: float) -> int:
+        """Examples of a worker that ``limit`` bytes hold. Memory is a line through the smallest and the largest local
+        batch; of one alone it is taken as proportional to the examples, the most that it can be at larger ones. Raises
+        UsageError where no log measured memory, or one example is too many."""
+        if not self.memory:
+            raise UsageError("--memory: no log here measured how much memory a worker takes, as those of "
+                             "hvdscale-scale script do; --max-local-batch N says how many examples it holds")
+        (first, least), (last, most) = min(self.memory.items()), max(self.memory.items())
+        each = (most - least) / (last - first) if last > first and most > least else most / last
+        found = int(last + (limit - most) / each)
+        if found < 1 or len(self.memory) == 1 and found < first:
+            raise UsageError(f"--memory: {byte_size(int(limit))} a worker are less than the {byte_size(least)} of "
+                             f"{first:,} examples, the fewest that were measured; time smaller batches")
+        return found
+
+
+def measured_of(trials: Iterable[Trial]) -> Footprint:
+    memory: dict[int, int] = {}
+    parameters, watts = 0, []
+    for trial in trials:
+        measured = trial.measured
+        parameters = max(parameters, int(measured.get("parameters") or parameters_of(trial.plan)))
+        local = int(trial.execution.get("local_batch") or 0)
+        if local and measured.get("peak_memory_bytes"):
+            memory[local] = max(memory.get(local, 0), *measured["peak_memory_bytes"])
+        if measured.get("watts"):
+            watts.append(float(np.mean(measured["watts"])))
+    return Footprint(parameters, memory, float(np.mean(watts)) if watts else np.nan)
+
+
+@dataclass(frozen=True, eq=False)
+class Timing:
+    """The step times of one configuration: a worker count, its nodes, a global batch and its passes."""
+
+    workers: int
+    per_node: int               # most workers on a node
+    global_batch: int
+    passes: int
+    seconds: np.ndarray         # (runs,): each run's mean step
+    crowded: bool               # more workers on a host than it has cores
+    trials: tuple[tuple[str, int], ...]
+    slowed: float = 0.0         # what seconds of the first steps alone were multiplied by; 0: they are of whole runs
+
+    @property
+    def nodes(self) -> int:
+        return -(-self.workers // self.per_node)
+
+    @property
+    def examples(self) -> float:
+        """Examples per worker in one pass; a mean where the shares are uneven."""
+        return self.global_batch / self.workers / self.passes
+
+    @property
+    def value(self) -> float:
+        """The geometric mean over the runs."""
+        return float(geometric_mean(self.seconds))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What step times must have in common to be comparable."""
+
+    device: str
+    threads: int
+    precision: str
+    compression: str            # of the gradients in the allreduce; "": none
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes per parameter in the allreduce."""
+        return 2 if self.compression == "fp16" else {"fp64": 8}.get(self.precision, 4)
+
+    def __str__(self) -> str:
+        threads = f", {counted(self.threads, 'thread')} a worker" if self.threads else ""
+        rest = [self.precision, f"{self.compression} compression" if self.compression else ""]
+        return ", ".join(filter(None, [(self.device or "an unnamed device") + threads, *rest]))
+
+
+@dataclass(frozen=True, eq=False)
+class Timings:
+    """The timings of a workload on one machine, by workers and batch, and what was left out."""
+
+    found: tuple[Timing, ...]
+    machine: Machine | None
+    others: tuple[Machine, ...]         # left out
+    crowded: tuple[Timing, ...]         # left out, see timings_of
+    measured: Footprint = Footprint()
+    placed: bool = True                 # whether the logs say which workers shared a node
+    slowing: tuple[float, ...] = ()     # of long runs, the mean step over that of their first
+    in_a_row: bool = False              # whether all repeats of each setting ran one right after the other
+
+    @property
+    def per_node(self) -> int:
+        return max((one.per_node for one in self.found), default=1)
+
+    @property
+    def most_local(self) -> int:
+        """The most examples of a worker in one pass."""
+        return max((int(np.ceil(one.examples)) for one in self.found + self.crowded), default=0)
+
+    @cached_property
+    def spread(self) -> Spread:
+        """The spread of the logarithms of the times of one configuration, pooled over all."""
+        return pooled_repeats([one.seconds for one in self.found])
+
+    def at(self, workers: int, per_node: int, global_batch: int, passes: int) -> Timing | None:
+        """The timing of this configuration, with the most similar layout on as many nodes; None where there is none."""
+        setting = workers, -(-workers // per_node), global_batch, passes
+        found = [one for one in self.found if (one.workers, one.nodes, one.global_batch, one.passes) == setting]
+        return min(found, key=lambda one: abs(one.per_node - min(workers, per_node)), default=None)
+
+
+def timings_of(trials: Iterable[Trial], per_node: int | None = None) -> Timings:
+    """The timings of a workload's trials that completed or were pruned.
+
+    per_node  workers of a node in logs that do not say; None: there all shared one
+
+    Of several machines, the one with the most worker counts, then the most trials. Hosts with more workers than cores
+    are left out if at least two worker counts remain, as their times do not transfer to another machine."""
+    timed = [trial for trial in trials if (trial.status == Status.COMPLETE or trial.pruned)
+             and 0 < trial.examples_per_second < np.inf]
+    by_machine = group_by(timed, _read_machine)
+    if not by_machine:
+        return Timings((), None, (), ())
+    machine = max(by_machine, key=lambda one: (len({t.workers for t in by_machine[one]}), len(by_machine[one])))
+    slowing = tuple(trial.slowing for trial in by_machine[machine] if trial.slowing > 0)
+    found = _by_setting(by_machine[machine], float(geometric_mean(slowing)) if slowing else 1.0, per_node)
+    free = tuple(one for one in found if not one.crowded)
+    crowded = tuple(one for one in found if one.crowded)
+    if len({one.workers for one in free}) < min(2, len({one.workers for one in found})):
+        free, crowded = found, ()
+    return Timings(free, machine, tuple(other for other in by_machine if other != machine), crowded,
+                   measured_of(by_machine[machine]),
+                   all(one.workers == 1 or one.execution.get("local_workers") for one in by_machine[machine]),
+                   slowing, _ran_in_a_row(by_machine[machine]))
+
+
+def _ran_in_a_row(trials: Sequence[Trial]) -> bool:
+    """Whether several settings have repeats, over an hour or more, and no other run came between those of one."""
+    known = sorted((trial.started, trial.workers, trial.global_batch) for trial in trials)
+    settings = [setting for _, *setting in known]
+    changes = 1 + sum(one != other for one, other in zip(settings, settings[1:]))
+    several = len({tuple(one) for one in settings})
+    return 1 < several == changes < len(known) and known[-1][0] - known[0][0] >= 3600
+
+
+def _read_machine(trial: Trial) -> Machine:
+    execution, problem = trial.execution, trial.plan.get("problem") or {}
+    return Machine(str(execution.get("device") or "").split(":")[0], int(execution.get("threads") or 0),
+                   str(problem.get("precision") or ""), str(problem.get("compression") or "").removeprefix("none"))
+
+
+def _by_setting(trials: Iterable[Trial], slowing: float, unplaced: int | None) -> tuple[Timing, ...]:
+    """The timings of trials, by workers, workers per node, batch and passes; without runs that are far too slow. Those
+    that timed a few steps are taken to slow down as long runs do."""
+    found: dict[tuple[int, int, int, int], list[tuple[Trial, float]]] = {}
+    for trial in trials:
+        per_node = min(trial.workers, int(trial.execution.get("local_workers") or unplaced or trial.workers))
+        for batch, seconds in trial.step_seconds_by_batch().items():
+            setting = trial.workers, per_node, batch, trial.passes_at(batch)
+            found.setdefault(setting, []).append((trial, seconds * slowing if trial.is_probe else seconds))
+    slow = slow_runs([[seconds for _, seconds in runs] for runs in found.values()])
+    typical = {key: [run for run, ratio in zip(runs, ratios) if ratio == 1]
+               for (key, runs), ratios in zip(found.items(), slow)}
+    return tuple(Timing(*key, np.array([seconds for _, seconds in typical[key]]),
+                        any(one.crowded for one, _ in typical[key]), tuple(one.key for one, _ in typical[key]),
+                        slowing if all(one.is_probe for one, _ in typical[key]) else 0.0) for key in sorted(typical))
