@@ -12,6 +12,7 @@ import click
 from ..errors import LogError, UsageError
 from ..exchange.archive.export import export_archive
 from ..exchange.archive.read import import_archive
+from ..exchange.archive.sources import OPENERS
 from ..exchange.benchmarks.mllog import Wanted, import_mllog, is_mllog
 from ..exchange.benchmarks.mlperf_rcp import TARGET, import_rcp
 from ..exchange.benchmarks.table import UNITS
@@ -23,7 +24,6 @@ from ..exchange.runs.into_log import settle, shown
 from ..exchange.runs.into_log import write as write_runs
 from ..exchange.runs.mapping import GLOBAL_BATCH, PERS, Source, given_settings, read_lines, read_mapping
 from ..exchange.tensorboard_events import export_events
-from ..exchange.unpacking import COMPRESSED
 from ..formatting.numbers import byte_size, counted, list_first
 from ..formatting.screen import Screen, time_left
 from ..log.files import SIGNATURE
@@ -253,7 +253,7 @@ def _kind_of(source) -> str:
         raise UsageError(f"{source}: is HDF5; if it is a log, it needs no import")
     if head.lstrip()[:1] == b"{" and not has_runs(source):
         return "rcp"
-    if head.startswith(tuple(COMPRESSED)) or head[257:262] == b"ustar" or ".tar" in os.path.basename(source):
+    if head.startswith(tuple(OPENERS)) or head[257:262] == b"ustar" or ".tar" in os.path.basename(source):
         return "archive"
     if is_mllog(source):
         return "mllog"

@@ -22,7 +22,7 @@ from ..formatting.escaping import of_cell
 from ..formatting.numbers import counted
 from ..log.check import Rows
 from ..log.schema import UNKNOWN_SEED, Status
-from .files import LARGEST_INT, WrongFile
+from .files import LARGEST_INT, WrongFile, number_of
 
 SEPARATORS = (",", ";", "\t")
 LONGEST_CELL = 1 << 28          # characters; a plan can be long
@@ -171,16 +171,6 @@ def is_missing(text: str) -> bool:
     return text.strip().lower().lstrip("+-") in ("", "nan")
 
 
-def number_of(text: str) -> float:
-    """The number in a text; raises ValueError if there is none, OverflowError if it is beyond float64."""
-    if "_" in text:                         # between digits, Python accepts them
-        raise ValueError
-    number = float(text)
-    if math.isinf(number) and "inf" not in text.lower():
-        raise OverflowError
-    return number
-
-
 def integer_of(text: str) -> int:
     """The integer in a text, also of 1e3 or 100.0; raises ValueError if there is none."""
     if "_" in text:
@@ -210,13 +200,12 @@ def _float(text: str, name: str) -> float:
         raise _wrong(name, text, "a number; a cell is empty where it is not known")
     if "/" in name and text.strip().lower() in FLAGS:
         return float(FLAGS[text.strip().lower()])
-    try:
-        return math.nan if is_missing(text) else number_of(text)
-    except OverflowError:
-        raise _wrong(name, text, "a number of 64 bits, which end at 1.8e308") from None
-    except ValueError:
-        point = "; decimals have a point" if "," in text else ""
-        raise _wrong(name, text, f"a number{point}") from None
+    number = math.nan if is_missing(text) else number_of(text)
+    if number is None:
+        raise _wrong(name, text, f"a number{'; decimals have a point' if ',' in text else ''}")
+    if math.isinf(number) and "inf" not in text.lower():
+        raise _wrong(name, text, "a number of 64 bits, which end at 1.8e308")
+    return number
 
 
 def _loose(text: str, name: str) -> float:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +24,7 @@ from ..system.inputs import LARGEST
 from ..target import SPLITS, logged_name, metric_faults
 from .csv_file import FLAGS, GAPS, TYPES, CsvRows, CsvText, integer_of, repeats
 from .exported import FORMAT, OF_FILE
-from .files import LARGEST_INT, WrongFile, file_bytes, json_object
+from .files import LARGEST_INT, WrongFile, file_bytes, json_of, text_of
 from .imported import BulkLog, beyond_errors, skipped_note, widen
 from .runs.run import RunPath
 
@@ -115,13 +113,6 @@ class TableFile(CsvText):
         self.table, self.path = table, os.path.join(source, f"{table}.csv")
         self.exists = os.path.lexists(self.path)
         super().__init__(file_bytes(self.path, self.path, LARGEST, follow=True) if self.exists else b"", self.path)
-        self.rename(self.header)
-
-    def rename(self, header: Iterable[str]) -> None:
-        self.header = tuple(header)
-        twice = [name for name, count in Counter(self.header).items() if count > 1]
-        if twice:
-            raise WrongFile(f"{self.path}:1: two columns are named {twice[0]!r}")
 
     def read(self, types: Mapping[str, str], left: LeftOut) -> CsvRows:
         """All rows but those that are left out, as one without a line end is."""
@@ -177,49 +168,41 @@ def _leave_out(tables: Mapping[str, CsvRows], left: LeftOut, table: CsvRows, fau
 
 
 def _read_description(source: str, files: Files) -> tuple[dict, Specs]:
-    """Root attributes, and the columns of each table, from log.json or guessed."""
-    path = os.path.join(source, "log.json")
+    """Root attributes, and the columns of each table: those of every log, and others by their names or log.json."""
     for table in ("trials", "evaluations"):
         if not files[table].exists:
             raise WrongFile(f"{files[table].path}: is missing")
-    if not os.path.exists(path):
-        _refuse_lacking(files)
-        return {"imported": {"kind": "csv", "from": source}}, {
-            table: _guess_columns(file) for table, file in files.items()}
-    about, _ = json_object(file_bytes(path, path, LARGEST, follow=True), path)
-    if about.get("format") != FORMAT or about.get("version") != 1:
+    path = os.path.join(source, "log.json")
+    attributes, described = _read_log_json(path) if os.path.exists(path) else (None, {})
+    _refuse_lacking(files)
+    specs = {table: _columns_of(file, described.get(table, {})) for table, file in files.items()}
+    if attributes is None:
+        specs["trials"] += SOURCE
+        attributes = {"imported": {"kind": "csv", "from": source}}
+    return attributes, specs
+
+
+def _read_log_json(path: str) -> tuple[dict, dict[str, dict[str, LogColumn]]]:
+    """(root attributes, columns by table and name) of an export."""
+    found = json_of(text_of(path), path, dict)
+    if found.get("format") != FORMAT or found.get("version") != 1:
         raise WrongFile(f"{path}: is not of the format {FORMAT}, version 1")
-    attributes, columns = about.get("attributes"), about.get("columns")
+    attributes, columns = found.get("attributes"), found.get("columns")
     if not isinstance(attributes, dict) or not isinstance(columns, dict):
         raise WrongFile(f"{path}: says no attributes or no columns")
-    specs = {table: _described_columns(file, columns.get(table, []), path) for table, file in files.items()}
+    for table, given in columns.items():
+        if not isinstance(given, list) or not all(
+                isinstance(column, list) and len(column) == 5 and all(isinstance(text, str) for text in column)
+                and column[1] in {*TYPES} - {"loose"} and _is_path(column[0]) for column in given):
+            raise WrongFile(f"{path}: the columns of {table} are not lists of name, type, unit, meaning, better")
     for name, value in attributes.items():
         good = (-LARGEST_INT - 1 <= value <= LARGEST_INT if type(value) is int else
                 len(json.dumps(value)) <= LONGEST_ATTRIBUTE)
         if not good or not _is_path(name) or name in ("versions", "imported") and not isinstance(value, dict):
             raise WrongFile(f"{path}: the attribute {name[:40]!r} is longer, larger or stranger than a log can hold")
-    return {name: value for name, value in attributes.items() if name not in OF_FILE}, specs
-
-
-def _described_columns(file: TableFile, given: Any, path: str) -> tuple[LogColumn, ...]:
-    """The columns of a table as log.json has them; raises WrongFile where they are not those of a log or the file."""
-    if not isinstance(given, list) or not all(
-            isinstance(column, list) and len(column) == 5 and all(isinstance(text, str) for text in column)
-            and column[1] in ("int", "float", "text", "status") and _is_path(column[0]) for column in given):
-        raise WrongFile(f"{path}: the columns of {file.table} are not lists of name, type, unit, meaning, better")
-    columns = {column[0]: LogColumn(*column[:4], better=column[4]) for column in given}
-    needed = SCHEMA[file.table]
-    for column in needed:
-        if column.name in columns and columns[column.name].type != column.type:
-            raise WrongFile(f"{path}: {file.table}/{column.name} is not of the type {column.type}")
-    _refuse_clash(columns, path)
-    differ = sorted(columns.keys() ^ {*file.header}) if file.exists else []
-    if differ:
-        raise WrongFile(f"{file.path}:1: {differ[0]!r} is not both a column here and in log.json")
-    missing = [column.name for column in needed if not column.optional and column.name not in file.header]
-    if missing:
-        raise WrongFile(f"{file.path}:1: there is no column {missing[0]}")
-    return tuple(columns.values())
+    return {name: value for name, value in attributes.items() if name not in OF_FILE}, {
+        table: {column[0]: LogColumn(*column[:4], better=column[4]) for column in given}
+        for table, given in columns.items()}
 
 
 def _refuse_lacking(files: Files) -> None:
@@ -234,32 +217,27 @@ def _refuse_lacking(files: Files) -> None:
         raise WrongFile("\n".join(lacking))
 
 
-def _refuse_clash(names: Iterable[str], path: str) -> None:
-    """Raise WrongFile if a column would also be a group of others."""
-    for name in names:
-        above = [other for other in names if name.startswith(f"{other}/")]
-        if above:
-            raise WrongFile(f"{path}: these columns exclude each other: {above[0]!r} and {name!r}")
-
-
 def _is_path(name: str) -> bool:
     return all(part.strip(".") for part in name.split("/")) and name.isprintable() and name != "committed_rows"
 
 
-def _guess_columns(file: TableFile) -> tuple[LogColumn, ...]:
-    """The columns of a table from elsewhere, and those that every log has."""
+def _columns_of(file: TableFile, described: Mapping[str, LogColumn]) -> tuple[LogColumn, ...]:
+    """The columns of a table, and those that every log has; ``described``: what log.json says of others."""
     known = {column.name: column for column in SCHEMA[file.table]}
     if "" in file.header:
         raise WrongFile(f"{file.path}:1: a column has no name; pandas writes its index so, unless index=False")
     if file.table == "evaluations":
-        parts = [name.partition("/") for name in file.header]
-        file.rename(f"{split}/{logged_name(metric)}" if slash else split for split, slash, metric in parts)
+        parts = [(name, *name.partition("/")) for name in file.header]
+        file.header = tuple(f"{split}/{logged_name(metric)}" if slash and name not in described else name
+                            for name, split, slash, metric in parts)
     found = [column for column in known.values() if not column.optional or column.name in file.header]
     for name in file.header:
         prefix, _, rest = name.partition("/")
         if name in known or name == SEARCH and file.table == "trials":
             continue
-        if file.table == "trials" and prefix == "metaparameters" and rest and _is_path(name):
+        if name in described:
+            found.append(described[name])
+        elif file.table == "trials" and prefix == "metaparameters" and rest and _is_path(name):
             found.append(metaparameter_column(rest))
         elif file.table == "evaluations" and prefix in SPLITS and rest:
             for fault in metric_faults([rest]):
@@ -269,8 +247,12 @@ def _guess_columns(file: TableFile) -> tuple[LogColumn, ...]:
             more = {"trials": f", {SEARCH}, metaparameters/NAME", "evaluations": ", SPLIT/METRIC such as val/error"}
             raise WrongFile(f"{file.path}:1: {file.table} have no column {name!r}; there are "
                             f"{', '.join(known)}{more.get(file.table, '')}")
-    _refuse_clash(file.header, f"{file.path}:1")
-    return (*found, *SOURCE) if file.table == "trials" else tuple(found)
+    for name in file.header:
+        if file.header.count(name) > 1:
+            raise WrongFile(f"{file.path}:1: two columns are named {name!r}")
+        for above in (other for other in file.header if name.startswith(f"{other}/")):      # a column, and a group
+            raise WrongFile(f"{file.path}:1: these columns exclude each other: {above!r} and {name!r}")
+    return tuple(found)
 
 
 def _read(files: Files, specs: Specs, attributes: dict, left: LeftOut, overlap: str | None,

@@ -301,10 +301,9 @@ def test_a_tar_file_is_read_without_unpacking_it(ending, how, tmp_path):
 
 @pytest.mark.parametrize("pack", [bz2.compress, gzip.compress, lzma.compress])
 @pytest.mark.parametrize("filler", [b"", bytes(512)])
-def test_a_tar_file_packed_in_parts_is_read_to_its_end(pack, filler, tmp_path, monkeypatch):
+def test_a_tar_file_packed_in_parts_is_read_to_its_end(pack, filler, tmp_path):
     """As pbzip2 and pigz pack it; a part may end anywhere in what is read at once, and zeros fill up a tape."""
     whole = tar_of(tmp_path / "a.tar", STUDY_MEMBER, *members(1), *members(2)).read_bytes()
-    monkeypatch.setattr("hvdscale.exchange.unpacking.CHUNK", 7)
     (tmp_path / "b.tar").write_bytes(b"".join(pack(whole[at:at + 1000]) for at in range(0, len(whole), 1000)) + filler)
     assert import_archive(tmp_path / "b.tar", tmp_path / "log.h5").trials == 2
 
@@ -440,11 +439,11 @@ WRONG = {      # file, its text (None: removed), the message
     "status": ("2/metadata.json", json.dumps(metadata(2, status="DONE")), 'status is "DONE", not one of COMPLETE'),
     "no status": ("2/metadata.json", json.dumps(metadata(2, status=[1])), "status is [1], not one of"),
     "huge parameter": ("2/metadata.json", json.dumps(metadata(2, parameters={"a": 10**400})), "that a float can hold"),
-    "long number": ("2/metadata.json", '{"trial_id": ' + "9" * 5000 + "}", "2/metadata.json: is not JSON"),
+    "long number": ("2/metadata.json", '{"trial_id": ' + "9" * 5000 + "}", "2/metadata.json: is not text in UTF-8"),
     "parameter's name": ("2/metadata.json",
                          json.dumps(metadata(2, parameters={"../a": 1})), "is not a valid name for a param"),
     "parameters": ("2/metadata.json", json.dumps(metadata(2, parameters=[1])), "parameters is [1], not an object"),
-    "other bytes": ("2/metadata.json", b"\xff\xfe{}", "2/metadata.json: is not JSON"),
+    "other bytes": ("2/metadata.json", b"\xff\xfe{}", "2/metadata.json: is not text in UTF-8"),
     "no step": ("2/measurements.csv", "a,b\n1,2\n", "measurements.csv:1: there is no column step"),
     "twice a column": ("2/measurements.csv", "step,a,a\n1,2,3\n", "measurements.csv:1: two columns are named 'a'"),
     "twice after all": ("2/measurements.csv", "step,a.b,a/b\n1,2,3\n", "measurements.csv:1: two columns are named"),

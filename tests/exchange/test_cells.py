@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from hvdscale.exchange import csv_file
-from hvdscale.exchange.csv_file import integer_of, is_missing, number_of, table_of_numbers
+from hvdscale.exchange.csv_file import CONVERTERS, integer_of, is_missing, table_of_numbers
+from hvdscale.exchange.files import WrongFile, number_of
 
 READABLE = ["1", "0", "1.", "-1.5", "1e5", "1e-05", "nan", "NaN", "", "-nan", ".5", "00.5", "1.50", "-0.0",
             "12345678.5", "0.00001", "9007199254740993.0", "+1.0", " 1.0", "0.1234567890123456789", "5e-324",
@@ -72,8 +73,8 @@ def test_no_lines_are_no_rows(reader):
 
 def test_infinity_is_a_number_and_what_is_beyond_float64_is_none():
     assert number_of("inf") == np.inf and number_of("-Infinity") == -np.inf
-    with pytest.raises(OverflowError):
-        number_of("1e400")
+    with pytest.raises(WrongFile, match="not a number of 64 bits"):
+        CONVERTERS["float"]("1e400", "val/error")
 
 
 @pytest.mark.parametrize("text, value", [

@@ -26,7 +26,7 @@ from ...log.schema import UNKNOWN_SEED, Status
 from ...system.cores import usable_cores
 from ...system.forked import end_with_parent, ending_together
 from ...system.run_module import away_from_here
-from ..files import LARGEST_INT, WrongFile, file_bytes, json_object, refuse_deep, whole_number
+from ..files import LARGEST_INT, WrongFile, json_of, refuse_deep, text_of, whole_number
 from ..imported import ImportedLog, beyond_errors, skipped_note
 from .sources import ArchiveStudy, Folder, Tar, is_folder
 from .trial_files import LARGEST, TrialBatch, TrialFiles, pieces, read_trials
@@ -159,7 +159,7 @@ class _Readers:
 def _plan(study: ArchiveStudy) -> dict:
     """The plan of all trials of a study; raises WrongFile for an invalid study.json."""
     name = f"{study.where}/study.json"
-    data, _ = json_object(file_bytes(study.file, name, LARGEST["study.json"]), name)
+    data = json_of(text_of(study.file, name, LARGEST["study.json"], follow=False), name, dict)
     refuse_deep(data, name)
     batch = whole_number(data.get("batch_size"), 1, name, "batch_size")
     steps = whole_number(data.get("train_steps", 0), 0, name, "train_steps")

@@ -5,18 +5,23 @@
 """
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
 import os
 import re
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from ...errors import LogError, UsageError
 from ...system.inputs import open_input, refusal
-from ..files import WrongFile, refuse_large
-from ..unpacking import unpacked
+from ..files import WrongFile
 from .trial_files import LARGEST, TrialFiles
 
+OPENERS = {b"BZh": bz2.open, b"\x1f\x8b": gzip.open,               # by a compressed file's first bytes; zeros after it
+           b"\xfd7zXZ\0": partial(lzma.open, format=lzma.FORMAT_XZ)}       # would be the start of another in a .lzma
 LARGEST_STUDY = 4 << 30                 # bytes of a study's files in a tar file, held in memory
 LARGEST_HEADER = 1 << 20                # bytes of an extended header, held in memory
 EXTENDED = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE,
@@ -127,7 +132,8 @@ class Tar:
 
     def studies(self) -> Iterator[ArchiveStudy]:
         try:
-            with (self._raw, unpacked(self._raw) as file,
+            opened = next((opened for magic, opened in OPENERS.items() if self._raw.peek(6).startswith(magic)), None)
+            with (self._raw, opened(self._raw) if opened else self._raw as file,
                   tarfile.open(fileobj=file, mode="r|", tarinfo=_Member) as tar):
                 yield from self._of(tar)
         except (tarfile.TarError, EOFError, OSError, RecursionError, TypeError, ValueError) as error:      # of headers
@@ -207,7 +213,8 @@ class _TarStudy:
                 raise WrongFile(f"{full}: is not a regular file, but a link or the like")
             if trial and _trial_id(trial) is None:
                 raise WrongFile(f"{full}: {trial} is not a trial number")
-            refuse_large(member.size, full, LARGEST[name])
+            if member.size > LARGEST[name]:
+                raise WrongFile(f"{full}: has {member.size} bytes, more than the {LARGEST[name]} that it may have")
             files = self._files.setdefault(trial, {})
             if name in files:
                 raise WrongFile(f"{full}: is there twice")

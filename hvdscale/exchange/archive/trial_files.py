@@ -18,8 +18,8 @@ from ...log.plan_text import MOST, format_value
 from ...log.schema import Status
 from ...target import ALIASES, SPLITS
 from ..csv_file import CsvText, table_of_numbers, whole_numbers
-from ..files import (LARGEST_INT, NAME, RENAMED, WrongFile, as_float, file_bytes, json_object, parameter_name,
-                     whole_number)
+from ..files import (LARGEST_INT, NAME, RENAMED, WrongFile, as_float, file_bytes, is_number, json_of, parameter_name,
+                     text_of, whole_number)
 
 BLOCK_BYTES = 1 << 19               # of files parsed together: fits a core's cache
 LARGEST = {"study.json": 4 << 20, "metadata.json": 4 << 20, "measurements.csv": 1 << 30}
@@ -98,7 +98,8 @@ def pieces(items: Iterable[Item], most: int, size_of: Callable[[Item], int],
 class _Metadata:
     def __init__(self, trial: TrialFiles):
         name = f"{trial.folder}/metadata.json"
-        data, self.text = json_object(file_bytes(trial.metadata, name, LARGEST["metadata.json"]), name)
+        self.text = text_of(trial.metadata, name, LARGEST["metadata.json"], follow=False)
+        data = json_of(self.text, name, dict)
         self.id = whole_number(data.get("trial_id"), 0, name, "trial_id", LARGEST_INT)
         if self.id != trial.id:
             raise WrongFile(f"{name}: trial_id is {self.id} in the folder of trial {trial.id}")
@@ -112,7 +113,7 @@ class _Metadata:
             raise WrongFile(f"{name}: parameters is {format_value(parameters)}, not an object")
         self.point = {}
         for key, value in parameters.items():
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            number = is_number(value)
             if (number or key in NUMBERS) and not (number and abs(value) < math.inf):
                 raise WrongFile(f"{name}: {key} is {format_value(value)}, not a finite number")
             if number:

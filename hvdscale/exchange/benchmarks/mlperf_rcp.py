@@ -20,7 +20,7 @@ import numpy as np
 from ...errors import LogError, UsageError
 from ...log.plan_text import MOST
 from ...log.schema import UNKNOWN_SEED, Status
-from ..files import LARGEST_INT, WrongFile, file_bytes, json_object, parameter_name, refuse_deep, whole_number
+from ..files import LARGEST_INT, WrongFile, json_of, parameter_name, refuse_deep, text_of, whole_number
 from ..imported import ImportedLog
 from .table import RENAMED, Benchmark, find_benchmark, optimizer_of
 
@@ -81,7 +81,7 @@ def import_rcp(source, out, *, unit: str | None = None, train_examples: int | No
 def read_points(source: str, unit: str | None = None, train_examples: int | None = None) -> list[ReferencePoint]:
     """A file's points by benchmark and batch size; raises LogError."""
     try:
-        data, _ = json_object(file_bytes(os.path.realpath(source), source, LARGEST), source)
+        data = json_of(text_of(source, most=LARGEST), source, dict)
         refuse_deep(data, source)
         if not data or not all(isinstance(entry, dict) and {"Benchmark", "BS"} <= entry.keys()
                                for entry in data.values()):

@@ -84,10 +84,8 @@ def read(path: str) -> Iterator[FoundRun]:
         points += [(tags[tag], *event) for tag, events in found.scalars.items() for event in events]
     if not (points or others or settings):
         raise WrongFile(f"{path}: its event files have no whole event with a summary; --skip-broken leaves the run out")
-    start = min((time for _, _, time, _ in points), default=0.0)
-    points, count = _of_keras(sorted(points, key=lambda point: point[2]))
-    rows = rows_by_step((tag, value, time - start, step) for tag, value, time, step in points)
-    series = series_of(rows, path)
+    points, count = _of_keras(points)
+    series = series_of(rows_by_step(points), path)
     yield FoundRun(path, NAME, settings, {count if tag == STEP else tag: found for tag, found in series.items()},
                    unfinished=cut, left_out=others)
 

@@ -9,12 +9,12 @@ from types import ModuleType
 
 from ...errors import LogError
 from ...system.inputs import refusal
-from . import dvclive, event_files, json_lines, mlflow_store, text_lines, trainer_state, wide_csv
+from . import event_files, json_lines, mlflow_store, text_lines, trainer_state, wide_csv
 from .run import SETTINGS_FILE, FoundRun, RunPath, settings_beside, with_short_names
 
 # each recognises a path and reads its runs; of the first that does, a folder is read whole
-FORMATS: tuple[ModuleType, ...] = trainer_state, mlflow_store, dvclive, event_files, wide_csv, json_lines, text_lines
-SETTLED = dvclive, event_files, wide_csv, json_lines, text_lines        # whose settings may lie in files beside a run
+FORMATS: tuple[ModuleType, ...] = trainer_state, mlflow_store, event_files, wide_csv, json_lines, text_lines
+SETTLED = event_files, wide_csv, json_lines, text_lines        # whose settings may lie in files beside a run
 # files that programs write beside other forms of the same run: they alone are read of their folder
 MAIN = ("results.csv", "summary.csv", "metrics.csv", "progress.csv", "scalars.json", "metrics.json", "metrics.jsonl",
         "training.log", "trainer_log.jsonl", "results.jsonl")

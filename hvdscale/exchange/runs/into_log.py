@@ -28,13 +28,13 @@ from ...plan.values import did_you_mean
 from ...target import SPLITS, metric_faults
 from ..csv_file import repeats
 from ..csv_tables import ASSUMED
-from ..files import LARGEST_INT
+from ..files import LARGEST_INT, is_number
 from ..imported import ImportedLog, beyond_errors
 from . import trainer_state
 from .formats import read_runs
 from .guessing import LEFT_OUT, STAMP, UNKNOWN, accounts, guess, names, setting_names
 from .mapping import LOSS, RATE, SETTINGS, TIME_UNITS, WORKER_BATCH, RunMapping
-from .run import FoundRun, is_number
+from .run import FoundRun
 
 Points = tuple[np.ndarray, np.ndarray]          # steps, and what was measured at each
 COUNTS, NAMES = ("batch", "workers", "nodes", "accumulation"), ("dataset", "model", "optimizer")      # of settings

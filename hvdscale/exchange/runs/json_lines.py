@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..files import WrongFile, as_float, json_of, text_of
-from .run import EPOCH, STEP, FoundRun, RunPath, is_number, leaves, number, rows_by_step, series_of
+from ..files import WrongFile, as_float, is_number, json_of, number_of, text_of
+from .run import EPOCH, STEP, FoundRun, RunPath, leaves, rows_by_step, series_of
 
 NAME = "JSON lines"
 ENDS = (".jsonl", ".ndjson", ".json", ".log", ".txt", ".out", "/log")
@@ -38,13 +38,13 @@ def recognises(path: RunPath) -> bool:
 def _rows_of_whole(path: str) -> list[dict[str, Any]]:
     """The objects of a file that is one array of them, or one object of lists, or Sacred's; [] of any other."""
     try:
-        found = json_of(path)
+        found = json_of(text_of(path), path)
     except WrongFile:
         return []
     if isinstance(found, dict) and found and all(
             isinstance(one, dict) and {"steps", "values"} <= one.keys() for one in found.values()):
-        return rows_by_step(sorted(((tag, value, None, step) for tag, one in found.items()
-                                    for step, value in zip(one["steps"], one["values"])), key=lambda point: point[3]))
+        return rows_by_step((tag, value, None, step) for tag, one in found.items()
+                            for step, value in zip(one["steps"], one["values"]))
     if isinstance(found, dict):
         lists = {tag: value for tag, value in found.items() if isinstance(value, list) and all(map(is_number, value))}
         length = max(map(len, lists.values()), default=0) if any("loss" in tag for tag in lists) else 0
@@ -94,7 +94,7 @@ def _scalars_of(found: Mapping[str, Any]) -> dict[str, Any]:
         if is_number(value):
             scalars[name] = value
         elif isinstance(value, str):
-            plain = number(value)
+            plain = number_of(value)
             if clock := CLOCK.fullmatch(value):
                 plain = sum(scale * float(part or 0) for scale, part in zip((86400, 3600, 60, 1), clock.groups()))
             scalars[name] = value if plain is None else plain

@@ -22,7 +22,8 @@ from ...log.schema import DIRECTIONS
 from ...plan.settings import read_toml
 from ...plan.values import did_you_mean
 from ...target import SPLITS, metric_faults
-from .run import FoundRun, is_number, value_of
+from ..files import is_number
+from .run import FoundRun, value_of
 
 UNITS = ("steps", "epochs", "examples", "tokens")
 TIME_UNITS = {"s": 1.0, "ms": 1e-3, "minutes": 60.0, "hours": 3600.0, "days": 86400.0}

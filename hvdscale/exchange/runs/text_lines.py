@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from ...system.inputs import open_input, refusal
-from ..files import WrongFile
-from .run import EPOCH, LONGEST_TAG, STEP, WITHIN, FoundRun, RunPath, Series, constants_of, number, series_of, value_of
+from ..files import WrongFile, number_of
+from .run import EPOCH, LONGEST_TAG, STEP, WITHIN, FoundRun, RunPath, Series, constants_of, series_of, value_of
 
 NAME = "lines"
 ENDS = (".log", ".txt", ".out", ".stdout", ".err", ".stderr")
@@ -275,5 +275,5 @@ def _settings(text: str) -> dict[str, Any]:
 
 
 def _groups(found: re.Match) -> dict[str, float]:
-    values = {name: number(text.replace(",", "")) for name, text in found.groupdict().items() if text}
+    values = {name: number_of(text.replace(",", "")) for name, text in found.groupdict().items() if text}
     return {name: value for name, value in values.items() if value is not None}

@@ -1,6 +1,7 @@
 """CSV files with a row a step or an evaluation: Lightning's CSVLogger, Keras' CSVLogger, Ray's progress.csv, AlgoPerf's
 measurements.csv, and W&B's exports, be it of a run's history or of a chart, which has a column a run. A file may have
 several runs, of a row or more each: W&B's table of runs, Optuna's and Ray's dataframes, MLflow's search, spreadsheets.
+And runs with a file a tag, which has its steps: TensorBoard's exports, and DVCLive's folder.
 """
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ import numpy as np
 from ...analysis.grouping import group_by
 from ...system.inputs import LARGEST
 from ..csv_file import CsvText
-from ..files import WrongFile, file_bytes
+from ..files import WrongFile, file_bytes, number_of
 from .guessing import names, setting_names
-from .run import FoundRun, RunPath, Series, constants_of, number, rows_by_step, series_of, value_of
+from .run import FoundRun, RunPath, Series, constants_of, rows_by_step, series_of, value_of
 
 NAME = "CSV"
 ENDS, LOGS = (".csv", ".tsv"), (".log", ".txt")     # Keras' CSVLogger is told training.log
@@ -27,6 +28,7 @@ _ENDS_OF_CHART = ("__MIN", "__MAX")                # of W&B's charts
 _EXPORT = re.compile(r"run-(?P<run>.+)-tag-(?P<tag>.+)\.csv")                     # a file a tag of TensorBoard's
 _CHARTED = re.compile(r"(?P<run>.+) - (?P<tag>[^-]+)")         # a column of a chart
 _POINT = ("Wall time", "Step", "Value")
+_DVCLIVE = (os.path.join("plots", "metrics"), os.path.join("plots", "scalars"), "scalars")     # new and older versions
 _RUN = ("run", "run_id", "run_name", "name", "trial", "trial_id", "id", "number", "experiment", "tags.mlflow.runname")
 _STATE = ("state", "status")
 _WHOLE = ("", "finished", "complete", "completed", "terminated", "success", "succeeded", "done")
@@ -59,21 +61,28 @@ class _Table:
 
 
 def recognises(path: RunPath) -> bool:
-    """Whether it is a CSV file, by its name or, of a log, by its first two lines."""
+    """Whether it is a CSV file, by its name or, of a log, by its first two lines; or DVCLive's folder."""
+    if os.path.isdir(path):
+        return any(os.path.isdir(os.path.join(path, place)) for place in _DVCLIVE)
     if path.lower().endswith(ENDS):
-        return not os.path.isdir(path)
+        return True
     header, row = (line.strip().split(",") for line in (*path.head(LOGS), "", "")[:2])
-    return (1 < len(header) == len(row) and not any(map(number, header)) and any(
-        number(cell) is not None for cell in row) and all(_HEADER.fullmatch(name.strip()) for name in header))
+    return (1 < len(header) == len(row) and not any(map(number_of, header)) and any(
+        number_of(cell) is not None for cell in row) and all(_HEADER.fullmatch(name.strip()) for name in header))
 
 
 def read(path: str) -> Iterator[FoundRun]:
-    """The file's run or runs; raises WrongFile, naming file and line."""
-    text = CsvText(file_bytes(path, path, LARGEST, follow=True), path)
-    if text.header == _POINT and _EXPORT.fullmatch(os.path.basename(path)):
-        yield from _run_of_tags(path)
+    """The run or runs at a path; raises WrongFile, naming file and line."""
+    if os.path.isdir(path):
+        yield _run_of_tags(path, _files_of_dvclive(path))
         return
-    table = _table_of(text)
+    table, (folder, own) = _table_of(path), os.path.split(path)
+    if tuple(table.names) == _POINT and (export := _EXPORT.fullmatch(own)):
+        files = {other["tag"]: os.path.join(folder, name) for name in sorted(os.listdir(folder or "."))
+                 if (other := _EXPORT.fullmatch(name)) and other["run"] == export["run"]}
+        if path == next(iter(files.values())):          # else the run was read by that one
+            yield _run_of_tags(os.path.join(folder, export["run"]), files)
+        return
     charted = [_CHARTED.fullmatch(name) for name in table.names]
     if any(charted) and all(charted[1:]):
         yield from _runs_of_chart(table, charted)
@@ -83,12 +92,9 @@ def read(path: str) -> Iterator[FoundRun]:
         yield table.run(path)
 
 
-def table_of(path: str) -> _Table:
-    return _table_of(CsvText(file_bytes(path, path, LARGEST, follow=True), path))
-
-
-def _table_of(text: CsvText) -> _Table:
+def _table_of(path: str) -> _Table:
     """The columns of a file; raises WrongFile for a row that is longer or shorter."""
+    text = CsvText(file_bytes(path, path, LARGEST, follow=True), path)
     if not text.header:
         raise WrongFile(f"{text.name}: is empty")
     often: Counter[str] = Counter()
@@ -109,7 +115,7 @@ def _table_of(text: CsvText) -> _Table:
         if row:
             rows.append(row)
     columns = list(zip(*rows)) or [()] * len(names)
-    read = [[number(cell) for cell in column] for column in columns]
+    read = [[number_of(cell) for cell in column] for column in columns]
     there = [np.array([one is not None for one in column], bool) for column in read]
     values = [np.array(column, float) for column in read]           # None is NaN
     texts = {name: np.array(column, object) for name, column, known in zip(names, columns, there) if any(
@@ -159,23 +165,22 @@ def _runs_of_table(table: _Table, runs: Mapping[str, np.ndarray]) -> Iterator[Fo
         yield replace(run, unfinished="" if state.lower() in _WHOLE else state)
 
 
-def _run_of_tags(path: str) -> Iterator[FoundRun]:
-    """The run of all files that TensorBoard exported of it into one folder, by the first of them."""
-    folder, own = os.path.split(path)
-    run = _EXPORT.fullmatch(own)["run"]
-    files = [found for name in sorted(os.listdir(folder or ".")) if (found := _EXPORT.fullmatch(name))
-             and found["run"] == run]
-    if own == files[0][0]:
-        points = []
-        for found in files:
-            file = os.path.join(folder, found[0])
-            table = table_of(file)
-            columns = np.array([table.values[name] for name in _POINT])
-            points += [(found["tag"], value, time, step)
-                       for time, step, value in columns[:, ~np.isnan(columns).any(axis=0)].T.tolist()]
-        points.sort(key=itemgetter(2))
-        yield FoundRun(os.path.join(folder, run), NAME, {}, series_of(rows_by_step(
-            (tag, value, time - points[0][2], step) for tag, value, time, step in points), path))
+def _files_of_dvclive(path: str) -> dict[str, str]:
+    top = next(top for place in _DVCLIVE if os.path.isdir(top := os.path.join(path, place)))
+    files = sorted(os.path.join(folder, name) for folder, _, names in os.walk(top) for name in names)
+    return {os.path.relpath(file, top).removesuffix(".tsv"): file for file in files if file.endswith(".tsv")}
+
+
+def _run_of_tags(path: str, files: Mapping[str, str]) -> FoundRun:
+    """The run of files by tag, each with columns of steps, perhaps of times, and last of values."""
+    points: list[tuple[str, float, float | None, float]] = []
+    for tag, file in files.items():
+        values = {name.lower(): column for name, column in _table_of(file).values.items()}
+        if "step" in values:
+            columns = np.array([[*values.values()][-1], values["step"], values.get("wall time", values["step"])])
+            points += [(tag, value, time if "wall time" in values else None, step)
+                       for value, step, time in columns[:, ~np.isnan(columns).any(axis=0)].T.tolist()]
+    return FoundRun(path, NAME, {}, series_of(rows_by_step(points), path))
 
 
 def _runs_of_chart(table: _Table, charted: Sequence[re.Match | None]) -> Iterator[FoundRun]:
