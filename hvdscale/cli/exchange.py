@@ -5,7 +5,6 @@ import math
 import os
 import sys
 import time
-from dataclasses import replace
 
 import click
 
@@ -22,7 +21,7 @@ from ..exchange.runs.formats import KNOWN, has_runs, is_archive, read_runs
 from ..exchange.runs.guessing import guess
 from ..exchange.runs.into_log import settle, shown
 from ..exchange.runs.into_log import write as write_runs
-from ..exchange.runs.mapping import GLOBAL_BATCH, PERS, Source, given_settings, read_lines, read_mapping
+from ..exchange.runs.mapping import GLOBAL_BATCH, PERS, Source, read_lines, read_mapping, with_given
 from ..exchange.tensorboard_events import export_events
 from ..formatting.numbers import byte_size, counted, list_first
 from ..formatting.screen import Screen, time_left
@@ -138,9 +137,8 @@ def _import_runs(sources, out, map_file, lines, dry_run, skip_broken, given, set
     mapping = guess(runs, given["step_unit"])
     if map_file:
         mapping = read_mapping(map_file, mapping, runs)
-    values = {name: Source(value) for name, value in settings.items() if value}
-    mapping = replace(mapping, **given_settings(mapping, values, given["batch_per"]),
-                      **{name: value for name, value in given.items() if value})
+    given = {**given, **{name: Source(value) for name, value in settings.items() if value}}
+    mapping = with_given(mapping, {name: value for name, value in given.items() if value})
     try:
         trials = settle(runs, mapping)
     except LogError:

@@ -439,7 +439,7 @@ WRONG = {      # file, its text (None: removed), the message
     "status": ("2/metadata.json", json.dumps(metadata(2, status="DONE")), 'status is "DONE", not one of COMPLETE'),
     "no status": ("2/metadata.json", json.dumps(metadata(2, status=[1])), "status is [1], not one of"),
     "huge parameter": ("2/metadata.json", json.dumps(metadata(2, parameters={"a": 10**400})), "that a float can hold"),
-    "long number": ("2/metadata.json", '{"trial_id": ' + "9" * 5000 + "}", "2/metadata.json: is not text in UTF-8"),
+    "long number": ("2/metadata.json", '{"trial_id": ' + "9" * 5000 + "}", "2/metadata.json: is not JSON"),
     "parameter's name": ("2/metadata.json",
                          json.dumps(metadata(2, parameters={"../a": 1})), "is not a valid name for a param"),
     "parameters": ("2/metadata.json", json.dumps(metadata(2, parameters=[1])), "parameters is [1], not an object"),

@@ -12,7 +12,6 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from ...log.schema import Status
 from ...target import ALIASES
 from ..exported import exporting
 from ..files import LARGEST_INT, RENAMED
-from .sources import is_folder
+from .sources import Seen, is_folder
 from .trial_files import OTHER, STATUSES
 
 PUBLISHED = {ours: theirs for theirs, ours in RENAMED.items()}      # names of metaparameters
@@ -33,20 +32,10 @@ SCALES = {"linear": "LINEAR_SCALE", "log": "LOG_SCALE", "reverse_log": "REVERSE_
 SEARCHED = {"lr": "learning_rate", **PUBLISHED}                     # names in a sweep's space
 
 
-@dataclass
-class Exported:
-    """What was exported so far."""
-
-    trials: int = 0
-    own: int = 0                    # that are not from an archive, so that the layout lacks some of their data
-    share: float = 0.0
-    studies: int = 0
-
-
-def export_archive(path, out, progress: Callable[[Exported], None] = lambda done: None) -> Exported:
+def export_archive(path, out, progress: Callable[[Seen], None] = lambda done: None) -> Seen:
     """Export the log's trials into the new folder ``out``, see ``exporting``; LogError for what names no folder."""
     with exporting(path, out) as (log, root):
-        done, trials = Exported(), _Trials(log)
+        done, trials = Seen(), _Trials(log)
         taken: dict[str, str] = {}
         for rows in group_by(range(len(trials.ids)), trials.study_of).values():
             found = _evaluations_of(log, trials.ids[rows].tolist())

@@ -16,7 +16,6 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
-from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 
 import numpy as np
@@ -28,7 +27,7 @@ from ...system.forked import end_with_parent, ending_together
 from ...system.run_module import away_from_here
 from ..files import LARGEST_INT, WrongFile, json_of, refuse_deep, text_of, whole_number
 from ..imported import ImportedLog, beyond_errors, skipped_note
-from .sources import ArchiveStudy, Folder, Tar, is_folder
+from .sources import ArchiveStudy, Folder, Seen, Tar, is_folder
 from .trial_files import LARGEST, TrialBatch, TrialFiles, pieces, read_trials
 
 TRIALS, BYTES = 48, 4 << 20             # of one task of a reading process
@@ -37,17 +36,6 @@ ALONE = 1000                            # up to this many trials are read before
 # subsets, effect-dps-public and the paper's figure 9)
 TRAIN_EXAMPLES = {"mnist": 55000, "fashion_mnist": 55000, "cifar_10": 45000, "lm1b": 30301028, "mnist_55000": 55000,
                   "mnist_27500": 27500, "mnist_13750": 13750, "mnist_6875": 6875}
-
-
-@dataclass
-class Seen:
-    trials: int = 0
-    evaluations: int = 0
-    studies: int = 0
-    share: float = 0.0              # of the work done
-    wrong: list[str] = field(default_factory=list)      # messages about wrong files, one each
-    others: list[str] = field(default_factory=list)     # files that do not belong to the layout
-    notes: list[str] = field(default_factory=list)      # on suspicious values
 
 
 def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = False, take_over: bool = False,

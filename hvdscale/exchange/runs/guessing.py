@@ -95,7 +95,7 @@ def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping
         if any(_rises_by_one(run, epoch := _first(names("epoch"), tags), kept) for run in runs):
             step, unit = epoch, "epochs"
         else:
-            evidence["unit"] = (f"{step} rises by 1 from each evaluation to the next, as a count of epochs does: "
+            evidence["step_unit"] = (f"{step} rises by 1 from each evaluation to the next, as a count of epochs does: "
                                 "--unit steps or --unit epochs says what it counts")
     mapping = RunMapping(settings | _guess_names(runs), per, step, unit, 0, within, seconds=seconds,
                          time_unit=time_unit, train_examples=size if isinstance(size, int) and size > 0 else None,
@@ -135,7 +135,7 @@ def _guess_counts(runs: Sequence[FoundRun]) -> tuple[dict[str, Source], str, dic
         found["accumulation"] = None
     loaders = [name for name in names("loaders") if any(name in run.parameters for run in runs)]
     if loaders and not found["workers"]:
-        evidence["loaders"] = (f"{' and '.join(loaders)} count the processes of a loader in most programs, so that "
+        evidence["workers"] = (f"{' and '.join(loaders)} count the processes of a loader in most programs, so that "
                                "they are not taken for workers")
     return {name: source for name, source in found.items() if source}, per, evidence
 

@@ -152,7 +152,7 @@ def _lacking_settings(runs: Sequence[FoundRun], settings: Sequence[Mapping[str, 
 
 
 def _lacking_sizes(runs: Sequence[FoundRun], mapping: RunMapping) -> Iterable[str]:
-    if unit := mapping.evidence.get("unit"):
+    if unit := mapping.evidence.get("step_unit"):
         yield f"  step_unit: {unit}"
     known = mapping.train_examples or mapping.within and all(run.epoch_steps for run in runs)
     if mapping.step_unit == "epochs" and not known:
@@ -246,7 +246,7 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping, uses: Mapping[str
     """What was guessed, assumed and left out, by what it is about."""
     said = {}
     if "workers" not in mapping.settings:
-        loaders = mapping.evidence.get("loaders")
+        loaders = mapping.evidence.get("workers")
         said["workers"] = f"{ASSUMED}{loaders + '; ' if loaders else ''}--workers says otherwise"
     if mapping.step in names("reports") and mapping.step_unit == "steps":
         said["steps"] = (f"{mapping.step} counts reports, which are taken for steps; step_unit in the mapping says "
