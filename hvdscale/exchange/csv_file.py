@@ -8,7 +8,6 @@ Large tables are read by pyarrow where it is installed, else by numpy, to the sa
 """
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import math
@@ -30,7 +29,7 @@ EXACT = 2**53                   # integers below it are exact as floats
 LARGE = 1 << 16                 # bytes; a smaller table is read before pyarrow is imported
 GAPS = {"seed": UNKNOWN_SEED, "budget_steps": 0, "accumulation": 1, "ghost_batch": 0}   # what is not known counts as
 FLAGS = {"true": True, "yes": True, "false": False, "no": False}
-TYPES = {"int": np.int64, "float": np.float64, "loose": np.float64, "status": np.int8, "text": object}
+TYPES = {"int": np.int64, "float": np.float64, "status": np.int8, "text": object}
 
 
 class CsvText:
@@ -73,6 +72,8 @@ class CsvText:
         while True:
             try:
                 row, wrong = next(reader), ""
+                if not row:                         # an empty line
+                    continue
                 if len(row) != len(self.header):
                     wrong = f"has {counted(len(row), 'cell')} where the header has {len(self.header)}"
             except csv.Error as error:
@@ -83,9 +84,9 @@ class CsvText:
 
     def columns(self, kinds: Sequence[str], wrong: Callable[[list[str], str], object] | None = None
                 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """The columns by name, of the kinds int, float, loose (NaN for what is no number), status or text, and the line
+        """The columns by name, of the kinds int, float, status or text, and the line
         of each row; ``wrong`` takes cells and fault of one that is left out; None: it is raised as WrongFile."""
-        numbers = self.numbers() if {*kinds} <= {"int", "float", "loose"} else None
+        numbers = self.numbers() if {*kinds} <= {"int", "float"} else None
         if numbers is not None:
             values = [whole_numbers(column) if kind == "int" else column for kind, column in zip(kinds, numbers.T)]
             if all(column is not None for column in values):
@@ -208,12 +209,6 @@ def _float(text: str, name: str) -> float:
     return number
 
 
-def _loose(text: str, name: str) -> float:
-    with contextlib.suppress(WrongFile):
-        return _float(text, name)
-    return math.nan
-
-
 def _status(text: str, name: str) -> int:
     if text not in Status.__members__:
         raise _wrong(name, text, f"a status ({', '.join(Status.__members__)})")
@@ -224,7 +219,7 @@ def _wrong(name: str, text: str, kind: str) -> WrongFile:
     return WrongFile(f"{name} is {text[:40]!r}, not {kind}")
 
 
-CONVERTERS = {"int": _integer, "float": _float, "loose": _loose, "status": _status,
+CONVERTERS = {"int": _integer, "float": _float, "status": _status,
               "text": lambda text, name: of_cell(text)}
 
 

@@ -11,10 +11,10 @@ import csv
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
-from ..errors import LogError
 from ..formatting.numbers import list_first, listed
 from ..log.check import Ends, Fault, disordered, faults_of_rows, faults_of_trials, unfinished, unstarted
 from ..log.directions import better
@@ -28,7 +28,6 @@ from .files import LARGEST_INT, WrongFile, file_bytes, json_of, text_of
 from .imported import BulkLog, beyond_errors, skipped_note, widen
 from .runs.run import RunPath
 
-LONGEST_LINE = 1 << 16          # bytes of the line before one that is cut off
 LONGEST_ATTRIBUTE = 1 << 15     # bytes; HDF5 has room for twice that
 NEEDED = {"trials": ("id", "dataset", "model", "optimizer", "global_batch"), "restarts": ("trial", "workers"),
           "evaluations": ("trial", "step"), "steps": ("trial", "step")}
@@ -61,29 +60,24 @@ def import_tables(source, out, *, left_out: list[str] | None = None, overlap: st
     Raises LogError naming file and line for any other fault; then there is no ``out``.
     """
     source, left = os.fspath(source), LeftOut(left_out)
-    try:
-        files = {table: TableFile(source, table) for table in TABLES}
-        attributes, specs = _read_description(source, files)
-        tables, said = _read(files, specs, attributes, left, overlap, progress)
-        _apply_rules(tables, left)
-        if left.messages and not tables["trials"].rows:
-            raise WrongFile(left.messages[0])
-        errors: dict[str, tuple[float, float]] = {}
-        widen(errors, tables["evaluations"])
-        with BulkLog(out, specs, attributes, overwrite=overwrite, take_over=take_over) as log:
-            for table in tables.values():
-                for column in specs[table.name]:
-                    values = table[column.name]
-                    log.add(table.name, column.name, values.tolist() if column.type == "text" else values)
-            if left.messages:
-                skipped, before = skipped_note(left.messages), attributes.get("skipped")
-                if isinstance(before, dict) and isinstance(before.get("count"), int):
-                    skipped["count"] += before["count"]             # when the tables were first made
-                log.note("skipped", skipped)
-    except WrongFile as error:
-        raise LogError(str(error)) from None
-    except OSError as error:
-        raise LogError(f"{error.filename or source}: cannot be read: {error.strerror or error}") from error
+    files = {table: TableFile(source, table) for table in TABLES}
+    attributes, specs = _read_description(source, files)
+    tables, said = _read(files, specs, attributes, left, overlap, progress)
+    _apply_rules(tables, left)
+    if left.messages and not tables["trials"].rows:
+        raise WrongFile(left.messages[0])
+    errors: dict[str, tuple[float, float]] = {}
+    widen(errors, tables["evaluations"])
+    with BulkLog(out, specs, attributes, overwrite=overwrite, take_over=take_over) as log:
+        for table in tables.values():
+            for column in specs[table.name]:
+                values = table[column.name]
+                log.add(table.name, column.name, values.tolist() if column.type == "text" else values)
+        if left.messages:
+            skipped, before = skipped_note(left.messages), attributes.get("skipped")
+            if isinstance(before, dict) and isinstance(before.get("count"), int):
+                skipped["count"] += before["count"]             # when the tables were first made
+            log.note("skipped", skipped)
     for text in (*said, *beyond_errors(errors)):
         note(text)
     return {table.name: table.rows for table in tables.values()}
@@ -111,6 +105,7 @@ class TableFile(CsvText):
 
     def __init__(self, source: str, table: str):
         self.table, self.path = table, os.path.join(source, f"{table}.csv")
+        self.key = "id" if table == "trials" else "trial"
         self.exists = os.path.lexists(self.path)
         super().__init__(file_bytes(self.path, self.path, LARGEST, follow=True) if self.exists else b"", self.path)
 
@@ -119,17 +114,17 @@ class TableFile(CsvText):
         kinds = [types[name] for name in self.header]
         columns, lines = self.columns(kinds, lambda row, fault: left.add(self._trial_of(row), fault))
         if self.cut and self.header:
-            texts = str(bytes(self.lines[-LONGEST_LINE:]) + self.cut, "utf-8", "replace").splitlines()[-2:]
-            *before, last = (next(csv.reader([text], delimiter=self.separator), []) for text in texts)
-            trial = self._trial_of(last[:-1], self._trial_of(before[0]) if before else None)    # its last cell is cut
-            left.add(trial, self.cut_off())
+            torn = next(csv.reader([str(self.cut, "utf-8", "replace")], delimiter=self.separator), [])
+            before = columns[self.key][-1:].tolist() if self.key in columns else []
+            trial = self._trial_of(torn[:-1])           # its last cell is cut
+            left.add(trial if trial is not None or not before else before[0], self.cut_off())
         return CsvRows(self.table, self.path, columns, lines)
 
-    def _trial_of(self, row: Sequence[str], otherwise: int | None = None) -> int | None:
+    def _trial_of(self, row: Sequence[str]) -> int | None:
         try:
-            trial = integer_of(row[self.header.index("id" if self.table == "trials" else "trial")])
+            trial = integer_of(row[self.header.index(self.key)])
         except (IndexError, ValueError):
-            return otherwise
+            return None
         return trial if abs(trial) <= LARGEST_INT else None
 
 
@@ -137,34 +132,29 @@ Files, Specs = Mapping[str, TableFile], dict[str, tuple[LogColumn, ...]]        
 
 
 def _apply_rules(tables: Mapping[str, CsvRows], left: LeftOut):
-    trials, evaluations = tables["trials"], tables["evaluations"]
-    for table in tables.values():
-        table.drop(left.trials)
-    _leave_out(tables, left, trials, faults_of_trials(trials))
-    for table in (evaluations, tables["restarts"], tables["steps"]):
-        _leave_out(tables, left, table, faults_of_rows(trials, table))
-    ends = Ends(trials["id"])
+    """Leave out trials that break a rule of a log."""
+    trials, *others = tables.values()
+    _leave_out(tables, left, chain(faults_of_trials(trials), *(faults_of_rows(trials, table) for table in others)))
+    evaluations, ends = tables["evaluations"], Ends(trials["id"])
     places, rows = ends.add(evaluations["trial"], evaluations["step"])
     last = dict(zip(places.tolist(), rows.tolist()))
 
     def value_at(row: int, column: str) -> float:
         return float(evaluations[column][last[row]]) if column in evaluations else np.nan
-    _leave_out(tables, left, evaluations, [
-        *unfinished(trials, ends, np.isin(trials["id"], tables["steps"]["trial"]), value_at),
-        *unstarted(trials, tables["restarts"]["trial"])])
+    _leave_out(tables, left, chain(
+        unfinished(trials, ends, np.isin(trials["id"], tables["steps"]["trial"]), value_at),
+        unstarted(trials, tables["restarts"]["trial"])))
 
 
-def _leave_out(tables: Mapping[str, CsvRows], left: LeftOut, table: CsvRows, faults: Iterable[Fault]):
-    """Leave out the trials of faults that are met in a table."""
-    known = len(left.trials)
-    repeated = np.sort(disordered(table, "step", True)) if table.name in ("evaluations", "steps") else None
+def _leave_out(tables: Mapping[str, CsvRows], left: LeftOut, faults: Iterable[Fault]):
     for fault in faults:
-        hint = OVERLAP if repeated is not None and np.array_equal(repeated, fault.rows) else ""
+        table = tables[fault.where]
+        repeated = "step" in table and np.array_equal(np.sort(disordered(table, "step", True)), fault.rows)
         for row in fault.rows.tolist():
-            place = f"{table.path}:{table.lines[row]}" if fault.table is table else table.path
-            left.add(fault.trial(row), f"{place}: trial {fault.trial(row)}{fault.say(row, '')}{hint}")
-    for other in tables.values() if len(left.trials) > known else ():
-        other.drop(left.trials)
+            left.add(fault.trial(row), f"{table.path}:{table.lines[row]}: trial {fault.trial(row)}{fault.say(row, '')}"
+                     + (OVERLAP if repeated else ""))
+    for table in tables.values():
+        table.drop(left.trials)
 
 
 def _read_description(source: str, files: Files) -> tuple[dict, Specs]:
@@ -193,7 +183,7 @@ def _read_log_json(path: str) -> tuple[dict, dict[str, dict[str, LogColumn]]]:
     for table, given in columns.items():
         if not isinstance(given, list) or not all(
                 isinstance(column, list) and len(column) == 5 and all(isinstance(text, str) for text in column)
-                and column[1] in {*TYPES} - {"loose"} and _is_path(column[0]) for column in given):
+                and column[1] in TYPES and _is_path(column[0]) for column in given):
             raise WrongFile(f"{path}: the columns of {table} are not lists of name, type, unit, meaning, better")
     for name, value in attributes.items():
         good = (-LARGEST_INT - 1 <= value <= LARGEST_INT if type(value) is int else

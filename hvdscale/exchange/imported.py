@@ -75,17 +75,17 @@ class BulkLog(CompactFile):
 
 
 class ImportedLog(BulkLog):
-    """A BulkLog of other programs' trials; ``names`` are columns of /trials that replace those given."""
+    """A BulkLog of other programs' trials."""
 
-    def __init__(self, path, imported: Mapping, metrics: Sequence[str] = (), names: Mapping[str, str] = {}, **how):
-        spec = columns(metrics={name: better(name) for name in metrics})
+    def __init__(self, path, imported: Mapping, **how):
+        spec = columns()
         spec["trials"] += (*SOURCE, METADATA)
         super().__init__(path, spec, {"imported": dict(imported)}, **how)
-        self.count, self.names = 0, dict(names)
+        self.count = 0
         self.better: dict[str, str] = {}    # of metrics whose names do not say which way they get better
         self.errors: dict[str, tuple[float, float]] = {}        # see widen
         self._points: dict[str, None] = {}
-        self._metrics = dict.fromkeys(metrics)
+        self._metrics: dict[str, None] = {}
 
     def trials(self, given: Mapping[str, Sequence], points: Sequence[Mapping[str, float]], time: float = np.nan
                ) -> np.ndarray:
@@ -99,7 +99,7 @@ class ImportedLog(BulkLog):
         ids = self.count + np.arange(size)
         rest = {"local_batch": given["global_batch"], "accumulation": 1, "ghost_batch": 0, "workers": 1,
                 "source": "", "source_trial": given["seed"], "metadata": ""}
-        for name, values in {"id": ids, **rest, **given, **self.names}.items():
+        for name, values in {"id": ids, **rest, **given}.items():
             self.add("trials", name, _repeat(values, size), shared=name not in UNSHARED)
         for name in dict.fromkeys(name for point in points for name in point):
             if name not in self._points:

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..errors import UsageError
 from ..log.reader import Log, LogTable
-from ..log.schema import UNKNOWN_SEED, Status
+from ..log.schema import UNKNOWN_SEED
 from ..system.importing import import_extra
 from .exported import exporting
 
@@ -67,16 +67,10 @@ class _Writer:
         self._event: Any = import_extra("tensorboard.compat.proto.event_pb2", NEED).Event
         self._summary: Any = import_extra("tensorboard.compat.proto.summary_pb2", NEED).Summary
         self._hparams: Any = import_extra("tensorboard.plugins.hparams.summary_v2", NEED)
-        self._metadata: Any = import_extra("tensorboard.plugins.hparams.metadata", NEED)
-        self._data: Any = import_extra("tensorboard.plugins.hparams.plugin_data_pb2", NEED)
-        status: Any = import_extra("tensorboard.plugins.hparams.api_pb2", NEED)
-        self._ends = {Status.RUNNING: status.STATUS_RUNNING, Status.COMPLETE: status.STATUS_SUCCESS,
-                      Status.INCOMPLETE: status.STATUS_FAILURE, Status.INFEASIBLE: status.STATUS_FAILURE}
 
     def write(self, folder: str, log: Log, row: int) -> int:
-        trial, status = int(log.trials["id"][row]), Status(int(log.trials["status"][row]))
-        start, scalars = _start_seconds(log, trial), 0
-        last = start
+        trial, scalars = int(log.trials["id"][row]), 0
+        start = _start_seconds(log, trial)
         writer = self._files.EventFileWriter(folder, max_queue_size=QUEUE)
         try:
             hparams = self._hparams.hparams_pb(_hparams(log, row), trial_id=str(trial), start_time_secs=start)
@@ -84,21 +78,11 @@ class _Writer:
             for step, seconds, values in _rows(log, trial):
                 found = [self._summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
                 writer.add_event(self._event(wall_time=start + seconds, step=step, summary=self._summary(value=found)))
-                scalars, last = scalars + len(found), max(last, start + seconds)
-            if status != Status.RUNNING:
-                writer.add_event(self._event(wall_time=last, summary=self._end(status, last)))
+                scalars += len(found)
             writer.flush()              # raises what the writer's thread has met; close does not
         finally:
             writer.close()
         return scalars
-
-    def _end(self, status: Status, seconds: float) -> Any:
-        """How a trial ended, as the hparams plugin has it; its own maker would import TensorFlow."""
-        data = self._data.HParamsPluginData(session_end_info=self._data.SessionEndInfo(
-            status=self._ends[status], end_time_secs=seconds))
-        value = self._summary.Value(tag=self._metadata.SESSION_END_INFO_TAG, tensor=self._metadata.NULL_TENSOR,
-                                    metadata=self._metadata.create_summary_metadata(data))
-        return self._summary(value=[value])
 
 
 def _hparams(log: Log, row: int) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from ...target import ALIASES
 from ..exported import exporting
 from ..files import LARGEST_INT, RENAMED
 from .sources import Seen, is_folder
-from .trial_files import OTHER, STATUSES
+from .trial_files import STATUSES
 
 PUBLISHED = {ours: theirs for theirs, ours in RENAMED.items()}      # names of metaparameters
 METRICS = {ours: theirs for theirs, ours in ALIASES.items()}
@@ -165,7 +165,7 @@ def _measurements_text(step: np.ndarray, columns: Mapping[str, np.ndarray]) -> s
     """measurements.csv of one trial; what was not measured is an empty cell."""
     header, cells = ["step"], [map(str, step.tolist())]
     for column, values in columns.items():
-        split, _, metric = column.removeprefix(OTHER).partition("/")
+        split, _, metric = column.partition("/")
         published = f"{split}/{METRICS.get(metric, metric)}" if metric else split
         header.append(column if published in columns else published)
         cells.append(["" if math.isnan(value) else repr(value) for value in values.tolist()])

@@ -11,13 +11,14 @@ import lzma
 import os
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 
 from ...errors import LogError, UsageError
 from ...system.inputs import open_input, refusal
-from ..files import WrongFile
 from .trial_files import LARGEST, TrialFiles
 
 OPENERS = {b"BZh": bz2.open, b"\x1f\x8b": gzip.open,               # by a compressed file's first bytes; zeros after it
@@ -29,6 +30,7 @@ EXTENDED = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE,
 ROOT = "batch_science"                  # the published archive's top folder
 GROUPS = ("mnist_subsets", "imagenet_subsets", "solution_quality")      # of data sets, in the published archive
 FILES = ("metadata.json", "measurements.csv")
+TarFile = tuple[tuple[str, ...], str, str, tarfile.TarInfo]         # folders of the study, trial or "", file name
 
 
 @dataclass
@@ -157,25 +159,42 @@ class Tar:
                 raise
             raise LogError(f"{self.path}: is damaged: {error}") from error
 
-    def _of(self, tar):
-        study, done = None, set()
+    def _of(self, tar: tarfile.TarFile) -> Iterator[ArchiveStudy]:
+        done: set[tuple[str, ...]] = set()
+        for folders, files in groupby(self._files(tar), itemgetter(0)):
+            if folders in done:
+                raise LogError(f"{self.path}: the files of {'/'.join(folders)} are not contiguous in it; unpack it, "
+                               "and import the folder")
+            done.add(folders)
+            yield self._study(tar, folders, files)
+
+    def _files(self, tar: tarfile.TarFile) -> Iterator[TarFile]:
         while (member := tar.next()) is not None:
             tar.members.clear()                     # tarfile would keep all of them
-            place = self._place(member)
-            if place is None:
+            if place := self._place(member):
+                yield *place, member
+
+    def _study(self, tar: tarfile.TarFile, folders: tuple[str, ...], files: Iterable[TarFile]) -> ArchiveStudy:
+        found: dict[str, dict[str, bytes]] = {"": {}}           # by trial, "" of the study, and name
+        where, wrong, size = f"{self.path}: {'/'.join(folders)}", [], 0
+        for _, trial, name, member in files:
+            fault = next((text for broken, text in (
+                (member.name.startswith("/") or ".." in member.name.split("/"), "leads out of the archive"),
+                (not member.isreg() or member.issparse(), "is not a regular file, but a link or the like"),
+                (trial and _trial_id(trial) is None, f"{trial} is not a trial number"),
+                (member.size > LARGEST[name], f"has {member.size} bytes; it may have {LARGEST[name]}"),
+                (name in found.get(trial, ()), "is there twice")) if broken), "")
+            if fault:
+                wrong.append(f"{self.path}: {member.name}: {fault}")
                 continue
-            folders, trial, name = place
-            if study is None or study.folders != folders:
-                if study is not None:
-                    done.add(study.folders)
-                    yield study.finish()
-                if folders in done:
-                    raise LogError(f"{self.path}: the files of {'/'.join(folders)} are not contiguous in it; unpack "
-                                   "it, and import the folder")
-                study = _TarStudy(self.path, folders)
-            study.take(tar, member, trial, name)
-        if study is not None:
-            yield study.finish()
+            size += member.size
+            if size > LARGEST_STUDY:
+                raise LogError(f"{where}: has more than {LARGEST_STUDY >> 30} GiB of files, too many to hold at once; "
+                               "unpack it, and import the folder")
+            found.setdefault(trial, {})[name] = tar.extractfile(member).read()
+        trials = [TrialFiles(f"{where}/{trial}", trial, *(found[str(trial)].get(name) for name in FILES))
+                  for trial in sorted(int(trial) for trial in found if trial)]
+        return ArchiveStudy(folders, where, found[""].get("study.json"), trials, wrong)
 
     def _place(self, member) -> tuple[tuple[str, ...], str, str] | None:
         """(folders of the study, trial or "", file name); None for a file that does not belong to the layout."""
@@ -208,41 +227,3 @@ class _Member(tarfile.TarInfo):
         if found.type in EXTENDED and found.size > LARGEST_HEADER:
             raise tarfile.ReadError(f"a header of {found.size} bytes")
         return found
-
-
-class _TarStudy:
-    """The files of a study, by their names, of each trial; those of the study itself have no trial, but ""."""
-
-    def __init__(self, path: str, folders: tuple[str, ...]):
-        self.folders, self._path, self._size = folders, path, 0
-        self._files: dict[str, dict[str, bytes]] = {"": {}}
-        self._wrong: list[str] = []
-
-    def take(self, tar, member, trial: str, name: str):
-        full = f"{self._path}: {member.name}"
-        try:
-            if member.name.startswith("/") or ".." in member.name.split("/"):
-                raise WrongFile(f"{full}: leads out of the archive")
-            if not member.isreg() or member.issparse():
-                raise WrongFile(f"{full}: is not a regular file, but a link or the like")
-            if trial and _trial_id(trial) is None:
-                raise WrongFile(f"{full}: {trial} is not a trial number")
-            if member.size > LARGEST[name]:
-                raise WrongFile(f"{full}: has {member.size} bytes, more than the {LARGEST[name]} that it may have")
-            files = self._files.setdefault(trial, {})
-            if name in files:
-                raise WrongFile(f"{full}: is there twice")
-        except WrongFile as error:
-            self._wrong.append(str(error))
-            return
-        self._size += member.size
-        if self._size > LARGEST_STUDY:
-            raise LogError(f"{self._path}: the files of {'/'.join(self.folders)} have more than {LARGEST_STUDY >> 30} "
-                           "GiB, too many to hold at once; unpack it, and import the folder")
-        files[name] = tar.extractfile(member).read()
-
-    def finish(self) -> ArchiveStudy:
-        where = f"{self._path}: {'/'.join(self.folders)}"
-        trials = [TrialFiles(f"{where}/{trial}", trial, *(self._files[str(trial)].get(name) for name in FILES))
-                  for trial in sorted(int(trial) for trial in self._files if trial)]
-        return ArchiveStudy(self.folders, where, self._files[""].get("study.json"), trials, self._wrong)

@@ -18,14 +18,13 @@ from ...log.plan_text import MOST, format_value
 from ...log.schema import Status
 from ...target import ALIASES, SPLITS
 from ..csv_file import CsvText, table_of_numbers, whole_numbers
-from ..files import (LARGEST_INT, NAME, RENAMED, WrongFile, as_float, file_bytes, is_number, json_of, parameter_name,
+from ..files import (LARGEST_INT, RENAMED, WrongFile, as_float, file_bytes, is_number, json_of, parameter_name,
                      text_of, whole_number)
 
 BLOCK_BYTES = 1 << 19               # of files parsed together: fits a core's cache
 LARGEST = {"study.json": 4 << 20, "metadata.json": 4 << 20, "measurements.csv": 1 << 30}
 # the archive's parameters that are always numbers
 NUMBERS = ("learning_rate", "momentum", "label_smoothing", *RENAMED)
-OTHER = "archive/"                  # prefix of columns that are not split/metric
 STATUSES = {status.name: status for status in Status if status != Status.RUNNING}
 _METRIC = re.compile(rf"(?:{'|'.join(SPLITS)})/[\w.+-]*\w[\w.+-]*", re.ASCII)
 Item = TypeVar("Item")
@@ -95,23 +94,16 @@ def pieces(items: Iterable[Item], most: int, size_of: Callable[[Item], int],
 
 @functools.lru_cache(64)
 def column_names(header: tuple[str, ...]) -> list[str]:
-    """The log's names of a file's columns: ALIASES, unless the log's own name occurs too; what is no metric has OTHER
-    before it, but for the step. Raises WrongFile for duplicate or invalid names."""
-    found, there = [], set(header)
+    """The log's names of a file's columns: ALIASES, unless the log's own name occurs too; raises WrongFile."""
+    found = []
     for name in header:
         split, _, metric = name.partition("/")
         alias = f"{split}/{ALIASES.get(metric, metric)}"
-        if name == "step":
-            found.append(name)
-        elif _METRIC.fullmatch(name):
-            found.append(name if alias in there else alias)
-        elif NAME.fullmatch(name.replace("/", ".")):
-            found.append(OTHER + name.replace("/", "."))
-        else:
-            raise WrongFile(f"{name!r} is not a valid name for a column (letters, digits, . + - _)")
-    for at, name in enumerate(found):
-        if name in found[:at]:
-            raise WrongFile(f"two columns are named {header[at]!r}")
+        if name != "step" and not _METRIC.fullmatch(name):
+            raise WrongFile(f"{name!r} is neither step nor split/metric, such as val/error (letters, digits, . + - _)")
+        found.append(name if alias in header else alias if metric else name)
+        if found.count(found[-1]) > 1:
+            raise WrongFile(f"two columns are named {name!r}")
     return found
 
 
@@ -132,7 +124,7 @@ class _Trial(CsvText):
             raise WrongFile(f"{self.name}:1: {error}") from None
         if "step" not in self.names:
             raise WrongFile(f"{self.name}:1: there is no column step")
-        self.step, self.values = np.empty(0, np.int64), {}
+        self.step, self.values, self.places = np.empty(0, np.int64), {}, np.arange(2, 2 + self.rows)
         self._read_metadata(trial)
 
     def _read_metadata(self, trial: TrialFiles) -> None:
@@ -173,9 +165,8 @@ def _parse(tables: list[_Trial]):
         for table in tables:
             _parse([table])
     elif step is None:
-        kinds = [{"step": "int"}.get(name, "loose" if name.startswith(OTHER) else "float") for name in names]
         try:
-            columns, _ = tables[0].columns(kinds)
+            columns, tables[0].places = tables[0].columns(["int" if name == "step" else "float" for name in names])
             tables[0].take(columns["step"], columns.values())
         except WrongFile as error:          # of the first cell that does not fit its column
             tables[0].wrong = str(error)
@@ -199,7 +190,7 @@ def _apply_rules(found: list[_Trial], budget_steps: int):
     for fault in faults_of_rows(trials, evaluations):
         for row in fault.rows.tolist():
             one = found[fault.trial(row)]
-            one.wrong = one.wrong or f"{one.name}:{row - first[fault.trial(row)] + 2}{fault.say(row, '')}"
+            one.wrong = one.wrong or f"{one.name}:{one.places[row - first[fault.trial(row)]]}{fault.say(row, '')}"
     ends = Ends(ids)
     ends.add(evaluations["trial"], evaluations["step"])
     timed = np.array([one.steps == 0 for one in found], bool)

@@ -53,8 +53,7 @@ def import_mllog(source, out, wanted: Wanted = Wanted(), *, skip_broken: bool = 
     notes: dict[str, list[str]] = {}
     paths = [os.path.join(folder, name) for folder, _, names in os.walk(source) for name in names]
     paths.sort(key=lambda path: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path)])
-    with ImportedLog(out, {"kind": "mllog", "from": source}, names=wanted.names, overwrite=overwrite,
-                     take_over=take_over) as log:
+    with ImportedLog(out, {"kind": "mllog", "from": source}, overwrite=overwrite, take_over=take_over) as log:
         for path in paths if os.path.isdir(source) else [source]:
             try:
                 run = read_run(path)
@@ -67,7 +66,7 @@ def import_mllog(source, out, wanted: Wanted = Wanted(), *, skip_broken: bool = 
                         notes.setdefault(note, []).append(path)
             except WrongFile as error:
                 if not skip_broken:
-                    raise LogError(str(error)) from None
+                    raise
                 wrong.append(str(error))
         if not trials:
             raise LogError(f"{source}: no run of MLPerf: " + (
@@ -98,7 +97,7 @@ def _add(log: ImportedLog, measured: Measured) -> None:
         "global_batch": measured.batch, "seed": UNKNOWN_SEED if seed is None else seed, "budget_steps": budget,
         "workers": workers or 1, "accumulation": as_whole(run.given.get("gradient_accumulation_steps")) or 1,
         "plan": json.dumps(plan, ensure_ascii=False),
-        "source": json.dumps({"path": run.path, "imported": "mllog"})}, [measured.parameters],
+        "source": json.dumps({"path": run.path, "imported": "mllog"}), **wanted.names}, [measured.parameters],
         run.started / 1000 if workers and run.started else math.nan)
     log.evaluations(ids, [len(rows)], np.array(steps, np.int64), np.array([row.examples for row in rows], np.int64),
                     measured.columns, np.array([row.seconds for row in rows], float) if workers else None)

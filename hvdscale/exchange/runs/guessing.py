@@ -96,7 +96,7 @@ def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping
             step, unit = epoch, "epochs"
         else:
             evidence["step_unit"] = (f"{step} rises by 1 from each evaluation to the next, as a count of epochs does: "
-                                "--unit steps or --unit epochs says what it counts")
+                                     "--unit steps or --unit epochs says what it counts")
     mapping = RunMapping(settings | _guess_names(runs), per, step, unit, 0, within, seconds=seconds,
                          time_unit=time_unit, train_examples=size if isinstance(size, int) and size > 0 else None,
                          step_seconds=_first(names("step_times"), tags), tags=kept,

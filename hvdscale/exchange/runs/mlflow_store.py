@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from ...system.inputs import open_input
 from ..files import WrongFile, as_float, is_number, number_of, text_of
-from .run import FoundRun, read_settings, rows_by_step, series_of, value_of
+from .run import FoundRun, files_below, read_settings, rows_by_step, series_of, value_of
 
 NAME = "MLflow"
 _SQLITE = b"SQLite format 3\0"
@@ -46,9 +46,9 @@ def read(path: str) -> Iterator[FoundRun]:
 
 def _of_folder(path: str) -> FoundRun:
     about = read_settings(os.path.join(path, "meta.yaml"), "yaml")
-    parameters = {name: value_of(text_of(file)) for name, file in _files(os.path.join(path, "params"))}
+    parameters = {name: value_of(text_of(file)) for name, file in files_below(os.path.join(path, "params")).items()}
     points = []
-    for name, file in _files(os.path.join(path, "metrics")):
+    for name, file in files_below(os.path.join(path, "metrics")).items():
         for line, text in enumerate(text_of(file).splitlines(), 1):
             cells = [number_of(cell) for cell in text.split()]
             if len(cells) < 3 or None in cells:
@@ -58,14 +58,6 @@ def _of_folder(path: str) -> FoundRun:
     experiment = read_settings(above, "yaml").get("name") if os.path.isfile(above) else None
     return _run_of(f"{path}:{about.get('run_name', '')}", {"experiment": experiment, **parameters}, points,
                    about.get("start_time"))
-
-
-def _files(folder: str) -> Iterator[tuple[str, str]]:
-    """(path in the folder, path) of the files in a folder and below."""
-    for inner, _, names in os.walk(folder):
-        for name in sorted(names):
-            path = os.path.join(inner, name)
-            yield os.path.relpath(path, folder), path
 
 
 def _run_of(path: str, parameters: dict[str, Any], points: Iterable[tuple[str, Any, Any, Any]], start: Any) -> FoundRun:

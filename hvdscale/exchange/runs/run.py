@@ -121,6 +121,12 @@ def rows_by_step(points: Iterable[tuple[str, float, float | None, float]], start
     return rows
 
 
+def files_below(folder: str) -> dict[str, str]:
+    """The paths of the files in a folder and in those below, by the paths within it, in order."""
+    found = sorted(os.path.join(inner, name) for inner, _, names in os.walk(folder) for name in names)
+    return {os.path.relpath(path, folder): path for path in found}
+
+
 @lru_cache(maxsize=64)
 def settings_beside(folder: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """(scalars, names of the files) of the settings that lie in a run's folder, see ``with_short_names``."""

@@ -20,7 +20,7 @@ from ...system.inputs import LARGEST
 from ..csv_file import CsvText
 from ..files import WrongFile, file_bytes, number_of
 from .guessing import names, setting_names
-from .run import FoundRun, RunPath, Series, constants_of, rows_by_step, series_of, value_of
+from .run import FoundRun, RunPath, Series, constants_of, files_below, rows_by_step, series_of, value_of
 
 NAME = "CSV"
 ENDS, LOGS = (".csv", ".tsv"), (".log", ".txt")     # Keras' CSVLogger is told training.log
@@ -74,7 +74,8 @@ def recognises(path: RunPath) -> bool:
 def read(path: str) -> Iterator[FoundRun]:
     """The run or runs at a path; raises WrongFile, naming file and line."""
     if os.path.isdir(path):
-        yield _run_of_tags(path, _files_of_dvclive(path))
+        top = next(top for place in _DVCLIVE if os.path.isdir(top := os.path.join(path, place)))
+        yield _run_of_tags(path, {name[:-4]: file for name, file in files_below(top).items() if name.endswith(".tsv")})
         return
     table, (folder, own) = _table_of(path), os.path.split(path)
     if tuple(table.names) == _POINT and (export := _EXPORT.fullmatch(own)):
@@ -102,25 +103,18 @@ def _table_of(path: str) -> _Table:
     for name in map(str.strip, text.header):            # twice one name: the second has a number, as pandas gives it
         names.append(f"{name}.{often[name]}" if often[name] else name)
         often[name] += 1
-    if text.cut:                                # as a writer that was killed leaves it, or without a line end
-        text.end_last_line()
+    text.header = tuple(names)
+    text.end_last_line()                                # where a writer was killed, or there is no line end
     found = text.numbers()
     if found is not None and not text.has_nan():
         there = [~np.isnan(column) for column in found.T]
         return _Table(text.name, names, text.rows, dict(zip(names, found.T)), dict(zip(names, there)), {})
-    rows: list[list[str]] = []
-    for line, row, wrong in text.read_rows():
-        if row and wrong:
-            raise WrongFile(f"{text.name}:{line}: {wrong}")
-        if row:
-            rows.append(row)
-    columns = list(zip(*rows)) or [()] * len(names)
-    read = [[number_of(cell) for cell in column] for column in columns]
-    there = [np.array([one is not None for one in column], bool) for column in read]
-    values = [np.array(column, float) for column in read]           # None is NaN
-    texts = {name: np.array(column, object) for name, column, known in zip(names, columns, there) if any(
-        cell.strip() for cell, one in zip(column, known) if not one)}
-    return _Table(text.name, names, len(rows), dict(zip(names, values)), dict(zip(names, there)), texts)
+    cells, lines = text.columns(["text"] * len(names))
+    read = {name: [number_of(cell) for cell in column] for name, column in cells.items()}
+    there = {name: np.array([one is not None for one in column], bool) for name, column in read.items()}
+    texts = {name: column for name, column in cells.items() if any(map(str.strip, column[~there[name]]))}
+    return _Table(text.name, names, len(lines), {name: np.array(column, float) for name, column in read.items()},
+                  there, texts)                         # None is NaN
 
 
 def _rows_of_runs(table: _Table) -> dict[str, np.ndarray]:
@@ -163,12 +157,6 @@ def _runs_of_table(table: _Table, runs: Mapping[str, np.ndarray]) -> Iterator[Fo
         run = table.run(f"{table.path}:{name}", rows, names)
         state = next((str(value) for name, value in run.parameters.items() if name.lower() in _STATE), "")
         yield replace(run, unfinished="" if state.lower() in _WHOLE else state)
-
-
-def _files_of_dvclive(path: str) -> dict[str, str]:
-    top = next(top for place in _DVCLIVE if os.path.isdir(top := os.path.join(path, place)))
-    files = sorted(os.path.join(folder, name) for folder, _, names in os.walk(top) for name in names)
-    return {os.path.relpath(file, top).removesuffix(".tsv"): file for file in files if file.endswith(".tsv")}
 
 
 def _run_of_tags(path: str, files: Mapping[str, str]) -> FoundRun:
