@@ -446,7 +446,7 @@ WRONG = {      # file, its text (None: removed), the message
     "no step": ("2/measurements.csv", "val/a,val/b\n1,2\n", "measurements.csv:1: there is no column step"),
     "twice a column": ("2/measurements.csv", "step,val/a,val/a\n1,2,3\n", "two columns are named 'val/a'"),
     "name of a column": ("2/measurements.csv", "step,val/../x y\n1,2\n",
-                         "measurements.csv:1: 'val/../x y' is not a valid"),
+                         "measurements.csv:1: 'val/../x y' is neither step nor"),
     "short line": ("2/measurements.csv", "step,val/a\n1,2\n3\n", "csv:3: has 1 cell where the header has 2"),
     "long line": ("2/measurements.csv", "step,val/a\n1,2\n3,4,5\n", "measurements.csv:3: has 3 cells where the header"),
     "cut off": ("2/measurements.csv", "step,val/a,val/b\n1,2,3\n3,4", "csv:3: the last line, '3,4', has no line end"),
