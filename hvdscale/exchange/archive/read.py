@@ -28,7 +28,7 @@ from ...system.run_module import away_from_here
 from ..files import LARGEST_INT, WrongFile, json_of, refuse_deep, text_of, whole_number
 from ..imported import ImportedLog, beyond_errors, skipped_note
 from .sources import ArchiveStudy, Folder, Seen, Tar, is_folder
-from .trial_files import LARGEST, TrialBatch, TrialFiles, pieces, read_trials
+from .trial_files import LARGEST, TrialBatch, pieces, read_trials
 
 TRIALS, BYTES = 48, 4 << 20             # of one task of a reading process
 ALONE = 1000                            # up to this many trials are read before processes would have started
@@ -49,7 +49,8 @@ def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = 
     seen = Seen()
     with ImportedLog(out, {"kind": "archive", "from": source}, overwrite=overwrite, take_over=take_over) as log:
         with _Readers(source, cores or len(usable_cores())) as readers:
-            for study, plan, batch in _read(found, readers, seen, skip_broken):
+            for study, plan, read in _read(found, readers, seen, skip_broken):
+                batch = read()
                 _add(log, study, plan, batch, seen)
                 _report_wrong(batch.wrong, seen, skip_broken)
                 seen.share = found.share(seen.trials + len(seen.wrong))
@@ -63,8 +64,8 @@ def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = 
     return seen
 
 
-def _read(found, readers, seen, skip_broken) -> Iterator[tuple[ArchiveStudy, dict, TrialBatch]]:
-    """Batches of trials in order, each with its study and plan; several are read in parallel."""
+def _read(found, readers, seen, skip_broken) -> Iterator[tuple[ArchiveStudy, dict, Callable[[], TrialBatch]]]:
+    """What gives each batch of trials, in order, with its study and plan; several are read in parallel."""
     waiting: deque = deque()
     for study in found.studies():
         _report_wrong(study.wrong, seen, skip_broken)
@@ -76,22 +77,12 @@ def _read(found, readers, seen, skip_broken) -> Iterator[tuple[ArchiveStudy, dic
         seen.studies += 1
         # a COMPLETE trial took all steps, unless it may have stopped at a target: then those of its metadata.json
         steps = 0 if plan["archive"]["study"].get("early_stopping") else plan["measurement"]["budget_steps"]
-        for trials in pieces(study.trials, BYTES, _size_of):
+        for trials in pieces(study.trials, BYTES, lambda one: max(
+                BYTES // TRIALS, len(one.measurements) if isinstance(one.measurements, bytes) else 0)):
             waiting.append((study, plan, readers.submit(trials, steps)))
             while len(waiting) > readers.ahead:
-                yield _next(waiting)
-    while waiting:
-        yield _next(waiting)
-
-
-def _next(waiting):
-    study, plan, batch = waiting.popleft()
-    return study, plan, batch()
-
-
-def _size_of(trial: TrialFiles) -> int:
-    """Of its file where it is in memory; so large at least that TRIALS fill a task."""
-    return max(BYTES // TRIALS, len(trial.measurements) if isinstance(trial.measurements, bytes) else 0)
+                yield waiting.popleft()
+    yield from waiting
 
 
 def _report_wrong(wrong, seen, skip_broken):

@@ -19,7 +19,8 @@ from ...analysis.grouping import group_by
 from ...system.inputs import LARGEST
 from ..csv_file import CsvText
 from ..files import WrongFile, file_bytes, number_of
-from .guessing import names, setting_names
+from .guessing import OF_SPLITS, names, setting_names, split_of
+from .json_lines import COUNT
 from .run import FoundRun, RunPath, Series, constants_of, files_below, rows_by_step, series_of, value_of
 
 NAME = "CSV"
@@ -113,8 +114,15 @@ def _table_of(path: str) -> _Table:
     read = {name: [number_of(cell) for cell in column] for name, column in cells.items()}
     there = {name: np.array([one is not None for one in column], bool) for name, column in read.items()}
     texts = {name: column for name, column in cells.items() if any(map(str.strip, column[~there[name]]))}
-    return _Table(text.name, names, len(lines), {name: np.array(column, float) for name, column in read.items()},
-                  there, texts)                         # None is NaN
+    values = {name: np.array(column, float) for name, column in read.items()}       # None is NaN
+    splits = next((found for name in texts if name.lower() in OF_SPLITS
+                   and len({*(found := np.array(list(map(split_of, texts[name]))))} - {""}) > 1), None)
+    for name in names if splits is not None else ():
+        if name not in texts and not COUNT.search(name):
+            column, known = values.pop(name), there.pop(name)
+            for split in dict.fromkeys(splits.tolist()):
+                values[f"{split}/{name}"], there[f"{split}/{name}"] = column, known & (splits == split)
+    return _Table(text.name, [*values], len(lines), values, there, texts)
 
 
 def _rows_of_runs(table: _Table) -> dict[str, np.ndarray]:
