@@ -155,7 +155,7 @@ def _import_mllog(source, out, wanted, skip_broken, how):
     _report_left_out(done.wrong, done.notes)
     wrong = f"; {counted(len(done.wrong), 'file')} left out" if done.wrong else ""
     echo(f"{out}: {counted(done.trials, 'trial')}, {byte_size(os.path.getsize(out))}{wrong}")
-    if done.assumed:
+    if not wanted.workers:
         echo(UNTIMED, err=True)
 
 
@@ -198,8 +198,8 @@ def export_log(log, out, kind):
     lost = ""
     with ShareDisplay("exported") as progress:
         if kind == "tensorboard":
-            done = export_events(log, out, progress.share)
-            exported = f"{counted(done.trials, 'run')}, {counted(done.scalars, 'scalar')}"
+            trials, scalars = export_events(log, out, progress.share)
+            exported = f"{counted(trials, 'run')}, {counted(scalars, 'scalar')}"
         elif kind == "archive":
             found = export_archive(log, out, progress.seen)
             exported = f"{counted(found.trials, 'trial')} of {counted(found.studies, 'study', 'studies')}"

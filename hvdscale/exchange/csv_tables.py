@@ -159,9 +159,6 @@ def _leave_out(tables: Mapping[str, CsvRows], left: LeftOut, faults: Iterable[Fa
 
 def _read_description(source: str, files: Files) -> tuple[dict, Specs]:
     """Root attributes, and the columns of each table: those of every log, and others by their names or log.json."""
-    for table in ("trials", "evaluations"):
-        if not files[table].exists:
-            raise WrongFile(f"{files[table].path}: is missing")
     path = os.path.join(source, "log.json")
     attributes, described = _read_log_json(path) if os.path.exists(path) else (None, {})
     _refuse_lacking(files)
@@ -198,6 +195,8 @@ def _read_log_json(path: str) -> tuple[dict, dict[str, dict[str, LogColumn]]]:
 def _refuse_lacking(files: Files) -> None:
     lacking = []
     for table, file in files.items():
+        if table in ("trials", "evaluations") and not file.exists:
+            raise WrongFile(f"{file.path}: is missing")
         near = {name: did_you_mean(name, file.header, "") for name in NEEDED[table] if name not in file.header}
         if file.exists and near:
             names = ", ".join(f"{name} ({found})" if found else name for name, found in near.items())
@@ -270,7 +269,7 @@ def _read(files: Files, specs: Specs, attributes: dict, left: LeftOut, overlap: 
             "trial": trials["id"], "workers": trials["workers"]}, trials.lines)
     for table in tables.values():
         for name in (column.name for column in specs[table.name] if column.name not in table):
-            table[name] = _default_values(table, name, trials, left)
+            table[name] = _default_values(table, name, trials)
     trials["plan"] = np.array([text or "{}" for text in trials["plan"]], object)
     trials.setdefault("source", np.full(trials.rows, "", object))
     said = {name: text for name, text in said.items() if text}
@@ -310,10 +309,10 @@ def _plan_search(trials: CsvRows) -> str:
     return guess
 
 
-def _default_values(table: CsvRows, name: str, trials: CsvRows, left: LeftOut) -> np.ndarray:
+def _default_values(table: CsvRows, name: str, trials: CsvRows) -> np.ndarray:
     """A column of a log that the table lacks."""
     if name == "examples":
-        return _examples(table, trials, left)
+        return _examples(table, trials)
     if name in COPIED:
         return table[COPIED[name]]
     kind = next(column.type for column in (*SCHEMA[table.name], *SOURCE) if column.name == name)
@@ -322,12 +321,9 @@ def _default_values(table: CsvRows, name: str, trials: CsvRows, left: LeftOut) -
     return np.full(table.rows, known.get(name, {"text": "", "float": np.nan, "int": 0}.get(kind)), TYPES[kind])
 
 
-def _examples(evaluations: CsvRows, trials: CsvRows, left: LeftOut) -> np.ndarray:
-    """Steps times the global batch; of an unknown trial, which is refused, 0."""
+def _examples(evaluations: CsvRows, trials: CsvRows) -> np.ndarray:
+    """Steps times the global batch, as far as 64 bits count; of an unknown trial, which is refused, 0."""
     batch = dict(zip(trials["id"].tolist(), trials["global_batch"].tolist()))
     batches = np.array([batch.get(trial, 0) for trial in evaluations["trial"].tolist()], np.int64)
     step = evaluations["step"]
-    for row in np.flatnonzero(step > LARGEST_INT // np.maximum(batches, 1)).tolist():
-        left.add(int(evaluations["trial"][row]), f"{evaluations.path}:{evaluations.lines[row]}: step {step[row]} is "
-                 "more than 64 bits can count examples of")
-    return step * batches
+    return np.where(step > LARGEST_INT // np.maximum(batches, 1), LARGEST_INT, step * batches)

@@ -52,13 +52,16 @@ def text_of(content: bytes | str | None, name: str = "", most: int = 1 << 30, fo
 
 
 def json_of(text: str, name: str, kind: type = object) -> Any:
-    """What a file's JSON holds; raises WrongFile, naming the file, for anything but this kind."""
+    """What a file's JSON holds; raises WrongFile, naming the file, for anything but this kind, and for deep objects."""
     try:
         found = json.loads(text)
+        deep = kind is dict and is_deeper(found, DEEPEST)
     except RecursionError:
-        raise WrongFile(f"{name}: is nested too deep") from None
+        deep = True
     except ValueError as error:
         raise WrongFile(f"{name}: is not JSON: {error}") from None
+    if deep:
+        raise WrongFile(f"{name}: is nested too deep")
     if not isinstance(found, kind):
         raise WrongFile(f"{name}: holds JSON, but not an object: {text[:40]!r}")
     return found
@@ -89,11 +92,6 @@ def whole_number(value, least: int, name: str, key: str, most: int = MOST) -> in
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise WrongFile(f"{name}: {key} is {format_value(value)}, not an integer from {least} to {most}")
     return value
-
-
-def refuse_deep(value, name: str):
-    if is_deeper(value, DEEPEST):
-        raise WrongFile(f"{name}: is nested too deep")
 
 
 def parameter_name(key: str, file: str) -> str:

@@ -14,6 +14,7 @@ import json
 import os
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
@@ -31,6 +32,20 @@ from ..system.lock import Lock
 METADATA = LogColumn("metadata", "text", "1", "metadata.json of the trial, as it was", optional=True)
 UNSHARED = ("metadata",)
 MOST_MESSAGES, MOST_BYTES = 100, 30_000     # of messages in an attribute; HDF5 has room for twice that
+
+
+@dataclass
+class Seen:
+    """What was imported or exported so far."""
+
+    trials: int = 0
+    evaluations: int = 0
+    studies: int = 0
+    share: float = 0.0              # of the work done
+    own: int = 0                    # trials that are not from an archive, so that the layout lacks some of their data
+    wrong: list[str] = field(default_factory=list)      # messages about wrong files, one each
+    others: list[str] = field(default_factory=list)     # files that do not belong to the layout
+    notes: list[str] = field(default_factory=list)      # on suspicious values
 
 
 class BulkLog(CompactFile):

@@ -23,7 +23,8 @@ from ...log.schema import Status
 from ...target import ALIASES
 from ..exported import exporting
 from ..files import LARGEST_INT, RENAMED
-from .sources import Seen, is_folder
+from ..imported import Seen
+from .sources import is_folder
 from .trial_files import STATUSES
 
 PUBLISHED = {ours: theirs for theirs, ours in RENAMED.items()}      # names of metaparameters
@@ -109,8 +110,9 @@ class _Trials:
         if self.published(row):
             return self._metadata[row]
         status = Status(self._table["status"][row]).name
-        point = {PUBLISHED.get(name, name): _number(values[row]) for name, values in self._points.items()
-                 if not np.isnan(values[row])}
+        found = {PUBLISHED.get(name, name): float(values[row]) for name, values in self._points.items()}
+        point = {name: int(value) if value.is_integer() and abs(value) <= LARGEST_INT else value
+                 for name, value in found.items() if not math.isnan(value)}
         return _json({
             "_internal_study_name": str((self._plan(row).get("sweep") or {}).get("study", "")),
             "_internal_trial_id": int(self.ids[row]), "parameters": point,
@@ -170,7 +172,3 @@ def _measurements_text(step: np.ndarray, columns: Mapping[str, np.ndarray]) -> s
         header.append(column if published in columns else published)
         cells.append(["" if math.isnan(value) else repr(value) for value in values.tolist()])
     return "".join(",".join(row) + "\n" for row in (header, *zip(*cells)))
-
-
-def _number(value: float):
-    return int(value) if float(value).is_integer() and abs(value) <= LARGEST_INT else float(value)

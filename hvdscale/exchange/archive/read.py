@@ -25,9 +25,9 @@ from ...log.schema import UNKNOWN_SEED, Status
 from ...system.cores import usable_cores
 from ...system.forked import end_with_parent, ending_together
 from ...system.run_module import away_from_here
-from ..files import LARGEST_INT, WrongFile, json_of, refuse_deep, text_of, whole_number
-from ..imported import ImportedLog, beyond_errors, skipped_note
-from .sources import ArchiveStudy, Folder, Seen, Tar, is_folder
+from ..files import LARGEST_INT, WrongFile, json_of, text_of, whole_number
+from ..imported import ImportedLog, Seen, beyond_errors, skipped_note
+from .sources import ArchiveStudy, Folder, Tar, is_folder
 from .trial_files import LARGEST, TrialBatch, pieces, read_trials
 
 TRIALS, BYTES = 48, 4 << 20             # of one task of a reading process
@@ -53,7 +53,7 @@ def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = 
                 batch = read()
                 _add(log, study, plan, batch, seen)
                 _report_wrong(batch.wrong, seen, skip_broken)
-                seen.share = found.share(seen.trials + len(seen.wrong))
+                seen.share = found.share()
                 progress(seen)
         if not seen.trials:
             raise LogError(seen.wrong[0] if seen.wrong else f"{source}: there is no study.json in it: no archive of "
@@ -139,7 +139,6 @@ def _plan(study: ArchiveStudy) -> dict:
     """The plan of all trials of a study; raises WrongFile for an invalid study.json."""
     name = f"{study.where}/study.json"
     data = json_of(text_of(study.file, name, LARGEST["study.json"], follow=False), name, dict)
-    refuse_deep(data, name)
     batch = whole_number(data.get("batch_size"), 1, name, "batch_size")
     steps = whole_number(data.get("train_steps", 0), 0, name, "train_steps")
     if not isinstance(data.get("parameter_configs", {}), dict):

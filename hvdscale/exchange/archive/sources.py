@@ -34,20 +34,6 @@ TarFile = tuple[tuple[str, ...], str, str, tarfile.TarInfo]         # folders of
 
 
 @dataclass
-class Seen:
-    """What was imported or exported so far."""
-
-    trials: int = 0
-    evaluations: int = 0
-    studies: int = 0
-    share: float = 0.0              # of the work done
-    own: int = 0                    # trials that are not from an archive, so that the layout lacks some of their data
-    wrong: list[str] = field(default_factory=list)      # messages about wrong files, one each
-    others: list[str] = field(default_factory=list)     # files that do not belong to the layout
-    notes: list[str] = field(default_factory=list)      # on suspicious values
-
-
-@dataclass
 class ArchiveStudy:
     folders: tuple[str, ...]
     where: str
@@ -67,13 +53,10 @@ class Folder:
     def __init__(self, root: str):
         self.root, self.others = root, []
         self._found = sorted(self._study_folders(), key=_order)
-        if not self._found:
-            raise LogError(f"{root}: there is no study.json in it: no archive of the layout "
-                           "dataset/model/optimizer/batch_size/study.json, and no trials.csv: no tables")
-        self.trials = sum(1 for _, path in self._found for entry in os.scandir(path) if _is_folder(entry))
+        self._read = 0
 
-    def share(self, done: int) -> float:
-        return done / self.trials if self.trials else 1.0
+    def share(self) -> float:
+        return self._read / max(1, len(self._found))
 
     def studies(self) -> Iterator[ArchiveStudy]:
         for folders, path in self._found:
@@ -89,6 +72,7 @@ class Folder:
                     study.trials.append(TrialFiles(f"{where}/{entry.name}", int(entry.name),
                                                    *(os.path.join(entry.path, name) for name in FILES)))
             study.trials.sort(key=lambda trial: trial.id)
+            self._read += 1
             yield study
 
     def _study_folders(self) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -142,7 +126,7 @@ class Tar:
             raise UsageError(f"{path}: {refusal(error)}") from error
         self._size = os.path.getsize(path)
 
-    def share(self, done: int) -> float:
+    def share(self) -> float:
         """Of the file, read so far: the number of trials is not known before its end."""
         return 1.0 if self._raw.closed or not self._size else self._raw.tell() / self._size
 

@@ -12,7 +12,6 @@ import json
 import math
 import os
 import re
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,20 +20,13 @@ from ...formatting.numbers import list_first
 from ...log.schema import UNKNOWN_SEED, Status
 from ...system.inputs import open_input
 from ..files import WrongFile
-from ..imported import ImportedLog
+from ..imported import ImportedLog, Seen
 from .mllog_lines import LONGEST, OLDER, TOKEN, read_run
 from .mllog_measured import Measured, Wanted, as_whole
 from .mlperf_rcp import TARGET
 from .table import optimizer_of
 
 RESULT = re.compile(r"result_\d+\.txt")
-
-
-class Imported(NamedTuple):
-    trials: int
-    assumed: bool                   # whether their workers were
-    wrong: list[str]                # messages about files left out
-    notes: list[str]
 
 
 def is_mllog(path: str) -> bool:
@@ -47,9 +39,9 @@ def is_mllog(path: str) -> bool:
 
 
 def import_mllog(source, out, wanted: Wanted = Wanted(), *, skip_broken: bool = False, overwrite: bool = False,
-                 take_over: bool = False) -> Imported:
+                 take_over: bool = False) -> Seen:
     """Import each run into the new log ``out``; LogError for a wrong file, unless it is skipped, and without a run."""
-    source, wrong, trials, assumed = os.fspath(source), [], 0, False
+    source, seen = os.fspath(source), Seen()
     notes: dict[str, list[str]] = {}
     paths = [os.path.join(folder, name) for folder, _, names in os.walk(source) for name in names]
     paths.sort(key=lambda path: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path)])
@@ -59,20 +51,20 @@ def import_mllog(source, out, wanted: Wanted = Wanted(), *, skip_broken: bool = 
                 run = read_run(path)
                 if run:
                     measured = Measured(run, wanted)
-                    assumed |= not measured.workers
                     _add(log, measured)
-                    trials += 1
+                    seen.trials += 1
                     for note in measured.notes:
                         notes.setdefault(note, []).append(path)
             except WrongFile as error:
                 if not skip_broken:
-                    raise
-                wrong.append(str(error))
-        if not trials:
+                    raise WrongFile(f"{error}; --skip-broken leaves the file out") from None
+                seen.wrong.append(str(error))
+        if not seen.trials:
             raise LogError(f"{source}: no run of MLPerf: " + (
-                "\n".join(["each file with one is wrong, such as", *wrong[:3]]) if wrong else
+                "\n".join(["each file with one is wrong, such as", *seen.wrong[:3]]) if seen.wrong else
                 f"no file there has {TOKEN}lines with the key run_start"))
-    return Imported(trials, assumed, wrong, [f"{list_first(paths, 1)}: {note}" for note, paths in notes.items()])
+    seen.notes = [f"{list_first(paths, 1)}: {note}" for note, paths in notes.items()]
+    return seen
 
 
 def _add(log: ImportedLog, measured: Measured) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from ...errors import LogError, UsageError
 from ...log.plan_text import MOST
 from ...log.schema import UNKNOWN_SEED, Status
-from ..files import LARGEST_INT, WrongFile, is_number, json_of, parameter_name, refuse_deep, text_of, whole_number
+from ..files import LARGEST_INT, WrongFile, is_number, json_of, parameter_name, text_of, whole_number
 from ..imported import ImportedLog
 from .table import RENAMED, Benchmark, find_benchmark, optimizer_of
 
@@ -71,7 +71,9 @@ def import_rcp(source, out, *, unit: str | None = None, train_examples: int | No
     trials = 0
     with ImportedLog(out, {"kind": "rcp", "from": source}, overwrite=overwrite, take_over=take_over) as log:
         for point in points:
-            trials += _add(log, source, point, _find_spacing(point, points), names)
+            spacings = [other.spacing for other in points if other.benchmark == point.benchmark and other.spacing]
+            spacing = point.spacing if point.benchmark.unit != "epochs" else None
+            trials += _add(log, source, point, spacing or min(spacings, default=None), names)
     return trials, [f"{source}: {point.name}: {float(value):,.12g} is far from the other values, whose median is "
                     f"{float(point.median):,.12g}; is it a slip?" for point in points for value in point.values
                     if not point.median / OUTLIER < value < point.median * OUTLIER]
@@ -80,7 +82,6 @@ def import_rcp(source, out, *, unit: str | None = None, train_examples: int | No
 def read_points(source: str, unit: str | None = None, train_examples: int | None = None) -> list[ReferencePoint]:
     """A file's points by benchmark and batch size; raises LogError."""
     data = json_of(text_of(source, most=LARGEST), source, dict)
-    refuse_deep(data, source)
     if not data or not all(isinstance(entry, dict) and {"Benchmark", "BS"} <= entry.keys() for entry in data.values()):
         raise WrongFile(f"{source}: is JSON, but no table of reference convergence points: each entry needs "
                         "Benchmark, BS and 'Epochs to converge'")
@@ -117,13 +118,6 @@ def _point(source, name, entry, key, values, largest, unit, train_examples) -> R
         benchmark = replace(benchmark, unit="examples")
     about = {name: value for name, value in entry.items() if name not in (*VALUES, "Hyperparams", "Benchmark", "BS")}
     return ReferencePoint(name, benchmark, entry["BS"], values, entry.get("Hyperparams", {}), about)
-
-
-def _find_spacing(point, points) -> Fraction | None:
-    if point.spacing is not None and point.benchmark.unit != "epochs":
-        return point.spacing
-    alike = [other.spacing for other in points if other.benchmark == point.benchmark]
-    return min((spacing for spacing in alike if spacing is not None), default=None)
 
 
 def _add(log, source, point, spacing, names) -> int:

@@ -34,7 +34,7 @@ def recognises(path: RunPath) -> bool:
     if os.path.isdir(path):
         return any(map(EPOCH_FILE.fullmatch, os.listdir(path)))
     head = path.head(ENDS)
-    whole = bool(head) and head[0][:1] in ("[", "{") and not _object_of(head[0])
+    whole = bool(head) and head[0][:1] in ("[", "{") and not any(map(is_number, (_object_of(head[0]) or {}).values()))
     found = _rows_of_whole(path) if whole else filter(None, map(_object_of, head))
     seen: dict[str, float] = {}
     return any(seen.setdefault(OF_SPLIT.sub("", tag), value) != value for one in found for tag, value in one.items()
