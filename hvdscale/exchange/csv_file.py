@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal
 from importlib.util import find_spec
 
@@ -64,24 +64,6 @@ class CsvText:
     def numbers(self) -> np.ndarray | None:
         return table_of_numbers(self.lines, self.rows, len(self.header), self.separator)
 
-    def read_rows(self) -> Iterator[tuple[int, list[str], str]]:
-        """Each row: the number of its last line, its cells, and what is wrong with it as CSV, or ""."""
-        csv.field_size_limit(LONGEST_CELL)
-        text = self._text_of(self.lines, 2, self.name)
-        reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=self.separator)
-        while True:
-            try:
-                row, wrong = next(reader), ""
-                if not row:                         # an empty line
-                    continue
-                if len(row) != len(self.header):
-                    wrong = f"has {counted(len(row), 'cell')} where the header has {len(self.header)}"
-            except csv.Error as error:
-                row, wrong = [], f"is not CSV: {error}"
-            except StopIteration:
-                return
-            yield 1 + reader.line_num, row, wrong
-
     def columns(self, kinds: Sequence[str], wrong: Callable[[list[str], str], object] | None = None
                 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """The columns by name, of the kinds int, float, status or text, and the line
@@ -91,15 +73,25 @@ class CsvText:
             values = [whole_numbers(column) if kind == "int" else column for kind, column in zip(kinds, numbers.T)]
             if all(column is not None for column in values):
                 return dict(zip(self.header, values)), np.arange(2, 2 + self.rows)
+        csv.field_size_limit(LONGEST_CELL)
+        text = io.StringIO(self._text_of(self.lines, 2, self.name), newline="")
+        reader = csv.reader(text, strict=True, delimiter=self.separator)
         converts, good, lines = [CONVERTERS[kind] for kind in kinds], [], []
-        for line, row, fault in self.read_rows():
+        while True:
+            row: list[str] = []
             try:
-                if fault:
-                    raise WrongFile(fault)
+                row = next(reader)
+                if not row:                             # an empty line
+                    continue
+                if len(row) != len(self.header):
+                    raise WrongFile(f"has {counted(len(row), 'cell')} where the header has {len(self.header)}")
                 good.append([convert(text, name) for convert, text, name in zip(converts, row, self.header)])
-                lines.append(line)
-            except WrongFile as error:
-                fault = f"{self.name}:{line}: {error}"
+                lines.append(1 + reader.line_num)
+            except StopIteration:
+                break
+            except (csv.Error, WrongFile) as error:
+                what = "" if isinstance(error, WrongFile) else "is not CSV: "
+                fault = f"{self.name}:{1 + reader.line_num}: {what}{error}"
                 if wrong is None:
                     raise WrongFile(fault) from None
                 wrong(row, fault)
@@ -199,7 +191,7 @@ def _integer(text: str, name: str) -> int:
 def _float(text: str, name: str) -> float:
     if text.lower() == "nan" and name.startswith("metaparameters/"):
         raise _wrong(name, text, "a number; a cell is empty where it is not known")
-    if "/" in name and text.strip().lower() in FLAGS:
+    if ("/" in name or name == "search") and text.strip().lower() in FLAGS:
         return float(FLAGS[text.strip().lower()])
     number = math.nan if is_missing(text) else number_of(text)
     if number is None:

@@ -22,7 +22,7 @@ from ..log.schema import SCHEMA, SOURCE, TABLES, LogColumn, Status, metaparamete
 from ..plan.values import did_you_mean
 from ..system.inputs import LARGEST
 from ..target import SPLITS, logged_name, metric_faults
-from .csv_file import FLAGS, GAPS, TYPES, CsvRows, CsvText, integer_of, repeats
+from .csv_file import GAPS, TYPES, CsvRows, CsvText, integer_of, repeats
 from .exported import FORMAT, OF_FILE
 from .files import LARGEST_INT, WrongFile, file_bytes, json_of, text_of
 from .imported import BulkLog, beyond_errors, skipped_note, widen
@@ -128,9 +128,6 @@ class TableFile(CsvText):
         return trial if abs(trial) <= LARGEST_INT else None
 
 
-Files, Specs = Mapping[str, TableFile], dict[str, tuple[LogColumn, ...]]        # by table
-
-
 def _apply_rules(tables: Mapping[str, CsvRows], left: LeftOut):
     """Leave out trials that break a rule of a log."""
     trials, *others = tables.values()
@@ -157,11 +154,21 @@ def _leave_out(tables: Mapping[str, CsvRows], left: LeftOut, faults: Iterable[Fa
         table.drop(left.trials)
 
 
-def _read_description(source: str, files: Files) -> tuple[dict, Specs]:
+def _read_description(source: str, files: Mapping[str, TableFile]) -> tuple[dict, dict[str, tuple[LogColumn, ...]]]:
     """Root attributes, and the columns of each table: those of every log, and others by their names or log.json."""
     path = os.path.join(source, "log.json")
     attributes, described = _read_log_json(path) if os.path.exists(path) else (None, {})
-    _refuse_lacking(files)
+    lacking = []
+    for table, file in files.items():
+        if table in ("trials", "evaluations") and not file.exists:
+            raise WrongFile(f"{file.path}: is missing")
+        near = {name: did_you_mean(name, file.header, "") for name in NEEDED[table] if name not in file.header}
+        if file.exists and near:
+            names = ", ".join(f"{name} ({found})" if found else name for name, found in near.items())
+            there = list_first(map(repr, file.header), 8) or "none"
+            lacking.append(f"{file.path}:1: there is no column {names}; there are {there}")
+    if lacking:
+        raise WrongFile("\n".join(lacking))
     specs = {table: _columns_of(file, described.get(table, {})) for table, file in files.items()}
     if attributes is None:
         specs["trials"] += SOURCE
@@ -190,20 +197,6 @@ def _read_log_json(path: str) -> tuple[dict, dict[str, dict[str, LogColumn]]]:
     return {name: value for name, value in attributes.items() if name not in OF_FILE}, {
         table: {column[0]: LogColumn(*column[:4], better=column[4]) for column in given}
         for table, given in columns.items()}
-
-
-def _refuse_lacking(files: Files) -> None:
-    lacking = []
-    for table, file in files.items():
-        if table in ("trials", "evaluations") and not file.exists:
-            raise WrongFile(f"{file.path}: is missing")
-        near = {name: did_you_mean(name, file.header, "") for name in NEEDED[table] if name not in file.header}
-        if file.exists and near:
-            names = ", ".join(f"{name} ({found})" if found else name for name, found in near.items())
-            there = list_first(map(repr, file.header), 8) or "none"
-            lacking.append(f"{file.path}:1: there is no column {names}; there are {there}")
-    if lacking:
-        raise WrongFile("\n".join(lacking))
 
 
 def _is_path(name: str) -> bool:
@@ -244,12 +237,12 @@ def _columns_of(file: TableFile, described: Mapping[str, LogColumn]) -> tuple[Lo
     return tuple(found)
 
 
-def _read(files: Files, specs: Specs, attributes: dict, left: LeftOut, overlap: str | None,
-          progress: Callable[[float], None]) -> tuple[dict[str, CsvRows], list[str]]:
+def _read(files: Mapping[str, TableFile], specs: Mapping[str, Sequence[LogColumn]], attributes: dict, left: LeftOut,
+          overlap: str | None, progress: Callable[[float], None]) -> tuple[dict[str, CsvRows], list[str]]:
     """(the tables with all columns of a log; what was guessed, assumed or left out), also noted in ``attributes``."""
     tables = {}
     for name, file in files.items():
-        tables[name] = file.read({SEARCH: "text", **{column.name: column.type for column in specs[name]}}, left)
+        tables[name] = file.read({SEARCH: "float", **{column.name: column.type for column in specs[name]}}, left)
         progress(len(tables) / len(files))
     for table in tables.values():
         table.drop(left.trials)
@@ -292,12 +285,8 @@ def _drop_repeats(tables: Mapping[str, CsvRows], overlap: str) -> str:
 def _plan_search(trials: CsvRows) -> str:
     """Give each trial of a table from elsewhere a plan that says whether it is a draw of a search; what was guessed."""
     said, guess = trials.pop(SEARCH, None), ""
-    if said is not None:
-        for text, line in zip(said, trials.lines):
-            if text.strip().lower() not in FLAGS:
-                raise WrongFile(f"{trials.path}:{line}: {SEARCH} is {text[:40]!r}, not yes or no")
-        drawn = [FLAGS[text.strip().lower()] for text in said]
-    else:
+    drawn = [] if said is None else said == 1
+    if said is None:
         tried = [trials[name].tolist() for name in trials if name.startswith("metaparameters/")]
         keys, first = list(zip(*(trials[name].tolist() for name in WORKLOAD))), {}
         varied = {key for key, point in zip(keys, map(repr, zip(*tried))) if first.setdefault(key, point) != point}

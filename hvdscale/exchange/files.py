@@ -13,12 +13,14 @@ from typing import Any
 from ..errors import LogError
 from ..log.plan_text import MOST, format_value, is_deeper
 from ..system.inputs import read_input, refusal
+from ..target import SPLITS
 
 LARGEST_INT = 2**63 - 1
 DEEPEST = 30                        # nesting of a study; with the plan around it at most plan_text.DEEPEST
 # the published archive's names of metaparameters -> ours
 RENAMED = {"end_learning_rate_factor": "end_lr_factor", "learning_rate_decay_steps": "decay_steps"}
 NAME = re.compile(r"[\w.+-]*\w[\w.+-]*", re.ASCII)
+METRIC = re.compile(rf"(?:{'|'.join(SPLITS)})/{NAME.pattern}", re.ASCII)      # split/metric
 
 
 class WrongFile(LogError):

@@ -30,7 +30,6 @@ from ..system.files import temporary_name, writing
 from ..system.lock import Lock
 
 METADATA = LogColumn("metadata", "text", "1", "metadata.json of the trial, as it was", optional=True)
-UNSHARED = ("metadata",)
 MOST_MESSAGES, MOST_BYTES = 100, 30_000     # of messages in an attribute; HDF5 has room for twice that
 
 
@@ -115,7 +114,7 @@ class ImportedLog(BulkLog):
         rest = {"local_batch": given["global_batch"], "accumulation": 1, "ghost_batch": 0, "workers": 1,
                 "source": "", "source_trial": given["seed"], "metadata": ""}
         for name, values in {"id": ids, **rest, **given}.items():
-            self.add("trials", name, _repeat(values, size), shared=name not in UNSHARED)
+            self.add("trials", name, _repeat(values, size), shared=name != "metadata")
         for name in dict.fromkeys(name for point in points for name in point):
             if name not in self._points:
                 self.add_column("trials", metaparameter_column(name), self.count)

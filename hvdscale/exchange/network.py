@@ -16,7 +16,7 @@ import scipy
 
 from ..analysis.step_laws import RING
 from ..errors import UsageError
-from .files import file_bytes
+from .files import file_bytes, number_of
 
 LARGEST = 64 << 20          # bytes of a file
 LEAST, MOST = 1e-9, 1e18    # bytes, microseconds and MB/s beyond which none is one
@@ -116,17 +116,13 @@ def _of_text(path: str, text: str) -> tuple[set[str], list[tuple[float, float]]]
     at, bus, rows = heading.index("algbw") - 1, heading.index("busbw"), []
     for line in text.splitlines():
         fields = line.split()
-        if len(fields) > max(at + 1, bus) and fields[0].isdecimal() and _number(fields[at]):
-            ranks, algorithm = len(of_group), _number(fields[at + 1])
-            ratio = _number(fields[bus]) / algorithm if algorithm >= 1 and ranks > 1 else None
+        if len(fields) > max(at + 1, bus) and fields[0].isdecimal() and number_of(fields[at]):
+            ranks, algorithm = len(of_group), number_of(fields[at + 1]) or 0.0
+            ratio = (number_of(fields[bus]) or 0.0) / algorithm if algorithm >= 1 and ranks > 1 else None
             if ratio is not None and abs(ratio / (2 * (ranks - 1) / ranks) - 1) > SAME_BUS:
                 raise UsageError(f"{path}: is not of an allreduce: its bus bandwidth is {ratio:.2f} times the "
                                  f"algorithm's, on {ranks} ranks; taken are {TAKEN}")
-            rows.append((float(fields[0]), _number(fields[at])))
+            rows.append((float(fields[0]), number_of(fields[at])))
     if rows and "(us)" not in text:
         raise UsageError(f"{path}: does not say that its times are in microseconds; a newer nccl-tests does")
     return set(of_group), rows
-
-
-def _number(text: str) -> float:
-    return float(text) if re.fullmatch(NUMBER, text, re.A) else 0.0

@@ -51,11 +51,6 @@ def test_random_digits_are_read_as_float_reads_them(reader):
            for _ in range(30_000)])
 
 
-@pytest.mark.parametrize("scale", [1e-300, 1e-6, 1.0, 1e7, 1e300])
-def test_what_repr_writes_is_read_back(scale, reader):
-    check(list(map(repr, (np.random.default_rng(2).random(5_000) * scale).tolist())))
-
-
 @pytest.mark.parametrize("text", NO_NUMBERS)
 def test_a_cell_without_a_number_is_left_to_who_names_it(text, reader):
     assert table_of_numbers(f"1,2\n3,{text}\n".encode(), 2, 2) is None

@@ -10,8 +10,8 @@ import pytest
 
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
-from tests.conftest import ROOT, command_environment, small_disk
-from tests.exchange.test_tables_and_rcp import call, odd_log
+from tests.conftest import command_environment, small_disk
+from tests.exchange.test_tables_and_rcp import LOGS, call
 from tests.factories.archives import write_big_log
 from tests.factories.log_files import begin, evaluation, finished, open_log, step
 
@@ -23,10 +23,7 @@ def parquet_of(path, folder):
     return {name.removesuffix(".parquet"): reader.read_table(folder / name) for name in os.listdir(folder)}
 
 
-@pytest.mark.parametrize("make", [
-    lambda path: finished(path, 200, 2), odd_log, lambda path: write_big_log(path, 3, 60, 3000) or str(path),
-    lambda path: str(ROOT / "tests" / "golden" / "v1.h5"), lambda path: open_log(path).finish() or str(path)],
-    ids=["finished", "odd", "imported", "golden", "empty"])
+@pytest.mark.parametrize("make", LOGS.values(), ids=LOGS)
 def test_parquet_holds_all_that_the_log_holds(make, tmp_path, monkeypatch):
     monkeypatch.setattr("hvdscale.exchange.exported.GROUP", 70)
     path = make(tmp_path / "log.h5")

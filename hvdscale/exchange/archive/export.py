@@ -138,11 +138,8 @@ class _Trials:
         return plan_at(self.path, int(self.ids[row]), self._table["plan"][row])
 
 
-Values = Mapping[int, tuple[np.ndarray, Mapping[str, np.ndarray]]]       # by trial: steps, and values by column
-
-
-def _evaluations_of(log: Log, ids: Sequence[int]) -> Values:
-    """Of the trials of one study, in the columns of which some of them has any value."""
+def _evaluations_of(log: Log, ids: Sequence[int]) -> dict[int, tuple[np.ndarray, dict[str, np.ndarray]]]:
+    """(steps, values by column) by trial of one study, in the columns of which some of them has any value."""
     table = log.evaluations
     names = [name for name in table if "/" in name and table.specs[name].type == "float"]
     found = {trial: {name: table.of_trial(name, trial) for name in names} for trial in ids}

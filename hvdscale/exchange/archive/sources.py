@@ -11,6 +11,7 @@ import lzma
 import os
 import re
 import tarfile
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -136,12 +137,9 @@ class Tar:
             with (self._raw, opened(self._raw) if opened else self._raw as file,
                   tarfile.open(fileobj=file, mode="r|", tarinfo=_Member) as tar):
                 yield from self._of(tar)
-        except (tarfile.TarError, EOFError, OSError, RecursionError, TypeError, ValueError) as error:      # of headers
+        except (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError, RecursionError, TypeError,
+                ValueError) as error:
             raise LogError(f"{self.path}: is not a tar file, or is damaged: {error}") from error
-        except Exception as error:                      # zlib.error, lzma.LZMAError: without a common base
-            if type(error).__module__ not in ("zlib", "_lzma", "lzma"):
-                raise
-            raise LogError(f"{self.path}: is damaged: {error}") from error
 
     def _of(self, tar: tarfile.TarFile) -> Iterator[ArchiveStudy]:
         done: set[tuple[str, ...]] = set()

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
@@ -16,9 +15,9 @@ import numpy as np
 from ...log.check import Ends, Rows, faults_of_rows, unfinished
 from ...log.plan_text import MOST, format_value
 from ...log.schema import Status
-from ...target import ALIASES, SPLITS
+from ...target import ALIASES
 from ..csv_file import CsvText, table_of_numbers, whole_numbers
-from ..files import (LARGEST_INT, RENAMED, WrongFile, as_float, file_bytes, is_number, json_of, parameter_name,
+from ..files import (LARGEST_INT, METRIC, RENAMED, WrongFile, as_float, file_bytes, is_number, json_of, parameter_name,
                      text_of, whole_number)
 
 BLOCK_BYTES = 1 << 19               # of files parsed together: fits a core's cache
@@ -26,7 +25,6 @@ LARGEST = {"study.json": 4 << 20, "metadata.json": 4 << 20, "measurements.csv": 
 # the archive's parameters that are always numbers
 NUMBERS = ("learning_rate", "momentum", "label_smoothing", *RENAMED)
 STATUSES = {status.name: status for status in Status if status != Status.RUNNING}
-_METRIC = re.compile(rf"(?:{'|'.join(SPLITS)})/[\w.+-]*\w[\w.+-]*", re.ASCII)
 Item = TypeVar("Item")
 
 
@@ -99,7 +97,7 @@ def column_names(header: tuple[str, ...]) -> list[str]:
     for name in header:
         split, _, metric = name.partition("/")
         alias = f"{split}/{ALIASES.get(metric, metric)}"
-        if name != "step" and not _METRIC.fullmatch(name):
+        if name != "step" and not METRIC.fullmatch(name):
             raise WrongFile(f"{name!r} is neither step nor split/metric, such as val/error (letters, digits, . + - _)")
         found.append(name if alias in header else alias if metric else name)
         if found.count(found[-1]) > 1:

@@ -15,13 +15,11 @@ import numpy as np
 
 from ...formatting.numbers import counted
 from ...log.plan_text import MOST
-from ...target import SPLITS
-from ..files import LARGEST_INT, WrongFile, parameter_name, whole_number
+from ..files import LARGEST_INT, METRIC, WrongFile, parameter_name, whole_number
 from .mllog_lines import COUNTERS, EVALUATED, Evaluation, MllogRun, is_number
 from .table import RENAMED, Benchmark, are_alike, find_benchmark
 
 CONVERGED = "val/converged"
-METRIC = re.compile(rf"(?:{'|'.join(SPLITS)})/[\w.+-]+", re.ASCII)
 PARAMETERS = {**RENAMED, "opt_learning_rate_decay_steps": "decay_steps"}
 SAME = 1e-4                         # relative difference of values that are one measurement, written twice
 

@@ -6,6 +6,7 @@ a list a tag, as Keras' history has it; or AllenNLP's folder, a file an epoch. W
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import math
 import os
@@ -22,7 +23,6 @@ ENDS = (".jsonl", ".ndjson", ".json", ".log", ".txt", ".out", "/log")
 EPOCH_FILE = re.compile(r"metrics_epoch_\d{1,9}\.json")      # AllenNLP's
 WHOLE = ENDS[:2]            # of files in which every line is an object
 OF_SPLIT = re.compile("^(train|valid)_(?=num_updates$)")        # fairseq counts steps by split
-MOST_LISTED = 1000
 NEAR = 0.01                 # how exactly the steps of an epoch have to be known
 COUNT = re.compile("step|iter|epoch|update|tokens|samples|examples", re.I)
 SETTINGS = ("config", "args", "hparams", "hyperparameters", "params")     # objects whose names stand for themselves
@@ -94,14 +94,11 @@ def _object_of(line: str) -> dict[str, Any] | None:
     if not rest.endswith("}"):
         return None
     text = mark + rest
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        try:
-            found = ast.literal_eval(text)              # as Python prints it
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            return None
-    return _scalars_of(found) if isinstance(found, dict) else None
+    for parse in (json.loads, ast.literal_eval):            # the other as Python prints it
+        with contextlib.suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            found = parse(text)
+            return _scalars_of(found) if isinstance(found, dict) else None
+    return None
 
 
 def _scalars_of(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,7 +106,7 @@ def _scalars_of(found: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in leaves(found, "/", SETTINGS):
         if is_number(value):
             scalars[name] = value
-        elif isinstance(value, list) and len(value) < MOST_LISTED:
+        elif isinstance(value, list) and len(value) < 1000:
             scalars[name] = str(value)
         elif isinstance(value, str):
             plain = number_of(value)

@@ -169,7 +169,10 @@ def read(path: str, line: re.Pattern | None = None) -> Iterator[FoundRun]:
         with open_input(path) as file:
             lines = io.TextIOWrapper(file, "utf-8", "replace")
             if line:
-                series, epoch_steps, given = series_of(map(_groups, filter(None, map(line.search, lines)))), None, {}
+                rows = ({name: value for name, text in found.groupdict().items() if text
+                         and (value := number_of(text.replace(",", ""))) is not None}
+                        for found in map(line.search, lines) if found)
+                series, epoch_steps, given = series_of(rows), None, {}
             else:
                 series, epoch_steps, given = _read_forms(lines)
     except OSError as error:
@@ -185,12 +188,12 @@ def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, di
     for at, text in enumerate(lines):
         if text[:1] not in " \t":
             head = at
-        if HEADLINE.search(text[-LONGEST_TAG:]):
+        if form and form.pattern and not split and (matched := form.pattern(text)):
+            numbers = matched.groups()
+        elif text.rstrip()[-1:] in "*=#<>-:" and HEADLINE.search(text[-LONGEST_TAG:]):
             found = SPLIT.search(text)
             split, below = "" if not found else "val" if found["val"] else "test", at
             continue
-        if form and form.pattern and not split and (matched := form.pattern(text)):
-            numbers = matched.groups()
         else:
             pieces = NUMBER.split(text.rstrip("\n"))
             if not begun and at < PREAMBLE:
@@ -220,12 +223,13 @@ def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, di
 
 
 def _below_headline(texts: tuple[str, ...], split: str) -> tuple[str, ...]:
-    """The texts of a line, its split before its name; () of one with a counter and more, as those of training are."""
+    """The texts of a line, its split before each name; () of one with a counter and more, as those of training are."""
     named = [place for place, text in enumerate(texts[:-1]) if re.search("[A-Za-z]", text)]
     if len(named) > 1 and any(COUNTED.search(text[-LONGEST_TAG:]) for text in texts[:-1]):
         return ()
-    first = next((place for place in named if texts[place].rstrip()[-1:] in (":", "=")), None)
-    return texts if first is None else (*texts[:first], f" {split}: {texts[first]}", *texts[first + 1:])
+    found = [f" {split}: {text}" if place in named and text.rstrip()[-1:] in (":", "=") else text
+             for place, text in enumerate(texts)]
+    return found[0].lstrip(), *found[1:]
 
 
 def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:
@@ -290,8 +294,3 @@ def _settings(text: str) -> dict[str, Any]:
         return {found["name"]: value_of(found["value"]) for found in GIVEN.finditer(text)}
     found = SETTING.match(text)
     return {found["name"]: value_of(found["value"].strip("\"'"))} if found else {}
-
-
-def _groups(found: re.Match) -> dict[str, float]:
-    values = {name: number_of(text.replace(",", "")) for name, text in found.groupdict().items() if text}
-    return {name: value for name, value in values.items() if value is not None}

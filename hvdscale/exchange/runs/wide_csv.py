@@ -40,7 +40,6 @@ _HEADER = re.compile(r"[\w/@. ()%-]+")
 @dataclass
 class _Table:
     path: str
-    names: Sequence[str]
     rows: int
     values: Mapping[str, np.ndarray]        # numbers, NaN where a cell has none
     there: Mapping[str, np.ndarray]         # where a cell has a number
@@ -79,13 +78,13 @@ def read(path: str) -> Iterator[FoundRun]:
         yield _run_of_tags(path, {name[:-4]: file for name, file in files_below(top).items() if name.endswith(".tsv")})
         return
     table, (folder, own) = _table_of(path), os.path.split(path)
-    if tuple(table.names) == _POINT and (export := _EXPORT.fullmatch(own)):
+    if tuple(table.values) == _POINT and (export := _EXPORT.fullmatch(own)):
         files = {other["tag"]: os.path.join(folder, name) for name in sorted(os.listdir(folder or "."))
                  if (other := _EXPORT.fullmatch(name)) and other["run"] == export["run"]}
         if path == next(iter(files.values())):          # else the run was read by that one
             yield _run_of_tags(os.path.join(folder, export["run"]), files)
         return
-    charted = [_CHARTED.fullmatch(name) for name in table.names]
+    charted = [_CHARTED.fullmatch(name) for name in table.values]
     if any(charted) and all(charted[1:]):
         yield from _runs_of_chart(table, charted)
     elif rows := _rows_of_runs(table):
@@ -109,7 +108,7 @@ def _table_of(path: str) -> _Table:
     found = text.numbers()
     if found is not None and not text.has_nan():
         there = [~np.isnan(column) for column in found.T]
-        return _Table(text.name, names, text.rows, dict(zip(names, found.T)), dict(zip(names, there)), {})
+        return _Table(text.name, text.rows, dict(zip(names, found.T)), dict(zip(names, there)), {})
     cells, lines = text.columns(["text"] * len(names))
     read = {name: [number_of(cell) for cell in column] for name, column in cells.items()}
     there = {name: np.array([one is not None for one in column], bool) for name, column in read.items()}
@@ -122,22 +121,22 @@ def _table_of(path: str) -> _Table:
             column, known = values.pop(name), there.pop(name)
             for split in dict.fromkeys(splits.tolist()):
                 values[f"{split}/{name}"], there[f"{split}/{name}"] = column, known & (splits == split)
-    return _Table(text.name, [*values], len(lines), values, there, texts)
+    return _Table(text.name, len(lines), values, there, texts)
 
 
 def _rows_of_runs(table: _Table) -> dict[str, np.ndarray]:
     """The rows of each run by its name: of a column that names runs or, where the batch changes though no step rises,
     of rows alike in all settings within which the step rises, else of each row; {} of one run alone."""
-    counters = [name for name in table.names if name in (*names("step"), *names("epoch"), *names("reports"))]
+    counters = [name for name in table.values if name in (*names("step"), *names("epoch"), *names("reports"))]
     rising = any(_rises(table.values[name][table.there[name]]) for name in counters)
-    for name in (name for name in table.names if name.lower().replace(" ", "_") in _RUN):
+    for name in (name for name in table.values if name.lower().replace(" ", "_") in _RUN):
         cells = table.texts[name] if name in table.texts else [f"{value:.12g}" for value in table.values[name]]
         if all(map(str.strip, cells)) and "nan" not in cells and not (rising and name not in table.texts):
             found = _rows_by(cells)
             return found if len(found) > 1 else {}
-    short = {name: _GROUP.sub("", name, count=1) for name in table.names}
+    short = {name: _GROUP.sub("", name, count=1) for name in table.values}
     known, batches = setting_names(), {*names("global_batch"), *names("batch"), *names("worker_batch")}
-    settings = [name for name in table.names if short[name].lower() in known]
+    settings = [name for name in table.values if short[name].lower() in known]
     if rising or not any(short[name] in batches and len({*table.values[name].tolist()}) > 1 for name in settings):
         return {}
     found = _rows_by(zip(*(table.texts.get(name, table.values[name]).tolist() for name in settings)))
@@ -159,7 +158,7 @@ def _rises(column: np.ndarray) -> bool:
 
 
 def _runs_of_table(table: _Table, runs: Mapping[str, np.ndarray]) -> Iterator[FoundRun]:
-    short = {name: _GROUP.sub("", name, count=1) for name in table.names}
+    short = {name: _GROUP.sub("", name, count=1) for name in table.values}
     names = short if len({*short.values()}) == len(short) else {}
     for name, rows in runs.items():
         run = table.run(f"{table.path}:{name}", rows, names)
@@ -180,7 +179,7 @@ def _run_of_tags(path: str, files: Mapping[str, str]) -> FoundRun:
 
 
 def _runs_of_chart(table: _Table, charted: Sequence[re.Match | None]) -> Iterator[FoundRun]:
-    axis, found = table.names[0], {}
+    axis, found = next(iter(table.values)), {}
     for match in charted:
         if match and not match[0].endswith(_ENDS_OF_CHART):
             found.setdefault(match["run"], {})[match["tag"]] = match[0]
