@@ -99,7 +99,7 @@ def column_names(header: tuple[str, ...]) -> list[str]:
         alias = f"{split}/{ALIASES.get(metric, metric)}"
         if name != "step" and not METRIC.fullmatch(name):
             raise WrongFile(f"{name!r} is neither step nor split/metric, such as val/error (letters, digits, . + - _)")
-        found.append(name if alias in header else alias if metric else name)
+        found.append(alias if metric and alias not in header else name)
         if found.count(found[-1]) > 1:
             raise WrongFile(f"two columns are named {name!r}")
     return found

@@ -191,7 +191,7 @@ def _guess_names(runs: Sequence[FoundRun]) -> dict[str, Source]:
     named = os.path.basename(folder if len(runs) > 1 else os.path.dirname(folder)) or UNKNOWN
     there = set.intersection(*({key for key, value in run.parameters.items() if value is not None} for run in runs))
     return {name: Source(parameter=key) if (key := _first(keys, there)) else _in_paths(_PATTERNS.get(name), runs)
-            or Source(named if name == "dataset" else UNKNOWN) for name, keys in _table()["labels"].items()}
+            or Source({"dataset": named}.get(name, UNKNOWN)) for name, keys in _table()["labels"].items()}
 
 
 def _guess_points(runs: Sequence[FoundRun]) -> dict[str, Source]:

@@ -46,8 +46,7 @@ def _rows_of_whole(path: str) -> list[dict[str, Any]]:
     folder those of its files of an epoch each."""
     if os.path.isdir(path):
         names = sorted(filter(EPOCH_FILE.fullmatch, os.listdir(path)), key=lambda name: int(re.sub(r"\D", "", name)))
-        files = [os.path.join(path, name) for name in names]
-        return [_scalars_of(json_of(text_of(file), file, dict)) for file in files]
+        return [_scalars_of(json_of(text_of(file := os.path.join(path, name)), file, dict)) for name in names]
     try:
         found = json_of(text_of(path), path)
     except WrongFile:

@@ -192,7 +192,8 @@ def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, di
             numbers = matched.groups()
         elif text.rstrip()[-1:] in "*=#<>-:" and HEADLINE.search(text[-LONGEST_TAG:]):
             found = SPLIT.search(text)
-            split, below = "" if not found else "val" if found["val"] else "test", at
+            otherwise = "test" if found else ""
+            split, below = "val" if found and found["val"] else otherwise, at
             continue
         else:
             pieces = NUMBER.split(text.rstrip("\n"))
