@@ -38,7 +38,7 @@ LEVEL = re.compile(r"(?:\b(?:INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL|NOTICE)\b\W*
 SPLIT = re.compile(r"\b(?:(?P<val>val|valid(?:at(?:e|ion))?|eval(?:uation)?|dev|saving dict)|test(?:ing)?)\b", re.I)
 SECTION = re.compile(r"\W*(?:val\w*|eval\w*|dev|test\w*)(?: \w+)?\s*[:|\]]", re.I)     # after a counter
 NAMED = re.compile(r"(?:val|valid(?:ation)?|eval|dev|test)(?=[_/ ])", re.I)      # a tag with its split
-HEADLINE = re.compile(r"(?:^|\s)(?:[*=#<>-]{3,}\s*(?:[A-Za-z][A-Za-z ]*?)[\s\d]*:?\s*[*=#<>-]{3,}|"
+HEADLINE = re.compile(r"(?:(?:^|\s)[*=#<>-]{3,}\s*[A-Za-z][A-Za-z\s\d:]*[*=#<>-]{3,}|"
                       r"^\W*(?:val|eval|test)\w*(?: (?:results?|metrics))?:)\s*$", re.I)
 PROGRESS = re.compile(r"\[\s*\d+\s*/\s*\d+\]")                # of an evaluation that is not at its end
 SUMMARY = " * "             # begins what torch's ImageNet example prints at its end
