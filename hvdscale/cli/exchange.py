@@ -5,13 +5,13 @@ import math
 import os
 import sys
 import time
-from dataclasses import replace
 
 import click
 
 from ..errors import LogError, UsageError
 from ..exchange.archive.export import export_archive
 from ..exchange.archive.read import import_archive
+from ..exchange.archive.sources import OPENERS
 from ..exchange.benchmarks.mllog import Wanted, import_mllog, is_mllog
 from ..exchange.benchmarks.mlperf_rcp import TARGET, import_rcp
 from ..exchange.benchmarks.table import UNITS
@@ -21,9 +21,8 @@ from ..exchange.runs.formats import KNOWN, has_runs, is_archive, read_runs
 from ..exchange.runs.guessing import guess
 from ..exchange.runs.into_log import settle, shown
 from ..exchange.runs.into_log import write as write_runs
-from ..exchange.runs.mapping import GLOBAL_BATCH, PERS, Source, given_settings, read_lines, read_mapping
+from ..exchange.runs.mapping import GLOBAL_BATCH, PERS, Source, read_lines, read_mapping, with_given
 from ..exchange.tensorboard_events import export_events
-from ..exchange.unpacking import COMPRESSED
 from ..formatting.numbers import byte_size, counted, list_first
 from ..formatting.screen import Screen, time_left
 from ..log.files import SIGNATURE
@@ -126,7 +125,7 @@ def import_log(sources, out, map_file, dry_run, kind, skip_broken, overlap, unit
         wanted = Wanted(*(workers or (None, None)), unit, train_examples, names)
         done = import_mllog(source, out, wanted, skip_broken=skip_broken, **how)
         _say_made(out, counted(done.trials, "trial"), done.wrong, done.notes)
-        if done.assumed:
+        if not wanted.workers:
             echo(UNTIMED, err=True)
     else:
         trials, notes = import_rcp(source, out, unit=unit, train_examples=train_examples, names=names, **how)
@@ -141,9 +140,8 @@ def _import_runs(sources, out, map_file, lines, dry_run, skip_broken, given, set
     mapping = guess(runs, given["step_unit"])
     if map_file:
         mapping = read_mapping(map_file, mapping, runs)
-    values = {name: Source(value) for name, value in settings.items() if value}
-    mapping = replace(mapping, **given_settings(mapping, values, given["batch_per"]),
-                      **{name: value for name, value in given.items() if value})
+    given = {**given, **{name: Source(value) for name, value in settings.items() if value}}
+    mapping = with_given(mapping, {name: value for name, value in given.items() if value})
     try:
         trials = settle(runs, mapping)
     except LogError:
@@ -188,8 +186,8 @@ def export_log(log, out, kind):
     lost = ""
     with ShareDisplay("exported") as progress:
         if kind == "tensorboard":
-            done = export_events(log, out, progress.share)
-            exported = f"{counted(done.trials, 'run')}, {counted(done.scalars, 'scalar')}"
+            trials, scalars = export_events(log, out, progress.share)
+            exported = f"{counted(trials, 'run')}, {counted(scalars, 'scalar')}"
         elif kind == "archive":
             found = export_archive(log, out, progress.seen)
             exported = f"{counted(found.trials, 'trial')} of {counted(found.studies, 'study', 'studies')}"
@@ -241,7 +239,7 @@ def _kind_of(source) -> str:
         raise UsageError(f"{source}: is HDF5; if it is a log, it needs no import")
     if head.lstrip()[:1] == b"{" and not has_runs(source):
         return "rcp"
-    if head.startswith(tuple(COMPRESSED)) or head[257:262] == b"ustar" or ".tar" in os.path.basename(source):
+    if head.startswith(tuple(OPENERS)) or head[257:262] == b"ustar" or ".tar" in os.path.basename(source):
         return "archive"
     if is_mllog(source):
         return "mllog"

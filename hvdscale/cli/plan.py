@@ -101,7 +101,7 @@ def machine_of(path: str) -> dict[str, Any]:
               help="Logs that alone give step times, such as those of hvdscale-scale script, or of --probe, on the "
                    "machine to plan for; LOGS then give the steps. May be given several times.")
 @click.option("--network", multiple=True, metavar="FILE", shell_complete=paths,
-              help="Bandwidth and latency between nodes from the output of nccl-tests' all_reduce_perf (also -J), or "
+              help="Bandwidth and latency between nodes from the output of nccl-tests' all_reduce_perf, or "
                    "OSU's osu_allreduce, osu_latency or osu_bw; FILE@4: on four nodes, where it does not say. May "
                    "be given several times.")
 @click.option("--bandwidth", type=float, metavar="GB/s", help="Bandwidth between nodes, as of an allreduce benchmark.")

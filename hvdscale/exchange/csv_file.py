@@ -8,11 +8,10 @@ Large tables are read by pyarrow where it is installed, else by numpy, to the sa
 """
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal
 from importlib.util import find_spec
 
@@ -22,7 +21,7 @@ from ..formatting.escaping import of_cell
 from ..formatting.numbers import counted
 from ..log.check import Rows
 from ..log.schema import UNKNOWN_SEED, Status
-from .files import LARGEST_INT, WrongFile
+from .files import LARGEST_INT, WrongFile, number_of
 
 SEPARATORS = (",", ";", "\t")
 LONGEST_CELL = 1 << 28          # characters; a plan can be long
@@ -30,7 +29,7 @@ EXACT = 2**53                   # integers below it are exact as floats
 LARGE = 1 << 16                 # bytes; a smaller table is read before pyarrow is imported
 GAPS = {"seed": UNKNOWN_SEED, "budget_steps": 0, "accumulation": 1, "ghost_batch": 0}   # what is not known counts as
 FLAGS = {"true": True, "yes": True, "false": False, "no": False}
-TYPES = {"int": np.int64, "float": np.float64, "loose": np.float64, "status": np.int8, "text": object}
+TYPES = {"int": np.int64, "float": np.float64, "status": np.int8, "text": object}
 
 
 class CsvText:
@@ -65,40 +64,34 @@ class CsvText:
     def numbers(self) -> np.ndarray | None:
         return table_of_numbers(self.lines, self.rows, len(self.header), self.separator)
 
-    def read_rows(self) -> Iterator[tuple[int, list[str], str]]:
-        """Each row: the number of its last line, its cells, and what is wrong with it as CSV, or ""."""
-        csv.field_size_limit(LONGEST_CELL)
-        text = self._text_of(self.lines, 2, self.name)
-        reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=self.separator)
-        while True:
-            try:
-                row, wrong = next(reader), ""
-                if len(row) != len(self.header):
-                    wrong = f"has {counted(len(row), 'cell')} where the header has {len(self.header)}"
-            except csv.Error as error:
-                row, wrong = [], f"is not CSV: {error}"
-            except StopIteration:
-                return
-            yield 1 + reader.line_num, row, wrong
-
     def columns(self, kinds: Sequence[str], wrong: Callable[[list[str], str], object] | None = None
                 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """The columns by name, of the kinds int, float, loose (NaN for what is no number), status or text, and the line
+        """The columns by name, of the kinds int, float, status or text, and the line
         of each row; ``wrong`` takes cells and fault of one that is left out; None: it is raised as WrongFile."""
-        numbers = self.numbers() if {*kinds} <= {"int", "float", "loose"} else None
+        numbers = self.numbers() if {*kinds} <= {"int", "float"} else None
         if numbers is not None:
             values = [whole_numbers(column) if kind == "int" else column for kind, column in zip(kinds, numbers.T)]
             if all(column is not None for column in values):
                 return dict(zip(self.header, values)), np.arange(2, 2 + self.rows)
+        csv.field_size_limit(LONGEST_CELL)
+        text = io.StringIO(self._text_of(self.lines, 2, self.name), newline="")
+        reader = csv.reader(text, strict=True, delimiter=self.separator)
         converts, good, lines = [CONVERTERS[kind] for kind in kinds], [], []
-        for line, row, fault in self.read_rows():
+        while True:
+            row: list[str] = []
             try:
-                if fault:
-                    raise WrongFile(fault)
+                row = next(reader)
+                if not row:                             # an empty line
+                    continue
+                if len(row) != len(self.header):
+                    raise WrongFile(f"has {counted(len(row), 'cell')} where the header has {len(self.header)}")
                 good.append([convert(text, name) for convert, text, name in zip(converts, row, self.header)])
-                lines.append(line)
-            except WrongFile as error:
-                fault = f"{self.name}:{line}: {error}"
+                lines.append(1 + reader.line_num)
+            except StopIteration:
+                break
+            except (csv.Error, WrongFile) as error:
+                what = "" if isinstance(error, WrongFile) else "is not CSV: "
+                fault = f"{self.name}:{1 + reader.line_num}: {what}{error}"
                 if wrong is None:
                     raise WrongFile(fault) from None
                 wrong(row, fault)
@@ -171,16 +164,6 @@ def is_missing(text: str) -> bool:
     return text.strip().lower().lstrip("+-") in ("", "nan")
 
 
-def number_of(text: str) -> float:
-    """The number in a text; raises ValueError if there is none, OverflowError if it is beyond float64."""
-    if "_" in text:                         # between digits, Python accepts them
-        raise ValueError
-    number = float(text)
-    if math.isinf(number) and "inf" not in text.lower():
-        raise OverflowError
-    return number
-
-
 def integer_of(text: str) -> int:
     """The integer in a text, also of 1e3 or 100.0; raises ValueError if there is none."""
     if "_" in text:
@@ -208,21 +191,14 @@ def _integer(text: str, name: str) -> int:
 def _float(text: str, name: str) -> float:
     if text.lower() == "nan" and name.startswith("metaparameters/"):
         raise _wrong(name, text, "a number; a cell is empty where it is not known")
-    if "/" in name and text.strip().lower() in FLAGS:
+    if ("/" in name or name == "search") and text.strip().lower() in FLAGS:
         return float(FLAGS[text.strip().lower()])
-    try:
-        return math.nan if is_missing(text) else number_of(text)
-    except OverflowError:
-        raise _wrong(name, text, "a number of 64 bits, which end at 1.8e308") from None
-    except ValueError:
-        point = "; decimals have a point" if "," in text else ""
-        raise _wrong(name, text, f"a number{point}") from None
-
-
-def _loose(text: str, name: str) -> float:
-    with contextlib.suppress(WrongFile):
-        return _float(text, name)
-    return math.nan
+    number = math.nan if is_missing(text) else number_of(text)
+    if number is None:
+        raise _wrong(name, text, f"a number{'; decimals have a point' if ',' in text else ''}")
+    if math.isinf(number) and "inf" not in text.lower():
+        raise _wrong(name, text, "a number of 64 bits, which end at 1.8e308")
+    return number
 
 
 def _status(text: str, name: str) -> int:
@@ -235,7 +211,7 @@ def _wrong(name: str, text: str, kind: str) -> WrongFile:
     return WrongFile(f"{name} is {text[:40]!r}, not {kind}")
 
 
-CONVERTERS = {"int": _integer, "float": _float, "loose": _loose, "status": _status,
+CONVERTERS = {"int": _integer, "float": _float, "status": _status,
               "text": lambda text, name: of_cell(text)}
 
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from itertools import chain
 
 import numpy as np
 
-from ..errors import LogError
 from ..formatting.numbers import list_first, listed
 from ..log.check import Ends, Fault, disordered, faults_of_rows, faults_of_trials, unfinished, unstarted
 from ..log.directions import better
@@ -24,13 +22,12 @@ from ..log.schema import SCHEMA, SOURCE, TABLES, LogColumn, Status, metaparamete
 from ..plan.values import did_you_mean
 from ..system.inputs import LARGEST
 from ..target import SPLITS, logged_name, metric_faults
-from .csv_file import FLAGS, GAPS, TYPES, CsvRows, CsvText, integer_of, repeats
+from .csv_file import GAPS, TYPES, CsvRows, CsvText, integer_of, repeats
 from .exported import FORMAT, OF_FILE
-from .files import LARGEST_INT, WrongFile, file_bytes, json_object
+from .files import LARGEST_INT, WrongFile, file_bytes, json_of, text_of
 from .imported import BulkLog, beyond_errors, skipped_note, widen
 from .runs.run import RunPath
 
-LONGEST_LINE = 1 << 16          # bytes of the line before one that is cut off
 LONGEST_ATTRIBUTE = 1 << 15     # bytes; HDF5 has room for twice that
 NEEDED = {"trials": ("id", "dataset", "model", "optimizer", "global_batch"), "restarts": ("trial", "workers"),
           "evaluations": ("trial", "step"), "steps": ("trial", "step")}
@@ -63,29 +60,24 @@ def import_tables(source, out, *, left_out: list[str] | None = None, overlap: st
     Raises LogError naming file and line for any other fault; then there is no ``out``.
     """
     source, left = os.fspath(source), LeftOut(left_out)
-    try:
-        files = {table: TableFile(source, table) for table in TABLES}
-        attributes, specs = _read_description(source, files)
-        tables, said = _read(files, specs, attributes, left, overlap, progress)
-        _apply_rules(tables, left)
-        if left.messages and not tables["trials"].rows:
-            raise WrongFile(left.messages[0])
-        errors: dict[str, tuple[float, float]] = {}
-        widen(errors, tables["evaluations"])
-        with BulkLog(out, specs, attributes, overwrite=overwrite, take_over=take_over) as log:
-            for table in tables.values():
-                for column in specs[table.name]:
-                    values = table[column.name]
-                    log.add(table.name, column.name, values.tolist() if column.type == "text" else values)
-            if left.messages:
-                skipped, before = skipped_note(left.messages), attributes.get("skipped")
-                if isinstance(before, dict) and isinstance(before.get("count"), int):
-                    skipped["count"] += before["count"]             # when the tables were first made
-                log.note("skipped", skipped)
-    except WrongFile as error:
-        raise LogError(str(error)) from None
-    except OSError as error:
-        raise LogError(f"{error.filename or source}: cannot be read: {error.strerror or error}") from error
+    files = {table: TableFile(source, table) for table in TABLES}
+    attributes, specs = _read_description(source, files)
+    tables, said = _read(files, specs, attributes, left, overlap, progress)
+    _apply_rules(tables, left)
+    if left.messages and not tables["trials"].rows:
+        raise WrongFile(left.messages[0])
+    errors: dict[str, tuple[float, float]] = {}
+    widen(errors, tables["evaluations"])
+    with BulkLog(out, specs, attributes, overwrite=overwrite, take_over=take_over) as log:
+        for table in tables.values():
+            for column in specs[table.name]:
+                values = table[column.name]
+                log.add(table.name, column.name, values.tolist() if column.type == "text" else values)
+        if left.messages:
+            skipped, before = skipped_note(left.messages), attributes.get("skipped")
+            if isinstance(before, dict) and isinstance(before.get("count"), int):
+                skipped["count"] += before["count"]             # when the tables were first made
+            log.note("skipped", skipped)
     for text in (*said, *beyond_errors(errors)):
         note(text)
     return {table.name: table.rows for table in tables.values()}
@@ -113,118 +105,63 @@ class TableFile(CsvText):
 
     def __init__(self, source: str, table: str):
         self.table, self.path = table, os.path.join(source, f"{table}.csv")
+        self.key = "id" if table == "trials" else "trial"
         self.exists = os.path.lexists(self.path)
         super().__init__(file_bytes(self.path, self.path, LARGEST, follow=True) if self.exists else b"", self.path)
-        self.rename(self.header)
-
-    def rename(self, header: Iterable[str]) -> None:
-        self.header = tuple(header)
-        twice = [name for name, count in Counter(self.header).items() if count > 1]
-        if twice:
-            raise WrongFile(f"{self.path}:1: two columns are named {twice[0]!r}")
 
     def read(self, types: Mapping[str, str], left: LeftOut) -> CsvRows:
         """All rows but those that are left out, as one without a line end is."""
         kinds = [types[name] for name in self.header]
         columns, lines = self.columns(kinds, lambda row, fault: left.add(self._trial_of(row), fault))
         if self.cut and self.header:
-            texts = str(bytes(self.lines[-LONGEST_LINE:]) + self.cut, "utf-8", "replace").splitlines()[-2:]
-            *before, last = (next(csv.reader([text], delimiter=self.separator), []) for text in texts)
-            trial = self._trial_of(last[:-1], self._trial_of(before[0]) if before else None)    # its last cell is cut
-            left.add(trial, self.cut_off())
+            torn = next(csv.reader([str(self.cut, "utf-8", "replace")], delimiter=self.separator), [])
+            before = columns[self.key][-1:].tolist() if self.key in columns else []
+            trial = self._trial_of(torn[:-1])           # its last cell is cut
+            left.add(trial if trial is not None or not before else before[0], self.cut_off())
         return CsvRows(self.table, self.path, columns, lines)
 
-    def _trial_of(self, row: Sequence[str], otherwise: int | None = None) -> int | None:
+    def _trial_of(self, row: Sequence[str]) -> int | None:
         try:
-            trial = integer_of(row[self.header.index("id" if self.table == "trials" else "trial")])
+            trial = integer_of(row[self.header.index(self.key)])
         except (IndexError, ValueError):
-            return otherwise
+            return None
         return trial if abs(trial) <= LARGEST_INT else None
 
 
-Files, Specs = Mapping[str, TableFile], dict[str, tuple[LogColumn, ...]]        # by table
-
-
 def _apply_rules(tables: Mapping[str, CsvRows], left: LeftOut):
-    trials, evaluations = tables["trials"], tables["evaluations"]
-    for table in tables.values():
-        table.drop(left.trials)
-    _leave_out(tables, left, trials, faults_of_trials(trials))
-    for table in (evaluations, tables["restarts"], tables["steps"]):
-        _leave_out(tables, left, table, faults_of_rows(trials, table))
-    ends = Ends(trials["id"])
+    """Leave out trials that break a rule of a log."""
+    trials, *others = tables.values()
+    _leave_out(tables, left, chain(faults_of_trials(trials), *(faults_of_rows(trials, table) for table in others)))
+    evaluations, ends = tables["evaluations"], Ends(trials["id"])
     places, rows = ends.add(evaluations["trial"], evaluations["step"])
     last = dict(zip(places.tolist(), rows.tolist()))
 
     def value_at(row: int, column: str) -> float:
         return float(evaluations[column][last[row]]) if column in evaluations else np.nan
-    _leave_out(tables, left, evaluations, [
-        *unfinished(trials, ends, np.isin(trials["id"], tables["steps"]["trial"]), value_at),
-        *unstarted(trials, tables["restarts"]["trial"])])
+    _leave_out(tables, left, chain(
+        unfinished(trials, ends, np.isin(trials["id"], tables["steps"]["trial"]), value_at),
+        unstarted(trials, tables["restarts"]["trial"])))
 
 
-def _leave_out(tables: Mapping[str, CsvRows], left: LeftOut, table: CsvRows, faults: Iterable[Fault]):
-    """Leave out the trials of faults that are met in a table."""
-    known = len(left.trials)
-    repeated = np.sort(disordered(table, "step", True)) if table.name in ("evaluations", "steps") else None
+def _leave_out(tables: Mapping[str, CsvRows], left: LeftOut, faults: Iterable[Fault]):
     for fault in faults:
-        hint = OVERLAP if repeated is not None and np.array_equal(repeated, fault.rows) else ""
+        table = tables[fault.where]
+        repeated = "step" in table and np.array_equal(np.sort(disordered(table, "step", True)), fault.rows)
         for row in fault.rows.tolist():
-            place = f"{table.path}:{table.lines[row]}" if fault.table is table else table.path
-            left.add(fault.trial(row), f"{place}: trial {fault.trial(row)}{fault.say(row, '')}{hint}")
-    for other in tables.values() if len(left.trials) > known else ():
-        other.drop(left.trials)
+            left.add(fault.trial(row), f"{table.path}:{table.lines[row]}: trial {fault.trial(row)}{fault.say(row, '')}"
+                     + (OVERLAP if repeated else ""))
+    for table in tables.values():
+        table.drop(left.trials)
 
 
-def _read_description(source: str, files: Files) -> tuple[dict, Specs]:
-    """Root attributes, and the columns of each table, from log.json or guessed."""
+def _read_description(source: str, files: Mapping[str, TableFile]) -> tuple[dict, dict[str, tuple[LogColumn, ...]]]:
+    """Root attributes, and the columns of each table: those of every log, and others by their names or log.json."""
     path = os.path.join(source, "log.json")
-    for table in ("trials", "evaluations"):
-        if not files[table].exists:
-            raise WrongFile(f"{files[table].path}: is missing")
-    if not os.path.exists(path):
-        _refuse_lacking(files)
-        return {"imported": {"kind": "csv", "from": source}}, {
-            table: _guess_columns(file) for table, file in files.items()}
-    about, _ = json_object(file_bytes(path, path, LARGEST, follow=True), path)
-    if about.get("format") != FORMAT or about.get("version") != 1:
-        raise WrongFile(f"{path}: is not of the format {FORMAT}, version 1")
-    attributes, columns = about.get("attributes"), about.get("columns")
-    if not isinstance(attributes, dict) or not isinstance(columns, dict):
-        raise WrongFile(f"{path}: says no attributes or no columns")
-    specs = {table: _described_columns(file, columns.get(table, []), path) for table, file in files.items()}
-    for name, value in attributes.items():
-        good = (-LARGEST_INT - 1 <= value <= LARGEST_INT if type(value) is int else
-                len(json.dumps(value)) <= LONGEST_ATTRIBUTE)
-        if not good or not _is_path(name) or name in ("versions", "imported") and not isinstance(value, dict):
-            raise WrongFile(f"{path}: the attribute {name[:40]!r} is longer, larger or stranger than a log can hold")
-    return {name: value for name, value in attributes.items() if name not in OF_FILE}, specs
-
-
-def _described_columns(file: TableFile, given: Any, path: str) -> tuple[LogColumn, ...]:
-    """The columns of a table as log.json has them; raises WrongFile where they are not those of a log or the file."""
-    if not isinstance(given, list) or not all(
-            isinstance(column, list) and len(column) == 5 and all(isinstance(text, str) for text in column)
-            and column[1] in ("int", "float", "text", "status") and _is_path(column[0]) for column in given):
-        raise WrongFile(f"{path}: the columns of {file.table} are not lists of name, type, unit, meaning, better")
-    columns = {column[0]: LogColumn(*column[:4], better=column[4]) for column in given}
-    needed = SCHEMA[file.table]
-    for column in needed:
-        if column.name in columns and columns[column.name].type != column.type:
-            raise WrongFile(f"{path}: {file.table}/{column.name} is not of the type {column.type}")
-    _refuse_clash(columns, path)
-    differ = sorted(columns.keys() ^ {*file.header}) if file.exists else []
-    if differ:
-        raise WrongFile(f"{file.path}:1: {differ[0]!r} is not both a column here and in log.json")
-    missing = [column.name for column in needed if not column.optional and column.name not in file.header]
-    if missing:
-        raise WrongFile(f"{file.path}:1: there is no column {missing[0]}")
-    return tuple(columns.values())
-
-
-def _refuse_lacking(files: Files) -> None:
+    attributes, described = _read_log_json(path) if os.path.exists(path) else (None, {})
     lacking = []
     for table, file in files.items():
+        if table in ("trials", "evaluations") and not file.exists:
+            raise WrongFile(f"{file.path}: is missing")
         near = {name: did_you_mean(name, file.header, "") for name in NEEDED[table] if name not in file.header}
         if file.exists and near:
             names = ", ".join(f"{name} ({found})" if found else name for name, found in near.items())
@@ -232,34 +169,57 @@ def _refuse_lacking(files: Files) -> None:
             lacking.append(f"{file.path}:1: there is no column {names}; there are {there}")
     if lacking:
         raise WrongFile("\n".join(lacking))
+    specs = {table: _columns_of(file, described.get(table, {})) for table, file in files.items()}
+    if attributes is None:
+        specs["trials"] += SOURCE
+        attributes = {"imported": {"kind": "csv", "from": source}}
+    return attributes, specs
 
 
-def _refuse_clash(names: Iterable[str], path: str) -> None:
-    """Raise WrongFile if a column would also be a group of others."""
-    for name in names:
-        above = [other for other in names if name.startswith(f"{other}/")]
-        if above:
-            raise WrongFile(f"{path}: these columns exclude each other: {above[0]!r} and {name!r}")
+def _read_log_json(path: str) -> tuple[dict, dict[str, dict[str, LogColumn]]]:
+    """(root attributes, columns by table and name) of an export."""
+    found = json_of(text_of(path), path, dict)
+    if found.get("format") != FORMAT or found.get("version") != 1:
+        raise WrongFile(f"{path}: is not of the format {FORMAT}, version 1")
+    attributes, columns = found.get("attributes"), found.get("columns")
+    if not isinstance(attributes, dict) or not isinstance(columns, dict):
+        raise WrongFile(f"{path}: says no attributes or no columns")
+    for table, given in columns.items():
+        if not isinstance(given, list) or not all(
+                isinstance(column, list) and len(column) == 5 and all(isinstance(text, str) for text in column)
+                and column[1] in TYPES and _is_path(column[0]) for column in given):
+            raise WrongFile(f"{path}: the columns of {table} are not lists of name, type, unit, meaning, better")
+    for name, value in attributes.items():
+        good = (-LARGEST_INT - 1 <= value <= LARGEST_INT if type(value) is int else
+                len(json.dumps(value)) <= LONGEST_ATTRIBUTE)
+        if not good or not _is_path(name) or name in ("versions", "imported") and not isinstance(value, dict):
+            raise WrongFile(f"{path}: the attribute {name[:40]!r} is longer, larger or stranger than a log can hold")
+    return {name: value for name, value in attributes.items() if name not in OF_FILE}, {
+        table: {column[0]: LogColumn(*column[:4], better=column[4]) for column in given}
+        for table, given in columns.items()}
 
 
 def _is_path(name: str) -> bool:
     return all(part.strip(".") for part in name.split("/")) and name.isprintable() and name != "committed_rows"
 
 
-def _guess_columns(file: TableFile) -> tuple[LogColumn, ...]:
-    """The columns of a table from elsewhere, and those that every log has."""
+def _columns_of(file: TableFile, described: Mapping[str, LogColumn]) -> tuple[LogColumn, ...]:
+    """The columns of a table, and those that every log has; ``described``: what log.json says of others."""
     known = {column.name: column for column in SCHEMA[file.table]}
     if "" in file.header:
         raise WrongFile(f"{file.path}:1: a column has no name; pandas writes its index so, unless index=False")
     if file.table == "evaluations":
-        parts = [name.partition("/") for name in file.header]
-        file.rename(f"{split}/{logged_name(metric)}" if slash else split for split, slash, metric in parts)
+        parts = [(name, *name.partition("/")) for name in file.header]
+        file.header = tuple(f"{split}/{logged_name(metric)}" if slash and name not in described else name
+                            for name, split, slash, metric in parts)
     found = [column for column in known.values() if not column.optional or column.name in file.header]
     for name in file.header:
         prefix, _, rest = name.partition("/")
         if name in known or name == SEARCH and file.table == "trials":
             continue
-        if file.table == "trials" and prefix == "metaparameters" and rest and _is_path(name):
+        if name in described:
+            found.append(described[name])
+        elif file.table == "trials" and prefix == "metaparameters" and rest and _is_path(name):
             found.append(metaparameter_column(rest))
         elif file.table == "evaluations" and prefix in SPLITS and rest:
             for fault in metric_faults([rest]):
@@ -269,16 +229,20 @@ def _guess_columns(file: TableFile) -> tuple[LogColumn, ...]:
             more = {"trials": f", {SEARCH}, metaparameters/NAME", "evaluations": ", SPLIT/METRIC such as val/error"}
             raise WrongFile(f"{file.path}:1: {file.table} have no column {name!r}; there are "
                             f"{', '.join(known)}{more.get(file.table, '')}")
-    _refuse_clash(file.header, f"{file.path}:1")
-    return (*found, *SOURCE) if file.table == "trials" else tuple(found)
+    for name in file.header:
+        if file.header.count(name) > 1:
+            raise WrongFile(f"{file.path}:1: two columns are named {name!r}")
+        for above in (other for other in file.header if name.startswith(f"{other}/")):      # a column, and a group
+            raise WrongFile(f"{file.path}:1: these columns exclude each other: {above!r} and {name!r}")
+    return tuple(found)
 
 
-def _read(files: Files, specs: Specs, attributes: dict, left: LeftOut, overlap: str | None,
-          progress: Callable[[float], None]) -> tuple[dict[str, CsvRows], list[str]]:
+def _read(files: Mapping[str, TableFile], specs: Mapping[str, Sequence[LogColumn]], attributes: dict, left: LeftOut,
+          overlap: str | None, progress: Callable[[float], None]) -> tuple[dict[str, CsvRows], list[str]]:
     """(the tables with all columns of a log; what was guessed, assumed or left out), also noted in ``attributes``."""
     tables = {}
     for name, file in files.items():
-        tables[name] = file.read({SEARCH: "text", **{column.name: column.type for column in specs[name]}}, left)
+        tables[name] = file.read({SEARCH: "float", **{column.name: column.type for column in specs[name]}}, left)
         progress(len(tables) / len(files))
     for table in tables.values():
         table.drop(left.trials)
@@ -298,7 +262,7 @@ def _read(files: Files, specs: Specs, attributes: dict, left: LeftOut, overlap: 
             "trial": trials["id"], "workers": trials["workers"]}, trials.lines)
     for table in tables.values():
         for name in (column.name for column in specs[table.name] if column.name not in table):
-            table[name] = _default_values(table, name, trials, left)
+            table[name] = _default_values(table, name, trials)
     trials["plan"] = np.array([text or "{}" for text in trials["plan"]], object)
     trials.setdefault("source", np.full(trials.rows, "", object))
     said = {name: text for name, text in said.items() if text}
@@ -321,12 +285,8 @@ def _drop_repeats(tables: Mapping[str, CsvRows], overlap: str) -> str:
 def _plan_search(trials: CsvRows) -> str:
     """Give each trial of a table from elsewhere a plan that says whether it is a draw of a search; what was guessed."""
     said, guess = trials.pop(SEARCH, None), ""
-    if said is not None:
-        for text, line in zip(said, trials.lines):
-            if text.strip().lower() not in FLAGS:
-                raise WrongFile(f"{trials.path}:{line}: {SEARCH} is {text[:40]!r}, not yes or no")
-        drawn = [FLAGS[text.strip().lower()] for text in said]
-    else:
+    drawn = [] if said is None else said == 1
+    if said is None:
         tried = [trials[name].tolist() for name in trials if name.startswith("metaparameters/")]
         keys, first = list(zip(*(trials[name].tolist() for name in WORKLOAD))), {}
         varied = {key for key, point in zip(keys, map(repr, zip(*tried))) if first.setdefault(key, point) != point}
@@ -338,10 +298,10 @@ def _plan_search(trials: CsvRows) -> str:
     return guess
 
 
-def _default_values(table: CsvRows, name: str, trials: CsvRows, left: LeftOut) -> np.ndarray:
+def _default_values(table: CsvRows, name: str, trials: CsvRows) -> np.ndarray:
     """A column of a log that the table lacks."""
     if name == "examples":
-        return _examples(table, trials, left)
+        return _examples(table, trials)
     if name in COPIED:
         return table[COPIED[name]]
     kind = next(column.type for column in (*SCHEMA[table.name], *SOURCE) if column.name == name)
@@ -350,12 +310,9 @@ def _default_values(table: CsvRows, name: str, trials: CsvRows, left: LeftOut) -
     return np.full(table.rows, known.get(name, {"text": "", "float": np.nan, "int": 0}.get(kind)), TYPES[kind])
 
 
-def _examples(evaluations: CsvRows, trials: CsvRows, left: LeftOut) -> np.ndarray:
-    """Steps times the global batch; of an unknown trial, which is refused, 0."""
+def _examples(evaluations: CsvRows, trials: CsvRows) -> np.ndarray:
+    """Steps times the global batch, as far as 64 bits count; of an unknown trial, which is refused, 0."""
     batch = dict(zip(trials["id"].tolist(), trials["global_batch"].tolist()))
     batches = np.array([batch.get(trial, 0) for trial in evaluations["trial"].tolist()], np.int64)
     step = evaluations["step"]
-    for row in np.flatnonzero(step > LARGEST_INT // np.maximum(batches, 1)).tolist():
-        left.add(int(evaluations["trial"][row]), f"{evaluations.path}:{evaluations.lines[row]}: step {step[row]} is "
-                 "more than 64 bits can count examples of")
-    return step * batches
+    return np.where(step > LARGEST_INT // np.maximum(batches, 1), LARGEST_INT, step * batches)

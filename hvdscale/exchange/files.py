@@ -1,6 +1,6 @@
 """Files from elsewhere, read with care.
 
-    data, text = json_object(file_bytes(path, path, LARGEST), path)
+    json_of(text_of(path), path, dict)          what its JSON holds
     WrongFile                                   what is wrong with a file, which may be passed over
 """
 from __future__ import annotations
@@ -13,12 +13,14 @@ from typing import Any
 from ..errors import LogError
 from ..log.plan_text import MOST, format_value, is_deeper
 from ..system.inputs import read_input, refusal
+from ..target import SPLITS
 
 LARGEST_INT = 2**63 - 1
 DEEPEST = 30                        # nesting of a study; with the plan around it at most plan_text.DEEPEST
 # the published archive's names of metaparameters -> ours
 RENAMED = {"end_learning_rate_factor": "end_lr_factor", "learning_rate_decay_steps": "decay_steps"}
 NAME = re.compile(r"[\w.+-]*\w[\w.+-]*", re.ASCII)
+METRIC = re.compile(rf"(?:{'|'.join(SPLITS)})/{NAME.pattern}", re.ASCII)      # split/metric
 
 
 class WrongFile(LogError):
@@ -42,20 +44,42 @@ def file_bytes(content: bytes | str | None, name: str, most: int, follow: bool =
         raise WrongFile(f"{name}: {refusal(error)}") from error
 
 
-def text_of(path: str, most: int = 1 << 30) -> str:
-    """A text file in UTF-8; raises WrongFile, naming the file."""
+def text_of(content: bytes | str | None, name: str = "", most: int = 1 << 30, follow: bool = True) -> str:
+    """The text in UTF-8 of a file, see ``file_bytes``; raises WrongFile, naming the file."""
+    name = name or str(content)
     try:
-        return str(file_bytes(path, path, most, follow=True), "utf-8-sig")
+        return str(file_bytes(content, name, most, follow), "utf-8-sig")
     except UnicodeDecodeError as error:
-        raise WrongFile(f"{path}: is not text in UTF-8: {error}") from None
+        raise WrongFile(f"{name}: is not text in UTF-8: {error}") from None
 
 
-def json_of(path: str) -> Any:
-    """What a file of JSON holds; raises WrongFile, naming the file."""
+def json_of(text: str, name: str, kind: type = object) -> Any:
+    """What a file's JSON holds; raises WrongFile, naming the file, for anything but this kind, and for deep objects."""
     try:
-        return json.loads(text_of(path))
-    except (ValueError, RecursionError) as error:
-        raise WrongFile(f"{path}: is not JSON: {error}") from None
+        found = json.loads(text)
+        deep = kind is dict and is_deeper(found, DEEPEST)
+    except RecursionError:
+        deep = True
+    except ValueError as error:
+        raise WrongFile(f"{name}: is not JSON: {error}") from None
+    if deep:
+        raise WrongFile(f"{name}: is nested too deep")
+    if not isinstance(found, kind):
+        raise WrongFile(f"{name}: holds JSON, but not an object: {text[:40]!r}")
+    return found
+
+
+def number_of(text: Any) -> float | None:
+    """The number that a text is; None of any other, and of one with a _, which Python accepts between digits."""
+    try:
+        return float(text) if "_" not in str(text) else None
+    except (OverflowError, TypeError, ValueError):
+        return None
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number, and no flag."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def as_float(value: Any, where: str) -> float:
@@ -66,34 +90,10 @@ def as_float(value: Any, where: str) -> float:
         raise WrongFile(f"{where} is {repr(value)[:40]}, not a number that a float can hold") from None
 
 
-def refuse_large(size: int, name: str, most: int):
-    if size > most:
-        raise WrongFile(f"{name}: has {size} bytes, more than the {most} that such a file may have")
-
-
-def json_object(data: bytes, name: str) -> tuple[dict, str]:
-    """A file's JSON object and its text; raises WrongFile."""
-    try:
-        text = data.decode("utf-8")
-        value = json.loads(text)
-    except RecursionError:
-        raise WrongFile(f"{name}: is nested too deep") from None
-    except ValueError as error:
-        raise WrongFile(f"{name}: is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise WrongFile(f"{name}: holds JSON, but not an object: {text[:40]!r}")
-    return value, text
-
-
 def whole_number(value, least: int, name: str, key: str, most: int = MOST) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise WrongFile(f"{name}: {key} is {format_value(value)}, not an integer from {least} to {most}")
     return value
-
-
-def refuse_deep(value, name: str):
-    if is_deeper(value, DEEPEST):
-        raise WrongFile(f"{name}: is nested too deep")
 
 
 def parameter_name(key: str, file: str) -> str:

@@ -14,6 +14,7 @@ import json
 import os
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
@@ -29,8 +30,21 @@ from ..system.files import temporary_name, writing
 from ..system.lock import Lock
 
 METADATA = LogColumn("metadata", "text", "1", "metadata.json of the trial, as it was", optional=True)
-UNSHARED = ("metadata",)
 MOST_MESSAGES, MOST_BYTES = 100, 30_000     # of messages in an attribute; HDF5 has room for twice that
+
+
+@dataclass
+class Seen:
+    """What was imported or exported so far."""
+
+    trials: int = 0
+    evaluations: int = 0
+    studies: int = 0
+    share: float = 0.0              # of the work done
+    own: int = 0                    # trials that are not from an archive, so that the layout lacks some of their data
+    wrong: list[str] = field(default_factory=list)      # messages about wrong files, one each
+    others: list[str] = field(default_factory=list)     # files that do not belong to the layout
+    notes: list[str] = field(default_factory=list)      # on suspicious values
 
 
 class BulkLog(CompactFile):
@@ -75,17 +89,17 @@ class BulkLog(CompactFile):
 
 
 class ImportedLog(BulkLog):
-    """A BulkLog of other programs' trials; ``names`` are columns of /trials that replace those given."""
+    """A BulkLog of other programs' trials."""
 
-    def __init__(self, path, imported: Mapping, metrics: Sequence[str] = (), names: Mapping[str, str] = {}, **how):
-        spec = columns(metrics={name: better(name) for name in metrics})
+    def __init__(self, path, imported: Mapping, **how):
+        spec = columns()
         spec["trials"] += (*SOURCE, METADATA)
         super().__init__(path, spec, {"imported": dict(imported)}, **how)
-        self.count, self.names = 0, dict(names)
+        self.count = 0
         self.better: dict[str, str] = {}    # of metrics whose names do not say which way they get better
         self.errors: dict[str, tuple[float, float]] = {}        # see widen
         self._points: dict[str, None] = {}
-        self._metrics = dict.fromkeys(metrics)
+        self._metrics: dict[str, None] = {}
 
     def trials(self, given: Mapping[str, Sequence], points: Sequence[Mapping[str, float]], time: float = np.nan
                ) -> np.ndarray:
@@ -99,8 +113,8 @@ class ImportedLog(BulkLog):
         ids = self.count + np.arange(size)
         rest = {"local_batch": given["global_batch"], "accumulation": 1, "ghost_batch": 0, "workers": 1,
                 "source": "", "source_trial": given["seed"], "metadata": ""}
-        for name, values in {"id": ids, **rest, **given, **self.names}.items():
-            self.add("trials", name, _repeat(values, size), shared=name not in UNSHARED)
+        for name, values in {"id": ids, **rest, **given}.items():
+            self.add("trials", name, _repeat(values, size), shared=name != "metadata")
         for name in dict.fromkeys(name for point in points for name in point):
             if name not in self._points:
                 self.add_column("trials", metaparameter_column(name), self.count)

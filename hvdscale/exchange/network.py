@@ -1,4 +1,4 @@
-"""The network between nodes, from the output of benchmarks: nccl-tests (as text, or JSON of -J) and OSU's.
+"""The network between nodes, from the output of benchmarks: nccl-tests and OSU's.
 
     network_of(["all_reduce.txt", "osu_allreduce.txt@4"])       @4: on four nodes, where the file does not say
 
@@ -6,24 +6,23 @@ The ring of analysis.step_time and messages of h + V / bandwidth are fitted to a
 """
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy
 
 from ..analysis.step_time import RING
 from ..errors import UsageError
-from .files import file_bytes
+from .files import file_bytes, number_of
 
 LARGEST = 64 << 20          # bytes of a file
 LEAST, MOST = 1e-9, 1e18    # bytes, microseconds and MB/s beyond which none is one
 NUMBER = r"\d+(?:\.\d*)?(?:e[+-]?\d+)?"
 NCCL, ALLREDUCE, MESSAGE, ONE_WAY = "nccl-tests", "Allreduce Latency Test", "Latency Test", "Bandwidth Test"
-TAKEN = ("all_reduce_perf of nccl-tests, as text or as JSON (-J), and osu_allreduce, osu_latency and osu_bw of OSU's "
+TAKEN = ("all_reduce_perf of nccl-tests, and osu_allreduce, osu_latency and osu_bw of OSU's "
          "micro-benchmarks")
 OSU = re.compile(r"#\s*OSU MPI\S* (.*?) v[\d.]+")
 RANK = re.compile(r"#\s+Rank\s+\d+(?:\s+Group\s+(?P<group>\d+))?(?:\s+Pid\s+\d+)? on\s+(?P<host>\S+) device")
@@ -80,7 +79,7 @@ def _transfers_of(file: str) -> Transfers:
         pairs = filter(None, (re.match(rf"\s*(\d+)\s+({NUMBER})(\s|$)", line, re.A) for line in lines))
         kind, (sizes, values) = title[1], _columns(path, ((float(pair[1]), float(pair[2])) for pair in pairs))
     else:
-        kind, hosts, rows = (_of_json if text.lstrip()[:1] == "{" else _of_text)(path, text)
+        kind, (hosts, rows) = NCCL, _of_text(path, text)
         sizes, values = _columns(path, rows)
         nodes = len(hosts) or nodes
     if kind == ONE_WAY:                         # MB/s of messages sent one upon the other
@@ -106,43 +105,24 @@ def _columns(path: str, rows: Iterable[tuple[float, float]]) -> tuple[np.ndarray
     return sizes, values
 
 
-def _of_text(path: str, text: str) -> tuple[str, set[str], list[tuple[float, float]]]:
-    """(kind, hosts, (bytes, microseconds)) of what nccl-tests printed."""
+def _of_text(path: str, text: str) -> tuple[set[str], list[tuple[float, float]]]:
+    """(hosts, (bytes, microseconds)) of what nccl-tests printed."""
     ranks = [(found["group"], found["host"]) for found in map(RANK.match, text.splitlines()) if found]
     of_group = [host for group, host in ranks if group == ranks[0][0]]         # groups measure at the same time
     heading = next((line.lstrip("# ").split() for line in text.splitlines() if re.match(
         r"#\s+(size|bytes)\s+(count|N)\s", line)), [])
     if not {"algbw", "busbw"} <= {*heading}:
-        return NCCL, set(), []
+        return set(), []
     at, bus, rows = heading.index("algbw") - 1, heading.index("busbw"), []
     for line in text.splitlines():
         fields = line.split()
-        if len(fields) > max(at + 1, bus) and fields[0].isdecimal() and _number(fields[at]):
-            ranks, algorithm = len(of_group), _number(fields[at + 1])
-            ratio = _number(fields[bus]) / algorithm if algorithm >= 1 and ranks > 1 else None
+        if len(fields) > max(at + 1, bus) and fields[0].isdecimal() and number_of(fields[at]):
+            ranks, algorithm = len(of_group), number_of(fields[at + 1]) or 0.0
+            ratio = (number_of(fields[bus]) or 0.0) / algorithm if algorithm >= 1 and ranks > 1 else None
             if ratio is not None and abs(ratio / (2 * (ranks - 1) / ranks) - 1) > SAME_BUS:
                 raise UsageError(f"{path}: is not of an allreduce: its bus bandwidth is {ratio:.2f} times the "
                                  f"algorithm's, on {ranks} ranks; taken are {TAKEN}")
-            rows.append((float(fields[0]), _number(fields[at])))
+            rows.append((float(fields[0]), number_of(fields[at])))
     if rows and "(us)" not in text:
         raise UsageError(f"{path}: does not say that its times are in microseconds; a newer nccl-tests does")
-    return NCCL, set(of_group), rows
-
-
-def _number(text: str) -> float:
-    return float(text) if re.fullmatch(NUMBER, text, re.A) else 0.0
-
-
-def _of_json(path: str, text: str) -> tuple[str, set[str], list[tuple[float, float]]]:
-    """(kind, hosts, (bytes, microseconds)) of what nccl-tests wrote with -J."""
-    try:
-        whole = json.loads(text)
-        program = whole["args"][0].rpartition("/")[2]
-        devices: list[dict[str, Any]] = whole["config"]["devices"]
-        rows = [(float(row["size"]), float((row.get("out_of_place") or row["in_place"])["time"]))
-                for row in whole["results"]]
-        hosts = {one["hostname"] for one in devices if one.get("group") == devices[0].get("group")}
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise UsageError(f"{path}: is no JSON of nccl-tests ({type(error).__name__}: {error}); taken are {TAKEN}"
-                         ) from None
-    return (NCCL if "all_reduce" in program else program), hosts, rows
+    return set(of_group), rows

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from heapq import merge
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..errors import UsageError
 from ..log.reader import Log, LogTable
-from ..log.schema import UNKNOWN_SEED, Status
+from ..log.schema import UNKNOWN_SEED
 from ..system.importing import import_extra
 from .exported import exporting
 
@@ -29,14 +29,9 @@ ABOUT = ("dataset", "model", "optimizer", "global_batch", "workers", "seed")
 SECONDS = "evaluations/train_seconds"
 
 
-class Written(NamedTuple):
-    trials: int
-    scalars: int
-
-
-def export_events(path, out, progress: Callable[[float], None] = lambda share: None) -> Written:
-    """Write a run for each trial of the log into the new folder ``out``, see ``exporting``; raises UsageError without
-    tensorboard, and for a name that it cannot write to."""
+def export_events(path, out, progress: Callable[[float], None] = lambda share: None) -> tuple[int, int]:
+    """Write a run for each trial of the log into the new folder ``out``, see ``exporting``; returns how many trials and
+    scalars. Raises UsageError without tensorboard, and for a name that it cannot write to."""
     writer = _Writer()
     try:
         os.fspath(out).encode()
@@ -48,7 +43,7 @@ def export_events(path, out, progress: Callable[[float], None] = lambda share: N
             workers, batch = (log.trials[name][row] for name in ("workers", "global_batch"))
             scalars += writer.write(os.path.join(folder, f"w{workers}-b{batch}-trial{trial}"), log, row)
             progress((row + 1) / len(ids))
-        return Written(len(ids), scalars)
+        return len(ids), scalars
 
 
 @contextmanager
@@ -67,16 +62,11 @@ class _Writer:
         self._event: Any = import_extra("tensorboard.compat.proto.event_pb2", NEED).Event
         self._summary: Any = import_extra("tensorboard.compat.proto.summary_pb2", NEED).Summary
         self._hparams: Any = import_extra("tensorboard.plugins.hparams.summary_v2", NEED)
-        self._metadata: Any = import_extra("tensorboard.plugins.hparams.metadata", NEED)
-        self._data: Any = import_extra("tensorboard.plugins.hparams.plugin_data_pb2", NEED)
-        status: Any = import_extra("tensorboard.plugins.hparams.api_pb2", NEED)
-        self._ends = {Status.RUNNING: status.STATUS_RUNNING, Status.COMPLETE: status.STATUS_SUCCESS,
-                      Status.INCOMPLETE: status.STATUS_FAILURE, Status.INFEASIBLE: status.STATUS_FAILURE}
 
     def write(self, folder: str, log: Log, row: int) -> int:
-        trial, status = int(log.trials["id"][row]), Status(int(log.trials["status"][row]))
-        start, scalars = _start_seconds(log, trial), 0
-        last = start
+        trial, scalars = int(log.trials["id"][row]), 0
+        times = log.restarts["time"][log.restarts["trial"] == trial]
+        start = 0.0 if np.isnan(times).all() else float(np.nanmin(times))           # 0: unknown, as of an imported log
         writer = self._files.EventFileWriter(folder, max_queue_size=QUEUE)
         try:
             hparams = self._hparams.hparams_pb(_hparams(log, row), trial_id=str(trial), start_time_secs=start)
@@ -84,21 +74,11 @@ class _Writer:
             for step, seconds, values in _rows(log, trial):
                 found = [self._summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
                 writer.add_event(self._event(wall_time=start + seconds, step=step, summary=self._summary(value=found)))
-                scalars, last = scalars + len(found), max(last, start + seconds)
-            if status != Status.RUNNING:
-                writer.add_event(self._event(wall_time=last, summary=self._end(status, last)))
+                scalars += len(found)
             writer.flush()              # raises what the writer's thread has met; close does not
         finally:
             writer.close()
         return scalars
-
-    def _end(self, status: Status, seconds: float) -> Any:
-        """How a trial ended, as the hparams plugin has it; its own maker would import TensorFlow."""
-        data = self._data.HParamsPluginData(session_end_info=self._data.SessionEndInfo(
-            status=self._ends[status], end_time_secs=seconds))
-        value = self._summary.Value(tag=self._metadata.SESSION_END_INFO_TAG, tensor=self._metadata.NULL_TENSOR,
-                                    metadata=self._metadata.create_summary_metadata(data))
-        return self._summary(value=[value])
 
 
 def _hparams(log: Log, row: int) -> dict[str, Any]:
@@ -111,17 +91,8 @@ def _hparams(log: Log, row: int) -> dict[str, Any]:
     return found
 
 
-def _start_seconds(log: Log, trial: int) -> float:
-    """The start of a trial's first process, in seconds since 1970; 0: unknown, as of an imported log."""
-    times = log.restarts["time"][log.restarts["trial"] == trial]
-    return float(np.nanmin(times)) if len(times) and not np.isnan(times).all() else 0.0
-
-
-Row = tuple[int, float, Mapping[str, float]]        # step, seconds since the start, scalars by tag
-
-
-def _rows(log: Log, trial: int) -> Iterator[Row]:
-    """Of the trial's evaluations and steps, in order."""
+def _rows(log: Log, trial: int) -> Iterator[tuple[int, float, dict[str, float]]]:
+    """(step, seconds since the start, scalars by tag) of the trial's evaluations and steps, in order."""
     evaluations, steps = log.evaluations, log.steps
     measured = {SECONDS: "train_seconds", **{name: name for name in evaluations if "/" in name}}
     of_step = {f"steps/{name}": name for name in steps if steps.specs[name].type == "float"}
@@ -130,7 +101,8 @@ def _rows(log: Log, trial: int) -> Iterator[Row]:
         _rows_of(steps, trial, of_step, np.nancumsum(steps.of_trial("step_seconds", trial))), key=itemgetter(0))
 
 
-def _rows_of(table: LogTable, trial: int, columns: Mapping[str, str], seconds: np.ndarray) -> Iterator[Row]:
+def _rows_of(table: LogTable, trial: int, columns: Mapping[str, str], seconds: np.ndarray
+             ) -> Iterator[tuple[int, float, dict[str, float]]]:
     values = {tag: table.of_trial(name, trial).tolist() for tag, name in columns.items()}
     for at, step in enumerate(table.of_trial("step", trial).tolist()):
         yield step, seconds[at], {tag: column[at] for tag, column in values.items() if not math.isnan(column[at])}

@@ -21,7 +21,8 @@ from hvdscale.cli import log, report
 from hvdscale.cli.data import Bar
 from hvdscale.data import fetch
 from hvdscale.errors import LogError
-from hvdscale.exchange import exported, unpacking
+from hvdscale.exchange import exported
+from hvdscale.exchange.archive.sources import OPENERS
 from hvdscale.exchange.csv_tables import import_tables
 from hvdscale.formatting.escaping import as_cell, of_cell, printable
 from hvdscale.log.merge import merge
@@ -150,7 +151,7 @@ def test_what_is_packed_small_is_not_unpacked_at_once(pack):
     packed = pack(bytes(size) + b"the end") + pack(b" and more")
     tracemalloc.start()
     try:
-        with unpacking.unpacked(io.BufferedReader(io.BytesIO(packed))) as file:
+        with next(opened for magic, opened in OPENERS.items() if packed.startswith(magic))(io.BytesIO(packed)) as file:
             last, found = b"", 0
             while piece := file.read(1 << 16):
                 last, found = (last + piece)[-16:], found + len(piece)

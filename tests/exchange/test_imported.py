@@ -3,35 +3,17 @@ import os
 import subprocess
 import sys
 
-import h5py
 import numpy as np
 import pytest
 
 from hvdscale.errors import LogError
 from hvdscale.exchange.imported import BulkLog
-from hvdscale.log import compact_file
-from hvdscale.log.compact_file import pack
 from hvdscale.log.reader import read_log
-from hvdscale.log.safe_file import SafeFile
 from hvdscale.log.schema import LogColumn, Status, columns
 from tests.conftest import command_environment
 from tests.factories.archives import write_big_log
 
 NOTE = LogColumn("note", "text", "1", "a note", optional=True)
-
-
-@pytest.mark.parametrize("values", [
-    np.zeros(1000), np.full(1000, np.nan), np.random.default_rng(0).random(7000).round(5), np.arange(9000) % 370 * 500,
-    np.random.default_rng(1).random(70_000), np.arange(5, dtype=np.uint8), np.empty(0), np.arange(6).reshape(3, 2)])
-def test_packed_chunks_are_read_by_hdf5(values, tmp_path):
-    with h5py.File(tmp_path / "file.h5", "w") as file:
-        shape = (max(len(values), 1), *values.shape[1:])
-        dataset = file.create_dataset("x", (0, *shape[1:]), values.dtype, chunks=shape, maxshape=(None, *shape[1:]),
-                                      compression="gzip", shuffle=values.itemsize > 1)
-        dataset.resize(len(values), axis=0)
-        if len(values):
-            dataset.id.write_direct_chunk((0,) * values.ndim, pack(values))
-        np.testing.assert_array_equal(dataset[:], values)
 
 
 def fill(log, rows, pieces):
@@ -98,19 +80,6 @@ def test_a_log_that_is_there_is_kept(tmp_path):
     with pytest.raises(LogError, match="log.h5: exists already"):
         BulkLog(tmp_path / "log.h5", columns())
     assert os.listdir(tmp_path) == ["log.h5"]
-
-
-@pytest.mark.parametrize("full_at", [0, 1000, 100_000, 700_000])
-def test_a_full_disk_is_an_error_and_leaves_nothing(full_at, tmp_path, monkeypatch):
-    class Full(SafeFile):
-        def write(self, data):
-            if self._end > full_at and self.error is None:
-                self.error = OSError(28, "No space left on device")
-            return super().write(data)
-    monkeypatch.setattr(compact_file, "SafeFile", Full)
-    with pytest.raises(LogError, match="log.h5: cannot be written: No space left on device"):
-        write_big_log(tmp_path / "log.h5", 3, 300, 40_000)
-    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("limit", [5, 5000, 300_000])

@@ -68,10 +68,13 @@ def odd_log(path):
     return str(path)
 
 
-@pytest.mark.parametrize("make", [
-    lambda path: finished(path, 1000, 2), odd_log, lambda path: write_big_log(path, 3, 60, 3000) or str(path),
-    lambda path: str(ROOT / "tests" / "golden" / "v1.h5"), lambda path: open_log(path).finish() or str(path)],
-    ids=["finished", "odd", "imported", "golden", "empty"])
+LOGS = {"finished": lambda path: finished(path, 1000, 2), "odd": odd_log,
+        "imported": lambda path: write_big_log(path, 3, 60, 3000) or str(path),
+        "golden": lambda path: str(ROOT / "tests" / "golden" / "v1.h5"),
+        "empty": lambda path: open_log(path).finish() or str(path)}
+
+
+@pytest.mark.parametrize("make", LOGS.values(), ids=LOGS)
 def test_a_log_goes_to_csv_and_back_without_loss(make, tmp_path):
     path = make(tmp_path / "log.h5")
     assert call("export", path, tmp_path / "tables", "--as", "csv")[0] == 0
@@ -150,7 +153,7 @@ def test_tables_say_or_show_that_their_trials_are_a_search(vary, column, searche
 def test_a_search_cell_that_is_neither_yes_nor_no_is_named(tmp_path):
     (tmp_path / "t").mkdir()
     code, printed = call("import", str(searched_tables(tmp_path / "t", True, ("maybe",))), str(tmp_path / "out.h5"))
-    assert code == 1 and "trials.csv:2: search is 'maybe', not yes or no" in printed
+    assert code == 1 and "trials.csv:2: search is 'maybe', not a number" in printed
 
 
 @pytest.mark.parametrize("plan, budget", [("", "not known"), ('"{""measurement"": {""budget_seconds"": 90}}"', "90 s")])
@@ -179,7 +182,7 @@ WRONG_TABLES = {
     "unknown trial": (dict(evaluations=EVALUATIONS + f"{10**30},0,1\n"), "csv:5: trial is '1000"),
     "no integer": (dict(evaluations=EVALUATIONS.replace("7,10,", "7,ten,")), "evaluations.csv:3: step is 'ten', not"),
     "overflow": (dict(evaluations=EVALUATIONS.replace("7,10,", f"7,{10**18},")),
-                 f"csv:3: step {10**18} is more than 64 bits can"),
+                 f"csv:3: trial 7: evaluations/step is {10**18}"),
     "status": (dict(trials=TRIALS.replace("global_batch", "global_batch,status").replace(",32,", ",32,done,").replace(
         ",64,", ",64,COMPLETE,")), "trials.csv:2: status is 'done', not a status"),
     "bytes": (dict(trials=TRIALS.encode() + b"\xff\n"), "trials.csv:4: is not text in UTF-8"),
@@ -271,11 +274,8 @@ def test_where_all_trials_of_tables_are_wrong_there_is_no_log(tmp_path):
 @pytest.mark.parametrize("change, message", [
     (lambda about: about.pop("format"), "is not of the format"), (lambda about: about.update(columns=[]), "no columns"),
     (lambda about: about["columns"]["steps"].append(["a"]), "are not lists of name, type"),
-    (lambda about: about["columns"]["steps"].pop(), "is not both a column here and in log.json"),
     (lambda about: about["columns"]["steps"].append(["../x", "int", "1", "m", ""]), "are not lists of name, type"),
     (lambda about: about["columns"]["steps"].append(["\ud800", "int", "1", "m", ""]), "are not lists of name, type"),
-    (lambda about: about["columns"]["steps"].append(["loss/a", "int", "1", "m", ""]), "exclude each other: 'loss' and"),
-    (lambda about: about["columns"]["steps"][0].__setitem__(1, "float"), "steps/trial is not of the type int"),
     (lambda about: about["attributes"].update(a=10**400), "attribute 'a' is longer, larger or stranger"),
     (lambda about: about["attributes"].update(a="x" * 10**6), "attribute 'a' is longer, larger or stranger"),
     (lambda about: about["attributes"].update({"\0": 1}), "is longer, larger or stranger")])

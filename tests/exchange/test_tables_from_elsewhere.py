@@ -94,15 +94,6 @@ def test_a_seed_may_be_known_of_some_runs_and_stays_so_in_csv(known, unknown, tm
         assert back.trials["seed"].tolist() == [7, UNKNOWN_SEED]
 
 
-def test_a_seed_that_is_unknown_is_missing_in_pandas(tmp_path):
-    pytest.importorskip("pandas", reason="needs pandas")
-    trials = TRIALS.replace("batch", "batch,seed").replace("32\n1", "32,7\n1").replace("32\n", "32,\n")
-    log, _ = imported(tmp_path / "mine", trials=trials)
-    seeds = Frame("trials", [log]).to_pandas()["seed"]
-    assert seeds.isna().tolist() == [False, True] and seeds[0] == 7
-    assert Frame("trials", [log]).to_pandas(["id"]).columns.tolist() == ["id"]
-
-
 def test_exports_have_no_seed_where_it_is_unknown(tmp_path):
     log, _ = imported(tmp_path / "mine")
     parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow: pip install '.[parquet]'")
@@ -110,6 +101,9 @@ def test_exports_have_no_seed_where_it_is_unknown(tmp_path):
     assert parquet.read_table(tmp_path / "parquet/trials.parquet")["seed"].to_pylist() == [None, None]
     pytest.importorskip("tensorboard", reason="needs tensorboard: pip install '.[tensorboard]'")
     assert "seed" not in _hparams(log, 0) and "global_batch" in _hparams(log, 0)
+    pytest.importorskip("pandas", reason="needs pandas")
+    assert Frame("trials", [log]).to_pandas()["seed"].isna().all()
+    assert Frame("trials", [log]).to_pandas(["id"]).columns.tolist() == ["id"]
 
 
 # names
@@ -157,12 +151,6 @@ def test_a_published_name_is_imported_under_ours(tmp_path):
     assert run_of(read_trials(log)[0], Target.parse("val/classification_error<0.1")).steps == 20
     both = EVALUATIONS.replace("error", "error,val/classification_error").replace("0.", "0.5,0.")
     assert "two columns are named 'val/error'" in refused(tmp_path / "both", evaluations=both)
-
-
-@pytest.mark.parametrize("name", [" error", "error ", "a//b", "a/", "..", "a\u200bb"])
-def test_a_metric_that_no_target_could_name_is_refused(name, tmp_path):
-    said = refused(tmp_path / "mine", evaluations=EVALUATIONS.replace("val/error", f"val/{name}"))
-    assert f"evaluations.csv:1: no target can name the metric {name!r}" in said
 
 
 # numbers
@@ -218,27 +206,6 @@ def test_separators_and_byte_order_marks_are_read(mark, head, tmp_path):
     assert log.trials["model"].tolist() == ["m", "m"] and log.evaluations["val/error"].tolist() == [0.5, 0.05] * 2
 
 
-def test_a_semicolon_of_the_header_alone_is_the_separator(tmp_path):
-    said = refused(tmp_path / "mine", trials="id;dataset;model;optimizer;global_batch\n")
-    assert "trial 0 has a row in evaluations, but none in trials" in said
-
-
-def test_a_decimal_comma_is_named(tmp_path):
-    said = refused(tmp_path / "mine", trials=TRIALS.replace(",", ";"),
-                   evaluations=EVALUATIONS.replace(",", ";").replace("0.5", "0,5"))
-    assert "evaluations.csv:2: val/error is '0,5', not a number; decimals have a point" in said
-
-
-def test_the_index_that_pandas_writes_is_named(tmp_path):
-    assert "index=False" in refused(tmp_path / "mine", trials=TRIALS.replace("id,", ",id,").replace("\n0,", "\n0,0,"))
-
-
-@pytest.mark.parametrize("table, header, missing", [("steps", "trial,loss", "step"), ("restarts", "trial", "workers"),
-                                                    ("steps", "step,loss", "trial")])
-def test_tables_beside_the_two_need_columns_as_well(table, header, missing, tmp_path):
-    assert f"{table}.csv:1: there is no column {missing}" in refused(tmp_path / "mine", **{table: f"{header}\n"})
-
-
 # repeated steps
 
 
@@ -262,11 +229,6 @@ def test_repeated_steps_are_kept_as_first_or_as_last_and_counted(overlap, steps,
     assert left in said and left in call(report, log.path, "--target", TARGET)[1]
 
 
-def test_repeated_steps_are_refused_unless_it_is_said_which_stay(tmp_path):
-    said = refused(tmp_path / "mine", evaluations=RESUMED)
-    assert "evaluations/step goes from 30 to 15" in said and "--overlap first or last" in said
-
-
 def test_repeats_are_those_of_a_loop_over_the_rows():
     random = np.random.default_rng(0)
     trial, step = random.integers(0, 5, 300), random.integers(0, 40, 300)
@@ -278,6 +240,30 @@ def test_repeats_are_those_of_a_loop_over_the_rows():
             if not wrong[row]:
                 seen[at] = sign * step[row]
         np.testing.assert_array_equal(repeats(trial, step, keep), wrong)
+
+
+# tables that are refused, and the message that names what is wrong
+REFUSED = {
+    **{f"the metric {name!r}": (dict(evaluations=EVALUATIONS.replace("val/error", f"val/{name}")),
+                                f"evaluations.csv:1: no target can name the metric {name!r}")
+       for name in (" error", "error ", "a//b", "a/", "..", "a\u200bb")},
+    "a header with another separator": (dict(trials="id;dataset;model;optimizer;global_batch\n"),
+                                        "trial 0 has a row in evaluations, but none in trials"),
+    "a decimal comma": (dict(trials=TRIALS.replace(",", ";"), evaluations=EVALUATIONS.replace(",", ";").replace(
+        "0.5", "0,5")), "evaluations.csv:2: val/error is '0,5', not a number; decimals have a point"),
+    "pandas' index": (dict(trials=TRIALS.replace("id,", ",id,").replace("\n0,", "\n0,0,")), "index=False"),
+    **{f"{table} without {missing}": ({table: f"{header}\n"}, f"{table}.csv:1: there is no column {missing}")
+       for table, header, missing in (("steps", "trial,loss", "step"), ("restarts", "trial", "workers"),
+                                      ("steps", "step,loss", "trial"))},
+    "repeated steps": (dict(evaluations=RESUMED), "evaluations/step goes from 30 to 15"),
+    "repeated steps, and the option": (dict(evaluations=RESUMED), "--overlap first or last"),
+    "columns that lack": (dict(trials="trial,batch_size\n0,8\n"), "there are 'trial', 'batch_size'"),
+    "columns with a near name": (dict(evaluations="trial,stp,val/error\n0,1,0.5\n"), "step (did you mean stp?)")}
+
+
+@pytest.mark.parametrize("files, message", REFUSED.values(), ids=REFUSED)
+def test_tables_that_cannot_be_meant_are_refused(files, message, tmp_path):
+    assert message in refused(tmp_path / "mine", **files)
 
 
 # workers and times
@@ -306,9 +292,3 @@ def test_seconds_of_runs_that_met_are_not_measured_rather_than_not_met(tmp_path)
     said = call(report, log.path, "--target", TARGET)[1]
     assert "n/a (not measured)" in said and "not met" not in said and "warm-up" not in said
     assert cell_of([run_of(trial, Target.parse(TARGET)) for trial in read_trials(log)]).met == 2
-
-
-def test_all_columns_that_tables_lack_are_named_at_once(tmp_path):
-    said = refused(tmp_path / "mine", trials="trial,batch_size\n0,8\n", evaluations="trial,stp,val/error\n0,1,0.5\n")
-    assert re.search(r"trials.csv:1: there is no column id, .*; there are 'trial', 'batch_size'", said)
-    assert re.search(r"evaluations.csv:1: there is no column .*step \(did you mean stp\?\)", said)

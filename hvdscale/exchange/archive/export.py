@@ -12,7 +12,6 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,8 +23,9 @@ from ...log.schema import Status
 from ...target import ALIASES
 from ..exported import exporting
 from ..files import LARGEST_INT, RENAMED
+from ..imported import Seen
 from .sources import is_folder
-from .trial_files import OTHER, STATUSES
+from .trial_files import STATUSES
 
 PUBLISHED = {ours: theirs for theirs, ours in RENAMED.items()}      # names of metaparameters
 METRICS = {ours: theirs for theirs, ours in ALIASES.items()}
@@ -33,20 +33,10 @@ SCALES = {"linear": "LINEAR_SCALE", "log": "LOG_SCALE", "reverse_log": "REVERSE_
 SEARCHED = {"lr": "learning_rate", **PUBLISHED}                     # names in a sweep's space
 
 
-@dataclass
-class Exported:
-    """What was exported so far."""
-
-    trials: int = 0
-    own: int = 0                    # that are not from an archive, so that the layout lacks some of their data
-    share: float = 0.0
-    studies: int = 0
-
-
-def export_archive(path, out, progress: Callable[[Exported], None] = lambda done: None) -> Exported:
+def export_archive(path, out, progress: Callable[[Seen], None] = lambda done: None) -> Seen:
     """Export the log's trials into the new folder ``out``, see ``exporting``; LogError for what names no folder."""
     with exporting(path, out) as (log, root):
-        done, trials = Exported(), _Trials(log)
+        done, trials = Seen(), _Trials(log)
         taken: dict[str, str] = {}
         for rows in group_by(range(len(trials.ids)), trials.study_of).values():
             found = _evaluations_of(log, trials.ids[rows].tolist())
@@ -120,8 +110,9 @@ class _Trials:
         if self.published(row):
             return self._metadata[row]
         status = Status(self._table["status"][row]).name
-        point = {PUBLISHED.get(name, name): _number(values[row]) for name, values in self._points.items()
-                 if not np.isnan(values[row])}
+        found = {PUBLISHED.get(name, name): float(values[row]) for name, values in self._points.items()}
+        point = {name: int(value) if value.is_integer() and abs(value) <= LARGEST_INT else value
+                 for name, value in found.items() if not math.isnan(value)}
         return _json({
             "_internal_study_name": str((self._plan(row).get("sweep") or {}).get("study", "")),
             "_internal_trial_id": int(self.ids[row]), "parameters": point,
@@ -147,11 +138,8 @@ class _Trials:
         return plan_at(self.path, int(self.ids[row]), self._table["plan"][row])
 
 
-Values = Mapping[int, tuple[np.ndarray, Mapping[str, np.ndarray]]]       # by trial: steps, and values by column
-
-
-def _evaluations_of(log: Log, ids: Sequence[int]) -> Values:
-    """Of the trials of one study, in the columns of which some of them has any value."""
+def _evaluations_of(log: Log, ids: Sequence[int]) -> dict[int, tuple[np.ndarray, dict[str, np.ndarray]]]:
+    """(steps, values by column) by trial of one study, in the columns of which some of them has any value."""
     table = log.evaluations
     names = [name for name in table if "/" in name and table.specs[name].type == "float"]
     found = {trial: {name: table.of_trial(name, trial) for name in names} for trial in ids}
@@ -176,12 +164,8 @@ def _measurements_text(step: np.ndarray, columns: Mapping[str, np.ndarray]) -> s
     """measurements.csv of one trial; what was not measured is an empty cell."""
     header, cells = ["step"], [map(str, step.tolist())]
     for column, values in columns.items():
-        split, _, metric = column.removeprefix(OTHER).partition("/")
+        split, _, metric = column.partition("/")
         published = f"{split}/{METRICS.get(metric, metric)}" if metric else split
         header.append(column if published in columns else published)
         cells.append(["" if math.isnan(value) else repr(value) for value in values.tolist()])
     return "".join(",".join(row) + "\n" for row in (header, *zip(*cells)))
-
-
-def _number(value: float):
-    return int(value) if float(value).is_integer() and abs(value) <= LARGEST_INT else float(value)

@@ -16,7 +16,6 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
-from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 
 import numpy as np
@@ -26,10 +25,10 @@ from ...log.schema import UNKNOWN_SEED, Status
 from ...system.cores import usable_cores
 from ...system.forked import end_with_parent, ending_together
 from ...system.run_module import away_from_here
-from ..files import LARGEST_INT, WrongFile, file_bytes, json_object, refuse_deep, whole_number
-from ..imported import ImportedLog, beyond_errors, skipped_note
+from ..files import LARGEST_INT, WrongFile, json_of, text_of, whole_number
+from ..imported import ImportedLog, Seen, beyond_errors, skipped_note
 from .sources import ArchiveStudy, Folder, Tar, is_folder
-from .trial_files import LARGEST, TrialBatch, TrialFiles, pieces, read_trials
+from .trial_files import LARGEST, TrialBatch, pieces, read_trials
 
 TRIALS, BYTES = 48, 4 << 20             # of one task of a reading process
 ALONE = 1000                            # up to this many trials are read before processes would have started
@@ -37,17 +36,6 @@ ALONE = 1000                            # up to this many trials are read before
 # subsets, effect-dps-public and the paper's figure 9)
 TRAIN_EXAMPLES = {"mnist": 55000, "fashion_mnist": 55000, "cifar_10": 45000, "lm1b": 30301028, "mnist_55000": 55000,
                   "mnist_27500": 27500, "mnist_13750": 13750, "mnist_6875": 6875}
-
-
-@dataclass
-class Seen:
-    trials: int = 0
-    evaluations: int = 0
-    studies: int = 0
-    share: float = 0.0              # of the work done
-    wrong: list[str] = field(default_factory=list)      # messages about wrong files, one each
-    others: list[str] = field(default_factory=list)     # files that do not belong to the layout
-    notes: list[str] = field(default_factory=list)      # on suspicious values
 
 
 def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = False, take_over: bool = False,
@@ -61,10 +49,11 @@ def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = 
     seen = Seen()
     with ImportedLog(out, {"kind": "archive", "from": source}, overwrite=overwrite, take_over=take_over) as log:
         with _Readers(source, cores or len(usable_cores())) as readers:
-            for study, plan, batch in _read(found, readers, seen, skip_broken):
+            for study, plan, read in _read(found, readers, seen, skip_broken):
+                batch = read()
                 _add(log, study, plan, batch, seen)
                 _report_wrong(batch.wrong, seen, skip_broken)
-                seen.share = found.share(seen.trials + len(seen.wrong))
+                seen.share = found.share()
                 progress(seen)
         if not seen.trials:
             raise LogError(seen.wrong[0] if seen.wrong else f"{source}: there is no study.json in it: no archive of "
@@ -75,8 +64,8 @@ def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = 
     return seen
 
 
-def _read(found, readers, seen, skip_broken) -> Iterator[tuple[ArchiveStudy, dict, TrialBatch]]:
-    """Batches of trials in order, each with its study and plan; several are read in parallel."""
+def _read(found, readers, seen, skip_broken) -> Iterator[tuple[ArchiveStudy, dict, Callable[[], TrialBatch]]]:
+    """What gives each batch of trials, in order, with its study and plan; several are read in parallel."""
     waiting: deque = deque()
     for study in found.studies():
         _report_wrong(study.wrong, seen, skip_broken)
@@ -88,22 +77,12 @@ def _read(found, readers, seen, skip_broken) -> Iterator[tuple[ArchiveStudy, dic
         seen.studies += 1
         # a COMPLETE trial took all steps, unless it may have stopped at a target: then those of its metadata.json
         steps = 0 if plan["archive"]["study"].get("early_stopping") else plan["measurement"]["budget_steps"]
-        for trials in pieces(study.trials, BYTES, _size_of):
+        for trials in pieces(study.trials, BYTES, lambda one: max(
+                BYTES // TRIALS, len(one.measurements) if isinstance(one.measurements, bytes) else 0)):
             waiting.append((study, plan, readers.submit(trials, steps)))
             while len(waiting) > readers.ahead:
-                yield _next(waiting)
-    while waiting:
-        yield _next(waiting)
-
-
-def _next(waiting):
-    study, plan, batch = waiting.popleft()
-    return study, plan, batch()
-
-
-def _size_of(trial: TrialFiles) -> int:
-    """Of its file where it is in memory; so large at least that TRIALS fill a task."""
-    return max(BYTES // TRIALS, len(trial.measurements) if isinstance(trial.measurements, bytes) else 0)
+                yield waiting.popleft()
+    yield from waiting
 
 
 def _report_wrong(wrong, seen, skip_broken):
@@ -159,8 +138,7 @@ class _Readers:
 def _plan(study: ArchiveStudy) -> dict:
     """The plan of all trials of a study; raises WrongFile for an invalid study.json."""
     name = f"{study.where}/study.json"
-    data, _ = json_object(file_bytes(study.file, name, LARGEST["study.json"]), name)
-    refuse_deep(data, name)
+    data = json_of(text_of(study.file, name, LARGEST["study.json"], follow=False), name, dict)
     batch = whole_number(data.get("batch_size"), 1, name, "batch_size")
     steps = whole_number(data.get("train_steps", 0), 0, name, "train_steps")
     if not isinstance(data.get("parameter_configs", {}), dict):

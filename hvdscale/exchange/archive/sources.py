@@ -5,18 +5,25 @@
 """
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
 import os
 import re
 import tarfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
 
 from ...errors import LogError, UsageError
 from ...system.inputs import open_input, refusal
-from ..files import WrongFile, refuse_large
-from ..unpacking import unpacked
 from .trial_files import LARGEST, TrialFiles
 
+OPENERS = {b"BZh": bz2.open, b"\x1f\x8b": gzip.open,               # by a compressed file's first bytes; zeros after it
+           b"\xfd7zXZ\0": partial(lzma.open, format=lzma.FORMAT_XZ)}       # would be the start of another in a .lzma
 LARGEST_STUDY = 4 << 30                 # bytes of a study's files in a tar file, held in memory
 LARGEST_HEADER = 1 << 20                # bytes of an extended header, held in memory
 EXTENDED = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE,
@@ -24,6 +31,7 @@ EXTENDED = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE,
 ROOT = "batch_science"                  # the published archive's top folder
 GROUPS = ("mnist_subsets", "imagenet_subsets", "solution_quality")      # of data sets, in the published archive
 FILES = ("metadata.json", "measurements.csv")
+TarFile = tuple[tuple[str, ...], str, str, tarfile.TarInfo]         # folders of the study, trial or "", file name
 
 
 @dataclass
@@ -46,13 +54,10 @@ class Folder:
     def __init__(self, root: str):
         self.root, self.others = root, []
         self._found = sorted(self._study_folders(), key=_order)
-        if not self._found:
-            raise LogError(f"{root}: there is no study.json in it: no archive of the layout "
-                           "dataset/model/optimizer/batch_size/study.json, and no trials.csv: no tables")
-        self.trials = sum(1 for _, path in self._found for entry in os.scandir(path) if _is_folder(entry))
+        self._read = 0
 
-    def share(self, done: int) -> float:
-        return done / self.trials if self.trials else 1.0
+    def share(self) -> float:
+        return self._read / max(1, len(self._found))
 
     def studies(self) -> Iterator[ArchiveStudy]:
         for folders, path in self._found:
@@ -68,6 +73,7 @@ class Folder:
                     study.trials.append(TrialFiles(f"{where}/{entry.name}", int(entry.name),
                                                    *(os.path.join(entry.path, name) for name in FILES)))
             study.trials.sort(key=lambda trial: trial.id)
+            self._read += 1
             yield study
 
     def _study_folders(self) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -121,41 +127,56 @@ class Tar:
             raise UsageError(f"{path}: {refusal(error)}") from error
         self._size = os.path.getsize(path)
 
-    def share(self, done: int) -> float:
+    def share(self) -> float:
         """Of the file, read so far: the number of trials is not known before its end."""
         return 1.0 if self._raw.closed or not self._size else self._raw.tell() / self._size
 
     def studies(self) -> Iterator[ArchiveStudy]:
         try:
-            with (self._raw, unpacked(self._raw) as file,
+            opened = next((opened for magic, opened in OPENERS.items() if self._raw.peek(6).startswith(magic)), None)
+            with (self._raw, opened(self._raw) if opened else self._raw as file,
                   tarfile.open(fileobj=file, mode="r|", tarinfo=_Member) as tar):
                 yield from self._of(tar)
-        except (tarfile.TarError, EOFError, OSError, RecursionError, TypeError, ValueError) as error:      # of headers
+        except (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError, RecursionError, TypeError,
+                ValueError) as error:
             raise LogError(f"{self.path}: is not a tar file, or is damaged: {error}") from error
-        except Exception as error:                      # zlib.error, lzma.LZMAError: without a common base
-            if type(error).__module__ not in ("zlib", "_lzma", "lzma"):
-                raise
-            raise LogError(f"{self.path}: is damaged: {error}") from error
 
-    def _of(self, tar):
-        study, done = None, set()
+    def _of(self, tar: tarfile.TarFile) -> Iterator[ArchiveStudy]:
+        done: set[tuple[str, ...]] = set()
+        for folders, files in groupby(self._files(tar), itemgetter(0)):
+            if folders in done:
+                raise LogError(f"{self.path}: the files of {'/'.join(folders)} are not contiguous in it; unpack it, "
+                               "and import the folder")
+            done.add(folders)
+            yield self._study(tar, folders, files)
+
+    def _files(self, tar: tarfile.TarFile) -> Iterator[TarFile]:
         while (member := tar.next()) is not None:
             tar.members.clear()                     # tarfile would keep all of them
-            place = self._place(member)
-            if place is None:
+            if place := self._place(member):
+                yield *place, member
+
+    def _study(self, tar: tarfile.TarFile, folders: tuple[str, ...], files: Iterable[TarFile]) -> ArchiveStudy:
+        found: dict[str, dict[str, bytes]] = {"": {}}           # by trial, "" of the study, and name
+        where, wrong, size = f"{self.path}: {'/'.join(folders)}", [], 0
+        for _, trial, name, member in files:
+            fault = next((text for broken, text in (
+                (member.name.startswith("/") or ".." in member.name.split("/"), "leads out of the archive"),
+                (not member.isreg() or member.issparse(), "is not a regular file, but a link or the like"),
+                (trial and _trial_id(trial) is None, f"{trial} is not a trial number"),
+                (member.size > LARGEST[name], f"has {member.size} bytes; it may have {LARGEST[name]}"),
+                (name in found.get(trial, ()), "is there twice")) if broken), "")
+            if fault:
+                wrong.append(f"{self.path}: {member.name}: {fault}")
                 continue
-            folders, trial, name = place
-            if study is None or study.folders != folders:
-                if study is not None:
-                    done.add(study.folders)
-                    yield study.finish()
-                if folders in done:
-                    raise LogError(f"{self.path}: the files of {'/'.join(folders)} are not contiguous in it; unpack "
-                                   "it, and import the folder")
-                study = _TarStudy(self.path, folders)
-            study.take(tar, member, trial, name)
-        if study is not None:
-            yield study.finish()
+            size += member.size
+            if size > LARGEST_STUDY:
+                raise LogError(f"{where}: has more than {LARGEST_STUDY >> 30} GiB of files, too many to hold at once; "
+                               "unpack it, and import the folder")
+            found.setdefault(trial, {})[name] = tar.extractfile(member).read()
+        trials = [TrialFiles(f"{where}/{trial}", trial, *(found[str(trial)].get(name) for name in FILES))
+                  for trial in sorted(int(trial) for trial in found if trial)]
+        return ArchiveStudy(folders, where, found[""].get("study.json"), trials, wrong)
 
     def _place(self, member) -> tuple[tuple[str, ...], str, str] | None:
         """(folders of the study, trial or "", file name); None for a file that does not belong to the layout."""
@@ -188,40 +209,3 @@ class _Member(tarfile.TarInfo):
         if found.type in EXTENDED and found.size > LARGEST_HEADER:
             raise tarfile.ReadError(f"a header of {found.size} bytes")
         return found
-
-
-class _TarStudy:
-    """The files of a study, by their names, of each trial; those of the study itself have no trial, but ""."""
-
-    def __init__(self, path: str, folders: tuple[str, ...]):
-        self.folders, self._path, self._size = folders, path, 0
-        self._files: dict[str, dict[str, bytes]] = {"": {}}
-        self._wrong: list[str] = []
-
-    def take(self, tar, member, trial: str, name: str):
-        full = f"{self._path}: {member.name}"
-        try:
-            if member.name.startswith("/") or ".." in member.name.split("/"):
-                raise WrongFile(f"{full}: leads out of the archive")
-            if not member.isreg() or member.issparse():
-                raise WrongFile(f"{full}: is not a regular file, but a link or the like")
-            if trial and _trial_id(trial) is None:
-                raise WrongFile(f"{full}: {trial} is not a trial number")
-            refuse_large(member.size, full, LARGEST[name])
-            files = self._files.setdefault(trial, {})
-            if name in files:
-                raise WrongFile(f"{full}: is there twice")
-        except WrongFile as error:
-            self._wrong.append(str(error))
-            return
-        self._size += member.size
-        if self._size > LARGEST_STUDY:
-            raise LogError(f"{self._path}: the files of {'/'.join(self.folders)} have more than {LARGEST_STUDY >> 30} "
-                           "GiB, too many to hold at once; unpack it, and import the folder")
-        files[name] = tar.extractfile(member).read()
-
-    def finish(self) -> ArchiveStudy:
-        where = f"{self._path}: {'/'.join(self.folders)}"
-        trials = [TrialFiles(f"{where}/{trial}", trial, *(self._files[str(trial)].get(name) for name in FILES))
-                  for trial in sorted(int(trial) for trial in self._files if trial)]
-        return ArchiveStudy(self.folders, where, self._files[""].get("study.json"), trials, self._wrong)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
@@ -16,18 +15,16 @@ import numpy as np
 from ...log.check import Ends, Rows, faults_of_rows, unfinished
 from ...log.plan_text import MOST, format_value
 from ...log.schema import Status
-from ...target import ALIASES, SPLITS
+from ...target import ALIASES
 from ..csv_file import CsvText, table_of_numbers, whole_numbers
-from ..files import (LARGEST_INT, NAME, RENAMED, WrongFile, as_float, file_bytes, json_object, parameter_name,
-                     whole_number)
+from ..files import (LARGEST_INT, METRIC, RENAMED, WrongFile, as_float, file_bytes, is_number, json_of, parameter_name,
+                     text_of, whole_number)
 
 BLOCK_BYTES = 1 << 19               # of files parsed together: fits a core's cache
 LARGEST = {"study.json": 4 << 20, "metadata.json": 4 << 20, "measurements.csv": 1 << 30}
 # the archive's parameters that are always numbers
 NUMBERS = ("learning_rate", "momentum", "label_smoothing", *RENAMED)
-OTHER = "archive/"                  # prefix of columns that are not split/metric
 STATUSES = {status.name: status for status in Status if status != Status.RUNNING}
-_METRIC = re.compile(rf"(?:{'|'.join(SPLITS)})/[\w.+-]*\w[\w.+-]*", re.ASCII)
 Item = TypeVar("Item")
 
 
@@ -58,25 +55,23 @@ def read_trials(trials: Sequence[TrialFiles], budget_steps: int = 0) -> TrialBat
     """The trials with valid files, in order, and messages about the others; ``budget_steps``: of a COMPLETE trial; 0:
     those that its metadata.json has."""
     wrong: list[str] = []
-    found: list[tuple[_Table, _Metadata]] = []
+    found: list[_Trial] = []
     for trial in trials:
         try:
-            found.append((_Table(trial), _Metadata(trial)))
+            found.append(_Trial(trial))
         except WrongFile as error:
             wrong.append(str(error))
-    for group in pieces([table for table, _ in found], BLOCK_BYTES, lambda table: len(table.lines),
-                        lambda table, first: table.header == first.header):
+    for group in pieces(found, BLOCK_BYTES, lambda one: len(one.lines), lambda one, first: one.header == first.header):
         _parse(group)
-    _apply_rules([pair for pair in found if not pair[0].wrong], budget_steps)
-    tables, about = [table for table, _ in found if not table.wrong], [one for table, one in found if not table.wrong]
-    names = dict.fromkeys(name for table in tables for name in table.values)
+    _apply_rules([one for one in found if not one.wrong], budget_steps)
+    good = [one for one in found if not one.wrong]
     return TrialBatch(
-        [one.id for one in about], [one.status for one in about], [one.text for one in about],
-        [one.point for one in about], [table.rows for table in tables],
-        np.concatenate([np.empty(0, np.int64), *(table.step for table in tables)]),
-        {name: np.concatenate([table.values[name] if name in table.values else np.full(table.rows, np.nan)
-                               for table in tables]) for name in names},
-        wrong + [table.wrong for table, _ in found if table.wrong])
+        [one.id for one in good], [one.status for one in good], [one.text for one in good],
+        [one.point for one in good], [one.rows for one in good],
+        np.concatenate([np.empty(0, np.int64), *(one.step for one in good)]),
+        {name: np.concatenate([one.values[name] if name in one.values else np.full(one.rows, np.nan) for one in good])
+         for name in dict.fromkeys(name for one in good for name in one.values)},
+        wrong + [one.wrong for one in found if one.wrong])
 
 
 def pieces(items: Iterable[Item], most: int, size_of: Callable[[Item], int],
@@ -95,54 +90,23 @@ def pieces(items: Iterable[Item], most: int, size_of: Callable[[Item], int],
         yield piece
 
 
-class _Metadata:
-    def __init__(self, trial: TrialFiles):
-        name = f"{trial.folder}/metadata.json"
-        data, self.text = json_object(file_bytes(trial.metadata, name, LARGEST["metadata.json"]), name)
-        self.id = whole_number(data.get("trial_id"), 0, name, "trial_id", LARGEST_INT)
-        if self.id != trial.id:
-            raise WrongFile(f"{name}: trial_id is {self.id} in the folder of trial {trial.id}")
-        if data.get("status") not in [*STATUSES]:
-            raise WrongFile(f"{name}: status is {format_value(data.get('status'))}, not one of {', '.join(STATUSES)}")
-        self.status = STATUSES[data["status"]]
-        steps = data.get("steps")
-        self.steps = steps if type(steps) is int and 0 <= steps <= MOST else None
-        parameters = data.get("parameters", {})
-        if not isinstance(parameters, dict):
-            raise WrongFile(f"{name}: parameters is {format_value(parameters)}, not an object")
-        self.point = {}
-        for key, value in parameters.items():
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if (number or key in NUMBERS) and not (number and abs(value) < math.inf):
-                raise WrongFile(f"{name}: {key} is {format_value(value)}, not a finite number")
-            if number:
-                self.point[parameter_name(key, name)] = as_float(value, f"{name}: {key}")
-
-
 @functools.lru_cache(64)
 def column_names(header: tuple[str, ...]) -> list[str]:
-    """The log's names of a file's columns: ALIASES, unless the log's own name occurs too; what is no metric has OTHER
-    before it, but for the step. Raises WrongFile for duplicate or invalid names."""
-    found, there = [], set(header)
+    """The log's names of a file's columns: ALIASES, unless the log's own name occurs too; raises WrongFile."""
+    found = []
     for name in header:
         split, _, metric = name.partition("/")
         alias = f"{split}/{ALIASES.get(metric, metric)}"
-        if name == "step":
-            found.append(name)
-        elif _METRIC.fullmatch(name):
-            found.append(name if alias in there else alias)
-        elif NAME.fullmatch(name.replace("/", ".")):
-            found.append(OTHER + name.replace("/", "."))
-        else:
-            raise WrongFile(f"{name!r} is not a valid name for a column (letters, digits, . + - _)")
-    for at, name in enumerate(found):
-        if name in found[:at]:
-            raise WrongFile(f"two columns are named {header[at]!r}")
+        if name != "step" and not METRIC.fullmatch(name):
+            raise WrongFile(f"{name!r} is neither step nor split/metric, such as val/error (letters, digits, . + - _)")
+        found.append(alias if metric and alias not in header else name)
+        if found.count(found[-1]) > 1:
+            raise WrongFile(f"two columns are named {name!r}")
     return found
 
 
-class _Table(CsvText):
-    """One measurements.csv: what is wrong with it, or "", and steps and values by column, both set by _parse."""
+class _Trial(CsvText):
+    """A trial's two files: what is wrong with them, or "", and steps and values by column, both set by _parse."""
 
     def __init__(self, trial: TrialFiles):
         data = file_bytes(trial.measurements, f"{trial.folder}/measurements.csv", LARGEST["measurements.csv"])
@@ -158,14 +122,38 @@ class _Table(CsvText):
             raise WrongFile(f"{self.name}:1: {error}") from None
         if "step" not in self.names:
             raise WrongFile(f"{self.name}:1: there is no column step")
-        self.step, self.values = np.empty(0, np.int64), {}
+        self.step, self.values, self.places = np.empty(0, np.int64), {}, np.arange(2, 2 + self.rows)
+        self._read_metadata(trial)
+
+    def _read_metadata(self, trial: TrialFiles) -> None:
+        name = f"{trial.folder}/metadata.json"
+        self.text = text_of(trial.metadata, name, LARGEST["metadata.json"], follow=False)
+        data = json_of(self.text, name, dict)
+        self.id = whole_number(data.get("trial_id"), 0, name, "trial_id", LARGEST_INT)
+        if self.id != trial.id:
+            raise WrongFile(f"{name}: trial_id is {self.id} in the folder of trial {trial.id}")
+        if data.get("status") not in [*STATUSES]:
+            raise WrongFile(f"{name}: status is {format_value(data.get('status'))}, not one of {', '.join(STATUSES)}")
+        self.status = STATUSES[data["status"]]
+        steps = data.get("steps")
+        self.steps = steps if type(steps) is int and 0 <= steps <= MOST else None
+        parameters = data.get("parameters", {})
+        if not isinstance(parameters, dict):
+            raise WrongFile(f"{name}: parameters is {format_value(parameters)}, not an object")
+        self.point = {}
+        for key, value in parameters.items():
+            number = is_number(value)
+            if (number or key in NUMBERS) and not (number and abs(value) < math.inf):
+                raise WrongFile(f"{name}: {key} is {format_value(value)}, not a finite number")
+            if number:
+                self.point[parameter_name(key, name)] = as_float(value, f"{name}: {key}")
 
     def take(self, step: np.ndarray, columns: Iterable[np.ndarray]):
         self.step, self.rows = step, len(step)
         self.values = {name: values for name, values in zip(self.names, columns) if name != "step"}
 
 
-def _parse(tables: list[_Table]):
+def _parse(tables: list[_Trial]):
     """Read the numbers of files with the same header together; where some cell may be wrong, each file by itself."""
     names = tables[0].names
     lines = b"".join(table.lines for table in tables)
@@ -175,9 +163,8 @@ def _parse(tables: list[_Table]):
         for table in tables:
             _parse([table])
     elif step is None:
-        kinds = [{"step": "int"}.get(name, "loose" if name.startswith(OTHER) else "float") for name in names]
         try:
-            columns, _ = tables[0].columns(kinds)
+            columns, tables[0].places = tables[0].columns(["int" if name == "step" else "float" for name in names])
             tables[0].take(columns["step"], columns.values())
         except WrongFile as error:          # of the first cell that does not fit its column
             tables[0].wrong = str(error)
@@ -187,26 +174,26 @@ def _parse(tables: list[_Table]):
             table.take(steps, columns)
 
 
-def _apply_rules(found: list[tuple[_Table, _Metadata]], budget_steps: int):
+def _apply_rules(found: list[_Trial], budget_steps: int):
     """Mark files whose evaluations break the rules of a log, and COMPLETE trials that were not evaluated to their end;
     one of 0 steps was only timed, so that an archive has no evaluations of it."""
     ids = np.arange(len(found))
-    rows = np.array([table.rows for table, _ in found], int)
+    rows = np.array([one.rows for one in found], int)
     first = np.cumsum(rows) - rows
     trials = Rows("trials", len(ids), {
-        "id": ids, "status": np.array([metadata.status for _, metadata in found], int), "plan": ["{}"] * len(ids),
-        "budget_steps": np.array([budget_steps or metadata.steps or 0 for _, metadata in found], np.int64)})
+        "id": ids, "status": np.array([one.status for one in found], int), "plan": ["{}"] * len(ids),
+        "budget_steps": np.array([budget_steps or one.steps or 0 for one in found], np.int64)})
     evaluations = Rows("evaluations", int(rows.sum()), {
-        "trial": np.repeat(ids, rows), "step": np.concatenate([np.empty(0, int), *(table.step for table, _ in found)])})
+        "trial": np.repeat(ids, rows), "step": np.concatenate([np.empty(0, int), *(one.step for one in found)])})
     for fault in faults_of_rows(trials, evaluations):
         for row in fault.rows.tolist():
-            table = found[fault.trial(row)][0]
-            table.wrong = table.wrong or f"{table.name}:{row - first[fault.trial(row)] + 2}{fault.say(row, '')}"
+            one = found[fault.trial(row)]
+            one.wrong = one.wrong or f"{one.name}:{one.places[row - first[fault.trial(row)]]}{fault.say(row, '')}"
     ends = Ends(ids)
     ends.add(evaluations["trial"], evaluations["step"])
-    timed = np.array([metadata.steps == 0 for _, metadata in found], bool)
+    timed = np.array([one.steps == 0 for one in found], bool)
     said = "its budget is" if budget_steps else "its metadata.json says"
     for fault in unfinished(trials, ends, timed, lambda row, column: np.nan, said):
         for row in fault.rows.tolist():
-            table, metadata = found[row]
-            table.wrong = table.wrong or f"{table.name}: trial {metadata.id}{fault.say(row, '')}"
+            one = found[row]
+            one.wrong = one.wrong or f"{one.name}: trial {one.id}{fault.say(row, '')}"

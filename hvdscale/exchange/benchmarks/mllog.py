@@ -12,7 +12,6 @@ import json
 import math
 import os
 import re
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,20 +20,13 @@ from ...formatting.numbers import list_first
 from ...log.schema import UNKNOWN_SEED, Status
 from ...system.inputs import open_input
 from ..files import WrongFile
-from ..imported import ImportedLog
+from ..imported import ImportedLog, Seen
 from .mllog_lines import LONGEST, OLDER, TOKEN, read_run
 from .mllog_measured import Measured, Wanted, as_whole
 from .mlperf_rcp import TARGET
 from .table import optimizer_of
 
 RESULT = re.compile(r"result_\d+\.txt")
-
-
-class Imported(NamedTuple):
-    trials: int
-    assumed: bool                   # whether their workers were
-    wrong: list[str]                # messages about files left out
-    notes: list[str]
 
 
 def is_mllog(path: str) -> bool:
@@ -47,33 +39,32 @@ def is_mllog(path: str) -> bool:
 
 
 def import_mllog(source, out, wanted: Wanted = Wanted(), *, skip_broken: bool = False, overwrite: bool = False,
-                 take_over: bool = False) -> Imported:
+                 take_over: bool = False) -> Seen:
     """Import each run into the new log ``out``; LogError for a wrong file, unless it is skipped, and without a run."""
-    source, wrong, trials, assumed = os.fspath(source), [], 0, False
+    source, seen = os.fspath(source), Seen()
     notes: dict[str, list[str]] = {}
     paths = [os.path.join(folder, name) for folder, _, names in os.walk(source) for name in names]
     paths.sort(key=lambda path: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path)])
-    with ImportedLog(out, {"kind": "mllog", "from": source}, names=wanted.names, overwrite=overwrite,
-                     take_over=take_over) as log:
+    with ImportedLog(out, {"kind": "mllog", "from": source}, overwrite=overwrite, take_over=take_over) as log:
         for path in paths if os.path.isdir(source) else [source]:
             try:
                 run = read_run(path)
                 if run:
                     measured = Measured(run, wanted)
-                    assumed |= not measured.workers
                     _add(log, measured)
-                    trials += 1
+                    seen.trials += 1
                     for note in measured.notes:
                         notes.setdefault(note, []).append(path)
             except WrongFile as error:
                 if not skip_broken:
-                    raise LogError(str(error)) from None
-                wrong.append(str(error))
-        if not trials:
+                    raise WrongFile(f"{error}; --skip-broken leaves the file out") from None
+                seen.wrong.append(str(error))
+        if not seen.trials:
             raise LogError(f"{source}: no run of MLPerf: " + (
-                "\n".join(["each file with one is wrong, such as", *wrong[:3]]) if wrong else
+                "\n".join(["each file with one is wrong, such as", *seen.wrong[:3]]) if seen.wrong else
                 f"no file there has {TOKEN}lines with the key run_start"))
-    return Imported(trials, assumed, wrong, [f"{list_first(paths, 1)}: {note}" for note, paths in notes.items()])
+    seen.notes = [f"{list_first(paths, 1)}: {note}" for note, paths in notes.items()]
+    return seen
 
 
 def _add(log: ImportedLog, measured: Measured) -> None:
@@ -98,7 +89,7 @@ def _add(log: ImportedLog, measured: Measured) -> None:
         "global_batch": measured.batch, "seed": UNKNOWN_SEED if seed is None else seed, "budget_steps": budget,
         "workers": workers or 1, "accumulation": as_whole(run.given.get("gradient_accumulation_steps")) or 1,
         "plan": json.dumps(plan, ensure_ascii=False),
-        "source": json.dumps({"path": run.path, "imported": "mllog"})}, [measured.parameters],
+        "source": json.dumps({"path": run.path, "imported": "mllog"}), **wanted.names}, [measured.parameters],
         run.started / 1000 if workers and run.started else math.nan)
     log.evaluations(ids, [len(rows)], np.array(steps, np.int64), np.array([row.examples for row in rows], np.int64),
                     measured.columns, np.array([row.seconds for row in rows], float) if workers else None)

@@ -6,14 +6,13 @@ Where a file has several attempts at a run, because the job was restarted, the l
 """
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...system.inputs import open_input, refusal
-from ..files import WrongFile
+from ..files import WrongFile, json_of
 
 TOKEN, OLDER = ":::MLLOG ", ":::MLPv0."
 EVALUATED = ("eval_accuracy", "eval_error")
@@ -125,12 +124,8 @@ def _lines(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _object(where: str, text: str) -> dict[str, Any]:
-    try:
-        line = json.loads(text)
-    except (ValueError, RecursionError):
-        raise WrongFile(f"{where}: what follows {TOKEN}is not JSON: {text.strip()[:40]!r}; correct the line, or leave "
-                        "the file out with --skip-broken") from None
-    if not isinstance(line, dict) or not isinstance(line.get("key"), str) or not is_number(line.get("time_ms")):
+    line = json_of(text.strip(), where, dict)
+    if not isinstance(line.get("key"), str) or not is_number(line.get("time_ms")):
         raise WrongFile(f"{where}: a line has an object with key, a text, and time_ms, a number, not "
                         f"{text.strip()[:40]!r}")
     line["metadata"] = line.get("metadata") if isinstance(line.get("metadata"), dict) else {}

@@ -15,13 +15,11 @@ import numpy as np
 
 from ...formatting.numbers import counted
 from ...log.plan_text import MOST
-from ...target import SPLITS
-from ..files import LARGEST_INT, WrongFile, parameter_name, whole_number
+from ..files import LARGEST_INT, METRIC, WrongFile, parameter_name, whole_number
 from .mllog_lines import COUNTERS, EVALUATED, Evaluation, MllogRun, is_number
 from .table import RENAMED, Benchmark, are_alike, find_benchmark
 
 CONVERGED = "val/converged"
-METRIC = re.compile(rf"(?:{'|'.join(SPLITS)})/[\w.+-]+", re.ASCII)
 PARAMETERS = {**RENAMED, "opt_learning_rate_decay_steps": "decay_steps"}
 SAME = 1e-4                         # relative difference of values that are one measurement, written twice
 
@@ -59,7 +57,7 @@ class Measured:
                               "evaluated or ended counts")
         if run.given.get("submission_benchmark") == "minigo":
             raise WrongFile(f"{run.path}: minigo is not read: it learns from games that it plays, so that it has no "
-                            "training set; --skip-broken leaves the file out")
+                            "training set")
         self.batch = whole_number(run.given.get("global_batch_size"), 1, run.path, "global_batch_size")
         self.said_size = _size(run.given.get("train_samples"))
         self.epochs = [one.about["epoch_num"] for one in run.evaluations if _counter(one)[0] == "epoch_num"]
@@ -109,8 +107,7 @@ class Measured:
             return self._read_otherwise(found, last)
         if found.unit == "epochs" and found.most_epochs < last - found.first:
             raise WrongFile(f"{self.run.path}: epoch_num ends at {last:g}, and {found.name} takes at most "
-                            f"{found.most_epochs + found.first:g} epochs; --unit says what it counts, --skip-broken "
-                            "leaves the file out")
+                            f"{found.most_epochs + found.first:g} epochs; --unit says what it counts")
         if not found.known:
             self.notes.append(f"{found.name} is not in the table of benchmarks; assumed: epoch_num counts " + (
                 f"epochs of {size:,} examples" if size else "examples"))
@@ -138,7 +135,7 @@ class Measured:
             self.notes.append(f"epoch_num ends at {last:g}, less than a batch; assumed: it counts steps")
             return replace(found, unit="steps")
         raise WrongFile(f"{self.run.path}: epoch_num ends at {last:g}, less than a batch of {self.batch:,}, though "
-                        f"{found.name} counts examples; --unit says what it counts, --skip-broken leaves the file out")
+                        f"{found.name} counts examples; --unit says what it counts")
 
     def _find_rows(self) -> list[EvaluatedRow]:
         rows: dict[int, EvaluatedRow] = {}

@@ -20,7 +20,7 @@ import numpy as np
 from ...errors import LogError, UsageError
 from ...log.plan_text import MOST
 from ...log.schema import UNKNOWN_SEED, Status
-from ..files import LARGEST_INT, WrongFile, file_bytes, json_object, parameter_name, refuse_deep, whole_number
+from ..files import LARGEST_INT, WrongFile, is_number, json_of, parameter_name, text_of, whole_number
 from ..imported import ImportedLog
 from .table import RENAMED, Benchmark, find_benchmark, optimizer_of
 
@@ -69,10 +69,11 @@ def import_rcp(source, out, *, unit: str | None = None, train_examples: int | No
     source = os.fspath(source)
     points = read_points(source, unit, train_examples)
     trials = 0
-    with ImportedLog(out, {"kind": "rcp", "from": source}, ("val/converged",), names, overwrite=overwrite,
-                     take_over=take_over) as log:
+    with ImportedLog(out, {"kind": "rcp", "from": source}, overwrite=overwrite, take_over=take_over) as log:
         for point in points:
-            trials += _add(log, source, point, _find_spacing(point, points))
+            spacings = [other.spacing for other in points if other.benchmark == point.benchmark and other.spacing]
+            spacing = point.spacing if point.benchmark.unit != "epochs" else None
+            trials += _add(log, source, point, spacing or min(spacings, default=None), names)
     return trials, [f"{source}: {point.name}: {float(value):,.12g} is far from the other values, whose median is "
                     f"{float(point.median):,.12g}; is it a slip?" for point in points for value in point.values
                     if not point.median / OUTLIER < value < point.median * OUTLIER]
@@ -80,16 +81,11 @@ def import_rcp(source, out, *, unit: str | None = None, train_examples: int | No
 
 def read_points(source: str, unit: str | None = None, train_examples: int | None = None) -> list[ReferencePoint]:
     """A file's points by benchmark and batch size; raises LogError."""
-    try:
-        data, _ = json_object(file_bytes(os.path.realpath(source), source, LARGEST), source)
-        refuse_deep(data, source)
-        if not data or not all(isinstance(entry, dict) and {"Benchmark", "BS"} <= entry.keys()
-                               for entry in data.values()):
-            raise WrongFile(f"{source}: is JSON, but no table of reference convergence points: each entry needs "
-                            "Benchmark, BS and 'Epochs to converge'")
-        given = [_values(f"{source}: {name}", entry) for name, entry in data.items()]
-    except WrongFile as error:
-        raise LogError(str(error)) from None
+    data = json_of(text_of(source, most=LARGEST), source, dict)
+    if not data or not all(isinstance(entry, dict) and {"Benchmark", "BS"} <= entry.keys() for entry in data.values()):
+        raise WrongFile(f"{source}: is JSON, but no table of reference convergence points: each entry needs "
+                        "Benchmark, BS and 'Epochs to converge'")
+    given = [_values(f"{source}: {name}", entry) for name, entry in data.items()]
     largest: dict[str, Fraction] = {}
     for entry, (key, values) in zip(data.values(), given):
         largest[entry["Benchmark"]] = max(largest.get(entry["Benchmark"], Fraction(0)), *values)
@@ -110,7 +106,7 @@ def _values(where, entry) -> tuple[str, tuple[Fraction, ...]]:
     if not isinstance(values, list) or not values:
         raise WrongFile(f"{where}: {key} is {str(values)[:40]}, not a list of numbers")
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LARGEST_INT:
+        if not is_number(value) or not 0 < value <= LARGEST_INT:
             raise WrongFile(f"{where}: {key} has {value!r}, not a positive number")
     return key, tuple(Fraction(str(value)) for value in values)         # as written: 0.85 is 85/100
 
@@ -124,14 +120,7 @@ def _point(source, name, entry, key, values, largest, unit, train_examples) -> R
     return ReferencePoint(name, benchmark, entry["BS"], values, entry.get("Hyperparams", {}), about)
 
 
-def _find_spacing(point, points) -> Fraction | None:
-    if point.spacing is not None and point.benchmark.unit != "epochs":
-        return point.spacing
-    alike = [other.spacing for other in points if other.benchmark == point.benchmark]
-    return min((spacing for spacing in alike if spacing is not None), default=None)
-
-
-def _add(log, source, point, spacing) -> int:
+def _add(log, source, point, spacing, names) -> int:
     count, benchmark = len(point.values), point.benchmark
     size, unit = benchmark.examples, benchmark.unit
     if unit == "epochs" and not size:
@@ -149,7 +138,7 @@ def _add(log, source, point, spacing) -> int:
         raise LogError(f"{source}: {point.name}: {max(examples)} examples are more than 64 bits can count")
     numbers = {RENAMED.get(name, parameter_name(name, source)): float(value)
                for name, value in point.hyperparameters.items()
-               if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300}
+               if is_number(value) and abs(value) < 1e300}
     plan = {"problem": {"reference": point.name, **({"train_examples": size} if size else {})},
             "measurement": {"budget_steps": max(steps), "target": TARGET, "eval_every": spacing_steps or None},
             "rcp": {"name": point.name, "unit": unit, "hyperparameters": point.hyperparameters, **point.about}}
@@ -158,7 +147,7 @@ def _add(log, source, point, spacing) -> int:
         "dataset": benchmark.name, "model": "reference", "optimizer": optimizer_of(point.hyperparameters, benchmark),
         "global_batch": point.batch, "seed": UNKNOWN_SEED, "source_trial": np.arange(count), "budget_steps": max(steps),
         "plan": json.dumps(plan, ensure_ascii=False),
-        "source": json.dumps({"path": point.name, "imported": "rcp"})}, [numbers] * count)
+        "source": json.dumps({"path": point.name, "imported": "rcp"}), **names}, [numbers] * count)
     rows = []
     for last, total in zip(steps, examples):
         if spacing_steps:

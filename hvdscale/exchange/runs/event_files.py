@@ -5,6 +5,7 @@ the same run. Every scalar is read, and every event is held against its checksum
 """
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -84,10 +85,8 @@ def read(path: str) -> Iterator[FoundRun]:
         points += [(tags[tag], *event) for tag, events in found.scalars.items() for event in events]
     if not (points or others or settings):
         raise WrongFile(f"{path}: its event files have no whole event with a summary; --skip-broken leaves the run out")
-    start = min((time for _, _, time, _ in points), default=0.0)
-    points, count = _of_keras(sorted(points, key=lambda point: point[2]))
-    rows = rows_by_step((tag, value, time - start, step) for tag, value, time, step in points)
-    series = series_of(rows, path)
+    points, count = _of_keras(points)
+    series = series_of(rows_by_step(points), path)
     yield FoundRun(path, NAME, settings, {count if tag == STEP else tag: found for tag, found in series.items()},
                    unfinished=cut, left_out=others)
 
@@ -112,36 +111,26 @@ def _of_keras(points: Sequence[Point]) -> tuple[Sequence[Point], str]:
 def events_of(path: str) -> Events:
     """What the event files of a folder, or a file, have; raises WrongFile where there is nothing, or it is damaged."""
     event: Any = import_extra("tensorboard.compat.proto.event_pb2", NEED).Event
+    records: Any = import_extra("tensorboard.compat.tensorflow_stub.pywrap_tensorflow", NEED)
+    errors: Any = import_extra("tensorboard.compat.tensorflow_stub.errors", NEED)
     names = [name for name in sorted(os.listdir(path)) if name.startswith(EVENTS)] if os.path.isdir(path) else [""]
     found, plugins = Events(), {}           # plugins by tag
     for file in (os.path.join(path, name) if name else path for name in names):
-        count = 0
+        open_input(file).close()
+        reader, count = records.PyRecordReader_New(file), 0
         try:
-            for count, record in enumerate(_records(file), 1):
-                _take(found, plugins, event.FromString(record))
-        except WrongFile:
-            raise
-        except Exception as error:                  # of tensorboard and protobuf, of many types
-            if "truncated" not in str(error) or not count:
-                raise WrongFile(f"{file}: is damaged in event {count + 1:,}, which its checksum does not fit or which "
-                                f"is none ({error or type(error).__name__}); copy the file again, or leave the run out "
-                                "with --skip-broken") from None
-            found.cut = f"cut off within event {count + 1:,} of {os.path.basename(file)}"
-    return found
-
-
-def _records(path: str) -> Iterator[bytes]:
-    """The events of a file, each held against its checksum; raises what tensorboard raises, or OSError."""
-    reader: Any = import_extra("tensorboard.compat.tensorflow_stub.pywrap_tensorflow", NEED)
-    errors: Any = import_extra("tensorboard.compat.tensorflow_stub.errors", NEED)
-    open_input(path).close()
-    found = reader.PyRecordReader_New(path)
-    while True:
-        try:
-            found.GetNext()
+            for count in itertools.count(1):
+                reader.GetNext()                    # holds the event against its checksum
+                _take(found, plugins, event.FromString(reader.record()))
         except errors.OutOfRangeError:
-            return
-        yield found.record()
+            continue
+        except Exception as error:                  # of tensorboard and protobuf, of many types
+            if "truncated" not in str(error) or count == 1:
+                raise WrongFile(f"{file}: is damaged in event {count:,}, which its checksum does not fit or which is "
+                                f"none ({error or type(error).__name__}); copy the file again, or leave the run out "
+                                "with --skip-broken") from None
+            found.cut = f"cut off within event {count:,} of {os.path.basename(file)}"
+    return found
 
 
 def _take(found: Events, plugins: dict[str, str], event: Any) -> None:

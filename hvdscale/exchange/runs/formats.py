@@ -9,12 +9,12 @@ from types import ModuleType
 
 from ...errors import LogError
 from ...system.inputs import refusal
-from . import dvclive, event_files, json_lines, mlflow_store, text_lines, trainer_state, wide_csv
+from . import event_files, json_lines, mlflow_store, text_lines, trainer_state, wide_csv
 from .run import SETTINGS_FILE, FoundRun, RunPath, settings_beside, with_short_names
 
 # each recognises a path and reads its runs; of the first that does, a folder is read whole
-FORMATS: tuple[ModuleType, ...] = trainer_state, mlflow_store, dvclive, event_files, wide_csv, json_lines, text_lines
-SETTLED = dvclive, event_files, wide_csv, json_lines, text_lines        # whose settings may lie in files beside a run
+FORMATS: tuple[ModuleType, ...] = trainer_state, mlflow_store, event_files, wide_csv, json_lines, text_lines
+SETTLED = event_files, wide_csv, json_lines, text_lines        # whose settings may lie in files beside a run
 # files that programs write beside other forms of the same run: they alone are read of their folder
 MAIN = ("results.csv", "summary.csv", "metrics.csv", "progress.csv", "scalars.json", "metrics.json", "metrics.jsonl",
         "training.log", "trainer_log.jsonl", "results.jsonl")
@@ -45,11 +45,7 @@ def find(path: str, lines: re.Pattern | None = None, left_out: list[str] | None 
             names = []
         of_run = event_files.parts_of(path) if found is event_files and names else []
     except (OSError, LogError) as error:
-        message = str(error) if isinstance(error, LogError) else f"{error.filename or path}: {refusal(error)}"
-        if left_out is None:
-            raise LogError(message) from None
-        left_out.append(message)
-        return
+        return _leave_out(error, path, left_out)
     yield from kept
     for name in names:
         inner = os.path.join(path, name)
@@ -124,9 +120,13 @@ def _read(form: ModuleType, place: str, source: str, lines: re.Pattern | None, l
                 raise run
             if run.series:
                 yield replace(run, parameters={**beside, **with_short_names(run.parameters)}, files=files)
-    except LogError as error:
-        if left_out is None:
-            raise
-        left_out.append(str(error))
-    except OSError as error:
-        raise LogError(f"{error.filename or place}: {refusal(error)}") from None
+    except (OSError, LogError) as error:
+        _leave_out(error, place, left_out)
+
+
+def _leave_out(error: OSError | LogError, path: str, left_out: list[str] | None) -> None:
+    """Notes what cannot be read; without a list, raises LogError."""
+    message = str(error) if isinstance(error, LogError) else f"{error.filename or path}: {refusal(error)}"
+    if left_out is None:
+        raise LogError(message) from None
+    left_out.append(message)

@@ -40,17 +40,26 @@ _OF_EVALUATION = re.compile(            # of a validation set, by MMEngine, Dete
     r"(?:(?:bbox|segm|proposal)_)?m?AP(?:\W?\d.*)?|"
     r"(?:(?:bbox|segm)_)mAP_.*|mIoU|aAcc|mAcc|mDice|zero_?shot.+|NDS|PQ")
 _OF_RUN = re.compile(r"(?:steps?|time|iter|epochs?|lr|learning_rate|mfu|tps|t?flops|wps|wpb|ups|bsz|wall|memory|mem|"
-                     r"gpu_mem|max_mem|grad_?norm|gnorm|num_updates|loss_scale|eta|n_parameters|runtime|throughput)"
+                     r"gpu_mem|max_mem|.*memory|best|start|grad_?norm|gnorm|num_updates|loss_scale|eta|n_parameters|"
+                     r"runtime|throughput)"
                      r"(?:[/_ .-]|$).*|(?:param(?:eter)?|grad(?:ient)?|weight|activation)s?[_/].*|"
                      r".*(?:time|seconds|per_second|per_sec|_sec|_per_s)|"
                      r"(?:.*[/_ .-])?(?:period|interval|freq(?:uency)?|every|(?:batch|window)[_ ]?size|workers|samples|"
-                     r"examples|steps?|epochs?|ep|iters?|iterations|batches)", re.I)
+                     r"examples|images|weights|steps?|epochs?|ep|iters?|iterations|batches)", re.I)
 _WORD = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
 _OF_CLOCK = {*("total train training elapsed wall run relative cumulative since start clock time walltime runtime "
                "duration in fit").split()}
 _UNIT_NAMES = {name: unit for unit, listed in {
     "s": "s sec secs second seconds", "ms": "ms milliseconds", "minutes": "m min mins minute minutes",
     "hours": "h hr hrs hour hours", "days": "d day days"}.items() for name in listed.split()}
+
+
+OF_SPLITS = ("split", "mode", "phase", "stage", "subset", "_type")      # names of what says a row's split
+
+
+def split_of(text: Any) -> str:
+    """The split that a text such as train_epoch begins with; "" of any other."""
+    return _SPLITS.get(_PARTS.split(text.strip().lower())[0], "") if isinstance(text, str) else ""
 
 
 @lru_cache(1)
@@ -95,8 +104,8 @@ def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping
         if any(_rises_by_one(run, epoch := _first(names("epoch"), tags), kept) for run in runs):
             step, unit = epoch, "epochs"
         else:
-            evidence["unit"] = (f"{step} rises by 1 from each evaluation to the next, as a count of epochs does: "
-                                "--unit steps or --unit epochs says what it counts")
+            evidence["step_unit"] = (f"{step} rises by 1 from each evaluation to the next, as a count of epochs does: "
+                                     "--unit steps or --unit epochs says what it counts")
     mapping = RunMapping(settings | _guess_names(runs), per, step, unit, 0, within, seconds=seconds,
                          time_unit=time_unit, train_examples=size if isinstance(size, int) and size > 0 else None,
                          step_seconds=_first(names("step_times"), tags), tags=kept,
@@ -127,15 +136,15 @@ def _guess_counts(runs: Sequence[FoundRun]) -> tuple[dict[str, Source], str, dic
     evidence = {"batch": why}
     accumulation, workers, nodes, per_node = (
         _counted(kind, runs) for kind in ("accumulation", "workers", "nodes", "per_node"))
-    found = {"batch": batch, "workers": workers or _in_paths("workers", runs),
-             "nodes": nodes or _in_paths("nodes", runs), "accumulation": accumulation}
+    found = {"batch": batch, "workers": workers or _in_paths(_PATTERNS["workers"], runs),
+             "nodes": nodes or _in_paths(_PATTERNS["nodes"], runs), "accumulation": accumulation}
     if per_node and not workers:
         found["workers"] = replace(per_node, times=(nodes.parameter,) if nodes else ())
     if accumulation and batch and accumulation.parameter in batch.times:
         found["accumulation"] = None
     loaders = [name for name in names("loaders") if any(name in run.parameters for run in runs)]
     if loaders and not found["workers"]:
-        evidence["loaders"] = (f"{' and '.join(loaders)} count the processes of a loader in most programs, so that "
+        evidence["workers"] = (f"{' and '.join(loaders)} count the processes of a loader in most programs, so that "
                                "they are not taken for workers")
     return {name: source for name, source in found.items() if source}, per, evidence
 
@@ -148,7 +157,7 @@ def _guess_batch(runs: Sequence[FoundRun]) -> tuple[Source | None, str, str]:
     rules = [*known[:1], by_name] if known and known[0][0].over else [by_name, *known]
     rules += [
         (_counted("batch", runs), GLOBAL_BATCH, f"nothing says whose batch {{}} is; it {otherwise}"),
-        (_in_paths("batch", runs), GLOBAL_BATCH,
+        (_in_paths(_PATTERNS["batch"], runs), GLOBAL_BATCH,
          f"it is of the names of the runs, which do not say whose it is, and {otherwise}"),
         (_counted("worker_batch", runs), WORKER_BATCH, "{} is that of a worker, by its name")]
     return next(((source, per, why.format(source.parameter)) for source, per, why in rules if source),
@@ -172,8 +181,7 @@ def _counted(kind: str, runs: Sequence[FoundRun]) -> Source | None:
                  if all(count_of(run.parameters.get(name)) for run in runs)), None)
 
 
-def _in_paths(name: str, runs: Sequence[FoundRun]) -> Source | None:
-    pattern = _PATTERNS.get(name)
+def _in_paths(pattern: str | None, runs: Sequence[FoundRun]) -> Source | None:
     return Source(pattern=pattern) if pattern and all(re.search(pattern, run.path) for run in runs) else None
 
 
@@ -181,24 +189,16 @@ def _guess_names(runs: Sequence[FoundRun]) -> dict[str, Source]:
     """Seed, data set, model and optimizer: parameters that all runs have, else of their paths, else of their folder."""
     folder = os.path.commonpath([os.path.abspath(run.path) for run in runs])
     named = os.path.basename(folder if len(runs) > 1 else os.path.dirname(folder)) or UNKNOWN
-    found = {}
-    for name, keys in _table()["labels"].items():
-        key = next((key for key in keys if all(run.parameters.get(key) is not None for run in runs)), None)
-        otherwise = _in_paths(name, runs) or Source(named if name == "dataset" else UNKNOWN)
-        found[name] = otherwise if key is None else Source(parameter=key)
-    return found
+    there = set.intersection(*({key for key, value in run.parameters.items() if value is not None} for run in runs))
+    return {name: Source(parameter=key) if (key := _first(keys, there)) else _in_paths(_PATTERNS.get(name), runs)
+            or Source({"dataset": named}.get(name, UNKNOWN)) for name, keys in _table()["labels"].items()}
 
 
 def _guess_points(runs: Sequence[FoundRun]) -> dict[str, Source]:
     there = {key for run in runs for key, value in run.parameters.items() if isinstance(value, (int, float))}
-    found = {}
-    for name, keys in _table()["metaparameters"].items():
-        pattern = _POINT.format("|".join(map(re.escape, keys)))
-        if key := _first(keys, there):
-            found[name] = Source(parameter=key)
-        elif all(re.search(pattern, run.path) for run in runs):
-            found[name] = Source(pattern=pattern)
-    return found
+    found = {name: Source(parameter=key) if (key := _first(keys, there)) else _in_paths(
+        _POINT.format("|".join(map(re.escape, keys))), runs) for name, keys in _table()["metaparameters"].items()}
+    return {name: source for name, source in found.items() if source}
 
 
 def _guess_step(runs: Sequence[FoundRun], tags: Collection[str]) -> tuple[str, str, str]:
@@ -245,13 +245,10 @@ def _guess_clock(runs: Sequence[FoundRun], tags: Sequence[str]) -> tuple[str, st
         words = [word for word in _WORD.split(tag[:100]) if word]
         if any(len(word) > 2 for word in words) and all(
                 word.lower() in _OF_CLOCK or word.lower() in _UNIT_NAMES for word in words) and all(
-                _is_clock(run.series[tag].values) for run in runs if tag in run.series):
+                len(values := run.series[tag].values) > 1 and _has_passed(values)
+                and (values[1:] < values[:-1]).mean() <= 0.1 for run in runs if tag in run.series):
             return tag, _UNIT_NAMES.get(words[-1].lower(), "s")
     return "", "s"
-
-
-def _is_clock(values: np.ndarray) -> bool:
-    return len(values) > 1 and _has_passed(values) and bool((values[1:] < values[:-1]).mean() <= 0.1)
 
 
 def _has_passed(values: np.ndarray) -> bool:

@@ -28,13 +28,13 @@ from ...plan.values import did_you_mean
 from ...target import SPLITS, metric_faults
 from ..csv_file import repeats
 from ..csv_tables import ASSUMED
-from ..files import LARGEST_INT
+from ..files import LARGEST_INT, is_number
 from ..imported import ImportedLog, beyond_errors
 from . import trainer_state
 from .formats import read_runs
 from .guessing import LEFT_OUT, STAMP, UNKNOWN, accounts, guess, names, setting_names
 from .mapping import LOSS, RATE, SETTINGS, TIME_UNITS, WORKER_BATCH, RunMapping
-from .run import FoundRun, is_number
+from .run import FoundRun
 
 Points = tuple[np.ndarray, np.ndarray]          # steps, and what was measured at each
 COUNTS, NAMES = ("batch", "workers", "nodes", "accumulation"), ("dataset", "model", "optimizer")      # of settings
@@ -152,7 +152,7 @@ def _lacking_settings(runs: Sequence[FoundRun], settings: Sequence[Mapping[str, 
 
 
 def _lacking_sizes(runs: Sequence[FoundRun], mapping: RunMapping) -> Iterable[str]:
-    if unit := mapping.evidence.get("unit"):
+    if unit := mapping.evidence.get("step_unit"):
         yield f"  step_unit: {unit}"
     known = mapping.train_examples or mapping.within and all(run.epoch_steps for run in runs)
     if mapping.step_unit == "epochs" and not known:
@@ -246,7 +246,7 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping, uses: Mapping[str
     """What was guessed, assumed and left out, by what it is about."""
     said = {}
     if "workers" not in mapping.settings:
-        loaders = mapping.evidence.get("loaders")
+        loaders = mapping.evidence.get("workers")
         said["workers"] = f"{ASSUMED}{loaders + '; ' if loaders else ''}--workers says otherwise"
     if mapping.step in names("reports") and mapping.step_unit == "steps":
         said["steps"] = (f"{mapping.step} counts reports, which are taken for steps; step_unit in the mapping says "

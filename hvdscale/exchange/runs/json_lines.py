@@ -1,22 +1,26 @@
 """Files with an object of JSON a line, a step or an evaluation each: metrics.jsonl of many loops, Detectron2's
 metrics.json, MMEngine's scalars.json, LLaMA-Factory's trainer_log.jsonl; lines that end in one, as fairseq's do; and
 the dictionaries that Hugging Face's Trainer prints. Or one array of such objects, as Chainer writes, or one object with
-a list a tag, as Keras' history has it.
+a list a tag, as Keras' history has it; or AllenNLP's folder, a file an epoch. Where rows name a split, tags have it.
 """
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..files import WrongFile, as_float, json_of, text_of
-from .run import EPOCH, STEP, FoundRun, RunPath, is_number, leaves, number, rows_by_step, series_of
+from ..files import WrongFile, as_float, is_number, json_of, number_of, text_of
+from .guessing import OF_SPLITS, split_of
+from .run import EPOCH, STEP, FoundRun, RunPath, leaves, rows_by_step, series_of
 
 NAME = "JSON lines"
 ENDS = (".jsonl", ".ndjson", ".json", ".log", ".txt", ".out", "/log")
+EPOCH_FILE = re.compile(r"metrics_epoch_\d{1,9}\.json")      # AllenNLP's
 WHOLE = ENDS[:2]            # of files in which every line is an object
 OF_SPLIT = re.compile("^(train|valid)_(?=num_updates$)")        # fairseq counts steps by split
 NEAR = 0.01                 # how exactly the steps of an epoch have to be known
@@ -27,8 +31,10 @@ CLOCK = re.compile(r"(?:(\d{1,9}) days?, )?(\d{1,9}):(\d\d):(\d\d(?:\.\d{0,9})?)
 
 def recognises(path: RunPath) -> bool:
     """Whether objects near a file's start have a count that changes, of steps or what else shows how far a run is."""
+    if os.path.isdir(path):
+        return any(map(EPOCH_FILE.fullmatch, os.listdir(path)))
     head = path.head(ENDS)
-    whole = bool(head) and head[0][:1] in ("[", "{") and not _object_of(head[0])
+    whole = bool(head) and head[0][:1] in ("[", "{") and not any(map(is_number, (_object_of(head[0]) or {}).values()))
     found = _rows_of_whole(path) if whole else filter(None, map(_object_of, head))
     seen: dict[str, float] = {}
     return any(seen.setdefault(OF_SPLIT.sub("", tag), value) != value for one in found for tag, value in one.items()
@@ -36,15 +42,19 @@ def recognises(path: RunPath) -> bool:
 
 
 def _rows_of_whole(path: str) -> list[dict[str, Any]]:
-    """The objects of a file that is one array of them, or one object of lists, or Sacred's; [] of any other."""
+    """The objects of a file that is one array of them, or one object of lists, or Sacred's; [] of any other. Of a
+    folder those of its files of an epoch each."""
+    if os.path.isdir(path):
+        names = sorted(filter(EPOCH_FILE.fullmatch, os.listdir(path)), key=lambda name: int(re.sub(r"\D", "", name)))
+        return [_scalars_of(json_of(text_of(file := os.path.join(path, name)), file, dict)) for name in names]
     try:
-        found = json_of(path)
+        found = json_of(text_of(path), path)
     except WrongFile:
         return []
     if isinstance(found, dict) and found and all(
             isinstance(one, dict) and {"steps", "values"} <= one.keys() for one in found.values()):
-        return rows_by_step(sorted(((tag, value, None, step) for tag, one in found.items()
-                                    for step, value in zip(one["steps"], one["values"])), key=lambda point: point[3]))
+        return rows_by_step((tag, value, None, step) for tag, one in found.items()
+                            for step, value in zip(one["steps"], one["values"]))
     if isinstance(found, dict):
         lists = {tag: value for tag, value in found.items() if isinstance(value, list) and all(map(is_number, value))}
         length = max(map(len, lists.values()), default=0) if any("loss" in tag for tag in lists) else 0
@@ -66,10 +76,15 @@ def read(path: str) -> Iterator[FoundRun]:
             raise WrongFile(f"{path}:{at}: is no object of JSON")      # the last one a killed writer leaves torn
     rows = [{OF_SPLIT.sub("", tag): as_float(value, f"{path}:{at}: {tag}") for tag, value in one.items()
              if is_number(value)} for at, one in zip(places, objects)]
+    if len({split_of(one.get(name)) for one in objects for name in OF_SPLITS if name in one} - {""}) > 1:
+        splits = [next(filter(None, (split_of(one.get(name)) for name in OF_SPLITS)), "") for one in objects]
+        rows = [{f"{split}/{tag}" if split and not COUNT.search(tag) else tag: value for tag, value in row.items()}
+                for split, row in zip(splits, rows)]
     given: dict[str, Any] = {}
     changed = {tag for one in objects for tag, value in one.items() if given.setdefault(tag, value) != value}
     constants = {tag: value for tag, value in given.items() if tag not in changed}
-    yield FoundRun(path, NAME, constants, series_of(_by_steps(path, rows)))
+    yield FoundRun(path, NAME, constants, series_of(_by_steps(path, rows)), left_out={
+        tag: "its values are no numbers" for tag in changed if not any(is_number(one.get(tag)) for one in objects)})
 
 
 def _object_of(line: str) -> dict[str, Any] | None:
@@ -78,14 +93,11 @@ def _object_of(line: str) -> dict[str, Any] | None:
     if not rest.endswith("}"):
         return None
     text = mark + rest
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        try:
-            found = ast.literal_eval(text)              # as Python prints it
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            return None
-    return _scalars_of(found) if isinstance(found, dict) else None
+    for parse in (json.loads, ast.literal_eval):            # the other as Python prints it
+        with contextlib.suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            found = parse(text)
+            return _scalars_of(found) if isinstance(found, dict) else None
+    return None
 
 
 def _scalars_of(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,8 +105,10 @@ def _scalars_of(found: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in leaves(found, "/", SETTINGS):
         if is_number(value):
             scalars[name] = value
+        elif isinstance(value, list) and len(value) < 1000:
+            scalars[name] = str(value)
         elif isinstance(value, str):
-            plain = number(value)
+            plain = number_of(value)
             if clock := CLOCK.fullmatch(value):
                 plain = sum(scale * float(part or 0) for scale, part in zip((86400, 3600, 60, 1), clock.groups()))
             scalars[name] = value if plain is None else plain

@@ -22,7 +22,8 @@ from ...log.schema import DIRECTIONS
 from ...plan.settings import read_toml
 from ...plan.values import did_you_mean
 from ...target import SPLITS, metric_faults
-from .run import FoundRun, is_number, value_of
+from ..files import is_number
+from .run import FoundRun, value_of
 
 UNITS = ("steps", "epochs", "examples", "tokens")
 TIME_UNITS = {"s": 1.0, "ms": 1e-3, "minutes": 60.0, "hours": 3600.0, "days": 86400.0}
@@ -30,7 +31,6 @@ KEEPS = ("first", "last")
 LOSS, RATE = "loss", "lr"           # tags that are columns of /steps
 SETTINGS = ("batch", "workers", "nodes", "accumulation", "seed", "dataset", "model", "optimizer")
 GLOBAL_BATCH, WORKER_BATCH = PERS = ("global", "worker")            # what a batch is of
-OLDER = {"step": GLOBAL_BATCH}      # an older word for it
 CONSTANTS = (bool, int, float, str)
 
 
@@ -128,7 +128,7 @@ def read_mapping(path: str, guessed: RunMapping, runs: Sequence[FoundRun]) -> Ru
     mapping, wrong = guessed, []
     for key, value in read_toml(path).items():
         try:
-            mapping = replace(mapping, **_fields_of(key, value, mapping))
+            mapping = with_given(mapping, _fields_of(key, value))
         except _WrongValueError as error:
             wrong.append(f"{path}: {error}")
     tags = {tag for run in runs for tag in run.series}
@@ -157,13 +157,13 @@ def read_lines(path: str) -> re.Pattern | None:
     return pattern
 
 
-def given_settings(mapping: RunMapping, given: Mapping[str, Source], batch_per: str | None = None,
-                   unit: str | None = None) -> dict[str, Any]:
-    """The fields of a mapping whose settings a user says, so that there is no evidence of them."""
-    gone = {*given, *(("loaders",) if "workers" in given else ()), *(("batch",) if batch_per else ()),
-            *(("unit",) if unit else ())}
-    return {"settings": {**mapping.settings, **given},
-            "evidence": {name: why for name, why in mapping.evidence.items() if name not in gone}}
+def with_given(mapping: RunMapping, given: Mapping[str, Any]) -> RunMapping:
+    """The mapping with settings and other fields that a user says, so that there is no evidence of them."""
+    settings = {**mapping.settings, **{name: value for name, value in given.items() if name in SETTINGS}}
+    gone = {"batch" if name == "batch_per" else name for name in given}
+    return replace(mapping, settings=settings,
+                   evidence={name: why for name, why in mapping.evidence.items() if name not in gone},
+                   **{name: value for name, value in given.items() if name not in SETTINGS})
 
 
 class _WrongValueError(Exception):
@@ -190,22 +190,18 @@ def source_of(key: str, value: Any) -> Source:
                            "{pattern = 'text with one (group)'} or {\"part of a path\" = constant}")
 
 
-def _fields_of(key: str, value: Any, mapping: RunMapping) -> dict[str, Any]:
-    """The fields of the mapping that a key of the file sets."""
+def _fields_of(key: str, value: Any) -> dict[str, Any]:
+    """The setting or field of the mapping that a key of the file sets."""
     if key in SETTINGS:
-        return given_settings(mapping, {key: source_of(key, value)})
+        return {key: source_of(key, value)}
     if key == "lines":                      # see read_lines
         return {}
     if key not in _RULES:
         raise _WrongValueError(f"there is no key {key!r}: "
                                + did_you_mean(key, _KEYS, f"there are {', '.join(_KEYS)}"))
     rule, what = _RULES[key]
-    if key == "batch_per" and isinstance(value, str):
-        value = OLDER.get(value, value)
     if not rule(value):
         raise _WrongValueError(f"{key} is {repr(value)[:80]}, not {what}")
-    if key in ("batch_per", "step_unit"):
-        return {key: value, "evidence": given_settings(mapping, {}, **{key.removeprefix("step_"): value})["evidence"]}
     if key == "metaparameters":
         return {key: {name: source_of(f"{key}.{name}", one) for name, one in value.items()}}
     if key == "steps" and not (set(value) <= {LOSS, RATE} and all(map(_is_text, value.values()))):

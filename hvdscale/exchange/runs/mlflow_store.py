@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import quote
 
 from ...system.inputs import open_input
-from ..files import WrongFile, as_float, text_of
-from .run import FoundRun, is_number, number, read_settings, rows_by_step, series_of, value_of
+from ..files import WrongFile, as_float, is_number, number_of, text_of
+from .run import FoundRun, files_below, read_settings, rows_by_step, series_of, value_of
 
 NAME = "MLflow"
 _SQLITE = b"SQLite format 3\0"
@@ -46,11 +46,11 @@ def read(path: str) -> Iterator[FoundRun]:
 
 def _of_folder(path: str) -> FoundRun:
     about = read_settings(os.path.join(path, "meta.yaml"), "yaml")
-    parameters = {name: value_of(text_of(file)) for name, file in _files(os.path.join(path, "params"))}
+    parameters = {name: value_of(text_of(file)) for name, file in files_below(os.path.join(path, "params")).items()}
     points = []
-    for name, file in _files(os.path.join(path, "metrics")):
+    for name, file in files_below(os.path.join(path, "metrics")).items():
         for line, text in enumerate(text_of(file).splitlines(), 1):
-            cells = [number(cell) for cell in text.split()]
+            cells = [number_of(cell) for cell in text.split()]
             if len(cells) < 3 or None in cells:
                 raise WrongFile(f"{file}:{line}: is {text[:40]!r}, not time, value and step")
             points.append((name, cells[1], cells[0], cells[2]))
@@ -58,14 +58,6 @@ def _of_folder(path: str) -> FoundRun:
     experiment = read_settings(above, "yaml").get("name") if os.path.isfile(above) else None
     return _run_of(f"{path}:{about.get('run_name', '')}", {"experiment": experiment, **parameters}, points,
                    about.get("start_time"))
-
-
-def _files(folder: str) -> Iterator[tuple[str, str]]:
-    """(path in the folder, path) of the files in a folder and below."""
-    for inner, _, names in os.walk(folder):
-        for name in sorted(names):
-            path = os.path.join(inner, name)
-            yield os.path.relpath(path, folder), path
 
 
 def _run_of(path: str, parameters: dict[str, Any], points: Iterable[tuple[str, Any, Any, Any]], start: Any) -> FoundRun:
@@ -76,10 +68,9 @@ def _run_of(path: str, parameters: dict[str, Any], points: Iterable[tuple[str, A
     for tag, *numbers in points:
         value, time, step = (as_float(one, f"{path}: {name} of {tag}") for one, name in zip(
             numbers, ("a value", "a timestamp", "a step")))
-        found.append((tag, value, (time - start) / 1000 if known else None, step))
-    found.sort(key=lambda point: point[3] if point[2] is None else point[2])
+        found.append((tag, value, time / 1000 if known else None, step))
     if found and not any(step for *_, step in found):
         last = {tag: value for tag, value, *_ in found}
         counts = {name: value for name, value in parameters.items() if is_number(value)}
         return FoundRun(path, NAME, parameters, series_of([counts | last]))
-    return FoundRun(path, NAME, parameters, series_of(rows_by_step(found)))
+    return FoundRun(path, NAME, parameters, series_of(rows_by_step(found, start / 1000 if known else None)))

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...plan.settings import read_toml
 from ...system.inputs import open_input
-from ..files import as_float, json_of, text_of
+from ..files import as_float, is_number, json_of, number_of, text_of
 
 HEAD, LONGEST_LINE = 1 << 19, 1 << 26   # bytes of a file by which its format is known, and of a line at their end
 STEP, SECONDS, EPOCH = "step", "seconds", "epoch"       # tags of formats that have steps and times of their own
@@ -78,20 +78,8 @@ def constants_of(series: Mapping[str, Series]) -> dict[str, float]:
             if len(found.values) and (found.values == found.values[0]).all()}
 
 
-def number(text: Any) -> float | None:
-    try:
-        return float(text) if "_" not in str(text) else None
-    except (OverflowError, TypeError, ValueError):
-        return None
-
-
-def is_number(value: Any) -> bool:
-    """Whether it is a number, and no flag."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def value_of(text: str) -> Any:
-    found = number(text)
+    found = number_of(text)
     if found is not None:
         return int(found) if math.isfinite(found) and found == int(found) else found
     flags = {"true": True, "false": False, "null": None, "none": None, "": None}
@@ -114,19 +102,29 @@ class RunPath(str):
             return str(head, "utf-8", "replace").removeprefix("\ufeff").splitlines()
 
 
-def rows_by_step(points: Iterable[tuple[str, float, float | None, float]]) -> list[dict[str, float]]:
-    """Points (metric, value, seconds or None, step), in order of time: those of one step as one row, which has the
-    seconds of its first point, unless a metric comes again: then the run went back."""
+def rows_by_step(points: Iterable[tuple[str, float, float | None, float]], start: float | None = None
+                 ) -> list[dict[str, float]]:
+    """Points (metric, value, time or None, step) in order of time, else of steps: those of one step as one row, unless
+    a metric comes again: then the run went back. A row has the seconds of its first point since ``start``, or since
+    the first of all."""
+    points = sorted(points, key=lambda point: point[3] if point[2] is None else point[2])
+    start = points[0][2] if points and start is None else start
     found: dict[float, dict[str, float]] = {}
     rows: list[dict[str, float]] = []
-    for tag, value, seconds, step in points:
+    for tag, value, time, step in points:
         if step not in found or tag in found[step]:
             found[step] = {STEP: float(step)}
             rows.append(found[step])
-        if seconds is not None:
-            found[step].setdefault(SECONDS, seconds)
+        if time is not None:
+            found[step].setdefault(SECONDS, time - start)
         found[step][tag] = value
     return rows
+
+
+def files_below(folder: str) -> dict[str, str]:
+    """The paths of the files in a folder and in those below, by the paths within it, in order."""
+    found = sorted(os.path.join(inner, name) for inner, _, names in os.walk(folder) for name in names)
+    return {os.path.relpath(path, folder): path for path in found}
 
 
 @lru_cache(maxsize=64)
@@ -153,7 +151,7 @@ def read_settings(path: str, end: str) -> dict[str, Any]:
     """The scalars of a file of settings, and lists of numbers as they are written, those of inner tables as outer.inner
     and W&B's ``value`` by the name above it."""
     if end in ("json", "toml"):
-        data = json_of(path) if end == "json" else read_toml(path)
+        data = json_of(text_of(path), path) if end == "json" else read_toml(path)
         return {name: str(value) if isinstance(value, list) else value
                 for name, value in leaves(data if isinstance(data, dict) else {}, ".")
                 if isinstance(value, (int, float, str)) or

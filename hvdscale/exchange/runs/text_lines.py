@@ -2,7 +2,8 @@ r"""Logs of lines such as ``step 250: train loss 2.51, val loss 2.63``: of nanoG
 fairseq, DeepSpeed; or ``Epoch 3: train loss 0.21, test acc 97.1`` where no line names a step. Lines with an indent
 below such a line, as OLMo and Composer print them, are of the same step.
 
-Where no such line has a metric of validation or test, a line that names one is of the step, or the epoch, before it.
+Where no such line has a metric of validation or test, a line that names one is of the step, or the epoch, before it; so
+are the lines below a headline such as ``***** Eval results *****``, or of the step that one of them names.
 A line is split at its numbers, and lines that differ in nothing else have one form, whose names are looked at once.
 """
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from ...system.inputs import open_input, refusal
-from ..files import WrongFile
-from .run import EPOCH, LONGEST_TAG, STEP, WITHIN, FoundRun, RunPath, Series, constants_of, number, series_of, value_of
+from ..files import WrongFile, number_of
+from .run import EPOCH, LONGEST_TAG, STEP, WITHIN, FoundRun, RunPath, Series, constants_of, series_of, value_of
 
 NAME = "lines"
 ENDS = (".log", ".txt", ".out", ".stdout", ".err", ".stderr")
@@ -37,6 +38,8 @@ LEVEL = re.compile(r"(?:\b(?:INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL|NOTICE)\b\W*
 SPLIT = re.compile(r"\b(?:(?P<val>val|valid(?:at(?:e|ion))?|eval(?:uation)?|dev|saving dict)|test(?:ing)?)\b", re.I)
 SECTION = re.compile(r"\W*(?:val\w*|eval\w*|dev|test\w*)(?: \w+)?\s*[:|\]]", re.I)     # after a counter
 NAMED = re.compile(r"(?:val|valid(?:ation)?|eval|dev|test)(?=[_/ ])", re.I)      # a tag with its split
+HEADLINE = re.compile(r"(?:(?:^|\s)[*=#<>-]{3,}\s*[A-Za-z][A-Za-z\s\d:]*[*=#<>-]{3,}|"
+                      r"^\W*(?:val|eval|test)\w*(?: (?:results?|metrics))?:)\s*$", re.I)
 PROGRESS = re.compile(r"\[\s*\d+\s*/\s*\d+\]")                # of an evaluation that is not at its end
 SUMMARY = " * "             # begins what torch's ImageNet example prints at its end
 DOTTED = re.compile(r"^\s*(\w+) \.{3,} (\S.*)$")                # of Megatron-LM's arguments
@@ -166,7 +169,10 @@ def read(path: str, line: re.Pattern | None = None) -> Iterator[FoundRun]:
         with open_input(path) as file:
             lines = io.TextIOWrapper(file, "utf-8", "replace")
             if line:
-                series, epoch_steps, given = series_of(map(_groups, filter(None, map(line.search, lines)))), None, {}
+                rows = ({name: value for name, text in found.groupdict().items() if text
+                         and (value := number_of(text.replace(",", ""))) is not None}
+                        for found in map(line.search, lines) if found)
+                series, epoch_steps, given = series_of(rows), None, {}
             else:
                 series, epoch_steps, given = _read_forms(lines)
     except OSError as error:
@@ -178,12 +184,17 @@ def read(path: str, line: re.Pattern | None = None) -> Iterator[FoundRun]:
 def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, dict[str, Any]]:
     forms: dict[tuple[str, ...], Form | None] = {}
     given: dict[str, Any] = {}
-    head, begun, form, matched = 0, False, None, None
+    head, begun, form, matched, below, split = 0, False, None, None, 0, ""
     for at, text in enumerate(lines):
         if text[:1] not in " \t":
             head = at
-        if form and form.pattern and (matched := form.pattern(text)):
+        if form and form.pattern and not split and (matched := form.pattern(text)):
             numbers = matched.groups()
+        elif text.rstrip()[-1:] in "*=#<>-:" and HEADLINE.search(text[-LONGEST_TAG:]):
+            found = SPLIT.search(text)
+            otherwise = "test" if found else ""
+            split, below = "val" if found and found["val"] else otherwise, at
+            continue
         else:
             pieces = NUMBER.split(text.rstrip("\n"))
             if not begun and at < PREAMBLE:
@@ -192,13 +203,15 @@ def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, di
             if len(pieces) == 1:
                 continue
             key = tuple(pieces[::2])
+            if split and not (key := _below_headline(key, split)):
+                key, split = tuple(pieces[::2]), ""                 # the block is over
             if key not in forms:
                 made = Form(key)
                 forms[key] = made if made.used else None
             form, numbers = forms[key], pieces[1::2]
         if form:
             begun = begun or form.step is not None or form.epoch is not None
-            form.lines.append(at)
+            form.lines.append(below if split else at)
             form.last.append(form.take(numbers))
             if form.indented:
                 form.heads.append(head)
@@ -208,6 +221,16 @@ def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, di
     for form in found:
         form.close()
     return (*_series(found), given)
+
+
+def _below_headline(texts: tuple[str, ...], split: str) -> tuple[str, ...]:
+    """The texts of a line, its split before each name; () of one with a counter and more, as those of training are."""
+    named = [place for place, text in enumerate(texts[:-1]) if re.search("[A-Za-z]", text)]
+    if len(named) > 1 and any(COUNTED.search(text[-LONGEST_TAG:]) for text in texts[:-1]):
+        return ()
+    found = [f" {split}: {text}" if place in named and text.rstrip()[-1:] in (":", "=") else text
+             for place, text in enumerate(texts)]
+    return found[0].lstrip(), *found[1:]
 
 
 def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:
@@ -240,10 +263,10 @@ def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:
         counters = {tag: _joined(points[tag]) for tag in (STEP, EPOCH) if tag in points}
         for form, which in asides:
             at = np.frombuffer(form.lines, np.int64)
-            which = which & (at > rows[0]) if form.aside else np.zeros(len(at), bool)
+            which = which & (at >= rows[0]) if form.aside else np.zeros(len(at), bool)
             add(form, at[which], form.aside, which)
             for tag, series in counters.items():
-                before = np.searchsorted(series.rows, at[which]) - 1
+                before = np.searchsorted(series.rows, at[which], side="right") - 1
                 values = series.values[before]
                 if tag == EPOCH and form.epoch is not None and form.epoch in form.used:
                     values = form.column(form.epoch)[which]
@@ -272,8 +295,3 @@ def _settings(text: str) -> dict[str, Any]:
         return {found["name"]: value_of(found["value"]) for found in GIVEN.finditer(text)}
     found = SETTING.match(text)
     return {found["name"]: value_of(found["value"].strip("\"'"))} if found else {}
-
-
-def _groups(found: re.Match) -> dict[str, float]:
-    values = {name: number(text.replace(",", "")) for name, text in found.groupdict().items() if text}
-    return {name: value for name, value in values.items() if value is not None}

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..files import WrongFile, as_float, json_of
+from ..files import WrongFile, as_float, json_of, text_of
 from .run import SECONDS, STEP, FoundRun, series_of
 
 NAME = "trainer_state.json"
@@ -24,7 +24,7 @@ def recognises(path: str) -> bool:
 
 def read(path: str) -> Iterator[FoundRun]:
     file = _file_of(path)
-    state = json_of(file)
+    state = json_of(text_of(file), file)
     history = state.get("log_history") if isinstance(state, dict) else None
     if not isinstance(history, list) or not all(isinstance(row, dict) for row in history):
         raise WrongFile(f"{file}: has no log_history, a list of what was logged")

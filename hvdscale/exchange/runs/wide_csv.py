@@ -1,6 +1,7 @@
 """CSV files with a row a step or an evaluation: Lightning's CSVLogger, Keras' CSVLogger, Ray's progress.csv, AlgoPerf's
 measurements.csv, and W&B's exports, be it of a run's history or of a chart, which has a column a run. A file may have
 several runs, of a row or more each: W&B's table of runs, Optuna's and Ray's dataframes, MLflow's search, spreadsheets.
+And runs with a file a tag, which has its steps: TensorBoard's exports, and DVCLive's folder.
 """
 from __future__ import annotations
 
@@ -17,9 +18,10 @@ import numpy as np
 from ...analysis.grouping import group_by
 from ...system.inputs import LARGEST
 from ..csv_file import CsvText
-from ..files import WrongFile, file_bytes
-from .guessing import names, setting_names
-from .run import FoundRun, RunPath, Series, constants_of, number, rows_by_step, series_of, value_of
+from ..files import WrongFile, file_bytes, number_of
+from .guessing import OF_SPLITS, names, setting_names, split_of
+from .json_lines import COUNT
+from .run import FoundRun, RunPath, Series, constants_of, files_below, rows_by_step, series_of, value_of
 
 NAME = "CSV"
 ENDS, LOGS = (".csv", ".tsv"), (".log", ".txt")     # Keras' CSVLogger is told training.log
@@ -27,6 +29,7 @@ _ENDS_OF_CHART = ("__MIN", "__MAX")                # of W&B's charts
 _EXPORT = re.compile(r"run-(?P<run>.+)-tag-(?P<tag>.+)\.csv")                     # a file a tag of TensorBoard's
 _CHARTED = re.compile(r"(?P<run>.+) - (?P<tag>[^-]+)")         # a column of a chart
 _POINT = ("Wall time", "Step", "Value")
+_DVCLIVE = (os.path.join("plots", "metrics"), os.path.join("plots", "scalars"), "scalars")     # new and older versions
 _RUN = ("run", "run_id", "run_name", "name", "trial", "trial_id", "id", "number", "experiment", "tags.mlflow.runname")
 _STATE = ("state", "status")
 _WHOLE = ("", "finished", "complete", "completed", "terminated", "success", "succeeded", "done")
@@ -37,7 +40,6 @@ _HEADER = re.compile(r"[\w/@. ()%-]+")
 @dataclass
 class _Table:
     path: str
-    names: Sequence[str]
     rows: int
     values: Mapping[str, np.ndarray]        # numbers, NaN where a cell has none
     there: Mapping[str, np.ndarray]         # where a cell has a number
@@ -59,22 +61,30 @@ class _Table:
 
 
 def recognises(path: RunPath) -> bool:
-    """Whether it is a CSV file, by its name or, of a log, by its first two lines."""
+    """Whether it is a CSV file, by its name or, of a log, by its first two lines; or DVCLive's folder."""
+    if os.path.isdir(path):
+        return any(os.path.isdir(os.path.join(path, place)) for place in _DVCLIVE)
     if path.lower().endswith(ENDS):
-        return not os.path.isdir(path)
+        return True
     header, row = (line.strip().split(",") for line in (*path.head(LOGS), "", "")[:2])
-    return (1 < len(header) == len(row) and not any(map(number, header)) and any(
-        number(cell) is not None for cell in row) and all(_HEADER.fullmatch(name.strip()) for name in header))
+    return (1 < len(header) == len(row) and not any(map(number_of, header)) and any(
+        number_of(cell) is not None for cell in row) and all(_HEADER.fullmatch(name.strip()) for name in header))
 
 
 def read(path: str) -> Iterator[FoundRun]:
-    """The file's run or runs; raises WrongFile, naming file and line."""
-    text = CsvText(file_bytes(path, path, LARGEST, follow=True), path)
-    if text.header == _POINT and _EXPORT.fullmatch(os.path.basename(path)):
-        yield from _run_of_tags(path)
+    """The run or runs at a path; raises WrongFile, naming file and line."""
+    if os.path.isdir(path):
+        top = next(top for place in _DVCLIVE if os.path.isdir(top := os.path.join(path, place)))
+        yield _run_of_tags(path, {name[:-4]: file for name, file in files_below(top).items() if name.endswith(".tsv")})
         return
-    table = _table_of(text)
-    charted = [_CHARTED.fullmatch(name) for name in table.names]
+    table, (folder, own) = _table_of(path), os.path.split(path)
+    if tuple(table.values) == _POINT and (export := _EXPORT.fullmatch(own)):
+        files = {other["tag"]: os.path.join(folder, name) for name in sorted(os.listdir(folder or "."))
+                 if (other := _EXPORT.fullmatch(name)) and other["run"] == export["run"]}
+        if path == next(iter(files.values())):          # else the run was read by that one
+            yield _run_of_tags(os.path.join(folder, export["run"]), files)
+        return
+    charted = [_CHARTED.fullmatch(name) for name in table.values]
     if any(charted) and all(charted[1:]):
         yield from _runs_of_chart(table, charted)
     elif rows := _rows_of_runs(table):
@@ -83,12 +93,9 @@ def read(path: str) -> Iterator[FoundRun]:
         yield table.run(path)
 
 
-def table_of(path: str) -> _Table:
-    return _table_of(CsvText(file_bytes(path, path, LARGEST, follow=True), path))
-
-
-def _table_of(text: CsvText) -> _Table:
+def _table_of(path: str) -> _Table:
     """The columns of a file; raises WrongFile for a row that is longer or shorter."""
+    text = CsvText(file_bytes(path, path, LARGEST, follow=True), path)
     if not text.header:
         raise WrongFile(f"{text.name}: is empty")
     often: Counter[str] = Counter()
@@ -96,40 +103,40 @@ def _table_of(text: CsvText) -> _Table:
     for name in map(str.strip, text.header):            # twice one name: the second has a number, as pandas gives it
         names.append(f"{name}.{often[name]}" if often[name] else name)
         often[name] += 1
-    if text.cut:                                # as a writer that was killed leaves it, or without a line end
-        text.end_last_line()
+    text.header = tuple(names)
+    text.end_last_line()                                # where a writer was killed, or there is no line end
     found = text.numbers()
     if found is not None and not text.has_nan():
         there = [~np.isnan(column) for column in found.T]
-        return _Table(text.name, names, text.rows, dict(zip(names, found.T)), dict(zip(names, there)), {})
-    rows: list[list[str]] = []
-    for line, row, wrong in text.read_rows():
-        if row and wrong:
-            raise WrongFile(f"{text.name}:{line}: {wrong}")
-        if row:
-            rows.append(row)
-    columns = list(zip(*rows)) or [()] * len(names)
-    read = [[number(cell) for cell in column] for column in columns]
-    there = [np.array([one is not None for one in column], bool) for column in read]
-    values = [np.array(column, float) for column in read]           # None is NaN
-    texts = {name: np.array(column, object) for name, column, known in zip(names, columns, there) if any(
-        cell.strip() for cell, one in zip(column, known) if not one)}
-    return _Table(text.name, names, len(rows), dict(zip(names, values)), dict(zip(names, there)), texts)
+        return _Table(text.name, text.rows, dict(zip(names, found.T)), dict(zip(names, there)), {})
+    cells, lines = text.columns(["text"] * len(names))
+    read = {name: [number_of(cell) for cell in column] for name, column in cells.items()}
+    there = {name: np.array([one is not None for one in column], bool) for name, column in read.items()}
+    texts = {name: column for name, column in cells.items() if any(map(str.strip, column[~there[name]]))}
+    values = {name: np.array(column, float) for name, column in read.items()}       # None is NaN
+    splits = next((found for name in texts if name.lower() in OF_SPLITS
+                   and len({*(found := np.array(list(map(split_of, texts[name]))))} - {""}) > 1), None)
+    for name in names if splits is not None else ():
+        if name not in texts and not COUNT.search(name):
+            column, known = values.pop(name), there.pop(name)
+            for split in dict.fromkeys(splits.tolist()):
+                values[f"{split}/{name}"], there[f"{split}/{name}"] = column, known & (splits == split)
+    return _Table(text.name, len(lines), values, there, texts)
 
 
 def _rows_of_runs(table: _Table) -> dict[str, np.ndarray]:
     """The rows of each run by its name: of a column that names runs or, where the batch changes though no step rises,
     of rows alike in all settings within which the step rises, else of each row; {} of one run alone."""
-    counters = [name for name in table.names if name in (*names("step"), *names("epoch"), *names("reports"))]
+    counters = [name for name in table.values if name in (*names("step"), *names("epoch"), *names("reports"))]
     rising = any(_rises(table.values[name][table.there[name]]) for name in counters)
-    for name in (name for name in table.names if name.lower().replace(" ", "_") in _RUN):
+    for name in (name for name in table.values if name.lower().replace(" ", "_") in _RUN):
         cells = table.texts[name] if name in table.texts else [f"{value:.12g}" for value in table.values[name]]
         if all(map(str.strip, cells)) and "nan" not in cells and not (rising and name not in table.texts):
             found = _rows_by(cells)
             return found if len(found) > 1 else {}
-    short = {name: _GROUP.sub("", name, count=1) for name in table.names}
+    short = {name: _GROUP.sub("", name, count=1) for name in table.values}
     known, batches = setting_names(), {*names("global_batch"), *names("batch"), *names("worker_batch")}
-    settings = [name for name in table.names if short[name].lower() in known]
+    settings = [name for name in table.values if short[name].lower() in known]
     if rising or not any(short[name] in batches and len({*table.values[name].tolist()}) > 1 for name in settings):
         return {}
     found = _rows_by(zip(*(table.texts.get(name, table.values[name]).tolist() for name in settings)))
@@ -151,7 +158,7 @@ def _rises(column: np.ndarray) -> bool:
 
 
 def _runs_of_table(table: _Table, runs: Mapping[str, np.ndarray]) -> Iterator[FoundRun]:
-    short = {name: _GROUP.sub("", name, count=1) for name in table.names}
+    short = {name: _GROUP.sub("", name, count=1) for name in table.values}
     names = short if len({*short.values()}) == len(short) else {}
     for name, rows in runs.items():
         run = table.run(f"{table.path}:{name}", rows, names)
@@ -159,27 +166,20 @@ def _runs_of_table(table: _Table, runs: Mapping[str, np.ndarray]) -> Iterator[Fo
         yield replace(run, unfinished="" if state.lower() in _WHOLE else state)
 
 
-def _run_of_tags(path: str) -> Iterator[FoundRun]:
-    """The run of all files that TensorBoard exported of it into one folder, by the first of them."""
-    folder, own = os.path.split(path)
-    run = _EXPORT.fullmatch(own)["run"]
-    files = [found for name in sorted(os.listdir(folder or ".")) if (found := _EXPORT.fullmatch(name))
-             and found["run"] == run]
-    if own == files[0][0]:
-        points = []
-        for found in files:
-            file = os.path.join(folder, found[0])
-            table = table_of(file)
-            columns = np.array([table.values[name] for name in _POINT])
-            points += [(found["tag"], value, time, step)
-                       for time, step, value in columns[:, ~np.isnan(columns).any(axis=0)].T.tolist()]
-        points.sort(key=itemgetter(2))
-        yield FoundRun(os.path.join(folder, run), NAME, {}, series_of(rows_by_step(
-            (tag, value, time - points[0][2], step) for tag, value, time, step in points), path))
+def _run_of_tags(path: str, files: Mapping[str, str]) -> FoundRun:
+    """The run of files by tag, each with columns of steps, perhaps of times, and last of values."""
+    points: list[tuple[str, float, float | None, float]] = []
+    for tag, file in files.items():
+        values = {name.lower(): column for name, column in _table_of(file).values.items()}
+        if "step" in values:
+            columns = np.array([[*values.values()][-1], values["step"], values.get("wall time", values["step"])])
+            points += [(tag, value, time if "wall time" in values else None, step)
+                       for value, step, time in columns[:, ~np.isnan(columns).any(axis=0)].T.tolist()]
+    return FoundRun(path, NAME, {}, series_of(rows_by_step(points), path))
 
 
 def _runs_of_chart(table: _Table, charted: Sequence[re.Match | None]) -> Iterator[FoundRun]:
-    axis, found = table.names[0], {}
+    axis, found = next(iter(table.values)), {}
     for match in charted:
         if match and not match[0].endswith(_ENDS_OF_CHART):
             found.setdefault(match["run"], {})[match["tag"]] = match[0]

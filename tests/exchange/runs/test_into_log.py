@@ -75,12 +75,6 @@ def test_a_batch_is_that_of_a_worker_if_its_name_or_the_mapping_says_so(name, ke
         assert set(log.trials["local_batch"].tolist()) == ({64} if batches[0] < batches[1] else {64, 32})
 
 
-def test_a_report_takes_a_file_of_runs_as_it_is(tmp_path):
-    table = write(tmp_path, "runs", ("run_id", "batch_size", "step", "val/error"), [(0, 8, 5, 0.5), (1, 16, 5, 0.25)])
-    done = CliRunner().invoke(report, [str(table / "runs.csv"), "--target", "val/error<0.3"])
-    assert done.exit_code == 0 and re.search(r"\b16 +1/1\*", done.stdout)
-
-
 def test_all_that_lacks_is_named_at_once(tmp_path):
     source = write(tmp_path / "made", "one", ("stp", "epoch_time", "my_err"), [(1, 2, 0.5)])
     (source / "config.json").write_text('{"batch_sz": 32}')
