@@ -219,6 +219,7 @@ class WorkerPlan:
         reasons = {ONE_RUN: alone, TIMED_ONCE: not timings.spread.freedom,
                    UNPLACED: not timings.placed and self.uses_model, LINKS: ASSUMED in marks,
                    IN_A_ROW: timings.in_a_row, PROBED: not timings.slowing and any(one.slowed for one in timings.found),
+                   RATES: any(option.steps.mark == EXTRAPOLATED for option in self.options),
                    PREDICTED: any(option.steps.mark == PREDICTED for option in self.options)}
         return tuple(reason for reason, holds in reasons.items() if holds)
 
@@ -239,7 +240,7 @@ def pareto_front(found: Iterable[T], rank: Callable[[T], tuple[float, ...]]) -> 
 
 # what chances assume, beside PREDICTED
 ONE_RUN, TIMED_ONCE, UNPLACED, LINKS = "one run", "timed once", "unplaced", "links"
-IN_A_ROW, PROBED = "in a row", "probed"
+IN_A_ROW, PROBED, RATES = "in a row", "probed", "rates"
 
 
 def plan_of(curve: StepsCurve, times: StepTimes, request: Request, workload: JobKey | None = None,
