@@ -94,6 +94,10 @@ STEPS = (
     LogColumn("loss_scale", "float", "1", "factor on the loss in the step, for fp16 gradients", optional=True),
     LogColumn("skipped_updates", "float", "1", "1: no update, as the step's fp16 gradient overflowed; else 0",
               optional=True),
+    LogColumn("replica_distance", "float", "1", "before a synchronization: root mean square over the replicas of the "
+              "norm of their weights' difference from the mean", optional=True),
+    LogColumn("outer_step", "float", "1", "norm of the synchronization's change of the weights since the last one",
+              optional=True),
     LogColumn("data_seconds", "float", "seconds", "its part spent getting the batch", optional=True),
     LogColumn("compute_seconds", "float", "seconds", "its part in the model and the optimizer", optional=True),
     LogColumn("communication_seconds", "float", "seconds", "its part waiting for the allreduce", optional=True),
