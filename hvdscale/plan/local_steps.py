@@ -26,8 +26,9 @@ def settle_local_steps(settings: Settings, stream: Stream, budget_steps: int) ->
         raise PlanError(f"sync_every = {length} is not one number of steps where the batch changes; give it in steps")
     steps = length.in_steps(stream)
     if 0 < budget_steps < steps:
-        raise PlanError(f"sync_every = {length} is {counted(steps, 'step')}, beyond the budget of {budget_steps}; give "
-                        f"at most {budget_steps} steps, or a longer budget")
+        long = "" if length.unit == "steps" else f", {counted(steps, 'step')}"
+        raise PlanError(f"sync_every = {length}{long}: that is beyond the budget of {budget_steps} steps; give less, or "
+                        "a longer budget")
     if replicas == 1 and not nesterov:
         return None
     refuse_beside_replicas(settings)

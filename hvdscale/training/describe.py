@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ..formatting.lines import wrap
-from ..formatting.numbers import counted, number
+from ..formatting.numbers import byte_size, counted, number
 from ..plan.plan import Plan
 from ..plan.scaling import SCALED_BETAS, lr_factor
 from ..plan.settings import DECAYS_PER_STEP, DECOUPLED
@@ -21,7 +21,7 @@ def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start |
     every = f"{plan.checkpoint_every} steps" if plan.checkpoint_every else f"{plan.checkpoint_seconds or 0:g} s"
     rows = {
         "data": _entries(plan.data), "workers": describe_workers(plan), "transport": TRANSPORTS.get(plan.transport),
-        "global batch": describe_batch(plan), "learning rate": _lr(plan), "optimizer": _optimizer(plan),
+        "global batch": describe_batch(plan), "replicas": _replicas(plan), "learning rate": _lr(plan), "optimizer": _optimizer(plan),
         "weight decay": _decay_timescale(plan), "half-lives": _half_lives(plan), "budget": _budget(plan),
         "evaluation": _evaluation(plan), "average": _average(plan), "seed": f"{plan.seed}, {plan.precision}",
         "exact": plan.exact and (f"the same bits at any worker count, in {counted(plan.threads, 'thread')} each on "
@@ -56,11 +56,33 @@ def describe_workers(plan):
 
 
 def describe_batch(plan):
-    even = plan.workers * plan.local_batch * plan.accumulate == plan.global_batch
+    units, what = max((plan.workers, "worker"), (plan.replicas, "replica"))
+    even = units * plan.local_batch * plan.accumulate == plan.global_batch
     share = f"{plan.local_batch} examples" if even else f"at most {plan.local_batch} examples"
     passes = f" x {plan.accumulate} passes" if plan.accumulate > 1 else ""
     changes = "" if plan.batches.is_constant else f"{plan.batches}; "
-    return f"{changes}{plan.global_batch} = {counted(plan.workers, 'worker')} x {share}{passes}"
+    return f"{changes}{plan.global_batch} = {counted(units, what)} x {share}{passes}"
+
+
+def _replicas(plan):
+    if not plan.local_steps:
+        return ""
+    each, rate, momentum = plan.local_steps["sync_every"], *map(plan.local_steps.get, ("outer_lr", "outer_momentum"))
+    outer = f"an outer step at rate {rate:g} with Nesterov momentum {momentum:g}"
+    parts = [f"{plan.replicas}, synchronized every {counted(each, 'step')} by "
+             f"{'their mean' if (rate, momentum) == (1, 0) else outer}"]
+    if count := plan.job.get("model", {}).get("count"):
+        kept = plan.replicas * (2 + _states(plan)) + 1 + (momentum > 0)
+        parts.append(f"on one worker {byte_size(kept * count * (8 if plan.precision == 'fp64' else 4))} of weights, "
+                     "gradients and optimizer states")
+    return "; ".join(parts)
+
+
+def _states(plan):
+    """Numbers that the optimizer keeps for a weight, at most; of a module:Class, as of Adam."""
+    if plan.beta2 is not None or ":" in plan.optimizer:
+        return 2
+    return int(bool(plan.momentum))
 
 
 def _lr(plan):

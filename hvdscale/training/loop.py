@@ -17,8 +17,8 @@ from ..log.schema import PRUNED, Status
 from ..plan.averaging import AVERAGED
 from ..system.hangup import has_readers, heed, note_stop, take_postponed
 from ..target import SPLITS
-from ..update.replicas import take_steps
-from ..update.step import StepResult
+from ..update.replicas import LocalSteps
+from ..update.step import DataParallelStep, StepResult
 from ..workers.group import Workers
 from .checkpoint import Checkpoints
 from .display import Display
@@ -81,8 +81,8 @@ class Loop:
         self.plan, self.stream = plan, plan.stream
         self.model, self.average, self.workers = job.model, job.average, workers
         self.run_log, self.display, self.checkpoints = run_log, display, checkpoints
-        self.take_step = take_steps(plan, job.workload, data.train, job.model, job.optimizer, workers, job.device,
-                                    job.average)
+        kind = LocalSteps if plan.local_steps else DataParallelStep
+        self.take_step = kind(plan, job.workload, data.train, job.model, job.optimizer, workers, job.device, job.average)
         self.evaluator = Evaluator(job.workload, data.evaluated(plan.train_eval_examples), plan.eval_batch, workers,
                                    job.device, plan.precision, plan.loader_workers)
         self.take_step.warm_up(plan.untimed_passes)

@@ -40,14 +40,6 @@ from .step import VOTES, DataParallelStep, StepResult
 Given = TypeVar("Given")
 
 
-def take_steps(plan: Plan, workload: Workload, train: Split, model: nn.Module, optimizer: torch.optim.Optimizer,
-               workers: Workers, device: torch.device, average: WeightAverage | None = None
-               ) -> DataParallelStep | LocalSteps:
-    """What takes the plan's steps; ``optimizer``: as ``outer_optimizer`` gives it."""
-    kind = LocalSteps if plan.local_steps else DataParallelStep
-    return kind(plan, workload, train, model, optimizer, workers, device, average)
-
-
 def outer_optimizer(problem: Problem, model: nn.Module, inner: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """The optimizer that moves the model: the inner one, or with replicas that of the synchronizations."""
     if problem.local_steps is None:
@@ -184,9 +176,9 @@ class LocalSteps:
         losses, cast, by_rank = table.split((2 * replicas, len(VOTES), 2 * workers.size))
         if self._is_first:
             for number, result in zip(self.replicas, results):
-                losses[2 * number:2 * number + 2] = torch.tensor([result.loss, result.count])
+                losses[2 * number:2 * number + 2] = torch.tensor([result.loss, result.count], dtype=torch.float64)
         cast.copy_(torch.tensor([float(vote in votes) for vote in VOTES]))
-        by_rank[workers.rank::workers.size] = torch.tensor(seconds)
+        by_rank[workers.rank::workers.size] = torch.tensor(seconds, dtype=torch.float64)
         workers.sum_(table, "replicas/step")
         agreed = tuple(vote for vote, ranks in zip(VOTES, cast.tolist()) if ranks)
         return losses.view(-1, 2).tolist(), agreed, by_rank.tolist() if workers.size > 1 else []
