@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
@@ -113,10 +113,16 @@ class JoinedWorkers(Workers):
 
     _broken: type[Exception]            # what the transport raises in a collective where a worker is lost
     _first, _members = 0, None          # of a group of some of the workers: its first rank, and as the transport has it
+    _groups: Mapping[int, Workers] = {}         # that this worker is in, by size
 
     def divide(self, size):
         if size in (1, self.size):
             return self if size == self.size else SingleWorker()
+        if size not in self._groups:
+            self._groups = {**self._groups, size: self._group_of(size)}
+        return self._groups[size]
+
+    def _group_of(self, size: int) -> JoinedWorkers:
         group = copy.copy(self)
         group._first = self.rank - self.rank % size
         group.rank, group.size = self.rank - group._first, size
