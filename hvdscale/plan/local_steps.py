@@ -6,7 +6,10 @@ from ..formatting.numbers import counted, listed
 from .settings import Settings
 from .shards import Stream, group_bounds
 
-AVERAGE, NESTEROV = OUTER = ("average", "nesterov")
+NESTEROV = "nesterov"
+# settings that are not defined for several replicas' updates, and what to do instead
+REFUSED = {"precision": ("fp16", "choose bf16 or fp32"), "compression": ("fp16", "leave it out"),
+           "exact": (True, "leave it out"), "noise_groups": (True, "leave it out")}
 
 
 def settle_local_steps(settings: Settings, stream: Stream, budget_steps: int) -> dict | None:
@@ -17,52 +20,43 @@ def settle_local_steps(settings: Settings, stream: Stream, budget_steps: int) ->
     """
     replicas, length, nesterov = settings.replicas, settings.sync_every, settings.outer == NESTEROV
     if length is None:
-        if replicas > 1:
-            raise PlanError(f"replicas = {replicas} are never synchronized; give sync_every, such as 16 steps")
-        if nesterov:
-            raise PlanError(f"outer = {NESTEROV} acts only with sync_every; give one, such as 16 steps")
+        if replicas > 1 or nesterov:
+            raise PlanError(f"{f'replicas = {replicas}' if replicas > 1 else 'outer = nesterov'} acts only with "
+                            "sync_every; give one, such as 16 steps")
         return None
     if length.unit != "steps" and not stream.batches.is_constant:
         raise PlanError(f"sync_every = {length} is not one number of steps where the batch changes; give it in steps")
     steps = length.in_steps(stream)
     if 0 < budget_steps < steps:
         long = "" if length.unit == "steps" else f", {counted(steps, 'step')}"
-        raise PlanError(f"sync_every = {length}{long}: that is beyond the budget of {budget_steps} steps; give less, or "
-                        "a longer budget")
+        raise PlanError(f"sync_every = {length}{long}: that is beyond the budget of {budget_steps} steps; give fewer, "
+                        "or a longer budget")
     if replicas == 1 and not nesterov:
         return None
-    refuse_beside_replicas(settings)
-    return {"replicas": replicas, "sync_every": steps, "outer_lr": settings.outer_lr if nesterov else 1.0,
-            "outer_momentum": settings.outer_momentum if nesterov else 0.0}
-
-
-def refuse_beside_replicas(settings: Settings) -> None:
-    """Raise PlanError for a setting that is not defined for several replicas' updates."""
-    for name, value, instead in (
-            ("precision", "fp16", "choose bf16 or fp32"), ("compression", "fp16", "leave it out"),
-            ("noise_groups", True, "leave it out")):
+    for name, (value, instead) in REFUSED.items():
         if getattr(settings, name) == value:
             raise PlanError(f"{name} = {str(value).lower()} does not go with sync_every, under which each replica has "
                             f"its own gradients; {instead}")
     if settings.noise_every:
         raise PlanError(f"noise_every = {settings.noise_every} does not go with sync_every, under which no gradient of "
                         "the global batch is computed; leave it out, or measure in a run without sync_every")
+    return {"replicas": replicas, "sync_every": steps, "outer_lr": settings.outer_lr if nesterov else 1.0,
+            "outer_momentum": settings.outer_momentum if nesterov else 0.0}
 
 
-def refuse_uneven_replicas(settings: Settings, stream: Stream, workers: int) -> None:
+def refuse_uneven_replicas(replicas: int, stream: Stream, workers: int) -> None:
     """Raise PlanError unless all replicas have as many examples of each step, and as many workers, or workers as many
     of them."""
-    replicas = settings.replicas
     for size in sorted(stream.sizes):
-        if size % replicas:
-            near = listed([str(fits) for fits in (size - size % replicas, size - size % replicas + replicas) if fits],
-                          "or")
-            raise PlanError(f"replicas = {replicas} do not divide a step of {size} examples; use a batch of {near}, or "
-                            "another number of replicas" + (", or last_batch = carry" * (stream.last_batch == "short")))
+        if left := size % replicas:
+            near = [str(fits) for fits in (size - left, size - left + replicas) if fits]
+            raise PlanError(f"replicas = {replicas} do not divide a step of {size} examples; use a batch of "
+                            f"{listed(near, 'or')}, or another number of replicas" +
+                            ", or last_batch = carry" * (stream.last_batch == "short"))
     if replicas % workers and workers % replicas:
-        fits = [str(count) for count in range(1, replicas + 1) if replicas % count == 0]
+        fit = [str(count) for count in range(1, replicas + 1) if replicas % count == 0]
         raise PlanError(f"{counted(workers, 'worker')} cannot share replicas = {replicas} evenly; use "
-                        f"{listed(fits, 'or')} workers, or a multiple of {replicas}")
+                        f"{listed(fit, 'or')} workers, or a multiple of {replicas}")
 
 
 def settle_ghost_batch(asked: int, typed: bool, replicas: int, stream: Stream) -> int:
@@ -71,11 +65,9 @@ def settle_ghost_batch(asked: int, typed: bool, replicas: int, stream: Stream) -
     def uneven(ghost_batch: int) -> list[int]:
         return [size for size in sorted(stream.sizes) if (len(group_bounds(size, ghost_batch)) - 1) % replicas]
 
-    most = min(stream.sizes) // replicas
-    fits = next((ghost_batch for ghost_batch in range(min(asked, most), 1, -1) if not uneven(ghost_batch)), None)
-    if not uneven(asked):
-        return asked
-    if fits and not typed:
+    spanned = uneven(asked)
+    fits = next((smaller for smaller in range(asked, 1, -1) if not uneven(smaller)), None) if spanned else asked
+    if fits and (fits == asked or not typed):
         return fits
-    raise PlanError(f"ghost_batch = {asked}: in a step of {uneven(asked)[0]} examples a ghost group would span two of "
+    raise PlanError(f"ghost_batch = {asked}: in a step of {spanned[0]} examples a ghost group would span two of "
                     f"replicas = {replicas}; use {f'--ghost-batch {fits}' if fits else 'a larger batch'}")

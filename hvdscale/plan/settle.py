@@ -59,7 +59,7 @@ def settle(settings: Settings, workload: NamedWorkload, train_examples: int, val
     settings = count_in_examples(settle_tuned(settings, workload.name, batches.first), workload.name, train_examples,
                                  train_tokens)
     stream = Stream(train_examples, batches, settings.seed, settings.last_batch)
-    refuse_uneven_replicas(settings, stream, place.workers)
+    refuse_uneven_replicas(settings.replicas, stream, place.workers)
     shares, workers = batches.divided(settings.replicas), max(1, place.workers // settings.replicas)    # of a replica
     ghost_batch = batches.largest if settings.ghost_batch == GLOBAL else int(settings.ghost_batch or GHOST_BATCH)
     ghost_batch = settle_ghost_batch(ghost_batch, "ghost_batch" in settings.typed, settings.replicas, stream)

@@ -46,9 +46,8 @@ class ExactBuffer(GradientBuffer):
              of the tail, the others are its last
     """
 
-    def __init__(self, model: nn.Module, tail: int, workers: Workers, statistics: int, scalars: int,
-                 name: str = "gradients"):
-        super().__init__(model, tail, workers, statistics=statistics, flat=True, name=name)
+    def __init__(self, model: nn.Module, tail: int, workers: Workers, statistics: int, scalars: int):
+        super().__init__(model, tail, workers, statistics=statistics, flat=True)
         self._arrays, device, numbers = len(self._flat) - tail, self._flat.device, len(UNITS)
         self._chunk = CHUNK if device.type == "cpu" else self._arrays
         self._group, self._spare = torch.zeros(2, max(self._chunk, scalars), dtype=torch.float64, device=device)
@@ -113,14 +112,14 @@ class ExactBuffer(GradientBuffer):
         """Sum words and tail over the workers, rounding once a word; NaN where a value is not finite or beyond HUGE."""
         counts = [*(number in self._words for number in range(len(UNITS))), *self._not_finite]
         self._counts.copy_(torch.tensor([*counts, *tail], dtype=torch.float64))
-        self._workers.sum_(self._sent, f"{self.name}/0")
+        self._workers.sum_(self._sent, "gradients/0")
         found = self._counts.tolist()
         *used, bad_arrays, bad_scalars = found[:len(counts)]
         words = {MAIN: self._main}
         for number in range(len(UNITS)):
             if used[number] and number != MAIN:
                 word = self._words[number] if number in self._words else torch.zeros_like(self._main)
-                words[number] = self._workers.sum_(word, f"{self.name}/word{number}")
+                words[number] = self._workers.sum_(word, f"gradients/word{number}")
         total, *smaller = (words[number] for number in sorted(words))
         for word in smaller:
             total.add_(word)

@@ -47,13 +47,13 @@ class GradientBuffer:
     bucket_bytes  0: one allreduce after backward; else buckets of about this size, each reduced once its gradients are
                   ready, during the backward pass
     wire          the type in which gradients are sent; None: their own, with the rest in the last bucket's allreduce
-    flat          keep the gradients in the buffer at one worker, too;  name  of its collectives
+    flat          keep the gradients in the buffer at one worker, too
     """
 
     def __init__(self, model: nn.Module, tail: int, workers: Workers, bucket_bytes: int = 0, statistics: int = 0,
-                 wire: torch.dtype | None = None, flat: bool = False, name: str = "gradients"):
+                 wire: torch.dtype | None = None, flat: bool = False):
         parameters = [p for p in reversed(list(model.parameters())) if p.requires_grad]
-        self.name, self._in_place = name, workers.size == 1 and wire is None and not flat
+        self._in_place = workers.size == 1 and wire is None and not flat
         size = 0 if self._in_place else sum(p.numel() for p in parameters)
         self._flat = torch.zeros(size + statistics + tail, dtype=parameters[0].dtype, device=parameters[0].device)
         self._rest = self._flat[size:]
@@ -69,11 +69,11 @@ class GradientBuffer:
                 slot.parameter.register_post_accumulate_grad_hook(partial(_arrived, weakref.ref(self), number))
 
     def _cut(self, parameters: Sequence[nn.Parameter], bucket_bytes: int) -> list[_Bucket]:
-        buckets, start, end = [_Bucket(f"{self.name}/0")], 0, 0
+        buckets, start, end = [_Bucket("gradients/0")], 0, 0
         for parameter in parameters:
             if bucket_bytes and (end - start) * self._flat.element_size() >= bucket_bytes:
                 buckets[-1].gradients = self._flat[start:end]
-                buckets.append(_Bucket(f"{self.name}/{len(buckets)}"))
+                buckets.append(_Bucket(f"gradients/{len(buckets)}"))
                 start = end
             view = self._flat[end:end + parameter.numel()].view_as(parameter)
             if parameter.ndim == 4 and parameter.is_contiguous(memory_format=torch.channels_last):
@@ -194,4 +194,4 @@ class GradientBuffer:
         self._waits.append(self._workers.start_sum_(sent, bucket.name))
         self._waits.append(lambda: bucket.gradients.copy_(sent))
         if last:
-            self._waits.append(self._workers.start_sum_(self._rest, f"{self.name}/rest"))
+            self._waits.append(self._workers.start_sum_(self._rest, "gradients/rest"))

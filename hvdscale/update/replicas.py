@@ -30,9 +30,7 @@ from ..plan.plan import Plan, Problem
 from ..workers.group import WorkerLostError, Workers
 from ..workload import Split, Workload
 from .averages import WeightAverage, has_modes, put_back
-from .exact import ExactBuffer
 from .fused import SGD, fusible
-from .gradients import GradientBuffer
 from .model import make_model
 from .optimizers import make_optimizer
 from .step import VOTES, DataParallelStep, StepResult
@@ -56,10 +54,9 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def replicas_of(rank: int, workers: int, replicas: int) -> range:
-    """The numbers of the replicas that a worker computes, alone or with others."""
-    first = rank * replicas // workers
-    return range(first, first + max(1, replicas // workers))
+def moving(model: nn.Module) -> list[Tensor]:
+    """What training changes: parameters, and buffers but for counters."""
+    return [*trained(model), *(buffer for buffer in Buffers(model).values() if buffer.is_floating_point())]
 
 
 def load_mean(model: nn.Module, replicas: Sequence[Mapping[str, Tensor]]) -> None:
@@ -79,18 +76,14 @@ class LocalSteps:
                  workers: Workers, device: torch.device, average: WeightAverage | None = None):
         self.plan, self.model, self.optimizer, self.average = plan, model, optimizer, average
         self.workers, self.device = workers, device
-        group = workers.divide(plan.workers_each)
-        self._is_first = group.rank == 0            # of the replica's workers; it speaks for them
-        self.replicas = {}
-        for number in replicas_of(workers.rank, workers.size, plan.replicas):
+        group, first = workers.divide(plan.workers_each), workers.rank * plan.replicas // workers.size
+        self.replicas: dict[int, DataParallelStep] = {}
+        for number in range(first, first + max(1, plan.replicas // workers.size)):
             copy = make_model(workload, plan, device)
             copy.load_state_dict(model.state_dict())
             self.replicas[number] = DataParallelStep(plan, workload, train, copy, make_optimizer(plan, copy), group,
                                                      device, replica=number)
-        size = sum(buffer.numel() for buffer in _buffers(model))
-        self._changes: GradientBuffer = (
-            ExactBuffer(model, 1, workers, size, 1, "changes") if plan.exact else
-            GradientBuffer(model, 1, workers, statistics=size, name="changes"))
+        self._spoken_for = self.replicas if group.rank == 0 else {}         # by the first of a replica's workers
 
     def __call__(self, step: int, lr: float, votes: set[str]) -> StepResult:
         """Take an inner step of every replica, and synchronize them if one is due; raises as DataParallelStep does."""
@@ -137,10 +130,8 @@ class LocalSteps:
     @torch.no_grad()
     def finish(self) -> None:
         """Leave the mean of the replicas in the model; a collective."""
-        self._sum_changes()
-        for parameter in trained(self.model):
-            parameter -= parameter.grad
-        self._move_buffers()
+        torch._foreach_sub_(moving(self.model), self._mean_changes())
+        self._copy_counters()
 
     def close(self) -> None:
         for replica in self.replicas.values():
@@ -174,9 +165,8 @@ class LocalSteps:
         workers, replicas = self.workers, self.plan.replicas
         table = torch.zeros(2 * replicas + len(VOTES) + 2 * workers.size, dtype=torch.float64)
         losses, cast, by_rank = table.split((2 * replicas, len(VOTES), 2 * workers.size))
-        if self._is_first:
-            for number, result in zip(self.replicas, results):
-                losses[2 * number:2 * number + 2] = torch.tensor([result.loss, result.count], dtype=torch.float64)
+        for number, result in zip(self._spoken_for, results):
+            losses[2 * number:2 * number + 2] = torch.tensor([result.loss, result.count], dtype=torch.float64)
         cast.copy_(torch.tensor([float(vote in votes) for vote in VOTES]))
         by_rank[workers.rank::workers.size] = torch.tensor(seconds, dtype=torch.float64)
         workers.sum_(table, "replicas/step")
@@ -186,61 +176,45 @@ class LocalSteps:
     @torch.no_grad()
     def _synchronize(self, done: int) -> dict[str, float]:
         """Take the outer step after ``done`` steps; returns the row's values by column."""
-        parameters = trained(self.model)
-        self._sum_changes()
-        distance = self._distance()
-        before = [parameter.clone() for parameter in parameters]
+        parameters, changes = trained(self.model), self._mean_changes()
+        distance, before = self._distance(changes), [parameter.clone() for parameter in parameters]
+        for parameter, change in zip(parameters, changes):
+            parameter.grad = change
         self.optimizer.step()
-        self._move_buffers()
+        torch._foreach_sub_(moving(self.model)[len(parameters):], changes[len(parameters):])
+        self._copy_counters()
         for replica in self.replicas.values():
-            torch._foreach_copy_(trained(replica.model), parameters)
-            for buffer, value in zip(Buffers(replica.model).values(), Buffers(self.model).values()):
-                buffer.copy_(value)
+            torch._foreach_copy_(moving(replica.model), moving(self.model))
         if self.average:
             seen = self.plan.stream.examples_before
             self.average.update(done - 1, seen(done) - seen(done - self.plan.local_steps["sync_every"]))
         return {"replica_distance": distance,
                 "outer_step": math.sqrt(_sqnorm(torch._foreach_sub(parameters, before)))}
 
-    @torch.no_grad()
-    def _sum_changes(self) -> None:
-        """Put the mean of the replicas' changes in the model's gradients, that of its buffers in ``statistics``."""
-        self._changes.begin()
-        for replica in self.replicas.values() if self._is_first else ():
-            for parameter, moved in zip(trained(self.model), trained(replica.model)):
-                change = parameter - moved
-                parameter.grad = change if parameter.grad is None else parameter.grad.add_(change)
-            if len(self._changes.statistics):
-                self._changes.statistics += torch.cat([
-                    (value - moved).flatten().to(self._changes.statistics)
-                    for value, moved in zip(_buffers(self.model), _buffers(replica.model))])
-            self._changes.end_pass(lambda: [0.0])
-        self._changes.sum_([0.0])
-        for sums in (*self._changes.parts, self._changes.statistics):
-            sums /= self.plan.replicas
+    def _mean_changes(self) -> list[Tensor]:
+        """The mean over the replicas of what each has subtracted from the model's weights; a collective."""
+        weights = moving(self.model)
+        total = torch.zeros(sum(weight.numel() for weight in weights), dtype=weights[0].dtype, device=self.device)
+        for replica in self._spoken_for.values():
+            total += torch.cat([change.flatten() for change in torch._foreach_sub(weights, moving(replica.model))])
+        self.workers.sum_(total, "replicas/changes").div_(self.plan.replicas)
+        return [change.view_as(weight) for change, weight in zip(total.split([w.numel() for w in weights]), weights)]
 
-    def _move_buffers(self) -> None:
-        """Move the model's buffers by the mean of the replicas' changes; counters are any replica's."""
+    def _copy_counters(self) -> None:
+        """Take the buffers that are no floating-point numbers, which are the same in all replicas."""
         any_replica = next(iter(self.replicas.values())).model
         for buffer, value in zip(Buffers(self.model).values(), Buffers(any_replica).values()):
             if not buffer.is_floating_point():
                 buffer.copy_(value)
-        moves = self._changes.statistics.split([buffer.numel() for buffer in _buffers(self.model)])
-        for buffer, move in zip(_buffers(self.model), moves):
-            buffer -= move.view_as(buffer)
 
-    def _distance(self) -> float:
+    def _distance(self, mean: Sequence[Tensor]) -> float:
         """The root mean square over the replicas of the norm of the difference from their mean; a collective."""
         squares = torch.zeros(self.plan.replicas, dtype=torch.float64)
-        for number, replica in self.replicas.items() if self._is_first else ():
+        for number, replica in self._spoken_for.items():
             changes = torch._foreach_sub(trained(self.model), trained(replica.model))
-            squares[number] = _sqnorm(torch._foreach_sub(changes, [p.grad for p in trained(self.model)]))
+            squares[number] = _sqnorm(torch._foreach_sub(changes, mean[:len(changes)]))
         self.workers.sum_(squares, "replicas/distance")
         return math.sqrt(squares.mean().item())
-
-
-def _buffers(model: nn.Module) -> list[Tensor]:
-    return [buffer for buffer in Buffers(model).values() if buffer.is_floating_point()]
 
 
 def _sqnorm(tensors: Sequence[Tensor]) -> float:
