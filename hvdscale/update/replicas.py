@@ -181,7 +181,8 @@ class LocalSteps:
         for parameter, change in zip(parameters, changes):
             parameter.grad = change
         self.optimizer.step()
-        torch._foreach_sub_(moving(self.model)[len(parameters):], changes[len(parameters):])
+        for buffer, change in zip(moving(self.model)[len(parameters):], changes[len(parameters):]):
+            buffer -= change
         self._copy_counters()
         for replica in self.replicas.values():
             torch._foreach_copy_(moving(replica.model), moving(self.model))
