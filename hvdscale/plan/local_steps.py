@@ -66,8 +66,11 @@ def settle_ghost_batch(asked: int, typed: bool, replicas: int, stream: Stream) -
         return [size for size in sorted(stream.sizes) if (len(group_bounds(size, ghost_batch)) - 1) % replicas]
 
     spanned = uneven(asked)
-    fits = next((smaller for smaller in range(asked, 1, -1) if not uneven(smaller)), None) if spanned else asked
-    if fits and (fits == asked or not typed):
+    if not spanned:
+        return asked
+    most = min(asked, min(stream.sizes) // replicas)
+    fits = next((smaller for smaller in range(most, 1, -1) if not uneven(smaller)), None)
+    if fits and not typed:
         return fits
     raise PlanError(f"ghost_batch = {asked}: in a step of {spanned[0]} examples a ghost group would span two of "
                     f"replicas = {replicas}; use {f'--ghost-batch {fits}' if fits else 'a larger batch'}")
