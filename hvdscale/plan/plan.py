@@ -151,7 +151,8 @@ class Execution:
     local_workers: int
     cores: int
     local_batch: int                    # the most examples in one pass
-    accumulate: int                     # at the largest batch; a smaller one takes as many as local_batch needs
+    accumulate: int                     # at the largest batch, over a worker's replicas; at a smaller one as many as
+                                        # local_batch needs
     device: str
     transport: str              # single, horovod or torch
     deterministic: bool
@@ -203,10 +204,10 @@ class Plan(Execution, Measurement, Problem):
 
     def accumulate_at(self, batch: int) -> int:
         """Passes of a worker over a replica's share of a step of one of the schedule's batches."""
+        most = self.accumulate // max(1, self.replicas // self.workers)
         if batch == self.global_batch:
-            return self.accumulate
-        return fewest_passes(batch // self.replicas, self.ghost_batch, self.workers_each, self.local_batch,
-                             self.accumulate)
+            return most
+        return fewest_passes(batch // self.replicas, self.ghost_batch, self.workers_each, self.local_batch, most)
 
     def cuts_groups(self, batch: int) -> bool:
         """Whether a ghost group of this batch is cut over several passes of a worker."""

@@ -90,7 +90,8 @@ def settle(settings: Settings, workload: NamedWorkload, train_examples: int, val
         budget_steps=budget_steps, budget_seconds=_seconds(settings.budget), target=target and str(target),
         **evaluations, eval_splits=tuple(split for split in SPLITS if split in splits),
         train_eval_examples=min(train_examples, settings.train_eval_examples or val_examples or train_examples),
-        **vars(place), local_batch=largest_of(shares, ghost_batch, workers, accumulate), accumulate=accumulate,
+        **vars(place), local_batch=largest_of(shares, ghost_batch, workers, accumulate),
+        accumulate=accumulate * max(1, settings.replicas // place.workers),
         threads=settings.threads or (1 if settings.exact else max(1, place.cores // place.local_workers)),
         commit_every=settings.commit_every or 0, checkpoint_every=saved.in_steps(stream) if saved else 0,
         checkpoint_seconds=_seconds(saved), keep_checkpoints=settings.keep_checkpoints if saved else 0))

@@ -57,12 +57,11 @@ def describe_workers(plan):
 
 
 def describe_batch(plan):
-    units, what = max((plan.workers, "worker"), (plan.replicas, "replica"))
-    even = units * plan.local_batch * plan.accumulate == plan.global_batch
+    even = plan.workers * plan.local_batch * plan.accumulate == plan.global_batch
     share = f"{plan.local_batch} examples" if even else f"at most {plan.local_batch} examples"
     passes = f" x {plan.accumulate} passes" if plan.accumulate > 1 else ""
     changes = "" if plan.batches.is_constant else f"{plan.batches}; "
-    return f"{changes}{plan.global_batch} = {counted(units, what)} x {share}{passes}"
+    return f"{changes}{plan.global_batch} = {counted(plan.workers, 'worker')} x {share}{passes}"
 
 
 def _replicas(plan):

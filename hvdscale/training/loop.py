@@ -82,7 +82,8 @@ class Loop:
         self.model, self.average, self.workers = job.model, job.average, workers
         self.run_log, self.display, self.checkpoints = run_log, display, checkpoints
         kind = LocalSteps if plan.local_steps else DataParallelStep
-        self.take_step = kind(plan, job.workload, data.train, job.model, job.optimizer, workers, job.device, job.average)
+        self.take_step = kind(plan, job.workload, data.train, job.model, job.optimizer, workers, job.device,
+                              job.average)
         self.evaluator = Evaluator(job.workload, data.evaluated(plan.train_eval_examples), plan.eval_batch, workers,
                                    job.device, plan.precision, plan.loader_workers)
         self.take_step.warm_up(plan.untimed_passes)

@@ -43,8 +43,8 @@ def test_any_worker_count_makes_the_updates_of_one_worker(tmp_path, launcher, np
 
 
 # synchronized at steps 8, 16, 24, ...; kept at 7, 14, 21, ..., within rounds
-REPLICAS = ["--precision", "fp64", "--global-batch", "8", "--replicas", "2", "--sync-every", "8", "--optimizer", "adamw",
-            "--set", "outer=nesterov", "--set", "average=tail", "--lr", "0.01"]
+REPLICAS = ["--precision", "fp64", "--global-batch", "8", "--replicas", "2", "--sync-every", "8", "--lr", "0.01",
+            "--optimizer", "adamw", "--set", "outer=nesterov", "--set", "average=tail"]
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ def test_replicas_averaged_at_every_step_make_the_synchronous_run(replicas, how)
 
 
 def diloco(replicas, rate, momentum, clip=0.05):
-    """The weights after STEPS of AdamW in each replica: nothing of hvdscale but the drawn model and the data's order."""
+    """The weights after STEPS with AdamW inside: nothing of hvdscale but the drawn model and the order of the data."""
     plan = toy.settled(1, precision="fp64", global_batch=BATCH)
     train, share = toy.load().train, BATCH // replicas
     weights = list(toy.make_model(toy.WORKLOAD, plan, torch.device("cpu")).parameters())
