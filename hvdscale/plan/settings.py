@@ -148,12 +148,11 @@ class Settings:
     average_half_life: Length | None = _half_life("ema: half-life of the weights")
     average_start: Length | None = _length("tail: start of the mean; default: half of the budget", least=0)
     replicas: int = _key(
-        1, "models that train apart, each on its share of the global batch, until they are synchronized", True, least=1)
+        1, "models that train apart, each on a share of every global batch", True, least=1)
     sync_every: Length | None = _length(
         "between synchronizations of the replicas, in steps if no unit is given", flag=True, plain="steps", above=0)
     outer: str = _key(
-        "average", "a synchronization: to the replicas' mean (average: local SGD), or an SGD step on the mean of their "
-        "changes (nesterov: DiLoCo, MuLoCo)", choices=("average", "nesterov"))
+        "average", "outer step: average (local SGD) or nesterov (DiLoCo, MuLoCo)", choices=("average", "nesterov"))
     outer_lr: float = _key(0.7, "nesterov: rate of the outer step", above=0)
     outer_momentum: float = _key(0.9, "nesterov: momentum of the outer step", least=0, below=1)
     # how long, and what is measured
