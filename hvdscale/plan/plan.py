@@ -151,8 +151,7 @@ class Execution:
     local_workers: int
     cores: int
     local_batch: int                    # the most examples in one pass
-    accumulate: int                     # at the largest batch, over a worker's replicas; at a smaller one as many as
-                                        # local_batch needs
+    accumulate: int                     # at the largest batch, over all replicas; a smaller one as local_batch needs
     device: str
     transport: str              # single, horovod or torch
     deterministic: bool
