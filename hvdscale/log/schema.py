@@ -102,6 +102,10 @@ STEPS = (
     LogColumn("reduced_sqnorm", "float", "1", "square norm of the gradient averaged over the global batch",
               optional=True),
     LogColumn("local_examples", "float", "examples", "mean over shares of their example counts", optional=True),
+    LogColumn("replica_distance", "float", "1", "before a synchronization: root mean square over the replicas of the "
+              "norm of their weights' difference from the mean", optional=True),
+    LogColumn("outer_step", "float", "1", "norm of the synchronization's change of the weights since the last one",
+              optional=True),
 )
 STEP_PARTS = ("data_seconds", "compute_seconds", "communication_seconds")        # of step_seconds, in this order
 

@@ -59,6 +59,9 @@ class BatchSchedule:
     def of_problem(cls, problem: Mapping[str, Any], global_batch: int) -> BatchSchedule:
         return cls.of_pairs(problem.get("batch_schedule") or ((0, global_batch),))
 
+    def divided(self, parts: int) -> BatchSchedule:
+        return BatchSchedule(tuple(size // parts for size in self.sizes), self.starts)
+
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """(first step, batch) of each piece."""

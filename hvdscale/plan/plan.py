@@ -76,6 +76,7 @@ class Problem:
     average: str | None         # ema or tail; it changes no update, but a checkpoint has its state
     average_half_life: float | None
     average_start: int | None
+    local_steps: dict | None    # of replicas that are synchronized, see settle_local_steps; None: of every step
 
     @property
     def schedule(self) -> Schedule:
@@ -90,6 +91,10 @@ class Problem:
     @property
     def stream(self) -> Stream:
         return Stream(self.train_examples, self.batches, self.seed, self.last_batch)
+
+    @property
+    def replicas(self) -> int:
+        return self.local_steps["replicas"] if self.local_steps else 1
 
     def ghost_groups(self, batch: int) -> int:
         return len(group_bounds(batch, self.ghost_batch)) - 1
@@ -146,7 +151,7 @@ class Execution:
     local_workers: int
     cores: int
     local_batch: int                    # the most examples in one pass
-    accumulate: int                     # at the largest batch; a smaller one takes as many as local_batch needs
+    accumulate: int                     # at the largest batch, over all replicas; a smaller one as local_batch needs
     device: str
     transport: str              # single, horovod or torch
     deterministic: bool
@@ -171,28 +176,46 @@ class Plan(Execution, Measurement, Problem):
         return self.passes_by_rank(size)[rank]
 
     def passes_by_rank(self, size: int) -> list[list[Pass]]:
-        """Each rank's passes over a step of ``size`` examples, fewer in a short step of few ghost groups."""
-        if self.group_by_group:
-            return group_passes(size, self.ghost_batch, self.workers)
+        """Each rank's passes over a step of ``size`` examples, those of its replicas one after the other."""
+        ranks: list[list[Pass]] = [[] for _ in range(self.workers)]
+        for replica in range(self.replicas):
+            for member, passes in enumerate(self.passes_of(replica, size)):
+                ranks[replica * self.workers // self.replicas + member] += passes
+        return ranks
+
+    def passes_of(self, replica: int, size: int) -> list[list[Pass]]:
+        """The passes of each of a replica's workers over its share of a step, fewer in a short step of few groups."""
+        share, start = size // self.replicas, size // self.replicas * replica
         batch = size if size in self.batches.sizes else self.global_batch
-        accumulate, groups = self.accumulate_at(batch), self.ghost_groups(size)
-        if groups < accumulate and not self.cuts_groups(batch):
-            accumulate = groups
-        return step_passes(size, self.ghost_batch, self.workers, accumulate)
+        if self.group_by_group:
+            workers = group_passes(share, self.ghost_batch, self.workers_each)
+        else:
+            accumulate, groups = self.accumulate_at(batch), self.ghost_groups(share)
+            if groups < accumulate and not self.cuts_groups(batch):
+                accumulate = groups
+            workers = step_passes(share, self.ghost_batch, self.workers_each, accumulate)
+        return [[Pass(start + part.start, start + part.stop, part.shared) for part in passes] for passes in workers]
+
+    @property
+    def workers_each(self) -> int:
+        """The workers that compute one replica."""
+        return max(1, self.workers // self.replicas)
 
     def accumulate_at(self, batch: int) -> int:
-        """Passes of a worker over a step of one of the schedule's batches."""
+        """Passes of a worker over a replica's share of a step of one of the schedule's batches."""
+        most = self.accumulate // max(1, self.replicas // self.workers)
         if batch == self.global_batch:
-            return self.accumulate
-        return fewest_passes(batch, self.ghost_batch, self.workers, self.local_batch, self.accumulate)
+            return most
+        return fewest_passes(batch // self.replicas, self.ghost_batch, self.workers_each, self.local_batch, most)
 
     def cuts_groups(self, batch: int) -> bool:
         """Whether a ghost group of this batch is cut over several passes of a worker."""
-        return self.ghost_groups(batch) < self.accumulate_at(batch)
+        return self.ghost_groups(batch // self.replicas) < self.accumulate_at(batch)
 
     def at_batch(self, global_batch: int, **changes: Any) -> Plan:
+        """The plan of synchronous steps at a constant batch."""
         return replace(self, global_batch=global_batch, batch_schedule=None, batch_lr_factors=None, batch_updates=None,
-                       **changes)
+                       local_steps=None, **changes)
 
     def evaluates_at(self, step: int) -> bool:
         return self.eval_every > 0 and (step == self.budget_steps or self.on_grid(step))

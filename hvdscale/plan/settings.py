@@ -147,6 +147,14 @@ class Settings:
         "average_start) or none", choices=("none", "ema", "tail"))
     average_half_life: Length | None = _half_life("ema: half-life of the weights")
     average_start: Length | None = _length("tail: start of the mean; default: half of the budget", least=0)
+    replicas: int = _key(
+        1, "models that train apart, each on a share of every global batch", True, least=1)
+    sync_every: Length | None = _length(
+        "between synchronizations of the replicas, in steps if no unit is given", flag=True, plain="steps", above=0)
+    outer: str = _key(
+        "average", "outer step: average (local SGD) or nesterov (DiLoCo, MuLoCo)", choices=("average", "nesterov"))
+    outer_lr: float = _key(0.7, "nesterov: rate of the outer step", above=0)
+    outer_momentum: float = _key(0.9, "nesterov: momentum of the outer step", least=0, below=1)
     # how long, and what is measured
     budget: Length | None = _length(
         "how long to train", UNITS, flag=True, older="", whole=("steps", "examples"), above=0)
@@ -276,7 +284,7 @@ ACTS_ONLY_WITH = {
     **dict.fromkeys(("decay_metric", "decay_patience", "decay_threshold", "decay_cooldown"), ("decay", (PLATEAU,))),
     **dict.fromkeys(("warmup_length", "warmup_start_factor"), ("warmup", ("gradual", "constant"))),
     "metaparameters": ("lr_rule", ("tuned",)), "average_half_life": ("average", ("ema",)),
-    "average_start": ("average", ("tail",)),
+    "average_start": ("average", ("tail",)), **dict.fromkeys(("outer_lr", "outer_momentum"), ("outer", ("nesterov",))),
 }
 
 

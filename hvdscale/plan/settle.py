@@ -13,6 +13,7 @@ from ..target import SPLITS, Target
 from .averaging import settle_average, with_averaged
 from .batch_schedule import FOLLOWS_RULE, SEESAW, STAYS, BatchSchedule
 from .lengths import Length
+from .local_steps import refuse_uneven_replicas, settle_ghost_batch, settle_local_steps
 from .metaparameters import tuned_for
 from .plan import Plan
 from .scaling import SCALED_BETAS, TUNED, exponent, lr_factor, moments_ratio, scale_moments
@@ -57,13 +58,17 @@ def settle(settings: Settings, workload: NamedWorkload, train_examples: int, val
     batches, accumulate = settle_batches(settings, place.workers, train_examples)
     settings = count_in_examples(settle_tuned(settings, workload.name, batches.first), workload.name, train_examples,
                                  train_tokens)
+    stream = Stream(train_examples, batches, settings.seed, settings.last_batch)
+    refuse_uneven_replicas(settings.replicas, stream, place.workers)
+    shares, workers = batches.divided(settings.replicas), max(1, place.workers // settings.replicas)    # of a replica
     ghost_batch = batches.largest if settings.ghost_batch == GLOBAL else int(settings.ghost_batch or GHOST_BATCH)
-    accumulate = settle_accumulate(settings, batches.largest, ghost_batch, place.workers, accumulate)
+    ghost_batch = settle_ghost_batch(ghost_batch, "ghost_batch" in settings.typed, settings.replicas, stream)
+    accumulate = settle_accumulate(settings, shares.largest, ghost_batch, workers, accumulate)
     refuse_unused(settings)
     metrics = with_averaged(workload.metrics, settings.average)
     target = settle_target(settings, metrics)
-    stream = Stream(train_examples, batches, settings.seed, settings.last_batch)
     budget_steps = settle_budget(settings, stream)
+    local_steps = settle_local_steps(settings, stream, budget_steps)
     schedule, evaluations = settle_schedule(settings, stream, budget_steps), settle_evaluations(settings, stream)
     plateau = settle_plateau(settings, metrics, target, evaluations["eval_every"])
     splits = {name.strip() for name in settings.eval_splits.split(",")}
@@ -81,10 +86,12 @@ def settle(settings: Settings, workload: NamedWorkload, train_examples: int, val
         loss_scale=settings.loss_scale if _has_fp16(settings) else 1.0,
         group_by_group=settings.group_by_group == "always", exact=settle_exact(settings), plateau=plateau, **schedule,
         **settle_updates(settings, stream, schedule), **settle_average(settings, stream, budget_steps),
+        local_steps=local_steps, noise_every=0 if local_steps else settings.noise_every,
         budget_steps=budget_steps, budget_seconds=_seconds(settings.budget), target=target and str(target),
         **evaluations, eval_splits=tuple(split for split in SPLITS if split in splits),
         train_eval_examples=min(train_examples, settings.train_eval_examples or val_examples or train_examples),
-        **vars(place), local_batch=largest_of(batches, ghost_batch, place.workers, accumulate), accumulate=accumulate,
+        **vars(place), local_batch=largest_of(shares, ghost_batch, workers, accumulate),
+        accumulate=accumulate * max(1, settings.replicas // place.workers),
         threads=settings.threads or (1 if settings.exact else max(1, place.cores // place.local_workers)),
         commit_every=settings.commit_every or 0, checkpoint_every=saved.in_steps(stream) if saved else 0,
         checkpoint_seconds=_seconds(saved), keep_checkpoints=settings.keep_checkpoints if saved else 0))

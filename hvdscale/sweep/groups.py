@@ -48,7 +48,7 @@ class LaunchGroup(JoinedWorkers):
         does not, the others end after the stall time."""
         self.abandon()
         self._form()
-        self._active = True
+        self._active, self._groups = True, {}
 
     def _form(self) -> None:
         raise NotImplementedError

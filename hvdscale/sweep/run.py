@@ -23,6 +23,7 @@ from ..training.current_job import current_job
 from ..training.display import Display, NoDisplay
 from ..training.evaluate import Evaluator
 from ..training.prepare import prepare, read_data
+from ..update.replicas import LocalSteps
 from ..update.step import DataParallelStep
 from ..workers.group import Workers
 from ..workers.launch import Process
@@ -320,7 +321,8 @@ def estimate(study: Study, data: Data, group: Workers) -> StudyEstimate:
     """Measure some steps and an evaluation of the study's first draw; a collective of the group."""
     job = prepare(study.sweep.workload, study.layers(0, "none"), group, data)
     plan = job.plan
-    take_step = DataParallelStep(plan, job.workload, job.data.train, job.model, job.optimizer, group, job.device)
+    kind = LocalSteps if plan.local_steps else DataParallelStep
+    take_step = kind(plan, job.workload, job.data.train, job.model, job.optimizer, group, job.device)
     evaluate = Evaluator(job.workload, job.data.evaluated(plan.train_eval_examples), plan.eval_batch, group, job.device,
                          plan.precision, plan.loader_workers)
     take_step.warm_up(1)
@@ -328,7 +330,7 @@ def estimate(study: Study, data: Data, group: Workers) -> StudyEstimate:
     started = time.perf_counter()
     evaluate(job.model, plan.eval_splits)
     ended = time.perf_counter()
-    take_step.feed.loader.close()
+    take_step.close()
     evaluate.loader.close()
     return StudyEstimate(study, median(steps), ended - started)
 

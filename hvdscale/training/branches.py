@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ..analysis.branches import DEFAULT_TOLERANCE, NO_RAMP, branched_of, ramp_of, smoothed
 from ..analysis.trials import read_trials
-from ..errors import CheckpointError, ExitCode, LogError
+from ..errors import CheckpointError, ExitCode, LogError, PlanError
 from ..formatting.escaping import say
 from ..formatting.numbers import counted, number
 from ..formatting.toml import value_as_toml
@@ -169,8 +169,11 @@ class Branching:
         return prepare(self.name, [*self.layers, own], self.workers, self.data)
 
     def _settled(self, settings: Settings) -> Plan:
-        return settle(settings, self.workload, len(self.data.train), len(self.data.val), Place(self.workers.size),
+        plan = settle(settings, self.workload, len(self.data.train), len(self.data.val), Place(self.workers.size),
                       self.data.train_tokens)
+        if plan.local_steps:
+            raise PlanError("branches are of a synchronous run, and sync_every is set; leave it out")
+        return plan
 
     def _train(self, job: Job, start: Start, more: Mapping, checkpoints: Callable[..., Checkpoints]) -> Outcome:
         """Train a job with its log; ``checkpoints`` makes the loop's, from the log and the display."""

@@ -32,7 +32,7 @@ from ..workers.group import Workers
 from .display import Display
 from .outcome import Start, Stop
 from .run_log import RunLog
-from .snapshot import RunState, capture, restore
+from .snapshot import RunState, capture, restore, state_of_all
 
 FORMAT = 1
 OUTCOME = "outcome"
@@ -236,12 +236,13 @@ class FolderCheckpoints(Checkpoints):
             return
         started = time.monotonic()
         generators = self.workers.gather(random_state(take_step.device), "checkpoint")
+        of_step = state_of_all(take_step, self.workers, keep=self.folder is not None)
         if self._kept_at is None:                   # fail at the first step if checkpoints cannot be written
             with self.workers.together("the first checkpoint"):
-                self._write(done, generators, take_step)
+                self._write(done, generators, take_step, of_step)
         else:
             try:
-                self._write(done, generators, take_step)
+                self._write(done, generators, take_step, of_step)
                 self.failure = None
             except CheckpointError as error:
                 self.failure = error
@@ -250,13 +251,13 @@ class FolderCheckpoints(Checkpoints):
         self._kept_at, self._last = done.steps, time.monotonic()
         self.display.checkpoint(self._last - started)
 
-    def _write(self, done, generators, take_step) -> None:
+    def _write(self, done, generators, take_step, of_step) -> None:
         if self.folder is None:
             return
         self.run_log.flush(sync=True)
         if self.run_log.failure is not None:
             done = replace(done, evaluated=-1, measured={})     # its evaluation may not be in the log
-        state = {**capture(done, take_step), "random": generators, "format": FORMAT,
+        state = {**capture(done, take_step, of_step), "random": generators, "format": FORMAT,
                  "plan": json.dumps(self.plan.as_record({})), "log": self.run_log.place()}
         write(self.folder.place(done.steps), state)
         # later ones are damaged, or belong to steps that are being retaken

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ..formatting.lines import wrap
-from ..formatting.numbers import counted, number
+from ..formatting.numbers import byte_size, counted, number
 from ..plan.plan import Plan
 from ..plan.scaling import SCALED_BETAS, lr_factor
 from ..plan.settings import DECAYS_PER_STEP, DECOUPLED
@@ -21,8 +21,9 @@ def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start |
     every = f"{plan.checkpoint_every} steps" if plan.checkpoint_every else f"{plan.checkpoint_seconds or 0:g} s"
     rows = {
         "data": _entries(plan.data), "workers": describe_workers(plan), "transport": TRANSPORTS.get(plan.transport),
-        "global batch": describe_batch(plan), "learning rate": _lr(plan), "optimizer": _optimizer(plan),
-        "weight decay": _decay_timescale(plan), "half-lives": _half_lives(plan), "budget": _budget(plan),
+        "global batch": describe_batch(plan), "replicas": _replicas(plan), "learning rate": _lr(plan),
+        "optimizer": _optimizer(plan), "weight decay": _decay_timescale(plan), "half-lives": _half_lives(plan),
+        "budget": _budget(plan),
         "evaluation": _evaluation(plan), "average": _average(plan), "seed": f"{plan.seed}, {plan.precision}",
         "exact": plan.exact and (f"the same bits at any worker count, in {counted(plan.threads, 'thread')} each on "
                                  f"{plan.exact['arithmetic']}"),
@@ -61,6 +62,19 @@ def describe_batch(plan):
     passes = f" x {plan.accumulate} passes" if plan.accumulate > 1 else ""
     changes = "" if plan.batches.is_constant else f"{plan.batches}; "
     return f"{changes}{plan.global_batch} = {counted(plan.workers, 'worker')} x {share}{passes}"
+
+
+def _replicas(plan):
+    if not plan.local_steps:
+        return ""
+    every, rate, momentum = (plan.local_steps[name] for name in ("sync_every", "outer_lr", "outer_momentum"))
+    outer = f"an outer step at rate {rate:g} with Nesterov momentum {momentum:g}"
+    how = "their mean" if (rate, momentum) == (1, 0) else outer
+    states = 2 if plan.beta2 is not None or ":" in plan.optimizer else int(bool(plan.momentum))     # of a weight
+    numbers = plan.job.get("model", {}).get("count", 0) * (plan.replicas * (2 + states) + 1 + (momentum > 0))
+    size = byte_size(numbers * (8 if plan.precision == "fp64" else 4))
+    return (f"{plan.replicas}, synchronized every {counted(every, 'step')} by {how}" +
+            f"; on one worker {size} of weights, gradients and optimizer states" * bool(numbers))
 
 
 def _lr(plan):

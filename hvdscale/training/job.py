@@ -17,6 +17,7 @@ from ..plan.plan import Plan
 from ..plan.settings import Settings, key_of
 from ..system.source import digest_of, digest_source
 from ..update.averages import WeightAverage, evaluation_weights
+from ..update.replicas import load_mean
 from ..workers.group import Workers
 from ..workload import Data, Workload
 from .outcome import Stop
@@ -49,6 +50,8 @@ class Job:
     def restore_model(self, state: dict) -> None:
         """Restore what ``save_model`` writes from a checkpoint's state."""
         restore_model(state, self.model, self.optimizer)
+        if "replicas" in state["step"]:
+            load_mean(self.model, [replica["model"] for replica in state["step"]["replicas"].values()])
         if self.average:
             self.average.restore(state["step"]["average"])
 

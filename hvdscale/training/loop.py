@@ -17,7 +17,7 @@ from ..log.schema import PRUNED, Status
 from ..plan.averaging import AVERAGED
 from ..system.hangup import has_readers, heed, note_stop, take_postponed
 from ..target import SPLITS
-from ..update.averages import evaluation_weights
+from ..update.replicas import LocalSteps
 from ..update.step import DataParallelStep, StepResult
 from ..workers.group import Workers
 from .checkpoint import Checkpoints
@@ -79,10 +79,11 @@ class Loop:
                  wish: Callable[[RunState], set[str]] | None):
         plan, data = job.plan, job.data
         self.plan, self.stream = plan, plan.stream
-        self.model, self.optimizer, self.average, self.workers = job.model, job.optimizer, job.average, workers
+        self.model, self.average, self.workers = job.model, job.average, workers
         self.run_log, self.display, self.checkpoints = run_log, display, checkpoints
-        self.take_step = DataParallelStep(plan, job.workload, data.train, job.model, job.optimizer, workers, job.device,
-                                          job.average)
+        kind = LocalSteps if plan.local_steps else DataParallelStep
+        self.take_step = kind(plan, job.workload, data.train, job.model, job.optimizer, workers, job.device,
+                              job.average)
         self.evaluator = Evaluator(job.workload, data.evaluated(plan.train_eval_examples), plan.eval_batch, workers,
                                    job.device, plan.precision, plan.loader_workers)
         self.take_step.warm_up(plan.untimed_passes)
@@ -95,7 +96,7 @@ class Loop:
 
     def close(self) -> None:
         self.evaluator.loader.close()
-        self.take_step.feed.loader.close()
+        self.take_step.close()
 
     def budget_spent(self) -> Stop | None:
         step, plan = self.done.steps, self.plan
@@ -117,7 +118,7 @@ class Loop:
             return stop
         if done.evaluated == done.steps:        # by the process that wrote the checkpoint
             return self._target_met(stop)
-        with torch.no_grad():
+        with torch.no_grad(), self.take_step.evaluated():
             bad = torch.tensor([float(sum(not p.isfinite().all() for p in self.model.parameters()))])
         if self.workers.sum_(bad, "finite").item():
             stop = Stop(Status.INFEASIBLE, f"diverged: parameters are not finite at step {done.steps}",
@@ -147,7 +148,7 @@ class Loop:
             self.display.plateau(done.steps, metric, before, lr)
 
     def _measure(self, splits: tuple[str, ...]) -> dict[str, float]:
-        with evaluation_weights(self.model, self.optimizer):
+        with self.take_step.evaluated():
             found = self.evaluator(self.model, splits)
         if self.average:
             with self.average.applied():
@@ -211,6 +212,7 @@ class Loop:
         """Save the final state if checkpoints are kept, then record the outcome: no log says COMPLETE before."""
         if self.checkpoints.keeps_end(stop):
             self.checkpoints.save(self.done, self.take_step)
+        self.take_step.finish()
         self.run_log.end(stop.status, stop.reason)
 
 

@@ -20,6 +20,7 @@ from ..update.averages import WeightAverage
 from ..update.model import draws_at_visits, fit_to_groups, make_model, share_model
 from ..update.optimizers import make_optimizer
 from ..update.precision import describe_arithmetic, set_arithmetic
+from ..update.replicas import outer_optimizer
 from ..workers import group
 from ..workers.group import Workers
 from ..workload import Data, Workload, build_model, load_data
@@ -59,6 +60,9 @@ def prepare(name: str, layers: list[dict], workers: Workers, data: Data | None =
         refuse_empty_splits(plan, settings, data)
         if "commit_every" in settings.typed and not workers.elastic:
             raise PlanError("commit_every acts only under horovodrun --host-discovery-script; leave it out")
+        if plan.local_steps and workers.elastic:
+            raise PlanError("sync_every does not go with an elastic job, whose workers may not share its replicas "
+                            "evenly; use checkpoints: horovodrun without --host-discovery-script")
         set_arithmetic(plan, device)
         if device.type == "cpu":
             group.keep_freed_memory()
@@ -83,7 +87,7 @@ def prepare(name: str, layers: list[dict], workers: Workers, data: Data | None =
         plan = replace(plan, job={part: value for part, value in found.items() if value})
         if plan.noise_steps and not draws_at_visits(plan, workload, data.train, model, device):
             plan = replace(plan, fixed_examples=plan.train_examples)
-        optimizer = make_optimizer(plan, model)
+        optimizer = outer_optimizer(plan, model, make_optimizer(plan, model))
         splits = data.evaluated(plan.train_eval_examples)
         first = next((name for name in plan.eval_splits if len(splits[name])), None)
     if plan.eval_every and first:

@@ -14,6 +14,7 @@ from torch import nn
 
 from ..data.generators import random_state, set_random_state
 from ..errors import CheckpointError
+from ..update.replicas import LocalSteps
 from ..update.step import DataParallelStep
 from ..workers.group import Workers
 
@@ -33,18 +34,39 @@ class RunState:
     followed: tuple[tuple[int, float], ...] = ()
 
 
-def capture(done: RunState, take_step: DataParallelStep) -> dict:
-    """All state that the run needs to resume, as copies; ``random`` differs between ranks. Raises CheckpointError."""
-    state = {"progress": asdict(done), "model": take_step.model.state_dict(),
-             "optimizer": take_step.optimizer.state_dict(), "step": take_step.state(),
-             "random": random_state(take_step.device)}
+def capture(done: RunState, take_step: DataParallelStep | LocalSteps, of_step: dict | None = None) -> dict:
+    """All state that the run needs to resume, as copies; ``random`` differs between ranks. Raises CheckpointError.
+
+    of_step  the step's state as ``state_of_all`` has it; None: this rank's
+    """
+    return copied({"progress": asdict(done), "model": take_step.model.state_dict(),
+                   "optimizer": take_step.optimizer.state_dict(), "step": of_step or take_step.state(),
+                   "random": random_state(take_step.device)})
+
+
+def state_of_all(take_step: DataParallelStep | LocalSteps, workers: Workers, keep: bool) -> dict:
+    """The step's state, if ``keep`` with all replicas, which their workers send one at a time; a collective."""
+    state = take_step.state()
+    replicas = take_step.plan.replicas
+    if "replicas" not in state or workers.size == 1:
+        return state
+    everyone = {}
+    for number in range(replicas):
+        root = number * workers.size // replicas
+        sent = share(copied(state["replicas"][number]) if workers.rank == root else None, workers, root)
+        if keep:
+            everyone[number] = sent
+    return {**state, "replicas": everyone}
+
+
+def copied(state):
     return mapped(state, lambda tensor: tensor.detach().to("cpu", copy=True))
 
 
-def restore(state: dict, take_step: DataParallelStep) -> RunState:
+def restore(state: dict, take_step: DataParallelStep | LocalSteps) -> RunState:
     """Restore a captured state without changing it; without ``random`` this rank's generators are left alone."""
     restore_model(state, take_step.model, take_step.optimizer)
-    take_step.restore(state["step"])
+    take_step.restore(copied(state["step"]))            # torch would use these very tensors
     if state.get("random") is not None:
         set_random_state(state["random"], take_step.device)
     return RunState(**state["progress"])

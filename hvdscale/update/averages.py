@@ -42,7 +42,7 @@ class WeightAverage:
     @torch.no_grad()
     def applied(self) -> Iterator[None]:
         """A context in which the model has the averages; afterwards it has its weights, to the bit."""
-        with _put_back(self._weights):
+        with put_back(self._weights):
             if self.kind == "ema" or self._count:
                 torch._foreach_copy_(self._weights, self._averages)
             yield
@@ -65,7 +65,7 @@ def evaluation_weights(model: nn.Module, optimizer: torch.optim.Optimizer) -> It
     if not has_modes(optimizer):
         yield
         return
-    with _put_back([parameter.detach() for parameter in model.parameters()]):
+    with put_back([parameter.detach() for parameter in model.parameters()]):
         optimizer.eval()
         try:
             yield
@@ -74,7 +74,7 @@ def evaluation_weights(model: nn.Module, optimizer: torch.optim.Optimizer) -> It
 
 
 @contextlib.contextmanager
-def _put_back(weights: list[Tensor]) -> Iterator[None]:
+def put_back(weights: list[Tensor]) -> Iterator[None]:
     """A context that may change these weights in place; afterwards they are what they were, to the bit."""
     kept = [weight.clone() for weight in weights]
     try:

@@ -162,17 +162,18 @@ def check_positions(plan: Plan) -> None:
 
 def check_groups(plan: Plan, model: nn.Module, reason: str) -> None:
     for batch in plan.batches.sizes:
-        groups, accumulate = plan.ghost_groups(batch), plan.accumulate_at(batch)
-        passes = plan.workers * accumulate
+        whose, share = "global batch" if plan.replicas == 1 else "replica's share", batch // plan.replicas
+        groups, accumulate = plan.ghost_groups(share), plan.accumulate_at(batch)
+        passes = plan.workers_each * accumulate
         if plan.group_by_group and groups < passes:
             ours = ", or hvdscale.modules (by convert(model)), which let workers share a group"
             raise PlanError(
-                f"{describe_reason(reason)}, so it runs group by group; but a global batch "
-                f"of {batch} has {counted(groups, 'ghost group')} for the passes of {counted(plan.workers, 'worker')} "
-                f"x {accumulate}. Use --ghost-batch {max(2, batch // passes)} or less, at every worker count, or fewer "
+                f"{describe_reason(reason)}, so it runs group by group; but a {whose} of {share} has "
+                f"{counted(groups, 'ghost group')} for the passes of {counted(plan.workers_each, 'worker')} "
+                f"x {accumulate}. Use --ghost-batch {max(2, share // passes)} or less, at every worker count, or fewer "
                 f"workers{'' if reason in (PADDED, *OF_SETTINGS) else ours}")
         if plan.cuts_groups(batch) and any(map(is_batch_norm, model.modules())):
             raise PlanError(
                 f"the model has batch-norm, and a ghost group of {plan.ghost_batch} examples cannot be cut into passes "
                 f"of one worker, as {accumulate} passes (accumulate) would at a global batch of {batch}. Use "
-                f"--ghost-batch {max(2, batch // accumulate)} or less, or fewer passes")
+                f"--ghost-batch {max(2, share // accumulate)} or less, or fewer passes")

@@ -27,7 +27,7 @@ from ..plan.plan import Plan
 from ..plan.shards import Pass, group_bounds
 from ..workers.group import WorkerLostError, Workers
 from ..workload import Split, Workload, bound_loss
-from .averages import WeightAverage
+from .averages import WeightAverage, evaluation_weights
 from .exact import ExactBuffer
 from .gradient_norms import GradientNoise, noise_columns
 from .gradients import GradientBuffer
@@ -50,14 +50,17 @@ class StepResult:
     step_seconds: float
     measured: Mapping[str, float] = field(default_factory=dict)     # by column: see log_columns
     by_rank: Sequence[float] = ()           # of several workers: the seconds of each for its data, then for its passes
+    count: float = 0.0                      # of the examples or tokens in the mean
 
 
 def log_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
     noise = noise_columns(plan, model)
     parts = STEP_PARTS if plan.device == "cpu" else STEP_PARTS[:1]
+    local = plan.local_steps is not None
     counts = [name for name, counted in (
         ("global_batch", not plan.batches.is_constant), ("tokens", plan.train_tokens is not None),
-        ("loss_scale", plan.scales_loss), ("skipped_updates", plan.scales_loss)) if counted]
+        ("loss_scale", plan.scales_loss), ("skipped_updates", plan.scales_loss),
+        ("replica_distance", local), ("outer_step", local)) if counted]
     return {**noise, "optional": (*counts, *parts, *noise["optional"])}
 
 
@@ -82,10 +85,13 @@ SUMS = len(Sums(0.0, 0, 0).tail())
 
 
 class DataParallelStep:
-    """Takes the plan's steps with a model and its optimizer; each call is a collective."""
+    """Takes the plan's steps with a model and its optimizer; each call is a collective.
+
+    replica  of a plan of several: the number of the one whose share of each step is taken, by its own workers
+    """
 
     def __init__(self, plan: Plan, workload: Workload, train: Split, model: nn.Module, optimizer: torch.optim.Optimizer,
-                 workers: Workers, device: torch.device, average: WeightAverage | None = None):
+                 workers: Workers, device: torch.device, average: WeightAverage | None = None, replica: int = 0):
         self.plan, self.train, self.model, self.optimizer = plan, train, model, optimizer
         self.average = average
         self.loss = bound_loss(workload, plan.label_smoothing)
@@ -109,7 +115,7 @@ class DataParallelStep:
         self._buffers = self.statistics.group if plan.group_by_group else contextlib.nullcontext
         # step size -> its ghost groups and this rank's passes; sizes differ where the batch changes or an epoch ends
         self._groups = lru_cache(lambda size: group_bounds(size, plan.ghost_batch))
-        self._passes = lru_cache(lambda size: tuple(part for part in plan.passes(size, workers.rank)
+        self._passes = lru_cache(lambda size: tuple(part for part in plan.passes_of(replica, size)[workers.rank]
                                                     if part.stop > part.start))
         self.feed = Feed(train, self.stream, lambda step: self._passes(self.stream.size(step)), device,
                          plan.loader_workers, PARAMETERS[plan.precision])
@@ -146,7 +152,7 @@ class DataParallelStep:
             measured["tokens"] = count
         if not self.plan.batches.is_constant:
             measured["global_batch"] = self.plan.batches.at(step)
-        return StepResult(loss * self.plan.batches.at(step) / count, agreed, ended - started, measured, by_rank)
+        return StepResult(loss * self._nominal(step) / count, agreed, ended - started, measured, by_rank, count)
 
     def warm_up(self, passes: int) -> None:
         """Compute and reduce gradients of the first step, to warm up, and leave all as it was; raises as steps do."""
@@ -155,6 +161,16 @@ class DataParallelStep:
                 fault, tail, _ = self._share(0, set())
                 (loss, _, examples), agreed, *_ = self._reduce(tail)
                 self._raise_together(0, agreed, fault, loss, examples)
+
+    def evaluated(self) -> contextlib.AbstractContextManager:
+        """A context in which the model has the weights to evaluate."""
+        return evaluation_weights(self.model, self.optimizer)
+
+    def finish(self) -> None:
+        """Leave the last weights in the model, at the end of a run."""
+
+    def close(self) -> None:
+        self.feed.loader.close()
 
     def state(self) -> dict:
         return {"loss_scale": self.scale.state(), **({"average": self.average.state()} if self.average else {})}
@@ -198,6 +214,10 @@ class DataParallelStep:
         rest = rest[len(VOTES):]
         return sums, agreed, rest[:self._timed], rest[self._timed:]
 
+    def _nominal(self, step: int) -> int:
+        """The examples of the step, but for a short one."""
+        return self.plan.batches.at(step) // self.plan.replicas
+
     def _before(self, step: int) -> None:
         """Compute the extra gradients that the noise scale needs."""
         part = self.noise.first(step)
@@ -210,7 +230,7 @@ class DataParallelStep:
     def _gradients(self, step: int, parts: tuple[Pass, ...], batches: Iterable) -> tuple[Sums, float]:
         """Add up the gradients of the passes; returns their sums and the seconds of data. Losses are first divided by
         the step's nominal global batch, so that no sum over workers overflows."""
-        groups, nominal = self._groups(self.stream.size(step)), self.plan.batches.at(step)
+        groups, nominal = self._groups(self.stream.size(step)), self._nominal(step)
         loss_sum, count, computed, waited = 0.0, 0, 0, self.feed.loader.seconds
         for number, (part, batch) in enumerate(zip(parts, batches)):
             self.ghosts.at(step, groups, part)
@@ -228,7 +248,7 @@ class DataParallelStep:
         return Sums(loss_sum, count, computed), self.feed.loader.seconds - waited
 
     def _update(self, step: int, lr: float, count: int) -> None:
-        factor = self.plan.batches.at(step) / count
+        factor = self._nominal(step) / count
         if self.plan.scales_loss:
             factor /= self.scale.value
             if not self.scale.accepts(self.buffer.gradients):
@@ -236,7 +256,7 @@ class DataParallelStep:
         if factor != 1:
             torch._foreach_mul_(self.buffer.parts, factor)
         if self.statistics.size:
-            self.statistics.merge(len(self._groups(self.stream.size(step))) - 1)
+            self.statistics.merge((len(self._groups(self.stream.size(step))) - 1) // self.plan.replicas)
         if self.plan.clip_norm is not None:
             clip_(self.buffer.gradients, self.plan.clip_norm)
         for group in self.optimizer.param_groups:
@@ -252,7 +272,7 @@ class DataParallelStep:
             with self.workers.together(f"step {step}"):
                 if fault:
                     raise fault
-        if examples != (size := self.stream.size(step)):
+        if examples != (size := self.stream.size(step) // self.plan.replicas):
             raise HvdscaleError(f"step {step} has {size} examples, but all workers together computed {examples:g}: the "
                                 "update was not made. This is an error of hvdscale; please report it with the plan")
         if not math.isfinite(loss):

@@ -8,13 +8,14 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import os
 import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
@@ -54,6 +55,10 @@ class Workers:
     def gather(self, value, name: str) -> list:
         """Every rank's value, in rank order."""
         return [value]
+
+    def divide(self, size: int) -> Workers:
+        """The group of ``size`` neighbouring ranks that this worker is in; a collective."""
+        return self
 
     def versions(self) -> dict[str, str]:
         return {}
@@ -107,6 +112,29 @@ class JoinedWorkers(Workers):
     _stall_seconds: float
 
     _broken: type[Exception]            # what the transport raises in a collective where a worker is lost
+    _first, _members = 0, None          # of a group of some of the workers: its first rank, and as the transport has it
+    _groups: Mapping[int, Workers] = {}         # that this worker is in, by size
+
+    def divide(self, size):
+        if size in (1, self.size):
+            return self if size == self.size else SingleWorker()
+        if size not in self._groups:
+            self._groups = {**self._groups, size: self._group_of(size)}
+        return self._groups[size]
+
+    def _group_of(self, size: int) -> JoinedWorkers:
+        group = copy.copy(self)
+        group._first = self.rank - self.rank % size
+        group.rank, group.size = self.rank - group._first, size
+        group._collective = self._collective            # for which this object watches
+        with self._collective("dividing the workers"):
+            runs = [list(range(first, first + size)) for first in range(0, self.size, size)]
+            group._members = [self._unite(run) for run in runs][self.rank // size]
+        return group
+
+    def _unite(self, ranks: list[int]) -> object:
+        """The transport's group of some of the workers, of which this need not be one; a collective of all."""
+        raise NotImplementedError
 
     def _cause(self, error: Exception) -> str:
         return str(error).strip()

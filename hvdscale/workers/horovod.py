@@ -29,7 +29,7 @@ class HorovodWorkers(JoinedWorkers):
         if self.size == 1:
             return lambda: None
         with self._collective(name):
-            handle = self._hvd.allreduce_async_(tensor, op=self._hvd.Sum, name=name)
+            handle = self._hvd.allreduce_async_(tensor, op=self._hvd.Sum, name=name, process_set=self._set)
 
         def wait():
             with self._collective(name):
@@ -40,11 +40,21 @@ class HorovodWorkers(JoinedWorkers):
 
     def broadcast_(self, tensor, name, root=0):
         with self._collective(name):
-            return self._hvd.broadcast_(tensor, root_rank=root, name=name)
+            return self._hvd.broadcast_(tensor, root_rank=self._first + root, name=name, process_set=self._set)
 
     def gather(self, value, name):
         with self._collective(name):
-            return self._hvd.allgather_object(value, name=name)
+            if self._members is None:
+                return self._hvd.allgather_object(value, name=name)
+            return [self._hvd.broadcast_object(value, self._first + rank, f"{name}/{rank}", self._members)
+                    for rank in range(self.size)]       # as allgather_object is of all processes alone
+
+    @property
+    def _set(self):
+        return self._members or self._hvd.global_process_set
+
+    def _unite(self, ranks):
+        return self._hvd.add_process_set(ranks)
 
     def versions(self):
         transport = "Gloo"

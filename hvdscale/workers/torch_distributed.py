@@ -64,7 +64,7 @@ class TorchWorkers(JoinedWorkers):
         if self.size == 1:
             return lambda: None
         with self._collective(name):
-            work = dist.all_reduce(tensor, async_op=True)
+            work = dist.all_reduce(tensor, group=self._members, async_op=True)
 
         def wait():
             with self._collective(name):
@@ -75,14 +75,17 @@ class TorchWorkers(JoinedWorkers):
 
     def broadcast_(self, tensor, name, root=0):
         with self._collective(name):
-            dist.broadcast(tensor, root)
+            dist.broadcast(tensor, self._first + root, group=self._members)
         return tensor
 
     def gather(self, value, name):
         values = [None] * self.size
         with self._collective(name):
-            dist.all_gather_object(values, value)
+            dist.all_gather_object(values, value, group=self._members)
         return values
+
+    def _unite(self, ranks):
+        return dist.new_group(ranks)
 
     def versions(self):
         return {"allreduce": "torch.distributed over " + ("NCCL" if torch.cuda.is_initialized() else "Gloo")}

@@ -41,8 +41,13 @@ class Transport(NamedTuple):
 TRANSPORTS = {"horovod": Transport("horovodrun", _by_horovod), "torch": Transport("torchrun", _by_torch)}
 
 
-def form(stall_seconds: float, transport: str = "auto") -> Workers:
-    """The worker group of this process, which from now on stops when its launcher has ended; raises WorkersError."""
+def form(stall_seconds: float, transport: str = "auto", divided: bool = False) -> Workers:
+    """The worker group of this process, which from now on stops when its launcher has ended; raises WorkersError.
+
+    divided  whether it may be divided; Horovod then looks for new groups in each of its cycles
+    """
+    if divided:
+        os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
     started = launched()
     if started is None:
         return SingleWorker()

@@ -11,6 +11,7 @@ from hvdscale.plan.settings import Settings
 from hvdscale.plan.settle import Place, settle
 from hvdscale.update.optimizers import make_optimizer
 from hvdscale.update.model import fit_to_groups, make_model, share_model
+from hvdscale.update.replicas import LocalSteps, outer_optimizer
 from hvdscale.update.step import DataParallelStep
 from hvdscale.workload import Classification, Data, Split
 
@@ -88,9 +89,12 @@ def trajectory(workers, steps, augmented=False, **layer):
     model = make_model(WORKLOAD, plan, device)
     share_model(model, workers)
     plan, _ = fit_to_groups(plan, layer.get("group_by_group", "auto"), WORKLOAD, train, model, device)
-    step = DataParallelStep(plan, WORKLOAD, train, model, make_optimizer(plan, model), workers, device)
+    optimizer = outer_optimizer(plan, model, make_optimizer(plan, model))
+    kind = LocalSteps if plan.local_steps else DataParallelStep
+    step = kind(plan, WORKLOAD, train, model, optimizer, workers, device)
     step.warm_up(1)
     losses = [step(i, plan.schedule.lr_at(i), set()).loss for i in range(steps)]
+    step.finish()
     return losses, *([value for tensor in tensors for value in tensor.detach().double().flatten().tolist()]
                      for tensors in (model.parameters(), model.buffers()))
 

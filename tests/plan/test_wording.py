@@ -46,7 +46,17 @@ UNSETTLED = [
     dict(eval_splits="valid"),
     dict(target="val/error>0.9"),
     dict(target="val/accuracy>0.9"),
-    dict(target="val/error<0.1", eval_every=0)]
+    dict(target="val/error<0.1", eval_every=0),
+    # replicas
+    dict(replicas=3, global_batch=64, sync_every=2), dict(workers=3, replicas=4, global_batch=64, sync_every=2),
+    dict(replicas=4, global_batch=64), dict(outer="nesterov"), dict(outer_lr=0.5, sync_every=2),
+    dict(sync_every=101), dict(sync_every="6401 examples", global_batch=64),
+    dict(replicas=2, sync_every="1 epoch", defaults=dict(lr=0.1, steps=100), batch_schedule=[[0, 32], [9, 64]]),
+    dict(replicas=4, global_batch=64, sync_every=2, ghost_batch="global"),
+    dict(replicas=4, global_batch=64, sync_every=2, ghost_batch=32), dict(replicas=4, global_batch=4, sync_every=2),
+    dict(replicas=2, global_batch=64, sync_every=2, last_batch="short", train=127),
+    *(dict(replicas=2, global_batch=64, sync_every=2, **{name: value}) for name, value in (
+        ("precision", "fp16"), ("compression", "fp16"), ("exact", True), ("noise_every", 5)))]
 MISUSED = [
     dict(lr_rule="cubic"), dict(optimizer="adam", beta2=0.9, beta2_half_life=600), dict(target="val/error"),
     dict(steps=5, epochs=3), dict(budget=10), dict(budget="ten epochs"), dict(budget="2.5 steps"), dict(warmup="5 min"),
