@@ -216,17 +216,6 @@ def test_a_script_is_timed_by_a_job_for_each_worker_count(cluster, checkout, tmp
     assert not list(tmp_path.rglob("shot"))
 
 
-@pytest.mark.slow
-def test_the_report_waits_for_a_job_that_is_queued_again(cluster, checkout, tmp_path):
-    job = start(cluster, checkout, tmp_path)
-    report = cluster.sbatch(f"--dependency=afterany:{job}", checkout / "slurm/report.sbatch", "w.h5", cwd=tmp_path)
-    cluster.run("scancel", "-b", "-s", "USR1", job)
-    cluster.start_again(job)
-    assert "Dependency" in cluster.run("squeue", "-h", "-j", report, "-o", "%r").stdout
-    first, last = cluster.wait(job), cluster.wait(report)
-    assert (last["JobState"], last["ExitCode"]) == ("COMPLETED", "0:0") and last["StartTime"] >= first["EndTime"]
-
-
 def test_words_that_scaling_cannot_mean_are_misuse(checkout, tmp_path):
     for words in (["1,2", "out"], ["0,1", "out", "--", "digits/fc"], ["1", "--", "digits/fc"]):
         done = subprocess.run(["bash", checkout / "slurm/scaling.sbatch", *words], cwd=tmp_path, capture_output=True,
@@ -262,16 +251,3 @@ def test_an_elastic_job_spans_nodes_without_ssh_and_goes_on_after_a_warning(mach
         assert log.restarts["workers"].tolist() == [2, 2]
         assert json.loads(log.trials["plan"][0])["execution"]["local_workers"] == 1
     assert not list(tmp_path.rglob("shot"))
-
-
-@pytest.mark.slow
-def test_an_elastic_job_goes_on_without_a_node_that_fails(machines, checkout, tmp_path):
-    launcher_command("horovodrun", 1)
-    job = start(machines, checkout, tmp_path, template="elastic", arguments=ELASTIC, HVDSCALE_INTERFACE="eth0")
-    time.sleep(2)
-    machines.power_off("n2")
-    state, output = ended(machines, job, tmp_path)
-    assert (state["JobState"], state["ExitCode"], state["Restarts"]) == ("COMPLETED", "0:0", "0"), output
-    with read_log(tmp_path / "w.h5") as log:
-        assert log.trials["status"].tolist() == [Status.COMPLETE]
-        assert log.restarts["workers"].tolist() == [2, 1]

@@ -21,10 +21,6 @@ ENDLESS = ["--steps", 10**6, "--eval-every", 10**6, "--target", "none", "--log-f
 HANDLED = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 
 
-def outcome(folder):
-    return json.loads((folder / "ck/outcome").read_text())
-
-
 @pytest.fixture
 def restarting(monkeypatch):
     """torchrun starts the workers once more."""
@@ -54,46 +50,26 @@ def test_a_killed_worker_is_started_again_and_the_job_resumes_to_the_last_bit(re
 
 
 @pytest.mark.slow
-def test_a_sigterm_before_the_first_step_is_no_stop_of_the_run(restarting, tmp_path):
-    """torchrun sends it to the other workers when one is lost."""
-    code, output = Runs(tmp_path).start(2, tmp_path / "job", kill="SIGTERM 0 loading 0", launcher="torchrun")
-    assert code == 0 and "COMPLETE: budget of 60 steps spent" in output, output
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kill, options, said", [
-    ("SIGTERM 1 step 16", [], "INCOMPLETE: stopped by a signal after step 18"),
-    ("", ["--lr", "1e30"], "INFEASIBLE: diverged: the loss is nan at step 3")])
-def test_a_run_that_ended_for_good_is_not_repeated(restarting, tmp_path, kill, options, said):
-    code, output = Runs(tmp_path).start(2, tmp_path / "ended", *options, kill=kill, launcher="torchrun")
-    assert code == 0, output
-    assert re.search(f"the run had already ended, so torchrun need not start it again. {said}", output), output
-
-
-@pytest.mark.slow
-def test_another_launch_resumes_a_run_that_was_stopped(restarting, tmp_path):
-    for kill, said in (("SIGTERM 0 step 16", "need not start it again"), ("", "resumes        from ck/step-18.pt")):
-        code, output = Runs(tmp_path).start(2, tmp_path / "stopped", kill=kill, launcher="torchrun")
+@pytest.mark.parametrize("starts", [
+    [("SIGTERM 0 loading 0", [], "COMPLETE: budget of 60 steps spent")],    # torchrun sends it when it loses a worker
+    [("SIGTERM 1 step 16", [], "need not start it again. INCOMPLETE: stopped by a signal after step 18"),
+     ("", [], "resumes        from ck/step-18.pt")],
+    [("", ["--lr", "1e30"], "need not start it again. INFEASIBLE: diverged: the loss is nan at step 3")]])
+def test_a_run_is_repeated_by_torchrun_unless_it_had_ended_for_good(restarting, tmp_path, starts):
+    for kill, options, said in starts:
+        code, output = Runs(tmp_path).start(2, tmp_path / "job", *options, kill=kill, launcher="torchrun")
         assert code == 0 and said in output, output
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
-def test_workers_whose_agent_has_died_keep_a_checkpoint_and_end(started, number):
-    job = started()
-    os.kill(job.process.pid, number)
-    assert job.wait_for_its_end(STALL) == -number, job.said()
-    assert outcome(job.folder)["exit_code"] == 75 and job.logged_steps()
-    held(job.folder / "ck")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number, variables", [
-    (signal.SIGTERM, {}), (signal.SIGINT, {}), (signal.SIGUSR1, {"PET_SIGNALS_TO_HANDLE": HANDLED})])
-def test_a_signal_to_torchrun_leaves_time_for_a_checkpoint(started, number, variables):
+@pytest.mark.parametrize("number, variables, code", [
+    (signal.SIGUSR1, {}, -signal.SIGUSR1), *(pytest.param(*one, marks=pytest.mark.slow) for one in (
+        (signal.SIGKILL, {}, -signal.SIGKILL), (signal.SIGTERM, {}, 1), (signal.SIGINT, {}, 1),
+        (signal.SIGUSR1, {"PET_SIGNALS_TO_HANDLE": HANDLED}, 1)))])
+def test_workers_whose_agent_is_signalled_or_dead_keep_a_checkpoint_and_end(started, number, variables, code):
     job = started(**variables)
     os.kill(job.process.pid, number)
-    assert job.wait_for_its_end(STALL + GONE) == 1, job.said()
-    assert outcome(job.folder)["exit_code"] == 75
+    assert job.wait_for_its_end(STALL if code < 0 else STALL + GONE) == code, job.said()
+    assert json.loads((job.folder / "ck/outcome").read_text())["exit_code"] == 75 and job.logged_steps()
     held(job.folder / "ck")
 
 

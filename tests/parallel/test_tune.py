@@ -74,15 +74,17 @@ def test_the_printed_lines_tell_plan_progress_and_what_was_found(alone):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [1, 20])
-def test_killed_and_started_again_it_finds_the_same(tmp_path, kills):
-    chosen = random.Random(kills)
-    sweep = sweep_file(tmp_path, settings="model_args = {slow = 0.004}", high="0.4", repeats=1)
+@pytest.mark.parametrize("kills, ranks", [(1, 1), (20, 1), (10, 4)])
+def test_killed_and_started_again_it_finds_the_same(tmp_path, kills, ranks):
+    """Alone, or by mpirun in groups of two, whose ranks may still live when it is started again."""
+    chosen, launched = random.Random(kills), launcher_command("mpirun", ranks) if ranks > 1 else ()
+    sweep = sweep_file(tmp_path, settings="model_args = {slow = 0.004}", high="0.4", repeats=1,
+                       workers_per_trial=min(ranks, 2))
     whole, out = tmp_path / "whole", tmp_path / "out"
-    assert exit_code(start(sweep, whole)) == 0
+    assert exit_code(start(sweep, whole, launched=launched)) == 0
     for _ in range(kills):
-        kill_after(start(sweep, out), chosen.uniform(2.5, 8))
-    last = start(sweep, out)
+        kill_after(start(sweep, out, launched=launched), chosen.uniform(2.5, 8))
+    last = start(sweep, out, launched=launched)
     printed = last.communicate()[0]
     assert last.returncode == 0, printed
     assert_same_sweep(out, whole, ("restarts/*",))
