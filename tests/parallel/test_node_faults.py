@@ -138,27 +138,34 @@ class SlurmJob(Job):
 
 
 @contextlib.contextmanager
-def submitted(launcher):
+def submitted(launcher, folder):
     """A job on a cluster of three nodes, one to spare, with addresses of their own; under an elastic job, which must
     find out by itself, a silent node is not given up for as long as by default."""
     lacking = [*missing(), *["root and network namespaces"] * (not possible("net"))]
     if lacking:
         lacks("slurm-net", f"needs {', '.join(lacking)}")
     launcher_command("horovodrun" if launcher == "elastic" else "mpirun", 1)
+    environment = {**command_environment(), "TMPDIR": str(folder)}
+    with MiniSlurm(nodes=3, cpus=2, environment=environment, layout="net",
+                   settings="SlurmdTimeout=300\n" if launcher == "elastic" else "") as slurm:
+        yield SlurmJob(slurm, folder, launcher)
+
+
+@pytest.fixture
+def folder():
+    """On the disk, as each node has a /dev/shm of its own."""
     with tempfile.TemporaryDirectory(prefix="fault", dir="/tmp") as folder:
-        environment = {**command_environment(), "TMPDIR": folder}
-        with MiniSlurm(nodes=3, cpus=2, environment=environment, layout="net",
-                       settings="SlurmdTimeout=300\n" if launcher == "elastic" else "") as slurm:
-            yield SlurmJob(slurm, Path(folder), launcher)
+        yield Path(folder)
 
 
 @pytest.fixture(scope="module")
 def undisturbed():
     """The folder of a job to which nothing happens."""
-    with submitted("mpirun") as job:
-        (job.folder / "hurry").touch()
-        job.wait(lambda: job.state()["JobState"] in FINAL, STARTED)
-        yield job.folder
+    with tempfile.TemporaryDirectory(prefix="fault", dir="/tmp") as folder:
+        with submitted("mpirun", Path(folder)) as job:
+            (job.folder / "hurry").touch()
+            job.wait(lambda: job.state()["JobState"] in FINAL, STARTED)
+        yield Path(folder)
 
 
 def after_some_steps(job):
@@ -201,10 +208,11 @@ CABLE, POWER = (MiniSlurm.cut_off, MiniSlurm.join), (power_off, MiniSlurm.power_
 @pytest.mark.parametrize("launcher, number, harm, mend, said", [
     ("mpirun", 1, *CABLE, NOTICED_BY), ("srun", 1, *CABLE, NOTICED_BY), ("mpirun", 0, *CABLE, NOTICED_BY),
     ("mpirun", 1, *POWER, NOTICED_BY), ("srun", 0, *POWER, "")])
-def test_a_job_that_loses_a_node_is_queued_again_and_goes_on_exactly(undisturbed, launcher, number, harm, mend, said):
+def test_a_job_that_loses_a_node_is_queued_again_and_goes_on_exactly(
+        undisturbed, folder, launcher, number, harm, mend, said):
     """Node 0 is that of the script. One that was cut off is started anew before the job may get it again: this Slurm
     tells the script's end for an hour, in vain, and meanwhile drains a node that it gives the job's next start."""
-    with submitted(launcher) as job:
+    with submitted(launcher, folder) as job:
         hosts, since = after_some_steps(job)
         harm(job.slurm, hosts[number])
         assert_queued_again(job, since, hosts[number], said, may_stay=harm is MiniSlurm.cut_off)
@@ -225,8 +233,8 @@ def workers(job):
 
 
 @pytest.mark.parametrize("harm, mend", [CABLE, POWER])
-def test_an_elastic_job_goes_on_without_a_node_and_with_it_when_queued_again(undisturbed, harm, mend):
-    with submitted("elastic") as job:
+def test_an_elastic_job_goes_on_without_a_node_and_with_it_when_queued_again(undisturbed, folder, harm, mend):
+    with submitted("elastic", folder) as job:
         hosts, since = after_some_steps(job)
         harm(job.slurm, hosts[1])
         job.begun = time.monotonic()

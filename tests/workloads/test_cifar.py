@@ -177,11 +177,7 @@ def test_a_pickled_version_is_named_and_never_read(tmp_path, dataset, name):
 def test_a_wrong_folder_is_said_with_what_it_holds(tmp_path):
     write(tmp_path / "hundred", "cifar_100")
     refused(tmp_path / "hundred", "has no data_batch_1.bin or other .*; it holds test.bin, train.bin$")
-    refused(tmp_path, "it holds hundred$")
-    refused(tmp_path / "none", "there is no such folder$")
     refused(tmp_path / "hundred" / "test.bin", "it is a file, not a folder$")
-    (tmp_path / "empty").mkdir()
-    refused(tmp_path / "empty", "it is empty$")
     with pytest.raises(DataError, match="cifar_100 needs --data-dir DIR with train.bin and .*100-binary.tar.gz"):
         cifar.LOADS["cifar_100"](None)
 

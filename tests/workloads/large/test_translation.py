@@ -1,6 +1,7 @@
 """Translation: what stands in a batch, the loss per token, BLEU over whole splits, and files that are not right."""
 import gzip
 import json
+import lzma
 import math
 import random
 
@@ -346,17 +347,13 @@ def test_a_missing_or_damaged_file_is_named(folder, part):
     path.write_bytes(content[content.index(b"\n") + 1:])
     lines = content.count(b"\n")
     refused(folder, f"{part}.en has {lines} lines, but .*{part}.de has {lines - 1}; line n of one translates line n")
-    path.write_bytes(content[:9] + b"\xff" + content[9:])
-    refused(folder, f"{part}.de: line [123] is not UTF-8")
-    path.write_bytes(b"")
-    refused(folder, f"{part}.de: is empty")
     path.unlink()
     option = {"test_2016_flickr": "test=PREFIX, or none"}.get(part, f"{part}=PREFIX")
     refused(folder, f"{folder}: has no {part}.de or {part}.de.gz; it holds .*is set by --data-arg {option}$")
-    (folder / f"{part}.de.gz").write_bytes(gzip.compress(content)[:-9])
-    refused(folder, f"{part}.de.gz: its compressed data ends early or is damaged")
-    (folder / f"{part}.de.gz").write_bytes(gzip.compress(content))
-    assert len(load(folder).train) == 60
+    (folder / "more").mkdir()
+    (folder / f"more/{part}-v7.de-en.de.gz").write_bytes(gzip.compress(content))
+    (folder / f"more/{part}-v7.de-en.en.xz").write_bytes(lzma.compress((folder / f"{part}.en").read_bytes()))
+    load(folder, **{part.partition("_")[0]: f"more/{part}-v7.de-en"})
 
 
 def test_a_wrong_folder_and_none_are_named(tmp_path):
