@@ -24,7 +24,7 @@ class Runs:
     def start(self, np_, folder, *options, kill="", launcher="mpirun"):
         """Exit code and output of hvdscale-train on np_ workers, which keeps log and checkpoints in the folder."""
         launched = [*launcher_command(launcher, np_)] if np_ > 1 else []
-        command = [*launched, sys.executable, "-m", "tests.parallel.killed_command", "toy/net", *OPTIONS,
+        command = [*launched, sys.executable, "-m", "tests.parallel.toy_command", "toy/net", *OPTIONS,
                    "--set", "log=w.h5", "--checkpoint", "ck", *options]
         folder.mkdir(exist_ok=True)
         done = subprocess.run(command, cwd=folder, env={**command_environment(), "KILL": kill}, capture_output=True,

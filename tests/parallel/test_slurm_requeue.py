@@ -17,8 +17,7 @@ from tests.conftest import ROOT, command_environment, lacks, launcher_command
 from tests.factories.timed_scripts import SLOW
 from tests.minislurm import possible
 from tests.parallel.conftest import two_nodes
-from tests.parallel.launched_job import slow_workload
-from tests.parallel.sweeps import until
+from tests.parallel.launched_job import slow_workload, until
 from tests.parallel.test_slurm import AWKWARD
 
 TEMPLATES = sorted((ROOT / "slurm").glob("*.sbatch"))

@@ -4,13 +4,11 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 
 from hvdscale.log.reader import read_log
-from tests.conftest import command_environment
 from tests.minislurm import free_ports
 from tests.parallel.launched_job import Job, held
 from tests.parallel.test_resume import Runs, assert_same_run
@@ -78,26 +76,20 @@ def test_a_job_that_loses_a_node_keeps_its_global_batch(tmp_path):
     """Two agents on one host stand for two nodes."""
     agent = ["torchrun", "--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "3", "--rdzv-backend", "c10d",
              "--rdzv-endpoint", f"localhost:{free_ports(1)[0]}", "--rdzv-id", "j", "--rdzv-conf", "last_call_timeout=5",
-             "--no-python", sys.executable, "-m", "hvdscale.cli.train", "digits/fc", *map(str, ENDLESS),
-             "--steps", "5000", "--resume", "auto", "--set", "checkpoint_every=100"]
-    environment = command_environment()
-    with open(tmp_path / "output", "w") as output:
-        nodes = [subprocess.Popen(agent, cwd=tmp_path, env=environment, stdout=output, stderr=output)]
-        try:
-            time.sleep(2)               # the first holds the store by which they meet
-            nodes.append(subprocess.Popen(agent, cwd=tmp_path, env=environment, stdout=output, stderr=output))
-            until = time.monotonic() + STARTED
-            while not (tmp_path / "ck/step-200.pt").exists():
-                assert time.monotonic() < until, (tmp_path / "output").read_text()
-                time.sleep(0.01)
-            worker = subprocess.run(["pgrep", "-P", str(nodes[1].pid)], capture_output=True, text=True).stdout
-            for pid in (nodes[1].pid, int(worker)):
-                os.kill(pid, signal.SIGKILL)
-            assert nodes[0].wait(STARTED) == 0, (tmp_path / "output").read_text()
-        finally:
-            for node in nodes:
-                node.kill()
-                node.wait()
+             "--no-python"]
+    job = ["digits/fc", *ENDLESS, "--steps", 5000, "--resume", "auto", "--set", "checkpoint_every=100"]
+    nodes = [Job(tmp_path, *job, launcher=None, before=agent)]
+    try:
+        time.sleep(2)                   # the first holds the store by which they meet
+        nodes.append(Job(tmp_path, *job, launcher=None, before=agent))
+        nodes[0].wait((tmp_path / "ck/step-200.pt").exists, STARTED)
+        worker = subprocess.run(["pgrep", "-P", str(nodes[1].process.pid)], capture_output=True, text=True).stdout
+        for pid in (nodes[1].process.pid, int(worker)):
+            os.kill(pid, signal.SIGKILL)
+        assert nodes[0].process.wait(STARTED) == 0, nodes[0].said()
+    finally:
+        for node in nodes:
+            node.end()
     with read_log(tmp_path / "w.h5") as log:
         assert log.restarts["workers"].tolist() == [2, 1] and log.trials["global_batch"].tolist() == [32]
         assert log.steps["step"].tolist() == list(range(1, 5001))

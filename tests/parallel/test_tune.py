@@ -11,9 +11,10 @@ from hvdscale.log.reader import read_log
 from hvdscale.plan.settings import read_toml
 from hvdscale.system.cores import usable_cores
 from tests.conftest import launcher_command
+from tests.parallel.launched_job import until
 from tests.parallel.test_cores import executions
 from tests.parallel.sweeps import (assert_same_sweep, carry_out, exit_code, kill_after, search_in, start, sweep_file,
-                                   tune, until)
+                                   tune)
 
 
 @pytest.fixture(scope="module")

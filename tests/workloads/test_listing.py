@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hvdscale.plan import presets
 from hvdscale.workload import Batch, Card, Classification, Data, Split, build_model
 from hvdscale.workloads import find, names
-from hvdscale.workloads.listing import HEADINGS, counts, example, format_count, format_rounded, list_workload, listing
+from hvdscale.workloads.listing import HEADINGS, counts, example, format_count, format_rounded, listing
 from hvdscale.workloads.models.cnn import WIDTHS
 from tests.conftest import ROOT
 
@@ -84,19 +84,6 @@ def test_the_table_fits_100_columns_and_has_each_workload_and_preset_once(lines)
     for name in (*names(), *presets.names()):
         assert first.count(name) == 1, name
     assert "\n".join(lines).isascii() and all(line == line.rstrip() for line in lines)
-
-
-def test_numbers_of_a_column_end_at_one_place(lines):
-    end = lines[0].index("examples") + len("examples")
-    for line, name in zip(lines[1:], names()):
-        card = find(example(name)).card
-        examples = format_count(card.train_examples) if card else "-"
-        assert line.startswith(f"{name} ") and line[:end].endswith(f"  {examples}") and line[end:end + 2] == "  "
-
-
-def test_what_depends_on_a_width_is_a_dash():
-    assert list_workload("mnist/fc_WIDTH[_WIDTH...]") == (
-        "mnist/fc_WIDTH[_WIDTH...]", "-", "-", "55,000", "val/error<0.03")
 
 
 @pytest.mark.parametrize("value, text", [
