@@ -56,17 +56,6 @@ def test_torchrun_goes_on_with_a_sweep_that_lost_a_worker_or_was_stopped(tmp_pat
     assert_same_sweep(out, whole, ("restarts/*",))
 
 
-@pytest.mark.slow
-def test_jobs_on_one_folder_at_a_time_share_the_work(tmp_path, alone):
-    sweep = sweep_file(tmp_path, high="0.4", repeats=1)
-    jobs = [start(sweep, tmp_path / "out", "--only", only) for only in ("batch=16", "batch=64", "optimizer=sgd")]
-    printed = [job.communicate()[0] for job in jobs]
-    assert [job.returncode for job in jobs] == [0, 0, 0], printed
-    assert_same_sweep(tmp_path / "out", alone[0])
-    claims = [path.name for path in (tmp_path / "out/trials").glob("*/*.claim-*")]
-    assert claims and all(name.endswith("claim-1") for name in claims)      # none was run twice
-
-
 def test_the_printed_lines_tell_plan_progress_and_what_was_found(alone):
     out, printed = alone
     assert "2 studies, each of 6 feasible trials" in printed

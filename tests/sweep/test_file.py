@@ -234,7 +234,7 @@ def test_a_batchs_settings_unset_the_alternatives_for_all_batches(read):
 
 # the space
 
-def test_half_lives_are_searched_in_examples_with_the_optimizers_that_have_them(read):
+def test_half_lives_are_searched_in_examples_where_the_optimizer_has_them(read):
     space = LR + "[space.beta2_half_life]\nscale = 'log'\nmin = 1e3\nmax = 1e6\n"
     sweep = read(SMALL.replace('"sgd"', '"adam"') + space)
     assert {parameter.name for parameter in sweep.studies[0].space(100)} == {"lr", "beta2_half_life"}
@@ -431,6 +431,7 @@ SPACES = [
     ("decay", "min = 1\nmax = 2", r"space.decay: decay takes text; give values = \[...\]"),
     ("momentun", "min = 1\nmax = 2", "space: momentun cannot be searched; did you mean momentum"),
     ("seed", "min = 1\nmax = 2", "space: seed cannot be searched; what can: .*lr, .* and model_args.X and"),
+    ("'data_args.x'", "values = [1]", "space: data_args.x cannot be searched; what can"),
     ("model_args", "min = 1\nmax = 2", "space.model_args: min = 1 is not a table"),
     ("beta1", "min = 0.1\nmax = 0.2", "space.beta1: beta1 acts only with adam, adamw, lamb or muon"),
     ("optimizer_args.x", "min = 0.1\nmax = 0.2", "space.optimizer_args.x: .* only with a module:Class"),
@@ -445,7 +446,7 @@ def test_a_parameter_that_cannot_be_searched_is_named_with_its_place(read, name,
     refused(read, text, said)
 
 
-def test_a_space_without_a_learning_rate_and_shares_of_a_budget_in_seconds_are_refused(read):
+def test_a_space_without_a_rate_and_shares_of_a_budget_in_seconds_are_refused(read):
     refused(read, SMALL + "[space.weight_decay]\nvalues = [1]\n", r"has no \[space.lr\]; the learning rate is searched")
     text = SMALL.replace("steps = 100", "seconds = 9").replace("evaluations = 10\n", "") + LR
     text += "[space.warmup_steps]\nmin = 0.1\nmax = 0.2\nscaled = 'budget'\n[settings]\neval_every = 3\n"

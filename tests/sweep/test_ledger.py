@@ -269,7 +269,7 @@ def test_draws_of_all_hundreds_are_found_and_taken_back(out, owner):
     assert list(Ledger(out).running(STUDY)) == list(other.running(STUDY)) == gone
 
 
-def test_files_of_further_hundreds_where_0_3_kept_them_are_said_to_belong_elsewhere(out, ledger):
+def test_files_of_further_hundreds_where_0_3_kept_them_are_named(out, ledger):
     ledger.record(STUDY, DrawResult(7, "met"))
     place = os.path.join(out, "trials", STUDY)
     with open(os.path.join(place, "120.json"), "w") as file:

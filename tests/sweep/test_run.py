@@ -11,7 +11,7 @@ from hvdscale.errors import PlanError, TrialsError, UsageError
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from hvdscale.plan.settings import read_toml
-from hvdscale.sweep.ledger import Owner
+from hvdscale.sweep.ledger import Ledger, Owner
 from hvdscale.sweep.run import report_status, take_back_failed
 from tests.parallel import quadratic
 from tests.parallel.sweeps import asked, assert_same_sweep, carry_out, search_in, steps_in, studies_in, sweep_file
@@ -118,6 +118,16 @@ def test_another_objective_is_the_best_value_within_the_budget(tmp_path):
     assert search.best.value == pytest.approx(finals[search.best.number], rel=1e-9)
     tuned = read_toml(tmp_path / "out/tuned.toml")
     assert tuned["evidence"]["64"]["objective"] == "val/loss"
+
+
+def test_what_another_job_runs_is_not_waited_for(tmp_path):
+    sweep, out = sweep_file(tmp_path, batch_sizes="[64]", trials=2, prune="false", high="0.4"), tmp_path / "out"
+    out.mkdir()
+    other = Owner.take(str(out), job="another")
+    Ledger(str(out)).claim("sgd-b64", 0, other)
+    assert "not done" in carry_out(sweep, out)[1]
+    other.release()
+    assert carry_out(sweep, out)[0] == 0 and len(search_in(out, "sgd-b64").draws) == 2
 
 
 def test_a_budget_in_seconds_ends_by_the_clock(tmp_path):

@@ -104,8 +104,8 @@ def test_a_model_gives_a_logit_a_class_and_every_parameter_a_gradient(build, sid
     assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0] == []
 
 
-@pytest.mark.parametrize("build, side", SMALL)
-def test_a_model_uses_torchs_generator_and_our_batch_norm_and_dropout(build, side):
+@pytest.mark.parametrize("build, _", SMALL)
+def test_a_model_uses_torchs_generator_and_our_batch_norm_and_dropout(build, _):
     torch.manual_seed(3)
     first, second = build(), build()
     torch.manual_seed(3)
@@ -116,7 +116,6 @@ def test_a_model_uses_torchs_generator_and_our_batch_norm_and_dropout(build, sid
     for module in first.modules():
         assert not is_batch_norm(module) or (isinstance(module, BatchNorm) and module.momentum == 0.1)
         assert not isinstance(module, (nn.Dropout, nn.Dropout2d))
-    assert on_meta(build)(torch.empty(2, *((3, side, side) if side else (1, 28, 28)), device="meta")).shape == (2, 10)
 
 
 @pytest.mark.parametrize("build", [

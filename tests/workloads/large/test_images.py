@@ -205,11 +205,8 @@ def refused(path, content):
     return str(caught.value)
 
 
-def test_an_empty_file_is_named(tmp_path):
-    assert "0 bytes: the file is empty; restore the file, or move it away" in refused(tmp_path / "file", b"")
-
-
 def test_what_is_no_picture_is_named_with_the_formats_that_are(tmp_path):
+    assert "0 bytes: the file is empty; restore the file, or move it away" in refused(tmp_path / "file", b"")
     for content in (b"<html>404</html>", b"\0" * 5000, encoded(made(), "GIF"), encoded(made(), "TIFF")):
         assert "bytes: no JPEG, PNG, WEBP or BMP" in refused(tmp_path / "file", content)
 

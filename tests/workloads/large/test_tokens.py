@@ -310,28 +310,23 @@ def test_a_full_file_system_is_a_clear_error_and_is_cleared(made, tmp_path):
     assert left(tmp_path) == []
 
 
-def test_an_unwritable_cache_folder_is_an_error_unless_the_cache_exists(made, tmp_path, monkeypatch):
+@pytest.mark.parametrize("refusing, number, said", [
+    ("pathlib.Path.mkdir", errno.EROFS, "cannot be written there: Read-only.*cache_dir=DIR"),
+    ("fcntl.flock", errno.ENOLCK, "refuses locks .*cache_dir=DIR")])
+def test_an_unusable_cache_folder_is_an_error_unless_the_cache_exists(made, monkeypatch, refusing, number, said):
     made()
 
     def refuse(*_, **__):
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-    monkeypatch.setattr(tokens.Path, "mkdir", refuse)
+        raise OSError(number, os.strerror(number))
+    monkeypatch.setattr(refusing, refuse)
     made()
-    with pytest.raises(DataError, match="cannot be written there: Read-only.*cache_dir=DIR"):
+    with pytest.raises(DataError, match=said):
         made(vocabulary="word")
 
 
 def test_a_file_in_the_place_of_the_folder_is_a_clear_error(made, tmp_path):
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(DataError, match="cannot be written there: .*cache_dir=DIR"):
-        made()
-
-
-def test_a_file_system_without_locks_is_a_clear_error(made, monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-    monkeypatch.setattr("fcntl.flock", refuse)
-    with pytest.raises(DataError, match="refuses locks .*cache_dir=DIR"):
         made()
 
 
