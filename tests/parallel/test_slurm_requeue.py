@@ -74,7 +74,7 @@ def ended(cluster, job, folder, name="hvdscale"):
     return cluster.wait(job), (folder / f"{name}-{job}.out").read_text()
 
 
-def check_same(folder, exact=True, np_=2):
+def check_same(folder, np_=2):
     """Hold log and parameters against those of a job that nothing happened to."""
     command = [*launcher_command("mpirun", np_), sys.executable, "-m", "hvdscale.cli.train", "slow:workload", *JOB[:4],
                "--save-model", "alone.pt", "--log", "alone.h5"]
@@ -83,12 +83,9 @@ def check_same(folder, exact=True, np_=2):
     with read_log(folder / "alone.h5") as alone, read_log(folder / "w.h5") as log:
         assert log.trials["status"].tolist() == [Status.COMPLETE]
         for table, column in (("steps", "step"), ("steps", "loss"), ("evaluations", "val/error")):
-            expected, found = (getattr(each, table)[column] for each in (alone, log))
-            assert np.array_equal(found, expected) if exact else np.allclose(found, expected, rtol=1e-3), column
+            assert np.array_equal(*(getattr(each, table)[column] for each in (alone, log))), column
     expected, found = (torch.load(folder / name, weights_only=True) for name in ("alone.pt", "m.pt"))
-    for name in expected:
-        assert torch.equal(found[name], expected[name]) if exact else torch.allclose(found[name], expected[name],
-                                                                                     rtol=1e-3, atol=1e-5)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def test_a_job_of_any_name_goes_on_exactly_after_a_warning(cluster, checkout, tmp_path):

@@ -297,11 +297,11 @@ def test_the_record_tells_a_text_with_another_word_of_as_many_tokens(load, folde
 
 # loss and metrics
 
-def example_batch(model_vocabulary=7):
+def example_batch():
     drawn = torch.Generator().manual_seed(0)
-    labels = torch.randint(model_vocabulary, (3, 5), generator=drawn)
+    labels = torch.randint(7, (3, 5), generator=drawn)
     labels[0, 3:], labels[2] = IGNORED, IGNORED
-    return language.Batch(torch.randint(model_vocabulary, (3, 5), generator=drawn), labels)
+    return language.Batch(torch.randint(7, (3, 5), generator=drawn), labels)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
