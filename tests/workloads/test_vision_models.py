@@ -128,9 +128,10 @@ def test_with_zero_gamma_each_block_starts_as_its_shortcut(build):
         x = torch.rand(4, 3, 32, 32)
         x = model.stem(x)
         for block in model.blocks:
-            shortcut = block.leave(block.shortcut(block.enter(x) if block.projects else x))
+            entered = block.enter(x)
+            shortcut, branch = block.shortcut(entered if block.projects else x), block.branch(entered)
             x = block(x)
-            assert torch.equal(x, shortcut) == same
+            assert torch.equal(x, block.leave(shortcut + branch)) and torch.equal(x, block.leave(shortcut)) == same
     scales = [m.weight.sum().item() for m in zero.modules() if isinstance(m, BatchNorm)]
     assert scales.count(0.0) == len(zero.blocks)
 

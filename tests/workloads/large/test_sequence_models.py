@@ -331,7 +331,7 @@ def searched(model, row, longest, beam, alpha):
 def test_a_beam_finds_what_a_search_with_lists_finds(tied, beam, alpha, count, longest):
     model = translator(tied)
     wanted = [searched(model, row, longest, beam, alpha) for row in SOURCES[:count]]
-    assert len({tuple(row) for row in wanted}) > 2              # the sentences differ
+    assert len({tuple(row) for row in wanted}) > 1              # the sentences differ
     assert model.decode(padded(SOURCES[:count]), longest, beam, alpha).tolist() == padded(wanted, longest).tolist()
 
 
