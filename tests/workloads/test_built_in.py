@@ -145,6 +145,13 @@ def test_digits_is_cut_into_three_splits_that_share_no_image():
     assert all(split.labels.bincount(minlength=10).min() > 0 for split in (data.train, data.val, data.test))
 
 
+def test_without_scikit_learn_the_digits_name_it(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(DataError, match="the digits data set needs .*pip install scikit-learn"):
+        find("digits/fc").load(None)
+
+
 @pytest.mark.parametrize("name, top", [("digits/fc", 16), ("mnist/fc_8", 255)])
 def test_grey_levels_become_numbers_from_0_to_1(name, top):
     for dtype in (torch.float32, torch.float64):
