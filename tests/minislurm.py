@@ -94,11 +94,6 @@ def possible(layout):
         return False
 
 
-def _command_line(pid):
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
-        return file.read()
-
-
 def free_ports(count):
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
@@ -118,7 +113,6 @@ class MiniSlurm:
         self.layout = layout or ("hosts" if possible("hosts") else "plain")
         self.names = [f"n{i + 1}" for i in range(nodes)]
         self._cpus, self._given, self._processes, self._settings = cpus, environment, {}, settings
-        self._without_slurmd = set()
         net = f"198.18.{os.getpid() % 250}."                     # a range for tests of networks
         self._address = net + "1" if self.layout == "net" else "127.0.0.1"
         self._addresses = {name: net + str(10 + i) if self.layout == "net" else self._address
@@ -193,7 +187,8 @@ class MiniSlurm:
                     f"--pid-file={folder}/run/munged.pid", f"--log-file={folder}/log/munged.log",
                     f"--seed-file={folder}/run/munge.seed")
         self._until(lambda: os.path.exists(f"{folder}/run/munge.sock"), "munged")
-        self.start_slurmctld()
+        self._spawn("slurmctld", "-D", "-i", "-f", self.environment["SLURM_CONF"])
+        self._until(lambda: " UP" in self.ask("scontrol", "ping", check=False), "slurmctld")
         for name in self.names:
             self.power_on(name)
         idle = dict.fromkeys(self.names, "idle")
@@ -215,10 +210,8 @@ class MiniSlurm:
             return self._spawn(*own, "slurmd", *options, name=name)
         wait = "until ip -4 addr show dev eth0 2>/dev/null | grep -q inet; do sleep .01; done; "
         net = self.layout == "net"
-        again = f"{self._folder}/run/again-{name}"               # a node stays up without slurmd, if that is killed
         setup = (f"{wait if net else ''}hostname {name} && mount -t tmpfs -o mode=1777 tmpfs /dev/shm && "
-                 f"mount --bind {self._folder}/hosts /etc/hosts && while {which('slurmd')} {' '.join(options)}; "
-                 f"[ $? = 137 ]; do until rm {again} 2>/dev/null; do sleep 0.1; done; done")
+                 f"mount --bind {self._folder}/hosts /etc/hosts && {which('slurmd')} {' '.join(options)}")
         self._spawn(*own, *_namespaces(*["--net"] * net), "bash", "-c", setup, name=name)
         if net:
             self._plug_in(name)
@@ -283,7 +276,6 @@ class MiniSlurm:
         process = self._processes.pop(name)
         process.kill()
         process.wait()
-        self._without_slurmd.discard(name)
         if tell:
             self.run("scontrol", "update", f"nodename={name}", "state=down", "reason=test")
 
@@ -299,39 +291,8 @@ class MiniSlurm:
         """Plug the cable in again."""
         self._ip(f"ip link set {self._bridge}{name} up")
 
-    def kill_slurmd(self, name):
-        """Kill a node's daemon, and leave what it started; not in "plain"."""
-        wanted = f"{which('slurmd')}\0-D\0-N\0{name}\0-f\0{self.environment['SLURM_CONF']}\0".encode()
-        [pid] = [pid for pid in filter(str.isdigit, os.listdir("/proc")) if _command_line(pid) == wanted]
-        os.kill(int(pid), signal.SIGKILL)
-        self._without_slurmd.add(name)
-
-    def start_slurmd(self, name):
-        """Start a daemon that was killed."""
-        self._without_slurmd.remove(name)
-        self._write(f"run/again-{name}", "")
-
-    def kill_slurmctld(self):
-        """Kill the controller."""
-        self._processes["slurmctld"].kill()
-        self._processes.pop("slurmctld").wait()
-
-    def start_slurmctld(self):
-        """Start the controller, with what it had kept of jobs."""
-        self._spawn("slurmctld", "-D", "-i", "-f", self.environment["SLURM_CONF"])
-        self._until(lambda: " UP" in self.ask("scontrol", "ping", check=False), "slurmctld")
-
     def repair(self, limit=120):
         """End all jobs, and have all nodes idle again."""
-        if "slurmctld" not in self._processes:
-            self.start_slurmctld()
-        for name in self.names:
-            if name not in self._processes:
-                self.power_on(name)
-            elif name in self._without_slurmd:
-                self.start_slurmd(name)
-            if self.layout == "net":
-                self.join(name)
         self.cancel_all(limit)
         idle = dict.fromkeys(self.names, "idle")
 

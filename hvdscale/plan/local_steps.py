@@ -50,9 +50,9 @@ def refuse_uneven_replicas(replicas: int, stream: Stream, workers: int) -> None:
     for size in sorted(stream.sizes):
         if left := size % replicas:
             near = [str(fits) for fits in (size - left, size - left + replicas) if fits]
+            carry = ", or last_batch = carry" if stream.last_batch == "short" else ""
             raise PlanError(f"replicas = {replicas} do not divide a step of {size} examples; use a batch of "
-                            f"{listed(near, 'or')}, or another number of replicas" +
-                            ", or last_batch = carry" * (stream.last_batch == "short"))
+                            f"{listed(near, 'or')}, or another number of replicas{carry}")
     if replicas % workers and workers % replicas:
         fit = [str(count) for count in range(1, replicas + 1) if replicas % count == 0]
         raise PlanError(f"{counted(workers, 'worker')} cannot share replicas = {replicas} evenly; use "

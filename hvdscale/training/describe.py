@@ -73,8 +73,8 @@ def _replicas(plan):
     states = 2 if plan.beta2 is not None or ":" in plan.optimizer else int(bool(plan.momentum))     # of a weight
     numbers = plan.job.get("model", {}).get("count", 0) * (plan.replicas * (2 + states) + 1 + (momentum > 0))
     size = byte_size(numbers * (8 if plan.precision == "fp64" else 4))
-    return (f"{plan.replicas}, synchronized every {counted(every, 'step')} by {how}" +
-            f"; on one worker {size} of weights, gradients and optimizer states" * bool(numbers))
+    memory = f"; on one worker {size} of weights, gradients and optimizer states" if numbers else ""
+    return f"{plan.replicas}, synchronized every {counted(every, 'step')} by {how}{memory}"
 
 
 def _lr(plan):

@@ -48,18 +48,14 @@ def fed(split, steps, passes, loader_workers=0, stream=STREAM):
 
 # random numbers
 
-def by_example(batch, indices, epochs):
-    rows = zip(*(batch[name] for name in ("number", "noise", "numpy", "python")))
-    return {(i, e): row for i, e, row in zip(indices, epochs, map(str, rows))}
-
-
 def test_what_a_data_set_draws_depends_on_seed_epoch_and_example_alone():
     split, found = MapSplit(Noisy()), {}
     for order in ([0, 1, 2, 3], [3, 1, 0, 2], [2]):
         for epoch in (0, 1):
             batch = plain(split.take(visits(order, [epoch] * len(order))))
-            for key, row in by_example(batch, order, [epoch] * len(order)).items():
-                assert found.setdefault(key, row) == row
+            rows = zip(*(batch[name] for name in ("number", "noise", "numpy", "python")))
+            for example, row in zip(order, map(str, rows)):
+                assert found.setdefault((example, epoch), row) == row
     assert len(set(found.values())) == len(found) == 8
     assert plain(split.take(visits([0], seed=4))) != plain(split.take(visits([0], seed=3)))
 

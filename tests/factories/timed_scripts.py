@@ -15,7 +15,6 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--batch", type=int, default=8)
 parser.add_argument("--slow", default="")
 parser.add_argument("--epochs", type=int, default=3)
-parser.add_argument("--accumulate", type=int, default=1)
 given = parser.parse_args()
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -45,8 +44,6 @@ for epoch in range(given.epochs):
         if given.slow == "hang" and dist.get_world_size() == 2:
             time.sleep(1000)
         loss.backward()
-        if number % given.accumulate:
-            continue
         optimizer.step()
         optimizer.zero_grad()
         if given.slow == "serial" and rank == 0:

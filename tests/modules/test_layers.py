@@ -42,12 +42,6 @@ def test_masks_do_not_depend_on_how_the_positions_are_cut(batch, ghost):
         assert torch.equal(kept, wanted[start:stop])
 
 
-def test_masks_differ_by_seed_step_group_and_layer():
-    drawn = [mask.tolist() for seed, step, layer in itertools.product([0, 1], repeat=3)
-             for mask in whole_step(seed, step, [0, 4, 8], layer).split(4)]
-    assert len(drawn) == 16 and all(a != b for a, b in itertools.combinations(drawn, 2))
-
-
 def test_layers_are_numbered_in_the_models_order_and_masked_by_their_number():
     model = nn.Sequential(Dropout(0.5), nn.Sequential(nn.ReLU(), Dropout(0.25)))
     masks = ghosts_of(3)

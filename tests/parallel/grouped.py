@@ -14,8 +14,7 @@ import torch
 from hvdscale.errors import WorkerLostError
 from hvdscale.sweep.groups import form_group, leave
 from hvdscale.workers.launch import cores_of_launch, place
-
-LIMIT = 60
+from tests.parallel.launched_job import until
 
 
 class Member:
@@ -24,8 +23,6 @@ class Member:
     def __init__(self, folder, given):
         self.folder, self.process = folder, place()
         self.note(f"pid{self.process.rank}", os.getpid())
-        if given["act"] == "stopped" and self.process.rank == 1:
-            os.kill(os.getpid(), signal.SIGSTOP)
         cores = cores_of_launch(self.process)
         self.number = self.process.rank // given["workers_per_trial"]
         self.group = form_group(given["workers_per_trial"], given["stall_seconds"], cores)
@@ -44,13 +41,6 @@ class Member:
             until((self.folder / f"pid{rank}").exists)
             pid = json.loads((self.folder / f"pid{rank}").read_text())
             until(lambda: not Path(f"/proc/{pid}").exists())
-
-
-def until(ready):
-    end = time.monotonic() + LIMIT
-    while not ready():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def apart(member):

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from hvdscale.workers.transport import form
-from tests.parallel.grouped import until
+from tests.parallel.launched_job import until
 
 C = ctypes.CDLL(None)
 C.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]

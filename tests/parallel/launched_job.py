@@ -43,6 +43,14 @@ workload = replace(find("digits/fc"), load=load)
 """
 
 
+def until(ready, seconds=120):
+    """Wait for what is ready."""
+    end = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
 class Job:
     """hvdscale-train under a launcher, in a folder of its own; its processes have NOTES in their environment.
 

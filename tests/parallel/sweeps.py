@@ -74,14 +74,6 @@ def kill_after(process, seconds):
     time.sleep(0.2)
 
 
-def until(ready, seconds=120):
-    """Wait for what is ready."""
-    end = time.monotonic() + seconds
-    while not ready():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def studies_in(out):
     """Names of the studies' logs."""
     return sorted(path.stem for path in out.glob("*.h5"))

@@ -34,15 +34,6 @@ def test_a_step_is_timed_against_torchs_own(run, tmp_path, np):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
-def test_a_step_by_torch_distributed_is_timed(run, tmp_path, launcher):
-    printed, cases = timed(run, tmp_path, "digits/fc", "--device", "cpu", "--transport", "torch",
-                           launcher=launcher_command(launcher, 2))
-    assert "2 workers on cpu, torch.distributed" in printed
-    assert [case["peer"] for case in cases] == ["torch DDP over Gloo", "a bare loop"]
-
-
-@pytest.mark.slow
 def test_the_cost_of_measuring_the_noise_scale_is_shown(run, tmp_path):
     _, [case] = timed(run, tmp_path, "digits/fc", "--noise")
     assert case["peer"] == "hvdscale without the noise scale" and case["ratio"] > 0

@@ -1,14 +1,11 @@
-"""hvdscale-branch on several workers: the branches of one worker, to rounding; killed, it goes on."""
-import signal
-import subprocess
+"""hvdscale-branch on several workers: the branches of one worker, to rounding."""
 import sys
-import time
 
 import numpy as np
 import pytest
 
 from hvdscale.log.reader import read_log
-from tests.conftest import command_environment, launcher_command
+from tests.conftest import launcher_command
 
 RUN = ["digits/fc", "--precision", "fp64", "--global-batch", "12", "--base-batch", "12", "--set", "threads=1",
        "--set", "noise_every=0"]
@@ -37,21 +34,3 @@ def test_branches_are_the_same_at_any_number_of_workers(base, here, run, np_):
             for name in columns:
                 np.testing.assert_allclose(getattr(other, table)[name], getattr(log, table)[name], rtol=1e-10,
                                            err_msg=name)
-
-
-@pytest.mark.slow
-def test_a_killed_command_goes_on_and_repeats_no_branch_that_has_ended(base, here):
-    words = ["--from", "ck", "--at", "40", "--out", "killed", "--factors", "1,2,4", "--orders", "1",
-             "--branch-examples", "12000"]
-    command = [sys.executable, "-m", "hvdscale.cli.branch", *words]
-    process = subprocess.Popen(command, cwd=base, env=command_environment(), stdin=subprocess.DEVNULL,
-                               stdout=subprocess.PIPE, text=True)
-    for line in process.stdout:
-        if line.startswith("[1/3]"):
-            break
-    time.sleep(0.2)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
-    done = here("hvdscale-branch", *words)
-    assert "[1/3]" not in done.stdout and "[3/3]" in done.stdout, done.stdout + done.stderr

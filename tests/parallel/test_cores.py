@@ -40,8 +40,9 @@ def executions(out):
 
 
 @TWO
-@pytest.mark.parametrize("launch", ["mpirun, one core", *(pytest.param(launch, marks=pytest.mark.slow) for launch in (
-    "mpirun, as it is", "horovodrun", "mpirun", "mpirun, bound", "gloo"))])
+@pytest.mark.slow                       # test_tune looks at the cores of a sweep
+@pytest.mark.parametrize("launch", [
+    "mpirun, one core", "mpirun, as it is", "horovodrun", "mpirun", "mpirun, bound", "gloo"])
 def test_two_workers_are_held_against_all_the_cores_that_they_have(run, tmp_path, launch):
     launcher_command("horovodrun" if launch == "gloo" else launch.split(",")[0], 2)
     if launch == "mpirun, one core" and shutil.which("taskset") is None:

@@ -173,7 +173,7 @@ from hvdscale.workload import Data, Split, Workload
 
 
 @pytest.mark.slow
-def test_the_guides_loss_over_the_global_batch_is_exact_and_the_doctor_names_its_call(run, tmp_path):
+def test_the_guides_loss_over_the_global_batch_is_exact_and_the_doctor_says_so(run, tmp_path):
     code = re.search(r"^Losses over the global batch\n[^$]*?::\n\n((?:    .*\n|\n)+)", guides.read(
         "hvdscale/workloads/README.rst"), re.M)[1]
     (tmp_path / "pairs.py").write_text(re.sub("^    ", "", PAIRS.format(code), flags=re.M))

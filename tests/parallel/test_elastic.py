@@ -118,22 +118,16 @@ def test_losing_and_gaining_a_worker_gives_the_updates_of_one(elastic, check_sam
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("event", ["stop:1:10", "hang:1:10", "raise:0:10", "kill-evaluating:0:16",
-                                   "kill-evaluating:1:0", "kill:0:0", "kill:1:39"])
-def test_whatever_ends_a_worker_the_others_go_on(elastic, check_same, event):
-    code, output = elastic(2, "--global-batch", BATCH, "--log-file", "e.h5", "--save-model", "e.pt",
-                           hosts=TWO, HAPPENS=event)
+@pytest.mark.parametrize("np_, given, workers", [
+    *((2, dict(hosts=TWO, HAPPENS=event), [2, 1]) for event in (
+        "stop:1:10", "hang:1:10", "raise:0:10", "kill-evaluating:0:16", "kill-evaluating:1:0", "kill:0:0",
+        "kill:1:39")),
+    (2, dict(hosts=TWO, HAPPENS="kill-loading:0:0"), [1]), (2, dict(hosts=TWO, NEVER="127.0.0.1"), [1]),
+    (1, dict(hosts="localhost:1\n", then=TWO, HAPPENS="hosts:0:6", NEVER="127.0.0.1", SLOW="2"), [1, 1])])
+def test_whatever_ends_a_worker_the_others_go_on(elastic, check_same, np_, given, workers):
+    code, output = elastic(np_, "--global-batch", BATCH, "--log-file", "e.h5", "--save-model", "e.pt", **given)
     assert code == 0, output
-    assert check_same()["workers"] == [2, 1]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ends", [dict(HAPPENS="kill-loading:0:0"), dict(NEVER="127.0.0.1")])
-def test_a_worker_that_ends_as_the_job_starts_is_left_out(elastic, check_same, ends):
-    code, output = elastic(2, "--global-batch", BATCH, "--log-file", "e.h5", "--save-model", "e.pt",
-                           hosts=TWO, **ends)
-    assert code == 0, output
-    assert check_same()["workers"] == [1]
+    assert check_same()["workers"] == workers
 
 
 @pytest.mark.slow
@@ -146,15 +140,6 @@ def test_a_worker_is_taken_out_and_another_is_lost(elastic, check_same):
     assert restarts["workers"] == [3, 2, 1]
     assert restarts["first_step"][2] == 33
     assert "is no longer part of the job" in output
-
-
-@pytest.mark.slow
-def test_a_worker_that_fails_before_it_joins_does_not_end_the_job(elastic, check_same):
-    code, output = elastic(1, "--global-batch", BATCH, "--log-file", "e.h5", "--save-model", "e.pt",
-                           hosts="localhost:1\n", then=TWO, HAPPENS="hosts:0:6",
-                           NEVER="127.0.0.1", SLOW="2")
-    assert code == 0, output
-    assert check_same()["workers"] == [1, 1]
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ def configurations(precisions, steps):
 
 
 @pytest.mark.parametrize("launcher, workers, precisions, steps", [
-    ("mpirun", 2, ("fp32",), STEPS), ("mpirun", 3, ("fp32",), STEPS),
+    ("mpirun", 3, ("fp32",), STEPS), pytest.param("mpirun", 2, ("fp32",), STEPS, marks=SLOW),
     *(pytest.param(launcher, workers, ("fp64", "fp32", "bf16"), ALL_STEPS, marks=SLOW) for launcher, workers in (
         ("mpirun", 4), ("horovodrun", 3), ("torchrun", 3), ("mpirun", 8), ("gloo", 2)))])
 def test_every_rank_has_the_bits_of_one_worker(tmp_path, launcher, workers, precisions, steps):
@@ -64,6 +64,7 @@ def test_a_run_that_resumes_on_other_workers_has_the_bits_of_one(tmp_path, count
     assert_same_state(state_of(runs.whole(1, *options) / "ck"), state_of(folder / "ck"))
 
 
+@SLOW
 def test_an_exact_run_does_not_resume_with_other_threads(tmp_path):
     runs, folder = Runs(tmp_path), tmp_path / "job"
     options = ["--global-batch", "24", "--ghost-batch", "3", "--set", "exact=true"]

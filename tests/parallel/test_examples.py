@@ -63,6 +63,7 @@ def test_the_macro_f1_of_the_example_is_that_of_the_whole_split(folder):
         assert found["val/macro_f1"] == pytest.approx(wanted, abs=1e-12)
 
 
+@pytest.mark.slow                       # test_own_jobs has a job like it
 def test_a_padded_example_makes_the_same_updates_on_two_workers(folder, run, here):
     words = ["tokens:workload", "--global-batch", "48", "--steps", "3", "--precision", "fp64", "--log"]
     here("hvdscale-train", *words, "w1.h5")

@@ -40,19 +40,6 @@ def test_a_lost_rank_ends_its_group_and_no_other_where_mpirun_lets_them_be(group
     assert "rank 0 of 2 on" in said and f"has waited {STALL} s for the other workers in 'second'" in said
 
 
-@pytest.mark.slow
-def test_a_process_that_never_starts_ends_the_launch_after_five_stall_times(grouped):
-    code, saw, said = grouped("stopped")
-    assert (code, saw) == (1, [None] * 4), said
-    assert f"has waited {5 * STALL} s for the others to start" in said
-
-
-@pytest.mark.slow
-def test_a_lost_rank_under_torchrun_ends_all_groups(grouped):
-    code, saw, said = grouped("lost", launcher="torchrun")
-    assert (code, saw) == (1, [None] * 4), said
-
-
 @pytest.mark.parametrize("launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.slow)])
 def test_groups_of_one_need_no_mpi_and_the_first_exits_last(grouped, launcher):
     code, saw, said = grouped("alone", workers_per_trial=1, code=75, launcher=launcher, np=2)

@@ -1,6 +1,4 @@
 """Jobs of users' own are the same problem at any worker count: any batch, any mean, augmentation, loader workers."""
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,7 @@ from hvdscale.errors import WorkloadError
 from hvdscale.plan.shards import Visits
 from hvdscale.training.prepare import prepare
 from hvdscale.workers.group import SingleWorker
-from tests.conftest import launcher_command, whole_threads
+from tests.conftest import whole_threads
 from tests.parallel import ranks
 
 JOBS = "tests.factories.jobs"
@@ -53,18 +51,6 @@ def test_a_padded_job_of_two_workers_is_one_ghost_group_of_both(launch, alone):
     wanted = alone[-1][0]
     for rank in launch(trained_jobs, 2, [dict(name="DROPPED")]):
         assert np.linalg.norm(np.subtract(rank[0][0], wanted)) <= 1e-10 * np.linalg.norm(wanted)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("asked", ["", "1"])
-@pytest.mark.parametrize("method", ["load", "summarize"])
-def test_a_user_error_is_one_line_on_two_workers_and_one_traceback_if_asked_for(run, tmp_path, method, asked):
-    done = run(*launcher_command("mpirun", 2), sys.executable, "-m", "hvdscale.cli.train", f"{JOBS}:MISTAKEN",
-               "--log", "w.h5", check=False, MISTAKE=method, HVDSCALE_TRACEBACK=asked)
-    said = done.stdout + done.stderr
-    assert done.returncode == 1 and not (tmp_path / "w.h5").exists()
-    assert said.count("Traceback") == said.count("\nValueError: mistaken\n") == len(asked)
-    assert said.count("Error: the ") == said.count("ValueError: mistaken (") == 1
 
 
 def test_the_gradient_is_that_of_the_mean_over_all_words_of_the_batch(alone):

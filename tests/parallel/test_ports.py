@@ -8,7 +8,6 @@ import psutil
 import pytest
 
 from tests.conftest import may_be_alone
-from tests.parallel.launched_job import Job
 
 LISTENS = "0A"
 
@@ -31,18 +30,6 @@ def listening(pid):
 def assert_no_worker_listens(job):
     assert re.fullmatch(r"[0-9A-F]+:[0-9A-F]{4}", listening(job.process.pid)[0])       # the launcher's own are seen
     assert [listening(job.of_rank(rank)) for rank in (0, 1)] == [[], []]
-
-
-@pytest.mark.slow                       # test_hangups looks at a job of mpirun
-@pytest.mark.parametrize("launcher", ["mpirun", "gloo"])
-def test_no_worker_listens_on_a_port(tmp_path, launcher):
-    job = Job(tmp_path / "job", "digits/fc", "--steps", 10**6, "--eval-every", 0, "--target", "none", "--log-file",
-              "w.h5", launcher=launcher)
-    try:
-        job.wait(job.noted, 120)
-        assert_no_worker_listens(job)
-    finally:
-        job.end()
 
 
 def test_what_tests_start_has_a_network_of_its_own():

@@ -76,7 +76,7 @@ def test_a_script_that_hangs_is_ended_and_one_that_ends_early_is_named(scaled):
 
 
 @pytest.mark.slow
-def test_a_second_call_with_another_count_reports_both_and_a_module_is_a_script(run, tmp_path):
+def test_a_second_call_with_another_count_reports_both_and_a_module_may_be_run(run, tmp_path):
     (tmp_path / "train.py").write_text(SLOW)
     for counts in "1", "2":
         done = run(sys.executable, "-m", "hvdscale.cli.scale", "script", "-m", "train", "--workers", counts, "--out",

@@ -12,8 +12,7 @@ from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from tests import guides
 from tests.conftest import launcher_command
-from tests.parallel.launched_job import Job, slow_workload
-from tests.parallel.sweeps import until
+from tests.parallel.launched_job import Job, slow_workload, until
 from tests.parallel.test_hangups import ENDLESS, GONE, STARTED
 
 AWKWARD = """it's "so" $(touch shot) `touch shot` ; touch shot.toml"""

@@ -4,13 +4,11 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 
 from hvdscale.log.reader import read_log
-from tests.conftest import command_environment
 from tests.minislurm import free_ports
 from tests.parallel.launched_job import Job, held
 from tests.parallel.test_resume import Runs, assert_same_run
@@ -19,10 +17,6 @@ STALL, STARTED, GONE = 8, 120, 30
 ENDLESS = ["--steps", 10**6, "--eval-every", 10**6, "--target", "none", "--log-file", "w.h5", "--checkpoint", "ck",
            "--set", f"stall_seconds={STALL}"]
 HANDLED = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
-
-
-def outcome(folder):
-    return json.loads((folder / "ck/outcome").read_text())
 
 
 @pytest.fixture
@@ -54,46 +48,26 @@ def test_a_killed_worker_is_started_again_and_the_job_resumes_to_the_last_bit(re
 
 
 @pytest.mark.slow
-def test_a_sigterm_before_the_first_step_is_no_stop_of_the_run(restarting, tmp_path):
-    """torchrun sends it to the other workers when one is lost."""
-    code, output = Runs(tmp_path).start(2, tmp_path / "job", kill="SIGTERM 0 loading 0", launcher="torchrun")
-    assert code == 0 and "COMPLETE: budget of 60 steps spent" in output, output
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kill, options, said", [
-    ("SIGTERM 1 step 16", [], "INCOMPLETE: stopped by a signal after step 18"),
-    ("", ["--lr", "1e30"], "INFEASIBLE: diverged: the loss is nan at step 3")])
-def test_a_run_that_ended_for_good_is_not_repeated(restarting, tmp_path, kill, options, said):
-    code, output = Runs(tmp_path).start(2, tmp_path / "ended", *options, kill=kill, launcher="torchrun")
-    assert code == 0, output
-    assert re.search(f"the run had already ended, so torchrun need not start it again. {said}", output), output
-
-
-@pytest.mark.slow
-def test_another_launch_resumes_a_run_that_was_stopped(restarting, tmp_path):
-    for kill, said in (("SIGTERM 0 step 16", "need not start it again"), ("", "resumes        from ck/step-18.pt")):
-        code, output = Runs(tmp_path).start(2, tmp_path / "stopped", kill=kill, launcher="torchrun")
+@pytest.mark.parametrize("starts", [
+    [("SIGTERM 0 loading 0", [], "COMPLETE: budget of 60 steps spent")],    # torchrun sends it when it loses a worker
+    [("SIGTERM 1 step 16", [], "need not start it again. INCOMPLETE: stopped by a signal after step 18"),
+     ("", [], "resumes        from ck/step-18.pt")],
+    [("", ["--lr", "1e30"], "need not start it again. INFEASIBLE: diverged: the loss is nan at step 3")]])
+def test_a_run_is_repeated_by_torchrun_unless_it_had_ended_for_good(restarting, tmp_path, starts):
+    for kill, options, said in starts:
+        code, output = Runs(tmp_path).start(2, tmp_path / "job", *options, kill=kill, launcher="torchrun")
         assert code == 0 and said in output, output
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
-def test_workers_whose_agent_has_died_keep_a_checkpoint_and_end(started, number):
-    job = started()
-    os.kill(job.process.pid, number)
-    assert job.wait_for_its_end(STALL) == -number, job.said()
-    assert outcome(job.folder)["exit_code"] == 75 and job.logged_steps()
-    held(job.folder / "ck")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number, variables", [
-    (signal.SIGTERM, {}), (signal.SIGINT, {}), (signal.SIGUSR1, {"PET_SIGNALS_TO_HANDLE": HANDLED})])
-def test_a_signal_to_torchrun_leaves_time_for_a_checkpoint(started, number, variables):
+@pytest.mark.parametrize("number, variables, code", [
+    (signal.SIGUSR1, {}, -signal.SIGUSR1), *(pytest.param(*one, marks=pytest.mark.slow) for one in (
+        (signal.SIGKILL, {}, -signal.SIGKILL), (signal.SIGTERM, {}, 1), (signal.SIGINT, {}, 1),
+        (signal.SIGUSR1, {"PET_SIGNALS_TO_HANDLE": HANDLED}, 1)))])
+def test_workers_whose_agent_is_signalled_or_dead_keep_a_checkpoint_and_end(started, number, variables, code):
     job = started(**variables)
     os.kill(job.process.pid, number)
-    assert job.wait_for_its_end(STALL + GONE) == 1, job.said()
-    assert outcome(job.folder)["exit_code"] == 75
+    assert job.wait_for_its_end(STALL if code < 0 else STALL + GONE) == code, job.said()
+    assert json.loads((job.folder / "ck/outcome").read_text())["exit_code"] == 75 and job.logged_steps()
     held(job.folder / "ck")
 
 
@@ -102,26 +76,20 @@ def test_a_job_that_loses_a_node_keeps_its_global_batch(tmp_path):
     """Two agents on one host stand for two nodes."""
     agent = ["torchrun", "--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "3", "--rdzv-backend", "c10d",
              "--rdzv-endpoint", f"localhost:{free_ports(1)[0]}", "--rdzv-id", "j", "--rdzv-conf", "last_call_timeout=5",
-             "--no-python", sys.executable, "-m", "hvdscale.cli.train", "digits/fc", *map(str, ENDLESS),
-             "--steps", "5000", "--resume", "auto", "--set", "checkpoint_every=100"]
-    environment = command_environment()
-    with open(tmp_path / "output", "w") as output:
-        nodes = [subprocess.Popen(agent, cwd=tmp_path, env=environment, stdout=output, stderr=output)]
-        try:
-            time.sleep(2)               # the first holds the store by which they meet
-            nodes.append(subprocess.Popen(agent, cwd=tmp_path, env=environment, stdout=output, stderr=output))
-            until = time.monotonic() + STARTED
-            while not (tmp_path / "ck/step-200.pt").exists():
-                assert time.monotonic() < until, (tmp_path / "output").read_text()
-                time.sleep(0.01)
-            worker = subprocess.run(["pgrep", "-P", str(nodes[1].pid)], capture_output=True, text=True).stdout
-            for pid in (nodes[1].pid, int(worker)):
-                os.kill(pid, signal.SIGKILL)
-            assert nodes[0].wait(STARTED) == 0, (tmp_path / "output").read_text()
-        finally:
-            for node in nodes:
-                node.kill()
-                node.wait()
+             "--no-python"]
+    job = ["digits/fc", *ENDLESS, "--steps", 5000, "--resume", "auto", "--set", "checkpoint_every=100"]
+    nodes = [Job(tmp_path, *job, launcher=None, before=agent)]
+    try:
+        time.sleep(2)                   # the first holds the store by which they meet
+        nodes.append(Job(tmp_path, *job, launcher=None, before=agent))
+        nodes[0].wait((tmp_path / "ck/step-200.pt").exists, STARTED)
+        worker = subprocess.run(["pgrep", "-P", str(nodes[1].process.pid)], capture_output=True, text=True).stdout
+        for pid in (nodes[1].process.pid, int(worker)):
+            os.kill(pid, signal.SIGKILL)
+        assert nodes[0].process.wait(STARTED) == 0, nodes[0].said()
+    finally:
+        for node in nodes:
+            node.end()
     with read_log(tmp_path / "w.h5") as log:
         assert log.restarts["workers"].tolist() == [2, 1] and log.trials["global_batch"].tolist() == [32]
         assert log.steps["step"].tolist() == list(range(1, 5001))

@@ -110,15 +110,15 @@ def test_one_step_in_narrow_arithmetic_stays_within_rounding(trajectories, launc
         assert norm_of_difference(got, reference) <= limit, configuration
 
 
-def plain_loop(steps, batch, lr, warmup, smoothing=0.1, decay=1e-3, momentum=0.9):
+def plain_loop(steps, batch, lr, warmup, smoothing=0.1):
     """Nothing of hvdscale but the drawn parameters, the data and the order of the examples."""
     plan = toy.settled(1, precision="fp64", global_batch=batch)
     model = toy.make_model(toy.WORKLOAD, plan, torch.device("cpu"))
     train = toy.load().train
     biases = [p for name, p in model.named_parameters() if name.endswith("bias")]
     weights = [p for name, p in model.named_parameters() if name.endswith("weight")]
-    groups = [{"params": weights, "weight_decay": decay}, {"params": biases}]
-    optimizer = torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=True)
+    groups = [{"params": weights, "weight_decay": 1e-3}, {"params": biases}]
+    optimizer = torch.optim.SGD(groups, lr=lr, momentum=0.9, nesterov=True)
     order = np.concatenate([epoch_order(toy.TRAIN, 0, epoch) for epoch in range(steps * batch // toy.TRAIN + 1)])
     for step in range(steps):
         chosen = order[step * batch:(step + 1) * batch]

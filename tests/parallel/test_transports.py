@@ -48,17 +48,6 @@ def test_the_transport_is_what_the_launcher_and_the_installation_allow(
     assert [path.name for path in tmp_path.iterdir()] == ["w.h5"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("launcher, transport, said", [
-    ("torchrun", "horovod", "Error: transport = 'horovod' does not join the processes of torchrun: set auto, or start "
-                            "them with mpirun or srun"),
-    ("gloo", "torch", "Error: transport = 'torch' does not join the processes of horovodrun: set auto")])
-def test_a_transport_that_does_not_join_the_launchers_processes_is_an_error(run, launcher, transport, said):
-    done = run(*launcher_command(launcher, 2), sys.executable, "-m", "hvdscale.cli.train", "digits/fc", "--set",
-               f"transport={transport}", check=False)
-    assert done.returncode == 1 and said in done.stdout + done.stderr
-
-
 def addresses(workers, _):
     """The addresses at which this process listens, in hexadecimal, reversed."""
     return [found.partition(":")[0] for found in listening("self")], workers.gather("here", "all")

@@ -11,9 +11,10 @@ from hvdscale.log.reader import read_log
 from hvdscale.plan.settings import read_toml
 from hvdscale.system.cores import usable_cores
 from tests.conftest import launcher_command
+from tests.parallel.launched_job import until
 from tests.parallel.test_cores import executions
 from tests.parallel.sweeps import (assert_same_sweep, carry_out, exit_code, kill_after, search_in, start, sweep_file,
-                                   tune, until)
+                                   tune)
 
 
 @pytest.fixture(scope="module")
@@ -55,17 +56,6 @@ def test_torchrun_goes_on_with_a_sweep_that_lost_a_worker_or_was_stopped(tmp_pat
     assert_same_sweep(out, whole, ("restarts/*",))
 
 
-@pytest.mark.slow
-def test_jobs_on_one_folder_at_a_time_share_the_work(tmp_path, alone):
-    sweep = sweep_file(tmp_path, high="0.4", repeats=1)
-    jobs = [start(sweep, tmp_path / "out", "--only", only) for only in ("batch=16", "batch=64", "optimizer=sgd")]
-    printed = [job.communicate()[0] for job in jobs]
-    assert [job.returncode for job in jobs] == [0, 0, 0], printed
-    assert_same_sweep(tmp_path / "out", alone[0])
-    claims = [path.name for path in (tmp_path / "out/trials").glob("*/*.claim-*")]
-    assert claims and all(name.endswith("claim-1") for name in claims)      # none was run twice
-
-
 def test_the_printed_lines_tell_plan_progress_and_what_was_found(alone):
     out, printed = alone
     assert "2 studies, each of 6 feasible trials" in printed
@@ -74,15 +64,17 @@ def test_the_printed_lines_tell_plan_progress_and_what_was_found(alone):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [1, 20])
-def test_killed_and_started_again_it_finds_the_same(tmp_path, kills):
-    chosen = random.Random(kills)
-    sweep = sweep_file(tmp_path, settings="model_args = {slow = 0.004}", high="0.4", repeats=1)
+@pytest.mark.parametrize("kills, ranks", [(1, 1), (20, 1), (10, 4)])
+def test_killed_and_started_again_it_finds_the_same(tmp_path, kills, ranks):
+    """Alone, or by mpirun in groups of two, whose ranks may still live when it is started again."""
+    chosen, launched = random.Random(kills), launcher_command("mpirun", ranks) if ranks > 1 else ()
+    sweep = sweep_file(tmp_path, settings="model_args = {slow = 0.004}", high="0.4", repeats=1,
+                       workers_per_trial=min(ranks, 2))
     whole, out = tmp_path / "whole", tmp_path / "out"
-    assert exit_code(start(sweep, whole)) == 0
+    assert exit_code(start(sweep, whole, launched=launched)) == 0
     for _ in range(kills):
-        kill_after(start(sweep, out), chosen.uniform(2.5, 8))
-    last = start(sweep, out)
+        kill_after(start(sweep, out, launched=launched), chosen.uniform(2.5, 8))
+    last = start(sweep, out, launched=launched)
     printed = last.communicate()[0]
     assert last.returncode == 0, printed
     assert_same_sweep(out, whole, ("restarts/*",))

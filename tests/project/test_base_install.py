@@ -95,16 +95,10 @@ def test_the_base_install_brings_no_training_package(base_venv, package, tmp_pat
     assert run([base_venv / "python", "-c", f"import {package}"], cwd=tmp_path).returncode != 0
 
 
-@pytest.mark.parametrize("command", ["hvdscale-report", "hvdscale-plan", "hvdscale-log", "hvdscale-data"])
-def test_the_offline_commands_run_on_the_base_install(base_venv, command, tmp_path):
-    done = run([base_venv / command, "--help"], cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "Usage" in done.stdout
-
-
-def test_the_base_install_has_all_that_the_offline_commands_import(base_venv, tmp_path):
+def test_the_offline_commands_run_on_the_base_install(base_venv, tmp_path):
     log = ROOT / "tools" / "readme" / "mnist.h5"
-    for command in (["hvdscale-report", log, "--out", "x"], ["hvdscale-plan", log], ["hvdscale-log", "check", log]):
+    for command in (["hvdscale-report", log, "--out", "x"], ["hvdscale-plan", log], ["hvdscale-log", "check", log],
+                    ["hvdscale-data", "--help"]):
         done = run([base_venv / command[0], *command[1:]], cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     assert {path.suffix for path in (tmp_path / "x").rglob("*.*")} == {".html", ".json", ".csv", ".svg", ".png"}

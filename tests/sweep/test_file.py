@@ -234,7 +234,7 @@ def test_a_batchs_settings_unset_the_alternatives_for_all_batches(read):
 
 # the space
 
-def test_half_lives_are_searched_in_examples_with_the_optimizers_that_have_them(read):
+def test_half_lives_are_searched_in_examples_where_the_optimizer_has_them(read):
     space = LR + "[space.beta2_half_life]\nscale = 'log'\nmin = 1e3\nmax = 1e6\n"
     sweep = read(SMALL.replace('"sgd"', '"adam"') + space)
     assert {parameter.name for parameter in sweep.studies[0].space(100)} == {"lr", "beta2_half_life"}
@@ -313,7 +313,6 @@ def refused(read, text, said):
 
 TOP = [
     ('workload = "made/net"', "", "has no workload; give text"),
-    ('workload = "made/net"', "workload = 3", "workload = 3 is not text"),
     ("[4, 16, 64]", "[]", r"batch_sizes = \[\] holds none; give some, such as \[32"),
     ("[4, 16, 64]", "[4, 0]", "batch_sizes: 0 is not a whole number of at least 1"),
     ("[4, 16, 64]", "[4, 16, 4]", r"batch_sizes = \[4, 16, 4\] holds 4 twice"),
@@ -321,8 +320,6 @@ TOP = [
     ("trials = 3", "trials = 3\nworkers_per_trial = 8", "batch_sizes: 4 leaves some of workers_per_trial"),
     ('optimizer = "sgd"', "", "has no optimizers; give a list"),
     ('"sgd"', '"sgdd"', "optimizer: 'sgdd' is none of sgd, momentum, .*, and not module:Class such as"),
-    ('optimizer = "sgd"', 'optimizers = ["sgd", "sgd"]', "optimizers = .* holds 'sgd' twice"),
-    ('optimizer = "sgd"', 'optimizers = [3]', "optimizers: 3 is none of"),
     ('optimizer = "sgd"', 'optimizer = "sgd"\noptimizers = ["sgd"]', "optimizer and optimizers are alt"),
     ("trials = 3", "", "has no trials; give a whole number"),
     ("trials = 3", "trials = 0", "trials = 0 must be at least 1"),
@@ -331,17 +328,14 @@ TOP = [
     ("trials = 3", "trails = 3", "there is no key 'trails'; did you mean trials"),
     ("trials = 3", "trials = 3\nmomentum = 0.9", r"there is no key 'momentum'; .* belongs in \[settings\]"),
     ("trials = 3", "trials = 3\ntarget = 'a'", r"there is no key 'target'; targets = \[...\]"),
-    ("trials = 3", "trials = 3\nzzz = 1", "there is no key 'zzz'; known keys here: workload, batch_sizes"),
     ('["val/error<0.1"]', "[]", "has no target to count steps to; give targets, .*'val/error<0.01'.*objective"),
     ('["val/error<0.1"]', '["val/error"]', "targets: target 'val/error' is not split/metric"),
-    ('["val/error<0.1"]', "[3]", "targets: 3 is not text such as"),
     ('["val/error<0.1"]', '["val/error<0.1", "val/loss<1"]', "targets: .* are not of one metric"),
     ('["val/error<0.1"]', '["val/error<0.1", "val/error<0.10"]', "targets: .* holds one twice"),
     ("trials = 3", "trials = 3\nobjective = 'error'", "objective = 'error' is neither 'steps' .* nor a split"),
     ("trials = 3", "trials = 3\nobjective = 'val/error'\nprune = true",
      "prune = true stops trials that have lost the race .* the best val/error may come at the end of the budget"),
     ("steps = 100", "", "has no budget at batch 4; give one, such as"),
-    ("steps = 100", "steps = 100\nepochs = 1", "steps = 100 and epochs = 1 are alternatives"),
     ("steps = 100", "seconds = 60", "evaluations = 10 cannot be spread over a budget in seconds"),
     ("evaluations = 10", "", "does not say when trials are evaluated; give evaluations = 60 .* or eval_every"),
 ]
@@ -355,7 +349,6 @@ def test_what_cannot_hold_at_the_top_is_named(read, old, new, said):
 
 TABLES = [
     ("[settings]\nmomentun = 0.9", "settings: there is no key 'momentun'; did you mean momentum"),
-    ("[settings]\nweight_decay = -1", "settings: weight_decay = -1.0 must be at least 0"),
     ("[settings]\nmomentum = 0.9", "settings: momentum acts only with momentum, nesterov, lars or muon, and the "
      "sweep has sgd; leave it out, or add one of these"),
     ("[settings]\noptimizer_args = {a = 1}", "settings: optimizer_args acts only with a module:Class"),
@@ -363,34 +356,35 @@ TABLES = [
     ("[settings]\nlocal_batch = 2", "settings: local_batch .*: batch_sizes says it; .* max_local_batch"),
     ("[settings]\ntrials = 2", "settings: trials is not a setting .* top of the file, before the first"),
     ("[settings]\nlr = 2", r"settings: lr is not a setting .* searched, in \[space.lr\]"),
-    ("[settings]\nepochs = 2", r"settings: epochs is not a setting .* top of the file, or in \[batch.N\]"),
     ("[settings]\nlog = 'a.h5'", "settings: log is not a setting of a sweep: a sweep keeps its own files"),
-    ("[settings]\nnoise_every = 5", "settings: noise_every is not a setting of a sweep: its trials log"),
     ("[settings]\nlr_rule = 'tuned'", "settings: lr_rule = 'tuned' needs what a sweep gives"),
     ("[settings]\neval_every = 3", "settings: eval_every and evaluations are alternatives"),
     ("[settings]\neval_every = 0", "settings: eval_every = 0 never evaluates"),
-    ("[settings]\nwarmup_steps = 3\nwarmup_epochs = 1",
-     "settings: warmup_steps = 3 and warmup_epochs = 1 are alternatives"),
     ("[settings]\nmodel_args = {a = 1979-05-27}", "settings: model_args holds a date or a time"),
     ("[settings]\ndecay = 'constant'\ndecay_steps = 3",
      "settings: decay_steps acts only with decay = linear, .*, and decay is constant; leave decay_steps out"),
     ("[settings]\nwarmup_start_factor = 0.1",
      "settings: warmup_start_factor acts only with .* and warmup is none; give its length"),
-    ("[settings]\nwarmup = 'constant'", "settings: warmup = 'constant' stays at .*; give warmup_start_factor"),
     ("[space.warmup]\nvalues = ['constant']", "space.warmup: warmup = 'constant' stays at"),
     ("[batch.8]\nsteps = 3", "batch: 8 is none of the batch_sizes, 4, 16, 64"),
     ("[batch.16]\nmomentum = 3", r"batch.16: there is no key 'momentum'; .* in \[batch.16.settings\]"),
     ("[batch.16]\nseed = 3", "batch.16: there is no key 'seed'; it is one for all batches, at the top"),
-    ("[batch.16]\ntrails = 3", "batch.16: there is no key 'trails'; did you mean trials"),
-    ("[batch.16]\ntrials = 3\nmax_draws = 2", "batch.16: max_draws = 2 are too few for trials = 3"),
     ("[batch.16]\nsteps = 3\nseconds = 2", "batch.16: steps = 3 and seconds = 2 are alternatives"),
     ("[batch.16]\nseconds = 2", "evaluations = 10 cannot be spread over a budget in seconds"),
-    ("[batch.16.settings]\nlr = 3", "batch.16.settings: lr is not a setting of a sweep"),
     ("[batch.16.settings]\nbeta1 = 0.5", "batch.16.settings: beta1 acts only with adam, adamw, lamb or muon"),
     ("[batch.16.space.lr]\nscaled = 'sqrt'", r"batch.16.space.lr: .*it holds for all batches, in \[space.lr\]"),
     ("[batch.16.space.clip_norm]\nmin = 1", r"batch.16.space.clip_norm: .*; give \[space.clip_norm\] for all"),
     ("[batch.16.space.lr]\nmin = 3", "batch.16.space.lr: min = 3.0 must be below max = 2.0"),
-    ("[batch.16.space.lr]\nmin = -3", "batch.16.space.lr: min = -3.0 must be above 0 on a log scale"),
+    ("[settings]\nweight_decay = 1\n[space.weight_decay]\nvalues = [1]",
+     r"settings: weight_decay is set here, and weight_decay is searched in \[space.weight_decay\]; leave one"),
+    ("[settings]\ndecay_epochs = 1\n[space.decay_steps]\nvalues = [1]",
+     r"settings: decay_epochs is set here, and decay_steps is searched in \[space.decay_steps\]"),
+    ("[space.decay_epochs]\nvalues = [1]\n[space.decay_steps]\nvalues = [1]",
+     "space.decay_steps: decay_epochs and decay_steps are alternatives; search one"),
+    ("[settings]\nmodel_args = {a = 1}\n[space.model_args.a]\nvalues = [1]",
+     "settings: model_args.a is set here, and searched in"),
+    ("[space.decay]\nvalues = ['constant', 'step']\n[space.end_lr_factor]\nmin = 0\nmax = 1",
+     "space.end_lr_factor: end_lr_factor acts only with decay = linear, .* or plateau, and decay is constant or step"),
 ]
 
 
@@ -412,25 +406,20 @@ SPACES = [
     ("lr", "min = 1\nmax = 2\nscaled = 'sqrt'", "space.lr: has no base_batch; give a whole number"),
     ("lr", "min = 1\nmax = 2\nscaled = 'square'\nbase_batch = 2", "space.lr: scaled = 'square' is none of"),
     ("lr", "min = 1\nmax = 2\nscaled = 'adam_sqrt'\nbase_batch = 2", "space.lr: scaled = 'adam_sqrt' is none of"),
-    ("lr", "min = 1\nmax = 2\nscaled = 'sqrt'\nbase_batch = 0", "space.lr: base_batch = 0 must be at least"),
     ("lr", "values = []", r"space.lr: values = \[\] holds no value"),
     ("lr", "values = [1, 1.0]", r"space.lr: values = \[1, 1.0\] holds 1 twice"),
     ("lr", "values = [1, 'a']", "space.lr: values: lr = 'a' is not a number"),
     ("lr", "values = [1]\nscale = 'log'", "space.lr: scale does nothing for a choice of values"),
-    ("lr", "values = [1]\nmin = 1", "space.lr: min does nothing for a choice of values"),
     ("lr", "values = [1]\ntype = 'double'", "space.lr: values is for type = 'discrete', not 'double'"),
     ("lr", "type = 'discrete'", "space.lr: has no values; give a list"),
     ("momentum", "min = 0.9\nmax = 1\nscale = 'reverse_log'",
      "space.momentum: max = 1.0 must be below 1 on a reverse log scale"),
-    ("momentum", "min = 0.9\nmax = 1.0", "space.momentum: max = 1.0 is refused: momentum = 1.0 must be below 1"),
     ("momentum", "min = 0.1\nmax = 0.2\nscaled = 'linear'\nbase_batch = 8",
      "space.momentum: max = 0.2, times 8 at batch 64, is refused: momentum = 1.6 must be below 1"),
     ("momentum", "min = 0.1\nmax = 0.2\nscale = 'reverse_log'\nscaled = 'linear'\nbase_batch = 8",
      "space.momentum: max = 0.2, times 8 at batch 64, must be below 1 on a reverse log"),
     ("warmup_steps", "min = 1\nmax = 2.5", "space.warmup_steps: max = 2.5 is not a whole number"),
     ("warmup_steps", "min = 1\nmax = 2\ntype = 'double'", "space.warmup_steps: type = 'double' does not fit"),
-    ("warmup_steps", "min = 1\nmax = 2\nscale = 'reverse_log'", "space.warmup_steps: scale = 'reverse_log' is"),
-    ("warmup_steps", "min = 0\nmax = 9\nscale = 'log'", "space.warmup_steps: min = 0 must be above 0 on a log"),
     ("warmup_steps", "min = -0.5\nmax = 1\nscaled = 'budget'", "space.warmup_steps: min = -0.5 must be at least 0"),
     ("warmup_epochs", "min = 0.5\nmax = 1\nscaled = 'budget'",
      "space.warmup_epochs: scaled = 'budget' gives shares of the steps, and warmup_epochs is in epochs; search it in"),
@@ -440,10 +429,9 @@ SPACES = [
     ("model_args.x", "min = 1e300\nmax = 1e308\nscaled = 'linear'\nbase_batch = 1",
      "space.model_args.x: max = 1e.308, times 4 at batch 4, is refused: model_args.x = inf is not a finite number"),
     ("decay", "min = 1\nmax = 2", r"space.decay: decay takes text; give values = \[...\]"),
-    ("decay", "values = ['linear', 'liner']", "space.decay: values: decay = 'liner' is none of constant"),
     ("momentun", "min = 1\nmax = 2", "space: momentun cannot be searched; did you mean momentum"),
     ("seed", "min = 1\nmax = 2", "space: seed cannot be searched; what can: .*lr, .* and model_args.X and"),
-    ("data_args.x", "values = [1]", "space: data_args cannot be searched; what can"),
+    ("'data_args.x'", "values = [1]", "space: data_args.x cannot be searched; what can"),
     ("model_args", "min = 1\nmax = 2", "space.model_args: min = 1 is not a table"),
     ("beta1", "min = 0.1\nmax = 0.2", "space.beta1: beta1 acts only with adam, adamw, lamb or muon"),
     ("optimizer_args.x", "min = 0.1\nmax = 0.2", "space.optimizer_args.x: .* only with a module:Class"),
@@ -458,27 +446,7 @@ def test_a_parameter_that_cannot_be_searched_is_named_with_its_place(read, name,
     refused(read, text, said)
 
 
-@pytest.mark.parametrize("tables, said", [
-    ("[settings]\nweight_decay = 1\n[space.weight_decay]\nvalues = [1]",
-     r"settings: weight_decay is set here, and weight_decay is searched in \[space.weight_decay\]; leave one"),
-    ("[settings]\ndecay_epochs = 1\n[space.decay_steps]\nvalues = [1]",
-     r"settings: decay_epochs is set here, and decay_steps is searched in \[space.decay_steps\]"),
-    ("[space.decay_epochs]\nvalues = [1]\n[space.decay_steps]\nvalues = [1]",
-     "space.decay_steps: decay_epochs and decay_steps are alternatives; search one"),
-    ("[settings]\nmodel_args = {a = 1}\n[space.model_args.a]\nvalues = [1]",
-     "settings: model_args.a is set here, and searched in"),
-    ("[batch.16.settings]\nweight_decay = 1\n[space.weight_decay]\nvalues = [1]",
-     "batch.16.settings: weight_decay is set here, and weight_decay is searched"),
-    ("[space.decay]\nvalues = ['constant', 'step']\n[space.end_lr_factor]\nmin = 0\nmax = 1",
-     "space.end_lr_factor: end_lr_factor acts only with decay = linear, .* or plateau, and decay is constant or step"),
-    ("[settings]\ndecay = 'constant'\n[space.decay_steps]\nmin = 1\nmax = 9",
-     "space.decay_steps: decay_steps acts only with decay = linear, .*, and decay is constant; leave"),
-])
-def test_keys_that_do_not_go_together_are_named_with_the_place_of_one(read, tables, said):
-    refused(read, SMALL + LR + tables + "\n", said)
-
-
-def test_a_space_without_a_learning_rate_and_shares_of_a_budget_in_seconds_are_refused(read):
+def test_a_space_without_a_rate_and_shares_of_a_budget_in_seconds_are_refused(read):
     refused(read, SMALL + "[space.weight_decay]\nvalues = [1]\n", r"has no \[space.lr\]; the learning rate is searched")
     text = SMALL.replace("steps = 100", "seconds = 9").replace("evaluations = 10\n", "") + LR
     text += "[space.warmup_steps]\nmin = 0.1\nmax = 0.2\nscaled = 'budget'\n[settings]\neval_every = 3\n"
@@ -509,12 +477,6 @@ def test_any_value_in_place_of_another_is_refused_or_read(read):
             except UsageError as error:
                 assert re.search(r"sweep\.toml: ", str(error))
     assert 0 < len(outcomes) < 40       # -1, 0 and 2.5 are values of some keys
-
-
-def test_an_inline_table_or_a_dotted_key_is_named_as_any_other(read):
-    refused(read, SMALL + "space.lr.min = 1\nspace.lr.max = -3\n", "space.lr: max = -3.0 is refused")
-    refused(read, SMALL + "space = {lr = {min = 1, max = 'a'}}\n", "space.lr: max = 'a' is not a number")
-    refused(read, SMALL + "[space]\n\nlr = {values = [1], mix = 3}\n", "space.lr: there is no key 'mix'")
 
 
 # gone on with

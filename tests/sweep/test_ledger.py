@@ -77,11 +77,6 @@ def test_a_draw_is_claimed_once_and_recorded_once(out, ledger, owner, links):
     other.release()
 
 
-def test_nothing_is_known_of_an_empty_folder(ledger):
-    assert ledger.results(STUDY) == ledger.running(STUDY) == {}
-    assert not ledger.lost(STUDY, 0)
-
-
 def test_what_is_running_says_where(ledger, owner, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "99")
     third = Owner.take(ledger.out)
@@ -274,7 +269,7 @@ def test_draws_of_all_hundreds_are_found_and_taken_back(out, owner):
     assert list(Ledger(out).running(STUDY)) == list(other.running(STUDY)) == gone
 
 
-def test_files_of_further_hundreds_where_0_3_kept_them_are_said_to_belong_elsewhere(out, ledger):
+def test_files_of_further_hundreds_where_0_3_kept_them_are_named(out, ledger):
     ledger.record(STUDY, DrawResult(7, "met"))
     place = os.path.join(out, "trials", STUDY)
     with open(os.path.join(place, "120.json"), "w") as file:
@@ -406,20 +401,6 @@ def test_without_locks_an_owner_lives_until_its_lock_file_is_removed(out, ledger
     os.unlink(dead.lock.path)
     assert ledger.claim(STUDY, 0, owner) == 2
     owner.release()
-
-
-def test_processes_run_each_draw_once(out):
-    workers = [start(out, 24, 0.01, seed) for seed in range(4)]
-    for worker in workers:
-        worker.join(60)
-        assert worker.exitcode == 0
-    assert {result.kind for result in Ledger(out).results(STUDY).values()} == {"met"}
-    said = notes(out)
-    assert sorted(said) == list(range(24))
-    for number, whats in said.items():
-        released = sum(".released-" in name for name in folder(out) if name.startswith(f"{number}."))
-        assert [what.split()[0] for what in whats] == ["begun", "ended"] * (released + 1) + ["recorded"]
-    assert os.listdir(os.path.join(out, "owners")) == []
 
 
 def test_killed_at_random_every_draw_is_finished_and_none_runs_twice_at_once(out):

@@ -11,7 +11,7 @@ from hvdscale.errors import PlanError, TrialsError, UsageError
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from hvdscale.plan.settings import read_toml
-from hvdscale.sweep.ledger import Owner
+from hvdscale.sweep.ledger import Ledger, Owner
 from hvdscale.sweep.run import report_status, take_back_failed
 from tests.parallel import quadratic
 from tests.parallel.sweeps import asked, assert_same_sweep, carry_out, search_in, steps_in, studies_in, sweep_file
@@ -32,18 +32,13 @@ def alone(tmp_path_factory):
     return folder / "out"
 
 
-def test_shards_in_turn_find_the_same(tmp_path, alone):
+@pytest.mark.parametrize("parts", [[dict(shard=(shard, 3)) for shard in (2, 0, 1)],
+                                   [dict(only={"batch": [batch]}) for batch in ("64", "16")]])
+def test_shards_and_batch_sizes_in_turn_find_the_same_and_tuned_toml_has_all(tmp_path, alone, parts):
     sweep = sweep_file(tmp_path, high="0.4", repeats=1)
-    for shard in (2, 0, 1):
-        code, printed = carry_out(sweep, tmp_path / "out", shard=(shard, 3))
-        assert code == 0 and ("not done" in printed) == (shard != 1)
-    assert_same_sweep(tmp_path / "out", alone)
-
-
-def test_batch_sizes_in_turn_find_the_same_and_tuned_toml_has_all(tmp_path, alone):
-    sweep = sweep_file(tmp_path, high="0.4", repeats=1)
-    for batch in ("64", "16"):
-        carry_out(sweep, tmp_path / "out", only={"batch": [batch]})
+    for part in parts:
+        code, printed = carry_out(sweep, tmp_path / "out", **part)
+        assert code == 0 and ("not done" in printed) == ("shard" in part and part is not parts[-1])
     assert_same_sweep(tmp_path / "out", alone)
     assert read_toml(tmp_path / "out/tuned.toml") == read_toml(alone / "tuned.toml")
     assert list(read_toml(alone / "tuned.toml")["global_batch"]) == ["16", "64"]
@@ -65,35 +60,26 @@ def test_the_studies_logs_are_whole_and_say_what_was_searched(alone):
         assert [one["repeat"] for one in said][-1] == 1
 
 
-def pruned_and_unpruned(tmp_path, keep, **said):
-    """Of each study the fewest steps with pruning and without, over the draws of both, and what pruning saved."""
+THIRTY = dict(trials=10, batch_sizes="[2, 4, 6, 8, 12, 16, 24, 32, 48, 64]", steps=40, evaluations=20)
+
+
+@pytest.mark.parametrize("keep, optimizers, said", [
+    (2, '["sgd", "nesterov"]', {}), pytest.param(3, '["sgd", "nesterov", "adam"]', THIRTY, marks=pytest.mark.slow)])
+def test_the_fewest_steps_are_the_same_with_pruning_and_without(tmp_path, keep, optimizers, said):
+    """Over the draws of both."""
+    saved = []
     for prune in ("true", "false"):
-        code, printed = carry_out(sweep_file(tmp_path, prune=prune, prune_keep=keep, **said), tmp_path / prune)
-        assert code == 0, printed
+        sweep = sweep_file(tmp_path, prune=prune, prune_keep=keep, optimizer=None, optimizers=optimizers, **said)
+        assert carry_out(sweep, tmp_path / prune)[0] == 0
     names = studies_in(tmp_path / "true")
-    assert names == studies_in(tmp_path / "false")
+    assert names == studies_in(tmp_path / "false") and len(names) == (30 if said else 4)
     for study in names:
         pruned, whole = (steps_in(tmp_path / prune, study) for prune in ("true", "false"))
         both = min(len(pruned), len(whole))
-        yield (sorted(steps for *_, steps in pruned[:both])[:keep], sorted(steps for *_, steps in whole[:both])[:keep],
-               search_in(tmp_path / "true", study).saved_steps)
-
-
-def test_the_fewest_steps_are_the_same_with_pruning_and_without(tmp_path):
-    found = list(pruned_and_unpruned(tmp_path, 2, optimizers='["sgd", "nesterov"]', optimizer=None))
-    assert len(found) == 4
-    assert all(pruned == whole for pruned, whole, _ in found)
-    assert sum(saved for *_, saved in found) > 0
-
-
-@pytest.mark.slow
-def test_thirty_studies_have_the_same_fewest_steps_without_pruning(tmp_path):
-    found = list(pruned_and_unpruned(
-        tmp_path, 3, optimizers='["sgd", "nesterov", "adam"]', optimizer=None, trials=10,
-        batch_sizes="[2, 4, 6, 8, 12, 16, 24, 32, 48, 64]", steps=40, evaluations=20))
-    assert len(found) == 30
-    assert all(pruned == whole for pruned, whole, _ in found)
-    assert sum(saved > 0 for *_, saved in found) > 15
+        fewest, wanted = (sorted(steps for *_, steps in each[:both])[:keep] for each in (pruned, whole))
+        assert fewest == wanted
+        saved.append(search_in(tmp_path / "true", study).saved_steps)
+    assert sum(steps > 0 for steps in saved) > (15 if said else 0)
 
 
 def steps_of_sgd(lr, target, every, budget):
@@ -132,6 +118,16 @@ def test_another_objective_is_the_best_value_within_the_budget(tmp_path):
     assert search.best.value == pytest.approx(finals[search.best.number], rel=1e-9)
     tuned = read_toml(tmp_path / "out/tuned.toml")
     assert tuned["evidence"]["64"]["objective"] == "val/loss"
+
+
+def test_what_another_job_runs_is_not_waited_for(tmp_path):
+    sweep, out = sweep_file(tmp_path, batch_sizes="[64]", trials=2, prune="false", high="0.4"), tmp_path / "out"
+    out.mkdir()
+    other = Owner.take(str(out), job="another")
+    Ledger(str(out)).claim("sgd-b64", 0, other)
+    assert "not done" in carry_out(sweep, out)[1]
+    other.release()
+    assert carry_out(sweep, out)[0] == 0 and len(search_in(out, "sgd-b64").draws) == 2
 
 
 def test_a_budget_in_seconds_ends_by_the_clock(tmp_path):

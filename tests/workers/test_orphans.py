@@ -126,7 +126,7 @@ REFUSED = "from hvdscale.workers import orphans; orphans.refuse_launcher_in_torc
 
 @pytest.mark.parametrize("launchers, inner", [
     ((TORCHRUN, MPIRUN), "mpirun"), ((TORCHRUN, GLOO), "horovodrun"), ((MPIRUN, TORCHRUN), None), ((TORCHRUN,), None)])
-def test_a_launcher_inside_torchrun_is_refused_and_torchrun_inside_another_is_not(run, launchers, inner):
+def test_a_launcher_inside_torchrun_is_refused_and_the_reverse_is_not(run, launchers, inner):
     command = [word for variables in launchers for word in (*LAUNCHED, variables)]
     done = run(*command, sys.executable, "-c", REFUSED, check=False)
     assert done.returncode == (1 if inner else 0), done.stderr

@@ -177,11 +177,7 @@ def test_a_pickled_version_is_named_and_never_read(tmp_path, dataset, name):
 def test_a_wrong_folder_is_said_with_what_it_holds(tmp_path):
     write(tmp_path / "hundred", "cifar_100")
     refused(tmp_path / "hundred", "has no data_batch_1.bin or other .*; it holds test.bin, train.bin$")
-    refused(tmp_path, "it holds hundred$")
-    refused(tmp_path / "none", "there is no such folder$")
     refused(tmp_path / "hundred" / "test.bin", "it is a file, not a folder$")
-    (tmp_path / "empty").mkdir()
-    refused(tmp_path / "empty", "it is empty$")
     with pytest.raises(DataError, match="cifar_100 needs --data-dir DIR with train.bin and .*100-binary.tar.gz"):
         cifar.LOADS["cifar_100"](None)
 
@@ -245,40 +241,20 @@ def test_an_archive_writes_nothing_and_its_links_are_not_followed(tmp_path):
     refused(tmp_path / "in", "has no data_batch_1.bin or other training file")
 
 
-def damages():
-    """Ways to damage a file, by name: whole content, drawn numbers -> content."""
-    def flip(content, drawn):
-        at = int(drawn.integers(len(content)))
-        return content[:at] + bytes([content[at] ^ int(drawn.integers(1, 256))]) + content[at + 1:]
-    return {
-        "cut": lambda content, drawn: content[:int(drawn.integers(0, len(content)))],
-        "flipped": flip,
-        "noise": lambda content, drawn: drawn.bytes(len(content)),
-        "longer": lambda content, drawn: content + drawn.bytes(1 + int(drawn.integers(9))),
-        "swapped": lambda content, drawn: made("cifar_10")["test_batch.bin"][0],
-        "twice": lambda content, drawn: content + content,
-    }
-
-
-@pytest.mark.parametrize("how", damages())
 @pytest.mark.parametrize("packing", [".tar.gz", ".tar"])
-def test_a_damaged_archive_is_an_error_naming_it_or_has_valid_labels(tmp_path, how, packing):
+def test_a_damaged_archive_is_an_error_naming_it_or_has_valid_labels(tmp_path, packing):
     """Of files by themselves see test_idx."""
-    drawn = np.random.default_rng([len(how), len(packing)])
     whole = tarred({name: content for name, (content, _, _) in made("cifar_10").items()}, "a")
-    whole, refusals = gzip.compress(whole) if packing == ".tar.gz" else whole, 0
-    damaged = tmp_path / f"cifar-10-binary{packing}"
-    for _ in range(12):
-        damaged.write_bytes(damages()[how](whole, drawn))
+    whole, damaged = gzip.compress(whole) if packing == ".tar.gz" else whole, tmp_path / f"cifar-10-binary{packing}"
+    for at in np.random.default_rng(0).integers(0, len(whole) - 10_000, 20):         # a tar ends with zeros
+        damaged.write_bytes(whole[:at])
+        refused(tmp_path, "cifar-10-binary|has no data_batch_1.bin|lacks")
+        damaged.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1:])
         try:
             data = load(tmp_path)
             assert 0 <= data.train.labels.min() and data.train.labels.max() < 10
-            assert len(data.train) == 5 * TRAIN - VALIDATION
         except DataError as error:
-            assert str(error).startswith(str(tmp_path)) and len(str(error).splitlines()) == 1
-            refusals += 1
-    may_pass = how == "flipped" or how == "longer" and packing == ".tar" or how == "twice"
-    assert refusals == 12 or may_pass, refusals
+            assert str(error).startswith(str(tmp_path)) and "\n" not in str(error)
 
 
 @pytest.mark.parametrize("name", ["data_batch_3.bin", "test_batch.bin.gz", "cifar-10-binary.tar.gz"])
@@ -319,8 +295,8 @@ def test_the_real_files_are_standardised_to_mean_0_and_deviation_1(monkeypatch):
     assert labels[:10, 0].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]                  # as widely shown
     assert np.bincount(labels[:, 0]).tolist() == [1005, 974, 1032, 1016, 999, 937, 1030, 1001, 1025, 981]
     standard = cifar.workload("cifar_10", "resnet_8").prepare(torch.from_numpy(images.copy()), torch.float32)
-    assert standard.mean((0, 2, 3)).abs().max() < 0.02
-    assert (standard.std((0, 2, 3)) - 1).abs().max() < 0.02
+    assert standard.mean((0, 2, 3)).abs().max() < 0.01              # a grey level is 0.015
+    assert (standard.std((0, 2, 3)) - 1).abs().max() < 0.008
 
 
 def test_a_packed_files_name_does_not_matter(tmp_path):

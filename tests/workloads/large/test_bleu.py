@@ -14,14 +14,10 @@ sacrebleu = pytest.importorskip("sacrebleu")
 WORDS = ["Hund", "Ein", "läuft,", "der", "»Ball«", "3.5", "U.S.", "rot-grün", "&quot;", "的", "\u2028", "(x)", "!"]
 
 
-def sentences(drawn, n, shortest=0, longest=12):
-    return [" ".join(drawn.choices(WORDS, k=drawn.randint(shortest, longest))) for _ in range(n)]
-
-
 def corpus(seed, n=40):
     """Translations that share most of their words with their references."""
     drawn = random.Random(seed)
-    references = sentences(drawn, n)
+    references = [" ".join(drawn.choices(WORDS, k=drawn.randint(0, 12))) for _ in range(n)]
     translations = [" ".join(word for word in line.split(" ") + drawn.choices(WORDS, k=1) if drawn.random() < 0.9)
                     for line in references]
     return translations, references

@@ -248,9 +248,6 @@ def test_compressed_shards_are_read(load, folder):
         (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
         path.unlink()
     assert len(load("lm1b", folder).train) == 9
-    path = folder / "news.en-00002-of-00005.gz"
-    path.write_bytes(path.read_bytes()[:-9])
-    refused(load, "00002-of-00005.gz: its compressed data ends early", "lm1b", folder)
 
 
 def test_sentences_longer_than_the_sequence_are_cut_and_counted(load, folder):
@@ -300,11 +297,11 @@ def test_the_record_tells_a_text_with_another_word_of_as_many_tokens(load, folde
 
 # loss and metrics
 
-def example_batch(model_vocabulary=7):
+def example_batch():
     drawn = torch.Generator().manual_seed(0)
-    labels = torch.randint(model_vocabulary, (3, 5), generator=drawn)
+    labels = torch.randint(7, (3, 5), generator=drawn)
     labels[0, 3:], labels[2] = IGNORED, IGNORED
-    return language.Batch(torch.randint(model_vocabulary, (3, 5), generator=drawn), labels)
+    return language.Batch(torch.randint(7, (3, 5), generator=drawn), labels)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -358,24 +355,6 @@ def test_each_workload_is_one_and_builds_its_model(name):
     assert language.workload(name.split("/")[0], "resnet_50") is None
     if workload.card:
         assert workload.card.model_args == {"vocabulary": 2**15} and workload.card.batch().inputs.shape == (1, 128)
-
-
-def test_a_small_transformer_learns_a_text_by_heart(load, folder):
-    (folder / "a.txt").write_text("one two three four five six seven eight nine ten\n" * 30)
-    data = load("text", folder, sequence=11)
-    workload = language.workload("text", "transformer")
-    torch.manual_seed(0)
-    model = build_model(workload, {**SMALL, **data.model_args})
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    batch = data.train.take(Visits(np.arange(len(data.train)), np.zeros(len(data.train))))
-    for _ in range(80):
-        optimizer.zero_grad()
-        total, count = bound_loss(workload, 0.0)(model, batch)
-        (total / count).backward()
-        optimizer.step()
-    with torch.no_grad():
-        found = measured(workload, model, data.val.take(Visits(np.arange(1), np.zeros(1))))
-    assert found.sums["error"][0] == 0
 
 
 # real text

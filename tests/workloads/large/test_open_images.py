@@ -133,13 +133,9 @@ def test_gzip_line_ends_of_windows_and_folders_of_parts_are_read(published, fold
     text = validation.read_bytes().replace(b"\n", b"\r\n")
     (folder / "validation" / validation.name).write_bytes(text)
     validation.unlink()
+    described = gzip.decompress((folder / "class-descriptions.csv.gz").read_bytes())
+    (folder / "class-descriptions.csv.gz").write_bytes(gzip.compress(b"LabelName,DisplayName\n" + described))
     assert load(folder).record == expected
-
-
-def test_descriptions_may_begin_with_a_header(published, folder):
-    path = folder / "class-descriptions.csv"
-    path.write_text("LabelName,DisplayName\n" + path.read_text())
-    assert load(folder).record == load(published).record
 
 
 def test_images_may_lie_as_their_archives_are_unpacked(published, folder):
@@ -188,6 +184,7 @@ def test_loader_workers_can_be_sent_the_splits(published):
         assert torch.equal(taken(pickle.loads(pickle.dumps(split))).inputs, taken(split).inputs)
 
 
+@pytest.mark.slow
 def test_many_lines_are_read_in_little_memory(tmp_path):
     """The arrays of 300,000 judgements take 3 bytes each and 16 an image; reading does not hold the file."""
     import tracemalloc
@@ -217,17 +214,12 @@ def test_many_lines_are_read_in_little_memory(tmp_path):
 
 @pytest.mark.parametrize("number, line, said", [
     (3, "000026e7ee790996,verification,/m/0k4j", "has not the four fields"),
-    (3, "000026e7ee790996,verification,/m/0k4j,1,0.1,0.2", "has not the four fields"),
     (4, "", "'': has not the four fields"),
     (2, "000026e7ee79099,verification,/m/0k4j,1", "'000026e7ee79099,.*is not 16 hexadecimal digits"),
-    (2, "000026e7ee790996a,verification,/m/0k4j,1", "is not 16 hexadecimal digits"),
     (2, "000026e7ee79099G,verification,/m/0k4j,1", "is not 16 hexadecimal digits"),
     (5, "000026e7ee790996,verification,/m/0k4k,1", "the label name is not one of class-descriptions.csv"),
     (5, "000026e7ee790996,verification,/m/05_5t0lxyz,1", "the label name is not one of class-descriptions.csv"),
-    (5, "000026e7ee790996,verification,,1", "the label name is not one of class-descriptions.csv"),
     (6, "000026e7ee790996,verification,/m/0k4j,0.7", "the confidence of a label by people is not 0 or 1"),
-    (6, "000026e7ee790996,verification,/m/0k4j,yes", "the confidence of a label by people is not 0 or 1"),
-    (6, "000026e7ee790996,verification,/m/0k4j,nan", "the confidence of a label by people is not 0 or 1"),
     (6, "000026e7ee790996,verification,/m/0k4j,", "the confidence of a label by people is not 0 or 1"),
     (7, "000026e7ee790996,machine,/m/0k4j,1", "the source is not verification or crowdsource-verification; is it an"),
 ])
@@ -267,33 +259,6 @@ def test_a_file_cut_anywhere_within_a_line_is_named(folder):
 def test_a_file_with_nothing_but_its_header_is_named(folder):
     lines(folder / HUMAN, [HEADER])
     refused(folder, f"{HUMAN}: has no labels, nothing after its header")
-
-
-def test_a_changed_byte_is_an_error_naming_the_file_or_valid_labels(folder):
-    drawn = np.random.default_rng(0)
-    for name in (HUMAN, "classes-trainable.txt", "class-descriptions.csv"):
-        whole = (folder / name).read_bytes()
-        for at in drawn.integers(0, len(whole), 60):
-            changed = bytes([whole[at] ^ int(drawn.integers(1, 256))])
-            (folder / name).write_bytes(whole[:at] + changed + whole[at + 1:])
-            try:
-                data = load(folder, allow_missing=True)
-            except DataError as error:
-                assert str(error).startswith(str(folder))
-            else:
-                assert len(data.train) <= len(TRAIN)
-        (folder / name).write_bytes(whole)
-
-
-def test_swapped_files_are_named(folder):
-    names = [HUMAN, "classes-trainable.txt", "class-descriptions.csv"]
-    for a, b in [(0, 1), (0, 2), (1, 2)]:
-        contents = [(folder / name).read_bytes() for name in names]
-        (folder / names[a]).write_bytes(contents[b])
-        (folder / names[b]).write_bytes(contents[a])
-        refused(folder, f"{names[1]}: line 1: |{names[2]}: line 1: ")
-        for name, content in zip(names, contents):
-            (folder / name).write_bytes(content)
 
 
 def test_a_file_of_boxes_or_of_the_machines_labels_is_named(folder):
@@ -381,9 +346,11 @@ def test_data_arguments_that_mean_nothing_are_usage_errors(published, given, sai
 # what is trained and measured
 
 def test_the_loss_is_the_sum_over_the_classes_that_count():
-    logits = torch.randn(4, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    model, images = nn.Sequential(nn.Flatten(), nn.Linear(12, 7)).double(), torch.randint(256, (4, 3, 2, 2)).byte()
+    logits = model(open_images.prepare(images, torch.float64))
     targets = torch.tensor([[1, 0, -1, 0, 1, -1, 0]] * 4, dtype=torch.int8)
-    total, count = JOB.loss(Fixed(logits), (torch.zeros(4, 3, 2, 2, dtype=torch.uint8), targets))
+    total, count = JOB.loss(model, (images, targets))
     slow = 0.0
     for row, wanted in zip(logits.tolist(), targets.tolist()):
         for logit, target in zip(row, wanted):
@@ -412,38 +379,3 @@ def test_the_measures_of_a_split_are_those_of_a_slow_loop_at_any_worker_count(pu
     assert all(found == alone for workers in (2, 3) for found in on_each(workers, measured))
     assert alone == {"val/cross_entropy": pytest.approx(np.mean(losses), rel=1e-6),
                      "val/average_precision": pytest.approx(average_precision_score(shown, scores), rel=1e-12)}
-
-
-def test_a_diverged_model_has_no_average_precision(published):
-    data = load(published)
-    measure = Evaluator(JOB, {"val": data.val}, 2, SingleWorker(), torch.device("cpu"))
-    measured = measure(Fixed(torch.full((1, 3), torch.nan)), ("val",))
-    assert np.isnan(measured["val/average_precision"]) and np.isnan(measured["val/cross_entropy"])
-
-
-def test_training_raises_the_average_precision_of_what_the_pictures_show(published):
-    data = load(published)
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE, 3))
-    evaluate = Evaluator(JOB, {"train": data.train_eval}, 4, SingleWorker(), torch.device("cpu"))
-    before = evaluate(model, ("train",))
-    optimizer, batch = torch.optim.SGD(model.parameters(), 0.02), taken(data.train_eval)
-    for _ in range(40):
-        total, count = JOB.loss(model, batch)
-        optimizer.zero_grad()
-        (total / count).backward()
-        optimizer.step()
-    after = evaluate(model, ("train",))
-    assert after["train/cross_entropy"] < before["train/cross_entropy"] / 2
-    assert before["train/average_precision"] < 0.9 and after["train/average_precision"] == 1
-
-
-class Fixed(nn.Module):
-    """Gives the same logits whatever it sees."""
-
-    def __init__(self, logits):
-        super().__init__()
-        self.logits = nn.Parameter(logits)
-
-    def forward(self, images):
-        return self.logits.expand(len(images), -1)

@@ -86,27 +86,3 @@ def test_updates_do_not_depend_on_workers_or_passes(workload):
         for parameters, other_losses in parameters_after_training(workload, workers, accumulate):
             assert (parameters - reference).norm() <= 1e-10 * reference.norm()
             assert other_losses == pytest.approx(losses, rel=1e-9)
-
-
-@pytest.mark.parametrize("workload", TEXTS, ids=lambda workload: workload.model)
-def test_a_step_takes_the_gradient_of_the_mean_over_all_its_tokens(workload, monkeypatch):
-    """Not the mean of the examples' means, nor of the passes': checked without dropout against one pass of autograd."""
-    monkeypatch.setattr("hvdscale.modules.Dropout.forward", lambda self, x: x)
-    settings = Settings.build(DEFAULTS, dict(optimizer="sgd", accumulate=2, lr=1.0))
-    plan = settle(settings, workload, EXAMPLES, 3, Place(2, 2, 2))
-    train, model = workload.load().train, make_model(workload, plan, CPU)
-    models = [copy.deepcopy(model) for _ in range(2)]
-
-    def stepped(member):
-        own = models[member.rank]
-        DataParallelStep(plan, workload, train, own, make_optimizer(plan, own), member, CPU)(0, 1.0, set())
-        return [before - after for before, after in zip(model.parameters(), own.parameters())]
-    ranks = on_each(2, stepped)
-    tokens, lengths = train.take(plan.stream.visits(0, 0, plan.global_batch))
-    assert len(set(lengths.tolist())) > 3
-    losses = [functional.cross_entropy(workload.logits(model, row[None])[0, :length - 1], row[1:length],
-                                       reduction="sum") for row, length in zip(tokens, lengths)]
-    (sum(losses) / (lengths - 1).sum()).backward()
-    for moves in ranks:
-        for parameter, move in zip(model.parameters(), moves):
-            torch.testing.assert_close(move, parameter.grad, rtol=1e-9, atol=1e-13)
