@@ -259,5 +259,5 @@ def test_ctrl_c_ends_the_command_as_it_ends_others(tmp_path):
 def test_the_seconds_between_looks_may_be_given(words, every, paths, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     called = []
-    monkeypatch.setattr("hvdscale.cli.log.follow", lambda *given: called.append(given))
+    monkeypatch.setattr("hvdscale.cli.log_files.follow", lambda *given: called.append(given))
     assert CliRunner().invoke(main, ["ls", *words]).exit_code == 0 and called == [(paths, every)]

@@ -48,8 +48,9 @@ def test_every_commands_help_is_one_screen_and_names_the_option(command):
     command = getattr(module, "command", module.main)
     shown = CliRunner().invoke(command, ["--help"]).output
     assert "--version" in shown and len(shown.splitlines()) <= 60
-    for subcommand in getattr(command, "commands", ()):
-        assert len(CliRunner().invoke(command, [subcommand, "--help"]).output.splitlines()) <= 60
+    for subcommand, (*_, line) in getattr(module, "COMMANDS", {}).items():
+        help = CliRunner().invoke(command, [subcommand, "--help"]).output
+        assert len(help.splitlines()) <= 60 and line.rstrip(".") in " ".join(help.split()) and line in shown
     said = CliRunner().invoke(command, ["--version"])
     assert (said.exit_code, said.output) == (0, version_line() + "\n")
 
@@ -103,12 +104,12 @@ getattr(start, command)()
 
 
 @pytest.mark.parametrize("command, module", [
-    *((command, "click") for command in COMMANDS), ("report", "numpy"), ("plan", "numpy"),
+    *((command, "click") for command in COMMANDS), ("report", "numpy"), ("plan", "numpy"), ("log", "numpy"),
     ("scale", "h5py"), ("train", "torch"), ("doctor", "torch"),
     ("tune", "torch")])
 def test_ctrl_c_ends_a_command_quietly_while_it_is_being_imported(command, module, tmp_path):
     words = {"train": ["digits/fc"], "scale": ["digits/fc", "--out", "runs"], "doctor": ["digits/fc"],
-             "tune": [sweep_file(tmp_path)], "report": ["log.h5"], "plan": ["log.h5"]}.get(command, [])
+             "tune": [sweep_file(tmp_path)], "report": ["log.h5"], "plan": ["log.h5"], "log": ["ls"]}.get(command, [])
     process = subprocess.Popen([sys.executable, "-c", WAITS, command, module, *words], stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True, env=command_environment(), cwd=tmp_path,
                                preexec_fn=heed_ctrl_c)
