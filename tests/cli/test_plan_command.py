@@ -131,7 +131,7 @@ def test_a_choice_that_hangs_on_priors_is_said_to_be_assumed(short, tmp_path):
                      text)
     assert re.search("laws that fit the timings: .*ring.*tree", text)
     [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
-    assert found["assumed"] == ["one run", "timed once", "links"]
+    assert found["assumed"] == ["one run", "timed once", "links", "rates"]
 
 
 def test_a_batch_beyond_those_run_is_marked_with_the_interval_of_its_steps(series, tmp_path):
