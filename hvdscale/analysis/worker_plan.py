@@ -220,6 +220,7 @@ class WorkerPlan:
                    UNPLACED: not timings.placed and self.uses_model, LINKS: ASSUMED in marks,
                    IN_A_ROW: timings.in_a_row, PROBED: not timings.slowing and any(one.slowed for one in timings.found),
                    RATES: any(option.steps.mark == EXTRAPOLATED for option in self.options),
+                   APART: bool(self.job.get("local_steps")),
                    PREDICTED: any(option.steps.mark == PREDICTED for option in self.options)}
         return tuple(reason for reason, holds in reasons.items() if holds)
 
@@ -240,7 +241,7 @@ def pareto_front(found: Iterable[T], rank: Callable[[T], tuple[float, ...]]) -> 
 
 # what chances assume, beside PREDICTED
 ONE_RUN, TIMED_ONCE, UNPLACED, LINKS = "one run", "timed once", "unplaced", "links"
-IN_A_ROW, PROBED, RATES = "in a row", "probed", "rates"
+IN_A_ROW, PROBED, RATES, APART = "in a row", "probed", "rates", "apart"
 
 
 def plan_of(curve: StepsCurve, times: StepTimes, request: Request, workload: JobKey | None = None,
@@ -284,7 +285,8 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
     times, request = StepTimes.of(timings, links), request.fitted(timings.measured)
     noise = NoiseScale(noise_scale) if noise_scale else _find_noise(group)
     run = next((trial for trial in group.trials if trial.target), group.trials[0])
-    job = {**(run.plan.get("problem") or {}), "asked": run.plan.get("asked") or {}}
+    job = {**(run.plan.get("problem") or {}), "asked": run.plan.get("asked") or {},
+           "local_steps": any((trial.plan.get("problem") or {}).get("local_steps") for trial in group.trials)}
 
     def plan(target: Target | None, points: Sequence[StepsPoint], fit: np.ndarray | None, cells: Iterable[RunCell],
              trials: Iterable[Trial] = ()) -> WorkerPlan | NoPlan:

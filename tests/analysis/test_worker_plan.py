@@ -11,8 +11,8 @@ from hvdscale.analysis.step_time import ASSUMED, EXTRAPOLATED, INTERPOLATED, MEA
 from hvdscale.analysis.steps import Estimate
 from hvdscale.analysis.steps_curve import PREDICTED, StepsCurve, StepsPoint, noise_draws
 from hvdscale.analysis.trials import read_trials
-from hvdscale.analysis.worker_plan import (AT_ONCE, LINKS, NO_STEPS, NO_TIMES, NOT_MET, ONE_RUN, TIMED_ONCE, UNPLACED,
-                                           NoPlan, Request, plan_of, plans_of)
+from hvdscale.analysis.worker_plan import (APART, AT_ONCE, LINKS, NO_STEPS, NO_TIMES, NOT_MET, ONE_RUN, RATES,
+                                           TIMED_ONCE, UNPLACED, NoPlan, Request, plan_of, plans_of)
 from hvdscale.target import Target
 from tests.factories.deadlines import coverage, plan as plan_of_runs
 from tests.factories.logs import log, trial
@@ -293,6 +293,8 @@ def test_what_chances_assume_is_named():
     assert plan(*pairs, workers=(1, 2, 4), global_batch=64, per_node=4).assumed == ()
     assert plan(run(1), run(2), workers=(1, 2), local_batch=32).assumed == (ONE_RUN, TIMED_ONCE)
     assert PREDICTED in plan(probe(1), probe(4), workers=(1, 4), local_batch=32).assumed
+    local = run(2, problem={"local_steps": {"replicas": 2, "sync_every": 16}})
+    assert plan(run(1), local, workers=(1, 2, 4), local_batch=32).assumed[-2:] == (RATES, APART)
 
 
 def test_workers_of_logs_that_do_not_place_them_fill_the_nodes_of_the_plan():

@@ -16,8 +16,8 @@ from ...analysis.timings import Timings
 from ...analysis.slow_runs import LEAST_CHANGE
 from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED, RUN_DEVIATION
 from ...analysis.trials import JobKey
-from ...analysis.worker_plan import (AT_ONCE, IN_A_ROW, LINKS, NOT_MET, NO_STEPS, NO_TIMES, ONE_RUN, PROBED, RATES,
-                                     TIMED_ONCE, UNPLACED, NoPlan, Option, Request, WorkerPlan)
+from ...analysis.worker_plan import (APART, AT_ONCE, IN_A_ROW, LINKS, NOT_MET, NO_STEPS, NO_TIMES, ONE_RUN, PROBED,
+                                     RATES, TIMED_ONCE, UNPLACED, NoPlan, Option, Request, WorkerPlan)
 from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, unit_of
 from ..document import Finding
 from ..texts import GENERAL, PLAN, SOURCES
@@ -43,6 +43,7 @@ ASSUMPTIONS = {
     PROBED: f"{percent(SLOWS[0])} of jobs slow down, by {percent(SLOWS[1])} on average, after the first {PROBE_STEPS} "
             "steps, as no longer run was timed",
     RATES: "the learning rate is tuned at batches beyond those that met the target, where steps may rise otherwise",
+    APART: "workers exchange in every step, where runs here do so now and then (sync_every)",
     PREDICTED: "the steps are those that the gradient noise scale predicts"}
 REFUSED = {NO_TIMES: "no_times", NO_STEPS: "no_steps", AT_ONCE: "at_once", NOT_MET: "not_met"}
 
