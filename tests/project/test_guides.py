@@ -49,7 +49,7 @@ def options_of(name, *words):
     module = f"{name}_script" if words[:1] in (("script",), ("resume",)) else module
     module = import_module(f"hvdscale.cli.{module}")
     command = getattr(module, words[0] if module.__name__.endswith("_script") else "command", None) or module.main
-    command = getattr(command, "commands", {}).get(words[0] if words else "", command)
+    command = words and hasattr(command, "get_command") and command.get_command(None, words[0]) or command
     return {option for each in command.params for option in (*each.opts, *each.secondary_opts, "--help")}
 
 
