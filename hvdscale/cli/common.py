@@ -109,12 +109,16 @@ class CommandOfTwo(Command):
     def make_context(self, info_name, args, parent=None, **extra):
         if not args or args[0] not in self.words:   # a file of that name is ./WORD
             return super().make_context(info_name, args, parent, **extra)
-        module, _, command = self.words[args[0]].partition(":")
-        other = getattr(import_module(f"{__package__}.{module}"), command)
-        return other.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        return command_at(self.words[args[0]]).make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
 
     def invoke(self, ctx):
         return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+
+
+def command_at(place: str) -> click.Command:
+    """The command of ``module:name`` of this package, imported now."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(f"{__package__}.{module}"), name)
 
 
 class CommandGroup(_Ending, click.Group):

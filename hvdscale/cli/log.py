@@ -1,22 +1,19 @@
 """hvdscale-log: list, show, check, merge and repair logs; import and export results."""
 from __future__ import annotations
 
-from importlib import import_module
-
 import click
 
-from .common import CONTEXT, CommandGroup, slow_imports, version_option
+from .common import CONTEXT, CommandGroup, command_at, slow_imports, version_option
 
-FILES, EXCHANGE = "log_files", "exchange"
-# module, name there and first line of the help of each command; the modules take a third of a second to import
+# place and first line of the help of each command; the modules take a third of a second to import
 COMMANDS = {
-    "check": (FILES, "check", "Verify that logs keep every rule, and name the first one broken."),
-    "export": (EXCHANGE, "export_log", "Export LOG to the new FOLDER in a format that other programs read."),
-    "import": (EXCHANGE, "import_log", "Import RUNS, files or folders, into the new log LOG."),
-    "ls": (FILES, "list_logs", "List the trials of LOGS, one line each."),
-    "merge": (FILES, "merge", "Copy the trials of several logs into one file."),
-    "repair": (FILES, "repair", "Replace an interrupted or damaged log by what can be saved."),
-    "show": (FILES, "show", "Show a log: the run, its restarts and evaluations, and why it ended.")}
+    "check": ("log_files:check", "Verify that logs keep every rule, and name the first one broken."),
+    "export": ("exchange:export_log", "Export LOG to the new FOLDER in a format that other programs read."),
+    "import": ("exchange:import_log", "Import RUNS, files or folders, into the new log LOG."),
+    "ls": ("log_files:list_logs", "List the trials of LOGS, one line each."),
+    "merge": ("log_files:merge", "Copy the trials of several logs into one file."),
+    "repair": ("log_files:repair", "Replace an interrupted or damaged log by what can be saved."),
+    "show": ("log_files:show", "Show a log: the run, its restarts and evaluations, and why it ended.")}
 
 
 class LogGroup(CommandGroup):
@@ -26,15 +23,12 @@ class LogGroup(CommandGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx, name):
-        if name not in COMMANDS:
-            return None
-        module, function, _ = COMMANDS[name]
         with slow_imports():
-            return getattr(import_module(f"{__package__}.{module}"), function)
+            return command_at(COMMANDS[name][0]) if name in COMMANDS else None
 
     def format_commands(self, ctx, formatter):
         with formatter.section("Commands"):
-            formatter.write_dl([(name, said) for name, (_, _, said) in COMMANDS.items()])
+            formatter.write_dl([(name, said) for name, (_, said) in COMMANDS.items()])
 
 
 @click.group(cls=LogGroup, context_settings=CONTEXT)
