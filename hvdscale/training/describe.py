@@ -70,8 +70,11 @@ def _replicas(plan):
     every, rate, momentum = (plan.local_steps[name] for name in ("sync_every", "outer_lr", "outer_momentum"))
     outer = f"an outer step at rate {rate:g} with Nesterov momentum {momentum:g}"
     how = "their mean" if (rate, momentum) == (1, 0) else outer
+    if exchange := plan.local_steps.get("exchange", ""):
+        how += f" of changes sent as {exchange}"
     states = 2 if plan.beta2 is not None or ":" in plan.optimizer else int(bool(plan.momentum))     # of a weight
-    numbers = plan.job.get("model", {}).get("count", 0) * (plan.replicas * (2 + states) + 1 + (momentum > 0))
+    of_each = 2 + states + bool(exchange)
+    numbers = plan.job.get("model", {}).get("count", 0) * (plan.replicas * of_each + 1 + (momentum > 0))
     size = byte_size(numbers * (8 if plan.precision == "fp64" else 4))
     memory = f"; on one worker {size} of weights, gradients and optimizer states" if numbers else ""
     return f"{plan.replicas}, synchronized every {counted(every, 'step')} by {how}{memory}"

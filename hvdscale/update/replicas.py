@@ -11,7 +11,8 @@ algorithm 1). With eta = 1 and mu = 0, w is the replicas' mean (local SGD: Stich
 
 Which examples a replica has depends on its number alone, so the updates are the same at any number of workers: each has
 some of the replicas, or some of them one replica, whose gradients they sum. Buffers take the mean of the replicas'
-changes. Averages of weights take in those after each synchronization.
+changes. Where these are compressed, each replica sends its own once, and all workers add them up in the replicas'
+order. Averages of weights take in those after each synchronization.
 """
 from __future__ import annotations
 
@@ -26,10 +27,12 @@ from torch import Tensor, nn
 
 from ..errors import FaultError, PlanError
 from ..modules.running_statistics import Buffers
+from ..plan.local_steps import FULL, exchange_rank
 from ..plan.plan import Plan, Problem
 from ..workers.group import WorkerLostError, Workers
 from ..workload import Split, Workload
 from .averages import WeightAverage, has_modes, put_back
+from .compressed import Sender
 from .fused import SGD, fusible
 from .model import make_model
 from .optimizers import make_optimizer
@@ -84,6 +87,8 @@ class LocalSteps:
             self.replicas[number] = DataParallelStep(plan, workload, train, copy, make_optimizer(plan, copy), group,
                                                      device, replica=number)
         self._spoken_for = self.replicas if group.rank == 0 else {}         # by the first of a replica's workers
+        rank = exchange_rank(plan.local_steps.get("exchange", FULL))
+        self.senders = {} if rank is None else {number: Sender(moving(model), rank) for number in self.replicas}
 
     def __call__(self, step: int, lr: float, votes: set[str]) -> StepResult:
         """Take an inner step of every replica, and synchronize them if one is due; raises as DataParallelStep does."""
@@ -141,12 +146,17 @@ class LocalSteps:
         """The state without the model's and the optimizer's, of this worker's replicas by number."""
         replicas = {number: {"model": replica.model.state_dict(), "optimizer": replica.optimizer.state_dict()}
                     for number, replica in self.replicas.items()}
+        for number, sender in self.senders.items():
+            replicas[number] |= {"unsent": sender.unsent, "bases": sender.bases}
         return {"replicas": replicas, **({"average": self.average.state()} if self.average else {})}
 
     def restore(self, state: dict) -> None:
         for number, replica in self.replicas.items():
             replica.model.load_state_dict(state["replicas"][number]["model"])
             replica.optimizer.load_state_dict(state["replicas"][number]["optimizer"])
+        for number, sender in self.senders.items():
+            for name in ("unsent", "bases"):
+                torch._foreach_copy_(getattr(sender, name), state["replicas"][number][name])
         if self.average:
             self.average.restore(state["average"])
 
@@ -176,8 +186,14 @@ class LocalSteps:
     @torch.no_grad()
     def _synchronize(self, done: int) -> dict[str, float]:
         """Take the outer step after ``done`` steps; returns the row's values by column."""
-        parameters, changes = trained(self.model), self._mean_changes()
-        distance, before = self._distance(changes), [parameter.clone() for parameter in parameters]
+        parameters = trained(self.model)
+        changes = self._mean_sent() if self.senders else self._mean_changes()
+        measured = {"replica_distance": self._root_mean_square(lambda number: torch._foreach_sub(torch._foreach_sub(
+            parameters, trained(self.replicas[number].model)), changes[:len(parameters)]))}
+        if self.senders:
+            measured["exchange_error"] = self._root_mean_square(
+                lambda number: self.senders[number].unsent[:len(parameters)])
+        before = [parameter.clone() for parameter in parameters]
         for parameter, change in zip(parameters, changes):
             parameter.grad = change
         self.optimizer.step()
@@ -189,8 +205,7 @@ class LocalSteps:
         if self.average:
             seen = self.plan.stream.examples_before
             self.average.update(done - 1, seen(done) - seen(done - self.plan.local_steps["sync_every"]))
-        return {"replica_distance": distance,
-                "outer_step": math.sqrt(_sqnorm(torch._foreach_sub(parameters, before)))}
+        return {**measured, "outer_step": math.sqrt(_sqnorm(torch._foreach_sub(parameters, before)))}
 
     def _mean_changes(self) -> list[Tensor]:
         """The mean over the replicas of what each has subtracted from the model's weights; a collective."""
@@ -201,6 +216,18 @@ class LocalSteps:
         self.workers.sum_(total, "replicas/changes").div_(self.plan.replicas)
         return [change.view_as(weight) for change, weight in zip(total.split([w.numel() for w in weights]), weights)]
 
+    def _mean_sent(self) -> list[Tensor]:
+        """The mean, added up in their order, of the changes that each replica's numbers stand for; a collective."""
+        weights, any_sender = moving(self.model), next(iter(self.senders.values()))
+        total, replicas = [torch.zeros_like(weight) for weight in weights], self.plan.replicas
+        for number in range(replicas):
+            sent = torch.empty(any_sender.size, dtype=any_sender.kind, device=self.device)
+            if number in self._spoken_for:
+                sent = self.senders[number].send(torch._foreach_sub(weights, moving(self.replicas[number].model)))
+            self.workers.broadcast_(sent.view(torch.uint8), "replicas/sent", number * self.workers.size // replicas)
+            torch._foreach_add_(total, any_sender.receive(sent))
+        return torch._foreach_div(total, replicas)
+
     def _copy_counters(self) -> None:
         """Take the buffers that are no floating-point numbers, which are the same in all replicas."""
         any_replica = next(iter(self.replicas.values())).model
@@ -208,13 +235,12 @@ class LocalSteps:
             if not buffer.is_floating_point():
                 buffer.copy_(value)
 
-    def _distance(self, mean: Sequence[Tensor]) -> float:
-        """The root mean square over the replicas of the norm of the difference from their mean; a collective."""
+    def _root_mean_square(self, of: Callable[[int], Sequence[Tensor]]) -> float:
+        """The root mean square over the replicas, by number, of the norm of these tensors; a collective."""
         squares = torch.zeros(self.plan.replicas, dtype=torch.float64)
-        for number, replica in self._spoken_for.items():
-            changes = torch._foreach_sub(trained(self.model), trained(replica.model))
-            squares[number] = _sqnorm(torch._foreach_sub(changes, mean[:len(changes)]))
-        self.workers.sum_(squares, "replicas/distance")
+        for number in self._spoken_for:
+            squares[number] = _sqnorm(of(number))
+        self.workers.sum_(squares, "replicas/squares")
         return math.sqrt(squares.mean().item())
 
 

@@ -56,11 +56,11 @@ class StepResult:
 def log_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
     noise = noise_columns(plan, model)
     parts = STEP_PARTS if plan.device == "cpu" else STEP_PARTS[:1]
-    local = plan.local_steps is not None
+    local = plan.local_steps or {}
     counts = [name for name, counted in (
         ("global_batch", not plan.batches.is_constant), ("tokens", plan.train_tokens is not None),
         ("loss_scale", plan.scales_loss), ("skipped_updates", plan.scales_loss),
-        ("replica_distance", local), ("outer_step", local)) if counted]
+        ("replica_distance", local), ("outer_step", local), ("exchange_error", "exchange" in local)) if counted]
     return {**noise, "optional": (*counts, *parts, *noise["optional"])}
 
 

@@ -19,7 +19,9 @@ CONFIGURATIONS = [dict(dict(steps=10, precision="fp64", global_batch=24), **one)
     dict(replicas=4, sync_every=4, **DILOCO, **EVERYTHING), dict(replicas=4, sync_every=3, **TORCHS_OWN),
     dict(replicas=2, sync_every=3, **DILOCO, **EVERYTHING, ghost_batch=12),
     dict(replicas=2, sync_every=4, accumulate=2, average="ema", average_half_life=50.0),
-    dict(replicas=1, sync_every="1 epoch", **DILOCO, **EVERYTHING))]
+    dict(replicas=1, sync_every="1 epoch", **DILOCO, **EVERYTHING),
+    dict(replicas=4, sync_every=2, exchange="bf16", **DILOCO, **EVERYTHING),
+    dict(replicas=2, sync_every=2, exchange="powersgd:1", **DILOCO))]
 CONFIGURATIONS += [dict(steps=10, precision="fp64", batch_schedule=[[0, 8], [4, 16], [7, 24]], replicas=4, sync_every=3,
                         **DILOCO)]
 
@@ -44,7 +46,7 @@ def test_any_worker_count_makes_the_updates_of_one_worker(tmp_path, launcher, np
 
 # synchronized at steps 8, 16, 24, ...; kept at 7, 14, 21, ..., within rounds
 REPLICAS = ["--precision", "fp64", "--global-batch", "8", "--replicas", "2", "--sync-every", "8", "--lr", "0.01",
-            "--optimizer", "adamw", "--set", "outer=nesterov", "--set", "average=tail"]
+            "--optimizer", "adamw", "--set", "outer=nesterov", "--set", "average=tail", "--set", "exchange=powersgd:2"]
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +75,7 @@ def test_a_job_moves_within_a_round_to_other_numbers_of_workers(runs, tmp_path):
     assert np.linalg.norm(parameters(folder) - parameters(whole)) <= 1e-10 * np.linalg.norm(parameters(whole))
     with read_log(folder / "w.h5") as log, read_log(whole / "w.h5") as reference:
         assert log.restarts["workers"].tolist() == [2, 4, 1]
-        for name in ("loss", "replica_distance", "outer_step"):
+        for name in ("loss", "replica_distance", "outer_step", "exchange_error"):
             np.testing.assert_allclose(log.steps[name], reference.steps[name], rtol=1e-9, err_msg=name)
         synchronized = np.isfinite(log.steps["outer_step"])
         assert log.steps["step"][synchronized].tolist() == list(range(8, 61, 8))

@@ -49,7 +49,7 @@ UNSETTLED = [
     dict(target="val/error<0.1", eval_every=0),
     # replicas
     dict(replicas=3, global_batch=64, sync_every=2), dict(workers=3, replicas=4, global_batch=64, sync_every=2),
-    dict(replicas=4, global_batch=64), dict(outer="nesterov"), dict(outer_lr=0.5, sync_every=2),
+    dict(replicas=4, global_batch=64), dict(outer="nesterov"), dict(outer_lr=0.5, sync_every=2), dict(exchange="bf16"),
     dict(sync_every=101), dict(sync_every="6401 examples", global_batch=64),
     dict(replicas=2, sync_every="1 epoch", defaults=dict(lr=0.1, steps=100), batch_schedule=[[0, 32], [9, 64]]),
     dict(replicas=4, global_batch=64, sync_every=2, ghost_batch="global"),
@@ -59,8 +59,9 @@ UNSETTLED = [
         ("precision", "fp16"), ("compression", "fp16"), ("exact", True), ("noise_every", 5)))]
 MISUSED = [
     dict(lr_rule="cubic"), dict(optimizer="adam", beta2=0.9, beta2_half_life=600), dict(target="val/error"),
-    dict(steps=5, epochs=3), dict(budget=10), dict(budget="ten epochs"), dict(budget="2.5 steps"), dict(warmup="5 min"),
-    dict(warmup="slow"), dict(decay_at="60, 30 epochs"), dict(localbatch=1), dict(learning_rate=1)]
+    dict(exchange="powersgd:0"), dict(steps=5, epochs=3), dict(budget=10), dict(budget="ten epochs"),
+    dict(budget="2.5 steps"), dict(warmup="5 min"), dict(warmup="slow"), dict(decay_at="60, 30 epochs"),
+    dict(localbatch=1), dict(learning_rate=1)]
 WRONG_VALUES = [dict(name=name, value=value) for name, value in (
     ("local_batch", 0), ("local_batch", 2.5), ("lr", 0), ("lr", float("nan")), ("momentum", 1), ("seed", 2**63),
     ("keep_going", 1), ("target", 0.01), ("model_args", 3), ("decay_at_epochs", 30), ("decay_at_epochs", [60, 30]),

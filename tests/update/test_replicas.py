@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from hvdscale.plan.shards import epoch_order
+from hvdscale.update.compressed import Sender
 from hvdscale.workers.group import SingleWorker
 from tests.parallel import toy
 from tests.parallel.test_trajectory import EVERYTHING, norm_of_difference
@@ -70,3 +71,42 @@ def test_an_outer_nesterov_step_is_that_of_a_plain_loop(replicas):
                optimizer="adamw", weight_decay=0.0, clip_norm=0.05, label_smoothing=0.0)
     reference = diloco(replicas, 0.7, 0.9)
     assert np.linalg.norm(np.subtract(got[1], reference)) <= 1e-12 * np.linalg.norm(reference)
+
+
+def change_of(replicas):
+    """Changes of weights that drift alike and apart, some ten times as large as others."""
+    drawn = torch.Generator().manual_seed(3)
+    return [[torch.randn(shape, generator=drawn, dtype=torch.float64) * scale for shape, scale in (
+        ((12, 20), 1.0), ((6, 3, 5, 5), 0.1), ((20,), 1.0), ((), 1.0))] for _ in range(replicas)]
+
+
+@pytest.mark.parametrize("rank, numbers", [(0, 12 * 20 + 6 * 75 + 21), (2, 2 * (12 + 20) + 2 * (6 + 75) + 21),
+                                           (5, 5 * (12 + 20) + 5 * (6 + 75) + 21), (40, 12 * 20 + 6 * 75 + 21)])
+def test_what_is_sent_adds_up_to_the_changes_but_for_what_is_still_unsent(rank, numbers):
+    changes = change_of(1)[0]
+    sender, received = Sender(changes, rank), []
+    for _ in range(50):
+        sent = sender.send(changes)
+        assert sent.numel() == numbers and sent.dtype == (torch.float64 if rank else torch.bfloat16)
+        received.append(sender.receive(sent))
+    for change, unsent, *each in zip(changes, sender.unsent, *received):
+        torch.testing.assert_close(sum(each) + unsent, 50 * change, rtol=1e-12, atol=1e-12)
+        assert unsent.norm() < (1e-2 if rank in (0, 40) else 20) * change.norm()       # it does not grow with the 50
+
+
+def test_powersgd_comes_to_the_best_matrix_of_its_rank():
+    change = change_of(1)[0][0]
+    left, values, right = torch.linalg.svd(change, full_matrices=False)
+    best = left[:, :3] @ torch.diag(values[:3]) @ right[:3]
+    sender = Sender([change], 3)
+    for _ in range(300):
+        sender.unsent[0].zero_()
+        received, = sender.receive(sender.send([change]))
+    torch.testing.assert_close(received, best, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("exchange, most", [("bf16", 2e-3), ("powersgd:3", 0.3), ("powersgd:99", 1e-12)])
+def test_a_compressed_exchange_stays_near_the_full_one(exchange, most):
+    how = dict(replicas=4, sync_every=4, outer="nesterov", outer_lr=0.7, optimizer="adamw", lr=0.01)
+    apart = norm_of_difference(made(exchange=exchange, **how), made(**how), 1)
+    assert (most > 1e-12) * most / 1e3 <= apart <= most
