@@ -13,6 +13,7 @@ import numpy as np
 from .defaults import PROBE_STEPS
 from .step_time import ASSUMED_DEVIATION
 from .steps_curve import RUN_DEVIATION
+from .trials import Sync
 from .worker_plan import WorkerPlan
 
 ENOUGH = 0.05           # expected loss at which no more is measured, unless another is asked for
@@ -25,11 +26,12 @@ LEAST_DEVIATION = 0.03  # of a measurement: the draws are too few to weigh finer
 
 @dataclass(frozen=True)
 class Measurement:
-    """Runs at one (workers, global batch, passes): to the target with so many seeds, or with 0 seeds a probe."""
+    """Runs at one place of a decision: to the target with so many seeds, or with 0 seeds a probe."""
 
     workers: int
     global_batch: int
     passes: int
+    sync: Sync
     seeds: int
 
     @property
@@ -78,7 +80,7 @@ def weigh(plan: WorkerPlan, runs: Sequence[Measurement], loss: float) -> NextRun
     of_times = spread.deviation if spread.freedom else ASSUMED_DEVIATION
     of_steps = plan.run_spread.deviation if plan.run_spread.freedom else RUN_DEVIATION
     for run in runs:
-        at, count = decision.places.index((run.workers, run.global_batch, run.passes)), max(run.seeds, 1)
+        at, count = decision.places.index((run.workers, run.global_batch, run.passes, run.sync)), max(run.seeds, 1)
         measured = [(decision.log_times[:, at], of_times)]
         if run.seeds and not plan.relative:
             measured.append((decision.log_steps[:, at], of_steps))
@@ -99,26 +101,29 @@ def _candidates(plan: WorkerPlan) -> Iterator[tuple[Measurement, ...]]:
 
 
 def _probes(plan: WorkerPlan) -> list[tuple[Measurement, ...]]:
-    """Each worker count beyond those timed, all of them, another local batch, and both."""
-    timed = {(one.workers, one.global_batch, one.passes) for one in plan.times.timings.found}
-    most = max(workers for workers, _, _ in timed)
-    full = {workers: max(batch for other, batch, passes in plan.decision.places if other == workers and passes == 1)
-            for workers, _, passes in plan.decision.places if passes == 1}
-    beyond = [Measurement(workers, batch, 1, 0) for workers, batch in full.items() if workers > most]
-    other = [Measurement(workers, batch, passes, 0) for workers, batch, passes in plan.decision.places
-             if passes == 1 and batch * OTHER_LOCAL == full[workers] and (workers, batch, 1) not in timed][:1]
+    """Each worker count beyond those timed, all of them, another local batch, and both; of its option's replicas."""
+    sync = {option.workers: option.sync for option in plan.options}
+    timed = {(one.workers, one.global_batch, one.passes, one.sync) for one in plan.times.timings.found}
+    most = max(workers for workers, *_ in timed)
+    places = [place for place in plan.decision.places if place[-1] == sync[place[0]]
+              and place[2] == max(1, place[-1][0] // place[0])]             # no more passes than replicas
+    full = {place[0]: place for place in sorted(places)}
+    beyond = [Measurement(*place, 0) for place in full.values() if place[0] > most]
+    other = [Measurement(*place, 0) for place in places
+             if place[1] * OTHER_LOCAL == full[place[0]][1] and place not in timed][:1]
     sets = [(one,) for one in beyond] + [tuple(beyond), tuple(other), (*beyond, *other)]
     return [one for one in dict.fromkeys(sets) if one]
 
 
 def _runs(plan: WorkerPlan) -> Iterator[Measurement]:
-    """One run or several at the best batch of each worker count, and at the largest batch of one pass."""
+    """One run or several of each worker count at the best batch of each way to synchronize, and at the largest batch of
+    its option's passes."""
     places = plan.decision.places
     for option, seeds in product(plan.options, SEEDS):
-        batches = {option.global_batch, max((batch for workers, batch, passes in places
-                                             if workers == option.workers and passes == option.passes))}
-        for batch in sorted(batches):
-            yield Measurement(option.workers, batch, option.passes, seeds)
+        largest = max(place for place in places
+                      if (place[0], *place[2:]) == (option.workers, option.passes, option.sync))
+        best = plan.decision.best_of_each(option.workers).values()
+        yield from (Measurement(*place, seeds) for place in sorted({largest, *(places[at] for at in best)}))
 
 
 def decide_until(measure: Callable[[Sequence[Measurement]], WorkerPlan | None], plan: WorkerPlan, enough: float,

@@ -31,7 +31,7 @@ from .speedup import Series, series_of
 from .step_breakdown import SKIPPED, StepParts
 from .steps import RunToTarget, RunCell, cell_of, cells_by_workers, first_met, run_of
 from .studies import Study, studies_of
-from .trials import JobKey, SeedKey, Trial, by_workload, read_trials
+from .trials import EVERY_STEP, JobKey, SeedKey, Trial, by_workload, read_trials
 
 T = TypeVar("T")
 
@@ -80,6 +80,7 @@ class Section:
     searches: tuple[Search, ...] = ()       # studies with this target or a stricter one, and those of a metric
     left_out: tuple[tuple[int, int], ...] = ()  # (batch, feasible trials) of searches with fewer than asked for
     slow: tuple[tuple[RunToTarget, float], ...] = ()    # runs that are in no time, and how many times as long they took
+    synced: tuple[RunCell, ...] = ()        # by batch and Trial.sync; () where all are synchronous, or without target
     constant: tuple[RunCell, ...] = ()      # of a batch that changes: the same job at its smallest and largest batch
 
     @cached_property
@@ -235,20 +236,22 @@ def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...],
     """Searches are all compared at the same number of trials, see best_of_n.common_trials."""
     held = (run_of(trial, target, options.crossing) for trial in trials if trial.status != Status.RUNNING)
     runs = [run for run in held if run.conclusive or run.trial.pruned]
-    cells, by_batch = _cells(runs, options)
+    cells, *others = _cells(runs, options)
     slow = _find_slow(cells)
     if slow:
         slow_ones = {id(run) for run, _ in slow}
-        cells, by_batch = _cells([replace(run, seconds=math.nan, seconds_before=math.nan, examples_per_second=math.nan)
-                                  if id(run) in slow_ones else run for run in runs], options)
-    apart = _find_apart(by_batch)
-    cells, by_batch = ([cell.without_apart(apart.get((cell.global_batch, cell.setting), {})) for cell in found]
-                       for found in (cells, by_batch))
+        cells, *others = _cells([replace(run, seconds=math.nan, seconds_before=math.nan, examples_per_second=math.nan)
+                                 if id(run) in slow_ones else run for run in runs], options)
+    apart = _find_apart(others[1] or others[0])
+    cells, by_batch, synced = ([cell.without_apart(apart.get((cell.global_batch, cell.setting), {})) for cell in found]
+                               for found in (cells, *others))
     pools = pools_of(cells, by_batch)
     n, left_out = common_trials({cell.global_batch: len(cell.draws) for cell in by_batch if cell.searched},
                                 options.trials)
-    cells, by_batch = ([replace(cell, pools=pools, best_of_n=min(n or 0, len(cell.draws)) or None) for cell in found]
-                       for found in (cells, by_batch))
+    least = options.trials or min((len(cell.draws) for cell in synced if cell.searched), default=0)
+    given = (cells, pools, n), (by_batch, pools, n), (synced, pools_of(synced, synced), least)
+    cells, by_batch, synced = ([replace(cell, pools=pool, best_of_n=min(most or 0, len(cell.draws)) or None)
+                                for cell in found] for found, pool, most in given)
     series, batches = series_of(cells, options.confidence), None
     if target is not None and not workload.batch_schedule:
         batches = curve_of_cells(workload, target, [cell for cell in by_batch if cell.global_batch not in left_out],
@@ -258,7 +261,7 @@ def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...],
     searches = _take_new(shown, ((one if one.objective == STEPS_TO_TARGET else (one.study, one.space), one)
                                  for one in searches_of(trials, target, options.confidence)))
     return Section(workload, target, options, trials, series, tuple(cells), batches, pools, parts, noise,
-                   searches, tuple(left_out.items()), tuple(slow))
+                   searches, tuple(left_out.items()), tuple(slow), tuple(synced if target else ()))
 
 
 def _take_new(shown: set[Hashable], found: Iterable[tuple[Hashable, T]]) -> tuple[T, ...]:
@@ -271,8 +274,9 @@ def _take_new(shown: set[Hashable], found: Iterable[tuple[Hashable, T]]) -> tupl
     return tuple(new)
 
 
-def _cells(runs: Sequence[RunToTarget], options: Options) -> tuple[list[RunCell], list[RunCell]]:
-    """The cells of one worker count and global batch each, and those by global batch over all worker counts."""
+def _cells(runs: Sequence[RunToTarget], options: Options) -> tuple[list[RunCell], ...]:
+    """The cells of one worker count and global batch each; over all worker counts those by global batch and, unless all
+    trials are synchronous, those by global batch and Trial.sync."""
     cells = cells_by_workers(runs, options.confidence)
     by_batch: list[RunCell] = []
     for batch, own in sorted(group_by(runs, lambda run: run.trial.global_batch).items(), key=itemgetter(0)):
@@ -280,7 +284,11 @@ def _cells(runs: Sequence[RunToTarget], options: Options) -> tuple[list[RunCell]
         if at_batch and len({run.trial.workers for run in own}) > 1:
             at_batch = [cell_of(sorted(own, key=lambda run: run.trial.workers), options.confidence)]
         by_batch += at_batch
-    return list(cells.values()), by_batch
+    synced = group_by(runs, lambda run: (run.trial.global_batch, run.trial.sync))
+    apart = any(sync != EVERY_STEP for _, sync in synced)
+    return list(cells.values()), by_batch, [
+        cell_of(sorted(own, key=lambda run: run.trial.workers), options.confidence)
+        for _, own in sorted(synced.items() if apart else ()) if any(run.conclusive for run in own)]
 
 
 def _stopped_at_target(trial: Trial) -> bool:

@@ -11,6 +11,10 @@ W workers, g of them on each of m nodes, pass e examples each through the model 
     tree        f(n; h, v) = 2 log2(n) h + 2 (n - 1) / n v      Thakur, Rabenseifner and Gropp 2005
     linear      f(n; h, v) = (n - 1) h                          one message to or from each of the others in turn
 
+M replicas that are synchronized every H steps reduce gradients among the W / M workers of each alone. Their step takes
+(s(W) + o r) / H more, s for the exchange of the weights and o for each of the r replicas of a worker, and the hops of
+s(W) for the losses and votes that each step sums.
+
 With q = 1 a pass takes a + b e; with a large q it takes a until its examples fill the device, and then b e. h is the
 seconds of a hop, v those of the whole gradient on one link. The overlap p is that of Qiao et al. 2021 (Pollux, arXiv
 2008.12260). t is the mean step. A step waits for its slowest worker, so the wait saturates where some worker pauses in
@@ -34,10 +38,11 @@ import scipy
 from numpy.typing import ArrayLike
 
 from ..errors import UsageError
-from .decision.draws import DRAWS as MODEL_DRAWS, Drawn, Measured, levels, sample_posterior
+from .decision.draws import DRAWS as MODEL_DRAWS, Drawn, Measured, Place, levels, sample_posterior
 from .intervals import Spread, pooled
 from .steps import RunCell, known, samples_of
 from .timings import Machine, Timing, Timings
+from .trials import EVERY_STEP, Sync
 
 DRAWS = 400                 # of a value
 ASSUMED_DEVIATION = 0.05    # of the logarithm of a step time, where nothing was timed twice
@@ -65,7 +70,8 @@ OTHER = (0.10, 0.15)
 SPREAD, LACK = 0.8, (0.015, 0.8)        # see Measured
 LEVEL = 2.0                             # standard deviation of the logarithm of a pass, around the fastest timing
 LEAST = 0.002                           # standard deviation of a timing
-UNKNOWNS = 14
+OUTER = 0.3, 1.5                        # in passes: median, deviation of the logarithm
+UNKNOWNS = 14                           # and the one of OUTER, where replicas were timed
 
 DETERMINED, POWER_DETERMINED = 10, 3    # a parameter, or a power, is where its interval spans less than this factor
 REFUTED_AT = 0.01                       # the probability of a law below which the timings refute it
@@ -73,7 +79,7 @@ REFUTED_AT = 0.01                       # the probability of a law below which t
 
 @dataclass(frozen=True, eq=False)
 class Parameters:
-    """a, b, h, v, h', v' in seconds, p, q, l and r: numbers, or arrays of shape (draws,)."""
+    """a, b, h, v, h', v' in seconds, p, q, l, r, and o in seconds: numbers, or arrays of shape (draws,)."""
 
     fixed: np.ndarray
     example: np.ndarray
@@ -85,6 +91,7 @@ class Parameters:
     sharpness: np.ndarray
     pause: np.ndarray
     pausing: np.ndarray
+    outer: np.ndarray | float = 0.0
 
 
 NAMES = tuple(field.name for field in fields(Parameters))
@@ -103,14 +110,22 @@ class StepLaw:
     volumes: Callable[[Any], Any]
 
     def seconds(self, parameters: Parameters, workers: ArrayLike, per_node: ArrayLike, examples: ArrayLike,
-                passes: ArrayLike = 1) -> np.ndarray:
+                passes: ArrayLike = 1, *sync: ArrayLike) -> np.ndarray:
         """t of the module's docstring; ``examples`` are a worker's in one pass. Broadcasts over all arguments."""
-        inside, nodes = np.minimum(workers, per_node), np.ceil(np.asarray(workers) / per_node)
+        replicas, every = sync or EVERY_STEP
         one_pass = _norm(parameters.fixed, parameters.example * examples, parameters.sharpness)
-        allreduce = (self.hops(inside) * parameters.hop + self.volumes(inside) * parameters.volume
-                     + self.hops(nodes) * parameters.node_hop + self.volumes(nodes) * parameters.node_volume)
+        hops, volumes = self._allreduce(parameters, np.maximum(1, np.asarray(workers) // replicas), per_node)
+        all_hops, all_volumes = self._allreduce(parameters, workers, per_node)
+        outer = parameters.outer * np.maximum(1, np.asarray(replicas) // workers)
+        apart = np.where(np.asarray(every) > 0, all_hops + (all_hops + all_volumes + outer) / np.maximum(every, 1), 0.0)
         wait = parameters.pause * one_pass * (1 - (1 - parameters.pausing) ** np.asarray(workers))
-        return (np.asarray(passes) - 1) * one_pass + _norm(one_pass, allreduce, parameters.overlap) + wait
+        return (np.asarray(passes) - 1) * one_pass + _norm(one_pass, hops + volumes, parameters.overlap) + wait + apart
+
+    def _allreduce(self, parameters: Parameters, workers: ArrayLike, per_node: ArrayLike) -> tuple[Any, Any]:
+        """The seconds of its hops, and of its bytes."""
+        inside, nodes = np.minimum(workers, per_node), np.ceil(np.asarray(workers) / per_node)
+        return (self.hops(inside) * parameters.hop + self.hops(nodes) * parameters.node_hop,
+                self.volumes(inside) * parameters.volume + self.volumes(nodes) * parameters.node_volume)
 
 
 def _norm(one: np.ndarray, other: np.ndarray, power: np.ndarray) -> np.ndarray:
@@ -157,7 +172,7 @@ class StepModel:
 
     def __init__(self, timings: Timings, between: tuple[float, float] | None = None, draws: int = MODEL_DRAWS) -> None:
         self.timings, self.draws = timings, draws
-        self.settings = np.array([(one.workers, one.per_node, one.examples, one.passes)
+        self.settings = np.array([(one.workers, one.per_node, one.examples, one.passes, *one.sync)
                                   for one in timings.found], float).T
         runs, spread = np.array([len(one.seconds) for one in timings.found]), timings.spread
         deviation = spread.deviation if spread.freedom else ASSUMED_DEVIATION
@@ -167,6 +182,7 @@ class StepModel:
         self.examples = float(np.exp(np.log(self.settings[2]).mean()))
         self.level = float((self.measured.logs - np.log(self.settings[3])).min())
         workers, per_node = self.settings[:2]
+        self.apart = bool(self.settings[-1].any())          # whether replicas were timed
         self.timed_within = bool((np.minimum(workers, per_node) > 1).any())
         self.given = {} if between is None else dict(zip(BETWEEN, between))
         if between is not None and not self.timed_within:
@@ -199,10 +215,11 @@ class StepModel:
             example=one_pass * np.exp(scipy.special.log_expit(-sharpness * ratio) / sharpness) / self.examples,
             sharpness=sharpness, overlap=_power(share[:, 6:7], *OVERLAPS),
             pause=np.where(share[:, 7:8] < STEADY, 0.0, PAUSE[0] * np.exp(PAUSE[1] * unknowns[:, 8:9])),
-            pausing=np.minimum(PAUSING[0] * np.exp(PAUSING[1] * unknowns[:, 11:12]), MOST_PAUSING))
+            pausing=np.minimum(PAUSING[0] * np.exp(PAUSING[1] * unknowns[:, 11:12]), MOST_PAUSING),
+            outer=one_pass * OUTER[0] * np.exp(OUTER[1] * unknowns[:, 14:15]) if self.apart else 0.0)
 
     def log_law(self, unknowns: np.ndarray, settings: np.ndarray) -> np.ndarray:
-        """Logarithms of step times, shape (draws, settings), at (workers, per node, examples a pass, passes)."""
+        """Logarithms of step times, shape (draws, settings), at (workers, per node, examples a pass, passes, M, H)."""
         law, parameters = self.parameters(unknowns)
         return np.log(law.seconds(parameters, *settings))
 
@@ -211,13 +228,13 @@ class StepModel:
         """Draws of the parameters, standard normal in the prior, shape (draws, UNKNOWNS)."""
         def log_likelihood(unknowns: np.ndarray) -> np.ndarray:
             return self.measured.log_likelihood(self.log_law(unknowns, self.settings), unknowns[:, 12], unknowns[:, 13])
-        return sample_posterior(log_likelihood, UNKNOWNS, self.draws)
+        return sample_posterior(log_likelihood, UNKNOWNS + self.apart, self.draws)
 
-    def log_seconds(self, per_node: int, places: Sequence[tuple[int, int, int]]) -> np.ndarray:
-        """Draws of log t, shape (draws, places), at (workers, global batch, passes), so many workers a node."""
-        settings = np.array([(workers, per_node, batch / workers / passes, passes)
-                             for workers, batch, passes in places], float).reshape(-1, 4).T
-        own = [self.timings.at(workers, per_node, batch, passes) for workers, batch, passes in places]
+    def log_seconds(self, per_node: int, places: Sequence[Place]) -> np.ndarray:
+        """Draws of log t, shape (draws, places), so many workers a node."""
+        settings = np.array([(workers, per_node, batch / workers / passes, passes, *sync)
+                             for workers, batch, passes, sync in places], float).reshape(-1, 6).T
+        own = [self.timings.at(workers, per_node, batch, passes, sync) for workers, batch, passes, sync in places]
         random = np.random.default_rng([0, 11])
         slower = (random.random((self.draws, 1)) < OTHER[0]) * random.exponential(OTHER[1], (self.draws, 1))
         doublings = np.log2(np.maximum(settings[0] / self.settings[0].max(), 1))
@@ -256,7 +273,8 @@ class StepModel:
         """The parameters in use: those of links, and an overlap with them, only where links are known, the sharpness
         only where local batches differ, and those of pauses only where it is likely that workers pause."""
         used = {WITHIN: self.within, BETWEEN: self.between, ("overlap",): self.within or self.between,
-                ("sharpness",): len({*self.settings[2]}) > 1, PAUSES: np.median(self._drawn.pause) > 0}
+                ("sharpness",): len({*self.settings[2]}) > 1, PAUSES: np.median(self._drawn.pause) > 0,
+                ("outer",): self.apart}
         unused = {name for names, are_used in used.items() if not are_used for name in names}
         return tuple(name for name in NAMES if name not in unused)
 
@@ -309,9 +327,10 @@ class StepTimes:
     def _cells(self) -> dict[tuple[int, int], RunCell]:
         return {(cell.workers[0], cell.global_batch): cell for cell in self.cells}
 
-    def measured(self, workers: int, per_node: int, global_batch: int, passes: int) -> Timing | None:
+    def measured(self, workers: int, per_node: int, global_batch: int, passes: int, sync: Sync = EVERY_STEP
+                 ) -> Timing | None:
         """The timing of this configuration; where a cell has runs of it, their step time, as a report has it."""
-        timing = self.timings.at(workers, per_node, global_batch, passes)
+        timing = self.timings.at(workers, per_node, global_batch, passes, sync)
         cell = self._cells.get((workers, global_batch))
         if timing is None or cell is None:
             return timing
@@ -332,7 +351,7 @@ class StepTimes:
         if timing is not None:
             return self.of_timing(timing)
         return self.by_model(workers, per_node, global_batch, passes, self.model.log_seconds(
-            per_node, [(workers, global_batch, passes)])[:, 0])
+            per_node, [(workers, global_batch, passes, EVERY_STEP)])[:, 0])
 
     def by_model(self, workers: int, per_node: int, global_batch: int, passes: int, logs: np.ndarray) -> StepTime:
         """That of a configuration that was not measured, from the model's draws of its logarithm."""
@@ -355,7 +374,8 @@ class StepTimes:
     def of_timing(self, timing: Timing) -> StepTime:
         """A measured one; the error of the hours of repeats is common to all timings."""
         spread, (shared, repeats) = self.timings.spread, self.timings.spread.shared
-        key = timing.workers, timing.per_node, timing.global_batch, timing.passes
+        key = (timing.workers, timing.per_node, timing.global_batch, timing.passes,
+               *(timing.sync if timing.sync != EVERY_STEP else ()))
 
         def draw(freedom: float, variance: float | np.ndarray, *key: int) -> np.ndarray:
             deviates = scipy.special.stdtrit(freedom, levels(DRAWS)) * np.sqrt(variance / len(timing.seconds))

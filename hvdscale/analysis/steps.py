@@ -29,7 +29,7 @@ from .intervals import (CONFIDENCE, NONE, UNKNOWN, Estimate, Pools, Spread, geom
                         isotonic, mean_interval, mean_ratio, over, student_quantile)
 from .noise import Noise, NoiseSteps, noise_of
 from .step_breakdown import NAMES, StepParts, mean_of
-from .trials import SeedKey, Trial
+from .trials import SeedKey, Sync, Trial
 
 PAST = 1.5          # a run that went on to this many times the steps of its first crossing shows the lasting one
 SINCE = 0.25        # the power is fitted from this share of those steps on
@@ -317,6 +317,11 @@ class RunCell:
     @property
     def batches(self) -> BatchSchedule:
         return self.considered[0].batches
+
+    @property
+    def sync(self) -> Sync:
+        """Of the cells by Trial.sync."""
+        return self.considered[0].sync
 
     @property
     def mean_batch(self) -> float:

@@ -26,6 +26,7 @@ from .noise import Noise, NoiseScale
 from .report_data import Section
 from .step_time import ASSUMED, DRAWS, EXTRAPOLATED, INTERPOLATED, MARKS, MEASURED
 from .steps import RunCell
+from .trials import EVERY_STEP, Sync
 
 T = TypeVar("T")
 PREDICTED = "predicted"         # from the gradient noise scale
@@ -84,10 +85,12 @@ class StepsCurve:
 
     fit    draws of the fit to the points (CriticalBatchFit.draws); None: there is none
     noise  else draws of B_crit from the noise scale, any number; None: unknown
+    sync   of other replicas, whose draws are independent
     """
 
     def __init__(self, points: Sequence[StepsPoint], fit: ArrayLike | None = None, *, noise: ArrayLike | None = None,
-                 confidence: float = CONFIDENCE) -> None:
+                 confidence: float = CONFIDENCE, sync: Sync = EVERY_STEP) -> None:
+        self.key = () if sync == EVERY_STEP else sync
         self.points = tuple(sorted(points, key=lambda point: point.global_batch))
         known = noise if fit is None else np.asarray(fit)[:, 1]
         self.critical = critical = None if known is None else np.asarray(known, float)
@@ -140,7 +143,7 @@ class StepsCurve:
         """Draws of the parameters, standard normal in the prior, shape (MODEL_DRAWS, 5)."""
         def log_likelihood(unknowns: np.ndarray) -> np.ndarray:
             return self.measured.log_likelihood(self.log_law(unknowns, self.batches), unknowns[:, 3], unknowns[:, 4])
-        return sample_posterior(log_likelihood, 5, MODEL_DRAWS)
+        return sample_posterior(log_likelihood, 5, MODEL_DRAWS, *self.key)
 
     def log_steps(self, batches: Sequence[int] | np.ndarray) -> np.ndarray:
         """Draws of log S at batches, shape (MODEL_DRAWS, batches); the same at a batch that is there twice, 0 at all
@@ -152,7 +155,7 @@ class StepsCurve:
         drawn = self.measured.draw(
             self.log_law(self.unknowns, each), self.log_law(self.unknowns, self.batches),
             np.array([own.get(batch, -1) for batch in each]), self.unknowns[:, 3], self.unknowns[:, 4],
-            np.random.default_rng([0, 10]))
+            np.random.default_rng([0, 10, *self.key]))
         return drawn[:, back]
 
     def point_at(self, batch: int) -> StepsPoint | None:
@@ -192,7 +195,7 @@ class StepsCurve:
         estimate = point.steps
         if not estimate.met or estimate.value == 0:
             return StepsAt(estimate.value, np.full(DRAWS, estimate.value), MEASURED, point)
-        random = np.random.default_rng([0, 4, point.global_batch])
+        random = np.random.default_rng([0, 4, point.global_batch, *self.key])
         deviate = random.permutation(scipy.special.ndtri(levels(DRAWS)))
         low, high = (estimate.value if np.isnan(end) else end for end in (estimate.low, estimate.high))
         down = np.log(estimate.value / max(low, estimate.value / LOWEST))

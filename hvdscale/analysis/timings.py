@@ -14,7 +14,7 @@ from ..log.schema import Status
 from .grouping import group_by
 from .intervals import Spread, geometric_mean, pooled_repeats
 from .slow_runs import slow_runs
-from .trials import Trial, parameters_of
+from .trials import EVERY_STEP, Sync, Trial, parameters_of
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def measured_of(trials: Iterable[Trial]) -> Footprint:
 
 @dataclass(frozen=True, eq=False)
 class Timing:
-    """The step times of one configuration: a worker count, its nodes, a global batch and its passes."""
+    """The step times of one configuration: a worker count, its nodes, a global batch, its passes and its replicas."""
 
     workers: int
     per_node: int               # most workers on a node
@@ -67,6 +67,7 @@ class Timing:
     crowded: bool               # more workers on a host than it has cores
     trials: tuple[tuple[str, int], ...]
     slowed: float = 0.0         # what seconds of the first steps alone were multiplied by; 0: they are of whole runs
+    sync: Sync = EVERY_STEP
 
     @property
     def nodes(self) -> int:
@@ -90,7 +91,7 @@ class Machine:
     device: str
     threads: int
     precision: str
-    compression: str            # of the gradients in the allreduce; "": none
+    compression: str            # of the gradients in the allreduce, or of what replicas exchange; "": none
 
     @property
     def gradient_bytes(self) -> int:
@@ -130,10 +131,12 @@ class Timings:
         """The spread of the logarithms of the times of one configuration, pooled over all."""
         return pooled_repeats([one.seconds for one in self.found])
 
-    def at(self, workers: int, per_node: int, global_batch: int, passes: int) -> Timing | None:
+    def at(self, workers: int, per_node: int, global_batch: int, passes: int, sync: Sync = EVERY_STEP
+           ) -> Timing | None:
         """The timing of this configuration, with the most similar layout on as many nodes; None where there is none."""
-        setting = workers, -(-workers // per_node), global_batch, passes
-        found = [one for one in self.found if (one.workers, one.nodes, one.global_batch, one.passes) == setting]
+        setting = workers, -(-workers // per_node), global_batch, passes, sync
+        found = [one for one in self.found
+                 if (one.workers, one.nodes, one.global_batch, one.passes, one.sync) == setting]
         return min(found, key=lambda one: abs(one.per_node - min(workers, per_node)), default=None)
 
 
@@ -164,7 +167,7 @@ def timings_of(trials: Iterable[Trial], per_node: int | None = None) -> Timings:
 
 def _ran_in_a_row(trials: Sequence[Trial]) -> bool:
     """Whether several settings have repeats, over an hour or more, and no other run came between those of one."""
-    known = sorted((trial.started, trial.workers, trial.global_batch) for trial in trials)
+    known = sorted((trial.started, trial.workers, trial.global_batch, *trial.sync) for trial in trials)
     settings = [setting for _, *setting in known]
     changes = 1 + sum(one != other for one, other in zip(settings, settings[1:]))
     several = len({tuple(one) for one in settings})
@@ -173,22 +176,25 @@ def _ran_in_a_row(trials: Sequence[Trial]) -> bool:
 
 def _read_machine(trial: Trial) -> Machine:
     execution, problem = trial.execution, trial.plan.get("problem") or {}
+    compression = str(problem.get("compression") or "").removeprefix("none")
     return Machine(str(execution.get("device") or "").split(":")[0], int(execution.get("threads") or 0),
-                   str(problem.get("precision") or ""), str(problem.get("compression") or "").removeprefix("none"))
+                   str(problem.get("precision") or ""),
+                   compression or str((problem.get("local_steps") or {}).get("exchange") or ""))
 
 
 def _by_setting(trials: Iterable[Trial], slowing: float, unplaced: int | None) -> tuple[Timing, ...]:
-    """The timings of trials, by workers, workers per node, batch and passes; without runs that are far too slow. Those
-    that timed a few steps are taken to slow down as long runs do."""
-    found: dict[tuple[int, int, int, int], list[tuple[Trial, float]]] = {}
+    """The timings of trials, by workers, workers per node, batch, passes and replicas; without runs that are far too
+    slow. Those that timed a few steps are taken to slow down as long runs do."""
+    found: dict[tuple[int, int, int, int, Sync], list[tuple[Trial, float]]] = {}
     for trial in trials:
         per_node = min(trial.workers, int(trial.execution.get("local_workers") or unplaced or trial.workers))
         for batch, seconds in trial.step_seconds_by_batch().items():
-            setting = trial.workers, per_node, batch, trial.passes_at(batch)
+            setting = trial.workers, per_node, batch, trial.passes_at(batch), trial.sync
             found.setdefault(setting, []).append((trial, seconds * slowing if trial.is_probe else seconds))
     slow = slow_runs([[seconds for _, seconds in runs] for runs in found.values()])
     typical = {key: [run for run, ratio in zip(runs, ratios) if ratio == 1]
                for (key, runs), ratios in zip(found.items(), slow)}
-    return tuple(Timing(*key, np.array([seconds for _, seconds in typical[key]]),
+    return tuple(Timing(*key[:4], np.array([seconds for _, seconds in typical[key]]),
                         any(one.crowded for one, _ in typical[key]), tuple(one.key for one, _ in typical[key]),
-                        slowing if all(one.is_probe for one, _ in typical[key]) else 0.0) for key in sorted(typical))
+                        slowing if all(one.is_probe for one, _ in typical[key]) else 0.0, key[-1])
+                 for key in sorted(typical))

@@ -29,6 +29,8 @@ from .rows import METAPARAMETER, Evaluations, Kept, SeedKey, TrialRows, is_pruni
 from .step_breakdown import LONG, LossCourse, StepParts, read_courses, read_parts, read_slowing
 
 NO_ROWS = np.empty(0, np.int64)
+Sync = tuple[int, int]      # replicas M, and the steps H between their synchronizations
+EVERY_STEP: Sync = 1, 0     # of synchronous training
 BUSY = 0.1                  # the share of its time without a core from which on a rank was on a busy host
 # entries of a plan's problem that older logs lack, and that are null where they do not apply
 LATER_FIELDS = ("batch_schedule", "batch_lr_factors", "batch_updates", "plateau", "exact")
@@ -94,6 +96,11 @@ class Trial:
     @cached_property
     def batches(self) -> BatchSchedule:
         return BatchSchedule.of_problem(self.plan.get("problem") or {}, self.global_batch)
+
+    @property
+    def sync(self) -> Sync:
+        found = (self.plan.get("problem") or {}).get("local_steps")
+        return (found["replicas"], found["sync_every"]) if found else EVERY_STEP
 
     @property
     def pruned(self) -> bool:

@@ -18,17 +18,19 @@ import numpy as np
 import scipy
 
 from ..target import Target
-from .decision.draws import Decision, Drawn, levels, log_variance
+from .curves import curve_of_cells
+from .decision.draws import DRAWS as MODEL_DRAWS, Decision, Drawn, levels, log_variance
+from .grouping import group_by
 from .intervals import CONFIDENCE, UNKNOWN, Estimate, Spread
 from .studies import best_value
 from .noise import NoiseScale
-from .report_data import JobResults
+from .report_data import JobResults, Section
 from .step_time import ASSUMED, DRAWS, EXTRAPOLATED, MEASURED, Links, StepTime, StepTimes
 from .timings import Footprint, timings_of
 from .steps_curve import (ORDER, PREDICTED, StepsAt, StepsCurve, StepsOf, StepsPoint, noise_draws, point_of_cell,
-                          points_of)
+                          points_of, points_of_curve)
 from .steps import RunCell
-from .trials import JobKey, Trial
+from .trials import EVERY_STEP, JobKey, Sync
 
 T = TypeVar("T")
 
@@ -90,6 +92,7 @@ class Option:
     system_efficiency: Estimate     # (x / x0) / (W / W0)
     extrapolated_share: float       # of the variance of log T: the part due to extrapolation
     trials: tuple[tuple[str, int], ...]
+    sync: Sync = EVERY_STEP
 
     @property
     def local_batch(self) -> int:
@@ -123,13 +126,19 @@ class WorkerPlan:
     workload: JobKey | None
     target: Target | None                   # None: no target, as for steps given by the user
     request: Request
-    curve: StepsCurve
+    curves: Mapping[Sync, StepsCurve]       # see curves_of
     times: StepTimes
     options: tuple[Option, ...]
     left_out: tuple[tuple[int, str], ...]   # worker counts without an option, and why
     decision: Decision
     noise: NoiseScale | None = None         # the prediction of B_crit
-    job: Mapping[str, Any] = field(default_factory=dict)    # the problem that was run, and what was asked
+    job: Mapping[str, Any] = field(default_factory=dict)    # the problem that was run, and what was asked by Sync
+    synced: tuple[Option, ...] = ()         # the fastest's workers, synchronized otherwise; speedup: over synchronous
+
+    @cached_property
+    def curve(self) -> StepsCurve:
+        """The first that met the target, of synchronous training if that did."""
+        return next((own for own in self.curves.values() if own.met), next(iter(self.curves.values())))
 
     @property
     def relative(self) -> bool:
@@ -220,7 +229,7 @@ class WorkerPlan:
                    UNPLACED: not timings.placed and self.uses_model, LINKS: ASSUMED in marks,
                    IN_A_ROW: timings.in_a_row, PROBED: not timings.slowing and any(one.slowed for one in timings.found),
                    RATES: any(option.steps.mark == EXTRAPOLATED for option in self.options),
-                   APART: bool(self.job.get("local_steps")),
+                   APART: bool(self.job.get("local_steps")) and [*self.curves] == [EVERY_STEP],
                    PREDICTED: any(option.steps.mark == PREDICTED for option in self.options)}
         return tuple(reason for reason, holds in reasons.items() if holds)
 
@@ -244,30 +253,57 @@ ONE_RUN, TIMED_ONCE, UNPLACED, LINKS = "one run", "timed once", "unplaced", "lin
 IN_A_ROW, PROBED, RATES, APART = "in a row", "probed", "rates", "apart"
 
 
-def plan_of(curve: StepsCurve, times: StepTimes, request: Request, workload: JobKey | None = None,
+def plan_of(curves: Mapping[Sync, StepsCurve], times: StepTimes, request: Request, workload: JobKey | None = None,
             target: Target | None = None, noise: NoiseScale | None = None, job: Mapping[str, Any] | None = None
             ) -> WorkerPlan:
-    """The plan from a steps curve and step times; the workload's training examples, where known, limit the batch."""
+    """The plan from steps curves, see curves_of, and step times; the workload's training examples, where known, limit
+    the batch."""
     drafts: list[_Draft] = []
     left_out = []
     for workers in sorted(set(request.workers)):
-        batches, why = _list_batches(workers, curve, times, request, workload.train_examples if workload else 0)
-        found = [_Draft(workers, *batch, curve, times, request) for batch in batches]
+        listed = {sync: _list_batches(workers, curve, times, request, workload.train_examples if workload else 0, sync)
+                  for sync, curve in curves.items()}
+        found = [_Draft(workers, *batch, curves[sync], times, request, sync)
+                 for sync, (batches, _) in listed.items() for batch in batches]
         found = [draft for draft in found if draft.meets]
         drafts += found
         if not found:
-            left_out.append((workers, why or "no batch that fits is known to meet the target"))
-    places = tuple((draft.workers, draft.batch, draft.passes) for draft in drafts)
+            why = next((why for _, why in listed.values() if why), "no batch that fits is known to meet the target")
+            left_out.append((workers, why))
+    places = tuple((draft.workers, draft.batch, draft.passes, draft.sync) for draft in drafts)
+    log_steps = np.empty((MODEL_DRAWS, len(drafts)))
+    for sync, own in group_by(range(len(drafts)), lambda at: drafts[at].sync).items():
+        log_steps[:, own] = curves[sync].log_steps([drafts[at].batch for at in own])
     decision = Decision(
-        places, curve.log_steps([draft.batch for draft in drafts]) + [draft.apart for draft in drafts],
+        places, log_steps + [draft.apart for draft in drafts],
         times.model.log_seconds(request.per_node or times.timings.per_node, places),
         np.log([draft.price for draft in drafts]), request.confidence)
-    order = np.lexsort((decision.expected(np.inf), decision.workers))
+    expected = decision.expected(np.inf)
+    order = np.lexsort((expected, decision.workers))
     best = order[np.unique(decision.workers[order], return_index=True)[1]].tolist()
-    for at in best:
+    apart = decision.best_of_each(int(decision.workers[expected.argmin()])) if len(curves) > 1 and drafts else {}
+    for at in {*best, *apart.values()}:
         drafts[at].settle(decision, at)
-    options = tuple(drafts[at].option(at, drafts[best[0]], curve.relative) for at in best)
-    return WorkerPlan(workload, target, request, curve, times, options, tuple(left_out), decision, noise, job or {})
+    relative = next(iter(curves.values())).relative
+    options = tuple(drafts[at].option(at, drafts[best[0]], relative) for at in best)
+    synced = tuple(drafts[at].option(at, drafts[apart.get(EVERY_STEP, at)], relative) for at in apart.values())
+    return WorkerPlan(workload, target, request, curves, times, options, tuple(left_out), decision, noise, job or {},
+                      synced)
+
+
+def curves_of(section: Section | None, points: Sequence[StepsPoint], fit: np.ndarray | None, confidence: float,
+              noise: np.ndarray | None = None) -> dict[Sync, StepsCurve]:
+    """S against the batch by how replicas are synchronized, synchronous training first; where all is that, the curve of
+    these points."""
+    if section is None or section.target is None or not section.synced:
+        return {EVERY_STEP: StepsCurve(points, fit, noise=noise, confidence=confidence)}
+    found = {}
+    for sync, cells in sorted(group_by(section.synced, lambda cell: cell.sync).items()):
+        curve = curve_of_cells(section.workload, section.target, cells, section.options)
+        if curve:               # of a search that is cut off, too: one batch alone is no judgement of how steps scale
+            points, fit = points_of_curve(replace(curve, whole=curve.batches))
+            found[sync] = StepsCurve(points, fit, confidence=confidence, sync=sync)
+    return found
 
 
 def plans_of(group: JobResults, request: Request, *, links: Links | None = None, given: StepsPoint | None = None,
@@ -285,27 +321,30 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
     times, request = StepTimes.of(timings, links), request.fitted(timings.measured)
     noise = NoiseScale(noise_scale) if noise_scale else _find_noise(group)
     run = next((trial for trial in group.trials if trial.target), group.trials[0])
-    job = {**(run.plan.get("problem") or {}), "asked": run.plan.get("asked") or {},
-           "local_steps": any((trial.plan.get("problem") or {}).get("local_steps") for trial in group.trials)}
+    job = {**(run.plan.get("problem") or {}), "asked": {
+        trial.sync: trial.plan.get("asked") or {} for trial in (*reversed(group.trials), run)},
+           "local_steps": any(trial.sync != EVERY_STEP for trial in group.trials)}
 
-    def plan(target: Target | None, points: Sequence[StepsPoint], fit: np.ndarray | None, cells: Iterable[RunCell],
-             trials: Iterable[Trial] = ()) -> WorkerPlan | NoPlan:
-        if target and not any(point.steps.met for point in points):
-            values = [trial.metrics[target.column] for trial in trials if target.column in trial.metrics]
+    def plan(section: Section | None, points: Sequence[StepsPoint], fit: np.ndarray | None, cells: Iterable[RunCell]
+             ) -> WorkerPlan | NoPlan:
+        target, confidence = section.target if section else None, request.confidence
+        used = noise if fit is None else None
+        drawn = None if used is None else noise_draws(used.noise_scale, used.low, used.high, confidence)
+        curves = curves_of(section, points, fit, confidence, drawn)
+        every = [point.steps for curve in curves.values() for point in curve.points]
+        if section and target and not any(steps.met for steps in every):
+            values = [trial.metrics[target.column] for trial in section.trials if target.column in trial.metrics]
             return NoPlan(group.workload, target, NOT_MET,
                           best_value(np.concatenate([np.empty(0), *values]), target.minimizes))
-        if any(point.steps.value == 0 for point in points):
+        if any(steps.value == 0 for steps in every):
             return NoPlan(group.workload, target, AT_ONCE)
-        if not points and noise is None and not request.global_batch:
+        if not every and noise is None and not request.global_batch:
             return NoPlan(group.workload, None, NO_STEPS)
-        used, confidence = (noise if fit is None else None), request.confidence
-        drawn = None if used is None else noise_draws(used.noise_scale, used.low, used.high, confidence)
-        return plan_of(StepsCurve(points, fit, noise=drawn, confidence=confidence), times.of_cells(cells), request,
-                       group.workload, target, used, job)
+        return plan_of(curves, times.of_cells(cells), request, group.workload, target, used, job)
     if not about:
         cells = [cell for section in group.sections for cell in section.cells]
         return plan(None, (given,) if given else (), None, cells),
-    return tuple(plan(section.target, *steps(section), section.cells, section.trials) for section in about)
+    return tuple(plan(section, *steps(section), section.cells) for section in about)
 
 
 def _find_noise(group: JobResults) -> NoiseScale | None:
@@ -315,11 +354,14 @@ def _find_noise(group: JobResults) -> NoiseScale | None:
     return max(found, key=lambda one: one[:2])[2] if found else None
 
 
-def _list_batches(workers: int, curve: StepsCurve, times: StepTimes, request: Request, train_examples: int
-                  ) -> tuple[list[tuple[int, int]], str]:
+def _list_batches(workers: int, curve: StepsCurve, times: StepTimes, request: Request, train_examples: int,
+                  sync: Sync) -> tuple[list[tuple[int, int]], str]:
     """(the (global batch, passes) that a worker count can run, why there are none)."""
+    replicas, each = sync[0], max(1, sync[0] // workers)        # and those of a worker, one after the other
+    if workers % replicas and replicas % workers:
+        return [], f"{workers} workers cannot share {replicas} replicas evenly"
     most_local = request.local_batch or request.max_local_batch or times.timings.most_local
-    run = {(one.global_batch, one.passes) for one in times.timings.found if one.workers == workers}
+    run = {(one.global_batch, one.passes) for one in times.timings.found if (one.workers, one.sync) == (workers, sync)}
     if request.global_batch:
         batches = {request.global_batch}
     elif request.local_batch:
@@ -329,8 +371,9 @@ def _list_batches(workers: int, curve: StepsCurve, times: StepTimes, request: Re
         batches = {workers * share for share in shares} | {point.global_batch for point in curve.met}
         batches |= {batch for batch, _ in run}
     largest = max([train_examples or np.inf, *(point.global_batch for point in curve.met)])
-    sized = [(batch, -(-batch // (workers * most_local))) for batch in sorted(batches) if workers <= batch <= largest]
-    found = {(batch, passes) for batch, passes in sized if passes == 1 or request.accumulate}
+    sized = [(batch, each * -(-batch // (each * workers * most_local))) for batch in sorted(batches)
+             if workers <= batch <= largest and batch % replicas == 0]
+    found = {(batch, passes) for batch, passes in sized if passes == each or request.accumulate}
     if not request.local_batch and not request.max_local_batch:
         found |= {(batch, passes) for batch, passes in run if batch in batches}
     if found:
@@ -351,12 +394,13 @@ class _Draft:
     apart  what its log S has beside that of its batch: the runs that do not meet, or its own runs of another setting
     """
 
-    def __init__(self, workers: int, batch: int, passes: int, curve: StepsCurve, times: StepTimes, request: Request
-                 ) -> None:
-        self.workers, self.batch, self.passes, self.confidence = workers, batch, passes, request.confidence
+    def __init__(self, workers: int, batch: int, passes: int, curve: StepsCurve, times: StepTimes, request: Request,
+                 sync: Sync) -> None:
+        self.workers, self.batch, self.passes, self.sync, self.confidence = (
+            workers, batch, passes, sync, request.confidence)
         self.curve, self.times, self.layout = curve, times, request.per_node or times.timings.per_node
         self.nodes, self.price = request.nodes(workers), request.paid(workers)
-        self.timing = times.measured(workers, self.layout, batch, passes)
+        self.timing = times.measured(workers, self.layout, batch, passes, sync)
         self.trials = self.timing.trials if self.timing else ()
         self.cell = times.cell_of(self.timing) if self.timing else None
         self.point = at_batch = curve.point_at(batch)
@@ -399,7 +443,7 @@ class _Draft:
         known = variance == 0 or relative and self is first
         return Option(self.workers, at, self.nodes, self.batch, self.passes, self.steps, self.step_time, seconds,
                       seconds.scaled(paid), time.draws, paid * time.draws, speedup, statistical, system,
-                      0.0 if known else min(1.0, outside / variance), self.trials)
+                      0.0 if known else min(1.0, outside / variance), self.trials, self.sync)
 
 
 def _ratio(above: Drawn, below: Drawn, factor: float, confidence: float) -> Estimate:

@@ -67,6 +67,8 @@ GOALS: Rule = lambda value: isinstance(value, list) and all(map(_target, value))
 BATCHES: Rule = (lambda value: value != [] and _pairs(value) and all(is_whole(batch) for _, batch in value),
                  "a list of (first step, batch) pairs, in order from step 0")
 FACTORS: Rule = _pairs, "a list of (first step, factor) pairs, in order from step 0"
+REPLICAS: Rule = (lambda value: isinstance(value, dict) and all(is_whole(value.get(name), 1) for name in (
+    "replicas", "sync_every")), "an object with whole numbers above 0 as replicas and sync_every")
 
 OF_SEARCH = ("sweep", "archive", "search")      # parts, any of which says that a trial is a draw of metaparameters
 PARTS = ("problem", "measurement", "execution", "job", "asked", "sweep", "branch")
@@ -78,7 +80,7 @@ ENTRIES: dict[str, dict[str, Rule]] = {
         **dict.fromkeys(("global_batch", "ghost_batch"), _or_none(COUNT)),
         **dict.fromkeys(("base_lr", "lr_factor", "momentum", "weight_decay", "label_smoothing"), _or_none(NUMBER)),
         "batch_schedule": _or_none(BATCHES), "batch_lr_factors": _or_none(FACTORS), "batch_updates": _or_none(OBJECT),
-        "plateau": _or_none(OBJECT),
+        "plateau": _or_none(OBJECT), "local_steps": _or_none(REPLICAS),
         **dict.fromkeys(("base_batch", "decay_start"), _or_none(COUNT)), "lr_rule": _or_none(TEXT)},
     "measurement": {
         "target": _or_none((lambda value: value == "" or _target(value), GOAL[1])), "keep_going": _or_none(FLAG),

@@ -45,14 +45,15 @@ from .plan.words import cautions, describe_crowded, verdict
 from .request import StudyRequest, describe_unused
 from .subject import Subject, View, Whole, of_metric, with_costs
 from .texts import GENERAL, SCALING
-from .views import batches, budgets, noise, quality, rules, searches, step_times, trials, workers
+from .views import batches, budgets, local_steps, noise, quality, rules, searches, step_times, trials, workers
 from .views.landscapes import landscapes
 
 Needing = tuple[str, View]          # what a section must have for a view to show anything; "": no one thing
 # what a page shows, in reading order: of trials at their worker counts; beside it of studies held against a target, of
 # repeats, or where there is no target to hold them against
 MEASURED: tuple[Needing, ...] = (
-    ("searches", partial(searches.own_searches, to_target=False)), ("batches", batches.steps_by_batch),
+    ("searches", partial(searches.own_searches, to_target=False)), ("synced", local_steps.local_steps),
+    ("batches", batches.steps_by_batch),
     ("target", trials.unmet), ("", workers.by_workers), ("", batches.regimes), ("", trials.outliers),
     ("", trials.drift), ("", trials.split_seeds), ("batches", batches.early_crossing), ("", trials.unlearned),
     ("workload.batch_schedule", workers.growing_batch),

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
 from typing import Any
@@ -11,12 +11,10 @@ from ..analysis.curves import Curve, curve_of
 from ..analysis.grouping import group_by
 from ..analysis.report_data import JobResults, Options, Section
 from ..analysis.rules import RuleCosts, rules_along, rules_of
-from ..analysis.step_time import StepTimes
 from ..analysis.timings import timings_of
-from ..analysis.steps_curve import StepsCurve, points_of
 from ..analysis.studies import Study
 from ..analysis.trials import JobKey, Trial
-from ..analysis.worker_plan import Request, WorkerPlan, plan_of
+from ..analysis.worker_plan import Request, WorkerPlan, plans_of
 from ..formatting.progress import Tell
 from ..target import Target
 from .document import Part
@@ -67,16 +65,13 @@ class Subject:
     @cached_property
     def plan(self) -> WorkerPlan | None:
         """How many workers to take of the counts that were run; None where there is no choice."""
-        section, timings = self.section, timings_of(self.section.trials)
-        counts = tuple(sorted({one.workers for one in timings.found}))
-        points, fit = points_of(section) if section.target and len(counts) > 1 else ((), None)
-        if not section.target or not any(point.steps.met for point in points) or not all(
-                point.steps.value for point in points):
-            return None                         # no target, none met it, or some before the first step
-        times, request = StepTimes.of(timings), Request(counts, confidence=section.options.confidence)
-        plan = plan_of(StepsCurve(points, fit, confidence=request.confidence), times.of_cells(section.cells), request,
-                       section.workload, section.target)
-        return plan if len(plan.options) > 1 else None
+        section = self.section
+        counts = tuple(sorted({one.workers for one in timings_of(section.trials).found}))
+        if not section.target or len(counts) < 2:
+            return None
+        group = JobResults(section.workload, section.trials, (replace(section, noise=()),))
+        [plan] = plans_of(group, Request(counts, confidence=section.options.confidence))
+        return plan if isinstance(plan, WorkerPlan) and len(plan.options) > 1 else None
 
 
 View = Callable[[Subject], Iterable[Part]]

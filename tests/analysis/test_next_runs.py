@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.next_runs import ENOUGH, Measurement, decide_until, next_runs, weigh
+from hvdscale.analysis.trials import EVERY_STEP
 from tests.factories.advice import LOCAL, loss_of, made, plan, play
 
 NAME = "1-2, 3 seeds"
@@ -27,7 +28,7 @@ def test_what_is_proposed_lowers_the_loss_for_its_worker_hours(two_counts):
 
 def test_a_probe_costs_fifty_steps_and_a_run_those_to_the_target(two_counts):
     job, _, found = two_counts
-    probe, full = (weigh(found, [Measurement(1, LOCAL, 1, seeds)], 0.3) for seeds in (0, 1))
+    probe, full = (weigh(found, [Measurement(1, LOCAL, 1, EVERY_STEP, seeds)], 0.3) for seeds in (0, 1))
     assert probe.worker_hours == pytest.approx(50 * job.step_seconds(1, LOCAL) / 3600, rel=0.1)
     assert full.worker_hours == pytest.approx(job.seconds(1, LOCAL) / 3600, rel=0.2)
 

@@ -252,6 +252,7 @@ PLANS = {       # what is put where in a plan: what is said of it
     ("problem", "peak_lr"): ("fast", 'its plan has "fast" as problem.peak_lr, where a finite number belongs'),
     ("problem", "train_examples"): (-3, "problem.train_examples, where a whole number, 0 or more, or null belongs"),
     ("problem", "seed"): (10 ** 30, "problem.seed, where a whole number"),
+    ("problem", "local_steps"): ({"replicas": 0, "sync_every": 4}, "as problem.local_steps, where an object"),
     ("measurement", "budget_steps"): ("many", 'its plan has "many" as measurement.budget_steps'),
     ("measurement", "target"): ("soon", 'its plan has "soon" as measurement.target, where a target'),
     ("execution", "cores"): (None, "its plan has null as execution.cores"),

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from hvdscale.analysis.next_runs import Measurement
+from hvdscale.analysis.trials import EVERY_STEP
 from hvdscale.cli import scale
 from hvdscale.cli.common import whole_numbers
 from hvdscale.errors import HvdscaleError, UsageError
@@ -221,7 +222,8 @@ def test_probes_repeat_with_names_and_seeds_of_their_own():
 
 def test_measurements_become_the_next_repeats(logged, tmp_path):
     run = logged(Status.COMPLETE)
-    wanted = [Measurement(1, 16, 1, 2), Measurement(1, 4, 1, 0), Measurement(2, 64, 2, 1)]
+    wanted = [Measurement(*place, EVERY_STEP, seeds)
+              for place, seeds in (((1, 16, 1), 2), ((1, 4, 1), 0), ((2, 64, 2), 1))]
     found = runs_to_measure(wanted, NAME, {key: value for key, value in run.keys.items() if key != "seed"}, 16,
                             os.path.dirname(run.log))
     assert len(found) == 4 and len({one.log for one in found}) == 4

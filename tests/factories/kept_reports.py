@@ -7,7 +7,7 @@ from hvdscale.analysis.worker_plan import Request
 from hvdscale.log.schema import RANK_PARTS, Status
 from hvdscale.scaling.runs import write_log
 from tests.analysis.size.test_sizes import PATTERN
-from tests.factories import landscapes, size_grids
+from tests.factories import landscapes, local_steps, size_grids
 from tests.factories.branches import Losses, branches
 from tests.factories.logs import log, save, study, trial
 from tests.factories.studies import realistic
@@ -88,6 +88,11 @@ def growing():
                 *(grown(w, seed) for w in (1, 2, 4) for seed in (0, 1)))]
 
 
+def replicas():
+    """Replicas that are synchronized every H steps, of which the largest H does not meet, beside synchronous runs."""
+    return [log(*local_steps.study(seeds=2, unmet=(256,)), *(local_steps.run((2, 16), seed) for seed in range(2)))]
+
+
 def branched():
     def losses(critical, factor, order):
         return float(Losses(critical).expected(factor)) + 0.02 * order + 1e-4 * (factor * order % 3)
@@ -119,7 +124,7 @@ REPORTS = {
     "searches": (searches, (), {"crossing": "lasting"}),
     "landscape": (landscape, (), {"budgets": "60 steps, 2 epochs", "rules": ["linear", "sqrt<=4", "none"]}),
     "foreign": (foreign, ("val/error<0.2", "val/error<0.1"), {}),
-    "growing": (growing, (), {}),
+    "growing": (growing, (), {}), "replicas": (replicas, (), {}),
     "branched": (branched, (), {}),
     "sizes": (partial(size_grids.runs_to_target, seeds=2, models=SIZES), ("val/error<0.2",), {"sizes": [PATTERN]}),
     "grids": (partial(size_grids.grids, SIZES), (), {"sizes": [PATTERN], "laws": ["batch = 0.0404 * parameters^0.5"]}),
@@ -127,7 +132,7 @@ REPORTS = {
 PLANS = {
     "plan": (scaling, Request((1, 2, 4, 8, 16, 32), price=2.0, per_node=4)),
     "plan-searched": (searches, Request((1, 2, 4), local_batch=64)),
-    "plan-growing": (growing, Request((1, 2, 4, 8))),
+    "plan-growing": (growing, Request((1, 2, 4, 8))), "plan-replicas": (replicas, Request((4, 8), per_node=1)),
 }
 
 

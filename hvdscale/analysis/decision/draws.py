@@ -31,6 +31,8 @@ LENGTHS = (0.2, 1.0, 2.0)       # of a move, relative to the length that suits a
 WHOLE, PART = 0.5, 0.35         # share of moves of all parameters; share of the parameters in the others
 JITTER = 1e-4                   # added to a move, so that two equal draws part
 
+Place = tuple[int, int, int, tuple[int, int]]       # workers, global batch, passes, (M, H) of trials.Sync
+
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
@@ -81,9 +83,9 @@ def log_variance(draws: np.ndarray) -> float:
 
 
 def sample_posterior(log_likelihood: Callable[[np.ndarray], np.ndarray], parameters: int, draws: int = DRAWS,
-                     seed: int = 0) -> np.ndarray:
+                     *seed: int) -> np.ndarray:
     """Draws of shape (draws, parameters), as the likelihood takes them; the same seed gives the same ones."""
-    random = np.random.default_rng([seed, 9])
+    random = np.random.default_rng([*(seed or (0,)), 9])
     found = random.standard_normal((draws, parameters))
     likelihood, power = _known(log_likelihood(found)), 0.0
     while power < 1:
@@ -168,7 +170,7 @@ class Measured:
 class Decision:
     """Options in columns."""
 
-    places: tuple[tuple[int, int, int], ...]        # (workers, global batch, passes)
+    places: tuple[Place, ...]
     log_steps: np.ndarray                           # log S, shape (draws, options)
     log_times: np.ndarray                           # log t, likewise
     log_paid: np.ndarray                            # logarithm of what a second costs, shape (options,)
@@ -177,7 +179,7 @@ class Decision:
     @cached_property
     def workers(self) -> np.ndarray:
         """Worker counts, shape (options,)."""
-        return np.array([workers for workers, _, _ in self.places], int)
+        return np.array([workers for workers, *_ in self.places], int)
 
     @cached_property
     def log_seconds(self) -> np.ndarray:
@@ -193,6 +195,12 @@ class Decision:
     def expected(self, weight: float) -> np.ndarray:
         """Mean scores, shape (options,)."""
         return self.scores(weight).mean(0)
+
+    def best_of_each(self, workers: int) -> dict[tuple[int, int], int]:
+        """By (M, H) the option of these workers with the least expected time."""
+        found = {self.places[at][-1]: at for at in self.expected(np.inf).argsort()[::-1].tolist()
+                 if self.places[at][0] == workers}
+        return dict(sorted(found.items()))
 
     def loss(self, option: int, weight: float = np.inf) -> float:
         """The expected loss of an option, as a ratio less 1."""

@@ -198,7 +198,7 @@ def _draw(axes: Axes, curve: Curve, published: PublishedCurve, here: float, ther
         axes.yaxis.set_major_formatter(fraction)
     met = [(batch, one.value) for batch, one in points if one.met]
     if here == there and met:
-        mark_regimes(axes, curve, intervals=False)
+        mark_regimes(axes, curve.regimes, intervals=False)
         (first, most), last = met[0], met[-1][0]
         draw_line(axes, ((first, most), (last, most * first / last)), MUTED, "--", 1.1, label="perfect scaling")
     axes.fill_between(published.batches, low, high, color=ORANGE, alpha=0.25, linewidth=0,

@@ -11,14 +11,14 @@ import numpy as np
 from ...analysis.curves import curve_of
 from ...analysis.grouping import group_by
 from ...analysis.growing_batch import GrowingPlan, growing_plans
-from ...analysis.next_runs import next_runs
+from ...analysis.next_runs import Measurement, next_runs
 from ...analysis.report_data import Contents, JobResults, Options, Section, analyse
 from ...analysis.step_time import REFUTED_AT, Links
-from ...analysis.timings import timings_of
+from ...analysis.timings import Timing, timings_of
 from ...analysis.steps_curve import StepsPoint, points_of, points_of_both
 from ...analysis.studies import Study
-from ...analysis.trials import JobKey, Trial
-from ...analysis.worker_plan import NO_TIMES, NoPlan, Request, WorkerPlan, plans_of
+from ...analysis.trials import EVERY_STEP, JobKey, Trial
+from ...analysis.worker_plan import NO_TIMES, NoPlan, Option, Request, WorkerPlan, plans_of
 from ...errors import LogError, UsageError
 from ...formatting.numbers import listed
 from ...log.plan_text import OF_SEARCH
@@ -129,7 +129,9 @@ def document_of_plans(plans: Sequence[WorkerPlan], growing: Sequence[GrowingPlan
 
     def page(plan: WorkerPlan, workload: JobKey) -> Page:
         name = unique(section_name(workload, plan.target) or "plan", (workload, plan.target), taken)
-        tables = [*([plan_table(plan)] if plan.options else []), *([model_table(plan)] if plan.uses_model else [])]
+        tables = [*([plan_table(plan)] if plan.options else []),
+                  *([plan_table(plan, synced=True)] if plan.synced else []),
+                  *([model_table(plan)] if plan.uses_model else [])]
         return Page(tuple(find_basis(plan)), tuple(tables), (Details(lambda: [plan_table(plan, True)]),),
                     (Figures(lambda: figures_of_plan(plan)),), slug=name, title=title(plan), target=plan.target,
                     verdict=advice(plan))
@@ -152,7 +154,7 @@ def decision_values(plan: WorkerPlan) -> dict[str, object]:
     found = next_runs(plan)
     return {
         **{name: option and {
-            **pick(option, "workers global_batch accumulation=passes"), "expected_loss":
+            **pick(option, "workers global_batch accumulation=passes"), **_sync(option), "expected_loss":
                 plan.decision.loss(option.at, weight),
             **{f"chance_within_{100 * share:.0f}_percent": plan.decision.chance(option.at, share, weight)
                for share in (0.05, WITHIN)}}
@@ -160,9 +162,13 @@ def decision_values(plan: WorkerPlan) -> dict[str, object]:
                                         ("knee", plan.knee, plan.request.knee))},
         "fastest_at_least_workers": few, "fastest_at_most_workers": many, "most_workers_measured": plan.most_measured,
         "next": found and {
-            "runs": [vars(run) for run in found.runs],
+            "runs": [{**pick(run, "workers global_batch passes seeds"), **_sync(run)} for run in found.runs],
             **pick(found, "worker_hours expected_loss=loss expected_loss_after=loss_after"),
             "said": describe_next(found)}}
+
+
+def _sync(one: Option | Measurement | Timing) -> dict[str, int]:
+    return dict(zip(("replicas", "sync_every"), one.sync if one.sync != EVERY_STEP else ()))
 
 
 def plan_values(plan: WorkerPlan) -> dict[str, object]:
@@ -177,7 +183,8 @@ def plan_values(plan: WorkerPlan) -> dict[str, object]:
         "pareto_front": [option.workers for option in plan.front],
         "within": [option.workers for option in plan.within()],
         "knee_formula": f"least cost x time^{request.knee:g}; {EAGER}",
-        "tables": [as_values(plan_table(plan, True)), as_values(model_table(plan))],
+        "tables": [as_values(plan_table(plan, True)), as_values(model_table(plan)), *(
+            [as_values(plan_table(plan, synced=True))] if plan.synced else [])],
         "steps": [{"global_batch": point.global_batch, **encode(point.steps), "seeds": point.seeds or None,
                    "seeds_met": point.met if point.seeds else None,
                    "trials": trial_list(point.trials)} for point in plan.curve.points],
@@ -190,6 +197,6 @@ def plan_values(plan: WorkerPlan) -> dict[str, object]:
             "laws": [{"name": law, "probability": share, "refuted": share < REFUTED_AT}
                      for law, share in plan.times.model.laws.items()], "timings": [
                 {**pick(one, "workers nodes global_batch accumulation=passes seconds=value"),
-                 "runs": len(one.seconds), **pick(one, "crowded"), "trials": trial_list(one.trials)}
+                 "runs": len(one.seconds), **_sync(one), **pick(one, "crowded"), "trials": trial_list(one.trials)}
                 for one in plan.times.timings.found]},
         "left_out": [{"workers": workers, "why": why} for workers, why in plan.left_out]}

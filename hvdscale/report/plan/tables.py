@@ -20,21 +20,26 @@ MODEL_WORDS = {
     "hop": ("a hop within a node", "h"), "volume": ("the gradient's bytes within a node", "v"),
     "node_hop": ("a hop between nodes", "h'"), "node_volume": ("the gradient's bytes between nodes", "v'"),
     "overlap": ("overlap of pass and allreduce", "p"), "sharpness": ("how sharply a pass fills the device", "q"),
-    "pause": ("a worker's pause, in passes", "l"), "pausing": ("share of steps with a pause", "r")}
+    "pause": ("a worker's pause, in passes", "l"), "pausing": ("share of steps with a pause", "r"),
+    "outer": ("a replica's part in a synchronization", "o")}
 
 
-def plan_table(plan: WorkerPlan, all_columns: bool = False) -> Table:
-    """The options, one a row, with the columns to choose by, or all of them."""
-    request, energy = plan.request, any(plan.watts(option) > 0 for option in plan.options) and not plan.relative
-    keys = ["workers", *["nodes"] * all_columns, "global_batch", *["local_batch", "accumulation"] * all_columns,
-            "steps_to_target", "step_ms", *["speedup"] * all_columns, "statistical_efficiency", "system_efficiency",
-            "efficiency", "seconds_to_target", "cost"]
+def plan_table(plan: WorkerPlan, all_columns: bool = False, synced: bool = False) -> Table:
+    """The options, one a row, with the columns to choose by, or all of them; ``synced``: those of each way to
+    synchronize replicas at the worker count that is the fastest."""
+    request, apart, name = plan.request, len(plan.curves) > 1, "plan" if all_columns else "plan-summary"
+    energy = any(plan.watts(option) > 0 for option in plan.options) and not plan.relative
+    keys = ["workers", *["nodes"] * all_columns, "global_batch", *["replicas", "sync_every"] * apart,
+            *["local_batch", "accumulation"] * all_columns, "steps_to_target", "step_ms", *["speedup"] * all_columns,
+            "statistical_efficiency", "system_efficiency", "efficiency", "seconds_to_target", "cost",
+            *["sooner"] * synced]
     keys += ["campaign_hours"] if request.runs > 1 and not plan.relative else []
     keys += ["energy"] if energy else []
     keys += ["extrapolated_share", "steps_known", "step_time_known", "pareto"] if all_columns else ["known"]
     keys += ["chance_within"] if request.deadline or request.budget else []
     return PLAN.table(
-        "plan" if all_columns else "plan-summary", [(option, _cells(plan, option)) for option in plan.options],
+        "plan-local-steps" if synced else name, [
+            (option, _cells(plan, option)) for option in (plan.synced if synced else plan.options)],
         {_column(plan, key): partial(lambda key, row: row[1][key], key) for key in keys}, lambda row: row[0].trials,
         notes=() if all_columns else _notes(plan, energy), what=plan.target or title(plan).split(": ")[1])
 
@@ -80,6 +85,7 @@ def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
         "nodes": cell_of(option.nodes), "local_batch": Cell(each, option.local_batch),
         "accumulation": Cell(f"{passes}", passes),
         "global_batch": cell_of(option.global_batch, each if passes > 1 else f"{each} each"),
+        "replicas": cell_of(option.sync[0]), "sync_every": cell_of(option.sync[1]),
         "steps_to_target": Cell(f"{BEYOND * option.steps.beyond}{write(steps)}", steps, *ends,
                                 span(*ends, write) if ends[0] < ends[1] else ""),
         "step_ms": Cell(number(1000 * option.step_time.value), 1000 * option.step_time.value),
@@ -91,7 +97,7 @@ def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
                         below=counted(option.nodes, "node") if plan.request.per_node else ""),
         "campaign_hours": value_cell(hours),
         "energy": value_cell(hours.scaled(plan.watts(option) / option.nodes / 1000)),
-        "speedup": _efficiency(option.speedup),
+        "speedup": _efficiency(option.speedup), "sooner": value_cell(option.speedup, ratio),
         "extrapolated_share": Cell(percent(option.extrapolated_share), option.extrapolated_share),
         "known": Cell(SHORT.get(option.mark, option.mark),
                       below=percent(option.extrapolated_share) if 0 < option.extrapolated_share < 1 else ""),
@@ -112,7 +118,7 @@ def _efficiency(value: Estimate, mark: str = "") -> Cell:
 
 def model_table(plan: WorkerPlan) -> Table:
     model, confidence = plan.times.model, plan.request.confidence
-    notes = PLAN.say("model"), PLAN.say("determined", factor=DETERMINED, power=POWER_DETERMINED)
+    notes = PLAN.say("model", apart=model.apart), PLAN.say("determined", factor=DETERMINED, power=POWER_DETERMINED)
 
     def value(name: str) -> Cell:
         factor = 1 if name in POWERS + PAUSES else 1000         # seconds in ms

@@ -15,7 +15,7 @@ from ...analysis.step_time import (ASSUMED, ASSUMED_DEVIATION, EXTRAPOLATED, HOU
 from ...analysis.timings import Timings
 from ...analysis.slow_runs import LEAST_CHANGE
 from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED, RUN_DEVIATION
-from ...analysis.trials import JobKey
+from ...analysis.trials import EVERY_STEP, JobKey, Sync
 from ...analysis.worker_plan import (APART, AT_ONCE, IN_A_ROW, LINKS, NOT_MET, NO_STEPS, NO_TIMES, ONE_RUN, PROBED,
                                      RATES, TIMED_ONCE, UNPLACED, NoPlan, Option, Request, WorkerPlan)
 from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, unit_of
@@ -89,8 +89,8 @@ def advice(plan: WorkerPlan) -> tuple[str, ...]:
         return (PLAN.say("none_runs"),)
     found = next_runs(plan)
     commands = [command_of(plan, runs) for runs in _alike(found)] if found else []
-    return (*verdict(plan), *([describe_next(found)] if found else ()), *filter(None, commands), *cautions(plan),
-            *_describe_limits(plan))
+    return (*verdict(plan), *_describe_local_steps(plan), *([describe_next(found)] if found else ()),
+            *filter(None, commands), *cautions(plan), *_describe_limits(plan))
 
 
 def verdict(plan: WorkerPlan) -> tuple[str, ...]:
@@ -120,6 +120,23 @@ def verdict(plan: WorkerPlan) -> tuple[str, ...]:
     return (*ends, best, *other) if beyond else (best, *ends, *other)
 
 
+def _describe_local_steps(plan: WorkerPlan) -> Iterator[str]:
+    """How fast replicas that are synchronized now and then are beside synchronous training, at the worker count that is
+    the fastest; and which were never seen to meet the target."""
+    best = min((option for option in plan.synced if option.sync != EVERY_STEP), default=None,
+               key=lambda option: option.seconds.value)
+    never = [describe_sync(sync) for sync, curve in plan.curves.items() if not curve.met and curve.points]
+    if best or never:
+        ratio = best.speedup if best and plan.synced[0].sync == EVERY_STEP else None
+        yield PLAN.say("local_steps", never=never, workers=best and best.workers,
+                       sync=best and describe_sync(best.sync), ratio=ratio).strip()
+
+
+def describe_sync(sync: Sync) -> str:
+    """``4 replicas synchronized every 16 steps``."""
+    return PLAN.say("sync", replicas=sync[0], every=sync[1] or None)
+
+
 def _step_from(plan: WorkerPlan, knee: Option) -> dict[str, object]:
     """What the step beyond the knee, or else to it, costs and buys."""
     front = plan.front
@@ -147,15 +164,16 @@ def describe_next(found: NextRuns) -> str:
         if others:
             counts = f"{listed([first.workers, *(run.workers for run in others)])} workers"
         what.append(PLAN.say("measurement", counts=counts, steps=None if first.seeds else PROBE_STEPS,
-                             seeds=first.seeds or None, local=first.local_batch))
+                             seeds=first.seeds or None, local=first.local_batch,
+                             sync=describe_sync(first.sync) if first.sync != EVERY_STEP else None))
     return PLAN.say("next", what=listed(what), hours=found.worker_hours, before=percent(found.loss),
                     after=percent(found.loss_after), workers=max(run.workers for run in found.runs),
                     batch=max((run.global_batch for run in found.runs if run.seeds), default=None))
 
 
 def _alike(found: NextRuns) -> list[list[Measurement]]:
-    """Measurements that one command makes: of one local batch, passes and number of seeds."""
-    return list(group_by(found.runs, lambda run: (run.seeds, run.local_batch, run.passes)).values())
+    """Measurements that one command makes: of one local batch, passes, number of seeds and synchronization."""
+    return list(group_by(found.runs, lambda run: (run.seeds, run.local_batch, run.passes, run.sync)).values())
 
 
 def command_of(plan: WorkerPlan, runs: Sequence[Measurement]) -> str:
@@ -167,7 +185,7 @@ def command_of(plan: WorkerPlan, runs: Sequence[Measurement]) -> str:
     accumulate = f" --accumulate {first.passes}" if first.passes > 1 else ""
     how = f" --repeats {first.seeds}" if first.seeds else " --probe" if "workload" in plan.job else ""
     batch = "--local-batch" if "workload" in plan.job else "--batch"
-    asked = {key: value for key, value in plan.job.get("asked", {}).items()
+    asked = {key: value for key, value in plan.job.get("asked", {}).get(first.sync, {}).items()
              if key not in OF_A_RUN and isinstance(value, (str, int, float))}
     rest = "".join(f" --set {shlex.quote(f'{key}={json.dumps(value)}')}" for key, value in asked.items()
                    if "workload" in plan.job)
@@ -206,7 +224,8 @@ def _describe_option(plan: WorkerPlan, option: Option) -> str:
     above = bool(batches) and option.global_batch > batches[-1]
     return PLAN.say(
         "option", workers=option.workers, nodes=option.nodes if plan.request.per_node else None,
-        batch=option.global_batch, time=_describe_time(plan, option), cost=option.cost.value,
+        batch=option.global_batch, sync=describe_sync(option.sync) if option.sync != EVERY_STEP else None,
+        time=_describe_time(plan, option), cost=option.cost.value,
         priced=plan.request.price is not None or plan.relative,
         unit=f"{'node' if plan.request.per_node else 'worker'}-hours",
         mark=None if option.mark == MEASURED else option.mark, side="beyond" if above else "below",

@@ -20,7 +20,7 @@ from ..document import Details, Figures, Finding, Part
 from ..drawing import BLUE, MUTED, Axes, draw_line, ends_of, label_axes, log2_axis, mark_estimate
 from ..subject import Subject
 from ..table import Cell, Table, TrialKeys, Write, as_shown, keys_of, no_cell, steps_cell
-from ..texts import SCALING, SEARCH
+from ..texts import SCALING, SEARCH, Texts
 from .curves import mark_regimes
 from .study_figures import workload_figures
 from .trials import training
@@ -92,12 +92,12 @@ def find_trials(n: int | None, counts: Mapping[int, int], left_out: Sequence[tup
 
 
 def find_regimes(regimes: Regimes | None, batches: Sequence[int], estimates: Sequence[Estimate],
-                 any_met: Sequence[bool]) -> Iterator[Finding]:
+                 any_met: Sequence[bool], texts: Texts = SCALING, **whose: str) -> Iterator[Finding]:
     """The regimes at these batches, smallest first; any_met: whether some run of a batch met the target, though its
-    estimate may not."""
+    estimate may not. Other texts name another axis in place of the batch, and ``whose`` they are."""
     untrained = [batch for batch, one in zip(batches, estimates) if one.value == 0]
     if untrained:
-        yield SCALING.find("at_once", batches=untrained)
+        yield texts.find("at_once", batches=untrained, **whose)
         return
     if len(batches) < 2 or regimes is None:
         return
@@ -112,7 +112,7 @@ def find_regimes(regimes: Regimes | None, batches: Sequence[int], estimates: Seq
               if one.runs < 2 and batch > until and batch * one.before < most < batch * one.value]
     sure = regimes.perfect_until.known and next(batch for batch, _, inside in met if inside) == met[0][0]
     again = [batch for batch, _, inside in met if batch > until and inside]
-    but = [SCALING.say(kind, batches=found, sure=sure) for kind, found in (
+    but = [texts.say(kind, batches=found, sure=sure) for kind, found in (
         ("outside_before", [batch for batch, _, inside in met if batch < until and not inside]),
         ("inside_again", again), ("coarse", coarse)) if found]
     alone = all(one.runs < 2 for _, one, _ in met)
@@ -120,23 +120,23 @@ def find_regimes(regimes: Regimes | None, batches: Sequence[int], estimates: Seq
     unsure = up_to > 1 + regimes.options.perfect_within
     known = [batch * (one.value if one.met else one.beyond) > most for batch, one in zip(batches, estimates)
              if batch > until]
-    yield SCALING.find(
+    yield texts.find(
         "perfect", regimes.perfect_until, batch=describe_batch(regimes.perfect_until), none=until == batches[0],
         open=until == batches[0] and (regimes.perfect_until.high > until and not again or not any(known)),
-        all=regimes.perfect_until.largest, more=met[-1][0] > until, but="; ".join(but), alone=alone,
+        all=regimes.perfect_until.largest, more=met[-1][0] > until, but="; ".join(but), alone=alone, **whose,
         **({"least": least, "most": up_to if up_to < math.inf else None} if unsure else {}))
     at = list(batches).index(useful)
     fewest, where = min((one.value, batch) for batch, one, _ in met)
     may_fall = any(not one.met and not one.beyond >= fewest for one in estimates[at + 1:])
     falling = any((1 + regimes.options.useful_within) * fewest >= one.value for one in estimates[:at] if one.met)
-    yield SCALING.find(
-        "useful", regimes.maximum_useful, batch=describe_batch(regimes.maximum_useful), falling=falling,
+    yield texts.find(
+        "useful", regimes.maximum_useful, **whose, batch=describe_batch(regimes.maximum_useful), falling=falling,
         first=where == useful, fewest=fewest, where=where, steps=estimates[at].value,
         within=regimes.options.useful_within, last=regimes.maximum_useful.largest,
         least=regimes.maximum_useful.largest or may_fall and regimes.maximum_useful.high < math.inf,
         none_fewer=any(one.met for one in estimates[at + 1:]), larger=list(batches[at + 1:]),
         some=any(any_met[at + 1:]), coarse=not {*coarse}.isdisjoint(batches[at + 1:]))
-    yield from find_fit(regimes.fit)
+    yield from find_fit(regimes.fit, texts, **whose)
 
 
 def _allowed_examples(met: Sequence[tuple[int, Estimate, bool]], until: int) -> tuple[float, float]:
@@ -154,28 +154,28 @@ def describe_batch(found: BatchEstimate) -> str:
                        open=math.isinf(found.high), alone=found.low == found.high, most=f"{found.high:,.0f}")
 
 
-def find_fit(fit: CriticalBatchFit | None) -> Iterator[Finding]:
+def find_fit(fit: CriticalBatchFit | None, texts: Texts = SCALING, **whose: str) -> Iterator[Finding]:
     """The critical batch and S_min as far as the points bound them, shape, lack of fit, and batches left out."""
     if fit is None:
         return
     b_crit, low, high, shape = fit.b_crit, fit.b_crit.low, fit.b_crit.high, fit.shape
-    rising = [SCALING.say("rising", batches=list(fit.left_out))] if fit.left_out else []
+    rising = [texts.say("rising", batches=list(fit.left_out))] if fit.left_out else []
     if low == 0 and math.isinf(high):
         if rising:
-            yield SCALING.find("rising", b_crit, batches=list(fit.left_out))
+            yield texts.find("rising", b_crit, **whose, batches=list(fit.left_out))
     elif math.isinf(high):
-        yield SCALING.find("critical_least", b_crit, rising, least=low)
+        yield texts.find("critical_least", b_crit, rising, **whose, least=low)
     elif low == 0:
-        yield SCALING.find("critical_most", b_crit, rising, most=high, steps=as_fitted(fit.s_min))
+        yield texts.find("critical_most", b_crit, rising, **whose, most=high, steps=as_fitted(fit.s_min))
     else:
-        bend = (SCALING.say("bend_unknown") if fit.points < 4 or shape.low <= 1 and shape.high >= 4 else SCALING.say(
+        bend = (texts.say("bend_unknown") if fit.points < 4 or shape.low <= 1 and shape.high >= 4 else texts.say(
             "bend", sharp=shape.low > 1, soft=shape.high < 1, shape=shape.value, low=shape.low, high=shape.high))
         if fit.lack_of_fit < LACKING:
-            bend += " " + SCALING.say("scatter", p=fit.lack_of_fit, rms=f"{fit.rms_log2:.2f}")
-        yield SCALING.find(
-            "critical", b_crit, [bend, SCALING.say("overheads", overhead=as_fitted(fit.overhead),
-                                                   half=as_fitted(fit.half_efficient)), *rising],
-            batch=as_fitted(b_crit), steps=as_fitted(fit.s_min))
+            bend += " " + texts.say("scatter", p=fit.lack_of_fit, rms=f"{fit.rms_log2:.2f}")
+        yield texts.find(
+            "critical", b_crit, [bend, texts.say("overheads", overhead=as_fitted(fit.overhead),
+                                                 half=as_fitted(fit.half_efficient)), *rising],
+            **whose, batch=as_fitted(b_crit), steps=as_fitted(fit.s_min))
 
 
 def as_fitted(estimate: Estimate) -> str:
@@ -274,7 +274,7 @@ def _draw_repeats(curve: Curve, points: Sequence[BatchPoint], axes: Axes) -> Non
         draw_line(axes, zip(ends, line), MUTED, "--", 1.2, label="perfect scaling")
         seen += line
     log2_axis(axes, "y", seen, ends_of(steps))
-    mark_regimes(axes, curve, intervals=False)
+    mark_regimes(axes, curve.regimes, intervals=False)
     draw_line(axes, ((point.global_batch, point.cell.steps.value) for point in met), BLUE)
     for point, one in zip(points, steps):
         mark_estimate(axes, point.global_batch, one, BLUE, "o", "steps to target")

@@ -144,6 +144,11 @@ def workers_cell(cell: RunCell) -> Cell:
     return Cell(f"{cell.workers[0]}{mark_of(cell)}", cell.workers[0])
 
 
+def ran_at_cell(cell: RunCell) -> Cell:
+    every = ",".join(map(str, cell.workers))
+    return Cell(every if len(every) < 12 else f"{cell.workers[0]}-{cell.workers[-1]}", every)
+
+
 def runs_cell(cell: RunCell, below: str = "") -> Cell:
     seeds = len(cell.samples.seeds)
     return Cell(f"{seeds}{ONE_RUN * (seeds == 1 and not cell.searched)}", seeds, below=below)

@@ -9,6 +9,7 @@ from typing import Any
 from ...analysis.critical_batch_fit import CriticalBatchFit
 from ...analysis.curves import Curve, CurvePoint
 from ...analysis.intervals import Estimate
+from ...analysis.regimes import Regimes
 from ...formatting.numbers import number
 from ..drawing import (BLUE, GREEN, HUES, INK, MARKERS, MUTED, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows,
                        draw_arrow, draw_line, draw_panels, ends_of, explain, fraction, is_named, is_positive,
@@ -187,7 +188,7 @@ def _draw(axes: Axes, panel: CurvePanel, kind: str, paneled: bool) -> None:
     if kind != STEPS:
         axes.yaxis.set_major_formatter(fraction)
     if len(curves) == 1 and kind == STEPS:
-        mark_regimes(axes, curves[0], paneled)
+        mark_regimes(axes, curves[0].regimes, paneled)
         fit = _drawn_fit(curves[0])
         if fit:
             along = [batches[0] * (batches[-1] / batches[0]) ** (at / 60) for at in range(61)]
@@ -250,14 +251,15 @@ def _draw_line(axes: Axes, points: Sequence[ScaledPoint], aside: float, color: s
     axes.plot([point.global_batch * aside for point, _ in points], values, color=color, linewidth=1, **look)
 
 
-def mark_regimes(axes: Axes, curve: Curve, paneled: bool = False, intervals: bool = True) -> None:
+def mark_regimes(axes: Axes, regimes: Regimes, paneled: bool = False, intervals: bool = True,
+                 names: tuple[str, str] = ("end of perfect scaling", "maximum useful batch")) -> None:
     """Vertical lines at the end of perfect scaling and the maximum useful batch, with bands for known intervals; an
     arrow where that is the largest batch that ran, as it may lie at a larger one."""
-    for color, where, what, up in ((INK, curve.regimes.perfect_until, "end of perfect scaling", 0.9),
-                                   (GREEN, curve.regimes.maximum_useful, "maximum useful batch", 0.97)):
+    for color, where, what, up in ((INK, regimes.perfect_until, names[0], 0.9),
+                                   (GREEN, regimes.maximum_useful, names[1], 0.97)):
         if where.value is None:
             continue
-        (low, high), is_last = axes.get_xlim(), where.value == curve.judged[-1].global_batch
+        (low, high), is_last = axes.get_xlim(), where.largest
         label = what if paneled else f"{what}: {'≥ ' * is_last}{where.value:,}"
         if intervals and where.low < where.high:
             axes.axvspan(max(low, where.low), min(high, where.high), color=color, alpha=0.07, linewidth=0)

@@ -8,7 +8,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from ...analysis.curves import BatchPoint, Curve
+from ...analysis.curves import Curve
 from ...analysis.intervals import Estimate
 from ...analysis.pooled_variance import updates
 from ...analysis.report_data import Section
@@ -24,7 +24,7 @@ from ..subject import Subject
 from ..table import Cell, Table, keys_of
 from ..texts import SCALING, Cells
 from .cells import (batch_cell, cell_notes, cell_warnings, describe_lost, estimate_cell, lost_of, mark_of, met_cell,
-                    of_searches, ratio_cell, runs_cell, table_of_cells, tuned_by, workers_cell)
+                    of_searches, ran_at_cell, ratio_cell, runs_cell, table_of_cells, tuned_by, workers_cell)
 
 MOST_ALONE = 3      # points of no series that are told one by one
 SMALL = 0.15            # an efficiency below it is shown on a log scale
@@ -163,16 +163,13 @@ def _series_table(section: Section, series: Series) -> Table:
 def _batch_table(section: Section, batches: Curve) -> Table:
     cells = [point.cell for point in batches.measured]
     tokens: Cells = {"tokens_to_target": lambda point: estimate_cell(point.cell.tokens, point.cell)}
-
-    def ran_at(point: BatchPoint) -> Cell:
-        every, workers = ",".join(map(str, point.cell.workers)), point.cell.workers
-        return Cell(every if len(every) < 12 else f"{workers[0]}-{workers[-1]}", every)
     notes = (SCALING.say("by_batch"),
              SCALING.say("meanings", perfect=section.options.perfect_within, useful=section.options.useful_within),
              SCALING.say("bias") if len(cells) > 2 else "", *cell_notes(section, cells, times=False))
     return SCALING.table("batches", batches.measured, {
         "global_batch": lambda point: point.global_batch,
-        SCALING.column("ran_at", "workers"): ran_at, "met": lambda point: met_cell(point.cell),
+        SCALING.column("ran_at", "workers"): lambda point: ran_at_cell(point.cell),
+        "met": lambda point: met_cell(point.cell),
         "steps_to_target": lambda point: estimate_cell(point.steps, point.cell, whole),
         "examples_to_target": lambda point: estimate_cell(point.examples, point.cell),
         **(tokens if any(cell.tokens.runs for cell in cells) else {}),

@@ -1,0 +1,125 @@
+"""By H, the steps between synchronizations of replicas: regimes, fit, what is lost, in findings, a table, a figure."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from ...analysis.grouping import group_by
+from ...analysis.local_steps import best_within, by_replicas, exchanges, regimes_over_sync
+from ...analysis.report_data import Section
+from ...analysis.speedup import divide
+from ...analysis.steps import STEPS, RunCell
+from ...analysis.trials import EVERY_STEP
+from ...formatting.numbers import whole
+from ...target import Target
+from ..document import Figures, Finding, Part
+from ..drawing import MUTED, Axes, Figure, draw_line, ends_of, label_axes, log2_axis, mark_estimate
+from ..subject import Subject
+from ..table import Cell, Table, as_shown, keys_of, metric_name
+from ..texts import LOCAL_STEPS, SCALING
+from .batches import find_regimes
+from .cells import (cell_notes, cell_warnings, estimate_cell, lost_of, met_cell, of_searches, ran_at_cell, ratio_cell,
+                    tuned_by)
+from .curves import mark_regimes, style_of
+
+
+def local_steps(subject: Subject) -> Iterator[Part]:
+    section = subject.section
+    for cells in by_replicas(section.synced):
+        yield from _find_losses(section, cells)
+    yield _table(section, subject.target)
+    yield Figures(lambda: [_figure(section, cells) for cells in group_by(
+        section.synced, lambda cell: cell.global_batch).values() if by_replicas(cells)])
+
+
+def _synchronous(cells: Sequence[RunCell]) -> dict[int, RunCell]:
+    """By global batch."""
+    return {cell.global_batch: cell for cell in cells if cell.sync == EVERY_STEP}
+
+
+def _find_losses(section: Section, cells: Sequence[RunCell]) -> Iterator[Finding]:
+    """What the largest H that met takes over synchronous training, the regimes, and which H did not meet."""
+    batch, every, met = cells[0].global_batch, [cell.sync[1] for cell in cells], [one for one in cells if one.steps.met]
+    whose = LOCAL_STEPS.say("whose", replicas=cells[0].sync[0], batch=batch)
+    beside, find = _synchronous(section.synced).get(batch), partial(LOCAL_STEPS.find, whose=whose)
+    if beside is None or not beside.steps.met:
+        yield find("no_synchronous", None)
+    elif met:
+        ratio = divide(met[-1], beside, STEPS, section.options.confidence)
+        yield find("over", ratio, every=met[-1].sync[1], ratio=ratio)
+    if len(every) < 2:
+        yield find("one_every", None, every=every)
+    yield from find_regimes(regimes_over_sync(cells, section.options), every, list(map(exchanges, cells)),
+                            [cell.met > 0 for cell in cells], LOCAL_STEPS, whose=whose)
+    if unmet := [cell for cell in cells if cell not in met]:
+        yield find("unmet", None, target=section.target, every=[cell.sync[1] for cell in unmet],
+                   some=[cell.sync[1] for cell in unmet if cell.met])
+
+
+def _table(section: Section, target: Target) -> Table:
+    cells, options = section.synced, section.options
+    perfect = {id(cell): inside for own in by_replicas(cells)
+               for cell, inside in zip(own, regimes_over_sync(own, options).perfect) if cell.steps.met}
+    steps, best = best_within(cells, target, options.confidence)
+    within = dict(zip(map(id, cells), best))
+
+    def over(cell: RunCell) -> Cell:
+        beside = _synchronous(cells).get(cell.global_batch)
+        return ratio_cell(divide(cell, beside, STEPS, options.confidence), cell, beside) if beside else Cell("unknown")
+    section = replace(section, pools=cells[0].pools)
+    return LOCAL_STEPS.table("local-steps", cells, {
+        "global_batch": lambda cell: cell.global_batch, "replicas": lambda cell: cell.sync[0],
+        "sync_every": lambda cell: cell.sync[1], SCALING.column("ran_at", "workers"): ran_at_cell,
+        SCALING.column("met"): met_cell, "steps_to_target": lambda cell: estimate_cell(cell.steps, cell, whole),
+        "over_synchronous": over, "no_loss": lambda cell: perfect.get(id(cell), ""),
+        "exchanges": lambda cell: estimate_cell(exchanges(cell), cell),
+        "examples_to_target": lambda cell: estimate_cell(cell.examples, cell),
+        SCALING.column("seconds_to_target"): lambda cell: (
+            estimate_cell(cell.seconds, cell) if len(cell.workers) == 1 else Cell("n/a")),
+        LOCAL_STEPS.column("best_within", steps=steps, metric=metric_name(target.column)):
+            lambda cell: within[id(cell)]}, lambda cell: cell.keys, diverged=lost_of, what=target,
+        searched=of_searches(section, cells),
+        warnings=(*_find_rates(section), *cell_warnings(section, cells)),
+        notes=(LOCAL_STEPS.say("meanings", perfect=options.perfect_within, useful=options.useful_within),
+               *cell_notes(section, cells)))
+
+
+def _find_rates(section: Section) -> Iterator[str]:
+    """That rates were not tuned for each row by a search, and whether they differ."""
+    tuned = tuned_by(section, section.synced)
+    rates = {(run.trial.plan.get("problem") or {}).get("peak_lr") for cell in section.synced for run in cell.runs
+             if id(cell) not in tuned}
+    if rates:
+        yield LOCAL_STEPS.say("untuned", rates=sorted(filter(None, rates)) if len(rates) > 1 else None)
+
+
+def _figure(section: Section, cells: Sequence[RunCell]) -> Figure:
+    curves = by_replicas(cells)
+    return LOCAL_STEPS.figure(
+        "local-steps", partial(_draw, section, cells), keys_of(cells), target=section.target,
+        batch=cells[0].global_batch, several=len(curves) > 1, confidence=section.options.confidence,
+        searched=all(cell.searched for cell in cells), synchronous=cells[0].sync == EVERY_STEP, fit=len(curves) == 1)
+
+
+def _draw(section: Section, cells: Sequence[RunCell], axes: Axes) -> None:
+    curves, estimates = by_replicas(cells), [as_shown(cell.steps) for cell in cells]
+    every = [cell.sync[1] for cell in curves[0]]
+    log2_axis(axes, "x", [cell.sync[1] for cell in cells])
+    log2_axis(axes, "y", [value for one in estimates for value in (one.value, one.beyond)], ends_of(estimates))
+    if cells[0].sync == EVERY_STEP and cells[0].steps.met:
+        axes.axhline(estimates[0].value, color=MUTED, linestyle="--", linewidth=1.2, label="synchronous")
+        axes.axhspan(estimates[0].low, estimates[0].high, color=MUTED, alpha=0.12, linewidth=0)
+    if len(curves) == 1:
+        regimes = regimes_over_sync(curves[0], section.options)
+        mark_regimes(axes, regimes, intervals=False, names=("no loss up to H", "largest useful H"))
+        if regimes.fit:
+            along = [every[0] * (every[-1] / every[0]) ** (at / 60) for at in range(61)]
+            draw_line(axes, ((one, regimes.fit.steps(one) * one) for one in along), MUTED, width=0.9, label="fit")
+    for at, own in enumerate(curves):
+        (color, marker), aside = style_of(at, len(curves)), 1.08 ** at
+        draw_line(axes, ((cell.sync[1] * aside, cell.steps.value) for cell in own if cell.steps.met), color)
+        for cell in own:
+            mark_estimate(axes, cell.sync[1], as_shown(cell.steps), color, marker, f"{cell.sync[0]} replicas",
+                          aside=aside)
+    label_axes(axes, "steps between synchronizations H", "steps to target S")
