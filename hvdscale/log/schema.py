@@ -106,8 +106,8 @@ STEPS = (
               "norm of their weights' difference from the mean", optional=True),
     LogColumn("outer_step", "float", "1", "norm of the synchronization's change of the weights since the last one",
               optional=True),
-    LogColumn("exchange_error", "float", "1", "after a synchronization: root mean square over the replicas of the norm "
-              "of what their compressed changes have not sent so far", optional=True),
+    LogColumn("exchange_error", "float", "1", "root mean square over the replicas of the norm of what is unsent yet",
+              optional=True),
 )
 STEP_PARTS = ("data_seconds", "compute_seconds", "communication_seconds")        # of step_seconds, in this order
 
