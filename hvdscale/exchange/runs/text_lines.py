@@ -12,13 +12,17 @@ import io
 import re
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
+from ...log.directions import better
 from ...system.inputs import open_input, refusal
 from ..files import WrongFile, number_of
+from .guessing import names as names_of
+from .guessing import split_of
 from .run import EPOCH, LONGEST_TAG, STEP, WITHIN, FoundRun, RunPath, Series, constants_of, series_of, value_of
 
 NAME = "lines"
@@ -37,18 +41,21 @@ CODE = re.compile(r"\.(?:py|c|cc|cpp|cu|h|rs|go|java|jl)$")     # a place in a p
 LEVEL = re.compile(r"(?:\b(?:INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL|NOTICE)\b\W*)+")
 SPLIT = re.compile(r"\b(?:(?P<val>val|valid(?:at(?:e|ion))?|eval(?:uation)?|dev|saving dict)|test(?:ing)?)\b", re.I)
 SECTION = re.compile(r"\W*(?:val\w*|eval\w*|dev|test\w*)(?: \w+)?\s*[:|\]]", re.I)     # after a counter
+SECTIONS = re.compile(r"(?:^|[\s|\[(,;:-])((?:train|val|eval|dev|test)\w*)(?:\]|\)?\s*[:|])\s*(?=[A-Za-z])", re.I)
 NAMED = re.compile(r"(?:val|valid(?:ation)?|eval|dev|test)(?=[_/ ])", re.I)      # a tag with its split
 HEADLINE = re.compile(r"(?:(?:^|\s)[*=#<>-]{3,}\s*[A-Za-z][A-Za-z\s\d:]*[*=#<>-]{3,}|"
-                      r"^\W*(?:val|eval|test)\w*(?: (?:results?|metrics))?:)\s*$", re.I)
+                      r"(?:^|[:\]-])\W*(?:val|eval|test)\w*(?: (?:results?|metrics))?(?P<plain>:))\s*$", re.I)
 PROGRESS = re.compile(r"\[\s*\d+\s*/\s*\d+\]")                # of an evaluation that is not at its end
-SUMMARY = " * "             # begins what torch's ImageNet example prints at its end
+SUMMARY = re.compile(r"(?:^|INFO ) \* ")                       # begins what torch's ImageNet example prints at its end
+COCO = re.compile(r"Average (?:Precision|Recall) +\((A[PR])\) @\[ IoU=0\.(50:0\.95|50|75) .*area= *(\w+) .*maxDets= *(\d+)")
 DOTTED = re.compile(r"^\s*(\w+) \.{3,} (\S.*)$")                # of Megatron-LM's arguments
 SETTING = re.compile(r"^\W*(?P<name>[A-Za-z][\w.]{0,60})\"? ?[:=] ?(?P<value>[\w.+\-/\"']{1,100})\"?,?\s*$")
-STAMPED = re.compile(r"^\W*\d{2,4}[-/.]\d\d[-/.]\d\d[ T|][\d:.,]+(?:\W+(?:INFO|DEBUG|WARNING)\b)?")    # begins a line
+STAMPED = re.compile(r"^(?:INFO|DEBUG|WARNING):[\w.]+:|^\W*\d{2,4}[-/.]\d\d[-/.]\d\d[ T|][\d:.,]+(?:\W+(?:INFO|DEBUG|WARNING)\b)?")    # begins a line
 MODULE = re.compile(r"\s*\([\w.]+\): ")                       # begins a line of a printed model
 BARE = re.compile(r" (?:train|val|test|hella|eval) ")         # between step and loss of build-nanogpt
 OF_EPOCH = re.compile(r"\s*(?:batch(?:es)?|steps?|it(?:er(?:ation)?)?s?)\b")       # after 200/2826
-JOINED = re.compile(r"(?:with|and|of) ")
+OF_BATCH = re.compile(r"\W*batch(?:_id|_idx)?[ :=\[]+", re.I)      # between epoch and counter
+JOINED = re.compile(r"(?:with|and|of) | and$|^(?:over|in|at|to|for|from|after)$")
 GIVEN = re.compile(r"(?P<name>\w{1,60})=(?P<value>'[^']{0,200}'|[^\s,()=]{1,200})")         # of Namespace(...)
 PREAMBLE = 5000             # lines in which settings are looked for
 BLOCK = 1 << 12             # lines whose numbers are kept as texts
@@ -71,7 +78,7 @@ class Form:
         self.lines, self.heads, self.blocks, self.last = array("q"), array("q"), [], []
         self.texts, self.pattern = texts, None
         self._count(texts)
-        names, whole = list(_names(texts)), "0".join(texts)
+        names, whole = _of_sections(list(_names(texts)), texts), "0".join(texts)
         counters = {self.step, self.epoch, self.within, self.total} - {None}
         first = self.epoch if self.step is None else self.step
         before = "" if first is None else "".join(texts[:1 + first])
@@ -82,30 +89,35 @@ class Form:
         self.tags = [tag for tag in _of_split(names, before) if tag[1] not in counters]
         split = next((place for place, text in enumerate(texts) if SPLIT.search(text)), 0)
         self.aside = _of_split([name for name in names if name[1] >= split],
-                               "val" if whole.startswith(SUMMARY) else whole)
-        if PROGRESS.search(whole) or not any(NAMED.match(name) for name, *_ in self.aside):
+                               "val" if SUMMARY.search(whole) else whole)
+        if PROGRESS.search(whole) or not any(split_of(name) for name, *_ in self.aside):
             self.aside = []
         used = sorted({place for _, place, _ in (*self.tags, *self.aside)} | counters)
+        self.measures = any(better(f"val/{name}") or name in names_of("known") for name, *_ in (*self.tags, *self.aside))
         self.used = {place: at for at, place in enumerate(used)}
         self.take = itemgetter(*used) if used else None
 
     def _count(self, texts: Sequence[str]) -> None:
         if len(texts) == 3 and not texts[0] and BARE.fullmatch(texts[1]):
             self.step = 0
-        for place, text in enumerate(texts[:-1]):
+        for place, (text, after) in enumerate(zip(texts, texts[1:])):
             if place == self.total:
                 continue
             found = COUNTED.search(text[-LONGEST_TAG:])
-            counter = found["counter"].lower() if found else ""
-            of_total = texts[place + 1].strip() == "/" and place + 2 < len(texts)
+            of_total = after.strip() == "/" and place + 2 < len(texts)
+            counter = found["counter"].lower() if found else _counter_around(text, after)
+            if of_total and text.endswith("[") and texts[place + 2] == "][":
+                counter = counter or "epoch"            # Train: [0/300][20/1251]
             if counter.startswith("epoch"):
                 if self.epoch is None:
                     self.epoch = place
             elif counter and self.step is None:
                 self.step = place
                 self.total = place + 1 if of_total else None
+            elif place - 1 == self.epoch and OF_BATCH.fullmatch(text):
+                self.within = place
             elif of_total and self.epoch is not None and (
-                    text.replace(" ", "") == "][" and place - 1 == self.epoch or OF_EPOCH.match(texts[place + 2])):
+                    text.replace(" ", "") == "][" and place - 3 < self.epoch or OF_EPOCH.match(texts[place + 2])):
                 self.within, self.total = place, place + 1
 
     def close(self) -> None:
@@ -121,6 +133,13 @@ class Form:
 
     def column(self, place: int) -> np.ndarray:
         return np.concatenate([block[:, self.used[place]] for block in self.blocks])
+
+
+def _counter_around(text: str, after: str) -> str:
+    """The counter that a number is by what follows it: ``3epoch results:``, or ``file.py:48] [500] loss=2``."""
+    if after.startswith("epoch") and not text.endswith("/"):
+        return "epoch"
+    return "step" if text.endswith("] [") and after.startswith("] ") else ""
 
 
 def _names(texts: Sequence[str]) -> Iterator[tuple[str, int, float]]:
@@ -142,6 +161,17 @@ def _names(texts: Sequence[str]) -> Iterator[tuple[str, int, float]]:
             unit = "ms" if name == "ms/batch" else unit
             timed = unit in UNITS and (glued or found or unit == "ms")
             yield (f"{name} step_seconds", place, UNITS[unit]) if timed else (name, place, 1.0)
+
+
+def _of_sections(names: Sequence[tuple[str, int, float]], texts: Sequence[str]) -> list[tuple[str, int, float]]:
+    """The names, of the split of their section where a line has sections of several: ``[train] loss=2, [valid] loss=3``
+    or ``train: loss 2 | val: loss 3``."""
+    found = ([split_of(one) for one in SECTIONS.findall(text)] for text in texts)
+    splits = list(accumulate((own[-1] if own else "" for own in found), lambda before, own: own or before))
+    if len({*splits} - {""}) < 2:
+        return list(names)
+    return [(name if split_of(name) else f"{splits[place]} {name}".lstrip(), place, scale)
+            for name, place, scale in names]
 
 
 def _of_split(names: Sequence[tuple[str, int, float]], before: str) -> list[tuple[str, int, float]]:
@@ -190,12 +220,15 @@ def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, di
             head = at
         if form and form.pattern and not split and (matched := form.pattern(text)):
             numbers = matched.groups()
-        elif text.rstrip()[-1:] in "*=#<>-:" and HEADLINE.search(text[-LONGEST_TAG:]):
+        elif text.rstrip()[-1:] in "*=#<>-:" and (found := HEADLINE.search(text[-LONGEST_TAG:])) and (
+                begun and not found[0].isupper() or not found["plain"]):
             found = SPLIT.search(text)
             otherwise = "test" if found else ""
             split, below = "val" if found and found["val"] else otherwise, at
             continue
         else:
+            if "maxDets" in text and (found := COCO.search(text)):
+                text = _name_coco(*found.groups()) + text.rpartition("=")[2]
             pieces = NUMBER.split(text.rstrip("\n"))
             if not begun and at < PREAMBLE:
                 given |= {name: value if given.get(name, value) == value else None      # said twice, and differently
@@ -223,6 +256,12 @@ def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, di
     return (*_series(found), given)
 
 
+def _name_coco(kind: str, overlap: str, area: str, most: str) -> str:
+    """Names such as "val AP50 =" of what pycocotools prints, "val AP =" of the mean over overlaps."""
+    return f"val {kind}{'' if ':' in overlap else overlap}{'' if area == 'all' else area[0]}" + (
+        most if most != "100" else "") + " ="
+
+
 def _below_headline(texts: tuple[str, ...], split: str) -> tuple[str, ...]:
     """The texts of a line, its split before each name; () of one with a counter and more, as those of training are."""
     named = [place for place, text in enumerate(texts[:-1]) if re.search("[A-Za-z]", text)]
@@ -235,7 +274,8 @@ def _below_headline(texts: tuple[str, ...], split: str) -> tuple[str, ...]:
 
 def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:
     """The series of the lines that name a step, or else an epoch, and of those that belong to them."""
-    steps = any(form.step is not None for form in forms)
+    steps = max((form.measures for form in forms if form.step is not None), default=-1) >= max(
+        (form.measures for form in forms if form.step is None and form.epoch is not None), default=0)
     own = [form for form in forms if (form.step if steps else form.epoch) is not None]
     if not own:
         return {}, None
