@@ -58,12 +58,8 @@ def test_runs_that_are_alike_are_repeats_where_their_settings_are_known_or_it_is
     code, said = call("import", tmp_path, tmp_path / "log.h5", "--map", tmp_path / "map.toml")
     said_of_them = "taken for repeats of one setting" if repeats > 1 else "as nothing is known of their settings"
     assert code == 0 and re.search(f"{said_of_them}: .*b8-large.*/log.csv and .*b8-small.*/log.csv", said)
-    out = tmp_path / "report"
-    asked = [str(tmp_path / "log.h5"), "--target", "val/error<0.6", "--out", str(out)]
-    shown = CliRunner().invoke(report, asked).output
-    assert said_of_them in shown.replace("\n", " ")
-    [section] = json.loads((out / "report.json").read_text())["workloads"][0]["sections"]
-    assert len(section["tables"][0]["rows"][0]["trials"]) == repeats
+    shown = CliRunner().invoke(report, [str(tmp_path / "log.h5"), "--target", "val/error<0.6"]).output
+    assert said_of_them in shown.replace("\n", " ") and f" {repeats}/{repeats}" in shown
 
 
 @pytest.mark.parametrize("name, key, more, batches, said", [
