@@ -3,9 +3,9 @@
 Runs whose batch changes are a workload of their own, so that a study over batch sizes never takes them in.
 
 A *setting* is everything but the seed that determines a trial's updates, plus the spacing of evaluations. Trials of one
-setting that differ only by seed are repeats, as are those of unknown seed; an imported run of which neither a seed nor
-a setting is known is of a setting of its own. The worker count is not part of a setting: it does not change the updates. Where a trial changed its worker count partway, only its steps count; its times are
-treated as not measured."""
+setting that differ only by seed are repeats, as are those of unknown seed, but not imported runs of which nothing is
+known: each has its own. The worker count is not part of a setting: it does not change the updates. Where a trial
+changed its worker count partway, only its steps count; its times are treated as not measured."""
 from __future__ import annotations
 
 import json
@@ -213,8 +213,7 @@ def by_workload(trials: Iterable[Trial]) -> dict[JobKey, tuple[Trial, ...]]:
 
 
 def _setting_of(plan: Mapping[str, Any], batch: int, metaparameters: Mapping[str, float], own: Any) -> str:
-    """The setting of a trial, see the module's docstring; of an imported log only its metaparameters are known, if any:
-    else the setting is its ``own``, unless it is said to be no draw of a search."""
+    """The setting of a trial, see the module's docstring; of an imported log only its metaparameters are known."""
     problem = {name: value for name, value in (plan.get("problem") or {}).items()
                if (value is not None or name not in LATER_FIELDS) and name != "seed"}
     if plan.get("sweep"):       # as under the rule ``tuned`` with the same updates
@@ -222,14 +221,10 @@ def _setting_of(plan: Mapping[str, Any], batch: int, metaparameters: Mapping[str
         problem |= {name: value for name, value in tuned.items() if name in problem}
     if not problem.keys() - {"train_examples", "config"}:
         problem |= metaparameters
-    measurement = plan.get("measurement") or {}
-    setting = {"problem": problem, "eval_every": measurement.get("eval_every"), "global_batch": batch}
-    if (every := measurement.get("eval_every_examples")) is not None:
-        setting["eval_every_examples"] = every
-    if own and problem.keys() <= {"train_examples", *metaparameters} and plan.get("search") is None and all(
-            value != value for value in metaparameters.values()):
-        setting["run"] = own
-    return as_json_text(setting)
+    known = plan.get("search") is not None or problem.keys() - {"train_examples", *metaparameters} or any(
+        value == value for value in metaparameters.values())
+    measured = {name: (plan.get("measurement") or {}).get(name) for name in ("eval_every", "eval_every_examples")}
+    return as_json_text({"problem": problem, **measured, "global_batch": batch, "own": None if known else own})
 
 
 def parameters_of(plan: Mapping[str, Any]) -> int:

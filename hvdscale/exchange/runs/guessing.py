@@ -41,13 +41,13 @@ _OF_EVALUATION = re.compile(            # of a validation set, by MMEngine, Dete
     r"(?:(?:bbox|segm|proposal)_)?m?AP(?:\W?\d.*)?|"
     r"(?:(?:bbox|segm)_)mAP_.*|mIoU|aAcc|mAcc|mDice|zero_?shot.+|NDS|PQ")
 _OF_RUN = re.compile(r"(?:steps?|time|iter|epochs?|lr|learning_rate|mfu|tps|t?flops|wps|wpb|ups|bsz|wall|memory|mem|"
-                     r"gpu_mem|max_mem|.*memory|.*_mem_?GB|best|start|grad_?norm|gnorm|num_updates|loss_scale|eta|n_parameters|"
-                     r"runtime|throughput)"
+                     r"gpu_mem|max_mem|.*memory|.*_mem_?GB|best|start|grad_?norm|gnorm|num_updates|loss_scale|eta|"
+                     r"n_parameters|runtime|throughput)"
                      r"(?:[/_ .-]|$).*|(?:param(?:eter)?|grad(?:ient)?|weight|activation)s?[_/].*|"
                      r".*(?:time|seconds|per_second|per_sec|_sec|_per_s)|"
                      r"(?:.*[/_ .-])?(?:period|interval|freq(?:uency)?|every|(?:batch|window)[_ ]?size|workers|samples|"
-                     r"examples|images|weights|steps?|epochs?|ep|iters?|iterations|batches|count|nr|tokens|classes|minutes|clip|lr\d*)",
-                     re.I)
+                     r"examples|images|weights|steps?|epochs?|ep|iters?|iterations|batches|count|nr|tokens|classes|"
+                     r"minutes|lr\d*)", re.I)
 _OF_VALIDATION = "val_", "val/", "valid_", "eval_"
 _WORD = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
 _OF_CLOCK = {*("total train training elapsed wall run relative cumulative since start clock time walltime runtime "
@@ -109,8 +109,8 @@ def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping
         else:
             evidence["step_unit"] = (f"{step} rises by 1 from each evaluation to the next, as a count of epochs does: "
                                      "--unit steps or --unit epochs says what it counts")
-    if plain := [tag for tag, metric in kept.items() if metric.column == f"val/{tag}" and not _OF_EVALUATION.fullmatch(tag)]:
-        evidence["metric"] = (f"taken for those of validation, as losses name their split and these do not: "
+    if plain := [tag for tag in kept if kept[tag].column == f"val/{tag}" and not _OF_EVALUATION.fullmatch(tag)]:
+        evidence["metric"] = ("taken for those of validation, as losses name their split and these do not: "
                               f"{list_first(plain, 5)}; [tags] in a mapping says otherwise")
     mapping = RunMapping(settings | _guess_names(runs), per, step, unit, 0, within, seconds=seconds,
                          time_unit=time_unit, train_examples=size if isinstance(size, int) and size > 0 else None,

@@ -49,7 +49,10 @@ NO_SETTING = {*(                # words of parameters that set nothing of the up
     "seed rank port pid id time timestamp date version index trial run gpu gpus device devices resume start log "
     "logging save eval evaluation val test print interval freq every checkpoint ckpt workers threads verbose debug "
     "best epochs epoch steps step iters iterations max total parameters memory").split()}
-UNLIKE = "not taken for repeats, as nothing is known of their settings"
+REPEATS = ("taken for repeats of one setting",
+           "if they are not, name what differs under [metaparameters] in the mapping")
+UNKNOWN_SETTINGS = ("not taken for repeats, as nothing is known of their settings",
+                    "search = false in the mapping takes them for repeats")
 SHOWN = 3               # runs of which it is said how they are read
 NONE: Points = (np.empty(0, np.int64), np.empty(0))
 WALL = "seconds are wall times since the start of each run, so that they include evaluations"
@@ -271,11 +274,11 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping, uses: Mapping[str
         *trial.evaluations, *map(str, _config_of(trial.run, mapping).items())))
     alike = next((own for own in settings.values() if len(own) > 1), None)
     if alike:
-        known = alike[0].points or _config_of(alike[0].run, mapping) or mapping.search is False
-        said["repeats"] = (f"{'taken for repeats of one setting' if known else UNLIKE}: runs alike in all that is read, "
-                           f"such as {alike[0].run.path} and {alike[1].run.path}; " + (
-                               "if they are not, name what differs under [metaparameters] in the mapping" if known else
-                               "search = false in the mapping takes them for repeats"))
+        known = (alike[0].points or _config_of(alike[0].run, mapping) or mapping.search is False
+                 or alike[0].settings["seed"] is not None)
+        taken, otherwise = REPEATS if known else UNKNOWN_SETTINGS
+        said["repeats"] = (f"{taken}: runs alike in all that is read, such as {alike[0].run.path} and "
+                           f"{alike[1].run.path}; {otherwise}")
     said["metric"] = mapping.evidence.get("metric", "")
     if mapping.steps.get(LOSS) in mapping.tags:
         said["metric"] = ("no metric of a validation set: the training loss of single steps is held against targets; "

@@ -80,9 +80,9 @@ def read(path: str) -> Iterator[FoundRun]:
     if len({split_of(one.get(name)) for one in objects for name in OF_SPLITS if name in one} - {""}) > 1:
         splits = [next(filter(None, (split_of(one.get(name)) for name in OF_SPLITS)), "") for one in objects]
         inner = [row["iter"] for split, row in zip(splits, rows) if split == "train" and {"iter", EPOCH} <= row.keys()]
-        own = {"iter"} if any(after < one for one, after in zip(inner, inner[1:])) else {}     # counts those of a split
-        rows = [{f"{split}/{tag}" if split and (not COUNT.search(tag) or split != "train" and tag in own) else tag: value
-                 for tag, value in row.items()} for split, row in zip(splits, rows)]
+        own = any(after < one for one, after in zip(inner, inner[1:])) and "iter"     # counts those of a split
+        rows = [{f"{split}/{tag}" if split and (not COUNT.search(tag) or split != "train" and tag == own) else tag:
+                 value for tag, value in row.items()} for split, row in zip(splits, rows)]
     given: dict[str, Any] = {}
     changed = {tag for one in objects for tag, value in one.items() if given.setdefault(tag, value) != value}
     constants = {tag: value for tag, value in given.items() if tag not in changed}

@@ -21,7 +21,7 @@ import numpy as np
 from ...log.directions import better
 from ...system.inputs import open_input, refusal
 from ..files import WrongFile, number_of
-from .guessing import names as names_of
+from .guessing import names as names_of_kind
 from .guessing import split_of
 from .run import EPOCH, LONGEST_TAG, STEP, WITHIN, FoundRun, RunPath, Series, constants_of, series_of, value_of
 
@@ -39,18 +39,19 @@ UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0}
 IN_BRACKETS = re.compile(r"\(([^()]{0,20})\)$")
 CODE = re.compile(r"\.(?:py|c|cc|cpp|cu|h|rs|go|java|jl)$")     # a place in a program's text, not a name
 LEVEL = re.compile(r"(?:\b(?:INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL|NOTICE)\b\W*)+")
+KNOWN = names_of_kind("known")
 SPLIT = re.compile(r"\b(?:(?P<val>val|valid(?:at(?:e|ion))?|eval(?:uation)?|dev|saving dict)|test(?:ing)?)\b", re.I)
-SECTION = re.compile(r"\W*(?:val\w*|eval\w*|dev|test\w*)(?: \w+)?\s*[:|\]]", re.I)     # after a counter
-SECTIONS = re.compile(r"(?:^|[\s|\[(,;:-])((?:train|val|eval|dev|test)\w*)(?:\]|\)?\s*[:|])\s*(?=[A-Za-z])", re.I)
+SECTION = re.compile(r"(?:^|[\s|\[(,;:-])((?:train|val|eval|dev|test)\w*)(?:\]|\s*[:|]\s*(?=[A-Za-z]))", re.I)
 NAMED = re.compile(r"(?:val|valid(?:ation)?|eval|dev|test)(?=[_/ ])", re.I)      # a tag with its split
 HEADLINE = re.compile(r"(?:(?:^|\s)[*=#<>-]{3,}\s*[A-Za-z][A-Za-z\s\d:]*[*=#<>-]{3,}|"
                       r"(?:^|[:\]-])\W*(?:val|eval|test)\w*(?: (?:results?|metrics))?(?P<plain>:))\s*$", re.I)
 PROGRESS = re.compile(r"\[\s*\d+\s*/\s*\d+\]")                # of an evaluation that is not at its end
-SUMMARY = re.compile(r"(?:^|INFO ) \* ")                       # begins what torch's ImageNet example prints at its end
-COCO = re.compile(r"Average (?:Precision|Recall) +\((A[PR])\) @\[ IoU=0\.(50:0\.95|50|75) .*area= *(\w+) .*maxDets= *(\d+)")
+SUMMARY = re.compile(r"(?:^|INFO ) \* ")          # begins what torch's ImageNet example prints at its end
+COCO = re.compile(r"\((A[PR])\) @\[ IoU=0\.(50:0\.95|50|75) .*area= *(\w+) .*maxDets= *(\d+)")     # of pycocotools
 DOTTED = re.compile(r"^\s*(\w+) \.{3,} (\S.*)$")                # of Megatron-LM's arguments
 SETTING = re.compile(r"^\W*(?P<name>[A-Za-z][\w.]{0,60})\"? ?[:=] ?(?P<value>[\w.+\-/\"']{1,100})\"?,?\s*$")
-STAMPED = re.compile(r"^(?:INFO|DEBUG|WARNING):[\w.]+:|^\W*\d{2,4}[-/.]\d\d[-/.]\d\d[ T|][\d:.,]+(?:\W+(?:INFO|DEBUG|WARNING)\b)?")    # begins a line
+STAMPED = re.compile(r"^(?:INFO|DEBUG|WARNING):[\w.]+:|^\W*\d{2,4}[-/.]\d\d[-/.]\d\d[ T|][\d:.,]+"
+                     r"(?:\W+(?:INFO|DEBUG|WARNING)\b)?")                       # begins a line
 MODULE = re.compile(r"\s*\([\w.]+\): ")                       # begins a line of a printed model
 BARE = re.compile(r" (?:train|val|test|hella|eval) ")         # between step and loss of build-nanogpt
 OF_EPOCH = re.compile(r"\s*(?:batch(?:es)?|steps?|it(?:er(?:ation)?)?s?)\b")       # after 200/2826
@@ -82,8 +83,6 @@ class Form:
         counters = {self.step, self.epoch, self.within, self.total} - {None}
         first = self.epoch if self.step is None else self.step
         before = "" if first is None else "".join(texts[:1 + first])
-        if first is not None and (section := SECTION.match(texts[1 + first])):
-            before += section[0]
         if self.epoch is not None and self.step is self.within is None:
             names = [(name.replace("step_seconds", "epoch seconds"), *where) for name, *where in names]
         self.tags = [tag for tag in _of_split(names, before) if tag[1] not in counters]
@@ -93,7 +92,7 @@ class Form:
         if PROGRESS.search(whole) or not any(split_of(name) for name, *_ in self.aside):
             self.aside = []
         used = sorted({place for _, place, _ in (*self.tags, *self.aside)} | counters)
-        self.measures = any(better(f"val/{name}") or name in names_of("known") for name, *_ in (*self.tags, *self.aside))
+        self.measures = any(better(f"val/{name}") or name in KNOWN for name, *_ in (*self.tags, *self.aside))
         self.used = {place: at for at, place in enumerate(used)}
         self.take = itemgetter(*used) if used else None
 
@@ -164,11 +163,11 @@ def _names(texts: Sequence[str]) -> Iterator[tuple[str, int, float]]:
 
 
 def _of_sections(names: Sequence[tuple[str, int, float]], texts: Sequence[str]) -> list[tuple[str, int, float]]:
-    """The names, of the split of their section where a line has sections of several: ``[train] loss=2, [valid] loss=3``
-    or ``train: loss 2 | val: loss 3``."""
-    found = ([split_of(one) for one in SECTIONS.findall(text)] for text in texts)
+    """The names, of the split of their section: ``[train] loss=2, [valid] loss=3`` or ``train: loss 2 | val: loss 3``;
+    where all is of training they are as they were."""
+    found = ([split_of(one) for one in SECTION.findall(text)] for text in texts)
     splits = list(accumulate((own[-1] if own else "" for own in found), lambda before, own: own or before))
-    if len({*splits} - {""}) < 2:
+    if not {*splits} - {"", "train"}:
         return list(names)
     return [(name if split_of(name) else f"{splits[place]} {name}".lstrip(), place, scale)
             for name, place, scale in names]
@@ -235,9 +234,9 @@ def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, di
                           for name, value in _settings(text).items()}
             if len(pieces) == 1:
                 continue
-            key = tuple(pieces[::2])
-            if split and not (key := _below_headline(key, split)):
-                key, split = tuple(pieces[::2]), ""                 # the block is over
+            if split and _is_of_training(pieces[::2]):
+                split = ""                                          # the block is over
+            key = (f"[{split}] {pieces[0].lstrip()}" if split else pieces[0], *pieces[2::2])
             if key not in forms:
                 made = Form(key)
                 forms[key] = made if made.used else None
@@ -262,14 +261,10 @@ def _name_coco(kind: str, overlap: str, area: str, most: str) -> str:
         most if most != "100" else "") + " ="
 
 
-def _below_headline(texts: tuple[str, ...], split: str) -> tuple[str, ...]:
-    """The texts of a line, its split before each name; () of one with a counter and more, as those of training are."""
-    named = [place for place, text in enumerate(texts[:-1]) if re.search("[A-Za-z]", text)]
-    if len(named) > 1 and any(COUNTED.search(text[-LONGEST_TAG:]) for text in texts[:-1]):
-        return ()
-    found = [f" {split}: {text}" if place in named and text.rstrip()[-1:] in (":", "=") else text
-             for place, text in enumerate(texts)]
-    return found[0].lstrip(), *found[1:]
+def _is_of_training(texts: Sequence[str]) -> bool:
+    """Whether a line has a counter and more, as those of training have, rather than those below a headline."""
+    return sum(any(map(str.isalpha, text)) for text in texts[:-1]) > 1 and any(
+        COUNTED.search(text[-LONGEST_TAG:]) for text in texts[:-1])
 
 
 def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:
