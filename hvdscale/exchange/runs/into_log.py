@@ -241,7 +241,10 @@ class _StepsDone:
         steps = count * self.length
         column = mapping.tags[tag].column if tag in mapping.tags else "train/"
         if mapping.within and (column.startswith("train/") or len(np.unique(count)) < len(count)):
-            inner = np.clip(self.run.spread(mapping.within)[rows], 0, self.length)
+            inner = self.run.spread(mapping.within)
+            if not column.startswith("train/"):         # after the steps that were counted before
+                inner = inner[np.maximum.accumulate(np.where(np.isnan(inner), 0, np.arange(len(inner))))]
+            inner = np.clip(inner[rows], 0, self.length)
             steps = np.where(np.isnan(inner), steps, (count - 1) * self.length + inner)
         return np.maximum(np.rint(steps), 0).astype(np.int64), values
 

@@ -23,6 +23,7 @@ ENDS = (".jsonl", ".ndjson", ".json", ".log", ".txt", ".out", "/log")
 EPOCH_FILE = re.compile(r"metrics_epoch_\d{1,9}\.json")      # AllenNLP's
 WHOLE = ENDS[:2]            # of files in which every line is an object
 OF_SPLIT = re.compile("^(train|valid)_(?=num_updates$)")        # fairseq counts steps by split
+RARE = 20                   # a text with an object in fewer lines has other lines of its steps
 NEAR = 0.01                 # how exactly the steps of an epoch have to be known
 COUNT = re.compile("step|iter|epoch|update|tokens|samples|examples", re.I)
 SETTINGS = ("config", "args", "hparams", "hyperparameters", "params")     # objects whose names stand for themselves
@@ -36,10 +37,12 @@ def recognises(path: RunPath) -> bool:
         return any(map(EPOCH_FILE.fullmatch, os.listdir(path)))
     head = path.head(ENDS)
     whole = bool(head) and head[0][:1] in ("[", "{") and not any(map(is_number, (_object_of(head[0]) or {}).values()))
-    found = whole and _rows_of_whole(path) or filter(None, map(_object_of, head))
+    rows = _rows_of_whole(path) if whole else []
+    found = rows or [one for one in map(_object_of, head) if one]
     seen: dict[str, float] = {}
-    return any(seen.setdefault(OF_SPLIT.sub("", tag), value) != value for one in found for tag, value in one.items()
-               if COUNT.search(tag) and is_number(value))
+    return (bool(rows) or len(found) * RARE > len(head)) and any(
+        seen.setdefault(OF_SPLIT.sub("", tag), value) != value for one in found for tag, value in one.items()
+        if COUNT.search(tag) and is_number(value))
 
 
 def _rows_of_whole(path: str) -> list[dict[str, Any]]:

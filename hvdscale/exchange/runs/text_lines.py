@@ -43,11 +43,12 @@ KNOWN = names_of_kind("known")
 SPLIT = re.compile(r"\b(?:(?P<val>val|valid(?:at(?:e|ion))?|eval(?:uation)?|dev|saving dict)|test(?:ing)?)\b", re.I)
 SECTION = re.compile(r"(?:^|[\s|\[(,;:-])((?:train|val|eval|dev|test)\w*)(?:\]|\s*[:|]\s*(?=[A-Za-z]))", re.I)
 NAMED = re.compile(r"(?:val|valid(?:ation)?|eval|dev|test)(?=[_/ ])", re.I)      # a tag with its split
+TRAINED = re.compile(r"train(?:ing)?[_/ ][\w@]+", re.I)
 HEADLINE = re.compile(r"(?:(?:^|\s)[*=#<>-]{3,}\s*[A-Za-z][A-Za-z\s\d:]*[*=#<>-]{3,}|"
                       r"(?:^|[:\]-])\W*(?:val|eval|test)\w*(?: (?:results?|metrics))?(?P<plain>:))\s*$", re.I)
 PROGRESS = re.compile(r"\[\s*\d+\s*/\s*\d+\]")                # of an evaluation that is not at its end
 SUMMARY = re.compile(r"(?:^|INFO ) \* ")          # begins what torch's ImageNet example prints at its end
-COCO = re.compile(r"\((A[PR])\) @\[ IoU=0\.(50:0\.95|50|75) .*area= *(\w+) .*maxDets= *(\d+)")     # of pycocotools
+COCO = re.compile(r"\((A[PR])\) @\[ IoU=0\.(?:50:0\.95|(50|75)) .*area= *(?:all|(\w)\w*) .*maxDets= *(?:100|(\d+))")
 DOTTED = re.compile(r"^\s*(\w+) \.{3,} (\S.*)$")                # of Megatron-LM's arguments
 SETTING = re.compile(r"^\W*(?P<name>[A-Za-z][\w.]{0,60})\"? ?[:=] ?(?P<value>[\w.+\-/\"']{1,100})\"?,?\s*$")
 STAMPED = re.compile(r"^(?:INFO|DEBUG|WARNING):[\w.]+:|^\W*\d{2,4}[-/.]\d\d[-/.]\d\d[ T|][\d:.,]+"
@@ -89,8 +90,8 @@ class Form:
         split = next((place for place, text in enumerate(texts) if SPLIT.search(text)), 0)
         self.aside = _of_split([name for name in names if name[1] >= split],
                                "val" if SUMMARY.search(whole) else whole)
-        if PROGRESS.search(whole) or not any(split_of(name) for name, *_ in self.aside):
-            self.aside = []
+        self.aside = [] if PROGRESS.search(whole) else [
+            one for one in self.aside if NAMED.match(one[0]) or TRAINED.fullmatch(one[0])]
         used = sorted({place for _, place, _ in (*self.tags, *self.aside)} | counters)
         self.measures = any(better(f"val/{name}") or name in KNOWN for name, *_ in (*self.tags, *self.aside))
         self.used = {place: at for at, place in enumerate(used)}
@@ -146,7 +147,7 @@ def _names(texts: Sequence[str]) -> Iterator[tuple[str, int, float]]:
     for place, text in enumerate(texts[:-1]):
         glued = GLUED.match(texts[place + 1])[0]
         if not text or text[-1] not in " :=\t" or glued and glued not in (*UNITS, "%", ".") or (
-                texts[place + 1].strip() in (":", "-", "/") and place + 2 < len(texts)):       # a date, a share
+                texts[place + 1].strip() in ("", ":", "-", "/") and place + 2 < len(texts)):   # a date, a share
             continue
         after = texts[place + 1][:4].split()
         unit = glued or (after[0].rstrip(",;|") if after else "")
@@ -222,12 +223,11 @@ def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, di
         elif text.rstrip()[-1:] in "*=#<>-:" and (found := HEADLINE.search(text[-LONGEST_TAG:])) and (
                 begun and not found[0].isupper() or not found["plain"]):
             found = SPLIT.search(text)
-            otherwise = "test" if found else ""
-            split, below = "val" if found and found["val"] else otherwise, at
+            split, below = split_of(found[0]) if found else "", at
             continue
         else:
             if "maxDets" in text and (found := COCO.search(text)):
-                text = _name_coco(*found.groups()) + text.rpartition("=")[2]
+                text = f"val {''.join(filter(None, found.groups()))} = {text.rpartition('=')[2]}"       # AP50
             pieces = NUMBER.split(text.rstrip("\n"))
             if not begun and at < PREAMBLE:
                 given |= {name: value if given.get(name, value) == value else None      # said twice, and differently
@@ -236,7 +236,8 @@ def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, di
                 continue
             if split and _is_of_training(pieces[::2]):
                 split = ""                                          # the block is over
-            key = (f"[{split}] {pieces[0].lstrip()}" if split else pieces[0], *pieces[2::2])
+            named = any(text.rstrip()[-1:] in (":", "=") for text in pieces[:-1:2])
+            key = (f"[{split}] {pieces[0].lstrip()}" if split and named else pieces[0], *pieces[2::2])
             if key not in forms:
                 made = Form(key)
                 forms[key] = made if made.used else None
@@ -253,12 +254,6 @@ def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, di
     for form in found:
         form.close()
     return (*_series(found), given)
-
-
-def _name_coco(kind: str, overlap: str, area: str, most: str) -> str:
-    """Names such as "val AP50 =" of what pycocotools prints, "val AP =" of the mean over overlaps."""
-    return f"val {kind}{'' if ':' in overlap else overlap}{'' if area == 'all' else area[0]}" + (
-        most if most != "100" else "") + " ="
 
 
 def _is_of_training(texts: Sequence[str]) -> bool:
