@@ -107,8 +107,9 @@ PRINTED = {
         for epoch in (1, 2) for at in (5, 10)), [(10, 8.5), (20, 8.5)]),
     "MXNet's module": ("b64.log", "Epoch[0] Batch [5]\tTrain-Acc=0.5\nUpdate[9]: Change learning rate to 1e-3\n"
                        "Epoch[0] Validation-loss=8.5\n", [(10, 8.5)]),
-    "icefall": ("b64.log", "".join(f"Epoch 1, batch {at}, loss[loss=9, over 7.0]\nEpoch 1, validation: loss={value}\n"
-                                for at, value in ((5, 8.5), (9, 8.4))), [(5, 8.5), (9, 8.4)]),
+    "icefall": ("b64.log", "".join(
+        f"Epoch 1, batch {at}, loss[loss=9, over 7.0]\nEpoch 1, validation: loss={value}\n"
+        for at, value in ((5, 8.5), (9, 8.4))), [(5, 8.5), (9, 8.4)]),
     "MaxText": ("b64.log", "".join(f"completed step: {at}, loss: 9\n" for at in range(20)) + "eval metrics after step: "
                 "9, loss=8.6\neval metrics after step: 19, loss=8.5\n", [(10, 8.6), (20, 8.5)]),
     "fastai": ("b64.csv", "epoch,train_loss,valid_loss,accuracy\n0,9.5,9.5,8.4\n1,9.4,9.4,8.5\n",
