@@ -3,7 +3,7 @@
 Runs whose batch changes are a workload of their own, so that a study over batch sizes never takes them in.
 
 A *setting* is everything but the seed that determines a trial's updates, plus the spacing of evaluations. Trials of one
-setting that differ only by seed are repeats, as are those of unknown seed, but not imported runs of which nothing is
+setting that differ only by seed are repeats, as are those of unknown seed, but not other programs' runs of which nothing is
 known: each has its own. The worker count is not part of a setting: it does not change the updates. Where a trial
 changed its worker count partway, only its steps count; its times are treated as not measured."""
 from __future__ import annotations
@@ -188,7 +188,8 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
     parts, noise, losses, slowing = read_parts(log), read_noise(log), read_courses(log), read_slowing(log)
     starts = rows_of_each(log.restarts["trial"])
     counts, times = log.restarts["workers"], log.restarts["time"]
-    columns = [rows.table[name].tolist() for name in ("id", "stop_reason", "global_batch", "workers", "seed", "source")]
+    columns = [rows.table[name].tolist() if name in rows.table else [""] * len(ids)
+               for name in ("id", "stop_reason", "global_batch", "workers", "seed", "source")]
     drawn = {name: rows.metaparameter(name).tolist() for name in rows.metaparameters}
     found = []
     for at, row in enumerate(order.tolist()):
@@ -197,7 +198,7 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
         trial = Trial(log.path, number, Status(int(rows.status[row])), reason, rows.workload(row), batch, workers,
                       tuple(np.unique(counts[start]).tolist()), seed, plan,
                       _setting_of(plan, batch, {METAPARAMETER + name: values[row] for name, values in drawn.items()},
-                                  [log.path, number] if seed == UNKNOWN_SEED and '"imported"' in source else None),
+                                  [log.path, number] if seed == UNKNOWN_SEED and '"imported": "runs"' in source else None),
                       step[own[at]], seconds[own[at]], {name: values[own[at]] for name, values in metrics.items()},
                       *timed[at], parts.get(number), noise.get(number), tokens[at], losses.get(number),
                       float(times[start].min(initial=np.inf)) if np.isfinite(times[start]).any() else np.nan,

@@ -285,16 +285,16 @@ def _drop_repeats(tables: Mapping[str, CsvRows], overlap: str) -> str:
 def _plan_search(trials: CsvRows) -> str:
     """Give each trial of a table from elsewhere a plan that says whether it is a draw of a search; what was guessed."""
     said, guess = trials.pop(SEARCH, None), ""
-    drawn = [] if said is None else [None if one != one else one == 1 for one in said.tolist()]
+    drawn = [] if said is None else said == 1
     if said is None:
         tried = [trials[name].tolist() for name in trials if name.startswith("metaparameters/")]
         keys, first = list(zip(*(trials[name].tolist() for name in WORKLOAD))), {}
         varied = {key for key, point in zip(keys, map(repr, zip(*tried))) if first.setdefault(key, point) != point}
-        drawn = [key in varied or None for key in keys]
+        drawn = [key in varied for key in keys]
         if varied:
             guess = (f"a search, guessed: metaparameters vary within {len(varied):,} of its batches, whose trials are "
                      f"taken for a search; a column {SEARCH} (yes or no) in trials.csv says otherwise")
-    trials["plan"] = np.array([json.dumps({} if one is None else {SEARCH: one}) for one in drawn], object)
+    trials["plan"] = np.array([json.dumps({SEARCH: True} if one else {}) for one in drawn], object)
     return guess
 
 
