@@ -3,9 +3,9 @@
 Runs whose batch changes are a workload of their own, so that a study over batch sizes never takes them in.
 
 A *setting* is everything but the seed that determines a trial's updates, plus the spacing of evaluations. Trials of one
-setting that differ only by seed are repeats, as are those of unknown seed, but not other programs' runs of which nothing is
-known: each has its own. The worker count is not part of a setting: it does not change the updates. Where a trial
-changed its worker count partway, only its steps count; its times are treated as not measured."""
+setting that differ only by seed are repeats, as are those of unknown seed, but not other programs' runs of which
+nothing is known: each has its own. The worker count is not part of a setting: it does not change the updates. Where a
+trial changed its worker count partway, only its steps count; its times are treated as not measured."""
 from __future__ import annotations
 
 import json
@@ -197,8 +197,9 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
         start, plan = starts.get(number, NO_ROWS), rows.plan(row)
         trial = Trial(log.path, number, Status(int(rows.status[row])), reason, rows.workload(row), batch, workers,
                       tuple(np.unique(counts[start]).tolist()), seed, plan,
-                      _setting_of(plan, batch, {METAPARAMETER + name: values[row] for name, values in drawn.items()},
-                                  [log.path, number] if seed == UNKNOWN_SEED and '"imported": "runs"' in source else None),
+                      _setting_of(
+                          plan, batch, {METAPARAMETER + name: values[row] for name, values in drawn.items()},
+                          [log.path, number] if seed == UNKNOWN_SEED and '"imported": "runs"' in source else None),
                       step[own[at]], seconds[own[at]], {name: values[own[at]] for name, values in metrics.items()},
                       *timed[at], parts.get(number), noise.get(number), tokens[at], losses.get(number),
                       float(times[start].min(initial=np.inf)) if np.isfinite(times[start]).any() else np.nan,
