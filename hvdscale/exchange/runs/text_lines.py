@@ -41,7 +41,7 @@ CODE = re.compile(r"\.(?:py|c|cc|cpp|cu|h|rs|go|java|jl)$")     # a place in a p
 LEVEL = re.compile(r"(?:\b(?:INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL|NOTICE)\b\W*)+")
 KNOWN = names_of_kind("known")
 SPLIT = re.compile(r"\b(?:(?P<val>val|valid(?:at(?:e|ion))?|eval(?:uation)?|dev|saving dict)|test(?:ing)?)\b", re.I)
-SECTION = re.compile(r"(?:^|[\s|\[(,;:-])((?:train|val|eval|dev|test)\w*)(?:\]|\s*[:|]\s*(?=[A-Za-z]))", re.I)
+SECTION = re.compile(r"(?:^|[\s|\[(,;:-])((?:train|val|eval|dev|test)[a-z]*)(?:\]|\s*[:|]\s*(?=[A-Za-z]))", re.I)
 NAMED = re.compile(r"(?:val|valid(?:ation)?|eval|dev|test)(?=[_/ ])", re.I)      # a tag with its split
 TRAINED = re.compile(r"train(?:ing)?[_/ ][\w@]+", re.I)
 HEADLINE = re.compile(r"(?:(?:^|\s)[*=#<>-]{3,}\s*[A-Za-z][A-Za-z\s\d:]*[*=#<>-]{3,}|"
@@ -100,12 +100,14 @@ class Form:
     def _count(self, texts: Sequence[str]) -> None:
         if len(texts) == 3 and not texts[0] and BARE.fullmatch(texts[1]):
             self.step = 0
+        named = any(COUNTED.search(text[-LONGEST_TAG:]) for text in texts[:-1])
         for place, (text, after) in enumerate(zip(texts, texts[1:])):
             if place == self.total:
                 continue
             found = COUNTED.search(text[-LONGEST_TAG:])
             of_total = after.strip() == "/" and place + 2 < len(texts)
-            counter = found["counter"].lower() if found else _counter_around(text, after)
+            counter = found["counter"].lower() if found else ""
+            counter = counter if named else _counter_around(text, after)
             if of_total and text.endswith("[") and texts[place + 2] == "][":
                 counter = counter or "epoch"            # Train: [0/300][20/1251]
             if counter.startswith("epoch"):
