@@ -19,7 +19,7 @@ from ...log.schema import DIRECTIONS
 from ...plan.settings import read_toml
 from ...target import logged_name, metric_faults
 from .mapping import GLOBAL_BATCH, LOSS, RATE, WORKER_BATCH, Metric, RunMapping, Source, count_of, source_of
-from .run import STEP, WITHIN, FoundRun
+from .run import STEP, WITHIN, FoundRun, Series
 
 UNKNOWN = "unknown"
 LEFT_OUT = "left out: "
@@ -85,7 +85,9 @@ def setting_names() -> set[str]:
 def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping:
     """What the runs' names, parameters, programs and tags say; what they leave open is missing. ``given_unit``: what a
     user says that steps count."""
-    tags = dict.fromkeys(tag for run in runs for tag in run.series)
+    tags: dict[str, Series] = {}
+    for tag, series in (found for run in runs for found in run.series.items()):
+        tags.setdefault(tag, series)
     settings, per, evidence = _guess_counts(runs)
     step, unit, within = _guess_step(runs, tags)
     unit = given_unit or unit
@@ -263,7 +265,7 @@ def _has_passed(values: np.ndarray) -> bool:
     return len(values) < 2 or bool(np.fmax.reduce(values) >= 1.5 * np.fmin.reduce(values) or values[0] > STAMP)
 
 
-def _guess_metric(tag: str, tags: Collection[str]) -> Metric | None:
+def _guess_metric(tag: str, tags: Mapping[str, Series]) -> Metric | None:
     """The column of a tag that names a split, or is known to be of an evaluation, and its better way by its name."""
     if column := names("known").get(tag):
         return Metric(column, _WAYS[better(column)])
@@ -276,7 +278,8 @@ def _guess_metric(tag: str, tags: Collection[str]) -> Metric | None:
         split, name = "val", tag.removeprefix("metrics/")
     elif better(f"val/{tag}") and any(f"{val}{tag}" in tags for val in _OF_VALIDATION):
         split, name = "train", tag
-    elif better(f"val/{tag}") and "train_loss" in tags and any(f"{val}loss" in tags for val in _OF_VALIDATION):
+    elif better(f"val/{tag}") and "train_loss" in tags and any(
+            np.isin(tags[tag].rows, tags[f"{val}loss"].rows).all() for val in _OF_VALIDATION if f"{val}loss" in tags):
         split, name = "val", tag            # as of fastai: both losses name their split
     else:
         return None
@@ -293,13 +296,13 @@ def _guess_metric(tag: str, tags: Collection[str]) -> Metric | None:
 
 def _guess_offset(runs: Sequence[FoundRun], mapping: RunMapping) -> int:
     """1 where steps count from 0: where measurements lie before round numbers, or a loss was logged at step 0."""
+    if mapping.step == STEP and all(run.counts_done for run in runs):
+        return 0
     steps = [(run, run.spread(mapping.step)) for run in runs if mapping.step in run.series]
     votes = [_before_round(at[run.series[tag].rows]) for run, at in steps
              for tag in (*mapping.tags, *mapping.steps.values()) if tag in run.series]
     if any(votes) and not mapping.within:
         return int(sum(votes) > 0)
-    if mapping.step == STEP and all(run.counts_done for run in runs):
-        return 0
     trained = {mapping.steps.get(LOSS), *(tag for tag, metric in mapping.tags.items()
                                           if metric.column.startswith("train/") and mapping.step_unit == "epochs")}
     whole = mapping.step_unit == "epochs" and not any((at % 1 > 0).any() for _, at in steps)
@@ -330,7 +333,7 @@ def accounts(runs: Sequence[FoundRun], mapping: RunMapping) -> dict[str, str]:
 
 
 def _why_left_out(tag: str) -> str:
-    if _guess_metric(tag, ()):
+    if _guess_metric(tag, {}):
         return "another tag has its column, or there are too many"
     of_run = _OF_RUN.fullmatch(_PARTS.split(tag)[-1]) or _OF_RUN.fullmatch(tag)
     return "of the run, not of its quality" if of_run else "it names no split"

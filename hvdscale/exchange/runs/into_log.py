@@ -49,8 +49,7 @@ NO_SETTING = {*(                # words of parameters that set nothing of the up
     "seed rank port pid id time timestamp date version index trial run gpu gpus device devices resume start log "
     "logging save eval evaluation val test print interval freq every checkpoint ckpt workers threads verbose debug "
     "best epochs epoch steps step iters iterations max total parameters memory").split()}
-REPEATS = ("taken for repeats of one setting",
-           "if they are not, name what differs under [metaparameters] in the mapping")
+REPEATS = "taken for repeats of one setting", "if they are not, name what differs under [metaparameters] in --map"
 UNKNOWN_SETTINGS = ("not taken for repeats, as nothing is known of their settings",
                     "search = false in the mapping takes them for repeats")
 SHOWN = 3               # runs of which it is said how they are read

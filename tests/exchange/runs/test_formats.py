@@ -110,10 +110,11 @@ PRINTED = {
     "icefall": ("b64.log", "".join(
         f"Epoch 1, batch {at}, loss[loss=9, over 7.0]\nEpoch 1, validation: loss={value}\n"
         for at, value in ((5, 8.5), (9, 8.4))), [(5, 8.5), (9, 8.4)]),
-    "MaxText": ("b64.log", "".join(f"completed step: {at}, loss: 9\n" for at in range(20)) + "eval metrics after step: "
-                "9, loss=8.6\neval metrics after step: 19, loss=8.5\n", [(10, 8.6), (20, 8.5)]),
     "fastai": ("b64.csv", "epoch,train_loss,valid_loss,accuracy\n0,9.5,9.5,8.4\n1,9.4,9.4,8.5\n",
                [(10, 8.4), (20, 8.5)]),
+    "steps of an epoch from 0": ("b64.log", "".join(
+        f"Epoch {at} | Step 5/10 | Loss: 9\nEpoch {at} | Step 9/10 | Loss: 9\nEvaluation results:\n Loss: 8.5\n"
+        for at in (0, 1)), [(10, 8.5), (20, 8.5)]),
     "rows that name their split": ("b64.jsonl", "".join(
         '{"split": "%s", "step": %d, "loss": %s}\n' % row for row in (
             ("train", 5, 9.6), ("val", 5, 8.6), ("train", 10, 9.5), ("val", 10, 8.5))), [(5, 8.6), (10, 8.5)]),
