@@ -16,8 +16,7 @@ censoring, Nelson 1972). So H at the smallest trials is drawn, and each draw giv
 
     between two trials    on the line between them, without a model
     below the smallest    x1 - sigma (sqrt(H1) - sqrt(H)), x = log(steps): the tail x0 + sigma H^(1/a) near the minimum
-                          x0 of a smooth optimum, where a is half the number of the metaparameters that matter (de Haan
-                          1981, JASA 76); a = 2 here, for four
+                          x0 of a smooth optimum; a = 2 is half of four metaparameters that matter (de Haan 1981, JASA)
     above the largest     on the same tail
 
 sigma comes from the distances of the LOWEST smallest trials, in units of those drawn (as Weissman 1978, JASA 73).

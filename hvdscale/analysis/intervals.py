@@ -306,8 +306,7 @@ def isotonic(values: np.ndarray) -> np.ndarray:
 def times(one: Estimate, other: Estimate) -> Estimate:
     """The product of independent estimates; without an interval where one of them has none. An open end stays open.
     Half-widths of intervals add in quadrature, on a log scale (MOVER: Zou & Donner 2008, Statist. Med. 27). Where the
-    second is inf, the product is inf, with the
-    product of the known bounds as its lower bound ``beyond``."""
+    second is inf, the product is inf, with the product of the known bounds as its lower bound ``beyond``."""
     value = one.value * other.value
     if other.value == np.inf:
         return Estimate(value, one.low * other.low, np.inf, min(one.runs, other.runs), one.value * other.beyond)

@@ -3,9 +3,9 @@
 Runs whose batch changes are a workload of their own, so that a study over batch sizes never takes them in.
 
 A *setting* is everything but the seed that determines a trial's updates, plus the spacing of evaluations. Trials of one
-setting that differ only by seed are repeats, as are those of unknown seed. The worker count is not part of a setting:
-it does not change the updates. Where a trial changed its worker count partway, only its steps count; its times are
-treated as not measured."""
+setting that differ only by seed are repeats, as are those of unknown seed, but not other programs' runs of which
+nothing is known: each has its own. The worker count is not part of a setting: it does not change the updates. Where a
+trial changed its worker count partway, only its steps count; its times are treated as not measured."""
 from __future__ import annotations
 
 import json
@@ -18,7 +18,7 @@ import numpy as np
 
 from ..log.check import refuse_unsound
 from ..log.reader import Log
-from ..log.schema import Status
+from ..log.schema import UNKNOWN_SEED, Status
 from ..plan.batch_schedule import BatchSchedule
 from ..plan.scaling import TUNED
 from ..plan.shards import fewest_passes
@@ -195,15 +195,18 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
     parts, noise, losses, slowing = read_parts(log), read_noise(log), read_courses(log), read_slowing(log)
     starts = rows_of_each(log.restarts["trial"])
     counts, times = log.restarts["workers"], log.restarts["time"]
-    columns = [rows.table[name].tolist() for name in ("id", "stop_reason", "global_batch", "workers", "seed")]
+    columns = [rows.table[name].tolist() if name in rows.table else [""] * len(ids)
+               for name in ("id", "stop_reason", "global_batch", "workers", "seed", "source")]
     drawn = {name: rows.metaparameter(name).tolist() for name in rows.metaparameters}
     found = []
     for at, row in enumerate(order.tolist()):
-        number, reason, batch, workers, seed = (column[row] for column in columns)
+        number, reason, batch, workers, seed, source = (column[row] for column in columns)
         start, plan = starts.get(number, NO_ROWS), rows.plan(row)
         trial = Trial(log.path, number, Status(int(rows.status[row])), reason, rows.workload(row), batch, workers,
                       tuple(np.unique(counts[start]).tolist()), seed, plan,
-                      _setting_of(plan, batch, {METAPARAMETER + name: values[row] for name, values in drawn.items()}),
+                      _setting_of(
+                          plan, batch, {METAPARAMETER + name: values[row] for name, values in drawn.items()},
+                          [log.path, number] if seed == UNKNOWN_SEED and '"imported": "runs"' in source else None),
                       step[own[at]], seconds[own[at]], {name: values[own[at]] for name, values in metrics.items()},
                       *timed[at], parts.get(number), noise.get(number), tokens[at], losses.get(number),
                       float(times[start].min(initial=np.inf)) if np.isfinite(times[start]).any() else np.nan,
@@ -218,7 +221,7 @@ def by_workload(trials: Iterable[Trial]) -> dict[JobKey, tuple[Trial, ...]]:
     return {workload: tuple(groups[workload]) for workload in sorted(groups)}
 
 
-def _setting_of(plan: Mapping[str, Any], batch: int, metaparameters: Mapping[str, float]) -> str:
+def _setting_of(plan: Mapping[str, Any], batch: int, metaparameters: Mapping[str, float], own: Any) -> str:
     """The setting of a trial, see the module's docstring; of an imported log only its metaparameters are known."""
     problem = {name: value for name, value in (plan.get("problem") or {}).items()
                if (value is not None or name not in LATER_FIELDS) and name != "seed"}
@@ -227,11 +230,10 @@ def _setting_of(plan: Mapping[str, Any], batch: int, metaparameters: Mapping[str
         problem |= {name: value for name, value in tuned.items() if name in problem}
     if not problem.keys() - {"train_examples", "config"}:
         problem |= metaparameters
-    measurement = plan.get("measurement") or {}
-    setting = {"problem": problem, "eval_every": measurement.get("eval_every"), "global_batch": batch}
-    if (every := measurement.get("eval_every_examples")) is not None:
-        setting["eval_every_examples"] = every
-    return as_json_text(setting)
+    known = plan.get("search") is not None or problem.keys() - {"train_examples", *metaparameters} or any(
+        value == value for value in metaparameters.values())
+    measured = {name: (plan.get("measurement") or {}).get(name) for name in ("eval_every", "eval_every_examples")}
+    return as_json_text({"problem": problem, **measured, "global_batch": batch, "own": None if known else own})
 
 
 def parameters_of(plan: Mapping[str, Any]) -> int:

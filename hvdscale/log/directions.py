@@ -22,7 +22,7 @@ spatial distortion|total variation|davies bouldin|perceptual path length|word in
 false positive rate|false negative rate|disparity|epe|abs rel|sq rel|deviance|tweedie deviance score|regret|hinge|
 mpjpe|pa mpjpe|ade|fde|min ade|min fde|nme|cost|residual|toxicity|hallucination|ranked probability score|
 image structure and texture similarity|perceptual image patch similarity|translation edit rate"""
-HIGHER = """acc|accuracy|top|correct|precision|recall|sensitivity|specificity|npv|ppv|predictive value|f|f score|
+HIGHER = """acc|accuracy|top|correct|prec|precision|recall|sensitivity|specificity|npv|ppv|predictive value|f|f score|
 fbeta|fscore|hmean|auc|auroc|auprc|roc auc|pr auc|ap|map|ar|average precision|average recall|mrr|reciprocal rank|ndcg|
 dcg|hit|hits|hit rate|hitrate|dice|jaccard|iou|giou|overlap|kappa|mcc|matthews|corr coef|corrcoef|correlation|pearson|
 spearman|kendall|plcc|srcc|concordance|ccc|r2|r squared|explained variance|bleu|sacrebleu|rouge|meteor|chrf|cider|

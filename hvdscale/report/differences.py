@@ -30,7 +30,7 @@ def settings_tried(cells: Iterable[RunCell]) -> str:
         for name in _differing(fields):
             found.setdefault(name, []).extend(one.get(name) for one in fields)
     said = [f"{name} ({_values(found[name])})" for name in _leaders(found)]
-    return f"Settings that differ in {listed(said)}" if said else "Several settings"
+    return f"Settings that differ in {listed(said)}" if said else "Settings that no log names"
 
 
 def _leaders(names: Iterable[str]) -> list[str]:

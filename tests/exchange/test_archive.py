@@ -5,13 +5,9 @@ import gzip
 import io
 import json
 import lzma
-import multiprocessing
 import os
-import signal
 import subprocess
-import sys
 import tarfile
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -20,7 +16,7 @@ import pytest
 
 from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import LogError
-from hvdscale.exchange.archive import read as archive, sources
+from hvdscale.exchange.archive import sources
 from hvdscale.exchange.archive.read import import_archive
 from hvdscale.exchange.archive.export import export_archive
 from hvdscale.exchange.imported import BulkLog
@@ -28,7 +24,6 @@ from hvdscale.log.check import check
 from hvdscale.log.merge import merge
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import UNKNOWN_SEED, Status
-from tests.conftest import command_environment, heed_ctrl_c
 from tests.factories.archives import published_json, write_archive, write_text
 from tests.factories.logs import log as made_log
 from tests.factories.logs import save
@@ -195,66 +190,6 @@ def same_trials(a, b):
             assert left.specs == right.specs
             for name in left:
                 np.testing.assert_array_equal(left[name], right[name], err_msg=name)
-
-
-def test_several_processes_read_the_same_log(tmp_path, monkeypatch):
-    monkeypatch.setattr(archive, "ALONE", 5)
-    write_archive(tmp_path / "archive", 4, 120, 2000)
-    import_archive(tmp_path / "archive", tmp_path / "two.h5", cores=2)
-    import_archive(tmp_path / "archive", tmp_path / "one.h5", cores=1)
-    same_trials(tmp_path / "one.h5", tmp_path / "two.h5")
-
-
-def test_a_reading_process_that_is_lost_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(archive, "ALONE", 5)
-    write_archive(tmp_path / "archive", 4, 300, 300)
-
-    def killed(seen):
-        for child in multiprocessing.active_children():
-            child.kill()
-            child.join()
-    with pytest.raises(LogError, match="a process that read it was lost; the machine may be out of memory"):
-        import_archive(tmp_path / "archive", tmp_path / "log.h5", cores=2, progress=killed)
-    assert os.listdir(tmp_path) == ["archive"] and not multiprocessing.active_children()
-
-
-INTERRUPTED = """
-import multiprocessing, time
-from hvdscale.exchange.archive import read as archive
-def waiting(seen):
-    print(*(child.pid for child in multiprocessing.active_children()), flush=True)
-    time.sleep(60)
-archive.ALONE = 5
-try:
-    archive.import_archive("archive", "log.h5", cores=2, progress=waiting)
-except KeyboardInterrupt:
-    print("interrupted")
-"""
-
-
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_no_reading_process_outlives_an_import(how, tmp_path):
-    write_archive(tmp_path / "archive", 4, 300, 300)
-    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED], cwd=tmp_path, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True, env=command_environment(), start_new_session=True,
-                               preexec_fn=heed_ctrl_c)
-    readers = [int(word) for word in process.stdout.readline().split()]
-    assert len(readers) == 2
-    (os.killpg if how == signal.SIGINT else os.kill)(process.pid, how)      # Ctrl-C reaches them all
-    assert process.communicate(timeout=300) == ("interrupted\n" if how == signal.SIGINT else "", "")
-    ends = time.monotonic() + 60
-    while any(map(is_alive, readers)):
-        assert time.monotonic() < ends
-        time.sleep(0.05)
-    assert not (tmp_path / "log.h5").exists()
-
-
-def is_alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 @pytest.mark.parametrize("ending, how", [

@@ -8,30 +8,20 @@ their evaluations are consecutive, ordered by the archive's ids.
 """
 from __future__ import annotations
 
-import contextlib
 import json
-import multiprocessing
 import os
-import signal
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
-from multiprocessing import resource_tracker
 
 import numpy as np
 
 from ...errors import LogError
 from ...log.schema import UNKNOWN_SEED, Status
-from ...system.cores import usable_cores
-from ...system.forked import end_with_parent, ending_together
-from ...system.run_module import away_from_here
 from ..files import LARGEST_INT, WrongFile, json_of, text_of, whole_number
 from ..imported import ImportedLog, Seen, beyond_errors, skipped_note
 from .sources import ArchiveStudy, Folder, Tar, is_folder
 from .trial_files import LARGEST, TrialBatch, pieces, read_trials
 
-TRIALS, BYTES = 48, 4 << 20             # of one task of a reading process
-ALONE = 1000                            # up to this many trials are read before processes would have started
+TRIALS, BYTES = 48, 4 << 20             # that are read at once
 # sizes of the training sets, which are not in the archive (55,000, 45,000 and 30,301,028: README of the archive's
 # subsets, effect-dps-public and the paper's figure 9)
 TRAIN_EXAMPLES = {"mnist": 55000, "fashion_mnist": 55000, "cifar_10": 45000, "lm1b": 30301028, "mnist_55000": 55000,
@@ -39,22 +29,18 @@ TRAIN_EXAMPLES = {"mnist": 55000, "fashion_mnist": 55000, "cifar_10": 45000, "lm
 
 
 def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = False, take_over: bool = False,
-                   progress: Callable[[Seen], None] = lambda seen: None, cores: int | None = None) -> Seen:
-    """Import all trials of an archive into the new log ``out``, which is created only on success.
-
-    skip_broken  skip and report what is wrong, which is else a LogError;  cores: reading processes; None: all usable
-    """
+                   progress: Callable[[Seen], None] = lambda seen: None) -> Seen:
+    """Import all trials of an archive into the new log ``out``, which is created only on success; ``skip_broken``: skip
+    and report what is wrong, which is else a LogError."""
     source = os.fspath(source)
     found = Folder(source) if os.path.isdir(source) else Tar(source)
     seen = Seen()
     with ImportedLog(out, {"kind": "archive", "from": source}, overwrite=overwrite, take_over=take_over) as log:
-        with _Readers(source, cores or len(usable_cores())) as readers:
-            for study, plan, read in _read(found, readers, seen, skip_broken):
-                batch = read()
-                _add(log, study, plan, batch, seen)
-                _report_wrong(batch.wrong, seen, skip_broken)
-                seen.share = found.share()
-                progress(seen)
+        for study, plan, batch in _read(found, seen, skip_broken):
+            _add(log, study, plan, batch, seen)
+            _report_wrong(batch.wrong, seen, skip_broken)
+            seen.share = found.share()
+            progress(seen)
         if not seen.trials:
             raise LogError(seen.wrong[0] if seen.wrong else f"{source}: there is no study.json in it: no archive of "
                            "the layout dataset/model/optimizer/batch_size/study.json")
@@ -64,9 +50,8 @@ def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = 
     return seen
 
 
-def _read(found, readers, seen, skip_broken) -> Iterator[tuple[ArchiveStudy, dict, Callable[[], TrialBatch]]]:
-    """What gives each batch of trials, in order, with its study and plan; several are read in parallel."""
-    waiting: deque = deque()
+def _read(found, seen, skip_broken) -> Iterator[tuple[ArchiveStudy, dict, TrialBatch]]:
+    """Each batch of trials, in order, with its study and plan."""
     for study in found.studies():
         _report_wrong(study.wrong, seen, skip_broken)
         try:
@@ -79,60 +64,13 @@ def _read(found, readers, seen, skip_broken) -> Iterator[tuple[ArchiveStudy, dic
         steps = 0 if plan["archive"]["study"].get("early_stopping") else plan["measurement"]["budget_steps"]
         for trials in pieces(study.trials, BYTES, lambda one: max(
                 BYTES // TRIALS, len(one.measurements) if isinstance(one.measurements, bytes) else 0)):
-            waiting.append((study, plan, readers.submit(trials, steps)))
-            while len(waiting) > readers.ahead:
-                yield waiting.popleft()
-    yield from waiting
+            yield study, plan, read_trials(trials, steps)
 
 
 def _report_wrong(wrong, seen, skip_broken):
     if wrong and not skip_broken:
         raise LogError(f"{wrong[0]}; --skip-broken leaves out what is wrong")
     seen.wrong += wrong
-
-
-def _begin(folder: str) -> None:
-    os.chdir(folder)
-    end_with_parent()
-
-
-class _Readers:
-    """Processes that read trials; started only for many trials and more than one core. They end with this process."""
-
-    def __init__(self, source: str, cores: int):
-        self.ahead, self._source, self._cores, self._trials = 0, source, cores, 0
-        self._pool: ProcessPoolExecutor | None = None
-        self._ends = contextlib.ExitStack()
-
-    def submit(self, trials, budget_steps: int) -> Callable[[], TrialBatch]:
-        """A function that returns the batch; after the loss of a reading process leaving ``with`` raises LogError."""
-        self._trials += len(trials)
-        if self._pool is None and self._cores > 1 and self._trials > ALONE:
-            with away_from_here():
-                resource_tracker.ensure_running()                               # its start would reset the mask
-            self._pool = ProcessPoolExecutor(self._cores, multiprocessing.get_context("spawn"), _begin, (os.getcwd(),))
-            self._begun = self._ends.enter_context(ending_together(self._pool))
-        if self._pool is None:
-            return lambda: read_trials(trials, budget_steps)
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])        # the processes ignore Ctrl-C
-        try:
-            with away_from_here():
-                found = self._pool.submit(read_trials, trials, budget_steps).result
-            if not self.ahead:
-                self.ahead = 2 * self._cores
-                self._begun()
-            return found
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, _):
-        self._ends.close()
-        if kind is BrokenProcessPool:
-            raise LogError(f"{self._source}: a process that read it was lost; the machine may be out of "
-                           "memory") from error
 
 
 def _plan(study: ArchiveStudy) -> dict:

@@ -16,7 +16,7 @@ from typing import Any
 from ...system.importing import import_extra
 from ...system.inputs import open_input
 from ..files import WrongFile
-from .run import STEP, FoundRun, rows_by_step, series_of
+from .run import STEP, FoundRun, rows_by_step, series_of, settings_beside
 
 NAME = "event files"
 NEED = "reading TensorBoard's event files"
@@ -50,7 +50,7 @@ def parts_of(path: str) -> list[str]:
     """The names of the folders in a run's folder that are of the same run."""
     own = _has_events(path)
     inner = [name for name in sorted(os.listdir(path)) if _has_events(os.path.join(path, name))]
-    splits = [name for name in inner if name.lower() in SPLITS]
+    splits = [name for name in inner if name.lower() in SPLITS and not settings_beside(os.path.join(path, name))[1]]
     if not own:
         return splits if splits == inner else []
     return [name for name in inner if name in splits or _series_of(os.path.join(path, name), name)]

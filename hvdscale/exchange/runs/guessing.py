@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from ...analysis.grouping import group_by
+from ...formatting.numbers import list_first
 from ...log.directions import better
 from ...log.schema import DIRECTIONS
 from ...plan.settings import read_toml
 from ...target import logged_name, metric_faults
 from .mapping import GLOBAL_BATCH, LOSS, RATE, WORKER_BATCH, Metric, RunMapping, Source, count_of, source_of
-from .run import WITHIN, FoundRun
+from .run import STEP, WITHIN, FoundRun, Series
 
 UNKNOWN = "unknown"
 LEFT_OUT = "left out: "
@@ -40,12 +41,14 @@ _OF_EVALUATION = re.compile(            # of a validation set, by MMEngine, Dete
     r"(?:(?:bbox|segm|proposal)_)?m?AP(?:\W?\d.*)?|"
     r"(?:(?:bbox|segm)_)mAP_.*|mIoU|aAcc|mAcc|mDice|zero_?shot.+|NDS|PQ")
 _OF_RUN = re.compile(r"(?:steps?|time|iter|epochs?|lr|learning_rate|mfu|tps|t?flops|wps|wpb|ups|bsz|wall|memory|mem|"
-                     r"gpu_mem|max_mem|.*memory|best|start|grad_?norm|gnorm|num_updates|loss_scale|eta|n_parameters|"
-                     r"runtime|throughput)"
+                     r"gpu_mem|max_mem|.*memory|.*_mem_?GB|best|start|grad_?norm|gnorm|num_updates|loss_scale|eta|"
+                     r"n_parameters|runtime|throughput)"
                      r"(?:[/_ .-]|$).*|(?:param(?:eter)?|grad(?:ient)?|weight|activation)s?[_/].*|"
                      r".*(?:time|seconds|per_second|per_sec|_sec|_per_s)|"
                      r"(?:.*[/_ .-])?(?:period|interval|freq(?:uency)?|every|(?:batch|window)[_ ]?size|workers|samples|"
-                     r"examples|images|weights|steps?|epochs?|ep|iters?|iterations|batches)", re.I)
+                     r"examples|images|weights|steps?|epochs?|ep|iters?|iterations|batches|count|nr|tokens|classes|"
+                     r"minutes|lr\d*)", re.I)
+_OF_VALIDATION = "val_", "val/", "valid_", "eval_"
 _WORD = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
 _OF_CLOCK = {*("total train training elapsed wall run relative cumulative since start clock time walltime runtime "
                "duration in fit").split()}
@@ -82,7 +85,9 @@ def setting_names() -> set[str]:
 def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping:
     """What the runs' names, parameters, programs and tags say; what they leave open is missing. ``given_unit``: what a
     user says that steps count."""
-    tags = dict.fromkeys(tag for run in runs for tag in run.series)
+    tags: dict[str, Series] = {}
+    for tag, series in (found for run in runs for found in run.series.items()):
+        tags.setdefault(tag, series)
     settings, per, evidence = _guess_counts(runs)
     step, unit, within = _guess_step(runs, tags)
     unit = given_unit or unit
@@ -106,6 +111,9 @@ def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping
         else:
             evidence["step_unit"] = (f"{step} rises by 1 from each evaluation to the next, as a count of epochs does: "
                                      "--unit steps or --unit epochs says what it counts")
+    if plain := [tag for tag in kept if kept[tag].column == f"val/{tag}" and not _OF_EVALUATION.fullmatch(tag)]:
+        evidence["metric"] = ("taken for those of validation, as losses name their split and these do not: "
+                              f"{list_first(plain, 5)}; [tags] in a mapping says otherwise")
     mapping = RunMapping(settings | _guess_names(runs), per, step, unit, 0, within, seconds=seconds,
                          time_unit=time_unit, train_examples=size if isinstance(size, int) and size > 0 else None,
                          step_seconds=_first(names("step_times"), tags), tags=kept,
@@ -120,8 +128,9 @@ def _one_a_column(metrics: Mapping[str, Metric], runs: Sequence[FoundRun]) -> di
     for run in runs:
         rows = {tag: len(run.series[tag].rows) for tag in metrics if tag in run.series}
         for tags in group_by(rows, lambda tag: metrics[tag].column.lower()).values():
-            best = max(tags, key=lambda tag: (tag in kept, rows[tag]))
-            kept |= {tag for tag in tags if rows[tag] == rows[best] and metrics[tag].column == metrics[best].column}
+            best = max(tags, key=lambda tag: (tag in kept, rows[tag], " " not in tag))      # a line's, below a headline
+            kept |= {tag for tag in tags if rows[tag] == rows[best] and metrics[tag].column == metrics[best].column
+                     and (" " in tag) == (" " in best)}
     return {tag: metric for tag, metric in metrics.items() if tag in kept}
 
 
@@ -256,7 +265,7 @@ def _has_passed(values: np.ndarray) -> bool:
     return len(values) < 2 or bool(np.fmax.reduce(values) >= 1.5 * np.fmin.reduce(values) or values[0] > STAMP)
 
 
-def _guess_metric(tag: str, tags: Collection[str]) -> Metric | None:
+def _guess_metric(tag: str, tags: Mapping[str, Series]) -> Metric | None:
     """The column of a tag that names a split, or is known to be of an evaluation, and its better way by its name."""
     if column := names("known").get(tag):
         return Metric(column, _WAYS[better(column)])
@@ -267,14 +276,19 @@ def _guess_metric(tag: str, tags: Collection[str]) -> Metric | None:
         name = "".join(kept).strip("/_ .-").removeprefix("metrics/")
     elif _OF_EVALUATION.fullmatch(tag):
         split, name = "val", tag.removeprefix("metrics/")
-    elif any(f"{val}{tag}" in tags for val in ("val_", "val/", "valid_", "eval_")) and better(f"train/{tag}"):
+    elif better(f"val/{tag}") and any(f"{val}{tag}" in tags for val in _OF_VALIDATION):
         split, name = "train", tag
+    elif better(f"val/{tag}") and "train_loss" in tags and any(
+            np.isin(tags[tag].rows, tags[f"{val}loss"].rows).all() for val in _OF_VALIDATION if f"{val}loss" in tags):
+        split, name = "val", tag            # as of fastai: both losses name their split
     else:
         return None
-    name = logged_name(name.removesuffix("_epoch"))
+    name, of_epoch = logged_name(name.removesuffix("_epoch")), name.endswith("_epoch")
     if not name or name.endswith("_step") or _OF_RUN.fullmatch(name) or metric_faults([name]):
         return None
     way = _WAYS.get(better(f"{split}/{name}"), "")
+    if of_epoch and not way:
+        return None
     if not way and parts[0].lower() not in _SPLITS and not _OF_EVALUATION.fullmatch(tag):
         return None
     return Metric(f"{split}/{name}", way)
@@ -282,7 +296,7 @@ def _guess_metric(tag: str, tags: Collection[str]) -> Metric | None:
 
 def _guess_offset(runs: Sequence[FoundRun], mapping: RunMapping) -> int:
     """1 where steps count from 0: where measurements lie before round numbers, or a loss was logged at step 0."""
-    if all(run.counts_done for run in runs):
+    if mapping.step == STEP and all(run.counts_done for run in runs):
         return 0
     steps = [(run, run.spread(mapping.step)) for run in runs if mapping.step in run.series]
     votes = [_before_round(at[run.series[tag].rows]) for run, at in steps
@@ -319,7 +333,7 @@ def accounts(runs: Sequence[FoundRun], mapping: RunMapping) -> dict[str, str]:
 
 
 def _why_left_out(tag: str) -> str:
-    if _guess_metric(tag, ()):
+    if _guess_metric(tag, {}):
         return "another tag has its column, or there are too many"
     of_run = _OF_RUN.fullmatch(_PARTS.split(tag)[-1]) or _OF_RUN.fullmatch(tag)
     return "of the run, not of its quality" if of_run else "it names no split"

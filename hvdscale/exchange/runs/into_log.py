@@ -49,6 +49,9 @@ NO_SETTING = {*(                # words of parameters that set nothing of the up
     "seed rank port pid id time timestamp date version index trial run gpu gpus device devices resume start log "
     "logging save eval evaluation val test print interval freq every checkpoint ckpt workers threads verbose debug "
     "best epochs epoch steps step iters iterations max total parameters memory").split()}
+REPEATS = "taken for repeats of one setting", "if they are not, name what differs under [metaparameters] in --map"
+UNKNOWN_SETTINGS = ("not taken for repeats, as nothing is known of their settings",
+                    "search = false in the mapping takes them for repeats")
 SHOWN = 3               # runs of which it is said how they are read
 NONE: Points = (np.empty(0, np.int64), np.empty(0))
 WALL = "seconds are wall times since the start of each run, so that they include evaluations"
@@ -237,7 +240,10 @@ class _StepsDone:
         steps = count * self.length
         column = mapping.tags[tag].column if tag in mapping.tags else "train/"
         if mapping.within and (column.startswith("train/") or len(np.unique(count)) < len(count)):
-            inner = np.clip(self.run.spread(mapping.within)[rows], 0, self.length)
+            inner = self.run.spread(mapping.within)
+            if not column.startswith("train/"):         # after the steps that were counted before
+                inner = inner[np.maximum.accumulate(np.where(np.isnan(inner), 0, np.arange(len(inner))))]
+            inner = np.clip(inner[rows], 0, self.length)
             steps = np.where(np.isnan(inner), steps, (count - 1) * self.length + inner)
         return np.maximum(np.rint(steps), 0).astype(np.int64), values
 
@@ -270,9 +276,12 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping, uses: Mapping[str
         *trial.evaluations, *map(str, _config_of(trial.run, mapping).items())))
     alike = next((own for own in settings.values() if len(own) > 1), None)
     if alike:
-        said["repeats"] = (f"taken for repeats of one setting: runs alike in all that is read, such as "
-                           f"{alike[0].run.path} and {alike[1].run.path}; if they are not, name what differs under "
-                           "[metaparameters] in the mapping")
+        known = (alike[0].points or _config_of(alike[0].run, mapping) or mapping.search is False
+                 or alike[0].settings["seed"] is not None)
+        taken, otherwise = REPEATS if known else UNKNOWN_SETTINGS
+        said["repeats"] = (f"{taken}: runs alike in all that is read, such as {alike[0].run.path} and "
+                           f"{alike[1].run.path}; {otherwise}")
+    said["metric"] = mapping.evidence.get("metric", "")
     if mapping.steps.get(LOSS) in mapping.tags:
         said["metric"] = ("no metric of a validation set: the training loss of single steps is held against targets; "
                           "--crossing lasting of a report does not take a lucky step for the target")
@@ -316,17 +325,17 @@ def write(trials: Sequence[FoundTrial], out: str | os.PathLike[str], mapping: Ru
                      take_over=take_over) as log:
         log.better |= {metric.column: metric.direction for metric in mapping.tags.values() if metric.direction}
         for trial in trials:
-            _add(log, trial, mapping, _study(trial) in searched if mapping.search is None else mapping.search)
+            _add(log, trial, mapping, _study(trial) in searched or None if mapping.search is None else mapping.search)
         return [*said.values(), *beyond_errors(log.errors)]
 
 
-def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool) -> None:
+def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool | None) -> None:
     workers, nodes, passes = (int(trial.settings.get(name) or 1) for name in ("workers", "nodes", "accumulation"))
     config = _config_of(trial.run, mapping)
     plan = {"problem": {**({"train_examples": mapping.train_examples} if mapping.train_examples else {}),
                         **({"config": config} if config else {})},
             "execution": {"local_workers": workers // nodes} if nodes > 1 else {},
-            "file": trial.run.path, **({"search": True} if search else {})}
+            "file": trial.run.path, **({} if search is None else {"search": search})}
     assumed = {} if trial.settings.get("workers") else {"workers": None}
     source = {"path": trial.run.path, "imported": "runs", **assumed}
     loss = trial.steps.get(LOSS, ((), [0.0]))[1][-1]

@@ -23,9 +23,11 @@ ENDS = (".jsonl", ".ndjson", ".json", ".log", ".txt", ".out", "/log")
 EPOCH_FILE = re.compile(r"metrics_epoch_\d{1,9}\.json")      # AllenNLP's
 WHOLE = ENDS[:2]            # of files in which every line is an object
 OF_SPLIT = re.compile("^(train|valid)_(?=num_updates$)")        # fairseq counts steps by split
+RARE = 20                   # a text with an object in fewer lines has other lines of its steps
 NEAR = 0.01                 # how exactly the steps of an epoch have to be known
 COUNT = re.compile("step|iter|epoch|update|tokens|samples|examples", re.I)
 SETTINGS = ("config", "args", "hparams", "hyperparameters", "params")     # objects whose names stand for themselves
+COUNTED = re.compile(r"\d{1,15}/\d{1,15}")                 # a counter and its end, as of pycls
 CLOCK = re.compile(r"(?:(\d{1,9}) days?, )?(\d{1,9}):(\d\d):(\d\d(?:\.\d{0,9})?)")      # days, hours, minutes, seconds
 
 
@@ -35,10 +37,12 @@ def recognises(path: RunPath) -> bool:
         return any(map(EPOCH_FILE.fullmatch, os.listdir(path)))
     head = path.head(ENDS)
     whole = bool(head) and head[0][:1] in ("[", "{") and not any(map(is_number, (_object_of(head[0]) or {}).values()))
-    found = _rows_of_whole(path) if whole else filter(None, map(_object_of, head))
+    rows = _rows_of_whole(path) if whole else []
+    found = rows or [one for one in map(_object_of, head) if one]
     seen: dict[str, float] = {}
-    return any(seen.setdefault(OF_SPLIT.sub("", tag), value) != value for one in found for tag, value in one.items()
-               if COUNT.search(tag) and is_number(value))
+    return (bool(rows) or len(found) * RARE > len(head)) and any(
+        seen.setdefault(OF_SPLIT.sub("", tag), value) != value for one in found for tag, value in one.items()
+        if COUNT.search(tag) and is_number(value))
 
 
 def _rows_of_whole(path: str) -> list[dict[str, Any]]:
@@ -78,8 +82,10 @@ def read(path: str) -> Iterator[FoundRun]:
              if is_number(value)} for at, one in zip(places, objects)]
     if len({split_of(one.get(name)) for one in objects for name in OF_SPLITS if name in one} - {""}) > 1:
         splits = [next(filter(None, (split_of(one.get(name)) for name in OF_SPLITS)), "") for one in objects]
-        rows = [{f"{split}/{tag}" if split and not COUNT.search(tag) else tag: value for tag, value in row.items()}
-                for split, row in zip(splits, rows)]
+        inner = [row["iter"] for split, row in zip(splits, rows) if split == "train" and {"iter", EPOCH} <= row.keys()]
+        own = any(after < one for one, after in zip(inner, inner[1:])) and "iter"     # counts those of a split
+        rows = [{f"{split}/{tag}" if split and (not COUNT.search(tag) or split != "train" and tag == own) else tag:
+                 value for tag, value in row.items()} for split, row in zip(splits, rows)]
     given: dict[str, Any] = {}
     changed = {tag for one in objects for tag, value in one.items() if given.setdefault(tag, value) != value}
     constants = {tag: value for tag, value in given.items() if tag not in changed}
@@ -108,7 +114,7 @@ def _scalars_of(found: Mapping[str, Any]) -> dict[str, Any]:
         elif isinstance(value, list) and len(value) < 1000:
             scalars[name] = str(value)
         elif isinstance(value, str):
-            plain = number_of(value)
+            plain = number_of(value.partition("/")[0] if COUNTED.fullmatch(value) else value)
             if clock := CLOCK.fullmatch(value):
                 plain = sum(scale * float(part or 0) for scale, part in zip((86400, 3600, 60, 1), clock.groups()))
             scalars[name] = value if plain is None else plain

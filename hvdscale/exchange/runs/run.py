@@ -150,15 +150,16 @@ def with_short_names(found: Mapping[str, Any]) -> dict[str, Any]:
 def read_settings(path: str, end: str) -> dict[str, Any]:
     """The scalars of a file of settings, and lists of numbers as they are written, those of inner tables as outer.inner
     and W&B's ``value`` by the name above it."""
-    if end in ("json", "toml"):
-        data = json_of(text_of(path), path) if end == "json" else read_toml(path)
+    text = text_of(path)
+    if end == "toml" or end == "json" and text.lstrip()[:1] in "{[":          # Swin's config.json is YAML
+        data = json_of(text, path) if end == "json" else read_toml(path)
         return {name: str(value) if isinstance(value, list) else value
                 for name, value in leaves(data if isinstance(data, dict) else {}, ".")
                 if isinstance(value, (int, float, str)) or
                 isinstance(value, list) and 0 < len(value) < 1000 and all(map(is_number, value))}
     found: dict[str, Any] = {}
     above: list[tuple[int, str]] = []           # (indent, key) of the mappings that a line is in
-    for line in text_of(path).splitlines():
+    for line in text.splitlines():
         key, colon, value = line.partition(" #")[0].strip().partition(":")
         indent = len(line) - len(line.lstrip())
         if colon and key[:1] not in ("#", "-") and len(above) < 32:

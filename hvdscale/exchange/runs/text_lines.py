@@ -12,13 +12,17 @@ import io
 import re
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
+from ...log.directions import better
 from ...system.inputs import open_input, refusal
 from ..files import WrongFile, number_of
+from .guessing import names as names_of_kind
+from .guessing import split_of
 from .run import EPOCH, LONGEST_TAG, STEP, WITHIN, FoundRun, RunPath, Series, constants_of, series_of, value_of
 
 NAME = "lines"
@@ -35,20 +39,25 @@ UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0}
 IN_BRACKETS = re.compile(r"\(([^()]{0,20})\)$")
 CODE = re.compile(r"\.(?:py|c|cc|cpp|cu|h|rs|go|java|jl)$")     # a place in a program's text, not a name
 LEVEL = re.compile(r"(?:\b(?:INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL|NOTICE)\b\W*)+")
+KNOWN = names_of_kind("known")
 SPLIT = re.compile(r"\b(?:(?P<val>val|valid(?:at(?:e|ion))?|eval(?:uation)?|dev|saving dict)|test(?:ing)?)\b", re.I)
-SECTION = re.compile(r"\W*(?:val\w*|eval\w*|dev|test\w*)(?: \w+)?\s*[:|\]]", re.I)     # after a counter
+SECTION = re.compile(r"(?:^|[\s|\[(,;:-])((?:train|val|eval|dev|test)[a-z]*)(?:\]|\s*[:|]\s*(?=[A-Za-z]))", re.I)
 NAMED = re.compile(r"(?:val|valid(?:ation)?|eval|dev|test)(?=[_/ ])", re.I)      # a tag with its split
+TRAINED = re.compile(r"train(?:ing)?[_/ ][\w@]+", re.I)
 HEADLINE = re.compile(r"(?:(?:^|\s)[*=#<>-]{3,}\s*[A-Za-z][A-Za-z\s\d:]*[*=#<>-]{3,}|"
-                      r"^\W*(?:val|eval|test)\w*(?: (?:results?|metrics))?:)\s*$", re.I)
+                      r"(?:^|[:\]-])\W*(?:val|eval|test)\w*(?: (?:results?|metrics))?(?P<plain>:))\s*$", re.I)
 PROGRESS = re.compile(r"\[\s*\d+\s*/\s*\d+\]")                # of an evaluation that is not at its end
-SUMMARY = " * "             # begins what torch's ImageNet example prints at its end
+SUMMARY = re.compile(r"(?:^|INFO ) \* ")          # begins what torch's ImageNet example prints at its end
+COCO = re.compile(r"\((A[PR])\) @\[ IoU=0\.(?:50:0\.95|(50|75)) .*area= *(?:all|(\w)\w*) .*maxDets= *(?:100|(\d+))")
 DOTTED = re.compile(r"^\s*(\w+) \.{3,} (\S.*)$")                # of Megatron-LM's arguments
 SETTING = re.compile(r"^\W*(?P<name>[A-Za-z][\w.]{0,60})\"? ?[:=] ?(?P<value>[\w.+\-/\"']{1,100})\"?,?\s*$")
-STAMPED = re.compile(r"^\W*\d{2,4}[-/.]\d\d[-/.]\d\d[ T|][\d:.,]+(?:\W+(?:INFO|DEBUG|WARNING)\b)?")    # begins a line
+STAMPED = re.compile(r"^(?:INFO|DEBUG|WARNING):[\w.]+:|^\W*\d{2,4}[-/.]\d\d[-/.]\d\d[ T|][\d:.,]+"
+                     r"(?:\W+(?:INFO|DEBUG|WARNING)\b)?")                       # begins a line
 MODULE = re.compile(r"\s*\([\w.]+\): ")                       # begins a line of a printed model
 BARE = re.compile(r" (?:train|val|test|hella|eval) ")         # between step and loss of build-nanogpt
 OF_EPOCH = re.compile(r"\s*(?:batch(?:es)?|steps?|it(?:er(?:ation)?)?s?)\b")       # after 200/2826
-JOINED = re.compile(r"(?:with|and|of) ")
+OF_BATCH = re.compile(r"\W*batch(?:_id|_idx)?[ :=\[]+", re.I)      # between epoch and counter
+JOINED = re.compile(r"(?:with|and|of) | and$|^(?:over|in|at|to|for|from|after)$")
 GIVEN = re.compile(r"(?P<name>\w{1,60})=(?P<value>'[^']{0,200}'|[^\s,()=]{1,200})")         # of Namespace(...)
 PREAMBLE = 5000             # lines in which settings are looked for
 BLOCK = 1 << 12             # lines whose numbers are kept as texts
@@ -71,41 +80,46 @@ class Form:
         self.lines, self.heads, self.blocks, self.last = array("q"), array("q"), [], []
         self.texts, self.pattern = texts, None
         self._count(texts)
-        names, whole = list(_names(texts)), "0".join(texts)
+        names, whole = _of_sections(list(_names(texts)), texts), "0".join(texts)
         counters = {self.step, self.epoch, self.within, self.total} - {None}
         first = self.epoch if self.step is None else self.step
         before = "" if first is None else "".join(texts[:1 + first])
-        if first is not None and (section := SECTION.match(texts[1 + first])):
-            before += section[0]
         if self.epoch is not None and self.step is self.within is None:
             names = [(name.replace("step_seconds", "epoch seconds"), *where) for name, *where in names]
         self.tags = [tag for tag in _of_split(names, before) if tag[1] not in counters]
         split = next((place for place, text in enumerate(texts) if SPLIT.search(text)), 0)
         self.aside = _of_split([name for name in names if name[1] >= split],
-                               "val" if whole.startswith(SUMMARY) else whole)
-        if PROGRESS.search(whole) or not any(NAMED.match(name) for name, *_ in self.aside):
-            self.aside = []
+                               "val" if SUMMARY.search(whole) else whole)
+        self.aside = [] if PROGRESS.search(whole) else [
+            one for one in self.aside if NAMED.match(one[0]) or TRAINED.fullmatch(one[0])]
         used = sorted({place for _, place, _ in (*self.tags, *self.aside)} | counters)
+        self.measures = any(better(f"val/{name}") or name in KNOWN for name, *_ in (*self.tags, *self.aside))
         self.used = {place: at for at, place in enumerate(used)}
         self.take = itemgetter(*used) if used else None
 
     def _count(self, texts: Sequence[str]) -> None:
         if len(texts) == 3 and not texts[0] and BARE.fullmatch(texts[1]):
             self.step = 0
-        for place, text in enumerate(texts[:-1]):
+        named = any(COUNTED.search(text[-LONGEST_TAG:]) for text in texts[:-1])
+        for place, (text, after) in enumerate(zip(texts, texts[1:])):
             if place == self.total:
                 continue
             found = COUNTED.search(text[-LONGEST_TAG:])
+            of_total = after.strip() == "/" and place + 2 < len(texts)
             counter = found["counter"].lower() if found else ""
-            of_total = texts[place + 1].strip() == "/" and place + 2 < len(texts)
+            counter = counter if named else _counter_around(text, after)
+            if of_total and text.endswith("[") and texts[place + 2] == "][":
+                counter = counter or "epoch"            # Train: [0/300][20/1251]
             if counter.startswith("epoch"):
                 if self.epoch is None:
                     self.epoch = place
             elif counter and self.step is None:
                 self.step = place
                 self.total = place + 1 if of_total else None
+            elif place - 1 == self.epoch and OF_BATCH.fullmatch(text):
+                self.within = place
             elif of_total and self.epoch is not None and (
-                    text.replace(" ", "") == "][" and place - 1 == self.epoch or OF_EPOCH.match(texts[place + 2])):
+                    text.replace(" ", "") == "][" and place - 3 < self.epoch or OF_EPOCH.match(texts[place + 2])):
                 self.within, self.total = place, place + 1
 
     def close(self) -> None:
@@ -123,12 +137,19 @@ class Form:
         return np.concatenate([block[:, self.used[place]] for block in self.blocks])
 
 
+def _counter_around(text: str, after: str) -> str:
+    """The counter that a number is by what follows it: ``3epoch results:``, or ``file.py:48] [500] loss=2``."""
+    if after.startswith("epoch") and not text.endswith("/"):
+        return "epoch"
+    return "step" if text.endswith("] [") and after.startswith("] ") else ""
+
+
 def _names(texts: Sequence[str]) -> Iterator[tuple[str, int, float]]:
     """(name, place, scale) of the numbers of a line that have a name; a time has its unit as the scale, in seconds."""
     for place, text in enumerate(texts[:-1]):
         glued = GLUED.match(texts[place + 1])[0]
         if not text or text[-1] not in " :=\t" or glued and glued not in (*UNITS, "%", ".") or (
-                texts[place + 1].strip() in (":", "-", "/") and place + 2 < len(texts)):       # a date, a share
+                texts[place + 1].strip() in ("", ":", "-", "/") and place + 2 < len(texts)):   # a date, a share
             continue
         after = texts[place + 1][:4].split()
         unit = glued or (after[0].rstrip(",;|") if after else "")
@@ -142,6 +163,17 @@ def _names(texts: Sequence[str]) -> Iterator[tuple[str, int, float]]:
             unit = "ms" if name == "ms/batch" else unit
             timed = unit in UNITS and (glued or found or unit == "ms")
             yield (f"{name} step_seconds", place, UNITS[unit]) if timed else (name, place, 1.0)
+
+
+def _of_sections(names: Sequence[tuple[str, int, float]], texts: Sequence[str]) -> list[tuple[str, int, float]]:
+    """The names, of the split of their section: ``[train] loss=2, [valid] loss=3`` or ``train: loss 2 | val: loss 3``;
+    where all is of training they are as they were."""
+    found = ([split_of(one) for one in SECTION.findall(text)] for text in texts)
+    splits = list(accumulate((own[-1] if own else "" for own in found), lambda before, own: own or before))
+    if not {*splits} - {"", "train"}:
+        return list(names)
+    return [(name if split_of(name) else f"{splits[place]} {name}".lstrip(), place, scale)
+            for name, place, scale in names]
 
 
 def _of_split(names: Sequence[tuple[str, int, float]], before: str) -> list[tuple[str, int, float]]:
@@ -190,21 +222,24 @@ def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, di
             head = at
         if form and form.pattern and not split and (matched := form.pattern(text)):
             numbers = matched.groups()
-        elif text.rstrip()[-1:] in "*=#<>-:" and HEADLINE.search(text[-LONGEST_TAG:]):
+        elif text.rstrip()[-1:] in "*=#<>-:" and (found := HEADLINE.search(text[-LONGEST_TAG:])) and (
+                begun and not found[0].isupper() or not found["plain"]):
             found = SPLIT.search(text)
-            otherwise = "test" if found else ""
-            split, below = "val" if found and found["val"] else otherwise, at
+            split, below = split_of(found[0]) if found else "", at
             continue
         else:
+            if "maxDets" in text and (found := COCO.search(text)):
+                text = f"val {''.join(filter(None, found.groups()))} = {text.rpartition('=')[2]}"       # AP50
             pieces = NUMBER.split(text.rstrip("\n"))
             if not begun and at < PREAMBLE:
                 given |= {name: value if given.get(name, value) == value else None      # said twice, and differently
                           for name, value in _settings(text).items()}
             if len(pieces) == 1:
                 continue
-            key = tuple(pieces[::2])
-            if split and not (key := _below_headline(key, split)):
-                key, split = tuple(pieces[::2]), ""                 # the block is over
+            if split and _is_of_training(pieces[::2]):
+                split = ""                                          # the block is over
+            named = any(text.rstrip()[-1:] in (":", "=") for text in pieces[:-1:2])
+            key = (f"[{split}] {pieces[0].lstrip()}" if split and named else pieces[0], *pieces[2::2])
             if key not in forms:
                 made = Form(key)
                 forms[key] = made if made.used else None
@@ -223,19 +258,16 @@ def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, di
     return (*_series(found), given)
 
 
-def _below_headline(texts: tuple[str, ...], split: str) -> tuple[str, ...]:
-    """The texts of a line, its split before each name; () of one with a counter and more, as those of training are."""
-    named = [place for place, text in enumerate(texts[:-1]) if re.search("[A-Za-z]", text)]
-    if len(named) > 1 and any(COUNTED.search(text[-LONGEST_TAG:]) for text in texts[:-1]):
-        return ()
-    found = [f" {split}: {text}" if place in named and text.rstrip()[-1:] in (":", "=") else text
-             for place, text in enumerate(texts)]
-    return found[0].lstrip(), *found[1:]
+def _is_of_training(texts: Sequence[str]) -> bool:
+    """Whether a line has a counter and more, as those of training have, rather than those below a headline."""
+    return sum(any(map(str.isalpha, text)) for text in texts[:-1]) > 1 and any(
+        COUNTED.search(text[-LONGEST_TAG:]) for text in texts[:-1])
 
 
 def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:
     """The series of the lines that name a step, or else an epoch, and of those that belong to them."""
-    steps = any(form.step is not None for form in forms)
+    steps = max((form.measures for form in forms if form.step is not None), default=-1) >= max(
+        (form.measures for form in forms if form.step is None and form.epoch is not None), default=0)
     own = [form for form in forms if (form.step if steps else form.epoch) is not None]
     if not own:
         return {}, None

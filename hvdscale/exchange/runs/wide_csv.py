@@ -106,8 +106,7 @@ def _table_of(path: str) -> _Table:
     text.header = tuple(names)
     text.end_last_line()                                # where a writer was killed, or there is no line end
     found = text.numbers()
-    if found is not None and not text.has_nan():
-        there = [~np.isnan(column) for column in found.T]
+    if found is not None and ((there := ~np.isnan(found.T)).all() or not text.has_nan()):
         return _Table(text.name, text.rows, dict(zip(names, found.T)), dict(zip(names, there)), {})
     cells, lines = text.columns(["text"] * len(names))
     read = {name: [number_of(cell) for cell in column] for name, column in cells.items()}

@@ -87,6 +87,34 @@ PRINTED = {
         f"06/01/2020 10:00 - INFO -   ***** Eval results {at} *****\n06/01/2020 10:00 - INFO -   acc = {value}\n"
         f"06/01/2020 10:00 - INFO -   global_step = {at}\n" for at, value in ((5, 8.4), (10, 8.5))),
                                     [(5, 8.4), (10, 8.5)]),
+    "a loss of training in a block": ("b64.log", "***** Eval results *****\n  eval_loss = 8.5\n  global_step = 10\n"
+                                      "  loss = 0.4\n", [(10, 8.5)]),
+    "CLU": ("b64.log", "I0620 12:00:00.1 140 logging_writer.py:48] [5] train_loss=9.5\nI0620 12:00:00.1 140 "
+            "logging_writer.py:48] [10] eval_loss=8.5\n", [(10, 8.5)]),
+    "ESPnet": ("b64.log", "(trainer:338) INFO: 1epoch results: [train] loss=9.5, [valid] loss=8.5, total_count=9\n",
+               [(10, 8.5)]),
+    "sections of splits": ("b64.log", "Epoch 1 | train: loss 9.5 acc 0.1 | valid: loss 8.5 acc 0.2\n", [(10, 8.5)]),
+    "Swin": ("b64.log", "(main.py 192): INFO Train: [0/6][5/10]\tlr 0.1\tloss 9.5 (9.5)\n(main.py 236): INFO Test: "
+             "[0/98]\tLoss 6.7 (6.7)\n(main.py 244): INFO  * Acc@1 8.500 Acc@5 50.3\n", [(10, 8.5)]),
+    "PaddleDetection": ("b64.log", "INFO: Epoch: [0] [  5/10] loss: 9.5\nINFO: Eval iter: 0\n Average Precision  (AP) "
+                        "@[ IoU=0.50:0.95 | area=   all | maxDets=100 ] = 8.5\n", [(10, 8.5)]),
+    "pycls": ("b64.log", '[t.py: 8]: PyTorch 1.8\n' + "".join(
+        '[m.py: 2]: json_stats: {"_type": "%s", "epoch": "%d/2", %s}\n' % row for epoch in (1, 2) for row in (
+            ("train_iter", epoch, '"iter": "9/10", "loss": 9.5'), ("train_iter", epoch, '"iter": "10/10", "loss": 9'),
+            ("test_epoch", epoch, '"top1_err": 8.5'))), [(10, 8.5), (20, 8.5)]),
+    "MMCV": ("b64.json", "".join('{"mode": "train", "epoch": %d, "iter": %d, "loss": 9.5}\n' % (epoch, at) + (
+        '{"mode": "val", "epoch": %d, "iter": 79, "mAP": 8.5}\n' % epoch if at == 10 else "")
+        for epoch in (1, 2) for at in (5, 10)), [(10, 8.5), (20, 8.5)]),
+    "MXNet's module": ("b64.log", "Epoch[0] Batch [5]\tTrain-Acc=0.5\nUpdate[9]: Change learning rate to 1e-3\n"
+                       "Epoch[0] Validation-loss=8.5\n", [(10, 8.5)]),
+    "icefall": ("b64.log", "".join(
+        f"Epoch 1, batch {at}, loss[loss=9, over 7.0]\nEpoch 1, validation: loss={value}\n"
+        for at, value in ((5, 8.5), (9, 8.4))), [(5, 8.5), (9, 8.4)]),
+    "fastai": ("b64.csv", "epoch,train_loss,valid_loss,accuracy\n0,9.5,9.5,8.4\n1,9.4,9.4,8.5\n",
+               [(10, 8.4), (20, 8.5)]),
+    "steps of an epoch from 0": ("b64.log", "".join(
+        f"Epoch {at} | Step 5/10 | Loss: 9\nEpoch {at} | Step 9/10 | Loss: 9\nEvaluation results:\n Loss: 8.5\n"
+        for at in (0, 1)), [(10, 8.5), (20, 8.5)]),
     "rows that name their split": ("b64.jsonl", "".join(
         '{"split": "%s", "step": %d, "loss": %s}\n' % row for row in (
             ("train", 5, 9.6), ("val", 5, 8.6), ("train", 10, 9.5), ("val", 10, 8.5))), [(5, 8.6), (10, 8.5)]),
@@ -220,10 +248,7 @@ REFUSED = {"epochs or steps": ({"b64.csv": "step,val_loss\n0,3\n1,2\n2,1\n"}, "-
            "a setting of two parts": ({"config.yaml": "one:\n  batch_size: 64\ntwo:\n  batch_size: 8\n",
                                        "train.log": "step=10 val_loss=8.5\n"}, "one.batch_size"),
            "epochs of unknown length": ({"b8.json": '{"loss": 1, "epoch": 1, "iter": 50, "step": 50}\n'
-                                         '{"val/AP": 0.5, "step": 1}\n'}, "evaluations count epochs, of 50 steps or"),
-           "a loss of training beside that of evaluation": (
-               {"b8.log": "***** Eval results *****\n  eval_loss = 0.5\n  global_step = 10\n  loss = 0.4\n"},
-               "'eval_loss', 'val loss' all are val/loss")}
+                                         '{"val/AP": 0.5, "step": 1}\n'}, "evaluations count epochs, of 50 steps or")}
 
 
 @pytest.mark.parametrize("of", REFUSED)

@@ -50,13 +50,16 @@ def test_metaparameters_in_the_names_of_runs_keep_them_apart(tmp_path):
         assert set(log.trials["metaparameters/weight_decay"].tolist()) == {1e-4}
 
 
-def test_runs_that_are_alike_in_all_that_is_read_are_said_to_be_taken_for_repeats(tmp_path):
-    for run in ("b8-small", "b8-large", "b16-small"):
-        write(tmp_path / run, "log", ("step", "val/error"), [(1, 0.5)])
-    code, said = call("import", tmp_path, tmp_path / "log.h5")
-    assert code == 0 and re.search("taken for repeats of one setting: .*b8-large/log.csv and .*b8-small/log.csv", said)
-    shown = CliRunner().invoke(report, [str(tmp_path / "log.h5"), "--target", "val/error<0.6"]).output
-    assert "taken for repeats of one setting" in shown.replace("\n", " ")
+@pytest.mark.parametrize("known, mapping, repeats", [("", "", 1), ("_lr0.1", "", 2), ("", "search = false\n", 2)])
+def test_alike_runs_are_repeats_where_settings_are_known_or_it_is_said(known, mapping, repeats, tmp_path):
+    for steps, run in enumerate(("b8-small", "b8-large", "b16-small"), 1):
+        write(tmp_path / f"{run}{known}", "log", ("step", "val/error"), [(10 * steps, 0.5)])
+    (tmp_path / "map.toml").write_text(mapping)
+    code, said = call("import", tmp_path, tmp_path / "log.h5", "--map", tmp_path / "map.toml")
+    said_of_them = "taken for repeats of one setting" if repeats > 1 else "as nothing is known of their settings"
+    assert code == 0 and re.search(f"{said_of_them}: .*b8-large.*/log.csv and .*b8-small.*/log.csv", said)
+    shown = " ".join(CliRunner().invoke(report, [str(tmp_path / "log.h5"), "--target", "val/error<0.6"]).output.split())
+    assert said_of_them in shown and ("Settings that no log names were tried at batch 8 (2)" in shown) == (repeats == 1)
 
 
 @pytest.mark.parametrize("name, key, more, batches, said", [
