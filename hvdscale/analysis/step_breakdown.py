@@ -153,6 +153,14 @@ def read_slowing(log: Log) -> dict[int, float]:
             for number, own in _of_each_trial(log, "step_seconds").items() if len(own) >= LONG and own.min() > 0}
 
 
+def read_waits(log: Log) -> dict[int, float]:
+    """The share of its steps in which a worker waited for a core that others had, of each trial that measured it."""
+    whole, waits = (_of_each_trial(log, name) for name in ("step_seconds", "without_core_seconds"))
+    measured = {number: np.isfinite(own) for number, own in waits.items()}
+    return {number: float(waits[number][rows].sum() / whole[number][rows].sum())
+            for number, rows in measured.items() if rows.any()}
+
+
 def read_parts(log: Log) -> dict[int, StepParts]:
     """The parts of every trial whose steps were timed in parts, by id; all SKIPPED where a log has over MOST_ROWS."""
     table = log.steps

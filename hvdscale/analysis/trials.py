@@ -22,14 +22,14 @@ from ..log.schema import Status
 from ..plan.batch_schedule import BatchSchedule
 from ..plan.scaling import TUNED
 from ..plan.shards import fewest_passes
+from ..system.cores import LOST
 from .grouping import group_by, rows_of_each
 from .jobs import ONE_VERSION, JobKey, Versions, as_json_text
 from .noise import NoiseSteps, read_noise
 from .rows import METAPARAMETER, Evaluations, Kept, SeedKey, TrialRows, is_pruning, seed_key
-from .step_breakdown import LONG, LossCourse, StepParts, read_courses, read_parts, read_slowing
+from .step_breakdown import LONG, LossCourse, StepParts, read_courses, read_parts, read_slowing, read_waits
 
 NO_ROWS = np.empty(0, np.int64)
-BUSY = 0.1                  # the share of its time without a core from which on a rank was on a busy host
 # entries of a plan's problem that older logs lack, and that are null where they do not apply
 LATER_FIELDS = ("batch_schedule", "batch_lr_factors", "batch_updates", "plateau", "exact")
 
@@ -60,6 +60,7 @@ class Trial:
     losses: LossCourse | None = None    # None: too few steps, or not read
     started: float = np.nan             # its first process, in seconds since 1970; NaN: unknown
     slowing: float = np.nan             # its mean step over that of its first ones; NaN: too short to tell
+    waited: float = 0.0                 # the share of its steps in which a worker waited for a core that others had
 
     @property
     def key(self) -> tuple[str, int]:
@@ -119,7 +120,7 @@ class Trial:
     @property
     def crowded(self) -> bool:
         """Whether its host had fewer cores than workers, a sweep's other trials included, or they were kept busy."""
-        return self.lacked_cores or self.without_core > BUSY
+        return self.lacked_cores or self.without_core > LOST
 
     @property
     def lacked_cores(self) -> bool:
@@ -128,7 +129,7 @@ class Trial:
     @property
     def without_core(self) -> float:
         """The share of its time in which the rank that fared worst waited for a core; 0 where that is unknown."""
-        return max(self.measured.get("without_core") or [0.0])
+        return max([self.waited, *(self.measured.get("without_core") or [])])
 
     @cached_property
     def last_step(self) -> int:
@@ -186,6 +187,7 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
     timed = _count_timed_steps(log, ids, [at.stop > at.start and step[at.stop - 1] > 0 for at in own])
     tokens = _count_tokens(log, ids, [step[at] for at in own])
     parts, noise, losses, slowing = read_parts(log), read_noise(log), read_courses(log), read_slowing(log)
+    waited = read_waits(log)
     starts = rows_of_each(log.restarts["trial"])
     counts, times = log.restarts["workers"], log.restarts["time"]
     columns = [rows.table[name].tolist() for name in ("id", "stop_reason", "global_batch", "workers", "seed")]
@@ -200,7 +202,7 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
                       step[own[at]], seconds[own[at]], {name: values[own[at]] for name, values in metrics.items()},
                       *timed[at], parts.get(number), noise.get(number), tokens[at], losses.get(number),
                       float(times[start].min(initial=np.inf)) if np.isfinite(times[start]).any() else np.nan,
-                      slowing.get(number, np.nan))
+                      slowing.get(number, np.nan), waited.get(number, 0.0))
         found.append(trial.without_times() if rows.untimed[row] else trial)
     return found
 

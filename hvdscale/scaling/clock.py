@@ -14,6 +14,7 @@ stream, so that no update waits for the GPU.
 """
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import Counter
@@ -24,7 +25,7 @@ from typing import Any
 import torch
 
 from ..log.schema import RANK_PARTS
-from ..system.cores import seconds_without_core
+from ..system.cores import CoreClock
 from ..watch.listener import Listener
 from .long_updates import LongUpdates
 
@@ -32,6 +33,8 @@ INNERMOST = ("waiting", "backward", "forward", "optimizer")     # parts that may
 # apart: it begins an epoch or follows an evaluation, so that it takes longer than others
 COUNTED = ("examples", "tokens", "batches", "passes", "apart")
 Mark = Any                      # seconds, or an event on a GPU's stream
+SM = 1                          # NVML's number of the clock that computing has, and bits of what may hold it down
+SLOWED = {0x04: "its power limit", 0x60: "heat", 0x88: "its hardware"}
 
 
 @dataclass
@@ -48,7 +51,7 @@ class TimedUpdate:
 class UpdateClock(Listener):
     """Times updates after ``warm_up`` of them, and calls ``finish`` after ``updates`` more."""
 
-    def __init__(self, warm_up: int, updates: int, finish: Callable[[], object]):
+    def __init__(self, warm_up: int, updates: int, finish: Callable[[], object], local_workers: int = 1):
         self.warm_up, self.updates, self._finish = warm_up, updates, finish
         self.made = 0
         self.optimizer = ""             # its class
@@ -58,7 +61,8 @@ class UpdateClock(Listener):
         self.parameters = 0             # of the model, as its optimizers have them; 0: not known
         self._counted: set[torch.optim.Optimizer] = set()
         self._sharded = False
-        self._used = (math.nan, math.nan, math.nan)     # at the first of them: seconds, joules, seconds without a core
+        self._used = math.nan, math.nan         # at the first of them: seconds, joules
+        self._cores = CoreClock(local_workers)
         self._first: torch.optim.Optimizer | None = None
         self._done: list[TimedUpdate] = []
         self._now: TimedUpdate | None = None         # None: before the first update has ended
@@ -76,14 +80,14 @@ class UpdateClock(Listener):
                 for update in self._done[:self.updates]]
         return {name: [row[name] for row in rows] for name in (*RANK_PARTS, *COUNTED)}
 
-    def used(self) -> dict[str, float | None]:
+    def used(self) -> dict[str, Any]:
         """Since the first update that is timed: the GPU's watts, and the share of the time in which this rank waited
-        for a core; None: unknown."""
-        since, joules, without_core = self._used
+        for a core that others had; at its end the GPU's clock: see ask_driver. None: unknown."""
+        (since, joules), now = self._used, ask_driver(self.device)
         seconds = time.monotonic() - since
-        used = {"watts": (joules_of(self.device) - joules) / seconds,
-                "without_core": (seconds_without_core() - without_core) / seconds}
-        return {name: value if math.isfinite(value) else None for name, value in used.items()}
+        used = {"watts": (now.get("joules", math.nan) - joules) / seconds, "without_core": self._cores.lap()}
+        return {**{name: value if math.isfinite(value) else None for name, value in used.items()},
+                "clock": now.get("clock"), "slowed_by": now.get("slowed_by")}
 
     def _spent(self, update: TimedUpdate) -> dict[str, float]:
         """Seconds of each part. A moment counts once, in the innermost part: a wait in a pass is waiting, and a pass in
@@ -212,22 +216,26 @@ class UpdateClock(Listener):
         self._now = TimedUpdate(mark)
         self._open.clear()
         if self.made == self.warm_up:
-            self._used = time.monotonic(), joules_of(self.device), seconds_without_core()
+            self._used = time.monotonic(), ask_driver(self.device).get("joules", math.nan)
+            self._cores.lap()
         if self.made >= self.warm_up + self.updates:
             self._finish()
 
 
-def joules_of(device: torch.device) -> float:
-    """What a GPU has used since its driver was loaded; NaN on a CPU, before Volta, and without nvidia-ml-py."""
-    if device.type != "cuda":
-        return math.nan
-    try:
-        import pynvml
-        pynvml.nvmlInit()
-        gpu = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-        return pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000
-    except Exception:           # whatever fails, the run is timed all the same
-        return math.nan
+def ask_driver(device: torch.device) -> dict[str, Any]:
+    """What a GPU's driver knows of it: the joules since it was loaded, the clock as a share of its highest, and what
+    holds that down; {} on a CPU and without nvidia-ml-py."""
+    found: dict[str, Any] = {}
+    if device.type == "cuda":
+        with contextlib.suppress(Exception):            # whatever fails, the run is timed all the same
+            import pynvml
+            pynvml.nvmlInit()
+            gpu = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+            found["joules"] = pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000        # from Volta on
+            found["clock"] = pynvml.nvmlDeviceGetClockInfo(gpu, SM) / pynvml.nvmlDeviceGetMaxClockInfo(gpu, SM)
+            reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)
+            found["slowed_by"] = [words for bits, words in SLOWED.items() if reasons & bits]
+    return found
 
 
 Span = tuple[float, float]

@@ -25,6 +25,7 @@ from ..modules.running_statistics import Buffers, Statistics
 from ..log.schema import STEP_PARTS
 from ..plan.plan import Plan
 from ..plan.shards import Pass, group_bounds
+from ..system.cores import CoreClock
 from ..workers.group import WorkerLostError, Workers
 from ..workload import Split, Workload, bound_loss
 from .averages import WeightAverage, evaluation_weights
@@ -35,8 +36,9 @@ from .optimizers import clip_, follow_batch
 from .precision import PARAMETERS, LossScale, autocast
 
 # the votes a rank may cast at the end of a step: reasons to leave the loop, to write a checkpoint or commit in memory,
-# a change of hosts, and a fault in its share
-VOTES = ("signal", "seconds", "log", "prune", "checkpoint", "commit", "hosts", "fault")
+# a change of hosts, a fault in its share; and rank 0 that all see at the next step how busy their hosts are
+VOTES = ("signal", "seconds", "log", "prune", "checkpoint", "commit", "hosts", "fault", LOOK := "look")
+LOOK_SECONDS = 0.1      # from one such look to the next
 
 CARRY = 1024        # a count is sent as thousands and units, as a float cannot hold a large count of tokens exactly
 
@@ -49,7 +51,7 @@ class StepResult:
     votes: tuple[str, ...]                                          # that were cast
     step_seconds: float
     measured: Mapping[str, float] = field(default_factory=dict)     # by column: see log_columns
-    by_rank: Sequence[float] = ()           # of several workers: the seconds of each for its data, then for its passes
+    by_rank: Sequence[float] = ()           # the seconds of each worker for its data, then those for its passes
     count: float = 0.0                      # of the examples or tokens in the mean
 
 
@@ -57,7 +59,7 @@ def log_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
     noise = noise_columns(plan, model)
     parts = STEP_PARTS if plan.device == "cpu" else STEP_PARTS[:1]
     local = plan.local_steps is not None
-    counts = [name for name, counted in (
+    counts = ["without_core_seconds"] + [name for name, counted in (
         ("global_batch", not plan.batches.is_constant), ("tokens", plan.train_tokens is not None),
         ("loss_scale", plan.scales_loss), ("skipped_updates", plan.scales_loss),
         ("replica_distance", local), ("outer_step", local)) if counted]
@@ -100,7 +102,8 @@ class DataParallelStep:
         self.ghosts.attach(model)
         self.statistics = Statistics(model, plan.group_by_group)
         self.noise = GradientNoise(plan, model, workers.rank)
-        self._timed = 2 * workers.size if workers.size > 1 else 0
+        self._timed = 3 * workers.size      # see _share
+        self._host, self._looks = CoreClock(plan.local_workers), False
         tail = SUMS + len(VOTES) + self._timed + self.noise.size
         if plan.exact:
             self.buffer: GradientBuffer = ExactBuffer(model, tail, workers, self.statistics.size, 1 + self.noise.size)
@@ -128,7 +131,7 @@ class DataParallelStep:
         started = time.perf_counter()
         fault, tail, data_seconds = self._share(step, votes)
         computed = time.perf_counter()
-        (loss, count, examples), agreed, by_rank, sqnorms = self._reduce(tail)
+        (loss, count, examples), agreed, timed, sqnorms = self._reduce(tail)
         communicated = time.perf_counter()
         self._raise_together(step, agreed, fault, loss, examples)
         if count == 0:
@@ -141,7 +144,9 @@ class DataParallelStep:
             if self.average:
                 self.average.update(step, self.stream.size(step))
         ended = time.perf_counter()
-        measured = {"data_seconds": data_seconds, **noise}
+        busy = max(timed[-self.workers.size:]) if self._looks else math.nan
+        self._looks = LOOK in agreed
+        measured = {"data_seconds": data_seconds, "without_core_seconds": busy * (ended - started), **noise}
         if self.device.type == "cpu":                               # a GPU is still working, so the rest is unknown
             communication = communicated - computed
             measured |= {"compute_seconds": ended - started - data_seconds - communication,
@@ -152,7 +157,8 @@ class DataParallelStep:
             measured["tokens"] = count
         if not self.plan.batches.is_constant:
             measured["global_batch"] = self.plan.batches.at(step)
-        return StepResult(loss * self._nominal(step) / count, agreed, ended - started, measured, by_rank, count)
+        return StepResult(loss * self._nominal(step) / count, tuple(vote for vote in agreed if vote != LOOK),
+                          ended - started, measured, timed[:-self.workers.size], count)
 
     def warm_up(self, passes: int) -> None:
         """Compute and reduce gradients of the first step, to warm up, and leave all as it was; raises as steps do."""
@@ -200,14 +206,15 @@ class DataParallelStep:
             fault = self._unused(step)
         self.buffer.finish()
         sqnorms = self.noise.tail(sums.count, self.scale.value)
-        votes = votes | ({"fault"} if fault else set())
-        by_rank = [0.0] * self._timed
-        if by_rank:
-            by_rank[self.workers.rank::self.workers.size] = data_seconds, time.perf_counter() - started - data_seconds
-        return fault, [*sums.tail(), *(float(vote in votes) for vote in VOTES), *by_rank, *sqnorms], data_seconds
+        looks = self.workers.rank == 0 and self._host.seconds > LOOK_SECONDS
+        votes = votes | ({"fault"} if fault else set()) | ({LOOK} if looks else set())
+        timed = [0.0] * self._timed
+        timed[self.workers.rank::self.workers.size] = (data_seconds, time.perf_counter() - started - data_seconds,
+                                                       self._host.lap() if self._looks else 0.0)
+        return fault, [*sums.tail(), *(float(vote in votes) for vote in VOTES), *timed, *sqnorms], data_seconds
 
     def _reduce(self, tail: list[float]) -> tuple[Sums, tuple[str, ...], list[float], list[float]]:
-        """Sum gradients and tail; returns the sums, the votes, the seconds by rank and the squared norms."""
+        """Sum gradients and tail; returns the sums, the votes, what was timed by rank and the squared norms."""
         tail = self.buffer.sum_(tail)
         sums, rest = Sums.of_tail(tail[:SUMS]), tail[SUMS:]
         agreed = tuple(vote for vote, ranks in zip(VOTES, rest) if ranks)

@@ -1,5 +1,4 @@
 """The clock of a script's updates: parts that add up, examples and tokens, and what is left out."""
-import math
 import re
 import sys
 import time
@@ -12,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hvdscale.log.schema import RANK_PARTS
-from hvdscale.scaling.clock import UpdateClock, joules_of, size_of, united, within
+from hvdscale.scaling.clock import UpdateClock, ask_driver, size_of, united, within
 from hvdscale.watch.watch import watching
 
 NAP = 0.02
@@ -149,14 +148,20 @@ def test_the_size_of_a_batch_is_that_of_its_first_tensor(data, size):
     assert size_of(data) == size
 
 
-@pytest.mark.parametrize("module, found", [
-    (SimpleNamespace(nvmlInit=lambda: None, nvmlDeviceGetHandleByUUID=lambda uuid: {"GPU-a1": 7}[uuid],
-                     nvmlDeviceGetTotalEnergyConsumption=lambda gpu: {7: 2500}[gpu]), 2.5), (None, math.nan)])
-def test_the_energy_of_a_gpu_is_that_of_its_driver_where_it_can_be_asked(monkeypatch, module, found):
-    monkeypatch.setitem(sys.modules, "pynvml", module)
+NVML = dict(nvmlInit=lambda: None, nvmlDeviceGetHandleByUUID=lambda uuid: {"GPU-a1": 7}[uuid],
+            nvmlDeviceGetTotalEnergyConsumption=lambda gpu: {7: 2500}[gpu],
+            nvmlDeviceGetClockInfo=lambda gpu, clock: {(7, 1): 1200}[gpu, clock],
+            nvmlDeviceGetMaxClockInfo=lambda gpu, clock: {(7, 1): 1600}[gpu, clock])
+
+
+@pytest.mark.parametrize("more, found", [
+    (dict(nvmlDeviceGetCurrentClocksThrottleReasons=lambda gpu: 0x21), {"slowed_by": ["heat"]}),
+    (dict(nvmlDeviceGetCurrentClocksThrottleReasons=lambda gpu: 0x1), {"slowed_by": []}), ({}, {}), (None, None)])
+def test_a_gpu_is_described_by_what_its_driver_knows(monkeypatch, more, found):
+    monkeypatch.setitem(sys.modules, "pynvml", None if more is None else SimpleNamespace(**NVML, **more))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="a1"))
-    assert joules_of(torch.device("cuda", 0)) == pytest.approx(found, nan_ok=True)
-    assert math.isnan(joules_of(torch.device("cpu")))
+    known = {} if found is None else {"joules": 2.5, "clock": 0.75, **found}
+    assert ask_driver(torch.device("cuda", 0)) == known and ask_driver(torch.device("cpu")) == {}
 
 
 def test_the_parameters_of_all_optimizers_count_once_and_not_where_they_are_divided():
