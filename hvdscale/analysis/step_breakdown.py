@@ -156,9 +156,8 @@ def read_slowing(log: Log) -> dict[int, float]:
 def read_waits(log: Log) -> dict[int, float]:
     """The share of its steps in which a worker waited for a core that others had, of each trial that measured it."""
     whole, waits = (_of_each_trial(log, name) for name in ("step_seconds", "without_core_seconds"))
-    measured = {number: np.isfinite(own) for number, own in waits.items()}
-    return {number: float(waits[number][rows].sum() / whole[number][rows].sum())
-            for number, rows in measured.items() if rows.any()}
+    last = {number: np.flatnonzero(np.isfinite(own))[-1:] for number, own in waits.items()}
+    return {number: float((waits[number][at] / whole[number][at])[0]) for number, at in last.items() if len(at)}
 
 
 def read_parts(log: Log) -> dict[int, StepParts]:

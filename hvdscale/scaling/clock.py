@@ -62,7 +62,7 @@ class UpdateClock(Listener):
         self._counted: set[torch.optim.Optimizer] = set()
         self._sharded = False
         self._used = math.nan, math.nan         # at the first of them: seconds, joules
-        self._cores = CoreClock(local_workers)
+        self._local_workers, self._cores = local_workers, CoreClock(local_workers)
         self._first: torch.optim.Optimizer | None = None
         self._done: list[TimedUpdate] = []
         self._now: TimedUpdate | None = None         # None: before the first update has ended
@@ -85,7 +85,7 @@ class UpdateClock(Listener):
         for a core that others had; at its end the GPU's clock: see ask_driver. None: unknown."""
         (since, joules), now = self._used, ask_driver(self.device)
         seconds = time.monotonic() - since
-        used = {"watts": (now.get("joules", math.nan) - joules) / seconds, "without_core": self._cores.lap()}
+        used = {"watts": (now.get("joules", math.nan) - joules) / seconds, "without_core": self._cores.share()}
         return {**{name: value if math.isfinite(value) else None for name, value in used.items()},
                 "clock": now.get("clock"), "slowed_by": now.get("slowed_by")}
 
@@ -217,7 +217,7 @@ class UpdateClock(Listener):
         self._open.clear()
         if self.made == self.warm_up:
             self._used = time.monotonic(), ask_driver(self.device).get("joules", math.nan)
-            self._cores.lap()
+            self._cores = CoreClock(self._local_workers)
         if self.made >= self.warm_up + self.updates:
             self._finish()
 

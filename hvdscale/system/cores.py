@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import platform
 import re
@@ -11,6 +10,7 @@ from functools import lru_cache
 
 BUSY = 2.0              # processes that want to run, by core, from which on waiting tells nothing
 LOST = 0.1              # the share of its time without a core from which on a rank was on a busy host
+LOOK_SECONDS = 0.1      # from one look at it to the next
 
 
 def usable_cores() -> frozenset[int]:
@@ -36,38 +36,29 @@ def describe_load() -> str:
 
 
 class CoreClock:
-    """Measures how much of this process's time other processes took, of a host that it shares with ``workers`` alike.
+    """Measures how long this process's main thread waits for a core that others have, on a host of ``workers`` alike.
 
-    Waits alone would not show that: threads of the workers may wait for each other, as those of Horovod do, which ask
-    over and over whether the other ranks are there.
+    While the process uses its part of the cores it waits for its own threads alone, such as Horovod's, which asks over
+    and over whether the other ranks are there.
     """
 
     def __init__(self, workers: int):
-        self._cores = usable_cores()
-        self._workers = min(workers, len(self._cores))      # on these cores: a launcher may have bound each to its own
-        self._before = self._read()
+        self._part = max(1.0, len(usable_cores()) / workers)
+        self._first = self._newest = self._read()
 
-    @property
-    def seconds(self) -> float:
-        """Since the last call of lap."""
-        return time.monotonic() - self._before[0]
+    def is_due(self) -> bool:
+        """Whether the last look at the share is LOOK_SECONDS old, and a fifth of all the time."""
+        now = time.monotonic()
+        return now - self._newest[0] > max(LOOK_SECONDS, (now - self._first[0]) / 5)
 
-    def lap(self) -> float:
-        """The share of the time since the last call in which threads of this process waited for a core, or that others
-        had of its part of the cores, whichever is less; 0 where the kernel does not say."""
-        before, self._before = self._before, self._read()
-        wall, used, waited, busy = (now - then for then, now in zip(before, self._before))
-        part = len(self._cores) / self._workers
-        return max(0.0, min(waited, (busy / self._workers - used) / part) / wall) if wall else 0.0
+    def share(self) -> float:
+        """The share of the time so far; 0 where the kernel does not count it."""
+        self._newest = self._read()
+        wall, used, waited = (now - then for then, now in zip(self._first, self._newest))
+        return max(0.0, min(waited, self._part * wall - used)) / wall if wall else 0.0
 
-    def _read(self) -> tuple[float, float, float, float]:
-        """The seconds by the clock, those of this process on cores and of its threads waiting, and of all on cores."""
-        waited = 0
-        for thread in glob.glob("/proc/self/task/*/schedstat"):
-            with contextlib.suppress(OSError, ValueError, IndexError), open(thread) as file:    # it may have ended
-                waited += int(file.read().split()[1])
-        busy, cores = 0, {f"cpu{number}" for number in self._cores}
-        with contextlib.suppress(OSError, ValueError), open("/proc/stat") as file:
-            for name, *ticks in map(str.split, file):
-                busy += sum(map(int, [*ticks[:3], *ticks[5:8]])) if name in cores else 0        # without idle ones
-        return time.monotonic(), time.process_time(), waited / 1e9, busy / os.sysconf("SC_CLK_TCK")
+    @staticmethod
+    def _read() -> tuple[float, float, float]:
+        with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/schedstat") as file:
+            return time.monotonic(), time.process_time(), int(file.read().split()[1]) / 1e9
+        return time.monotonic(), 0.0, 0.0

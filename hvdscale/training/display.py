@@ -33,8 +33,7 @@ class Display:
         self._column = target.column if target else f"val/{[*metrics][-1]}"
         self._value, self._newest = "-", None
         self._by_rank: deque[tuple[float, Sequence[float]]] = deque(maxlen=MOST_TIMED)
-        self._waits: deque[tuple[float, float]] = deque(maxlen=MOST_TIMED)
-        self._slow_said = ""
+        self._slow_said, self._busy = "", 0.0
         self._born, self._whole_said, self._scaled = clock(), False, ""
         self._evaluations: list[float] = []             # seconds of each
         self._checkpoints: list[float] = []             # likewise
@@ -75,14 +74,12 @@ class Display:
     def ranks(self, seconds: float, by_rank: Sequence[float], without_core: float) -> None:
         """Note a step's seconds and by_rank, and its part without a core: see StepResult."""
         self._by_rank.append((seconds, by_rank))
-        if not math.isnan(without_core):
-            self._waits.append((without_core, seconds))
+        self._busy = self._busy if math.isnan(without_core) else without_core / seconds
 
     def busy_host(self) -> str:
-        """How much of the latest steps a worker waited for a core that others had, in words; "" where that is little."""
-        waited, seconds = map(sum, zip(*self._waits)) if self._waits else (0.0, 1.0)
-        share = waited / seconds
-        return f"the host is busy: a worker waited for a core for {share:.0%} of its time" if share > LOST else ""
+        """How long a worker waited for a core that others had, in words; "" where that is little."""
+        busy = self._busy
+        return f"the host is busy: a worker waited for a core for {busy:.0%} of its time" if busy > LOST else ""
 
     def slow_rank(self) -> str:
         """The rank for which the others waited in the latest steps, in words; "" where shares differ."""

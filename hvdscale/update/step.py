@@ -38,7 +38,6 @@ from .precision import PARAMETERS, LossScale, autocast
 # the votes a rank may cast at the end of a step: reasons to leave the loop, to write a checkpoint or commit in memory,
 # a change of hosts, a fault in its share; and rank 0 that all see at the next step how busy their hosts are
 VOTES = ("signal", "seconds", "log", "prune", "checkpoint", "commit", "hosts", "fault", LOOK := "look")
-LOOK_SECONDS = 0.1      # from one such look to the next
 
 CARRY = 1024        # a count is sent as thousands and units, as a float cannot hold a large count of tokens exactly
 
@@ -206,11 +205,11 @@ class DataParallelStep:
             fault = self._unused(step)
         self.buffer.finish()
         sqnorms = self.noise.tail(sums.count, self.scale.value)
-        looks = self.workers.rank == 0 and self._host.seconds > LOOK_SECONDS
+        looks = self.workers.rank == 0 and self._host.is_due()
         votes = votes | ({"fault"} if fault else set()) | ({LOOK} if looks else set())
         timed = [0.0] * self._timed
         timed[self.workers.rank::self.workers.size] = (data_seconds, time.perf_counter() - started - data_seconds,
-                                                       self._host.lap() if self._looks else 0.0)
+                                                       self._host.share() if self._looks else 0.0)
         return fault, [*sums.tail(), *(float(vote in votes) for vote in VOTES), *timed, *sqnorms], data_seconds
 
     def _reduce(self, tail: list[float]) -> tuple[Sums, tuple[str, ...], list[float], list[float]]:

@@ -1,29 +1,32 @@
 """Waits for a core: those for other processes, and not those for a process's own threads."""
-import os
+import time
+from types import SimpleNamespace
 
 import pytest
 
 from hvdscale.system import cores
 
 
-@pytest.mark.parametrize("share, used, waited, lost", [
-    (1, 2.0, 3.0, 3.0),                 # of 5 s: 2 computed, 3 without a core
-    (1, 5.0, 2.0, 0.0),                 # a thread of its own had the core
-    (1, 4.0, 2.0, 1.0), (2, 5.0, 2.0, 2.0), (2, 12.0, 2.0, 0.0)])
-def test_what_is_waited_while_own_threads_use_its_share_of_the_cores_does_not_count(
-        monkeypatch, share, used, waited, lost):
-    clock = {"monotonic": 0.0, "process_time": 0.0, "waited": 0}
-    monkeypatch.setattr(cores, "_schedule_file", lambda pid: 0)
-    monkeypatch.setattr(os, "pread", lambda *_: b"9 %d 9" % clock["waited"])
-    monkeypatch.setattr(cores, "time", type("Time", (), {
-        name: staticmethod(lambda name=name: clock[name]) for name in ("monotonic", "process_time")}))
-    timed = cores.CoreClock(share)
-    clock.update(monotonic=5.0, process_time=used, waited=int(waited * 1e9))
-    assert timed.lap() == pytest.approx(lost) and timed.lap() == 0
+@pytest.mark.parametrize("usable, workers, used, waited, share", [
+    (2, 2, 2.0, 3.0, 0.6),                          # of 5 s
+    (2, 2, 5.0, 2.0, 0.0),                          # a thread of its own had the core
+    (2, 2, 4.0, 2.0, 0.2), (2, 1, 5.0, 2.0, 0.4), (2, 1, 10.0, 2.0, 0.0),
+    (1, 2, 4.0, 0.5, 0.1)])                         # a launcher has bound each of two to a core
+def test_what_is_waited_while_own_threads_have_its_part_of_the_cores_does_not_count(
+        monkeypatch, usable, workers, used, waited, share):
+    reads = iter([(10.0, 1.0, 7.0), (15.0, 1.0 + used, 7.0 + waited)])
+    monkeypatch.setattr(cores, "usable_cores", lambda: frozenset(range(usable)))
+    monkeypatch.setattr(cores.CoreClock, "_read", lambda self: next(reads))
+    assert cores.CoreClock(workers).share() == pytest.approx(share)
 
 
-def test_a_process_alone_waits_for_none_and_no_kernel_that_counts_is_needed(monkeypatch):
-    def missing(pid):
-        raise FileNotFoundError
-    monkeypatch.setattr(cores, "_schedule_file", missing)
-    assert cores.CoreClock(1).lap() == 0
+def test_looks_at_it_are_a_tenth_of_a_second_apart_and_then_a_fifth_of_all_the_time(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(cores, "time", SimpleNamespace(monotonic=lambda: now[0], process_time=time.process_time))
+    clock, looks = cores.CoreClock(1), []
+    for at in range(1, 1001):
+        now[0] = at / 100
+        if clock.is_due():
+            assert 0 <= clock.share() <= 1
+            looks.append(at)
+    assert looks[:2] == [11, 22] and looks[-1] > 800 and len(looks) < 20

@@ -25,6 +25,7 @@ from hvdscale.system.cores import usable_cores
 from hvdscale.target import Target
 from hvdscale.training.display import NoDisplay
 from hvdscale.training.outputs import open_run_log
+from hvdscale.analysis.trials import read_trials
 from hvdscale.training.prepare import prepare
 from hvdscale.training.loop import train as train_job
 from hvdscale.training.run_log import NoLog
@@ -161,6 +162,15 @@ def test_until_its_first_change_a_growing_batch_is_the_constant_one_to_the_bit(t
             np.testing.assert_array_equal(grown.steps[name][:9], constant.steps[name][:9])
     assert "global_batch" not in one_piece.steps.columns
     assert grown.steps["loss"][9] != constant.steps["loss"][9]
+
+
+@pytest.mark.parametrize("share", [0.05, 0.4])
+def test_a_busy_host_is_in_the_log_and_marks_its_times(train, monkeypatch, share):
+    monkeypatch.setattr("hvdscale.system.cores.LOOK_SECONDS", 0)
+    monkeypatch.setattr("hvdscale.system.cores.CoreClock.share", lambda self: share)
+    _, log = train(steps=30)
+    [trial] = read_trials(log)
+    assert trial.without_core == pytest.approx(share) and trial.crowded == (share > 0.1)
 
 
 def test_a_text_job_counts_in_tokens_and_logs_those_of_each_step(train, tmp_path, monkeypatch):
