@@ -44,7 +44,7 @@ class Profile:
 
 
 def operators_of(profile: torch.profiler.profile) -> list[tuple[str, float]]:
-    """The MOST operators that took longest by themselves, on the GPU where there is one, and their seconds an update."""
+    """The MOST operators that took longest by themselves, on the GPU if there is one, and their seconds an update."""
     on_gpu = any(event.device_type == DeviceType.CUDA for event in profile.events())
     time = "self_device_time_total" if on_gpu else "self_cpu_time_total"
     found = sorted(((getattr(one, time), one.key) for one in profile.key_averages() if OPERATOR.match(one.key)),
