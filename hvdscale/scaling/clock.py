@@ -81,12 +81,11 @@ class UpdateClock(Listener):
         return {name: [row[name] for row in rows] for name in (*RANK_PARTS, *COUNTED)}
 
     def used(self) -> dict[str, Any]:
-        """Since the first update that is timed: the GPU's watts, and the share of the time in which this rank waited
-        for a core that others had; at its end the GPU's clock: see ask_driver. None: unknown."""
+        """Since the first update that is timed the look at the host, see CoreClock, and the GPU's watts; at the end of
+        it what ask_driver knows of the clock. None: unknown."""
         (since, joules), now = self._used, ask_driver(self.device)
-        seconds = time.monotonic() - since
-        used = {"watts": (now.get("joules", math.nan) - joules) / seconds, "without_core": self._cores.share()}
-        return {**{name: value if math.isfinite(value) else None for name, value in used.items()},
+        watts = (now.get("joules", math.nan) - joules) / (time.monotonic() - since)
+        return {"look": self._cores.look(), "watts": watts if math.isfinite(watts) else None,
                 "clock": now.get("clock"), "slowed_by": now.get("slowed_by")}
 
     def _spent(self, update: TimedUpdate) -> dict[str, float]:

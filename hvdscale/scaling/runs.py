@@ -27,7 +27,7 @@ from ..errors import HvdscaleError
 from ..formatting.numbers import counted
 from ..log.schema import RANK_PARTS, UNKNOWN_SEED, Status, rank_column
 from ..log.writer import LogWriter
-from ..system.cores import usable_cores
+from ..system.cores import usable_cores, without_core
 from ..system.files import TEMPORARY, clear_leavings, own_folder
 from ..system.outputs import PRINTED, Kind, refuse_foreign
 from ..training.series import SeriesRun
@@ -203,7 +203,8 @@ def write_log(path: str, script: str, records: Sequence[Mapping[str, Any]], loca
             "measured": {"peak_memory_bytes": [record["memory"] for record in records],
                          "parameters": first["parameters"],
                          **{name: [record[name] for record in records if record[name] is not None]
-                            for name in ("watts", "without_core", "clock", "slowed_by")},
+                            for name in ("watts", "clock", "slowed_by")},
+                         "without_core": [without_core([record["look"] for record in records], first["local_workers"])],
                          "profile": [record["profile"] for record in records if record.get("profile")],
                          "left_out": int(apart.sum()), "remarks": list(remarks)},
             "asked": dict(asked)}

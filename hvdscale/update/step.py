@@ -25,7 +25,7 @@ from ..modules.running_statistics import Buffers, Statistics
 from ..log.schema import STEP_PARTS
 from ..plan.plan import Plan
 from ..plan.shards import Pass, group_bounds
-from ..system.cores import CoreClock
+from ..system.cores import CoreClock, without_core
 from ..workers.group import WorkerLostError, Workers
 from ..workload import Split, Workload, bound_loss
 from .averages import WeightAverage, evaluation_weights
@@ -101,7 +101,7 @@ class DataParallelStep:
         self.ghosts.attach(model)
         self.statistics = Statistics(model, plan.group_by_group)
         self.noise = GradientNoise(plan, model, workers.rank)
-        self._timed = 3 * workers.size      # see _share
+        self._timed = 4 * workers.size      # see _share
         self._host, self._looks = CoreClock(plan.local_workers), False
         tail = SUMS + len(VOTES) + self._timed + self.noise.size
         if plan.exact:
@@ -143,7 +143,9 @@ class DataParallelStep:
             if self.average:
                 self.average.update(step, self.stream.size(step))
         ended = time.perf_counter()
-        busy = max(timed[-self.workers.size:]) if self._looks else math.nan
+        size = self.workers.size
+        looks = [*zip(timed[2 * size:3 * size], timed[3 * size:])]
+        busy = without_core(looks, self.plan.local_workers) if self._looks else math.nan
         self._looks = LOOK in agreed
         measured = {"data_seconds": data_seconds, "without_core_seconds": busy * (ended - started), **noise}
         if self.device.type == "cpu":                               # a GPU is still working, so the rest is unknown
@@ -157,7 +159,7 @@ class DataParallelStep:
         if not self.plan.batches.is_constant:
             measured["global_batch"] = self.plan.batches.at(step)
         return StepResult(loss * self._nominal(step) / count, tuple(vote for vote in agreed if vote != LOOK),
-                          ended - started, measured, timed[:-self.workers.size], count)
+                          ended - started, measured, timed[:2 * size], count)
 
     def warm_up(self, passes: int) -> None:
         """Compute and reduce gradients of the first step, to warm up, and leave all as it was; raises as steps do."""
@@ -209,7 +211,7 @@ class DataParallelStep:
         votes = votes | ({"fault"} if fault else set()) | ({LOOK} if looks else set())
         timed = [0.0] * self._timed
         timed[self.workers.rank::self.workers.size] = (data_seconds, time.perf_counter() - started - data_seconds,
-                                                       self._host.share() if self._looks else 0.0)
+                                                       *(self._host.look() if self._looks else (0.0, 0.0)))
         return fault, [*sums.tail(), *(float(vote in votes) for vote in VOTES), *timed, *sqnorms], data_seconds
 
     def _reduce(self, tail: list[float]) -> tuple[Sums, tuple[str, ...], list[float], list[float]]:

@@ -1,4 +1,4 @@
-"""Waits for a core: those for other processes, and not those for a process's own threads."""
+"""How busy others keep a host: waits for cores that others have, and not those of workers for each other."""
 import time
 from types import SimpleNamespace
 
@@ -7,26 +7,34 @@ import pytest
 from hvdscale.system import cores
 
 
-@pytest.mark.parametrize("usable, workers, used, waited, share", [
-    (2, 2, 2.0, 3.0, 0.6),                          # of 5 s
-    (2, 2, 5.0, 2.0, 0.0),                          # a thread of its own had the core
-    (2, 2, 4.0, 2.0, 0.2), (2, 1, 5.0, 2.0, 0.4), (2, 1, 10.0, 2.0, 0.0),
-    (1, 2, 4.0, 0.5, 0.1)])                         # a launcher has bound each of two to a core
-def test_what_is_waited_while_own_threads_have_its_part_of_the_cores_does_not_count(
-        monkeypatch, usable, workers, used, waited, share):
-    reads = iter([(10.0, 1.0, 7.0), (15.0, 1.0 + used, 7.0 + waited)])
+@pytest.mark.parametrize("usable, workers, used, busy, others", [
+    (2, 2, (3.0, 3.0), 9.0, 0.3),                   # of 2 x 5 s
+    (2, 2, (5.0, 2.0), 7.0, 0.0),                   # one rank waits, asleep, for the other
+    (2, 1, (5.0,), 9.0, 0.4), (4, 2, (9.0, 9.0), 18.0, 0.0),
+    (1, 2, (4.0, 4.0), 5.0, 0.2)])                  # a launcher has bound each to a core
+def test_what_others_have_of_the_cores_is_what_no_worker_used(monkeypatch, usable, workers, used, busy, others):
     monkeypatch.setattr(cores, "usable_cores", lambda: frozenset(range(usable)))
-    monkeypatch.setattr(cores.CoreClock, "_read", lambda self: next(reads))
-    assert cores.CoreClock(workers).share() == pytest.approx(share)
+    looks = []
+    for own in used:
+        reads = iter([(10.0, 1.0, 7.0, 20.0), (15.0, 1.0 + own, 9.0, 20.0 + busy)])
+        monkeypatch.setattr(cores.CoreClock, "_read", lambda self: next(reads))
+        looks.append(cores.CoreClock(workers).look())
+    assert [waited for waited, _ in looks] == [0.4] * len(used)
+    assert cores.without_core(looks, workers) == pytest.approx(min(0.4, others))
 
 
-def test_looks_at_it_are_a_tenth_of_a_second_apart_and_then_a_fifth_of_all_the_time(monkeypatch):
+def test_the_host_that_fares_worst_counts_and_waits_without_others_do_not():
+    assert cores.without_core([(0.9, 0.0), (0.8, 0.02), (0.3, 0.5), (0.0, 0.3)], 2) == 0.3
+    assert cores.without_core([(0.9, -0.1)], 2) == 0.0
+
+
+def test_looks_are_a_tenth_of_a_second_apart_and_then_a_fifth_of_all_the_time(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(cores, "time", SimpleNamespace(monotonic=lambda: now[0], process_time=time.process_time))
     clock, looks = cores.CoreClock(1), []
     for at in range(1, 1001):
         now[0] = at / 100
         if clock.is_due():
-            assert 0 <= clock.share() <= 1
+            assert clock.look()[0] >= 0
             looks.append(at)
     assert looks[:2] == [11, 22] and looks[-1] > 800 and len(looks) < 20
