@@ -12,7 +12,6 @@ from functools import lru_cache
 
 BUSY = 2.0              # processes that want to run, by core, from which on waiting tells nothing
 LOST = 0.1              # the share of its time without a core from which on a rank was on a busy host
-LOOK_SECONDS = 0.1      # from one look at it to the next
 
 
 def usable_cores() -> frozenset[int]:
@@ -47,18 +46,12 @@ class CoreClock:
     def __init__(self, workers: int):
         self._cores = usable_cores()
         self._workers = min(workers, len(self._cores))      # on these cores: a launcher may have bound each to its own
-        self._first = self._newest = self._read()
-
-    def is_due(self) -> bool:
-        """Whether the last look is LOOK_SECONDS old, and a fifth of all the time."""
-        now = time.monotonic()
-        return now - self._newest[0] > max(LOOK_SECONDS, (now - self._first[0]) / 5)
+        self._first = self._read()
 
     def look(self) -> tuple[float, float]:
         """Of the time so far the share in which threads of this process waited for a core, and its part of what others
         had of the cores: the mean over the host's workers is their share. Zeros where the kernel does not say."""
-        self._newest = self._read()
-        wall, used, waited, busy = (now - then for then, now in zip(self._first, self._newest))
+        wall, used, waited, busy = (now - then for then, now in zip(self._first, self._read()))
         part = wall * len(self._cores) / self._workers
         return (waited / wall, (busy / self._workers - used) / part) if busy else (0.0, 0.0)
 

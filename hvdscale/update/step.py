@@ -36,8 +36,8 @@ from .optimizers import clip_, follow_batch
 from .precision import PARAMETERS, LossScale, autocast
 
 # the votes a rank may cast at the end of a step: reasons to leave the loop, to write a checkpoint or commit in memory,
-# a change of hosts, a fault in its share; and rank 0 that all see at the next step how busy their hosts are
-VOTES = ("signal", "seconds", "log", "prune", "checkpoint", "commit", "hosts", "fault", LOOK := "look")
+# a change of hosts, and a fault in its share
+VOTES = ("signal", "seconds", "log", "prune", "checkpoint", "commit", "hosts", "fault")
 
 CARRY = 1024        # a count is sent as thousands and units, as a float cannot hold a large count of tokens exactly
 
@@ -128,6 +128,8 @@ class DataParallelStep:
         others wait for it in a shared ghost group), DataError if a batch has values that are not finite, WorkloadError
         if a parameter gets no gradient."""
         started = time.perf_counter()
+        # at the host: four times while the steps double, and in the last one
+        self._looks = step % 2 ** max(0, step.bit_length() - 3) == 0 or step == self.plan.budget_steps - 1
         fault, tail, data_seconds = self._share(step, votes)
         computed = time.perf_counter()
         (loss, count, examples), agreed, timed, sqnorms = self._reduce(tail)
@@ -146,7 +148,6 @@ class DataParallelStep:
         size = self.workers.size
         looks = [*zip(timed[2 * size:3 * size], timed[3 * size:])]
         busy = without_core(looks, self.plan.local_workers) if self._looks else math.nan
-        self._looks = LOOK in agreed
         measured = {"data_seconds": data_seconds, "without_core_seconds": busy * (ended - started), **noise}
         if self.device.type == "cpu":                               # a GPU is still working, so the rest is unknown
             communication = communicated - computed
@@ -158,8 +159,8 @@ class DataParallelStep:
             measured["tokens"] = count
         if not self.plan.batches.is_constant:
             measured["global_batch"] = self.plan.batches.at(step)
-        return StepResult(loss * self._nominal(step) / count, tuple(vote for vote in agreed if vote != LOOK),
-                          ended - started, measured, timed[:2 * size], count)
+        return StepResult(loss * self._nominal(step) / count, agreed, ended - started, measured, timed[:2 * size],
+                          count)
 
     def warm_up(self, passes: int) -> None:
         """Compute and reduce gradients of the first step, to warm up, and leave all as it was; raises as steps do."""
@@ -207,8 +208,7 @@ class DataParallelStep:
             fault = self._unused(step)
         self.buffer.finish()
         sqnorms = self.noise.tail(sums.count, self.scale.value)
-        looks = self.workers.rank == 0 and (self._host.is_due() or step == self.plan.budget_steps - 2)
-        votes = votes | ({"fault"} if fault else set()) | ({LOOK} if looks else set())
+        votes = votes | ({"fault"} if fault else set())
         timed = [0.0] * self._timed
         timed[self.workers.rank::self.workers.size] = (data_seconds, time.perf_counter() - started - data_seconds,
                                                        *(self._host.look() if self._looks else (0.0, 0.0)))

@@ -5,7 +5,7 @@ from tests.factories.kept_reports import ranks_log
 from tests.factories.shown import shown
 
 TOLD = {"operators": [["aten::mm", 0.003], ["aten::mul", 0.0015]], "communication": 0.002, "exposed": 0.0005,
-        "late": 0.0001}
+        "hidden": 0.0015, "late": 0.0001}
 CASES = {           # of one worker, and of each of two ranks: what differs from their usual parts
     "parts that grew": ({}, dict(step=16, waiting=7), dict(step=16, waiting=5, backward=6)),
     "a rank that computes slowly": ({}, {}, dict(forward=6)),

@@ -1,7 +1,4 @@
 """How busy others keep a host: waits for cores that others have, and not those of workers for each other."""
-import time
-from types import SimpleNamespace
-
 import pytest
 
 from hvdscale.system import cores
@@ -26,15 +23,3 @@ def test_what_others_have_of_the_cores_is_what_no_worker_used(monkeypatch, usabl
 def test_the_host_that_fares_worst_counts_and_waits_without_others_do_not():
     assert cores.without_core([(0.9, 0.0), (0.8, 0.02), (0.3, 0.5), (0.0, 0.3)], 2) == 0.3
     assert cores.without_core([(0.9, -0.1)], 2) == 0.0
-
-
-def test_looks_are_a_tenth_of_a_second_apart_and_then_a_fifth_of_all_the_time(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(cores, "time", SimpleNamespace(monotonic=lambda: now[0], process_time=time.process_time))
-    clock, looks = cores.CoreClock(1), []
-    for at in range(1, 1001):
-        now[0] = at / 100
-        if clock.is_due():
-            assert clock.look()[0] >= 0
-            looks.append(at)
-    assert looks[:2] == [11, 22] and looks[-1] > 800 and len(looks) < 20

@@ -165,7 +165,6 @@ def test_until_its_first_change_a_growing_batch_is_the_constant_one_to_the_bit(t
 
 @pytest.mark.parametrize("share", [0.05, 0.4])
 def test_a_busy_host_is_in_the_log_and_marks_its_times(train, monkeypatch, share):
-    monkeypatch.setattr("hvdscale.system.cores.CoreClock.is_due", lambda self: False)   # but for the last steps
     monkeypatch.setattr("hvdscale.system.cores.CoreClock.look", lambda self: (share, 2 * share))
     _, log = train(steps=30)
     [trial] = read_trials(log)

@@ -85,8 +85,8 @@ def ranks(subject: Subject) -> Iterator[Part]:
             **{SCALING.column("rank_ms", f"{name}_ms", part=name, name=name, rest=name == ELSEWHERE):
                partial(lambda name, row: 1000 * row[1].seconds[name][row[2]], name) for name in NAMES},
             "typical_ms": lambda row: 1000 * row[1].typical[row[2]],
-            **{f"{name}_ms": partial(_in_trace, name) for name in ("hidden", "exposed", "late")
-               if any(_traced(cell) for cell, _ in timed)}},
+            **{f"{name}_ms": partial(lambda name, row: 1000 * _traced(row[0], row[2]).get(name, np.nan), name)
+               for name in ("hidden", "exposed", "late") if any(_traced(cell) for cell, _ in timed)}},
         lambda row: row[0].keys,
         notes=(SCALING.say("rank_parts"), SCALING.say("ranks_left_out", most=MOST_ROWS) if left_out else ""))
     (few, first), (many, last) = timed[0], timed[-1]
@@ -127,20 +127,13 @@ def _find_causes(cell: RunCell, times: RankTimes) -> Iterator[Finding]:
         yield SCALING.find("transfer", at=at, ms=1000 * times.transfer, apart=1000 * times.spread)
 
 
-def _traced(cell: RunCell) -> list[dict[str, Any]]:
-    """What torch's trace of each rank says, of the newest run that has them."""
-    return next((found for run in reversed(cell.runs) if (found := run.trial.measured.get("profile"))), [])
-
-
-def _in_trace(name: str, row: tuple[RunCell, RankTimes, int]) -> float:
-    cell, _, rank = row
-    found = {**_traced(cell)[rank]} if _traced(cell) else {}
-    found["hidden"] = found.get("communication", np.nan) - found.get("exposed", np.nan)
-    return 1000 * found.get(name, np.nan)
+def _traced(cell: RunCell, rank: int = 0) -> dict[str, Any]:
+    """What torch's trace of a rank says, of the newest run that has one; {}: there is none."""
+    return next((found[rank] for run in reversed(cell.runs) if (found := run.trial.measured.get("profile"))), {})
 
 
 def _find_profile(cell: RunCell) -> Iterator[Finding]:
-    for first in _traced(cell)[:1]:
+    if first := _traced(cell):
         operators = [f"{name} ({number(1000 * seconds)} ms)" for name, seconds in first["operators"]]
         yield SCALING.find("profile", at=counted(cell.workers[0], "worker") + mark_of(cell), operators=operators,
                            communication=1000 * first["communication"] if cell.workers[0] > 1 else None,
