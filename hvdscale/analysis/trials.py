@@ -27,7 +27,7 @@ from .grouping import group_by, rows_of_each
 from .jobs import ONE_VERSION, JobKey, Versions, as_json_text
 from .noise import NoiseSteps, read_noise
 from .rows import METAPARAMETER, Evaluations, Kept, SeedKey, TrialRows, is_pruning, seed_key
-from .step_breakdown import LONG, LossCourse, StepParts, read_courses, read_parts, read_slowing, read_waits
+from .step_breakdown import LONG, LossCourse, StepParts, read_parts, read_steps
 
 NO_ROWS = np.empty(0, np.int64)
 # entries of a plan's problem that older logs lack, and that are null where they do not apply
@@ -186,8 +186,7 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
     own = [slice(*ends) for ends in zip(evaluations.first[:-1], evaluations.first[1:])]
     timed = _count_timed_steps(log, ids, [at.stop > at.start and step[at.stop - 1] > 0 for at in own])
     tokens = _count_tokens(log, ids, [step[at] for at in own])
-    parts, noise, losses, slowing = read_parts(log), read_noise(log), read_courses(log), read_slowing(log)
-    waited = read_waits(log)
+    parts, noise, steps = read_parts(log), read_noise(log), read_steps(log)
     starts = rows_of_each(log.restarts["trial"])
     counts, times = log.restarts["workers"], log.restarts["time"]
     columns = [rows.table[name].tolist() for name in ("id", "stop_reason", "global_batch", "workers", "seed")]
@@ -200,9 +199,9 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
                       tuple(np.unique(counts[start]).tolist()), seed, plan,
                       _setting_of(plan, batch, {METAPARAMETER + name: values[row] for name, values in drawn.items()}),
                       step[own[at]], seconds[own[at]], {name: values[own[at]] for name, values in metrics.items()},
-                      *timed[at], parts.get(number), noise.get(number), tokens[at], losses.get(number),
-                      float(times[start].min(initial=np.inf)) if np.isfinite(times[start]).any() else np.nan,
-                      slowing.get(number, np.nan), waited.get(number, 0.0))
+                      *timed[at], parts.get(number), noise.get(number), tokens[at], started=float(
+                          times[start].min(initial=np.inf)) if np.isfinite(times[start]).any() else np.nan,
+                      **steps.get(number, {}))
         found.append(trial.without_times() if rows.untimed[row] else trial)
     return found
 

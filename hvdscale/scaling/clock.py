@@ -16,7 +16,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
+import threading
 import time
+from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -26,13 +29,17 @@ import torch
 
 from ..log.schema import RANK_PARTS
 from ..system.cores import CoreClock
+from ..watch.lines import line_of
 from ..watch.listener import Listener
-from .long_updates import LongUpdates
 
 INNERMOST = ("waiting", "backward", "forward", "optimizer")     # parts that may lie in a later one
 # apart: it begins an epoch or follows an evaluation, so that it takes longer than others
 COUNTED = ("examples", "tokens", "batches", "passes", "apart")
 Mark = Any                      # seconds, or an event on a GPU's stream
+LONG = 2                        # times the typical update: such are looked into
+LEAST = 5                       # updates by which that is known
+LOOK_SECONDS = 0.005            # between looks
+MOST_OFTEN = 0.5                # of the lines seen: one is named if this share of them, and at least LEAST / 2
 SM = 1                          # NVML's number of the clock that computing has, and bits of what may hold it down
 SLOWED = {0x04: "its power limit", 0x60: "heat", 0x88: "its hardware"}
 
@@ -270,3 +277,37 @@ def size_of(data: Any) -> tuple[int, int]:
         if size[0]:
             return size
     return 0, 0
+
+
+class LongUpdates(threading.Thread):
+    """Looks, while an update lasts LONG times the typical one, where it is; only another thread can see that."""
+
+    def __init__(self, waits: Callable[[], bool]) -> None:
+        super().__init__(name="long updates", daemon=True)
+        self.lines: Counter[str] = Counter()
+        self.ended = threading.Event()
+        self._waits, self._script = waits, threading.get_ident()
+        self._began, self._line = time.monotonic(), ""
+        self._lengths: list[float] = []
+
+    def update_ends(self, counts: bool) -> None:
+        """Note the update's length, and where it was seen if it is one of those that count."""
+        now = time.monotonic()
+        insort(self._lengths, now - self._began)
+        if self._line and counts:
+            self.lines[self._line] += 1
+        self._began, self._line = now, ""
+
+    def run(self) -> None:
+        while not self.ended.wait(LOOK_SECONDS):
+            lasted, updates = time.monotonic() - self._began, len(self._lengths)
+            known = updates >= LEAST and not self._line
+            if known and lasted > LONG * self._lengths[updates // 2] and not self._waits():
+                self._line = line_of(sys._current_frames()[self._script])
+
+    def describe(self, rank: int) -> list[str]:
+        """The line at which the rank mostly was, in words, if there is one."""
+        for line, times in self.lines.most_common(1):
+            if times >= max(LEAST / 2, MOST_OFTEN * self.lines.total()):
+                return [f"rank {rank} was at {line} in {times} updates that took over {LONG} times the typical one"]
+        return []

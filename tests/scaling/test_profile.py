@@ -20,7 +20,7 @@ def test_the_updates_after_the_first_call_are_traced_and_their_operators_named(t
     assert sum(event["name"] == "Optimizer.step#SGD.step" and event["ph"] == "X" for event in trace) == 5
     names = [name for name, _ in profile.operators]
     assert len(names) == 3 and {"aten::addmm", "aten::mm"} & {*names}
-    assert communication_of([tmp_path / "rank0.json.gz"]) == [{"communication": 0, "exposed": 0, "hidden": 0, "late": 0}]
+    assert communication_of([tmp_path / "rank0.json.gz"]) == [dict(communication=0, exposed=0, hidden=0, late=0)]
 
 
 def event(name, begin, end, collective=None, cat="cpu_op"):
@@ -52,4 +52,5 @@ def test_communication_is_exposed_where_nothing_is_computed_beside_it_and_joined
     for path, events in zip(paths, ranks):
         path.write_bytes(gzip.compress(json.dumps({"traceEvents": [*events, {"ph": "M", "name": "thread"}]}).encode()))
     found = [{name: 5e6 * seconds for name, seconds in one.items()} for one in communication_of(paths)]
-    assert found == [pytest.approx(dict(communication=a, exposed=b, hidden=a - b, late=c)) for a, b, c in zip(sent, exposed, late)]
+    assert found == [pytest.approx(dict(communication=whole, exposed=alone, hidden=whole - alone, late=waited))
+                     for whole, alone, waited in zip(sent, exposed, late)]

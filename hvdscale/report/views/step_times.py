@@ -1,7 +1,7 @@
 """Where the time of a step goes: its parts by worker count and by rank."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -55,21 +55,16 @@ def step_parts(subject: Subject) -> Iterator[Part]:
 
 
 def _draw_parts(parts: Sequence[tuple[RunCell, StepParts]], axes: Axes) -> None:
-    bottoms = [0.0] * len(parts)
-    for name, color, label in (("compute", BLUE, "computing"), ("data", GREEN, "getting data"),
-                               ("communication", ORANGE, "waiting for communication, and its share")):
-        heights = [1000 * one.seconds * getattr(one, name) for _, one in parts]
-        _draw_bars(axes, heights, bottoms, label, color, max(one.seconds for _, one in parts))
-        bottoms = [bottom + height for bottom, height in zip(bottoms, heights)]
+    heights = {label: (color, [1000 * one.seconds * getattr(one, name) for _, one in parts])
+               for name, color, label in (("compute", BLUE, "computing"), ("data", GREEN, "getting data"),
+                                          ("communication", ORANGE, "waiting for communication, and its share"))}
+    _draw_bars(axes, heights, max(one.seconds for _, one in parts), "workers W", "milliseconds a step (mean)",
+               lambda at: workers_cell(parts[round(at)][0]).shown)
     for at, (_, one) in enumerate(parts):
         axes.annotate(percent(one.communication), (at, 1000 * one.seconds), xytext=(0, 2), textcoords="offset points",
                       ha="center", va="bottom", fontsize=8)
-    set_ticks(axes.xaxis, range(len(parts)), lambda at: workers_cell(parts[round(at)][0]).shown)
     if any(cell.oversubscribed for cell, _ in parts):
         explain(axes, CROWDED_COUNT)
-    axes.grid(False, axis="x")
-    axes.set_ylim(0, 1.1 * max(bottoms))
-    label_axes(axes, "workers W", "milliseconds a step (mean)")
 
 
 def ranks(subject: Subject) -> Iterator[Part]:
@@ -141,20 +136,24 @@ def _find_profile(cell: RunCell) -> Iterator[Finding]:
 
 
 def _draw_ranks(times: RankTimes, axes: Axes) -> None:
-    names, bottoms = [name for name in NAMES if name != "step"], np.zeros(times.ranks)
-    for at, name in enumerate(names):
-        heights = 1000 * times.seconds[name]
-        _draw_bars(axes, heights, bottoms, name, ORANGE if name == "waiting" else shade(at, len(names)), times.step)
-        bottoms = bottoms + heights
-    set_ticks(axes.xaxis, range(times.ranks))
+    names = [name for name in NAMES if name != "step"]
+    heights = {name: (ORANGE if name == "waiting" else shade(at, len(names)), 1000 * times.seconds[name])
+               for at, name in enumerate(names)}
+    _draw_bars(axes, heights, times.step, "rank", "milliseconds a step (means)")
+
+
+def _draw_bars(axes: Axes, heights: Mapping[str, tuple[str, Any]], most: float, across: str, up: str, *ticks: Any
+               ) -> None:
+    """Parts, by label, of steps of at most ``most`` seconds, on each other, each with its milliseconds; named where one
+    is high enough to see."""
+    bottoms: Any = 0.0
+    for label, (color, high) in heights.items():
+        bars = axes.bar(range(len(high)), high, bottom=bottoms, width=0.62, linewidth=0, color=color,
+                        label=label if max(high) > 1000 * LEAST_SEEN * most else None)
+        for bar, height in zip(bars, high):
+            bar.set_gid(f"{HOVER}{label.partition(',')[0]}: {number(height)} ms")
+        bottoms = bottoms + np.asarray(high)
+    set_ticks(axes.xaxis, range(len(bottoms)), *ticks)
     axes.grid(False, axis="x")
     axes.set_ylim(0, 1.1 * bottoms.max())
-    label_axes(axes, "rank", "milliseconds a step (means)")
-
-
-def _draw_bars(axes: Axes, heights: Any, bottoms: Any, label: str, color: str, most: float) -> None:
-    """Parts of steps of at most ``most`` seconds, each with its milliseconds; named where one is high enough to see."""
-    bars = axes.bar(range(len(heights)), heights, bottom=bottoms, width=0.62, linewidth=0, color=color,
-                    label=label if max(heights) > 1000 * LEAST_SEEN * most else None)
-    for bar, height in zip(bars, heights):
-        bar.set_gid(f"{HOVER}{label.partition(',')[0]}: {number(height)} ms")
+    label_axes(axes, across, up)
