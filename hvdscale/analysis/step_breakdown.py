@@ -184,7 +184,8 @@ def course_of(loss: np.ndarray) -> LossCourse | None:
 
 def slowing_of(seconds: np.ndarray) -> float:
     """The mean step over that of the first PROBE_STEPS; NaN of fewer than LONG."""
-    return float(seconds.mean() / seconds[:PROBE_STEPS].mean()) if len(seconds) >= LONG and seconds.min() > 0 else np.nan
+    whole = len(seconds) >= LONG and seconds.min() > 0
+    return float(seconds.mean() / seconds[:PROBE_STEPS].mean()) if whole else np.nan
 
 
 def read_steps(log: Log) -> dict[int, dict[str, Any]]:

@@ -115,8 +115,11 @@ def test_what_is_not_restored_is_named_with_each_library(name, fault, check, the
 def test_each_part_of_an_update_is_as_long_as_what_sleeps_in_it(wrapper, tmp_path):
     """On an idle machine, within a tenth; Lightning's loop calls for the passes by a closure."""
     script, needs = WRAPPERS[wrapper]
-    command_on(script, needs, "scale", "script", "--workers", "2", "--batch", "8", "--warm-up", "2", "--updates", "14",
-               "--out", str(tmp_path), words=("--batch", "{local}", "--fault", "naps"))
+    done = command_on(script, needs, "scale", "script", "--workers", "2", "--batch", "8", "--warm-up", "2", "--updates",
+                      "14", "--launcher", "horovodrun" if wrapper == "Horovod" else "torchrun", "--out", str(tmp_path),
+                      words=("--batch", "{local}", "--fault", "naps"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    naps = {part: nap for part, nap in NAPS.items() if (wrapper, part) != ("HF Trainer", "data")}   # which has a list
     with read_log(tmp_path / "w2-r1.h5") as log:
-        found = {part: [log.steps[rank_column(rank, part)].mean() for rank in range(2)] for part in NAPS}
-    assert found == {part: pytest.approx([seconds, seconds], rel=0.1) for part, seconds in NAPS.items()}
+        found = {part: [log.steps[rank_column(rank, part)].mean() for rank in range(2)] for part in naps}
+    assert found == {part: pytest.approx([nap, nap], rel=0.1) for part, nap in naps.items()}

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
 
 parser = argparse.ArgumentParser()
@@ -64,7 +65,7 @@ def build():
     """A small classifier."""
     torch.manual_seed(1)
     if fault == "naps":
-        torch.optim.optimizer.register_optimizer_step_pre_hook(lambda *_: time.sleep(NAPS["optimizer"]))
+        register_optimizer_step_pre_hook(lambda *_: time.sleep(NAPS["optimizer"]))
     inner = {"naps": [Napping()], "batch-norm": [nn.BatchNorm1d(16)],
              "random numbers": [nn.Dropout(0.5)]}.get(fault, [])
     return nn.Sequential(nn.Linear(12, 16), *inner, nn.ReLU(), nn.Linear(16, 3))
