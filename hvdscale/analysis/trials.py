@@ -199,9 +199,8 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
                       tuple(np.unique(counts[start]).tolist()), seed, plan,
                       _setting_of(plan, batch, {METAPARAMETER + name: values[row] for name, values in drawn.items()}),
                       step[own[at]], seconds[own[at]], {name: values[own[at]] for name, values in metrics.items()},
-                      *timed[at], parts.get(number), noise.get(number), tokens[at], started=float(
-                          times[start].min(initial=np.inf)) if np.isfinite(times[start]).any() else np.nan,
-                      **steps.get(number, {}))
+                      *timed[at], parts.get(number), noise.get(number), tokens[at], **steps.get(number, {}),
+                      started=float(times[start].min()) if np.isfinite(times[start]).any() else np.nan)
         found.append(trial.without_times() if rows.untimed[row] else trial)
     return found
 

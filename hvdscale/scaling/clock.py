@@ -191,8 +191,11 @@ class UpdateClock(Listener):
         self._end("waiting")
 
     def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._first is None:
-            self._first, group = optimizer, optimizer.param_groups[0]
+        group, first = optimizer.param_groups[0], self._first
+        # again where Horovod wraps one that has stepped to make the state which is broadcast
+        if first is None or self.made == 1 and optimizer is not first and (
+                group["params"][0] is first.param_groups[0]["params"][0]):
+            self._first = optimizer
             self.optimizer = type(optimizer).__name__.removeprefix("Distributed").lower()
             self.rate = float(group["lr"])
             if group["params"][0].device.type == "cuda":

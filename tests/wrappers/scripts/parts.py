@@ -30,23 +30,6 @@ class Stuck(DistributedSampler):
         self.epoch = 0
 
 
-class Nap(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, inputs):
-        time.sleep(NAPS["forward"])
-        return inputs.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        time.sleep(NAPS["backward"])
-        return gradient
-
-
-class Napping(nn.Module):
-    def forward(self, inputs):
-        return Nap.apply(inputs)
-
-
 class Late(TensorDataset):
     def __getitem__(self, index):
         time.sleep(NAPS["data"] / 8)
@@ -64,11 +47,13 @@ def data():
 def build():
     """A small classifier."""
     torch.manual_seed(1)
+    inner = {"batch-norm": [nn.BatchNorm1d(16)], "random numbers": [nn.Dropout(0.5)]}.get(fault, [])
+    model = nn.Sequential(nn.Linear(12, 16), *inner, nn.ReLU(), nn.Linear(16, 3))
     if fault == "naps":
+        model[0].register_forward_pre_hook(lambda *_: time.sleep(NAPS["forward"]))
+        model[-1].register_full_backward_pre_hook(lambda *_: time.sleep(NAPS["backward"]))
         register_optimizer_step_pre_hook(lambda *_: time.sleep(NAPS["optimizer"]))
-    inner = {"naps": [Napping()], "batch-norm": [nn.BatchNorm1d(16)],
-             "random numbers": [nn.Dropout(0.5)]}.get(fault, [])
-    return nn.Sequential(nn.Linear(12, 16), *inner, nn.ReLU(), nn.Linear(16, 3))
+    return model
 
 
 def loss_of(scores, targets):
