@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -139,20 +140,6 @@ class StepParts:
 SKIPPED = StepParts(0, np.nan, np.nan, np.nan, np.nan)      # more steps than MOST_ROWS
 
 
-def _of_each_trial(log: Log, column: str) -> dict[int, np.ndarray]:
-    """A column of /steps by trial id; {} of logs with over MOST_ROWS."""
-    if not 0 < log.steps.rows <= MOST_ROWS:
-        return {}
-    values = log.steps[column]
-    return {number: values[rows] for number, rows in rows_of_each(log.steps["trial"]).items()}
-
-
-def read_slowing(log: Log) -> dict[int, float]:
-    """The mean step over that of the first PROBE_STEPS, of each trial with LONG timed steps or more, by id."""
-    return {number: float(own.mean() / own[:PROBE_STEPS].mean())
-            for number, own in _of_each_trial(log, "step_seconds").items() if len(own) >= LONG and own.min() > 0}
-
-
 def read_parts(log: Log) -> dict[int, StepParts]:
     """The parts of every trial whose steps were timed in parts, by id; all SKIPPED where a log has over MOST_ROWS."""
     table = log.steps
@@ -195,7 +182,20 @@ def course_of(loss: np.ndarray) -> LossCourse | None:
     return LossCourse(float(loss[:tenth].mean()), float(loss[-tenth:].mean()), tenth)
 
 
-def read_courses(log: Log) -> dict[int, LossCourse]:
-    """The course of every trial of a log, by id; without those of too few steps."""
-    found = {number: course_of(loss) for number, loss in _of_each_trial(log, "loss").items()}
-    return {number: course for number, course in found.items() if course is not None}
+def slowing_of(seconds: np.ndarray) -> float:
+    """The mean step over that of the first PROBE_STEPS; NaN of fewer than LONG."""
+    whole = len(seconds) >= LONG and seconds.min() > 0
+    return float(seconds.mean() / seconds[:PROBE_STEPS].mean()) if whole else np.nan
+
+
+def read_steps(log: Log) -> dict[int, dict[str, Any]]:
+    """What the steps of each trial show, as a Trial has it, by id; {} of logs with over MOST_ROWS."""
+    if not 0 < log.steps.rows <= MOST_ROWS:
+        return {}
+    seconds, loss, waits = (log.steps[name] for name in ("step_seconds", "loss", "without_core_seconds"))
+    found = {}
+    for number, rows in rows_of_each(log.steps["trial"]).items():
+        last = rows[np.isfinite(waits[rows])][-1:]                  # its share is that of all the time until then
+        found[number] = {"losses": course_of(loss[rows]), "slowing": slowing_of(seconds[rows]),
+                         "waited": float(np.sum(waits[last] / seconds[last]))}
+    return found

@@ -22,16 +22,16 @@ from ..log.schema import UNKNOWN_SEED, Status
 from ..plan.batch_schedule import BatchSchedule
 from ..plan.scaling import TUNED
 from ..plan.shards import fewest_passes
+from ..system.cores import LOST
 from .grouping import group_by, rows_of_each
 from .jobs import ONE_VERSION, JobKey, Versions, as_json_text
 from .noise import NoiseSteps, read_noise
 from .rows import METAPARAMETER, Evaluations, Kept, SeedKey, TrialRows, is_pruning, seed_key
-from .step_breakdown import LONG, LossCourse, StepParts, read_courses, read_parts, read_slowing
+from .step_breakdown import LONG, LossCourse, StepParts, read_parts, read_steps
 
 NO_ROWS = np.empty(0, np.int64)
 Sync = tuple[int, int]      # replicas M, and the steps H between their synchronizations
 EVERY_STEP: Sync = 1, 0     # of synchronous training
-BUSY = 0.1                  # the share of its time without a core from which on a rank was on a busy host
 # entries of a plan's problem that older logs lack, and that are null where they do not apply
 LATER_FIELDS = ("batch_schedule", "batch_lr_factors", "batch_updates", "plateau", "exact")
 
@@ -62,6 +62,7 @@ class Trial:
     losses: LossCourse | None = None    # None: too few steps, or not read
     started: float = np.nan             # its first process, in seconds since 1970; NaN: unknown
     slowing: float = np.nan             # its mean step over that of its first ones; NaN: too short to tell
+    waited: float = 0.0                 # the share of its steps in which a worker waited for a core that others had
 
     @property
     def key(self) -> tuple[str, int]:
@@ -126,7 +127,7 @@ class Trial:
     @property
     def crowded(self) -> bool:
         """Whether its host had fewer cores than workers, a sweep's other trials included, or they were kept busy."""
-        return self.lacked_cores or self.without_core > BUSY
+        return self.lacked_cores or self.without_core > LOST
 
     @property
     def lacked_cores(self) -> bool:
@@ -135,7 +136,7 @@ class Trial:
     @property
     def without_core(self) -> float:
         """The share of its time in which the rank that fared worst waited for a core; 0 where that is unknown."""
-        return max(self.measured.get("without_core") or [0.0])
+        return max([self.waited, *(self.measured.get("without_core") or [])])
 
     @cached_property
     def last_step(self) -> int:
@@ -192,7 +193,7 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
     own = [slice(*ends) for ends in zip(evaluations.first[:-1], evaluations.first[1:])]
     timed = _count_timed_steps(log, ids, [at.stop > at.start and step[at.stop - 1] > 0 for at in own])
     tokens = _count_tokens(log, ids, [step[at] for at in own])
-    parts, noise, losses, slowing = read_parts(log), read_noise(log), read_courses(log), read_slowing(log)
+    parts, noise, steps = read_parts(log), read_noise(log), read_steps(log)
     starts = rows_of_each(log.restarts["trial"])
     counts, times = log.restarts["workers"], log.restarts["time"]
     columns = [rows.table[name].tolist() if name in rows.table else [""] * len(ids)
@@ -208,9 +209,8 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
                           plan, batch, {METAPARAMETER + name: values[row] for name, values in drawn.items()},
                           [log.path, number] if seed == UNKNOWN_SEED and '"imported": "runs"' in source else None),
                       step[own[at]], seconds[own[at]], {name: values[own[at]] for name, values in metrics.items()},
-                      *timed[at], parts.get(number), noise.get(number), tokens[at], losses.get(number),
-                      float(times[start].min(initial=np.inf)) if np.isfinite(times[start]).any() else np.nan,
-                      slowing.get(number, np.nan))
+                      *timed[at], parts.get(number), noise.get(number), tokens[at], **steps.get(number, {}),
+                      started=float(times[start].min()) if np.isfinite(times[start]).any() else np.nan)
         found.append(trial.without_times() if rows.untimed[row] else trial)
     return found
 

@@ -7,13 +7,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import click
 
 from ..errors import HvdscaleError, UsageError
 from ..formatting.numbers import counted
-from ..formatting.progress import Progress, quiet
+from ..formatting.progress import quiet
 from ..formatting.screen import Screen, time_left
 from ..watch.runner import TRACED, ScriptRequest, threads_of
 from ..workers.launch import LAUNCHERS, find_launcher, on_terminal, place, refuse_too_many
@@ -114,23 +113,19 @@ def main(script, arguments, module, counts, repeats, out, batch, global_batch, u
 
 @contextlib.contextmanager
 def _progress(shown: bool) -> Iterator[Callable[[str, float], None]]:
-    """A function that shows what is done and its share: on a terminal in one line, elsewhere now and then."""
-    screen = Screen(sys.stderr, on_terminal(sys.stderr), (0.2, 0.0))
-    since, then = 0.0, 1.0              # when its first updates were seen, and their share
-    tell_rarely: Callable[[str], object] = quiet
+    """A function that shows what is done and its share: on a terminal in one line, elsewhere twice a minute."""
+    screen = Screen(sys.stderr, on_terminal(sys.stderr), (0.2, 30.0), time.monotonic())
+    since, then = 0.0, 0.0              # when its first updates were seen, and their share
 
     def tell(text: str, share: float) -> None:
-        nonlocal since, then, tell_rarely
+        nonlocal since, then
         now = time.monotonic()
-        if share and tell_rarely is quiet:
-            since, then, tell_rarely = now, share, Progress(partial(echo, err=True))
-        if share > then:
-            text += f", {time_left((now - since) / (share - then) * (1 - share))}"
-        if not screen.terminal:
-            tell_rarely(text)
-        elif screen.due(now):
-            screen.line(text, now, share)
+        if not then:
+            since, then = now, share
+        left = f", {time_left((now - since) / (share - then) * (1 - share))}" if share > then else ""
+        if shown and screen.due(now):
+            screen.line(text + left, now, share)
     try:
-        yield tell if shown else lambda *_: None
+        yield tell
     finally:
         screen.erase()

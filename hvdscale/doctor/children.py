@@ -91,7 +91,7 @@ def same_when_played(asked: JobRequest, played: list[Child], sample: Sample, min
     """Whether two ranks that are played agree, and agree with this process, a single worker."""
     ranks, seen = [_digest_of(child) for child in played], JOB.sentence("ranks compared", "played")
     if TOO_LONG in ranks:
-        return JOB.finding("ranks", "late", seconds=PATIENCE)
+        return JOB.finding("ranks", "late", seconds=PATIENCE, load=describe_load() or None)
     return same_on_ranks(sample, ranks, partial(asked.twice, 2), seen, alone=mine)
 
 

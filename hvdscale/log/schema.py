@@ -97,6 +97,8 @@ STEPS = (
     LogColumn("data_seconds", "float", "seconds", "its part spent getting the batch", optional=True),
     LogColumn("compute_seconds", "float", "seconds", "its part in the model and the optimizer", optional=True),
     LogColumn("communication_seconds", "float", "seconds", "its part waiting for the allreduce", optional=True),
+    LogColumn("without_core_seconds", "float", "seconds", "its part without a core, of the worker that fared worst",
+              optional=True),
     LogColumn("local_sqnorm", "float", "1", "mean over shares, weighted by their examples, of the square norm of their "
               "own gradients; a share is a worker's, or at one worker a part of its batch", optional=True),
     LogColumn("reduced_sqnorm", "float", "1", "square norm of the gradient averaged over the global batch",

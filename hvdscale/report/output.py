@@ -122,7 +122,7 @@ def write(document: Document, out: Path, formats: Sequence[str] = FORMATS, tell:
         drawing = iter(map_on_cores(lambda named: {kind: render(named[1], kind) for kind in kinds}, figures))
     begun, page = list(islice(drawing, 1)), ""
     if "html" in formats:               # which is made while other processes draw
-        from .page.html import with_figures, without_figures
+        from .page.html import as_html, without_figures
         with uncollected():
             page = without_figures(document, tell)
     for at, ((file, figure), drawn) in enumerate(zip(figures, chain(begun, drawing)), 1):
@@ -143,7 +143,7 @@ def write(document: Document, out: Path, formats: Sequence[str] = FORMATS, tell:
                               indent=1 if short else None, allow_nan=False)
             yield put_file(os.path.join(out, f"{document.kind}.json"), text + "\n")
         if page:
-            yield put_file(os.path.join(out, f"{document.kind}.html"), with_figures(page, document, svgs))
+            yield put_file(os.path.join(out, f"{document.kind}.html"), as_html(document, svgs, page))
 
 
 def as_json(document: Document, figures: bool = True) -> dict[str, object]:

@@ -14,8 +14,12 @@ stream, so that no update waits for the GPU.
 """
 from __future__ import annotations
 
+import contextlib
 import math
+import sys
+import threading
 import time
+from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,14 +28,20 @@ from typing import Any
 import torch
 
 from ..log.schema import RANK_PARTS
-from ..system.cores import seconds_without_core
+from ..system.cores import CoreClock
+from ..watch.lines import line_of
 from ..watch.listener import Listener
-from .long_updates import LongUpdates
 
 INNERMOST = ("waiting", "backward", "forward", "optimizer")     # parts that may lie in a later one
 # apart: it begins an epoch or follows an evaluation, so that it takes longer than others
 COUNTED = ("examples", "tokens", "batches", "passes", "apart")
 Mark = Any                      # seconds, or an event on a GPU's stream
+LONG = 2                        # times the typical update: such are looked into
+LEAST = 5                       # updates by which that is known
+LOOK_SECONDS = 0.005            # between looks
+MOST_OFTEN = 0.5                # of the lines seen: one is named if this share of them, and at least LEAST / 2
+SM = 1                          # NVML's number of the clock that computing has, and bits of what may hold it down
+SLOWED = {0x04: "its power limit", 0x60: "heat", 0x88: "its hardware"}
 
 
 @dataclass
@@ -48,7 +58,7 @@ class TimedUpdate:
 class UpdateClock(Listener):
     """Times updates after ``warm_up`` of them, and calls ``finish`` after ``updates`` more."""
 
-    def __init__(self, warm_up: int, updates: int, finish: Callable[[], object]):
+    def __init__(self, warm_up: int, updates: int, finish: Callable[[], object], local_workers: int = 1):
         self.warm_up, self.updates, self._finish = warm_up, updates, finish
         self.made = 0
         self.optimizer = ""             # its class
@@ -58,7 +68,8 @@ class UpdateClock(Listener):
         self.parameters = 0             # of the model, as its optimizers have them; 0: not known
         self._counted: set[torch.optim.Optimizer] = set()
         self._sharded = False
-        self._used = (math.nan, math.nan, math.nan)     # at the first of them: seconds, joules, seconds without a core
+        self._used = math.nan, math.nan         # at the first of them: seconds, joules
+        self._local_workers, self._cores = local_workers, CoreClock(local_workers)
         self._first: torch.optim.Optimizer | None = None
         self._done: list[TimedUpdate] = []
         self._now: TimedUpdate | None = None         # None: before the first update has ended
@@ -76,14 +87,13 @@ class UpdateClock(Listener):
                 for update in self._done[:self.updates]]
         return {name: [row[name] for row in rows] for name in (*RANK_PARTS, *COUNTED)}
 
-    def used(self) -> dict[str, float | None]:
-        """Since the first update that is timed: the GPU's watts, and the share of the time in which this rank waited
-        for a core; None: unknown."""
-        since, joules, without_core = self._used
-        seconds = time.monotonic() - since
-        used = {"watts": (joules_of(self.device) - joules) / seconds,
-                "without_core": (seconds_without_core() - without_core) / seconds}
-        return {name: value if math.isfinite(value) else None for name, value in used.items()}
+    def used(self) -> dict[str, Any]:
+        """Since the first update that is timed the look at the host, see CoreClock, and the GPU's watts; at the end of
+        it what ask_driver knows of the clock. None: unknown."""
+        (since, joules), now = self._used, ask_driver(self.device)
+        watts = (now.get("joules", math.nan) - joules) / (time.monotonic() - since)
+        return {"look": self._cores.look(), "watts": watts if math.isfinite(watts) else None,
+                "clock": now.get("clock"), "slowed_by": now.get("slowed_by")}
 
     def _spent(self, update: TimedUpdate) -> dict[str, float]:
         """Seconds of each part. A moment counts once, in the innermost part: a wait in a pass is waiting, and a pass in
@@ -181,8 +191,11 @@ class UpdateClock(Listener):
         self._end("waiting")
 
     def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._first is None:
-            self._first, group = optimizer, optimizer.param_groups[0]
+        group, first = optimizer.param_groups[0], self._first
+        # again where Horovod wraps one that has stepped to make the state which is broadcast
+        if first is None or self.made == 1 and optimizer is not first and (
+                group["params"][0] is first.param_groups[0]["params"][0]):
+            self._first = optimizer
             self.optimizer = type(optimizer).__name__.removeprefix("Distributed").lower()
             self.rate = float(group["lr"])
             if group["params"][0].device.type == "cuda":
@@ -212,22 +225,26 @@ class UpdateClock(Listener):
         self._now = TimedUpdate(mark)
         self._open.clear()
         if self.made == self.warm_up:
-            self._used = time.monotonic(), joules_of(self.device), seconds_without_core()
+            self._used = time.monotonic(), ask_driver(self.device).get("joules", math.nan)
+            self._cores = CoreClock(self._local_workers)
         if self.made >= self.warm_up + self.updates:
             self._finish()
 
 
-def joules_of(device: torch.device) -> float:
-    """What a GPU has used since its driver was loaded; NaN on a CPU, before Volta, and without nvidia-ml-py."""
-    if device.type != "cuda":
-        return math.nan
-    try:
-        import pynvml
-        pynvml.nvmlInit()
-        gpu = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-        return pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000
-    except Exception:           # whatever fails, the run is timed all the same
-        return math.nan
+def ask_driver(device: torch.device) -> dict[str, Any]:
+    """What a GPU's driver knows of it: the joules since it was loaded, the clock as a share of its highest, and what
+    holds that down; {} on a CPU and without nvidia-ml-py."""
+    found: dict[str, Any] = {}
+    if device.type == "cuda":
+        with contextlib.suppress(Exception):            # whatever fails, the run is timed all the same
+            import pynvml
+            pynvml.nvmlInit()
+            gpu = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+            found["joules"] = pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000        # from Volta on
+            found["clock"] = pynvml.nvmlDeviceGetClockInfo(gpu, SM) / pynvml.nvmlDeviceGetMaxClockInfo(gpu, SM)
+            reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)
+            found["slowed_by"] = [words for bits, words in SLOWED.items() if reasons & bits]
+    return found
 
 
 Span = tuple[float, float]
@@ -263,3 +280,37 @@ def size_of(data: Any) -> tuple[int, int]:
         if size[0]:
             return size
     return 0, 0
+
+
+class LongUpdates(threading.Thread):
+    """Looks, while an update lasts LONG times the typical one, where it is; only another thread can see that."""
+
+    def __init__(self, waits: Callable[[], bool]) -> None:
+        super().__init__(name="long updates", daemon=True)
+        self.lines: Counter[str] = Counter()
+        self.ended = threading.Event()
+        self._waits, self._script = waits, threading.get_ident()
+        self._began, self._line = time.monotonic(), ""
+        self._lengths: list[float] = []
+
+    def update_ends(self, counts: bool) -> None:
+        """Note the update's length, and where it was seen if it is one of those that count."""
+        now = time.monotonic()
+        insort(self._lengths, now - self._began)
+        if self._line and counts:
+            self.lines[self._line] += 1
+        self._began, self._line = now, ""
+
+    def run(self) -> None:
+        while not self.ended.wait(LOOK_SECONDS):
+            lasted, updates = time.monotonic() - self._began, len(self._lengths)
+            known = updates >= LEAST and not self._line
+            if known and lasted > LONG * self._lengths[updates // 2] and not self._waits():
+                self._line = line_of(sys._current_frames()[self._script])
+
+    def describe(self, rank: int) -> list[str]:
+        """The line at which the rank mostly was, in words, if there is one."""
+        for line, times in self.lines.most_common(1):
+            if times >= max(LEAST / 2, MOST_OFTEN * self.lines.total()):
+                return [f"rank {rank} was at {line} in {times} updates that took over {LONG} times the typical one"]
+        return []

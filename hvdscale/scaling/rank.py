@@ -31,7 +31,7 @@ def main() -> NoReturn:
             **clock.used(),
             "threads": torch.get_num_threads(), "torch": torch.__version__,
             "remarks": [*clock.remarks, *clock.long.describe(process.rank)],
-            "profile": profile and profile.found,
+            "operators": profile and profile.operators,
             "updates": clock.timed() if state != RUNNING else {}}
         write_whole(file_of(rank.place, process.rank, RECORD), json.dumps(record), sync=False)
 
@@ -46,7 +46,7 @@ def main() -> NoReturn:
         while True:
             time.sleep(1)
             (rank.place / MADE).write_text(str(clock.made))
-    clock = UpdateClock(rank.task["warm_up"], rank.task["updates"], stop)
+    clock = UpdateClock(rank.task["warm_up"], rank.task["updates"], stop, rank.process.local_size)
     if rank.process.rank == 0:
         threading.Thread(target=tell, daemon=True).start()
     rank.run([clock], save, details=False)

@@ -27,7 +27,7 @@ from ..errors import HvdscaleError
 from ..formatting.numbers import counted
 from ..log.schema import RANK_PARTS, UNKNOWN_SEED, Status, rank_column
 from ..log.writer import LogWriter
-from ..system.cores import usable_cores
+from ..system.cores import usable_cores, without_core
 from ..system.files import TEMPORARY, clear_leavings, own_folder
 from ..system.outputs import PRINTED, Kind, refuse_foreign
 from ..training.series import SeriesRun
@@ -123,14 +123,17 @@ def _collect(run: SeriesRun, asked: ScriptRequest, folder: Path, launcher: str |
     return remarks
 
 
-def _keep_traces(run: SeriesRun, folder: Path, records: Sequence[Mapping[str, Any]]) -> list[str]:
+def _keep_traces(run: SeriesRun, folder: Path, records: Sequence[dict[str, Any]]) -> list[str]:
     """The traces go beside the log; where they lie, or why there are none."""
-    if any(record["profile"] is None for record in records):
+    if any(record["operators"] is None for record in records):
         return [f"the script ended before {TRACED} more updates, so there is no trace; lower --updates"]
+    from .profile import communication_of                       # it needs torch
     base = run.log.removesuffix(".h5")
-    for record in records:
+    traces = [file_of(folder, record["rank"], TRACE) for record in records]
+    for record, trace, found in zip(records, traces, communication_of(traces)):
+        record["profile"] = {"operators": record["operators"], **found}
         refuse_foreign(to := f"{base}.rank{record['rank']}.json.gz", OF_TRACES)
-        os.replace(file_of(folder, record["rank"], TRACE), to)
+        os.replace(trace, to)
     return [f"{base}.rank*.json.gz: traces for ui.perfetto.dev"]
 
 
@@ -200,7 +203,8 @@ def write_log(path: str, script: str, records: Sequence[Mapping[str, Any]], loca
             "measured": {"peak_memory_bytes": [record["memory"] for record in records],
                          "parameters": first["parameters"],
                          **{name: [record[name] for record in records if record[name] is not None]
-                            for name in ("watts", "without_core")},
+                            for name in ("watts", "clock", "slowed_by")},
+                         "without_core": [without_core([record["look"] for record in records], first["local_workers"])],
                          "profile": [record["profile"] for record in records if record.get("profile")],
                          "left_out": int(apart.sum()), "remarks": list(remarks)},
             "asked": dict(asked)}

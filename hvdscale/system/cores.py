@@ -1,13 +1,17 @@
 """The cores of this machine, and how busy they are."""
 from __future__ import annotations
 
-import math
+import contextlib
+import glob
 import os
 import platform
 import re
+import time
+from collections.abc import Sequence
 from functools import lru_cache
 
 BUSY = 2.0              # processes that want to run, by core, from which on waiting tells nothing
+LOST = 0.1              # the share of its time without a core from which on a rank was on a busy host
 
 
 def usable_cores() -> frozenset[int]:
@@ -32,11 +36,39 @@ def describe_load() -> str:
     return f"load {load:.0f} on {cores} cores" if load > BUSY * cores else ""
 
 
-def seconds_without_core() -> float:
-    """How long this process's main thread has waited for a core since it began, although it could run; NaN where the
-    kernel does not count it."""
-    try:
-        with open("/proc/self/schedstat") as file:
-            return int(file.read().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return math.nan
+class CoreClock:
+    """Measures how busy others keep a host that ``workers`` share alike, of which this process is one.
+
+    Waits alone would not show that: the workers' threads wait for each other, too, such as Horovod's, which ask over
+    and over whether the other ranks are there.
+    """
+
+    def __init__(self, workers: int):
+        self._cores = usable_cores()
+        self._workers = min(workers, len(self._cores))      # on these cores: a launcher may have bound each to its own
+        self._first = self._read()
+
+    def look(self) -> tuple[float, float]:
+        """Of the time so far the share in which threads of this process waited for a core, and its part of what others
+        had of the cores: the mean over the host's workers is their share. Zeros where the kernel does not say."""
+        wall, used, waited, busy = (now - then for then, now in zip(self._first, self._read()))
+        part = wall * len(self._cores) / self._workers
+        return (waited / wall, (busy / self._workers - used) / part) if busy else (0.0, 0.0)
+
+    def _read(self) -> tuple[float, float, float, float]:
+        """The clock's seconds, those of this process on cores and of its threads waiting, and those of all on cores."""
+        waited, busy, names = 0, 0, {f"cpu{number}" for number in self._cores}
+        for path in glob.glob("/proc/self/task/*/schedstat"):
+            with contextlib.suppress(OSError, ValueError, IndexError), open(path) as file:    # it may have ended
+                waited += int(file.read().split()[1])
+        with contextlib.suppress(OSError, ValueError), open("/proc/stat") as file:
+            for name, *ticks in map(str.split, file):
+                busy += sum(map(int, [*ticks[:3], *ticks[5:8]])) if name in names else 0        # without idle ones
+        return time.monotonic(), time.process_time(), waited / 1e9, busy / os.sysconf("SC_CLK_TCK")
+
+
+def without_core(looks: Sequence[tuple[float, float]], workers: int) -> float:
+    """The share of the time in which a worker waited for a core that others had, on the host that fared worst, by the
+    looks of all ranks, ``workers`` of them on each host."""
+    hosts = [tuple(zip(*looks[at:at + workers])) for at in range(0, len(looks), workers)]
+    return max(0.0, *(min(max(waited), sum(others) / len(others)) for waited, others in hosts))

@@ -13,6 +13,7 @@ from ..analysis.step_breakdown import find_outlier
 from ..formatting.numbers import counted
 from ..formatting.screen import Screen, time_left
 from ..plan.plan import Plan
+from ..system.cores import LOST
 from ..workers.launch import on_terminal
 from .outcome import Outcome
 
@@ -32,7 +33,7 @@ class Display:
         self._column = target.column if target else f"val/{[*metrics][-1]}"
         self._value, self._newest = "-", None
         self._by_rank: deque[tuple[float, Sequence[float]]] = deque(maxlen=MOST_TIMED)
-        self._slow_said = ""
+        self._slow_said, self._busy = "", 0.0
         self._born, self._whole_said, self._scaled = clock(), False, ""
         self._evaluations: list[float] = []             # seconds of each
         self._checkpoints: list[float] = []             # likewise
@@ -70,10 +71,15 @@ class Display:
         """Show from now on the last step's loss scale, and how many updates fp16 overflow has prevented."""
         self._scaled = f"loss scale {loss_scale:g}, {counted(skipped, 'update')} skipped"
 
-    def ranks(self, seconds: float, by_rank: Sequence[float]) -> None:
-        """Note a step's seconds, and those of each rank for its data and its passes, if there are several."""
-        if len(by_rank):
-            self._by_rank.append((seconds, by_rank))
+    def ranks(self, seconds: float, by_rank: Sequence[float], without_core: float) -> None:
+        """Note a step's seconds and by_rank, and its part without a core: see StepResult."""
+        self._by_rank.append((seconds, by_rank))
+        self._busy = self._busy if math.isnan(without_core) else without_core / seconds
+
+    def busy_host(self) -> str:
+        """How long a worker waited for a core that others had, in words; "" where that is little."""
+        busy = self._busy
+        return f"the host is busy: a worker waited for a core for {busy:.0%} of its time" if busy > LOST else ""
 
     def slow_rank(self) -> str:
         """The rank for which the others waited in the latest steps, in words; "" where shares differ."""
@@ -82,10 +88,11 @@ class Display:
             return ""
         seconds, by_rank = zip(*self._by_rank)
         data, passes = np.array(by_rank).reshape(len(by_rank), 2, -1).transpose(1, 2, 0)
+        busy = self.busy_host() and f" ({self.busy_host()})"
         for spent, what in ((data, "getting its data"), (passes, "in its passes")):
             if found := find_outlier(np.median(spent, axis=1), float(np.median(seconds))):
                 return (f"rank {found[0]} is slow: {1000 * found[1]:.3g} ms a step {what}, the others "
-                        f"{1000 * found[2]:.3g}; they wait for it")
+                        f"{1000 * found[2]:.3g}; they wait for it{busy}")
         return ""
 
     def step(self, step: int, examples: int, seconds: float, loss: float) -> None:
@@ -104,8 +111,8 @@ class Display:
             self.say(f"  {at}{values}")
         if self._scaled:
             self.say(f"  fp16: {self._scaled} of {outcome.step}; /steps in the log has both by step")
-        if slow := self.slow_rank():
-            self.say(f"  note: {slow}")
+        if note := self.slow_rank() or self.busy_host():
+            self.say(f"  note: {note}")
         for name, count in self._nans.items():
             since = f" since step {self._first}" if self._first else ""
             self.say(f"  note: {name} was NaN at {count} of {counted(self._seen[name], 'evaluation')}{since}")

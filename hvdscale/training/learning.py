@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..analysis.step_breakdown import LossCourse, read_courses
+from ..analysis.step_breakdown import LossCourse, read_steps
 from ..data.splits import tensors_of
 from ..errors import HvdscaleError
 from ..log.reader import read_log
@@ -74,7 +74,7 @@ def not_learned(job: Job, outcome: Outcome, log: str) -> list[str]:
             target and target.met_by(outcome.measured.get(target.column, math.nan))):
         return []
     with read_log(log) as found:
-        course = read_courses(found).get(TRIAL)
+        course = read_steps(found).get(TRIAL, {}).get("losses")
     return describe_course(course, _try_to_look(job)) if course else []
 
 

@@ -170,7 +170,7 @@ class Loop:
             result = self.take_step(done.steps, lr, self._wishes())
         done.steps, self.agreed = done.steps + 1, result.votes
         self.run_log.step(done.steps, lr, result)
-        self.display.ranks(result.step_seconds, result.by_rank)
+        self.display.ranks(result.step_seconds, result.by_rank, result.measured["without_core_seconds"])
         if self.plan.scales_loss:
             self.display.scaled(result.measured["loss_scale"], self.take_step.scale.left_out)
         self.display.step(done.steps, self.stream.examples_before(done.steps), done.seconds, result.loss)

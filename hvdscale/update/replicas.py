@@ -105,7 +105,8 @@ class LocalSteps:
                     raise fault
         count = sum(counted for _, counted in losses)
         loss = sum(mean * counted for mean, counted in losses) / count
-        measured = {"data_seconds": data}
+        busy = results[0].measured["without_core_seconds"] / results[0].step_seconds
+        measured = {"data_seconds": data, "without_core_seconds": busy * (computed - started)}
         if math.isfinite(loss) and (step + 1) % self.plan.local_steps["sync_every"] == 0:
             measured |= self._synchronize(step + 1)
         ended = time.perf_counter()

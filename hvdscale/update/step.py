@@ -25,6 +25,7 @@ from ..modules.running_statistics import Buffers, Statistics
 from ..log.schema import STEP_PARTS
 from ..plan.plan import Plan
 from ..plan.shards import Pass, group_bounds
+from ..system.cores import CoreClock, without_core
 from ..workers.group import WorkerLostError, Workers
 from ..workload import Split, Workload, bound_loss
 from .averages import WeightAverage, evaluation_weights
@@ -49,7 +50,7 @@ class StepResult:
     votes: tuple[str, ...]                                          # that were cast
     step_seconds: float
     measured: Mapping[str, float] = field(default_factory=dict)     # by column: see log_columns
-    by_rank: Sequence[float] = ()           # of several workers: the seconds of each for its data, then for its passes
+    by_rank: Sequence[float] = ()           # the seconds of each worker for its data, then those for its passes
     count: float = 0.0                      # of the examples or tokens in the mean
 
 
@@ -57,7 +58,7 @@ def log_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
     noise = noise_columns(plan, model)
     parts = STEP_PARTS if plan.device == "cpu" else STEP_PARTS[:1]
     local = plan.local_steps or {}
-    counts = [name for name, counted in (
+    counts = ["without_core_seconds"] + [name for name, counted in (
         ("global_batch", not plan.batches.is_constant), ("tokens", plan.train_tokens is not None),
         ("loss_scale", plan.scales_loss), ("skipped_updates", plan.scales_loss),
         ("replica_distance", local), ("outer_step", local), ("exchange_error", "exchange" in local)) if counted]
@@ -100,7 +101,8 @@ class DataParallelStep:
         self.ghosts.attach(model)
         self.statistics = Statistics(model, plan.group_by_group)
         self.noise = GradientNoise(plan, model, workers.rank)
-        self._timed = 2 * workers.size if workers.size > 1 else 0
+        self._timed = 4 * workers.size      # see _share
+        self._host, self._looks = CoreClock(plan.local_workers), False
         tail = SUMS + len(VOTES) + self._timed + self.noise.size
         if plan.exact:
             self.buffer: GradientBuffer = ExactBuffer(model, tail, workers, self.statistics.size, 1 + self.noise.size)
@@ -126,9 +128,11 @@ class DataParallelStep:
         others wait for it in a shared ghost group), DataError if a batch has values that are not finite, WorkloadError
         if a parameter gets no gradient."""
         started = time.perf_counter()
+        # at the host: four times while the steps double, and in the last one
+        self._looks = step % 2 ** max(0, step.bit_length() - 3) == 0 or step == self.plan.budget_steps - 1
         fault, tail, data_seconds = self._share(step, votes)
         computed = time.perf_counter()
-        (loss, count, examples), agreed, by_rank, sqnorms = self._reduce(tail)
+        (loss, count, examples), agreed, timed, sqnorms = self._reduce(tail)
         communicated = time.perf_counter()
         self._raise_together(step, agreed, fault, loss, examples)
         if count == 0:
@@ -141,7 +145,10 @@ class DataParallelStep:
             if self.average:
                 self.average.update(step, self.stream.size(step))
         ended = time.perf_counter()
-        measured = {"data_seconds": data_seconds, **noise}
+        size = self.workers.size
+        looks = [*zip(timed[2 * size:3 * size], timed[3 * size:])]
+        busy = without_core(looks, self.plan.local_workers) if self._looks else math.nan
+        measured = {"data_seconds": data_seconds, "without_core_seconds": busy * (ended - started), **noise}
         if self.device.type == "cpu":                               # a GPU is still working, so the rest is unknown
             communication = communicated - computed
             measured |= {"compute_seconds": ended - started - data_seconds - communication,
@@ -152,7 +159,8 @@ class DataParallelStep:
             measured["tokens"] = count
         if not self.plan.batches.is_constant:
             measured["global_batch"] = self.plan.batches.at(step)
-        return StepResult(loss * self._nominal(step) / count, agreed, ended - started, measured, by_rank, count)
+        return StepResult(loss * self._nominal(step) / count, agreed, ended - started, measured, timed[:2 * size],
+                          count)
 
     def warm_up(self, passes: int) -> None:
         """Compute and reduce gradients of the first step, to warm up, and leave all as it was; raises as steps do."""
@@ -201,13 +209,13 @@ class DataParallelStep:
         self.buffer.finish()
         sqnorms = self.noise.tail(sums.count, self.scale.value)
         votes = votes | ({"fault"} if fault else set())
-        by_rank = [0.0] * self._timed
-        if by_rank:
-            by_rank[self.workers.rank::self.workers.size] = data_seconds, time.perf_counter() - started - data_seconds
-        return fault, [*sums.tail(), *(float(vote in votes) for vote in VOTES), *by_rank, *sqnorms], data_seconds
+        timed = [0.0] * self._timed
+        timed[self.workers.rank::self.workers.size] = (data_seconds, time.perf_counter() - started - data_seconds,
+                                                       *(self._host.look() if self._looks else (0.0, 0.0)))
+        return fault, [*sums.tail(), *(float(vote in votes) for vote in VOTES), *timed, *sqnorms], data_seconds
 
     def _reduce(self, tail: list[float]) -> tuple[Sums, tuple[str, ...], list[float], list[float]]:
-        """Sum gradients and tail; returns the sums, the votes, the seconds by rank and the squared norms."""
+        """Sum gradients and tail; returns the sums, the votes, what was timed by rank and the squared norms."""
         tail = self.buffer.sum_(tail)
         sums, rest = Sums.of_tail(tail[:SUMS]), tail[SUMS:]
         agreed = tuple(vote for vote, ranks in zip(VOTES, rest) if ranks)

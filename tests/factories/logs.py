@@ -17,6 +17,9 @@ class MadeTable(dict):
 
     specs = {}                  # which say nothing of its columns
 
+    def __missing__(self, column):      # an optional one
+        return np.full(self.rows, np.nan)
+
     @property
     def columns(self):
         return tuple(self)

@@ -1,5 +1,6 @@
 """What rank 0 prints: the plan, then lines, or a bar on a terminal."""
 import io
+import math
 import re
 
 import pytest
@@ -129,6 +130,19 @@ def test_fp16_shows_the_loss_scale_and_how_many_updates_were_skipped():
     assert re.search(r"step  51/100 .* left  loss scale 8192, 3 updates skipped$", out.getvalue(), re.M)
     display.measured(Outcome(Stop(Status.COMPLETE, "done", ExitCode.DONE), 51, {}, -1))
     assert "fp16: loss scale 8192, 3 updates skipped of 51; /steps" in out.getvalue()
+
+
+@pytest.mark.parametrize("forward, busy, said", [
+    ((8, 8), 0.05, None), ((8, 8), 0.3, "the host is busy: a worker waited for a core for 30% of its time"),
+    ((4, 8), 0.05, "rank 1 is slow: 8 ms a step in its passes, the others 4; they wait for it"),
+    ((4, 8), 0.3, "rank 1 is slow: 8 ms a step in its passes, the others 4; they wait for it (the host is busy: a "
+                  "worker waited for a core for 30% of its time)")])
+def test_a_slow_rank_is_never_said_without_the_busy_host(forward, busy, said):
+    display = Display(settled(workers=2), METRICS, out=(out := io.StringIO()))
+    for step in range(40):
+        display.ranks(0.01, [0, 0, *(ms / 1000 for ms in forward)], math.nan if step % 2 else busy * 0.01)
+    display.measured(Outcome(Stop(Status.COMPLETE, "done", ExitCode.DONE), 40, {}, -1))
+    assert out.getvalue() == (f"  note: {said}\n" if said else "")
 
 
 def test_on_a_terminal_there_is_one_line_redrawn_as_a_bar():

@@ -163,6 +163,14 @@ def test_until_its_first_change_a_growing_batch_is_the_constant_one_to_the_bit(t
     assert grown.steps["loss"][9] != constant.steps["loss"][9]
 
 
+@pytest.mark.parametrize("share", [0.05, 0.4])
+def test_a_busy_host_is_in_the_log_and_marks_its_times(train, monkeypatch, share):
+    monkeypatch.setattr("hvdscale.system.cores.CoreClock.look", lambda self: (share, 2 * share))
+    _, log = train(steps=30)
+    [trial] = read_trials(log)
+    assert trial.without_core == pytest.approx(share) and trial.crowded == (share > 0.1)
+
+
 def test_a_text_job_counts_in_tokens_and_logs_those_of_each_step(train, tmp_path, monkeypatch):
     workload = language.workload("text", "lstm")
     monkeypatch.setattr("hvdscale.training.prepare.find", {"text/lstm": workload}.__getitem__)

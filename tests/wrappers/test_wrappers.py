@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from hvdscale.log.reader import read_log
+from hvdscale.log.schema import rank_column
 from tests.conftest import ROOT, command_environment
 
 pytestmark = pytest.mark.slow
@@ -29,6 +31,7 @@ WRAPPERS = {
     "accelerate": ("accelerated", ("accelerate",)), "HF Trainer": ("hf_trainer", ("transformers", "accelerate")),
 }
 WORDS = {"failed": "found", "warned": "warned", "passed": "missed"}         # any other verdict: unseen
+NAPS = {"data": 0.016, "forward": 0.02, "backward": 0.04, "optimizer": 0.012}     # as in scripts/parts.py
 WIDTHS = (19, 9, 7, 9, 11, 14, 9, 11, 15, 0)
 
 
@@ -42,15 +45,20 @@ RESUMED = {"fsdp2": ((), {"position": "examples", "optimizer": "optimizer"}),
 TO_ONE = ("--then", "1", "--batch", "16")          # in place of two, each of which has a part of the tensors
 
 
+def command_on(script, needs, name, *options, words):
+    for package in needs:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"needs {package}: pip install '.[recorders]'")
+    done = subprocess.run([sys.executable, "-c", f"from hvdscale.cli.{name} import main; main()", *options,
+                           f"{script}.py", "--", *words], cwd=SCRIPTS, capture_output=True, text=True, timeout=600,
+                          env=command_environment() | QUIET)
+    assert done.stdout, done.stderr[-3000:]
+    return done
+
+
 def examined(script, *options, needs=(), command=("script", "--batch", "16"), batch="{local}", of="checks"):
     """The doctor's findings on a script, by check; or what else it has under ``of``."""
-    for name in needs:
-        if importlib.util.find_spec(name) is None:
-            pytest.skip(f"needs {name}: pip install '.[recorders]'")
-    done = subprocess.run([sys.executable, "-c", "from hvdscale.cli.doctor import main; main()", *command, "--format",
-                           "json", f"{script}.py", "--", "--batch", batch, *options], cwd=SCRIPTS,
-                          capture_output=True, text=True, timeout=600, env=command_environment() | QUIET)
-    assert done.stdout, done.stderr[-3000:]
+    done = command_on(script, needs, "doctor", *command, "--format", "json", words=("--batch", batch, *options))
     found = json.loads(done.stdout)[of]
     return {one["check"]: one for one in found} if of == "checks" else found
 
@@ -101,3 +109,17 @@ def test_what_is_not_restored_is_named_with_each_library(name, fault, check, the
                      batch="{local}" if then else "8")
     assert [one for one, each in found.items() if each["verdict"] == "failed"][:1] == [check] * bool(check)
     assert "unseen" not in {found[one]["verdict"] for one in ("load", "parameters", "optimizer", "examples")}
+
+
+@pytest.mark.parametrize("wrapper", ["DDP", "FSDP2", "Horovod", "Lightning Trainer", "accelerate", "HF Trainer"])
+def test_each_part_of_an_update_is_as_long_as_what_sleeps_in_it(wrapper, tmp_path):
+    """On an idle machine, within a tenth; Lightning's loop calls for the passes by a closure."""
+    script, needs = WRAPPERS[wrapper]
+    done = command_on(script, needs, "scale", "script", "--workers", "2", "--batch", "8", "--warm-up", "2", "--updates",
+                      "14", "--launcher", "horovodrun" if wrapper == "Horovod" else "torchrun", "--out", str(tmp_path),
+                      words=("--batch", "{local}", "--fault", "naps"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    naps = {part: nap for part, nap in NAPS.items() if (wrapper, part) != ("HF Trainer", "data")}   # which has a list
+    with read_log(tmp_path / "w2-r1.h5") as log:
+        found = {part: [log.steps[rank_column(rank, part)].mean() for rank in range(2)] for part in naps}
+    assert found == {part: pytest.approx([nap, nap], rel=0.1) for part, nap in naps.items()}

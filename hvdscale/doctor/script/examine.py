@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ...formatting.lines import wrap
 from ...formatting.numbers import counted, list_first, number
+from ...system.cores import describe_load
 from ...watch.place import place_for
 from ...watch.remarks import ALONE
 from ...watch.runner import ScriptRequest
@@ -167,8 +168,8 @@ def compare(asked: ScriptRequest, one: Run, many: Run, pair: Pair, checks: Colle
     in_copy = {path for run in (one, many) if run.workplace.copied for path in run.written}
     written = {path for run in (one, many) if not run.workplace.copied for path in run.written} | {
         path for record in pair.records for path in record.written}
-    late = [f"the run on {counted(run.workers, 'worker')} was ended after {asked.seconds:g} s" for run in (one, many)
-            if run.late]
+    late = ["; ".join(filter(None, [f"the run on {counted(run.workers, 'worker')} was ended after {asked.seconds:g} s",
+                                    describe_load()])) for run in (one, many) if run.late]
     findings = [_carry_out(check, pair) for check in checks]
     if still is not None:
         findings = [_of_still(one, still) if one.check in BY_GRADIENTS else one for one in findings]

@@ -40,12 +40,9 @@ EACH_END = 5        # rows of a long table shown from its start, and from its en
 LONGEST = 40        # letters of a value; a plan has thousands
 
 
-def as_html(document: Document) -> str:
-    return with_figures(without_figures(document), document, {})
-
-
-def with_figures(page: str, document: Document, drawn: Mapping[Figure, bytes]) -> str:
-    """The page that ``without_figures`` gives, with the SVGs in ``drawn``; others are drawn."""
+def as_html(document: Document, drawn: Mapping[Figure, bytes] = {}, page: str = "") -> str:
+    """The page, as ``without_figures`` gives it, with the SVGs in ``drawn``; others are drawn."""
+    page = page or without_figures(document)
     anchors = ((f"{shown.slug}-{figure.name}", figure) for shown in document.shown for figure in shown.figures)
     svgs = {anchor: _inline(figure, drawn.get(figure) or render(figure, "svg"), anchor) for anchor, figure in anchors}
     used = sorted(set(re.findall(r"var\(--c([0-9a-f]{6})\)", "".join(svgs.values()))))
@@ -59,7 +56,7 @@ def with_figures(page: str, document: Document, drawn: Mapping[Figure, bytes]) -
 
 
 def without_figures(document: Document, tell: Tell = quiet) -> str:
-    """The page with a mark at the place of each figure and of their colours, for ``with_figures`` to fill in."""
+    """The page with a mark at the place of each figure and of their colours, for ``as_html`` to fill in."""
     pages = [page for _, found in document.pages for page in found]
     tell("writing the page")
     contents = [*((page.slug, f"{group.workload}: {page.title}") for group, own in document.pages for page in own),

@@ -106,7 +106,8 @@ def verdict(plan: WorkerPlan) -> tuple[str, ...]:
         return PLAN.say(kind, within=percent(WITHIN), sure=chance(plan, share), unsure=share < SURE, **values)
     best = say("best" if fastest is cheapest else "fastest", fastest, math.inf, option=_describe_option(plan, fastest))
     other = [] if fastest is cheapest else [say("cheapest", cheapest, 0, option=_describe_option(plan, cheapest)),
-                                            say("knee", knee, plan.request.knee, **_step_from(plan, knee))]
+                                            say("knee", knee, plan.request.knee, mark=_mark_of(plan, knee),
+                                                **_step_from(plan, knee))]
     few, many = plan.decision.fastest_workers
     beyond, few, many = many > plan.most_measured, min(few, fastest.workers), max(many, fastest.workers)
     asked, ends = [option.workers for option in plan.options], []
@@ -225,11 +226,15 @@ def _describe_option(plan: WorkerPlan, option: Option) -> str:
     return PLAN.say(
         "option", workers=option.workers, nodes=option.nodes if plan.request.per_node else None,
         batch=option.global_batch, sync=describe_sync(option.sync) if option.sync != EVERY_STEP else None,
-        time=_describe_time(plan, option), cost=option.cost.value,
+        cost=option.cost.value, time=_describe_time(plan, option) + _mark_of(plan, option),
         priced=plan.request.price is not None or plan.relative,
         unit=f"{'node' if plan.request.per_node else 'worker'}-hours",
         mark=None if option.mark == MEASURED else option.mark, side="beyond" if above else "below",
         limit=(batches[-1] if above else batches[0]) if batches else None)
+
+
+def _mark_of(plan: WorkerPlan, option: Option) -> str:
+    return CROWDED if plan.is_crowded(option) else ""
 
 
 def _describe_time(plan: WorkerPlan, option: Option) -> str:

@@ -125,6 +125,11 @@ def crowded_warnings(cells: Sequence[RunCell]) -> list[str]:
         workers = sorted({one.workers for one in crowded})
         warnings.append(SCALING.say("busy", mark=CROWDED, workers=workers, most=workers[-1],
                                     share=max(one.without_core for one in crowded)))
+    slowed = [trial for cell in cells for trial in cell.considered if any(trial.measured.get("slowed_by") or ())]
+    if slowed:
+        by = dict.fromkeys(why for trial in slowed for rank in trial.measured["slowed_by"] for why in rank)
+        warnings.append(SCALING.say("slowed", workers=sorted({one.workers for one in slowed}), by=" and ".join(by),
+                                    clock=min(min(trial.measured["clock"]) for trial in slowed)))
     return warnings
 
 

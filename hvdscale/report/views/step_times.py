@@ -1,7 +1,7 @@
 """Where the time of a step goes: its parts by worker count and by rank."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -55,21 +55,16 @@ def step_parts(subject: Subject) -> Iterator[Part]:
 
 
 def _draw_parts(parts: Sequence[tuple[RunCell, StepParts]], axes: Axes) -> None:
-    bottoms = [0.0] * len(parts)
-    for name, color, label in (("compute", BLUE, "computing"), ("data", GREEN, "getting data"),
-                               ("communication", ORANGE, "waiting for communication, and its share")):
-        heights = [1000 * one.seconds * getattr(one, name) for _, one in parts]
-        _draw_bars(axes, heights, bottoms, label, color, max(one.seconds for _, one in parts))
-        bottoms = [bottom + height for bottom, height in zip(bottoms, heights)]
+    heights = {label: (color, [1000 * one.seconds * getattr(one, name) for _, one in parts])
+               for name, color, label in (("compute", BLUE, "computing"), ("data", GREEN, "getting data"),
+                                          ("communication", ORANGE, "waiting for communication, and its share"))}
+    _draw_bars(axes, heights, max(one.seconds for _, one in parts), "workers W", "milliseconds a step (mean)",
+               lambda at: workers_cell(parts[round(at)][0]).shown)
     for at, (_, one) in enumerate(parts):
         axes.annotate(percent(one.communication), (at, 1000 * one.seconds), xytext=(0, 2), textcoords="offset points",
                       ha="center", va="bottom", fontsize=8)
-    set_ticks(axes.xaxis, range(len(parts)), lambda at: workers_cell(parts[round(at)][0]).shown)
     if any(cell.oversubscribed for cell, _ in parts):
         explain(axes, CROWDED_COUNT)
-    axes.grid(False, axis="x")
-    axes.set_ylim(0, 1.1 * max(bottoms))
-    label_axes(axes, "workers W", "milliseconds a step (mean)")
 
 
 def ranks(subject: Subject) -> Iterator[Part]:
@@ -84,7 +79,9 @@ def ranks(subject: Subject) -> Iterator[Part]:
             "rank": lambda row: Cell(str(row[2]), row[2]),
             **{SCALING.column("rank_ms", f"{name}_ms", part=name, name=name, rest=name == ELSEWHERE):
                partial(lambda name, row: 1000 * row[1].seconds[name][row[2]], name) for name in NAMES},
-            "typical_ms": lambda row: 1000 * row[1].typical[row[2]]},
+            "typical_ms": lambda row: 1000 * row[1].typical[row[2]],
+            **{f"{name}_ms": partial(lambda name, row: 1000 * _traced(row[0], row[2]).get(name, np.nan), name)
+               for name in ("hidden", "exposed", "late") if any(_traced(cell) for cell, _ in timed)}},
         lambda row: row[0].keys,
         notes=(SCALING.say("rank_parts"), SCALING.say("ranks_left_out", most=MOST_ROWS) if left_out else ""))
     (few, first), (many, last) = timed[0], timed[-1]
@@ -125,31 +122,38 @@ def _find_causes(cell: RunCell, times: RankTimes) -> Iterator[Finding]:
         yield SCALING.find("transfer", at=at, ms=1000 * times.transfer, apart=1000 * times.spread)
 
 
+def _traced(cell: RunCell, rank: int = 0) -> dict[str, Any]:
+    """What torch's trace of a rank says, of the newest run that has one; {}: there is none."""
+    return next((found[rank] for run in reversed(cell.runs) if (found := run.trial.measured.get("profile"))), {})
+
+
 def _find_profile(cell: RunCell) -> Iterator[Finding]:
-    """What torch's trace of rank 0 says, of the newest run that has one."""
-    traced = [found[0] for run in cell.runs if (found := run.trial.measured.get("profile"))]
-    if traced:
-        operators = [f"{name} ({number(1000 * seconds)} ms)" for name, seconds in traced[-1]["operators"]]
+    if first := _traced(cell):
+        operators = [f"{name} ({number(1000 * seconds)} ms)" for name, seconds in first["operators"]]
         yield SCALING.find("profile", at=counted(cell.workers[0], "worker") + mark_of(cell), operators=operators,
-                           communication=1000 * traced[-1]["communication"] if cell.workers[0] > 1 else None,
-                           exposed=1000 * traced[-1]["exposed"])
+                           communication=1000 * first["communication"] if cell.workers[0] > 1 else None,
+                           exposed=1000 * first["exposed"])
 
 
 def _draw_ranks(times: RankTimes, axes: Axes) -> None:
-    names, bottoms = [name for name in NAMES if name != "step"], np.zeros(times.ranks)
-    for at, name in enumerate(names):
-        heights = 1000 * times.seconds[name]
-        _draw_bars(axes, heights, bottoms, name, ORANGE if name == "waiting" else shade(at, len(names)), times.step)
-        bottoms = bottoms + heights
-    set_ticks(axes.xaxis, range(times.ranks))
+    names = [name for name in NAMES if name != "step"]
+    heights = {name: (ORANGE if name == "waiting" else shade(at, len(names)), 1000 * times.seconds[name])
+               for at, name in enumerate(names)}
+    _draw_bars(axes, heights, times.step, "rank", "milliseconds a step (means)")
+
+
+def _draw_bars(axes: Axes, heights: Mapping[str, tuple[str, Any]], most: float, across: str, up: str, *ticks: Any
+               ) -> None:
+    """Parts, by label, of steps of at most ``most`` seconds, on each other, each with its milliseconds; named where one
+    is high enough to see."""
+    bottoms: Any = 0.0
+    for label, (color, high) in heights.items():
+        bars = axes.bar(range(len(high)), high, bottom=bottoms, width=0.62, linewidth=0, color=color,
+                        label=label if max(high) > 1000 * LEAST_SEEN * most else None)
+        for bar, height in zip(bars, high):
+            bar.set_gid(f"{HOVER}{label.partition(',')[0]}: {number(height)} ms")
+        bottoms = bottoms + np.asarray(high)
+    set_ticks(axes.xaxis, range(len(bottoms)), *ticks)
     axes.grid(False, axis="x")
     axes.set_ylim(0, 1.1 * bottoms.max())
-    label_axes(axes, "rank", "milliseconds a step (means)")
-
-
-def _draw_bars(axes: Axes, heights: Any, bottoms: Any, label: str, color: str, most: float) -> None:
-    """Parts of steps of at most ``most`` seconds, each with its milliseconds; named where one is high enough to see."""
-    bars = axes.bar(range(len(heights)), heights, bottom=bottoms, width=0.62, linewidth=0, color=color,
-                    label=label if max(heights) > 1000 * LEAST_SEEN * most else None)
-    for bar, height in zip(bars, heights):
-        bar.set_gid(f"{HOVER}{label.partition(',')[0]}: {number(height)} ms")
+    label_axes(axes, across, up)

@@ -4,11 +4,13 @@
 """
 import argparse
 import os
+import time
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
 
 parser = argparse.ArgumentParser()
@@ -18,6 +20,7 @@ given = parser.parse_args()
 fault, batch = given.fault, given.batch
 rank, workers = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 EPOCHS, LENGTH = 3, 24
+NAPS = {"data": 0.016, "forward": 0.02, "backward": 0.04, "optimizer": 0.012}     # seconds an update of 8 examples
 
 
 class Stuck(DistributedSampler):
@@ -27,18 +30,30 @@ class Stuck(DistributedSampler):
         self.epoch = 0
 
 
+class Late(TensorDataset):
+    def __getitem__(self, index):
+        time.sleep(NAPS["data"] / 8)
+        return super().__getitem__(index)
+
+
 def data():
     """Training and validation set, the same on all ranks."""
     torch.manual_seed(0)
     inputs, targets = torch.randn(101, 12), torch.randint(3, (101,))
-    return TensorDataset(inputs, targets), TensorDataset(torch.randn(43, 12), torch.randint(3, (43,)))
+    kind = Late if fault == "naps" else TensorDataset
+    return kind(inputs, targets), TensorDataset(torch.randn(43, 12), torch.randint(3, (43,)))
 
 
 def build():
     """A small classifier."""
     torch.manual_seed(1)
     inner = {"batch-norm": [nn.BatchNorm1d(16)], "random numbers": [nn.Dropout(0.5)]}.get(fault, [])
-    return nn.Sequential(nn.Linear(12, 16), *inner, nn.ReLU(), nn.Linear(16, 3))
+    model = nn.Sequential(nn.Linear(12, 16), *inner, nn.ReLU(), nn.Linear(16, 3))
+    if fault == "naps":
+        model[0].register_forward_pre_hook(lambda *_: time.sleep(NAPS["forward"]))
+        model[-1].register_full_backward_pre_hook(lambda *_: time.sleep(NAPS["backward"]))
+        register_optimizer_step_pre_hook(lambda *_: time.sleep(NAPS["optimizer"]))
+    return model
 
 
 def loss_of(scores, targets):
