@@ -22,8 +22,8 @@ interval of the ratio is Fieller's (1954). It stays valid, without an upper end,
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -43,15 +43,13 @@ class NoiseSteps:
     step: np.ndarray
     grad_sqnorm: np.ndarray         # |G|^2
     cov_trace: np.ndarray           # tr(Sigma)
-    groups: Mapping[str, NoiseSteps] = field(default_factory=dict)      # by part of the model, where measured
 
     def of_finite(self, examples: int) -> NoiseSteps:
         """The same where each epoch draws from this number of fixed examples, without replacement."""
-        return NoiseSteps(self.step, self.grad_sqnorm + self.cov_trace / examples, self.cov_trace,
-                          {name: part.of_finite(examples) for name, part in self.groups.items()})
+        return NoiseSteps(self.step, self.grad_sqnorm + self.cov_trace / examples, self.cov_trace)
 
     def quarter(self, at: int) -> NoiseSteps:
-        """A quarter of the steps, without the groups."""
+        """A quarter of the steps."""
         rows = slice(len(self.step) * at // QUARTERS, len(self.step) * (at + 1) // QUARTERS)
         return NoiseSteps(self.step[rows], self.grad_sqnorm[rows], self.cov_trace[rows])
 
@@ -78,12 +76,11 @@ class NoiseScale:
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise scale of the runs of one cell: over all measured steps, by quarter of the run (unknown where there are
-    too few steps for intervals), and by part of the model."""
+    """The noise scale of the runs of one cell: over all measured steps, and by quarter of the run (unknown where there
+    are too few steps for intervals)."""
 
     whole: NoiseScale
     quarters: tuple[NoiseScale, ...]
-    groups: Mapping[str, NoiseScale]
 
 
 def unbiased_pair(local_sqnorm: np.ndarray, reduced_sqnorm: np.ndarray, local_examples: np.ndarray,
@@ -112,10 +109,8 @@ def noise_of(runs: Sequence[NoiseSteps], confidence: float = CONFIDENCE) -> Nois
     """The noise scale of runs of one cell, one per seed."""
     quarters = [[run.quarter(at) for run in runs] for at in range(QUARTERS)]
     enough = min(sum(len(part.step) for part in parts) for parts in quarters) >= LEAST_STEPS
-    names = [name for name in runs[0].groups if all(name in run.groups for run in runs)]
-    groups = {name: noise_scale([run.groups[name] for run in runs], confidence) for name in names}
     return Noise(noise_scale(runs, confidence),
-                 tuple(noise_scale(parts if enough else [], confidence) for parts in quarters), groups)
+                 tuple(noise_scale(parts if enough else [], confidence) for parts in quarters))
 
 
 def _interval(means: np.ndarray, pairs: Sequence[np.ndarray], steps: int, confidence: float) -> tuple[float, float]:
@@ -157,16 +152,11 @@ def read_noise(log: Log) -> dict[int, NoiseSteps]:
     if "global_batch" in table.columns:                 # of the step, in a trial whose batch changes
         own = table["global_batch"][rows]
         batch = np.where(np.isfinite(own), own, batch)
-    prefixes = {name.rsplit("/", 1)[0] + "/" for name in table.columns if name.startswith("layer_groups/")}
-    pairs = {prefix: unbiased_pair(table[prefix + "local_sqnorm"][rows], table[prefix + "reduced_sqnorm"][rows],
-                                   table["local_examples"][rows], batch) for prefix in ("", *sorted(prefixes))}
-    whole = pairs.pop("")
+    sqnorm, trace = unbiased_pair(*(values[rows] for values in measured), batch)
     found = {}
     for number, own in rows_of_each(trial).items():
         at = own[np.argsort(step[own], kind="stable")]
-        groups = {prefix.split("/")[1]: NoiseSteps(step[at], sqnorm[at], trace[at])
-                  for prefix, (sqnorm, trace) in pairs.items() if np.isfinite([sqnorm[at], trace[at]]).all()}
-        found[number] = NoiseSteps(step[at], whole[0][at], whole[1][at], groups)
+        found[number] = NoiseSteps(step[at], sqnorm[at], trace[at])
         plan = plan_at(log.path, number, log.trials["plan"][row_of[number]])
         examples = (plan.get("measurement") or {}).get("fixed_examples")
         if examples:

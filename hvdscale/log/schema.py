@@ -160,10 +160,9 @@ def _rank_column(name: str) -> LogColumn:
 
 
 def columns(metaparameters: Iterable[str] = (), metrics: Iterable[str] | Mapping[str, str] = (),
-            optional: Collection[str] = (), layer_groups: Collection[str] = (), ranks: int = 0
-            ) -> dict[str, tuple[LogColumn, ...]]:
+            optional: Collection[str] = (), ranks: int = 0) -> dict[str, tuple[LogColumn, ...]]:
     """Each table's columns for a log with these metaparameters, metrics (``split/metric``), optional columns by name,
-    parts of the model whose gradients are measured apart, and ranks that timed their steps.
+    and ranks that timed their steps.
 
     metrics  names, or a mapping of names to the better way: see LogColumn
     """
@@ -171,15 +170,12 @@ def columns(metaparameters: Iterable[str] = (), metrics: Iterable[str] | Mapping
 
     def chosen(among: Iterable[LogColumn]) -> tuple[LogColumn, ...]:
         return tuple(column for column in among if not column.optional or column.name in optional)
-    of_groups = (LogColumn(f"layer_groups/{group}/{c.name}", c.type, c.unit,
-                           f"{c.meaning}; parameters of {group} alone", optional=True)
-                 for group in layer_groups for c in STEPS if c.name.endswith("_sqnorm"))
     of_ranks = (_rank_column(rank_column(rank, part)) for rank in range(ranks) for part in RANK_PARTS)
     return {
         "trials": TRIALS + tuple(map(metaparameter_column, metaparameters)),
         "restarts": chosen(RESTARTS),
         "evaluations": EVALUATIONS + tuple(metric_column(name, better.get(name, "")) for name in metrics),
-        "steps": (*chosen(STEPS), *of_groups, *of_ranks),
+        "steps": (*chosen(STEPS), *of_ranks),
     }
 
 

@@ -58,11 +58,11 @@ class LogWriter:
 
     def __init__(self, path: str | os.PathLike[str], *, metrics: Iterable[str] | Mapping[str, str],
                  metaparameters: Iterable[str] = (), optional: Collection[str] = (),
-                 layer_groups: Collection[str] = (), ranks: int = 0, attributes: Mapping[str, Any] | None = None,
-                 overwrite: bool = False, take_over: bool = False, resume: bool = False, flush_seconds: float = 1.0,
+                 ranks: int = 0, attributes: Mapping[str, Any] | None = None, overwrite: bool = False,
+                 take_over: bool = False, resume: bool = False, flush_seconds: float = 1.0,
                  clock: Callable[[], float] = time.monotonic) -> None:
         self.path = os.fspath(path)
-        self._columns = columns(metaparameters, metrics, optional, layer_groups, ranks)
+        self._columns = columns(metaparameters, metrics, optional, ranks)
         self._flush_seconds, self._clock = flush_seconds, clock
         self._texts = Texts()
         convert: dict[str, Callable[[Any], Any]] = {"int": _int64, "float": float, "text": self._texts.span,

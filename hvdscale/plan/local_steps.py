@@ -9,7 +9,7 @@ from .shards import Stream, group_bounds
 NESTEROV, FULL, BF16 = "nesterov", "full", "bf16"
 # settings that are not defined for several replicas' updates, and what to do instead
 REFUSED = {"precision": ("fp16", "choose bf16 or fp32"), "compression": ("fp16", "leave it out"),
-           "exact": (True, "leave it out"), "noise_groups": (True, "leave it out")}
+           "exact": (True, "leave it out")}
 
 
 def settle_local_steps(settings: Settings, stream: Stream, budget_steps: int) -> dict | None:

@@ -132,7 +132,6 @@ class Measurement:
     eval_every_examples: float | None   # None: evaluations are counted in steps
     train_tokens: int | None    # that the loss counts in the training set; None: it counts examples
     noise_every: int | None     # None: see noise_steps
-    noise_groups: bool
     fixed_examples: int | None  # training examples, if nothing is drawn anew at a visit; None: something is, or unknown
     eval_batch: int
     eval_splits: tuple[str, ...]

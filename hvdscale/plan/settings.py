@@ -173,7 +173,6 @@ class Settings:
     noise_every: int | None = _key(
         None, "steps between measurements of the gradient noise scale; 0: never; default: 10, or 100 with one worker",
         least=0)
-    noise_groups: bool = _key(False, "also measure the noise scale of each top-level module")
     # the problem's data and model
     data_dir: str | None = _key(None, "folder with the data set's files", True)
     data_args: dict = _key({}, "arguments of the data set, such as data_args.sequence=128")

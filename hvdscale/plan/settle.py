@@ -223,8 +223,6 @@ CHECKPOINT_EVERY = Length(300.0, "seconds")
 def refuse_unused(settings: Settings) -> None:
     """Raise PlanError for a key that was typed and would do nothing."""
     typed = settings.typed
-    if settings.noise_groups and settings.noise_every == 0:
-        raise PlanError("noise_groups acts only with noise_every above 0; give one of the two")
     for name, (other, values) in ACTS_ONLY_WITH.items():
         if name in typed and getattr(settings, other) not in values:
             raise PlanError(f"{settings.named(name)} acts only with {other} = {listed(values, 'or')}, and {other} is "

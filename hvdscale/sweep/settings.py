@@ -40,8 +40,7 @@ ELSEWHERE = {
     **dict.fromkeys(("accept_changes", "accepted"), "--accept-changes of hvdscale-tune says it"),
     "metaparameters": "it is what a sweep gives; leave it out",
     "commit_every": "it is for elastic jobs; leave it out",
-    **dict.fromkeys(("noise_every", "noise_groups"), "its trials log no steps, and with them no noise scale; "
-                    "hvdscale-train measures it"),
+    "noise_every": "its trials log no steps, and with them no noise scale; hvdscale-train measures it",
     **dict.fromkeys(("workload", "batch_sizes", "optimizers", "trials", "max_draws", "targets", "objective",
                      "evaluations", "repeats", "workers_per_trial", "prune", "prune_keep"),
                     "it belongs at the top of the file, before the first [table]"),

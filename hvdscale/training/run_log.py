@@ -31,14 +31,14 @@ TRIAL = 0       # a training run's log holds one trial
 
 
 def open_log(path: str, plan: Plan, metrics: Mapping[str, str], group: dict[str, str], more: Iterable[str] = (),
-             optional: Iterable[str] = (), layer_groups: Iterable[str] = (), **how: bool) -> LogWriter:
+             optional: Iterable[str] = (), **how: bool) -> LogWriter:
     """A log for trials of plans like this one; group: versions of the transport; how: see LogWriter."""
     metrics, commit = with_averaged(metrics, plan.average), commit_of(".")
     versions = {"hvdscale": __version__, "python": platform.python_version(), "torch": torch.__version__,
                 "numpy": np.__version__, **group}
     columns = {f"{split}/{name}": DIRECTIONS[way] for split in SPLITS for name, way in metrics.items()}
     return LogWriter(path, metrics=columns, metaparameters=(*plan.metaparameters(), *more),
-                     optional=("startup_seconds", *optional), layer_groups=tuple(layer_groups),
+                     optional=("startup_seconds", *optional),
                      attributes={"versions": versions, **({"commit": commit} if commit else {})}, **how)
 
 

@@ -59,14 +59,8 @@ def joins_examples(plan: Plan, model: nn.Module) -> bool:
     return plan.group_by_group or any(map(is_batch_norm, model.modules()))
 
 
-def layer_groups(plan: Plan, model: nn.Module) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(group for group, _ in _parameters(model))) if plan.noise_groups else ()
-
-
-def noise_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
-    if not plan.noise_steps or why_not_measured(plan, model):
-        return {"optional": (), "layer_groups": ()}
-    return {"optional": COLUMNS, "layer_groups": layer_groups(plan, model)}
+def noise_columns(plan: Plan, model: nn.Module) -> tuple[str, ...]:
+    return () if not plan.noise_steps or why_not_measured(plan, model) else COLUMNS
 
 
 class Shares(NamedTuple):
@@ -94,17 +88,15 @@ class GradientNoise:
         self._stream, self._by_group = plan.stream, bool(plan.exact)
         self._alone = plan.workers == 1 and not self._by_group
         self._every = 0 if why_not_measured(plan, model) else plan.noise_steps
-        self._groups = layer_groups(plan, model)
-        self._spans = _spans(model, self._groups)
         self._by_batch = {batch: Shares.of(batch, plan, model, rank) for batch in plan.batches.sizes
                           if self._every and can_measure(plan, model, batch)}
         self._shares: Shares | None = None              # of the step; None: it is not measured
-        self._own: list[float] | None = None            # squared norms by group; None: likewise
+        self._own: float | None = None                  # the squared norm; None: likewise
         self._kept: tuple[Tensor, float] | None = None
 
     @property
     def size(self) -> int:
-        return max(1, len(self._groups)) if self._every and not self._alone else 0
+        return 1 if self._every and not self._alone else 0
 
     def first(self, step: int) -> Pass | None:
         """The pass whose gradients ``keep`` needs before the step; None if there is none."""
@@ -117,16 +109,16 @@ class GradientNoise:
     def begin(self, step: int) -> Callable[[Tensor], None] | None:
         """Start the step's own passes; returns the function to call on this rank's gradients before the reduction."""
         self._shares = self._due(step)
-        self._own = [0.0] * max(1, len(self._groups)) if self._shares else None
+        self._own = 0.0 if self._shares else None
         return self._note if self._own is not None and not self._alone else None
 
     def tail(self, count: float, scale: float, examples: int | None = None) -> list[float]:
-        """The squared norms of this rank's mean gradient, or of a noted ghost group's, weighted by the examples."""
+        """The squared norm of this rank's mean gradient, or of a noted ghost group's, weighted by the examples."""
         if not self.size or self._own is None or not count:
             return [0.0] * self.size
         batch = self._shares.batch
         weight = (batch / count / scale) ** 2 * (examples or self._shares.examples) / batch
-        return [weight * own for own in self._own]
+        return [weight * self._own]
 
     def columns(self, buffer: GradientBuffer, tail: Sequence[float], count: float, scale: float) -> dict[str, float]:
         """The row's values by column, from what is summed over the workers; empty if not measured, or not finite."""
@@ -134,58 +126,28 @@ class GradientNoise:
             return {}
         gradients = buffer.gradients
         per_sum = (self._shares.batch / count / scale) ** 2
-        reduced = [per_sum * value for value in self._sqnorms(gradients)]
-        local = self._of_two(gradients, count, scale) if self._alone else tail
-        if not all(map(math.isfinite, (*reduced, *local))):
-            return {}
-        found = {"local_sqnorm": sum(local), "reduced_sqnorm": sum(reduced),
-                 "local_examples": self._shares.batch / self._shares.number}
-        for name, own, whole in zip(self._groups, local, reduced):
-            found |= {f"layer_groups/{name}/local_sqnorm": own, f"layer_groups/{name}/reduced_sqnorm": whole}
-        return found
+        reduced = per_sum * _sqnorm(gradients)
+        local = self._of_two(gradients, count, scale) if self._alone else tail[0]
+        return {"local_sqnorm": local, "reduced_sqnorm": reduced,
+                "local_examples": self._shares.batch / self._shares.number} if math.isfinite(reduced + local) else {}
 
     def _note(self, gradients: Tensor) -> None:
-        found = self._sqnorms(gradients)
-        self._own = found if self._by_group else [sum(pair) for pair in zip(self._own, found)]
+        self._own = _sqnorm(gradients) + (0.0 if self._by_group else self._own)
 
     def _due(self, step: int) -> Shares | None:
         """The shares of a step to measure: at the interval, if it has a full batch; else None."""
         return self._by_batch.get(self._stream.size(step)) if self._every and step % self._every == 0 else None
 
-    def _of_two(self, gradients: Tensor, count: float, scale: float) -> list[float]:
-        """The values of the summed tail for two shares: the kept gradient, and the rest."""
+    def _of_two(self, gradients: Tensor, count: float, scale: float) -> float:
+        """The value of the summed tail for two shares: the kept gradient, and the rest."""
         (first, first_count), self._kept = self._kept, None
-        batch, found = self._shares.batch, [0.0] * len(self._own)
-        size = self._shares.first.stop
+        batch, size, found = self._shares.batch, self._shares.first.stop, 0.0
         for share, share_count, examples in ((first, first_count, size),
                                              (gradients - first, count - first_count, batch - size)):
             weight = (batch / share_count / scale) ** 2 * examples / batch if share_count else math.nan
-            found = [before + weight * value for before, value in zip(found, self._sqnorms(share))]
-        return found
-
-    def _sqnorms(self, gradients: Tensor) -> list[float]:
-        offset, found = gradients.storage_offset(), [0.0] * max(1, len(self._groups))
-        for group, start, stop in self._spans:
-            values = gradients[max(0, start - offset):max(0, stop - offset)]
-            found[group] += values.dot(values).item()
+            found += weight * _sqnorm(share)
         return found
 
 
-def _parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Trainable parameters with their group's name: the name's parts up to the first in which any differ."""
-    found = [(name.split("."), parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    depth = 1
-    while len({tuple(name[:depth]) for name, _ in found}) == 1 and all(len(name) > depth + 1 for name, _ in found):
-        depth += 1
-    return [(".".join(name[:depth]), parameter) for name, parameter in found]
-
-
-def _spans(model: nn.Module, groups: Sequence[str]) -> list[tuple[int, int, int]]:
-    """(group, first, last + 1) for each stretch of a GradientBuffer within one group; one stretch without groups."""
-    spans, end = [], 0
-    for name, parameter in reversed(_parameters(model)):
-        group, start, end = groups.index(name) if groups else 0, end, end + parameter.numel()
-        if spans and spans[-1][0] == group:
-            start = spans.pop()[1]
-        spans.append((group, start, end))
-    return spans
+def _sqnorm(gradients: Tensor) -> float:
+    return gradients.dot(gradients).item()

@@ -54,7 +54,8 @@ class StepResult:
     count: float = 0.0                      # of the examples or tokens in the mean
 
 
-def log_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
+def log_columns(plan: Plan, model: nn.Module) -> tuple[str, ...]:
+    """The optional columns of /steps that such a run has."""
     noise = noise_columns(plan, model)
     parts = STEP_PARTS if plan.device == "cpu" else STEP_PARTS[:1]
     local = plan.local_steps or {}
@@ -62,7 +63,7 @@ def log_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
         ("global_batch", not plan.batches.is_constant), ("tokens", plan.train_tokens is not None),
         ("loss_scale", plan.scales_loss), ("skipped_updates", plan.scales_loss),
         ("replica_distance", local), ("outer_step", local), ("exchange_error", "exchange" in local)) if counted]
-    return {**noise, "optional": (*counts, *parts, *noise["optional"])}
+    return *counts, *parts, *noise
 
 
 class Sums(NamedTuple):

@@ -8,10 +8,7 @@ import pytest
 from hvdscale.analysis.noise import NoiseSteps, fieller, noise_scale, read_noise, unbiased_pair
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.trials import read_trials
-from hvdscale.log.check import check
-from hvdscale.log.reader import read_log
 from hvdscale.log.schema import UNKNOWN_SEED
-from hvdscale.log.writer import LogWriter
 from hvdscale.report.drawing import render
 from hvdscale.report.table import as_text
 from hvdscale.target import Target
@@ -193,25 +190,6 @@ def test_a_section_of_the_same_runs_does_not_show_them_twice():
     trials = read_trials(log(with_noise(drawn(40))))
     [group] = analyse(trials, [Target.parse("val/error<0.2"), Target.parse("val/error<0.3")])
     assert [len(section.noise) for section in group.sections] == [1, 0]
-
-
-def test_parts_of_the_model_are_estimated_apart_and_add_up(tmp_path):
-    path, made = tmp_path / "parts.h5", with_noise([], stop_reason="done")
-    writer = LogWriter(path, metrics=["val/error"], metaparameters=["learning_rate"], layer_groups=["conv", "fc"],
-                       optional=["local_sqnorm", "reduced_sqnorm", "local_examples"])
-    writer.append("trials", **made.row)
-    writer.append("restarts", trial=1, first_step=0, workers=2, host="here", device="cpu", time=0.0, previous_end="")
-    for step, (conv, fc) in enumerate(zip(drawn(20), drawn(20, seed=1)), 1):
-        writer.append("steps", trial=1, step=step, loss=1.0, lr=0.1, step_seconds=0.01, local_examples=conv[2],
-                      local_sqnorm=conv[0] + fc[0], reduced_sqnorm=conv[1] + fc[1],
-                      **{f"layer_groups/{name}/{column}": value for name, one in (("conv", conv), ("fc", fc))
-                         for column, value in zip(("local_sqnorm", "reduced_sqnorm"), one)})
-    writer.finish()
-    check(path)
-    noise = read_noise(read_log(path))[1]
-    assert sorted(noise.groups) == ["conv", "fc"]
-    for name in ("grad_sqnorm", "cov_trace"):
-        assert sum(getattr(one, name) for one in noise.groups.values()) == pytest.approx(getattr(noise, name))
 
 
 def test_quarters_of_too_few_measured_steps_are_left_out():

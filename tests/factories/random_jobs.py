@@ -92,7 +92,7 @@ def draw(seed):
     layer |= pick(_images, _images, _words)(drawn, pick) | _batch(drawn, pick) | _optimizer(drawn, pick)
     layer |= _rate(pick, layer)
     layer |= dict(bucket_mib=pick(0.0, 0.0, 1e-4), **pick(
-        dict(noise_every=0), dict(noise_every=1), dict(noise_every=2, noise_groups=True)))
+        dict(noise_every=0), dict(noise_every=1), dict(noise_every=2)))
     layer |= pick({}, {}, dict(average="ema", average_half_life=20), dict(average="tail", average_start="2 steps"))
     return RandomJob(seed, f"{MADE}:{layer.pop('workload')}", layer, pick(2, 2, 3, 3, 4, 5, 6, 8), pick(1, 1, 2))
 

@@ -144,7 +144,7 @@ IMAGES, WORDS = (f"tests.factories.random_jobs:{name}" for name in ("images", "w
 EXACT = dict(steps=12, global_batch=48, lr=0.02, ghost_batch=4, target="none", eval_every=5, exact=True, noise_every=2,
              data_args=dict(augmented=True), model_args=dict(norm="ours", drop="ours"))
 JOBS = [dict(optimizer="sgd"), dict(optimizer="adamw", clip_norm=0.3, precision="bf16"),
-        dict(optimizer="muon", precision="fp64", noise_groups=True), dict(optimizer="lars", accumulate=2),
+        dict(optimizer="muon", precision="fp64"), dict(optimizer="lars", accumulate=2),
         dict(optimizer="adamw", last_batch="short", average="ema", average_half_life=50),
         dict(batch_schedule=[[0, 32], [4, 40], [8, 53]], model_args=dict(norm="torch", drop="function"))]
 

@@ -4,7 +4,6 @@ import copy
 import pytest
 import torch
 
-from hvdscale.errors import PlanError
 from hvdscale.update.gradient_norms import COLUMNS, noise_columns, why_not_measured
 from hvdscale.update.model import fit_to_groups, make_model
 from hvdscale.update.optimizers import make_optimizer
@@ -77,11 +76,9 @@ def test_the_square_norms_are_those_of_the_shares_own_gradients(workers, keys, s
 
 
 @pytest.mark.parametrize("size, keys", [(1, TORCHS_OWN), *((size, keys) for size in (1, 2, 3) for keys in (
-    dict(), dict(bucket_mib=1e-4), EVERYTHING, dict(precision="fp16"), dict(noise_groups=True),
-    dict(last_batch="short", **EVERYTHING)))])
+    dict(), dict(bucket_mib=1e-4), EVERYTHING, dict(precision="fp16"), dict(last_batch="short", **EVERYTHING)))])
 def test_the_updates_are_bit_for_bit_those_of_a_run_that_measures_nothing(size, keys):
     _, on, _, model_on = together(size, **keys)
-    keys = {name: value for name, value in keys.items() if name != "noise_groups"}
     _, off, _, model_off = together(size, **{**keys, "noise_every": 0})
     for mine, other in zip(on, off):
         assert all(torch.equal(a, b) for a, b in zip(mine, other))
@@ -92,18 +89,6 @@ def test_one_worker_measures_two_ghost_groups_as_two_workers_do():
     keys = {**EVERYTHING, "ghost_batch": 4, "global_batch": 8}
     for alone, two in zip(together(1, **keys)[0], together(2, **keys)[0]):
         assert alone == pytest.approx(two, rel=1e-9)
-
-
-@pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("bucket_mib", [0.0, 1e-4])
-def test_groups_are_the_parts_of_the_model_and_add_up(size, bucket_mib):
-    noise, _, plan, model = together(size, noise_groups=True, bucket_mib=bucket_mib)
-    groups = noise_columns(plan, model)["layer_groups"]
-    assert groups == ("layers.0", "layers.4")           # the convolution, and the readout
-    for found in noise:
-        for name in ("local_sqnorm", "reduced_sqnorm"):
-            parts = [found[f"layer_groups/{group}/{name}"] for group in groups]
-            assert min(parts) > 0 and sum(parts) == pytest.approx(found[name])
 
 
 @pytest.mark.parametrize("keys, measured", [
@@ -136,7 +121,7 @@ def test_gradients_that_overflow_are_not_recorded():
 def test_an_unmeasurable_batch_is_reported_and_has_no_noise_columns(size, keys, said):
     noise, _, plan, model = together(size, steps=2, **keys)
     assert noise == [{}, {}] and said in why_not_measured(plan, model)
-    assert noise_columns(plan, model) == {"optional": (), "layer_groups": ()}
+    assert noise_columns(plan, model) == ()
 
 
 def test_a_single_ghost_group_is_measured_if_nothing_joins_its_examples():
@@ -147,8 +132,3 @@ def test_a_single_ghost_group_is_measured_if_nothing_joins_its_examples():
 def test_several_workers_measure_every_10th_step_and_one_every_100th():
     assert [toy.settled(size).noise_steps for size in (1, 2, 4)] == [100, 10, 10]
     assert toy.settled(1).as_record({})["measurement"] == toy.settled(2, global_batch=8).as_record({})["measurement"]
-
-
-def test_groups_without_measurements_are_refused():
-    with pytest.raises(PlanError, match="noise_groups acts only with noise_every above 0"):
-        toy.settled(1, noise_every=0, noise_groups=True)

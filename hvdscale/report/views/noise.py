@@ -57,12 +57,6 @@ def _noise_tables(section: Section) -> Iterator[Table]:
             SCALING.say("noise_scale"),
             SCALING.say("noise_intervals", confidence=section.options.confidence), *_unbounded_notes(shown),
             SCALING.say("noise_few", least=LEAST_STEPS) if few else ""))
-    groups = [(cell, name, scale) for cell, noise in section.noise for name, scale in noise.groups.items()]
-    if groups:
-        yield table_of_cells("noise-scale-parts", groups, {
-            **where, "layer_group": lambda row: Cell(row[1], row[1]),
-            "noise_scale": lambda row: _scale_cell(row[2]), **parts}, what=section.target,
-            notes=(SCALING.say("noise_parts"), *_unbounded_notes([scale for *_, scale in groups])))
 
 
 def _quarters(fill: Callable[[int, Any], Cell]) -> Cells:
