@@ -109,11 +109,13 @@ def _last(inside: np.ndarray) -> np.ndarray:
 def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confidence: float,
                     batches: Sequence[int], fit: CriticalBatchFit | None) -> np.ndarray | None:
     """Draws of log S, shape (DRAWS, batches); None: the spread is unknown. An open side of an estimate is assumed to be
-    as wide as the widest known side. A batch that did not meet is drawn from the least that its runs reached upwards;
-    inf where that is unknown."""
+    as wide as the widest known side. A batch that did not meet is drawn around the least that its runs reached; inf
+    where that is unknown."""
     ends = logarithms([(one.low, one.high) for one in estimates])
+    beyond = logarithms([np.inf if np.isnan(one.beyond) else one.beyond for one in estimates])
+    reached = np.where(np.isinf(log_steps), beyond, log_steps)
     with np.errstate(invalid="ignore"):
-        wide = np.abs(ends - log_steps[:, None])
+        wide = np.abs(ends - reached[:, None])
     wide[[one.runs < 2 for one in estimates]] = np.nan          # the evaluation grid is not a spread
     known = np.isfinite(wide)
     if not known.any():
@@ -121,10 +123,8 @@ def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confid
     narrower = float(np.fmin(1.0, fit.spread)) if fit else 1.0
     wide = narrower * np.where(known, wide, wide[known].max()) / normal_quantile(confidence)
     deviate = np.random.Generator(np.random.Philox(key=0)).standard_normal((DRAWS, len(estimates)))
-    beyond = logarithms([np.inf if np.isnan(one.beyond) else one.beyond for one in estimates])
-    unmet = np.isinf(log_steps)
-    return np.where(unmet, beyond + np.abs(deviate) * wide.max(), _find_centre(log_steps, batches, fit)
-                    + deviate * np.where(deviate < 0, wide[:, 0], wide[:, 1]))
+    centre = np.where(np.isinf(log_steps), reached, _find_centre(log_steps, batches, fit))
+    return centre + deviate * np.where(deviate < 0, wide[:, 0], wide[:, 1])
 
 
 def _find_centre(log_steps: np.ndarray, batches: Sequence[int], fit: CriticalBatchFit | None) -> np.ndarray:
