@@ -252,11 +252,10 @@ def fit_table(fit: CriticalBatchFit | None, target: Target | None, trials: Trial
 
 def regimes(subject: Subject) -> Iterator[Finding]:
     section = subject.section
-    if section.workload.batch_schedule:
+    if section.workload.batch_schedule or not section.batches:
         return
-    cells = [point.cell for point in section.batches.measured] if section.batches else []
-    searched = [cell for cell in cells if cell.searched]
-    yield from _find_judged(section.batches) if section.batches else ()
+    searched = [point.cell for point in section.batches.measured if point.cell.searched]
+    yield from _find_judged(section.batches)
     yield from find_trials(max((cell.best_of_n or 0 for cell in searched), default=None),
                            {cell.global_batch: len(cell.draws) for cell in searched}, section.left_out,
                            [cell.global_batch for cell in searched if cell.steps.extrapolated])
