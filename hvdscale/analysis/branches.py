@@ -123,7 +123,9 @@ def critical_factor(factors: Sequence[float], losses: np.ndarray, tolerance: Tol
     if orders > 1:
         lower, upper = found.bands(confidence)
         high = _last_within(k, found.over(lower), STEEPEST, 1.0)
-        low = min(_first_beyond(k, found.over(upper)), largest)
+        over = found.over(upper)
+        first = next((at for at, one in enumerate(over) if at > 0 and not one <= 0), None)
+        low = largest if first is None else min(_between(k, over, first - 1, 0.0, 0.0), largest)
         low = 0.0 if low < factors[1] else low
     return Estimate(value, low, high, orders, largest if np.isinf(value) else np.nan)
 
@@ -132,12 +134,6 @@ def _last_within(k: np.ndarray, over: np.ndarray, power: float, diverged: float)
     """Where ``over`` passes 0 after the last factor at which it does not exceed 0; inf: nowhere. See _between."""
     at = max((at for at, one in enumerate(over) if one <= 0), default=0)
     return np.inf if at == len(over) - 1 else _between(k, over, at, power, diverged)
-
-
-def _first_beyond(k: np.ndarray, over: np.ndarray) -> float:
-    """Where ``over`` passes 0 before the first factor at which it exceeds 0, at the lowest; inf: nowhere."""
-    at = next((at for at, one in enumerate(over) if at > 0 and not one <= 0), len(over))
-    return np.inf if at == len(over) else _between(k, over, at - 1, 0.0, 0.0)
 
 
 def _between(k: np.ndarray, over: np.ndarray, at: int, power: float, diverged: float) -> float:

@@ -314,8 +314,8 @@ def _fit(points: Sequence[SettingPoint], weighted: bool, left_out: tuple[int, ..
             lack = float(scipy.special.fdtrc(residual_freedom, sum(point.runs - 1 for point in points), ratio))
             counted = count_own(residual_freedom, ratio)
         freedom, squares = freedom + counted, squares + counted * own
-    variance = squares / freedom
     half_grid = float(np.median([point.half_grid for point in points]))
+    variance = max(squares / freedom, 0.0 if weighted or np.isinf(half_grid) else half_grid ** 2 / 3)   # of rounding
     regions = of_s_min = [_Region(surface, float(student_quantile(freedom, confidence) * np.sqrt(variance)))]
     if weighted and freedom > 2:
         rising = _Surface(points, weighted, shapes, rises=True)

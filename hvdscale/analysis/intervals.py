@@ -72,6 +72,7 @@ class Spread:
     growth: float = 0.0         # the power of the batch that the variance goes with
     base: float = 1.0           # the batch that it is of
     shared: tuple[float, int] = (0.0, 0)    # the part that a seed's luck adds to all samples, its degrees of freedom
+    apart: float = 0.0          # the variance of what shifts a sample as a whole, as the hour in which its repeats ran
 
     def at(self, batch: float) -> Spread:
         return replace(self, variance=self.variance * (batch / self.base) ** self.growth, base=batch
@@ -239,8 +240,9 @@ def difference_interval(samples: Sequence[np.ndarray], pools: Sequence[Spread], 
     for single values. Student's, with the pool's degrees of freedom, where all use the pooled spread; else Welch's."""
     if min(one.shape[-1] for one in samples) < 2:
         return NONE
-    spreads = [_choose_spread(one, own) for one, own in zip(samples, pools)]
-    parts = [spread.variance / one.shape[-1] for spread, one in zip(spreads, samples)]
+    spreads = [own if own.freedom and one.shape[-1] < OWN_FROM else Spread(one.var(-1, ddof=1), one.shape[-1] - 1)
+               for one, own in zip(samples, pools)]
+    parts = [spread.variance / one.shape[-1] + own.apart for spread, own, one in zip(spreads, pools, samples)]
     variance: float | np.ndarray = sum(parts)
     freedom: float | np.ndarray = pools[0].freedom
     if any(spread is not own for spread, own in zip(spreads, pools)):
@@ -267,12 +269,6 @@ def hull_over_grid(above: np.ndarray, below: np.ndarray, interval: Callable[[np.
     (a, a_before), (b, b_before) = above, below
     return hull(interval(a, b, 0), interval(a_before, b, 1) if a_before.min() > 0 else (0.0, 0.0),
                 interval(a, b_before, 1) if b_before.min() > 0 else (np.inf, np.inf))
-
-
-def _choose_spread(logs: np.ndarray, pool: Spread) -> Spread:
-    """The spread of a sample: the pool's, or its own where it has enough repeats or there is no pool."""
-    count = logs.shape[-1]
-    return Spread(logs.var(-1, ddof=1), count - 1) if count >= OWN_FROM or not pool.freedom else pool
 
 
 def logarithms(values: ArrayLike) -> np.ndarray:

@@ -8,18 +8,22 @@ count as beyond what they reached."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import scipy
 
 from ..log.schema import UNKNOWN_SEED
 from .grouping import group_by
-from .intervals import OWN_FROM, Pools, Spread, crossed, joined, pooled, pooled_censored, pooled_paired, pooled_repeats
+from .intervals import (OWN_FROM, Pools, Spread, crossed, joined, logarithms, pooled, pooled_censored, pooled_paired,
+                        pooled_repeats)
 from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, known
+from .timings import HOURS, ran_in_a_row
 from .trials import SeedKey
 
 OF_STEPS = STEPS, BEFORE[STEPS]
 OF_SECONDS = SECONDS, BEFORE[SECONDS]
+ROUNDING = 1e-12        # a variance
 
 
 def pools_of(cells: Sequence[RunCell], by_batch: Sequence[RunCell] = ()) -> Pools:
@@ -31,6 +35,9 @@ def pools_of(cells: Sequence[RunCell], by_batch: Sequence[RunCell] = ()) -> Pool
     paired = {name: pooled_paired(_tables(groups, name)) for name in (*OF_STEPS, *OF_SECONDS, SPEED)}
     if cell[SPEED].shared[0]:
         paired[SPEED] = pooled_paired([_measured(cells, SPEED)])
+    if ran_in_a_row([run.trial for one in cells for run in one.runs]):
+        for pools, samples in ((cell, 1), (paired, 2)):
+            pools |= {name: replace(pools[name], apart=samples * HOURS ** 2) for name in (*OF_SECONDS, SPEED)}
     return Pools(cell, paired)
 
 
@@ -43,7 +50,9 @@ def stand_out(cells: Sequence[RunCell], name: str) -> list[RunCell]:
         own, rest = pooled(samples), pooled(_measured(others, name), [one.global_batch for one in others] if
                                             name in OF_STEPS else ()).at(cell.global_batch)
         if own.freedom and rest.freedom and len(samples[0]) < OWN_FROM:
-            if own.variance > rest.variance * scipy.special.fdtri(own.freedom, rest.freedom, 0.99):
+            met, before = logarithms(cell.samples.with_before(name))
+            grid = np.nan_to_num((met - before) ** 2).mean() / 12 + ROUNDING        # of evaluations
+            if own.variance > (rest.variance + grid) * scipy.special.fdtri(own.freedom, rest.freedom, 0.99):
                 found.append(cell)
     return found
 

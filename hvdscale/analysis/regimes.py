@@ -108,31 +108,31 @@ def _last(inside: np.ndarray) -> np.ndarray:
 
 def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confidence: float,
                     batches: Sequence[int], fit: CriticalBatchFit | None) -> np.ndarray | None:
-    """Draws of log S, shape (DRAWS, batches); None: the spread is unknown. An open side of an estimate is assumed to be
-    as wide as the widest known side. A batch that did not meet is drawn from the least that its runs reached upwards;
-    inf where that is unknown."""
+    """Draws of log S, shape (DRAWS, batches); None: the spread is unknown. An open side is taken to be as wide as the
+    widest known one of those that met. A batch that did not is drawn around what its runs reached; inf: unknown."""
     ends = logarithms([(one.low, one.high) for one in estimates])
+    beyond = logarithms([np.inf if np.isnan(one.beyond) else one.beyond for one in estimates])
+    met = np.isfinite(log_steps)
+    reached = np.where(met, log_steps, beyond)
     with np.errstate(invalid="ignore"):
-        wide = np.abs(ends - log_steps[:, None])
+        wide = np.abs(ends - reached[:, None])
     wide[[one.runs < 2 for one in estimates]] = np.nan          # the evaluation grid is not a spread
     known = np.isfinite(wide)
-    if not known.any():
+    if not known[met].any():
         return None
     narrower = float(np.fmin(1.0, fit.spread)) if fit else 1.0
-    wide = narrower * np.where(known, wide, wide[known].max()) / normal_quantile(confidence)
+    wide = narrower * np.where(known, wide, wide[met][known[met]].max()) / normal_quantile(confidence)
     deviate = np.random.Generator(np.random.Philox(key=0)).standard_normal((DRAWS, len(estimates)))
-    beyond = logarithms([np.inf if np.isnan(one.beyond) else one.beyond for one in estimates])
-    unmet = np.isinf(log_steps)
-    return np.where(unmet, beyond + np.abs(deviate) * wide.max(), _find_centre(log_steps, batches, fit)
-                    + deviate * np.where(deviate < 0, wide[:, 0], wide[:, 1]))
+    return _find_centre(reached, met, batches, fit) + deviate * np.where(deviate < 0, wide[:, 0], wide[:, 1])
 
 
-def _find_centre(log_steps: np.ndarray, batches: Sequence[int], fit: CriticalBatchFit | None) -> np.ndarray:
-    """Log S that draws scatter around. As values scatter themselves, it is what falls and is nearest to them, unless
-    the largest batches surely rise; and midway to the curve, where they do not refute it."""
-    centre, met = log_steps.copy(), np.isfinite(log_steps)
+def _find_centre(reached: np.ndarray, met: np.ndarray, batches: Sequence[int], fit: CriticalBatchFit | None
+                 ) -> np.ndarray:
+    """Log S that draws scatter around. As values scatter themselves, it is of those that met what falls and is nearest
+    to them, unless the largest batches surely rise; and midway to the curve, where they do not refute it."""
+    centre = reached.copy()
     if fit and fit.left_out:
         return centre
-    centre[met] = -isotonic(-log_steps[None, met])[0]
+    centre[met] = -isotonic(-reached[None, met])[0]
     curve = logarithms(fit.steps(batches)) if fit and fit.lack_of_fit > REFUTED else np.nan
-    return np.where(np.isnan(curve), centre, (centre + curve) / 2)
+    return np.where(np.isnan(curve) | ~met, centre, (centre + curve) / 2)

@@ -418,19 +418,14 @@ class _Batch:
             asked |= {"lr": float(values["learning_rate"] * start / base.rate[base.best]),
                       "base_batch": base.study.global_batch, "lr_rule": rule.name,
                       "target": str(self.reached.target), **({"max_lr_factor": rule.cap} if rule.cap else {})}
-            _fix_moments(rule, values, asked)
+            for name in (*rule.scales_betas, *(("epsilon",) if rule.scales_betas else ())):
+                asked.pop(f"{name}_half_life", None)        # given as it is at the base
+                asked |= {name: values[name]} if name in values else {}
         factor, ratio = float(rate / base.rate[base.best]), self.study.global_batch / base.study.global_batch
         values |= scaled | {"learning_rate": values["learning_rate"] * factor} | {
             name: value for name, value in base.moments_under(rule, ratio).items() if name in values}
         values |= _at_time_scales(values, asked, factor, self.study.global_batch, ratio)
         return Missing(rule, self.study.global_batch, float(rate), values, asked)
-
-
-def _fix_moments(rule: Rule, values: Mapping[str, float], asked: dict[str, Any]) -> None:
-    """Let ``asked`` give what a rule scales as it is at the base, not as a half-life."""
-    for name in (*rule.scales_betas, *(("epsilon",) if rule.scales_betas else ())):
-        asked.pop(f"{name}_half_life", None)
-        asked |= {name: values[name]} if name in values else {}
 
 
 def _at_time_scales(values: Mapping[str, float], asked: Mapping[str, Any], factor: float, batch: int, ratio: float

@@ -7,9 +7,9 @@ for the next value of a sample (one-sided, shared out over all runs by Bonferron
 are not slow, pooled over the settings, so that two or three runs of each are enough. Where more than one run in FEWEST
 seems slow, or most of a setting, times scatter, and none is slow.
 
-Times drift as where a machine grows warm. In the logarithm, the seconds of a step of run i at setting c are m_c + d i,
-with i the place of the run in the order of their starts. The slope d is estimated by least squares within settings,
-from those with repeats, so that it holds nothing of what the settings differ by; intervals are Student's."""
+Times drift as where a machine grows warm: run i, in the order of their starts, takes exp(m_c + d i) seconds a step at
+setting c, and exp(h_k) times that in pass k over the settings, as passes ran at other hours. The slope d is estimated
+by least squares, with Student's intervals, from repeats; of passes, from those that go there and back."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -64,7 +64,6 @@ class Drift:
     """A drift that the repeats show."""
 
     a_run: Estimate                 # the factor by which a step takes longer with each run
-    runs: int
     warm: tuple[Estimate, ...]      # by cell, seconds an example at the pace of the last run
 
 
@@ -79,20 +78,25 @@ def drift_of(cells: Sequence[RunCell], confidence: float = CONFIDENCE) -> Drift 
     count = np.bincount(cell, minlength=len(cells))
     with np.errstate(invalid="ignore"):
         middle, level = (np.bincount(cell, values, len(cells)) / count for values in (place, logs))
-    within = place - middle[cell]
-    freedom, squares = len(timed) - np.count_nonzero(count) - 1, float(within @ within)
-    if freedom < LEAST_FREEDOM or not squares:
+    repeat = np.array([np.count_nonzero(place[cell == at] < own) for at, own in zip(cell, place)])
+    passes = np.eye(len(timed))[repeat] * (np.diff(repeat[place.argsort()]) >= 0).all()
+    design = np.hstack([np.eye(len(cells))[cell], passes])
+    within, rest = (own - design @ np.linalg.lstsq(design, own, rcond=None)[0] for own in (place, logs))
+    freedom, squares = len(timed) - int(np.linalg.matrix_rank(design)) - 1, float(within @ within)
+    if freedom < LEAST_FREEDOM or squares < 1e-9:
         return None
-    slope = float(within @ (logs - level[cell])) / squares
-    variance = float(((logs - level[cell] - slope * within) ** 2).sum()) / freedom
+    slope = float(within @ rest) / squares
+    variance = float(((rest - slope * within) ** 2).sum()) / freedom
+    with_hours = float(((logs - level[cell] - slope * (place - middle[cell])) ** 2).sum()) / (
+        len(timed) - np.count_nonzero(count) - 1)
     quantile = float(student_quantile(freedom, confidence))
 
-    def estimate(value: float, spread: float, runs: int) -> Estimate:
-        half = quantile * np.sqrt(variance * spread)
+    def estimate(value: float, error: float, runs: int) -> Estimate:
+        half = quantile * np.sqrt(error)
         return Estimate(float(np.exp(value)), float(np.exp(value - half)), float(np.exp(value + half)), runs)
     if abs(slope) <= quantile * np.sqrt(variance / squares) or abs(slope) * (len(timed) - 1) < LEAST_CHANGE:
         return None
     left = len(timed) - 1 - middle
-    warm = [estimate(level[at] + slope * left[at], 1 / count[at] + left[at] ** 2 / squares, int(count[at]))
-            if count[at] else Estimate.unknown() for at in range(len(cells))]
-    return Drift(estimate(slope, 1 / squares, len(timed)), len(timed), tuple(warm))
+    warm = [estimate(level[at] + slope * left[at], with_hours / count[at] + variance * left[at] ** 2 / squares,
+                     int(count[at])) if count[at] else Estimate.unknown() for at in range(len(cells))]
+    return Drift(estimate(slope, variance / squares, len(timed)), tuple(warm))

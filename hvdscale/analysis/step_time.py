@@ -41,12 +41,11 @@ from ..errors import UsageError
 from .decision.draws import DRAWS as MODEL_DRAWS, Drawn, Measured, Place, levels, sample_posterior
 from .intervals import Spread, pooled
 from .steps import RunCell, known, samples_of
-from .timings import Machine, Timing, Timings
+from .timings import HOURS, Machine, Timing, Timings
 from .trials import EVERY_STEP, Sync
 
 DRAWS = 400                 # of a value
 ASSUMED_DEVIATION = 0.05    # of the logarithm of a step time, where nothing was timed twice
-HOURS = 0.10                # likewise between hours, where all repeats of a setting ran one right after the other
 # that a job slows down after the first steps, where no long run was timed: its probability, and the mean of log t
 SLOWS = (0.20, 0.10)
 # how a value is known, from best to worst

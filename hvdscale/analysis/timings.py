@@ -16,6 +16,8 @@ from .intervals import Spread, geometric_mean, pooled_repeats
 from .slow_runs import slow_runs
 from .trials import EVERY_STEP, Sync, Trial, parameters_of
 
+HOURS = 0.10        # by which times are taken to differ between hours, where repeats of a setting ran in a row
+
 
 @dataclass(frozen=True)
 class Footprint:
@@ -162,10 +164,10 @@ def timings_of(trials: Iterable[Trial], per_node: int | None = None) -> Timings:
     return Timings(free, machine, tuple(other for other in by_machine if other != machine), crowded,
                    measured_of(by_machine[machine]),
                    all(one.workers == 1 or one.execution.get("local_workers") for one in by_machine[machine]),
-                   slowing, _ran_in_a_row(by_machine[machine]))
+                   slowing, ran_in_a_row(by_machine[machine]))
 
 
-def _ran_in_a_row(trials: Sequence[Trial]) -> bool:
+def ran_in_a_row(trials: Sequence[Trial]) -> bool:
     """Whether several settings have repeats, over an hour or more, and no other run came between those of one."""
     known = sorted((trial.started, trial.workers, trial.global_batch, *trial.sync) for trial in trials)
     settings = [setting for _, *setting in known]

@@ -101,7 +101,8 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
     else:
         tell(f"holding {counted(len(contents.read), 'trial')} against their targets")
         groups, branches = analyse(contents.trials, targets, options), contents.branches
-        notes = [SCALING.say("lasting")] if lasting else []
+        notes = [SCALING.say("lasting")] if lasting and any(
+            section.target for group in groups for section in group.sections) else []
     taken: set[str] = set()
     subjects = _subjects(groups, studies, asked)
     pages = tuple(_pages(groups, subjects, ruled, taken, tell))

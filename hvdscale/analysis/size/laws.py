@@ -8,13 +8,13 @@ trial's own budget, or of the one asked for, gives the best batch and the best r
 lowest, or without one, where a valley over the batches is (best_batch).
 
 The bowl is a quadratic of the cost in log B and log rate around its lowest point, by least squares over the best
-seventh, quarter and half of all trials. This uses every trial near the bottom, where a valley of the lowest cost at
-each batch uses one a batch. The value is the median of the three. The interval is the hull of theirs, each Student's by
-the delta method, and of where the bottom goes as the part shrinks to a point, as if it moved in proportion to the
-part's radius, give or take half of that way. So a bottom that moves with the part fitted, as that of a lopsided bowl
-does, and a flat one have wide intervals. They hold the truth as often as they say for bowls that are about alike on
-both sides; where one side is 2.5 times as steep as the other and trials are noisy, in 85 % (tools/coverage). Where an
-interval reaches beyond the batches or rates that were run, it is open on that side."""
+seventh, quarter and half of all trials. This uses every trial near the bottom, as runs off the best batch say much
+(arXiv 2607.01487); a valley of the lowest cost at each batch uses one a batch. The value is the median of the three.
+The interval is the hull of theirs, each Student's by the delta method, and of where the bottom goes as the part shrinks
+to a point, as if it moved in proportion to the part's radius, give or take half of that way. A bottom that moves with
+the part fitted, as a lopsided bowl's does, and a flat one have wide intervals. They hold the truth as often as they say
+for bowls that are about alike on both sides; where one side is 2.5 times as steep as the other and trials are noisy, in
+85 % (tools/coverage). Where an interval reaches beyond the batches or rates that were run, it is open on that side."""
 from __future__ import annotations
 
 from collections import Counter

@@ -10,9 +10,9 @@ from ...analysis.grouping import group_by
 from ...analysis.defaults import PROBE_STEPS
 from ...analysis.intervals import Estimate, geometric_mean
 from ...analysis.next_runs import Measurement, NextRuns, next_runs
-from ...analysis.step_time import (ASSUMED, ASSUMED_DEVIATION, EXTRAPOLATED, HOURS, LINKS_BETWEEN, MEASURED, MEMBERS,
+from ...analysis.step_time import (ASSUMED, ASSUMED_DEVIATION, EXTRAPOLATED, LINKS_BETWEEN, MEASURED, MEMBERS,
                                    REFUTED_AT, SLOWS)
-from ...analysis.timings import Timings
+from ...analysis.timings import HOURS, Timings
 from ...analysis.slow_runs import LEAST_CHANGE
 from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED, RUN_DEVIATION
 from ...analysis.trials import EVERY_STEP, JobKey, Sync

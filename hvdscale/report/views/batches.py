@@ -91,7 +91,7 @@ def find_trials(n: int | None, counts: Mapping[int, int], left_out: Sequence[tup
         yield SCALING.find("extrapolated", n=n, batches=list(extrapolated))
 
 
-def find_regimes(regimes: Regimes | None, batches: Sequence[int], estimates: Sequence[Estimate],
+def find_regimes(regimes: Regimes, batches: Sequence[int], estimates: Sequence[Estimate],
                  any_met: Sequence[bool], texts: Texts = SCALING, **whose: str) -> Iterator[Finding]:
     """The regimes at these batches, smallest first; any_met: whether some run of a batch met the target, though its
     estimate may not. Other texts name another axis in place of the batch, and ``whose`` they are."""
@@ -99,10 +99,8 @@ def find_regimes(regimes: Regimes | None, batches: Sequence[int], estimates: Seq
     if untrained:
         yield texts.find("at_once", batches=untrained, **whose)
         return
-    if len(batches) < 2 or regimes is None:
-        return
     until, useful = regimes.perfect_until.value, regimes.maximum_useful.value
-    if until is None or useful is None:
+    if until is None or useful is None or len(batches) < 2:
         return
     met = [(batch, one, inside) for batch, one, inside in zip(batches, estimates, regimes.perfect) if one.met]
     # outside perfect scaling, of one run each, whose evaluation before, that did not meet, lies inside: intervals over
@@ -110,11 +108,13 @@ def find_regimes(regimes: Regimes | None, batches: Sequence[int], estimates: Seq
     most = (1 + regimes.options.perfect_within) * min(batch * one.value for batch, one, _ in met)
     coarse = [batch for batch, one, _ in met
               if one.runs < 2 and batch > until and batch * one.before < most < batch * one.value]
-    sure = regimes.perfect_until.known and next(batch for batch, _, inside in met if inside) == met[0][0]
+    least_high = min((batch * one.value, batch * one.high) for batch, one, _ in met)[1]
+    before = [(batch, batch * one.low <= (1 + regimes.options.perfect_within) * least_high)
+              for batch, one, inside in met if batch < until and not inside]     # whether its interval lies within
     again = [batch for batch, _, inside in met if batch > until and inside]
-    but = [texts.say(kind, batches=found, sure=sure) for kind, found in (
-        ("outside_before", [batch for batch, _, inside in met if batch < until and not inside]),
-        ("inside_again", again), ("coarse", coarse)) if found]
+    but = [texts.say(kind, batches=found, within=within) for kind, within, found in (
+        *(("outside_before", way, [batch for batch, within in before if within == way]) for way in (False, True)),
+        ("inside_again", None, again), ("coarse", None, coarse)) if found]
     alone = all(one.runs < 2 for _, one, _ in met)
     least, up_to = _allowed_examples(met, until) if alone and until > met[0][0] else (1.0, 1.0)
     unsure = up_to > 1 + regimes.options.perfect_within
@@ -252,11 +252,10 @@ def fit_table(fit: CriticalBatchFit | None, target: Target | None, trials: Trial
 
 def regimes(subject: Subject) -> Iterator[Finding]:
     section = subject.section
-    if section.workload.batch_schedule:
+    if section.workload.batch_schedule or not section.batches:
         return
-    cells = [point.cell for point in section.batches.measured] if section.batches else []
-    searched = [cell for cell in cells if cell.searched]
-    yield from _find_judged(section.batches) if section.batches else ()
+    searched = [point.cell for point in section.batches.measured if point.cell.searched]
+    yield from _find_judged(section.batches)
     yield from find_trials(max((cell.best_of_n or 0 for cell in searched), default=None),
                            {cell.global_batch: len(cell.draws) for cell in searched}, section.left_out,
                            [cell.global_batch for cell in searched if cell.steps.extrapolated])

@@ -36,11 +36,11 @@ def cell_notes(section: Section, cells: Sequence[RunCell], times: bool = True) -
     """How to read a table of these cells: first what intervals claim and are based on."""
     repeated = [cell for cell in cells if not cell.searched]
     repeats = {len(cell.samples.seeds) for cell in repeated} - {0, 1}
-    freedom, pool = degrees_of_freedom(section, times), section.pools.of("steps")
+    freedom, pool, hours = degrees_of_freedom(section, times), section.pools.of("steps"), section.pools.of(SPEED).apart
     if repeats and freedom:
         own = min(repeats) >= OWN_FROM
         yield SCALING.say("intervals", confidence=section.options.confidence, own=own, freedom=_freedom(freedom),
-                          own_from=OWN_FROM if max(repeats) >= OWN_FROM else None)
+                          own_from=OWN_FROM if max(repeats) >= OWN_FROM else None, hours=times and hours > 0)
         if not own and pool.growth > 0:
             at = [float(pool.at(cell.global_batch).deviation) for cell in repeated]
             yield SCALING.say("spread_grows", least=min(at), most=max(at))

@@ -69,7 +69,7 @@ def drift(subject: Subject) -> Iterator[Finding]:
     pace = "; ".join(SCALING.say("drift_pace_at", workers=cell.workers[0], batch=cell.global_batch,
                                  ms=ms.value, ends=in_brackets(ms.low, ms.high))
                      for cell, ms in paces if math.isfinite(ms.value))
-    yield SCALING.find("drift", drift.a_run, (SCALING.say("drift_pace", pace=pace),), runs=drift.runs, grew=grew,
+    yield SCALING.find("drift", drift.a_run, (SCALING.say("drift_pace", pace=pace),), runs=drift.a_run.runs, grew=grew,
                        least=min(ends), most=max(ends), longer=drift.a_run.value > 1)
 
 
