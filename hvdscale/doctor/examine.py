@@ -11,19 +11,18 @@ from ..update.model import how_to_be_faster
 from ..workers.group import Workers
 from .children import Child, JobRequest, begin_stall, same_when_played, stall
 from .communication import refusing_collectives
-from .examples import shards
 from .finding import JOB, Finding, carried_out, trace_cause
 from .formats import NOTES, Judged, render_list, render_table
 from .padding import padding
 from .passes import batch_norm, gradients, last_batch, losses, random_numbers
 from .probe_step import EXAMPLES, Sample, make_sample
 from .ranks import digest, same_on_ranks
-from .settings import decay, learning_rate, rounding
+from .settings import decay, rounding
 from .state import checkpoint, evaluation
 
 RANKS, STALL = "ranks", "stall"
-ORDER = ("gradients", "losses", "random numbers", "rounding", "batch-norm", "padding", "last batch", "shards",
-         "examples", RANKS, "evaluation", "checkpoint", "weight decay", "learning rate", STALL)
+ORDER = ("gradients", "losses", "random numbers", "rounding", "batch-norm", "padding", "last batch", "examples", RANKS,
+         "evaluation", "checkpoint", "weight decay", STALL)
 
 
 @dataclass(frozen=True)
@@ -83,13 +82,12 @@ def in_this_process(sample: Sample, workers: Workers, say: Callable[[str], None]
                     ranks: Finding | None = None, checks: Collection[str] = ORDER) -> list[Finding]:
     """Run those of the checks that need no child process; ranks above 0 run only the collective ones. The finding on
     the ``ranks`` under a launcher is added to the others."""
-    job, found = sample.job, [ranks] if ranks else []
+    found = [ranks] if ranks else []
     alone = {"losses": lambda: losses(sample), "random numbers": lambda: random_numbers(sample),
              "rounding": lambda: rounding(sample), "batch-norm": lambda: batch_norm(sample),
              "padding": lambda: padding(sample), "last batch": lambda: last_batch(sample),
-             "shards": lambda: shards(job, workers), "examples": lambda: sample.data,
-             "checkpoint": lambda: checkpoint(sample), "weight decay": lambda: decay(sample),
-             "learning rate": lambda: learning_rate(job)}
+             "examples": lambda: sample.data, "checkpoint": lambda: checkpoint(sample),
+             "weight decay": lambda: decay(sample)}
     together = {"gradients": lambda: gradients(sample, workers), "evaluation": lambda: evaluation(sample, workers)}
     for name in checks:
         with workers.together(f"the check {name!r}"):           # so no rank waits longer than one check takes

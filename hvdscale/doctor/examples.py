@@ -1,7 +1,5 @@
-"""Checks of the data: which examples a step visits, and whether an example is the same in any batch."""
+"""The check of the data: whether an example is the same in any batch."""
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,38 +9,9 @@ from ..data.splits import MapSplit, tensors_of
 from ..formatting.numbers import counted
 from ..plan.shards import Visits
 from ..training.job import Job
-from ..workers.group import Workers
 from .finding import JOB, Finding
 
-WORKERS = (1, 2, 3, 4, 5)
-MOST_STEPS = 2000           # checked
 SOME = 24                   # examples read of each split
-
-
-def shards(job: Job, workers: Workers) -> Finding:
-    """Whether each position of a step is computed once, and each example visited once an epoch, at any worker count."""
-    plan, stream = job.plan, job.plan.stream
-    counts = [n for n in sorted({*WORKERS, workers.size}) if n * plan.accumulate <= plan.global_batch]
-    steps = min(MOST_STEPS, stream.steps_in(2))
-    about = dict(steps=steps, batches=plan.batches, epochs=stream.epochs_before(steps), examples=stream.examples,
-                 workers=", ".join(map(str, counts)))
-    for size in stream.sizes:
-        for count in counts:
-            met = [p for passes in replace(plan, workers=count).passes_by_rank(size) for part in passes
-                   for p in range(*part[:2])]
-            if sorted(met) != list(range(size)):
-                return JOB.finding("shards", "positions", **about, count=count, size=size)
-    seen: dict[int, list[np.ndarray]] = {}
-    for step in range(steps):
-        visits = stream.visits(step, 0, stream.size(step))
-        for epoch in np.unique(visits.epochs):
-            seen.setdefault(int(epoch), []).append(visits.indices[visits.epochs == epoch])
-    for epoch, parts in seen.items():
-        indices = np.concatenate(parts)
-        twice = len(indices) - len(np.unique(indices))
-        if twice:
-            return JOB.finding("shards", "twice", **about, twice=twice, epoch=epoch)
-    return JOB.finding("shards", "once", **about)
 
 
 def examples(job: Job) -> Finding:

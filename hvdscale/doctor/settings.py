@@ -1,24 +1,19 @@
-"""Checks of the optimizer as it is set: weight decay, the learning rate of every step, and steps of rounding alone."""
+"""Checks of the optimizer as it is set: weight decay, and steps of rounding alone."""
 from __future__ import annotations
 
-import math
 from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
 
 from ..formatting.numbers import list_first
-from ..plan.plan import Plan
-from ..plan.schedule import FALLING, PLATEAU
-from ..training.job import Job
 from ..update.averages import has_modes
 from ..update.optimizers import make_optimizer, norms_and_biases
 from ..update.precision import AUTOCAST, PARAMETERS
 from .finding import JOB, Finding
 from .probe_step import Sample, mean_gradient, trained
 
-DECAY, RATE = "weight decay", "learning rate"
-LOOKED_AT = 100_000         # steps whose rate is computed, at most
+DECAY = "weight decay"
 # of the check of rounding, as a bias before a normalization has it in place of a gradient:
 AWAY = 0.01             # how far from its initial parameters the model is looked at: there zeros may hide a gradient
 LOOKS = 4               # gradients, between which all parameters are moved
@@ -58,34 +53,6 @@ def decay(sample: Sample) -> Finding:
         return JOB.finding(DECAY, "unasked", plan, names=list_first(unasked, 3), which=biases, rows=rows)
     idle = [path for path in decays if wanted[path] and not decays[path]]
     return JOB.finding(DECAY, "idle" if idle else "as_asked", plan, names=list_first(idle, 3), rows=rows)
-
-
-def learning_rate(job: Job) -> Finding:
-    """The rate at the steps where its schedule changes, and whether it is finite and not negative throughout."""
-    plan, rate = job.plan, job.plan.schedule.lr_at
-    last = plan.budget_steps - 1 if plan.budget_steps else None
-    rows = tuple((f"step {step:,}", f"{rate(step):.6g}", what) for step, what in _turns(plan, last))
-    checked = range(0, last + 1 if last is not None else LOOKED_AT, max(1, (last or 0) // LOOKED_AT))
-    function = "of the step and the evaluations" if plan.decay == PLATEAU else "of the step"
-    wrong = next((step for step in checked if not (math.isfinite(rate(step)) and rate(step) >= 0)), None)
-    return JOB.finding(RATE, "function" if wrong is None else "not_finite", plan, of=function, step=wrong,
-                       rate=str(rate(wrong or 0)), rows=rows)
-
-
-def _turns(plan: Plan, last: int | None) -> list[tuple[int, str]]:
-    """Steps at which to show the rate, in order, each with its reason."""
-    turns = {0: "first", 1: "second"}
-    if plan.warmup != "none":
-        turns |= {plan.warmup_steps - 1: "last of the warmup", plan.warmup_steps: "peak"}
-    if plan.decay == "step":
-        turns |= {step: f"times {plan.decay_factor:g}" for step in plan.decay_at}
-    elif plan.decay in FALLING:
-        middle = (plan.decay_steps + plan.schedule.falls_from) // 2
-        turns |= {middle: "halfway through the decay", plan.decay_steps: "end of the decay"}
-    turns |= {step: f"batch {batch}" for step, batch in plan.batches.pairs if step}
-    if last is not None:
-        turns = {step: what for step, what in turns.items() if step <= last} | {last: "last"}
-    return sorted(turns.items())
 
 
 def rounding(sample: Sample) -> Finding:

@@ -1,7 +1,6 @@
 """Child processes: a function of many items on all cores, and none that outlives the process that it works for."""
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import multiprocessing
 import os
@@ -36,34 +35,25 @@ def map_on_cores(function: Callable[[Item], Any], items: Sequence[Item]) -> Iter
     _work = function, items
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), end_with_parent)
     together = max(1, min(len(items) // (8 * processes), MOST_AT_ONCE))
+    found = pool.map(_compute, range(len(items)), chunksize=together)
+    watching = _watch(pool)
     try:
-        with ending_together(pool) as begun:
-            found = pool.map(_compute, range(len(items)), chunksize=together)
-            begun()
-            yield from found
+        yield from found
     except BrokenProcessPool:
         raise HvdscaleError(f"one of {processes} processes was killed (out of memory?); try again with fewer cores, "
                             "such as under taskset -c 0") from None
-
-
-@contextlib.contextmanager
-def ending_together(pool: Any) -> Iterator[Callable[[], None]]:
-    """Have all processes of a concurrent.futures pool end once one has failed, so that the pool is found to be broken;
-    the pool is shut down in the end. Gives a function to call once the processes have begun, after the first task.
-
-    One that is killed while it writes a result leaves half of it, and CPython's pool waits for the rest for ever. The
-    thread that watches ends after the shutdown: a process forked beside it would close its pipes again.
-    """
-    watching: list[threading.Thread] = []
-    try:
-        yield lambda: watching.append(_watch(pool))
     finally:
         pool.shutdown(cancel_futures=True)
-        for thread in watching:
-            thread.join()
+        watching.join()
 
 
 def _watch(pool: Any) -> threading.Thread:
+    """A thread that has all processes of a concurrent.futures pool end once one has failed, so that the pool is found
+    to be broken; it begins after the first task.
+
+    One that is killed while it writes a result leaves half of it, and CPython's pool waits for the rest for ever. The
+    thread ends after the shutdown: a process forked beside it would close its pipes again.
+    """
     from multiprocessing.connection import wait
     results = pool._result_queue._writer
 
@@ -79,7 +69,7 @@ def _watch(pool: Any) -> threading.Thread:
             for one in running:
                 one.kill()
             results.close()
-    thread = threading.Thread(target=watch, daemon=True, name="ending_together")
+    thread = threading.Thread(target=watch, daemon=True, name="watching a pool")
     thread.start()
     return thread
 

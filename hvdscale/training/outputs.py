@@ -38,10 +38,9 @@ def open_run_log(job: Job, workers: Workers, start: Start | None = None, more: M
                 record = job.plan.as_record({"workload": job.name, **settings.asked()})
                 slurm = f"-job{os.environ['SLURM_JOB_ID']}" if "SLURM_JOB_ID" in os.environ else ""
                 new = f"runs/{job.plan.workload.replace('/', '-')}-{time.strftime('%Y%m%d-%H%M%S')}{slurm}.h5"
-                writer = open_log(start.log or settings.log or new, job.plan, job.workload.metrics,
-                                  workers.versions(), optional=log_columns(job.plan, job.model),
-                                  overwrite=settings.overwrite, take_over=settings.take_over,
-                                  resume=start.log_continues)
+                writer = open_log(start.log or settings.log or new, job.plan, job.workload.metrics, workers.versions(),
+                                  optional=log_columns(job.plan, job.model), overwrite=settings.overwrite,
+                                  take_over=settings.take_over, resume=start.log_continues)
                 run_log = RunLog(writer, TRIAL, job.plan, {**record, **more}, start)
                 opened(run_log.path)
     except HvdscaleError:

@@ -5,7 +5,7 @@ import re
 import sys
 import textwrap
 from dataclasses import replace
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 import torch
@@ -15,14 +15,14 @@ from torch.distributed import _functional_collectives as funcol
 
 from hvdscale.cli.doctor import command, say_on
 from hvdscale.doctor.examine import Examination, examine, in_this_process, notes
-from hvdscale.doctor.examples import examples, shards
+from hvdscale.doctor.examples import examples
 from hvdscale.doctor.finding import JOB, Finding, Verdict, carried_out
 from hvdscale.doctor.padding import padding
 from hvdscale.doctor.passes import gradients, last_batch, losses
 from hvdscale.doctor.probe_step import make_sample
 from hvdscale.doctor.ranks import broken, digest, explain, same_on_ranks
 from hvdscale.doctor.formats import render_findings
-from hvdscale.doctor.settings import decay, learning_rate
+from hvdscale.doctor.settings import decay
 from hvdscale.doctor.simulated_workers import on_each
 from hvdscale.doctor.state import checkpoint, evaluation
 from hvdscale.errors import CommunicationError
@@ -174,15 +174,11 @@ def test_an_error_inside_a_check_is_a_failed_finding_that_says_where():
 
 
 @pytest.mark.parametrize("last, said", [
-    ("carry", "every step has 16"), ("short", "have 61 together; a short one of"),
+    ("carry", "every step has 16"), ("short", "a short one of"),
     ("drop", "13 examples of every epoch")])
 def test_the_last_batch_of_an_epoch_is_accounted_for(last, said):
     found = last_batch(sample("sound", last_batch=last))
     assert found.verdict == Verdict.PASSED and said in found.looked_at
-
-
-def test_shares_of_the_jobs_own_worker_count_are_checked_too():
-    assert "on 1, 2, 3, 4, 5, 7 workers" in shards(job("sound"), SimpleNamespace(size=7)).looked_at
 
 
 def test_decay_groups_are_told_and_decay_that_an_optimizer_ignores_is_a_failure(monkeypatch):
@@ -192,14 +188,6 @@ def test_decay_groups_are_told_and_decay_that_an_optimizer_ignores_is_a_failure(
     assert asked.verdict == Verdict.PASSED and {row[2] for row in asked.rows} == {"decay"}
     monkeypatch.setattr(SGD, "step", lambda self, closure=None: None)
     assert "layers.0.weight, layers.5.weight do not decay" in decay(sample("sound", optimizer="sgd")).differs
-
-
-def test_the_learning_rate_is_shown_where_it_turns():
-    rows = learning_rate(job("sound", steps=40, warmup_steps=4, warmup_start_factor=0.0, decay="step",
-                             decay_at_steps=[20, 30])).rows
-    assert [(step, float(rate)) for step, rate, _ in rows] == [
-        ("step 0", 0.0), ("step 1", 0.0125), ("step 3", 0.0375), ("step 4", 0.05), ("step 20", 0.005),
-        ("step 30", 5e-4), ("step 39", 5e-4)]
 
 
 @pytest.mark.parametrize("name", ["padding_in_gru", "padding_in_attention", "padding_in_mean"])
