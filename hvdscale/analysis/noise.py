@@ -152,7 +152,7 @@ def read_noise(log: Log) -> dict[int, NoiseSteps]:
     if "global_batch" in table.columns:                 # of the step, in a trial whose batch changes
         own = table["global_batch"][rows]
         batch = np.where(np.isfinite(own), own, batch)
-    sqnorm, trace = unbiased_pair(*(values[rows] for values in measured), batch)
+    sqnorm, trace = unbiased_pair(*(values[rows] for values in measured), global_batch=batch)
     found = {}
     for number, own in rows_of_each(trial).items():
         at = own[np.argsort(step[own], kind="stable")]
