@@ -152,13 +152,13 @@ def read_noise(log: Log) -> dict[int, NoiseSteps]:
     if "global_batch" in table.columns:                 # of the step, in a trial whose batch changes
         own = table["global_batch"][rows]
         batch = np.where(np.isfinite(own), own, batch)
-    sqnorm, trace = unbiased_pair(*(values[rows] for values in measured), global_batch=batch)
+    local, reduced, examples = (values[rows] for values in measured)
+    sqnorm, trace = unbiased_pair(local, reduced, examples, batch)
     found = {}
     for number, own in rows_of_each(trial).items():
         at = own[np.argsort(step[own], kind="stable")]
         found[number] = NoiseSteps(step[at], sqnorm[at], trace[at])
         plan = plan_at(log.path, number, log.trials["plan"][row_of[number]])
-        examples = (plan.get("measurement") or {}).get("fixed_examples")
-        if examples:
-            found[number] = found[number].of_finite(examples)
+        if fixed := (plan.get("measurement") or {}).get("fixed_examples"):
+            found[number] = found[number].of_finite(fixed)
     return found
