@@ -33,7 +33,7 @@ _PATTERNS = {"batch": r"(?:^|[^a-zA-Z])(?:(?:global[-_]?)?batch(?:[-_]?size)?|gb
 _WAYS = {way: word for word, way in DIRECTIONS.items()}          # min and max by the log's words
 _POINT = r"(?:^|[^a-zA-Z])(?:{})[-_=]?(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)"    # in a run's path: lr0.1, wd=1e-4
 _SPLITS = {name: split for split, listed in {
-    "train": "train training tr", "val": "val valid validation eval evaluation dev heldout",
+    "train": "train training tr", "val": "val valid validation eval evaluation dev heldout cv",
     "test": "test testing"}.items() for name in listed.split()}
 _PARTS = re.compile(r"([/_ .-]+)")
 _OF_EVALUATION = re.compile(            # of a validation set, by MMEngine, Detectron2, Ultralytics and their kin
@@ -296,13 +296,13 @@ def _guess_metric(tag: str, tags: Mapping[str, Series]) -> Metric | None:
 
 def _guess_offset(runs: Sequence[FoundRun], mapping: RunMapping) -> int:
     """1 where steps count from 0: where measurements lie before round numbers, or a loss was logged at step 0."""
-    if mapping.step == STEP and all(run.counts_done for run in runs):
-        return 0
     steps = [(run, run.spread(mapping.step)) for run in runs if mapping.step in run.series]
     votes = [_before_round(at[run.series[tag].rows]) for run, at in steps
              for tag in (*mapping.tags, *mapping.steps.values()) if tag in run.series]
     if any(votes) and not mapping.within:
         return int(sum(votes) > 0)
+    if mapping.step == STEP and all(run.counts_done for run in runs):
+        return 0
     trained = {mapping.steps.get(LOSS), *(tag for tag, metric in mapping.tags.items()
                                           if metric.column.startswith("train/") and mapping.step_unit == "epochs")}
     whole = mapping.step_unit == "epochs" and not any((at % 1 > 0).any() for _, at in steps)

@@ -124,7 +124,9 @@ PRINTED = {
                '[8.5]}}', [(10, 8.5)]),
     "Chainer": ("b64.json", '[\n  {"iteration": 5, "main/loss": 9.5},\n  {"iteration": 10, "validation/main/loss": '
                 '8.5}\n]', [(10, 8.5)]),
-    "lines of epochs": ("b64.log", "Epoch [1/2] train loss 9.5, val acc 8.5\n", [(10, 8.5)]),
+    "WeNet": ("b64.log", "DEBUG TRAIN Batch 0/0 loss 9.5 lr 0.1\nINFO Epoch 0 CV info cv_loss 8.5\n", [(10, 8.5)]),
+    "MaxText": ("b64.log", "".join(f"completed step: {at}, seconds: 1.1, loss: 9.5\neval metrics after step: {at}, "
+                                   f"loss={8 + at / 18}\n" for at in (4, 9)), [(5, 8 + 4 / 18), (10, 8.5)]),
     "PyTorch's MNIST": ("b64.txt", "Train Epoch: 1 [0/60000 (0%)]\tLoss: 9.5\n\nTest set: Average loss: 8.5, "
                         "Accuracy: 9904/10000 (99%)\n", [(10, 8.5)]),
     "torch's ImageNet": ("b64.log", "Epoch: [0][ 1/10]\tTime 5.2 ( 5.2)\tLoss 9.5e+00 (9.5e+00)\tAcc@1  0.0 (  0.0)\n"
@@ -262,8 +264,7 @@ def test_what_runs_leave_open_is_refused_with_the_next_move(of, tmp_path):
 def test_rows_of_several_runs_without_a_name_are_runs_where_their_settings_tell_them_apart(tmp_path):
     rows = [f"{batch},{step},{1 / step}\n" for batch in (32, 64) for step in (10, 20, 30)]
     (tmp_path / "m.csv").write_text("batch_size,step,val_loss\n" + "".join(rows))
-    runs = read_runs([str(tmp_path)])
-    assert [(run.parameters["batch_size"], run.rows) for run in runs] == [(32, 3), (64, 3)]
+    assert [(run.parameters["batch_size"], run.rows) for run in read_runs([str(tmp_path)])] == [(32, 3), (64, 3)]
     (tmp_path / "m.csv").write_text("batch_size,step,val_loss\n" + "".join(rows + rows))
     assert "no column names the run" in call("import", tmp_path, tmp_path / "log.h5")[1].replace("\n", " ")
 
@@ -321,8 +322,7 @@ def test_settings_that_lie_beside_lines_of_text_are_parameters(file, settings, t
     (tmp_path / "train.log").write_text("step=10 val_loss=8.5\n")
     assert call("import", tmp_path, tmp_path / "log.h5")[0] == 0
     with check(tmp_path / "log.h5") as log:
-        names = ("global_batch", "seed", "metaparameters/learning_rate")
-        assert [log.trials[name][0] for name in names] == [64, 3, 0.5]
+        assert [log.trials[name][0] for name in ("global_batch", "seed", "metaparameters/learning_rate")] == [64, 3, 0.5]
 
 
 def test_reports_to_ray_are_taken_for_steps_and_that_is_said(tmp_path):
