@@ -322,7 +322,7 @@ def test_settings_that_lie_beside_lines_of_text_are_parameters(file, settings, t
     (tmp_path / "train.log").write_text("step=10 val_loss=8.5\n")
     assert call("import", tmp_path, tmp_path / "log.h5")[0] == 0
     with check(tmp_path / "log.h5") as log:
-        assert [log.trials[name][0] for name in ("global_batch", "seed", "metaparameters/learning_rate")] == [64, 3, 0.5]
+        assert [log.trials[one][0] for one in ("global_batch", "seed", "metaparameters/learning_rate")] == [64, 3, 0.5]
 
 
 def test_reports_to_ray_are_taken_for_steps_and_that_is_said(tmp_path):
