@@ -47,7 +47,7 @@ def _find_losses(section: Section, cells: Sequence[RunCell]) -> Iterator[Finding
         yield find("no_synchronous", None)
     elif met:
         ratio = divide(met[-1], beside, STEPS, section.options.confidence)
-        yield find("over", ratio, every=met[-1].sync[1], ratio=ratio)
+        yield find("over", ratio, every=met[-1].sync[1], ratio=ratio, once=exchanges(met[-1]).value <= 1)
     if len(every) < 2:
         yield find("one_every", None, every=every)
     yield from find_regimes(regimes_over_sync(cells, section.options), every, list(map(exchanges, cells)),
