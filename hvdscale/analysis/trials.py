@@ -231,7 +231,7 @@ def _setting_of(plan: Mapping[str, Any], batch: int, metaparameters: Mapping[str
     if not problem.keys() - {"train_examples", "config"}:
         problem |= metaparameters
     known = plan.get("search") is not None or problem.keys() - {"train_examples", *metaparameters} or any(
-        value == value for value in metaparameters.values())
+        not np.isnan(value) for value in metaparameters.values())
     measured = {name: (plan.get("measurement") or {}).get(name) for name in ("eval_every", "eval_every_examples")}
     return as_json_text({"problem": problem, **measured, "global_batch": batch, "own": None if known else own})
 

@@ -155,8 +155,7 @@ class Settings:
         "average", "outer step: average (local SGD) or nesterov (DiLoCo, MuLoCo)", choices=("average", "nesterov"))
     outer_lr: float = _key(0.7, "nesterov: rate of the outer step", above=0)
     outer_momentum: float = _key(0.9, "nesterov: momentum of the outer step", least=0, below=1)
-    exchange: str = _key(
-        "full", "how a replica sends its change: full, bf16, or powersgd:R (of each matrix its rank R)")
+    exchange: str = _key("full", "how a replica sends its change: full, bf16 or powersgd:R, a rank")
     # how long, and what is measured
     budget: Length | None = _length(
         "how long to train", UNITS, flag=True, older="", whole=("steps", "examples"), above=0)

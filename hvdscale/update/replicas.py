@@ -182,7 +182,7 @@ class LocalSteps:
         by_rank[workers.rank::workers.size] = torch.tensor(seconds, dtype=torch.float64)
         workers.sum_(table, "replicas/step")
         agreed = tuple(vote for vote, ranks in zip(VOTES, cast.tolist()) if ranks)
-        return losses.view(-1, 2).tolist(), agreed, by_rank.tolist() if workers.size > 1 else []
+        return losses.view(-1, 2).tolist(), agreed, by_rank.tolist()
 
     @torch.no_grad()
     def _synchronize(self, done: int) -> dict[str, float]:

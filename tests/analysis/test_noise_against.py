@@ -25,7 +25,7 @@ def scale(value, low, high):
 
 
 def noise(value, low, high, quarters=((300, 250, 360), (700, 600, 800), (1200, 1000, 1400), (1500, 1300, 1700))):
-    return Noise(scale(value, low, high), tuple(scale(*one) for one in quarters) or (UNKNOWN,) * 4, {})
+    return Noise(scale(value, low, high), tuple(scale(*one) for one in quarters) or (UNKNOWN,) * 4)
 
 
 def against(*measured, b_crit=Estimate(307, 200, 450, 10)):

@@ -80,8 +80,8 @@ def ranks(subject: Subject) -> Iterator[Part]:
             **{SCALING.column("rank_ms", f"{name}_ms", part=name, name=name, rest=name == ELSEWHERE):
                partial(lambda name, row: 1000 * row[1].seconds[name][row[2]], name) for name in NAMES},
             "typical_ms": lambda row: 1000 * row[1].typical[row[2]],
-            **{f"{name}_ms": partial(lambda name, row: 1000 * _traced(row[0], row[2]).get(name, np.nan), name)
-               for name in ("hidden", "exposed", "late") if any(_traced(cell) for cell, _ in timed)}},
+            **{name: partial(lambda name, row: 1000 * _traced(row[0], row[2]).get(name[:-3], np.nan), name)
+               for name in ("hidden_ms", "exposed_ms", "late_ms") if any(_traced(cell) for cell, _ in timed)}},
         lambda row: row[0].keys,
         notes=(SCALING.say("rank_parts"), SCALING.say("ranks_left_out", most=MOST_ROWS) if left_out else ""))
     (few, first), (many, last) = timed[0], timed[-1]
