@@ -57,7 +57,7 @@ def json_of(text: str, name: str, kind: type = object) -> Any:
     """What a file's JSON holds; raises WrongFile, naming the file, for anything but this kind, and for deep objects."""
     try:
         found = json.loads(text)
-        deep = kind is dict and is_deeper(found, DEEPEST)
+        deep = kind is dict and isinstance(found, dict) and is_deeper(found, DEEPEST)
     except RecursionError:
         deep = True
     except ValueError as error:

@@ -331,7 +331,7 @@ DEEP = "[" * 200_000
 WRONG = {      # file, its text (None: removed), the message
     "no study": ("study.json", None, "32/study.json: is missing"),
     "study is no JSON": ("study.json", "{", "32/study.json: is not JSON"),
-    "study is a list": ("study.json", "[]", "holds JSON, but not an object"),
+    "study is a number": ("study.json", "3", "holds JSON, but not an object"),
     "deep study": ("study.json", DEEP, "32/study.json: is nested too deep"),
     "rather deep": ("study.json", json.dumps({**STUDY, "a": eval("[" * 45 + "]" * 45)}), "is nested too deep"),
     "batch of another folder": ("study.json", json.dumps({**STUDY, "batch_size": 64}), "is 64 in the folder 32"),
