@@ -19,7 +19,7 @@ class Sender:
     """Compresses the changes of one replica: tensors like ``weights``, to the rank, or with 0 to bf16."""
 
     def __init__(self, weights: Sequence[Tensor], rank: int):
-        self.rank, self.kind = rank, weights[0].dtype if rank else torch.bfloat16
+        self.kind = weights[0].dtype if rank else torch.bfloat16
         self.shapes = [_thin(weight.shape, rank) for weight in weights]
         self.size = sum(shape.numel() for shapes in self.shapes for shape in shapes)       # numbers that are sent
         drawn = torch.Generator(weights[0].device).manual_seed(0)
