@@ -7,6 +7,7 @@ from functools import partial
 
 from ...analysis.grouping import group_by
 from ...analysis.local_steps import best_within, by_replicas, exchanges, regimes_over_sync
+from ...analysis.regimes import Regimes
 from ...analysis.report_data import Section
 from ...analysis.speedup import divide
 from ...analysis.steps import STEPS, RunCell
@@ -26,11 +27,13 @@ from .curves import mark_regimes, style_of
 
 def local_steps(subject: Subject) -> Iterator[Part]:
     section = subject.section
-    for cells in by_replicas(section.synced):
-        yield from _find_losses(section, cells)
-    yield _table(section, subject.target)
-    yield Figures(lambda: [_figure(section, cells) for cells in group_by(
-        section.synced, lambda cell: cell.global_batch).values() if by_replicas(cells)])
+    curves = [(own, regimes_over_sync(own, section.options)) for own in by_replicas(section.synced)]
+    for cells, regimes in curves:
+        yield from _find_losses(section, cells, regimes)
+    yield _table(section, subject.target, curves)
+    by_batch = group_by(curves, lambda curve: curve[0][0].global_batch)
+    yield Figures(lambda: [_figure(section, cells, by_batch[batch]) for batch, cells in group_by(
+        section.synced, lambda cell: cell.global_batch).items() if batch in by_batch])
 
 
 def _synchronous(cells: Sequence[RunCell]) -> dict[int, RunCell]:
@@ -38,7 +41,7 @@ def _synchronous(cells: Sequence[RunCell]) -> dict[int, RunCell]:
     return {cell.global_batch: cell for cell in cells if cell.sync == EVERY_STEP}
 
 
-def _find_losses(section: Section, cells: Sequence[RunCell]) -> Iterator[Finding]:
+def _find_losses(section: Section, cells: Sequence[RunCell], regimes: Regimes) -> Iterator[Finding]:
     """What the largest H that met takes over synchronous training, the regimes, and which H did not meet."""
     batch, every, met = cells[0].global_batch, [cell.sync[1] for cell in cells], [one for one in cells if one.steps.met]
     whose = LOCAL_STEPS.say("whose", replicas=cells[0].sync[0], batch=batch)
@@ -50,17 +53,16 @@ def _find_losses(section: Section, cells: Sequence[RunCell]) -> Iterator[Finding
         yield find("over", ratio, every=met[-1].sync[1], ratio=ratio, once=exchanges(met[-1]).value <= 1)
     if len(every) < 2:
         yield find("one_every", None, every=every)
-    yield from find_regimes(regimes_over_sync(cells, section.options), every, list(map(exchanges, cells)),
-                            [cell.met > 0 for cell in cells], LOCAL_STEPS, whose=whose)
+    yield from find_regimes(regimes, every, list(map(exchanges, cells)), [cell.met > 0 for cell in cells], LOCAL_STEPS,
+                            whose=whose)
     if unmet := [cell for cell in cells if cell not in met]:
         yield find("unmet", None, target=section.target, every=[cell.sync[1] for cell in unmet],
                    some=[cell.sync[1] for cell in unmet if cell.met])
 
 
-def _table(section: Section, target: Target) -> Table:
+def _table(section: Section, target: Target, curves: Sequence[tuple[list[RunCell], Regimes]]) -> Table:
     cells, options = section.synced, section.options
-    perfect = {id(cell): inside for own in by_replicas(cells)
-               for cell, inside in zip(own, regimes_over_sync(own, options).perfect) if cell.steps.met}
+    perfect = {id(cell): inside for own, found in curves for cell, inside in zip(own, found.perfect) if cell.steps.met}
     steps, best = best_within(cells, target, options.confidence)
     within = dict(zip(map(id, cells), best))
 
@@ -94,29 +96,27 @@ def _find_rates(section: Section) -> Iterator[str]:
         yield LOCAL_STEPS.say("untuned", rates=sorted(filter(None, rates)) if len(rates) > 1 else None)
 
 
-def _figure(section: Section, cells: Sequence[RunCell]) -> Figure:
-    curves = by_replicas(cells)
+def _figure(section: Section, cells: Sequence[RunCell], curves: Sequence[tuple[list[RunCell], Regimes]]) -> Figure:
     return LOCAL_STEPS.figure(
-        "local-steps", partial(_draw, section, cells), keys_of(cells), target=section.target,
+        "local-steps", partial(_draw, cells, curves), keys_of(cells), target=section.target,
         batch=cells[0].global_batch, several=len(curves) > 1, confidence=section.options.confidence,
         searched=all(cell.searched for cell in cells), synchronous=cells[0].sync == EVERY_STEP, fit=len(curves) == 1)
 
 
-def _draw(section: Section, cells: Sequence[RunCell], axes: Axes) -> None:
-    curves, estimates = by_replicas(cells), [as_shown(cell.steps) for cell in cells]
-    every = [cell.sync[1] for cell in curves[0]]
+def _draw(cells: Sequence[RunCell], curves: Sequence[tuple[list[RunCell], Regimes]], axes: Axes) -> None:
+    estimates = [as_shown(cell.steps) for cell in cells]
+    every, regimes = [cell.sync[1] for cell in curves[0][0]], curves[0][1]
     log2_axis(axes, "x", [cell.sync[1] for cell in cells])
     log2_axis(axes, "y", [value for one in estimates for value in (one.value, one.beyond)], ends_of(estimates))
     if cells[0].sync == EVERY_STEP and cells[0].steps.met:
         axes.axhline(estimates[0].value, color=MUTED, linestyle="--", linewidth=1.2, label="synchronous")
         axes.axhspan(estimates[0].low, estimates[0].high, color=MUTED, alpha=0.12, linewidth=0)
     if len(curves) == 1:
-        regimes = regimes_over_sync(curves[0], section.options)
         mark_regimes(axes, regimes, intervals=False, names=("no loss up to H", "largest useful H"))
         if regimes.fit:
             along = [every[0] * (every[-1] / every[0]) ** (at / 60) for at in range(61)]
             draw_line(axes, ((one, regimes.fit.steps(one) * one) for one in along), MUTED, width=0.9, label="fit")
-    for at, own in enumerate(curves):
+    for at, (own, _) in enumerate(curves):
         (color, marker), aside = style_of(at, len(curves)), 1.08 ** at
         draw_line(axes, ((cell.sync[1] * aside, cell.steps.value) for cell in own if cell.steps.met), color)
         for cell in own:
