@@ -9,8 +9,11 @@ import re
 import time
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 
 BUSY = 2.0              # processes that want to run, by core, from which on waiting tells nothing
+CONTROL_GROUPS, GROUPS_OF_THIS = "/sys/fs/cgroup", "/proc/self/cgroup"
+WITHHELD = {"throttled_time": 1e-9, "throttled_usec": 1e-6}     # by the first and the second version of control groups
 LOST = 0.1              # the share of its time without a core from which on a rank was on a busy host
 
 
@@ -64,7 +67,21 @@ class CoreClock:
         with contextlib.suppress(OSError, ValueError), open("/proc/stat") as file:
             for name, *ticks in map(str.split, file):
                 busy += sum(map(int, [*ticks[:3], *ticks[5:8]])) if name in names else 0        # without idle ones
-        return time.monotonic(), time.process_time(), waited / 1e9, busy / os.sysconf("SC_CLK_TCK")
+        busy = busy / os.sysconf("SC_CLK_TCK") + withheld_seconds()
+        return time.monotonic(), time.process_time(), waited / 1e9, busy
+
+
+def withheld_seconds() -> float:
+    """The seconds of cores that a quota has withheld from this process's control group and those above it."""
+    seconds = 0.0
+    with contextlib.suppress(OSError), open(GROUPS_OF_THIS) as groups:
+        for _, controllers, path in (line.rstrip().split(":", 2) for line in groups):
+            if "cpu" in controllers.split(",") or not controllers:
+                root = Path(CONTROL_GROUPS, "cpu" if controllers else "")
+                for folder in [root / path[1:], *(root / path[1:]).parents]:
+                    with contextlib.suppress(OSError), open(folder / "cpu.stat") as file:
+                        seconds += sum(WITHHELD.get(name, 0.0) * int(value) for name, value in map(str.split, file))
+    return seconds
 
 
 def without_core(looks: Sequence[tuple[float, float]], workers: int) -> float:

@@ -23,3 +23,15 @@ def test_what_others_have_of_the_cores_is_what_no_worker_used(monkeypatch, usabl
 def test_the_host_that_fares_worst_counts_and_waits_without_others_do_not():
     assert cores.without_core([(0.9, 0.0), (0.8, 0.02), (0.3, 0.5), (0.0, 0.3)], 2) == 0.3
     assert cores.without_core([(0.9, -0.1)], 2) == 0.0
+
+
+@pytest.mark.parametrize("line, root, unit", [("3:cpu,cpuacct:/job/step", "cpu", "throttled_time {}000000000"),
+                                              ("0::/job/step", "", "throttled_usec {}000000")])
+def test_what_quotas_withhold_from_a_group_and_those_above_it_adds_up(monkeypatch, tmp_path, line, root, unit):
+    monkeypatch.setattr(cores, "CONTROL_GROUPS", str(tmp_path))
+    monkeypatch.setattr(cores, "GROUPS_OF_THIS", str(tmp_path / "cgroup"))
+    (tmp_path / "cgroup").write_text(f"9:memory:/elsewhere\n{line}\n")
+    (tmp_path / root / "job/step").mkdir(parents=True)
+    for folder, seconds in {"": 1, "job": 2, "job/step": 4}.items():
+        (tmp_path / root / folder / "cpu.stat").write_text(f"nr_throttled 9\n{unit.format(seconds)}\n")
+    assert cores.withheld_seconds() == pytest.approx(7)
