@@ -190,6 +190,7 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
     evaluations = Evaluations(rows.sources_of([order]), [(log.path, ids)], Kept())
     step, seconds = evaluations.read("step").astype(int), evaluations.read("train_seconds")
     metrics = {name: evaluations.read(name) for name in evaluations.columns}
+    waited = np.nan_to_num(evaluations.read("without_core_seconds") / seconds)
     own = [slice(*ends) for ends in zip(evaluations.first[:-1], evaluations.first[1:])]
     timed = _count_timed_steps(log, ids, [at.stop > at.start and step[at.stop - 1] > 0 for at in own])
     tokens = _count_tokens(log, ids, [step[at] for at in own])
@@ -209,7 +210,8 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
                           plan, batch, {METAPARAMETER + name: values[row] for name, values in drawn.items()},
                           [log.path, number] if seed == UNKNOWN_SEED and '"imported": "runs"' in source else None),
                       step[own[at]], seconds[own[at]], {name: values[own[at]] for name, values in metrics.items()},
-                      *timed[at], parts.get(number), noise.get(number), tokens[at], **steps.get(number, {}),
+                      *timed[at], parts.get(number), noise.get(number), tokens[at],
+                      **{"waited": float(waited[own[at]][-1:].sum()), **steps.get(number, {})},
                       started=float(times[start].min()) if np.isfinite(times[start]).any() else np.nan)
         found.append(trial.without_times() if rows.untimed[row] else trial)
     return found

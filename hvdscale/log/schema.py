@@ -82,6 +82,8 @@ EVALUATIONS = (
     LogColumn("step", "int", "steps", "steps done when evaluated"),
     LogColumn("examples", "int", "examples", "training examples seen in those steps"),
     LogColumn("train_seconds", "float", "seconds", "time spent in those steps, evaluation left out"),
+    LogColumn("without_core_seconds", "float", "seconds", "its part without a core, where a search logs no steps",
+              optional=True),
 )
 STEPS = (
     LogColumn("trial", "int", "1", "the trial's id"),
@@ -174,10 +176,10 @@ def columns(metaparameters: Iterable[str] = (), metrics: Iterable[str] | Mapping
     return {
         "trials": TRIALS + tuple(map(metaparameter_column, metaparameters)),
         "restarts": chosen(RESTARTS),
-        "evaluations": EVALUATIONS + tuple(metric_column(name, better.get(name, "")) for name in metrics),
+        "evaluations": chosen(EVALUATIONS) + tuple(metric_column(name, better.get(name, "")) for name in metrics),
         "steps": (*chosen(STEPS), *of_ranks),
     }
 
 
-SCHEMA = columns(optional=[column.name for column in (*RESTARTS, *STEPS)])      # all but what a log names itself
+SCHEMA = columns(optional=[column.name for column in (*RESTARTS, *EVALUATIONS, *STEPS)])      # all but what a log names itself
 KNOWN = {table: {column.name: column for column in found} for table, found in SCHEMA.items()}

@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 
+from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import PlanError, TrialsError, UsageError
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
@@ -58,6 +59,13 @@ def test_the_studies_logs_are_whole_and_say_what_was_searched(alone):
             assert log.steps.rows == 0 and set(log.evaluations["trial"]) == set(log.trials["id"])
         assert [one["draw"] for one in said if not one["repeat"]] == list(range(6))
         assert [one["repeat"] for one in said][-1] == 1
+
+
+def test_trials_on_a_busy_host_are_marked_though_no_step_is_logged(tmp_path, monkeypatch):
+    monkeypatch.setattr("hvdscale.system.cores.CoreClock.look", lambda self: (0.4, 0.8))
+    assert carry_out(sweep_file(tmp_path, batch_sizes="[16]"), tmp_path / "out")[0] == 0
+    with read_log(tmp_path / f"out/{studies_in(tmp_path / 'out')[0]}.h5") as log:
+        assert [trial.without_core for trial in read_trials(log)] == [pytest.approx(0.4)] * len(log.trials["id"])
 
 
 THIRTY = dict(trials=10, batch_sizes="[2, 4, 6, 8, 12, 16, 24, 32, 48, 64]", steps=40, evaluations=20)
