@@ -9,9 +9,10 @@
 set -euo pipefail
 data=${1:?folder of data sets} out=${2:?folder for the results} here=$(cd "$(dirname "$0")" && pwd)/local_steps
 shift 2
-cnn=(mnist/simple_cnn --data-dir "$data/mnist" --global-batch 128 --target 'val/error<0.02' --set eval_batch=500)
+cnn=(mnist/simple_cnn --data-dir "$data/mnist" --global-batch 128 --target 'val/error<0.03' --set eval_batch=500
+     --precision bf16)
 transformer=(text/transformer --data-dir "$data/text/tinyshakespeare" --data-arg vocabulary=char --data-arg sequence=64
-             --global-batch 64 --target 'val/cross_entropy<1.9' --set eval_batch=64)
+             --global-batch 64 --target 'val/cross_entropy<2.1' --set eval_batch=64)
 [ $# -gt 0 ] || set -- cnn transformer
 for name in "$@"; do
     declare -n job=$name
