@@ -20,36 +20,13 @@ from .defaults import CONFIDENCE, Options
 from .intervals import Estimate
 from .regimes import BatchEstimate, Regimes, regimes_of
 from .search import rank_deviate
-from .speedup import divide
-from .steps import STEPS, RunCell
+from .steps import RunCell
 from .studies import Outcomes, Study, best_metric, best_value, outcomes, with_metric
 from .trials import JobKey
 
 BEYOND = 0.15               # the share of trials beyond the best one, at most, of a search that is cut off
 FALLS = 1.64                # standard deviations of the rank correlations together
 PART, LEAST = 0.4, 5        # of the trials, by rate, that are at its upper end; the fewest
-
-
-@dataclass(frozen=True, eq=False)
-class BatchPoint:
-    """One global batch: repeats of its best setting, over all worker counts."""
-
-    cell: RunCell
-    examples: Estimate                  # B S, to target
-    statistical_efficiency: Estimate    # relative to the smallest batch
-    perfect: bool                       # B S is within tolerance of the smallest B S
-
-    @property
-    def global_batch(self) -> int:
-        return self.cell.global_batch
-
-    @property
-    def steps(self) -> Estimate:
-        return self.cell.steps
-
-    @property
-    def keys(self) -> tuple[tuple[str, int], ...]:
-        return self.cell.keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,20 +98,26 @@ class CurvePoint:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The points of a workload and target by batch, of searches or repeats, and the regimes of the ``judged`` ones."""
+    """The points of a workload and target by batch, of studies or of cells of runs, and the regimes of the ``judged``
+    ones."""
 
     workload: JobKey
     target: Target
-    points: tuple[CurvePoint | BatchPoint, ...]
+    points: tuple[CurvePoint | RunCell, ...]
     regimes: Regimes
     confidence: float
-    n: int | None = None                            # trials that each batch's steps are the best of; None: repeats
+    n: int | None = None                            # trials that each study's steps are the best of; None: of cells
     left_out: tuple[tuple[int, int], ...] = ()      # (batch, feasible trials) of those with fewer than asked for
     whole: tuple[int, ...] = ()                     # the batches whose searches are not cut off, one behind the other
 
     @property
-    def judged(self) -> tuple[CurvePoint | BatchPoint, ...]:
+    def judged(self) -> tuple[CurvePoint | RunCell, ...]:
         return tuple(point for point in self.points if point.global_batch in self.whole)
+
+    @property
+    def perfect(self) -> dict[int, bool]:
+        """By judged batch, whether B S is within tolerance of the smallest B S; {}: unknown."""
+        return dict(zip(self.whole, self.regimes.perfect))
 
     @property
     def cut(self) -> dict[str, int]:
@@ -153,8 +136,8 @@ class Curve:
         return tuple(point for point in self.points if isinstance(point, CurvePoint))
 
     @property
-    def measured(self) -> tuple[BatchPoint, ...]:
-        return tuple(point for point in self.points if isinstance(point, BatchPoint))
+    def cells(self) -> tuple[RunCell, ...]:
+        return tuple(point for point in self.points if isinstance(point, RunCell))
 
     @property
     def keys(self) -> tuple[tuple[str, int], ...]:
@@ -238,15 +221,11 @@ def _ends_of_cell(cell: RunCell, target: Target) -> np.ndarray | None:
 def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], options: Options = Options()
                    ) -> Curve | None:
     """The curve of cells of one global batch each, over all worker counts; None without any."""
-    cells = sorted(cells, key=lambda cell: cell.global_batch)
-    if not cells:
+    points = tuple(sorted(cells, key=lambda cell: cell.global_batch))
+    if not points:
         return None
-    whole = list_whole([cell.global_batch for cell in cells], [_ends_of_cell(cell, target) for cell in cells])
-    regimes = _regimes_of(cells, whole, options)
-    perfect = dict(zip(whole, regimes.perfect))
-    points = tuple(BatchPoint(cell, cell.examples, divide(cells[0], cell, STEPS, options.confidence).scaled(
-        cells[0].mean_batch / cell.mean_batch), perfect.get(cell.global_batch, False)) for cell in cells)
-    return Curve(workload, target, points, regimes, options.confidence, whole=whole)
+    whole = list_whole([cell.global_batch for cell in points], [_ends_of_cell(cell, target) for cell in points])
+    return Curve(workload, target, points, _regimes_of(points, whole, options), options.confidence, whole=whole)
 
 
 def _regimes_of(points: Sequence[RunCell | CurvePoint], whole: Sequence[int], options: Options) -> Regimes:

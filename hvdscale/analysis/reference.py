@@ -22,8 +22,9 @@ import numpy as np
 
 from ..target import Target
 from . import published as box
-from .curves import BatchPoint, Curve, CurvePoint, steps_of_best
+from .curves import Curve, CurvePoint, steps_of_best
 from .intervals import CONFIDENCE, Estimate, student_quantile
+from .steps import RunCell
 from .trials import JobKey
 
 T = TypeVar("T")
@@ -132,7 +133,7 @@ class FidelityPoint:
     log2_apart: float               # of equal over published steps; inf: not met; NaN: not met, and not run that long
     within: bool | None             # whether its size is at most WITHIN_LOG2; None: unknown
     covered: bool | None
-    point: CurvePoint | BatchPoint  # of the measured curve
+    point: CurvePoint | RunCell     # of the measured curve
 
 
 @dataclass(frozen=True)
@@ -277,7 +278,7 @@ def _find_base(curve: Curve, published: PublishedCurve) -> int | None:
     return min(both) if len(both) > 1 else None
 
 
-def _compare_point(curve: Curve, published: PublishedCurve, point: CurvePoint | BatchPoint,
+def _compare_point(curve: Curve, published: PublishedCurve, point: CurvePoint | RunCell,
                    at: tuple[float, float, float]) -> FidelityPoint:
     """A point of a curve beside (steps, low, high) published at its batch."""
     expected, low, high = at

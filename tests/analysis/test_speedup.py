@@ -136,7 +136,7 @@ def test_cells_in_no_series_stand_alone():
 def test_a_batch_s_runs_at_two_worker_counts_are_not_independent_repeats():
     found = section(*runs(1, 64, (300, 900), (3, 9)), *runs(4, 64, (300, 900), (1, 3), 10))
     [point] = found.batches.points
-    assert (point.cell.workers, point.cell.steps.runs) == ((1, 4), 2)
+    assert (point.workers, point.steps.runs) == ((1, 4), 2)
     [point] = section(*runs(1, 32, (300,), (3,))).batches.points
     assert (point.examples.value, point.examples.before) == (pytest.approx(9600), pytest.approx(9280))
 
@@ -149,16 +149,16 @@ def regimes(steps, batches=(32, 64, 128, 256), **options):
 
 def test_regimes_follow_their_tolerances():
     found = regimes((1000, 500, 320, 280))            # B S: 32000, 32000, 40960, 71680
-    assert [point.perfect for point in found.points] == [True, True, False, False]
+    assert [*found.perfect.values()] == [True, True, False, False]
     assert found.regimes.maximum_useful.value == 128                # 320 <= 1.2 * 280
     wider = regimes((1000, 500, 320, 280), perfect_within=0.3)
-    assert [point.perfect for point in wider.points] == [True, True, True, False]
+    assert [*wider.perfect.values()] == [True, True, True, False]
     assert regimes((1000, 500, 320, 280), useful_within=0.1).regimes.maximum_useful.value == 256
 
 
 def test_without_a_batch_that_met_there_are_no_regimes():
     found = section(trial(steps=(0, 100), error=(1, 1))).batches
-    assert [point.perfect for point in found.points] == [False] and found.regimes.maximum_useful.value is None
+    assert found.perfect == {64: False} and found.regimes.maximum_useful.value is None
     assert curve_of_cells(None, None, ()) is None
 
 

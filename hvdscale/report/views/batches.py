@@ -9,7 +9,7 @@ from operator import attrgetter
 import numpy as np
 
 from ...analysis.critical_batch_fit import CriticalBatchFit
-from ...analysis.curves import BatchPoint, Curve, CurvePoint
+from ...analysis.curves import Curve, CurvePoint
 from ...analysis.defaults import FIRST
 from ...analysis.intervals import Estimate, geometric_mean
 from ...analysis.regimes import BatchEstimate, Regimes
@@ -49,13 +49,13 @@ def fitted(subject: Subject) -> Iterator[Part]:
 
 def steps_by_batch(subject: Subject) -> Iterator[Part]:
     section, curve = subject.section, subject.section.batches
-    run = [point for point in curve.measured if point.cell.runs] if curve else []
+    run = [cell for cell in curve.cells if cell.runs] if curve else []
     if curve and len(run) > 1:
-        if not any(point.steps.met for point in run):           # whose figure would be empty
+        if not any(cell.steps.met for cell in run):           # whose figure would be empty
             yield from training(subject)
             return
-        yield Figures(lambda: [SCALING.figure("steps-batch", partial(_draw_repeats, curve, run), keys_of(
-            point.cell for point in run), target=section.target, confidence=section.options.confidence)])
+        yield Figures(lambda: [SCALING.figure("steps-batch", partial(_draw_repeats, curve, run), keys_of(run),
+                                              target=section.target, confidence=section.options.confidence)])
 
 
 def curve_findings(curve: Curve) -> tuple[Finding, ...]:
@@ -68,9 +68,8 @@ def _find_judged(curve: Curve) -> Iterator[Finding]:
     """Where a search is cut off, and the regimes of the batches that are not."""
     if curve.cut:
         yield SCALING.find("cut", none=not curve.whole, **{"until": None, "start": None, **curve.cut})
-    cells = [point.cell if isinstance(point, BatchPoint) else point for point in curve.judged]
     yield from find_regimes(curve.regimes, [point.global_batch for point in curve.judged],
-                            [point.steps for point in curve.judged], [cell.met > 0 for cell in cells])
+                            [point.steps for point in curve.judged], [point.met > 0 for point in curve.judged])
 
 
 def find_trials(n: int | None, counts: Mapping[int, int], left_out: Sequence[tuple[int, int]],
@@ -189,7 +188,7 @@ def early_crossing(subject: Subject) -> Iterator[Part]:
     lasting ones."""
     section, target = subject.section, subject.section.target
     early: list[tuple[float, RunCell, list[Crossing], float]] = []
-    for cell in (point.cell for point in section.batches.measured) if section.batches else ():
+    for cell in section.batches.cells if section.batches else ():
         found = [crossing_of(run.trial, target) for run in cell.runs] if target and not cell.searched else []
         met = [one for one in found if one is not None]         # unknown for one: NaN; inf where one did not last
         lasting = float(geometric_mean([one.steps for one in met])) if met else math.nan
@@ -207,7 +206,6 @@ def early_crossing(subject: Subject) -> Iterator[Part]:
 
 def curve_table(curve: Curve) -> Table:
     options = curve.regimes.options
-    perfect = dict(zip((point.global_batch for point in curve.judged), curve.regimes.perfect))
     words = {True: "yes", False: "no", None: "cut off"}
     lost = [f"{point.global_batch:,} ({point.met_before_diverging:,})" for point in curve.searched
             if point.met_before_diverging]
@@ -227,7 +225,7 @@ def curve_table(curve: Curve) -> Table:
         "best_of": lambda point: curve.n if curve.n and point.trials else math.nan,
         SCALING.column("best_steps", "steps_to_target"): lambda point: value(point, point.steps, whole),
         "examples_to_target": lambda point: value(point, point.steps.scaled(point.global_batch), number),
-        "perfect_scaling": lambda point: (words[perfect.get(point.global_batch)] if point.steps.met else
+        "perfect_scaling": lambda point: (words[curve.perfect.get(point.global_batch)] if point.steps.met else
                                           "not met" if measured(point) else NEVER)},
         lambda point: point.keys, notes=[
             SCALING.say("best_intervals", interval=SEARCH.say("best_of_interval", confidence=curve.confidence)),
@@ -254,27 +252,27 @@ def regimes(subject: Subject) -> Iterator[Finding]:
     section = subject.section
     if section.workload.batch_schedule or not section.batches:
         return
-    searched = [point.cell for point in section.batches.measured if point.cell.searched]
+    searched = [cell for cell in section.batches.cells if cell.searched]
     yield from _find_judged(section.batches)
     yield from find_trials(max((cell.best_of_n or 0 for cell in searched), default=None),
                            {cell.global_batch: len(cell.draws) for cell in searched}, section.left_out,
                            [cell.global_batch for cell in searched if cell.steps.extrapolated])
 
 
-def _draw_repeats(curve: Curve, points: Sequence[BatchPoint], axes: Axes) -> None:
+def _draw_repeats(curve: Curve, cells: Sequence[RunCell], axes: Axes) -> None:
     """Steps to target by global batch over repeats of one setting; curves_figure has that of searches."""
-    met = [point for point in points if point.cell.steps.met and point.cell.steps.value > 0]
-    log2_axis(axes, "x", [point.global_batch for point in points])
-    steps = [as_shown(point.cell.steps) for point in points]
+    met = [cell for cell in cells if cell.steps.met and cell.steps.value > 0]
+    log2_axis(axes, "x", [cell.global_batch for cell in cells])
+    steps = [as_shown(cell.steps) for cell in cells]
     seen = [value for one in steps for value in (one.value, one.beyond)]
     if met:
-        first, ends = met[0], (points[0].global_batch, points[-1].global_batch)
-        line = [first.cell.steps.value * first.global_batch / end for end in ends]
+        first, ends = met[0], (cells[0].global_batch, cells[-1].global_batch)
+        line = [first.steps.value * first.global_batch / end for end in ends]
         draw_line(axes, zip(ends, line), MUTED, "--", 1.2, label="perfect scaling")
         seen += line
     log2_axis(axes, "y", seen, ends_of(steps))
     mark_regimes(axes, curve.regimes, intervals=False)
-    draw_line(axes, ((point.global_batch, point.cell.steps.value) for point in met), BLUE)
-    for point, one in zip(points, steps):
-        mark_estimate(axes, point.global_batch, one, BLUE, "o", "steps to target")
+    draw_line(axes, ((cell.global_batch, cell.steps.value) for cell in met), BLUE)
+    for cell, one in zip(cells, steps):
+        mark_estimate(axes, cell.global_batch, one, BLUE, "o", "steps to target")
     label_axes(axes, "global batch B (examples)", "steps to target S")

@@ -161,23 +161,21 @@ def _series_table(section: Section, series: Series) -> Table:
 
 
 def _batch_table(section: Section, batches: Curve) -> Table:
-    cells = [point.cell for point in batches.measured]
-    tokens: Cells = {"tokens_to_target": lambda point: estimate_cell(point.cell.tokens, point.cell)}
+    cells = batches.cells
+    tokens: Cells = {"tokens_to_target": lambda cell: estimate_cell(cell.tokens, cell)}
     notes = (SCALING.say("by_batch"),
              SCALING.say("meanings", perfect=section.options.perfect_within, useful=section.options.useful_within),
              SCALING.say("bias") if len(cells) > 2 else "", *cell_notes(section, cells, times=False))
-    return SCALING.table("batches", batches.measured, {
-        "global_batch": lambda point: point.global_batch,
-        SCALING.column("ran_at", "workers"): lambda point: ran_at_cell(point.cell),
-        "met": lambda point: met_cell(point.cell),
-        "steps_to_target": lambda point: estimate_cell(point.steps, point.cell, whole),
-        "examples_to_target": lambda point: estimate_cell(point.examples, point.cell),
+    return SCALING.table("batches", cells, {
+        "global_batch": lambda cell: cell.global_batch, SCALING.column("ran_at", "workers"): ran_at_cell,
+        "met": met_cell, "steps_to_target": lambda cell: estimate_cell(cell.steps, cell, whole),
+        "examples_to_target": lambda cell: estimate_cell(cell.examples, cell),
         **(tokens if any(cell.tokens.runs for cell in cells) else {}),
-        "statistical_efficiency": lambda point: ratio_cell(point.statistical_efficiency, point.cell, cells[0]),
-        "perfect_scaling": lambda point: (point.perfect if point.steps.met else
-                                          "not met" if point.cell.runs else "diverged")},
-        lambda point: point.cell.keys, diverged=lambda point: lost_of(point.cell),
-        baseline=lambda point: cells[0].keys, notes=notes,
+        "statistical_efficiency": lambda cell: ratio_cell(
+            compare(cell, cells[0], batches.confidence).statistical_efficiency, cell, cells[0]),
+        "perfect_scaling": lambda cell: (batches.perfect.get(cell.global_batch, False) if cell.steps.met else
+                                         "not met" if cell.runs else "diverged")},
+        lambda cell: cell.keys, diverged=lost_of, baseline=lambda cell: cells[0].keys, notes=notes,
         warnings=cell_warnings(section, cells, times=False), what=section.target,
         searched=of_searches(section, cells) or " (all worker counts)")
 
