@@ -158,7 +158,7 @@ def test_regimes_follow_their_tolerances():
 
 def test_without_a_batch_that_met_there_are_no_regimes():
     found = section(trial(steps=(0, 100), error=(1, 1))).batches
-    assert found.perfect == {64: False} and found.regimes.maximum_useful.value is None
+    assert found.perfect == {32: False} and found.regimes.maximum_useful.value is None
     assert curve_of_cells(None, None, ()) is None
 
 
