@@ -20,7 +20,7 @@ import numpy as np
 from ..analysis.budgets import show_ends_alone
 from ..analysis.defaults import LASTING
 from ..analysis.grouping import group_by
-from ..analysis.report_data import Contents, JobResults, Options, analyse, analyse_studies, refuse_unknown
+from ..analysis.report_data import Contents, JobResults, analyse, analyse_studies, refuse_unknown
 from ..analysis.studies import Study, are_searched, best_metric, better, check_direction, is_measured
 from ..analysis.trials import JobKey
 from ..errors import LogError
@@ -42,7 +42,7 @@ from .document import (VERDICT, Chapter, Document, Figures, Finding, Page, Part,
                        facts_of, section_name, sentences_of, shown_by, slug, unique)
 from .output import MOST_RULED, give_out, refuse_no_folder
 from .plan.words import cautions, describe_crowded, verdict
-from .request import StudyRequest, describe_unused
+from .request import ReportRequest, describe_unused
 from .subject import Subject, View, Whole, of_metric, with_costs
 from .texts import GENERAL, SCALING
 from .views import batches, budgets, local_steps, noise, quality, rules, searches, step_times, trials, workers
@@ -82,25 +82,24 @@ LONG_BYTES = 100 << 20      # of a log, beyond which reading it takes a while
 
 
 def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skipped: Sequence[str] = (),
-                     options: Options = Options(), asked: StudyRequest = StudyRequest(), tell: Tell = quiet
-                     ) -> Document:
+                     asked: ReportRequest = ReportRequest(), tell: Tell = quiet) -> Document:
     """The report of logs that are open, and stay so while the document is used; ``skipped``: messages about those that
     could not be read."""
     for target in targets:
         check_direction(target, logs)
     evaluations = sum(log.evaluations.rows for log in logs)
     tell(f"sorting {evaluations:,} evaluations by trial", long=evaluations > MOST_EVALUATIONS)
-    contents, lasting = Contents(logs), options.crossing == LASTING
+    contents, lasting = Contents(logs), asked.crossing == LASTING
     studies, branches, ruled = contents.studies, [], True
     if asked.paper or evaluations > MOST_EVALUATIONS:
         refuse_unknown(targets, {name for study in studies for name in study.evaluations.columns})
         ruled = sum(map(len, studies)) <= MOST_RULED        # what rules cost takes seconds a study
-        groups = analyse_studies(studies, partial(targets_held, targets, asked), options)
+        groups = analyse_studies(studies, partial(targets_held, targets, asked), asked)
         notes = [GENERAL.say("studies_alone", paper=bool(asked.paper), most=MOST_EVALUATIONS, unruled=not ruled,
                              lasting=lasting)]
     else:
         tell(f"holding {counted(len(contents.read), 'trial')} against their targets")
-        groups, branches = analyse(contents.trials, targets, options), contents.branches
+        groups, branches = analyse(contents.trials, targets, asked), contents.branches
         notes = [SCALING.say("lasting")] if lasting and any(
             section.target for group in groups for section in group.sections) else []
     taken: set[str] = set()
@@ -109,18 +108,19 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
     held = [subject for own in subjects for subject in own if subject.held]
     searched = {subject.section.workload for subject in held}
     repeats = [section for group in groups for section in group.sections if section.workload not in searched]
-    whole = Whole(held, repeats, studies, asked, options, tell, groups, branches)
+    whole = Whole(held, repeats, studies, asked, tell, groups, branches)
     notes += [*contents.notes, *describe_imports(logs), *describe_joining(
         [group.workload for group in groups], [log.attributes for log in logs])]
     chapters = tuple(Chapter(**vars(shown_by(parts)), slug=unique(slug(title), key or title, taken), title=title)
                      for title, parts, key in _chapters(whole))
     aimed = bool(targets) or any(page.target for _, own in pages for page in own)
-    found = Document(pages, tuple(map(facts_of, logs)), tuple(skipped), options.confidence, chapters, tuple(notes),
+    found = Document(pages, tuple(map(facts_of, logs)), tuple(skipped), asked.confidence, chapters, tuple(notes),
                      hint="" if aimed else _describe_no_target(studies, logs))
-    return replace(found, notes=(*notes, *describe_unused(targets, options, asked, found, bool(branches))))
+    return replace(found, notes=(*notes, *describe_unused(targets, asked, found, bool(branches))))
 
 
-def targets_held(targets: Sequence[Target], asked: StudyRequest, studies: Sequence[Study]) -> tuple[Target | None, ...]:
+def targets_held(targets: Sequence[Target], asked: ReportRequest, studies: Sequence[Study]
+                 ) -> tuple[Target | None, ...]:
     """The targets to hold a workload's studies against, of those given or else those in the plans of their first
     trials, or else that of the paper which is asked for: with a metric that they measured; without any None, but where
     targets were given, which nothing is shown without."""
@@ -150,7 +150,7 @@ def _describe_no_target(studies: Sequence[Study], logs: Sequence[Log]) -> str:
     return ""
 
 
-def _subjects(groups: Sequence[JobResults], studies: Sequence[Study], asked: StudyRequest) -> list[list[Subject]]:
+def _subjects(groups: Sequence[JobResults], studies: Sequence[Study], asked: ReportRequest) -> list[list[Subject]]:
     """Of each workload those of its sections."""
     of_workload, found = group_by(studies, lambda study: study.workload), []
     for group in groups:
@@ -303,8 +303,8 @@ def _left_out_of(log: Log) -> list[str]:
 
 @np.errstate(over="ignore")         # what is beyond the largest float counts as inf
 def make(paths: Iterable[Path], targets: Sequence[Target] = (), out: Path | None = None, *,
-         options: Options = Options(), formats: Sequence[str] = FORMATS, skip_broken: bool = False,
-         every_figure: bool = False, whole: bool = False, asked: StudyRequest = StudyRequest(),
+         asked: ReportRequest = ReportRequest(), formats: Sequence[str] = FORMATS, skip_broken: bool = False,
+         every_figure: bool = False, whole: bool = False,
          echo: Callable[[str], object] = print, tell: Tell = quiet) -> Document:
     """Print the report of these logs or directories of logs, and write its files under ``out`` where it is given.
 
@@ -312,14 +312,14 @@ def make(paths: Iterable[Path], targets: Sequence[Target] = (), out: Path | None
     skip_broken  leave out the logs that cannot be read, and say so; else the first raises its LogError
     whole        print every table, and how to read them
     every_figure draw every figure, rather than the main ones of each workload
-    asked        what is to be shown of studies, beside the targets
+    asked        the options of the analysis, and what is to be shown of studies beside the targets
     echo         takes each piece of text for the screen as soon as it is known; tell: see progress.Progress
     """
     refuse_no_folder(out)
     with ExitStack() as opened:
         with uncollected():
             logs, skipped = open_logs(list(paths), skip_broken, opened, tell)
-            document = document_of_logs(logs, targets, skipped, options, asked, tell)
+            document = document_of_logs(logs, targets, skipped, asked, tell)
         given = {"--format": tuple(formats) != FORMATS, "--figures": every_figure}
         if not out and any(given.values()):
             echo(GENERAL.say("unused", options=[name for name in given if given[name]], out=True))

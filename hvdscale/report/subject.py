@@ -9,7 +9,7 @@ from typing import Any
 
 from ..analysis.curves import Curve, curve_of
 from ..analysis.grouping import group_by
-from ..analysis.report_data import JobResults, Options, Section
+from ..analysis.report_data import JobResults, Section
 from ..analysis.rules import RuleCosts, rules_along, rules_of
 from ..analysis.timings import timings_of
 from ..analysis.studies import Study
@@ -18,7 +18,7 @@ from ..analysis.worker_plan import Request, WorkerPlan, plans_of
 from ..formatting.progress import Tell
 from ..target import Target
 from .document import Part
-from .request import StudyRequest
+from .request import ReportRequest
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,15 +27,11 @@ class Subject:
 
     section: Section
     studies: tuple[Study, ...] = ()         # of its workload, by global batch
-    asked: StudyRequest = StudyRequest()
+    asked: ReportRequest = ReportRequest()
     held: bool = False                      # searches, or more evaluations than trials are made of, against its target
     others: tuple[Target, ...] = ()         # of the same metric, which have pages of their own
     first: bool = True                      # of its metric: its page has the figures that all its targets share
     known: dict[Hashable, Any] = field(default_factory=dict)        # worked out for any of the workload's targets
-
-    @property
-    def options(self) -> Options:
-        return self.section.options
 
     @property
     def target(self) -> Target:
@@ -47,7 +43,7 @@ class Subject:
         return self.curve_to(self.target)
 
     def curve_to(self, target: Target) -> Curve:
-        found: Curve = self.once((curve_of, target), lambda: curve_of(self.studies, target, self.options))
+        found: Curve = self.once((curve_of, target), lambda: curve_of(self.studies, target, self.asked))
         return found
 
     @property
@@ -88,7 +84,7 @@ def of_metric(show: Callable[[Subject, str, bool], Iterable[Part]]) -> View:
 
 def with_costs(subjects: Sequence[Subject], ruled: bool) -> Iterator[Subject]:
     """Each of them once its costs are known, or left out; all cores work on those of the ones that follow."""
-    asked = subjects[0].asked if subjects else StudyRequest()
+    asked = subjects[0].asked if subjects else ReportRequest()
     costs = rules_along([one.curve for one in subjects], asked.rules, asked.rule_within) if ruled else repeat(None)
     for subject, found in zip(subjects, costs):
         subject.known[rules_of, subject.target] = found
@@ -102,8 +98,7 @@ class Whole:
     subjects: Sequence[Subject]         # whose studies are held against their target
     repeats: Sequence[Section]          # of no studies
     studies: Sequence[Study]
-    asked: StudyRequest
-    options: Options
+    asked: ReportRequest
     tell: Tell
     groups: Sequence[JobResults]        # all sections by workload
     branches: Sequence[Trial]           # of runs, in no group

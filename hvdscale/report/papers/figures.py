@@ -47,7 +47,7 @@ def chapters(whole: Whole) -> Iterator[tuple[str, Iterable[Part], str]]:
     for name in whole.asked.compare:
         yield f"Beside published results: {name}", beside_published(curves, name, noise), ""
     if whole.asked.paper:
-        yield f"The figures of {PAPER}", figures(whole.studies, whole.options, whole.tell), ""
+        yield f"The figures of {PAPER}", figures(whole.studies, whole.asked, whole.tell), ""
 
 
 def target_of(workload: JobKey) -> tuple[Target, ...]:

@@ -37,7 +37,7 @@ def curve(subject: Subject) -> Iterator[Part]:
         yield curve_table(found)
     yield Details(lambda: [fit_table(found.regimes.fit, found.target, found.keys)])
     yield Figures(lambda: workload_figures(
-        [found, *map(subject.curve_to, subject.others if subject.first else ())], subject.options, subject.first,
+        [found, *map(subject.curve_to, subject.others if subject.first else ())], subject.asked, subject.first,
         subject.asked.budgets))
 
 

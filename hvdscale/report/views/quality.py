@@ -27,7 +27,7 @@ def parts_of_quality(subject: Subject, column: str, minimizes: bool) -> Iterator
     """Within the steps that every batch has run, where that decides; else as long as each trial was to run, else within
     the epochs that every batch has run. Then under the budgets that were asked for, their tables in files only."""
     def under(budget: Budget | None) -> Quality | None:
-        return quality_of(subject.studies, column, minimizes, budget, subject.options.confidence)
+        return quality_of(subject.studies, column, minimizes, budget, subject.asked.confidence)
     epochs, steps = common_budgets(subject.studies)
     tried: list[Quality] = []
     for budget in (steps, None, epochs):
@@ -37,7 +37,7 @@ def parts_of_quality(subject: Subject, column: str, minimizes: bool) -> Iterator
         tried.append(found)
         if not found.why:
             break
-    decided, tolerance = not tried[-1].why, subject.options.loss_within
+    decided, tolerance = not tried[-1].why, subject.asked.loss_within
     first = tried[-1] if decided else tried[1]
     others = [found for budget in subject.asked.budgets if budget != first.budget and (found := under(budget))]
     for found in (first, *others):
