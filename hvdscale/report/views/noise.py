@@ -4,6 +4,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from ...analysis.intervals import Estimate
@@ -18,7 +19,7 @@ from ..subject import Subject
 from ..table import Cell, Table, keys_of, known_cell
 from ..texts import SCALING, Cells
 from .batches import as_fitted
-from .cells import batch_cell, table_of_cells
+from .cells import table_of_cells
 
 UNBOUNDED = "?"     # a noise scale whose |G|^2 came out as 0 or less
 
@@ -48,14 +49,15 @@ def noise_scales(subject: Subject) -> Iterator[Part]:
 def _noise_tables(section: Section) -> Iterator[Table]:
     shown = [scale for _, noise in section.noise for scale in (noise.whole, *noise.quarters)]
     few = any(scale.steps < LEAST_STEPS for scale in shown)
-    where: Cells = {"workers": lambda row: row[0].workers[0], "global_batch": lambda row: batch_cell(row[0])}
-    parts: Cells = {"grad_sqnorm": lambda row: row[-1].grad_sqnorm, "cov_trace": lambda row: row[-1].cov_trace}
-    yield table_of_cells("noise-scale", [(cell, noise, noise.whole) for cell, noise in section.noise], {
-        **where, "runs": lambda row: len(row[0].samples.seeds),
+    rows = [(cell, noise, noise.whole) for cell, noise in section.noise]
+    yield table_of_cells("noise-scale", rows, "workers global_batch", {
+        "workers": lambda row: row[0].workers[0], "runs": lambda row: len(row[0].samples.seeds),
         "measured_steps": lambda row: row[2].steps, "noise_scale": lambda row: _scale_cell(row[2]),
-        **_quarters(lambda at, row: _scale_cell(row[1].quarters[at])), **parts}, what=section.target, notes=(
-            SCALING.say("noise_scale"),
-            SCALING.say("noise_intervals", confidence=section.options.confidence), *_unbounded_notes(shown),
+        **_quarters(lambda at, row: _scale_cell(row[1].quarters[at])),
+        "grad_sqnorm": lambda row: row[2].grad_sqnorm, "cov_trace": lambda row: row[2].cov_trace},
+        of=itemgetter(0), what=section.target, notes=(
+            SCALING.say("noise_scale"), SCALING.say("noise_intervals", confidence=section.options.confidence),
+            *_unbounded_notes(shown),
             SCALING.say("noise_few", least=LEAST_STEPS) if few else ""))
 
 
