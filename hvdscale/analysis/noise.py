@@ -24,13 +24,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..log.plan_text import plan_at
 from ..log.reader import Log
+from ..target import Target
 from .grouping import rows_of_each
-from .intervals import CONFIDENCE, NONE, student_quantile
+from .intervals import CONFIDENCE, NONE, Estimate, over, student_quantile
+
+if TYPE_CHECKING:
+    from .steps import RunCell
 
 QUARTERS = 4                # of a run's measured steps
 LEAST_STEPS = 5             # measured steps, below which there is no interval
@@ -72,6 +77,10 @@ class NoiseScale:
     steps: int = 0                  # measured, in all runs, from first_step to last_step of training
     first_step: int = 0
     last_step: int = 0
+
+    @property
+    def estimate(self) -> Estimate:
+        return Estimate(self.noise_scale, self.low, self.high, self.steps)
 
 
 @dataclass(frozen=True)
@@ -135,6 +144,39 @@ def fieller(means: np.ndarray, covariance: np.ndarray, quantile: float) -> tuple
     if a < 0 < c:
         return float((b - root) / a), np.inf
     return 0.0, np.inf
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseAgainst:
+    """The noise scales of cells of runs, by batch, against one critical batch."""
+
+    target: Target | None
+    b_crit: Estimate                            # NaN: the steps bound it on neither side
+    measured: Sequence[tuple[RunCell, Noise]]
+    chosen: tuple[RunCell, Noise] | None        # see best_known; None: no noise scale is finite
+
+    @property
+    def ratio(self) -> Estimate:
+        return over(self.chosen[1].whole.estimate, self.b_crit) if self.chosen else Estimate.unknown()
+
+
+def noise_against(target: Target | None, measured: Sequence[tuple[RunCell, Noise]], b_crit: Estimate | None
+                  ) -> NoiseAgainst:
+    """A critical batch that is open on both sides counts as unknown, as where there is no fit to the steps."""
+    if b_crit is None or b_crit.low == 0 and np.isinf(b_crit.high):
+        b_crit = Estimate.unknown()
+    measured = sorted(measured, key=lambda one: one[0].global_batch)
+    return NoiseAgainst(target, b_crit, measured, best_known([
+        one for one in measured if np.isfinite(one[1].whole.noise_scale)]))
+
+
+def best_known(measured: Sequence[tuple[RunCell, Noise]]) -> tuple[RunCell, Noise] | None:
+    """The cell whose noise scale has the narrowest interval, as a ratio; the last where all are open; None without
+    any."""
+    def width(one: tuple[RunCell, Noise]) -> float:
+        whole = one[1].whole
+        return whole.high / whole.low if whole.low > 0 and np.isfinite(whole.high) else np.inf
+    return min(reversed(measured), key=width, default=None)
 
 
 def read_noise(log: Log) -> dict[int, NoiseSteps]:

@@ -11,7 +11,6 @@ import numpy as np
 
 from ...analysis.branches import NO_RAMP, BranchPoint, Branched, Excess, branched_of, excess_of, ramp_of
 from ...analysis.intervals import Estimate, over
-from ...analysis.steps_curve import as_estimate
 from ...formatting.numbers import number, ratio, span, whole
 from ...formatting.templates import written
 from ...target import Target
@@ -93,7 +92,7 @@ def describe_critical(critical: Estimate) -> str:
 
 
 def _noise(point: BranchPoint) -> Estimate:
-    return as_estimate(point.noise) if point.noise else Estimate.unknown()
+    return point.noise.estimate if point.noise else Estimate.unknown()
 
 
 def _noise_over_critical(point: BranchPoint) -> Estimate:
@@ -147,7 +146,7 @@ def losses_table(found: Branched) -> Table:
 
 
 def _draw_critical(found: Branched, measured: Measured, axes: Axes) -> None:
-    noise = [(point, as_estimate(point.noise)) for point in found.points if point.noise]
+    noise = [(point, point.noise.estimate) for point in found.points if point.noise]
     bands = [(target, b_crit) for target, b_crit in measured if is_bounded(b_crit)]
     shown = [*(point.critical for point in found.points), *(scale for _, scale in noise)]
     value_axis(axes, "x", [point.examples for point in found.points])

@@ -7,9 +7,8 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from ...analysis.intervals import Estimate
-from ...analysis.noise import LEAST_STEPS, Noise, NoiseScale
-from ...analysis.steps_curve import NoiseAgainst, as_estimate, best_known, noise_against
+from ...analysis.intervals import Estimate, over
+from ...analysis.noise import LEAST_STEPS, Noise, NoiseAgainst, NoiseScale, best_known, noise_against
 from ...analysis.report_data import Section
 from ...analysis.steps import RunCell
 from ...formatting.numbers import exact, listed, number, ratio, span
@@ -32,7 +31,7 @@ def noise_scales(subject: Subject) -> Iterator[Part]:
         shown = [(cell, _windows(noise)) for cell, noise in section.noise if _windows(noise)]
         yield Figures(lambda: [SCALING.figure("noise-scale", partial(_draw_noise, shown), keys_of(
             cell for cell, _ in shown), confidence=section.options.confidence)])
-    found = best_known(section.noise, lambda found: found[1])
+    found = best_known(section.noise)
     if found is None:
         return
     batch, whole, quarters = found[0].batches.in_brief(), found[1].whole, found[1].quarters
@@ -42,7 +41,7 @@ def noise_scales(subject: Subject) -> Iterator[Part]:
     first, last = quarters[0], quarters[-1]
     known = all(math.isfinite(one.noise_scale) for one in quarters)
     changed = known and ("grew" if first.high < last.low else "fell" if last.high < first.low else "")
-    yield SCALING.find("noise", as_estimate(whole), batch=batch, scale=as_estimate(whole), changed=changed, open=known,
+    yield SCALING.find("noise", whole.estimate, batch=batch, scale=whole.estimate, changed=changed, open=known,
                        first=first.noise_scale, last=last.noise_scale)
 
 
@@ -88,7 +87,7 @@ def _draw_noise(found: Sequence[tuple[RunCell, Sequence[NoiseScale]]], axes: Axe
         axes.plot(middles, [scale.noise_scale for scale in own], "o-", color=color, linewidth=1, markersize=5,
                   markeredgewidth=0, label=label)
         for middle, scale in zip(middles, own):
-            mark_estimate(axes, middle, as_estimate(scale), color, "o", None)
+            mark_estimate(axes, middle, scale.estimate, color, "o", None)
             axes.plot([scale.first_step, scale.last_step], [scale.noise_scale] * 2, color=color, linewidth=1.4,
                       alpha=0.35)
     axes.set_xlim(left=0)
@@ -114,7 +113,7 @@ def beside_critical(subject: Subject) -> Iterator[Part]:
 def find_noise(found: NoiseAgainst) -> Finding:
     if found.chosen is None:
         return SCALING.find("noise_unknown")
-    one_end, low, high = one_ended(found.b_crit), found.ratio.low, found.ratio.high
+    (cell, noise), one_end, low, high = found.chosen, one_ended(found.b_crit), found.ratio.low, found.ratio.high
     verdict: str | None = f"surely too {'large' if low > 1 else 'small'} a guess"
     if math.isnan(low):
         verdict = None if one_end else "with no interval for the ratio"
@@ -123,7 +122,7 @@ def find_noise(found: NoiseAgainst) -> Finding:
     elif low >= 0.5 and high <= 2:
         verdict = "within a factor of 2"
     return SCALING.find(
-        "noise_against", scale=as_estimate(found.chosen.noise.whole), batch=found.chosen.global_batch,
+        "noise_against", scale=noise.whole.estimate, batch=cell.global_batch,
         steps=f"the steps to {found.target}" if found.target else "the steps", open=not is_bounded(found.b_crit),
         one_end=one_end, ratio=found.ratio, critical=as_fitted(found.b_crit) if is_bounded(found.b_crit) else None,
         verdict=verdict)
@@ -143,10 +142,10 @@ def one_ended(b_crit: Estimate) -> str:
 
 def noise_against_table(found: NoiseAgainst) -> Table:
     b_crit = known_cell(found.b_crit)
-    return SCALING.table("noise-against", found.points, {
-        "global_batch": lambda point: point.global_batch,
-        "noise_scale": lambda point: known_cell(as_estimate(point.noise.whole)),
-        **_quarters(lambda at, point: known_cell(as_estimate(point.noise.quarters[at]))),
-        "critical_batch": lambda point: b_crit,
-        "noise_over_critical": lambda point: known_cell(point.ratio, ratio)}, lambda point: point.keys,
+    return SCALING.table("noise-against", found.measured, {
+        "global_batch": lambda row: row[0].global_batch,
+        "noise_scale": lambda row: known_cell(row[1].whole.estimate),
+        **_quarters(lambda at, row: known_cell(row[1].quarters[at].estimate)), "critical_batch": lambda row: b_crit,
+        "noise_over_critical": lambda row: known_cell(over(row[1].whole.estimate, found.b_crit), ratio)},
+        lambda row: row[0].keys,
         notes=(SCALING.say("noise_of_all"), SCALING.say("noise_published")), what=found.target)
