@@ -25,11 +25,11 @@ from .intervals import Pools
 from .jobs import versions_of
 from .noise import Noise
 from .pooled_variance import pools_of
-from .search import Search, covers, searches_of
+from .search import Search, searches_of
 from .slow_runs import seeds_apart, slow_runs
 from .speedup import Series, series_of
-from .step_breakdown import SKIPPED, StepParts
-from .steps import RunToTarget, RunCell, cell_of, cells_by_workers, first_met, run_of
+from .step_breakdown import StepParts
+from .steps import RunToTarget, RunCell, cell_of, cells_by_workers, run_of
 from .studies import Study, studies_of
 from .trials import EVERY_STEP, JobKey, SeedKey, Trial, by_workload, read_trials
 
@@ -89,59 +89,8 @@ class Section:
         inside = {id(point.cell) for one in self.series for point in one.points}
         return tuple(cell for cell in self.cells if id(cell) not in inside)
 
-    @property
-    def parts_skipped(self) -> bool:
-        """Whether a log had too many steps to read their parts."""
-        return any(run.trial.step_parts is SKIPPED for cell in self.cells for run in cell.runs)
-
     def with_status(self, status: Status) -> tuple[Trial, ...]:
         return tuple(trial for trial in self.trials if trial.status == status)
-
-    @cached_property
-    def met_before_diverging(self) -> tuple[Trial, ...]:
-        """INFEASIBLE trials that met the target before they diverged."""
-        return tuple(trial for trial in self.with_status(Status.INFEASIBLE)
-                     if self.target and first_met(trial.metrics[self.target.column], self.target) >= 0)
-
-    @cached_property
-    def unmeasured(self) -> tuple[Trial, ...]:
-        """COMPLETE trials of which no evaluation measured the target's metric; in no estimate."""
-        return tuple(trial for trial in self.with_status(Status.COMPLETE)
-                     if self.target and not len(trial.rows_with(self.target.column)))
-
-    @property
-    def judged(self) -> tuple[Trial, ...]:
-        """COMPLETE trials that were evaluated and whose losses show whether they learned."""
-        return tuple(trial for trial in self.with_status(Status.COMPLETE) if trial.losses and len(trial.step))
-
-    @property
-    def unlearned(self) -> tuple[Trial, ...]:
-        """Those whose loss did not fall, and that did not meet the target."""
-        return tuple(trial for trial in self.judged if trial.losses and not trial.losses.fell
-                     and not (self.target and run_of(trial, self.target).met))
-
-    @cached_property
-    def stopped_early(self) -> tuple[Trial, ...]:
-        """COMPLETE trials that stopped at a target of their own before they met this one."""
-        return tuple(run.trial for cell in self.cells for run in cell.runs
-                     if not run.met and _stopped_at_target(run.trial))
-
-    @property
-    def split_seeds(self) -> tuple[list[RunToTarget], ...]:
-        """The runs of each seed of a setting of which some met the target and some did not."""
-        runs = [run for cell in self.cells if self.target for run in cell.runs]
-        of_seed = group_by(runs, lambda run: (run.trial.setting, run.trial.seed_key))
-        return tuple(own for own in of_seed.values() if len({run.met for run in own}) > 1)
-
-    @property
-    def pruned(self) -> tuple[Trial, ...]:
-        return tuple(trial for trial in self.with_status(Status.INCOMPLETE) if trial.pruned)
-
-    @cached_property
-    def not_covered(self) -> tuple[Trial, ...]:
-        """Trials of studies that stop at an easier target of their own, so that they cannot be judged by this one."""
-        return tuple(trial for trial in self.trials
-                     if trial.sweep and self.target and not covers(trial.sweep, self.target))
 
     def __str__(self) -> str:
         return f"{self.workload}: {self.target or 'throughput'}"
@@ -289,10 +238,3 @@ def _cells(runs: Sequence[RunToTarget], options: Options) -> tuple[list[RunCell]
     return list(cells.values()), by_batch, [
         cell_of(sorted(own, key=lambda run: run.trial.workers), options.confidence)
         for _, own in sorted(synced.items() if apart else ()) if any(run.conclusive for run in own)]
-
-
-def _stopped_at_target(trial: Trial) -> bool:
-    if not trial.target or trial.measurement.get("keep_going"):
-        return False
-    own = Target.parse(trial.target)
-    return own.column in trial.metrics and first_met(trial.metrics[own.column], own) >= 0

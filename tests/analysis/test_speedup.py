@@ -8,6 +8,7 @@ from hvdscale.analysis.speedup import STRONG, WEAK
 from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import UsageError
 from hvdscale.log.schema import Status
+from hvdscale.report.views.trials import left_out
 from hvdscale.target import Target
 from tests.factories.logs import log, trial
 
@@ -179,13 +180,14 @@ def test_each_trial_is_held_against_its_own_target_or_all_against_every_one_give
 
 def test_a_trial_stopped_at_an_easier_target_is_named():
     found = section(trial(id=1), trial(id=2, seed=1, keep_going=True), targets=[Target.parse("val/error<0.05")])
-    assert [early.id for early in found.stopped_early] == [1]
+    [said] = [one for one in left_out(found) if "before this one was met" in one]
+    assert ":1; run" in said
 
 
 def test_a_trial_that_met_the_target_before_diverging_is_counted_apart():
     found = section(trial(id=1), trial(id=2, seed=1, status=Status.INFEASIBLE),
                     trial(id=3, seed=2, status=Status.INFEASIBLE, error=(np.nan,) * 3))
-    assert [lost.id for lost in found.met_before_diverging] == [2]
+    assert any("1 of them after meeting" in said and ":2)" in said for said in left_out(found))
 
 
 def test_probes_are_kept_out_of_the_sections_with_a_target():
@@ -199,7 +201,7 @@ def test_a_trial_diverging_before_its_evaluation_counts_at_its_target():
     found = section(trial(id=1), trial(id=2, seed=1, steps=(), error=(), status=Status.INFEASIBLE),
                     trial(id=3, seed=2, steps=(), error=(), status=Status.RUNNING))
     assert [lost.id for lost in found.alone[0].diverged] == [2] and len(found.trials) == 3
-    assert found.met_before_diverging == ()
+    assert "after meeting" not in " ".join(left_out(found))
 
 
 def test_without_a_target_system_efficiency_is_all_there_is():

@@ -5,13 +5,15 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from ...analysis.grouping import group_by
 from ...analysis.report_data import Section
+from ...analysis.search import covers
 from ...analysis.slow_runs import drift_of
-from ...analysis.step_breakdown import MOST_ROWS
+from ...analysis.step_breakdown import MOST_ROWS, SKIPPED
 from ...analysis.steps import SPEED, RunCell, RunToTarget, crossing_of, run_of
 from ...analysis.trials import Trial
 from ...formatting.numbers import capital, counted, in_brackets, list_first, listed, whole
@@ -76,8 +78,11 @@ def drift(subject: Subject) -> Iterator[Finding]:
 def split_seeds(subject: Subject) -> Iterator[Finding]:
     """Seeds whose runs, the same updates by their settings, met the target and did not."""
     section = subject.section
-    for runs in section.split_seeds:
+    every = [run for cell in section.cells if section.target for run in cell.runs]
+    for runs in group_by(every, lambda run: (run.trial.setting, run.trial.seed_key)).values():
         first, missed = runs[0].trial, [run.trial for run in runs if not run.met]
+        if not 0 < len(missed) < len(runs):
+            continue
         yield SCALING.find("split_seed", None, (SCALING.say("split_seed_of", missed=name_trials(missed)),),
                            seed=str(first.seed), batch=first.global_batch, target=section.target,
                            met=len(runs) - len(missed), runs=len(runs))
@@ -86,10 +91,12 @@ def split_seeds(subject: Subject) -> Iterator[Finding]:
 def unlearned(subject: Subject) -> Iterator[Finding]:
     """How many trials ended with no lower loss than they began with, by batch, and one of them."""
     section = subject.section
-    trials = section.unlearned
+    judged = [trial for trial in section.with_status(Status.COMPLETE) if trial.losses and len(trial.step)]
+    trials = [trial for trial in judged if trial.losses and not trial.losses.fell
+              and not (section.target and run_of(trial, section.target).met)]
     if not trials or trials[0].losses is None:
         return
-    all_of, lost = (Counter(trial.global_batch for trial in some) for some in (section.judged, trials))
+    all_of, lost = (Counter(trial.global_batch for trial in some) for some in (judged, trials))
     yield SCALING.find("unlearned", None, (SCALING.say("unlearned_of", trials=name_trials(trials)),),
                        trials=len(trials),
                        where="; ".join(f"batch {batch:,}: {count:,} of {all_of[batch]:,}"
@@ -111,39 +118,50 @@ def schedules(section: Section) -> tuple[str, ...]:
 
 def left_out(section: Section) -> Iterator[str]:
     """Which trials are in no estimate, and why."""
-    def some(trials: Sequence[Trial]) -> dict[str, str]:
-        return {"trials": f"{len(trials):,} of {counted(len(section.trials), 'trial')}", "named": name_trials(trials)}
-    for status in (Status.RUNNING, Status.INCOMPLETE):
-        trials = [trial for trial in section.with_status(status) if not trial.pruned]
+    target = section.target
+
+    def say(kind: str, trials: Sequence[Trial], **values: Any) -> Iterator[str]:
         if trials:
-            yield SCALING.say("ended_open", status=status.name, **some(trials))
-    if section.unmeasured and section.target:
-        yield SCALING.say("unmeasured", metric=section.target.column, **some(section.unmeasured))
-    diverged, met = section.with_status(Status.INFEASIBLE), section.met_before_diverging
-    if diverged:
-        yield SCALING.say("diverged", met=len(met) or None, met_named=name_trials(met), **some(diverged))
-    nans: dict[str, list[tuple[Trial, int]]] = {}       # by metric; those of trials that diverged are no news
-    for trial in section.trials:
-        known = trial.status != Status.INFEASIBLE
-        for column, count in count_nans(trial.metrics, trial.measurement).items() if known else ():
+            yield SCALING.say(kind, trials=f"{len(trials):,} of {counted(len(section.trials), 'trial')}",
+                              named=name_trials(trials), **values)
+    for status in (Status.RUNNING, Status.INCOMPLETE):
+        yield from say("ended_open", [trial for trial in section.with_status(status) if not trial.pruned],
+                       status=status.name)
+    if target:
+        yield from say("unmeasured", [trial for trial in section.with_status(Status.COMPLETE)
+                                      if not len(trial.rows_with(target.column))], metric=target.column)
+    diverged = section.with_status(Status.INFEASIBLE)
+    met = [trial for trial in diverged if target and run_of(trial, target).met]
+    yield from say("diverged", diverged, met=len(met) or None, met_named=name_trials(met))
+    yield from _describe_nans(section.trials)
+    # of studies that stop at an easier target of their own, so that this one cannot judge them
+    stopped = [trial for trial in section.trials if trial.sweep and target and not covers(trial.sweep, target)]
+    pruned = [trial for trial in section.with_status(Status.INCOMPLETE) if trial.pruned and trial not in stopped]
+    yield from say("pruned", pruned, met=sum(bool(target) and run_of(trial, target).met for trial in pruned) or None)
+    yield from say("stopped", stopped, own=sorted({trial.sweep["targets"][-1] for trial in stopped}), target=target)
+    runs = [run for cell in section.cells for run in cell.runs]
+    if any(run.trial.step_parts is SKIPPED for run in runs):
+        yield SCALING.say("parts_skipped", most=MOST_ROWS)
+    yield from say("stopped_early", [run.trial for run in runs if not run.met and _stopped_at_target(run.trial)])
+    yield from say("moved", [trial for trial in section.trials if len(trial.worker_counts) > 1])
+
+
+def _describe_nans(trials: Sequence[Trial]) -> Iterator[str]:
+    """NaN by metric; of trials that diverged they are no news."""
+    nans: dict[str, list[tuple[Trial, int]]] = {}
+    for trial in (trial for trial in trials if trial.status != Status.INFEASIBLE):
+        for column, count in count_nans(trial.metrics, trial.measurement).items():
             nans.setdefault(column, []).append((trial, count))
     for column, found in nans.items():
         yield SCALING.say("nan", metric=column, count=sum(count for _, count in found),
                           evaluations=sum(len(trial.step) for trial, _ in found),
                           trials=name_trials([trial for trial, _ in found]))
-    told = [trial for trial in section.pruned if trial not in section.not_covered]
-    if told:
-        before = sum(run_of(trial, section.target).met for trial in told) if section.target else 0
-        yield SCALING.say("pruned", met=before or None, **some(told))
-    if section.not_covered:
-        own = sorted({trial.sweep["targets"][-1] for trial in section.not_covered})
-        yield SCALING.say("stopped", own=own, target=section.target, **some(section.not_covered))
-    if section.parts_skipped:
-        yield SCALING.say("parts_skipped", most=MOST_ROWS)
-    moved = [trial for trial in section.trials if len(trial.worker_counts) > 1]
-    for kind, odd in (("stopped_early", section.stopped_early), ("moved", moved)):
-        if odd:
-            yield SCALING.say(kind, named=name_trials(odd))
+
+
+def _stopped_at_target(trial: Trial) -> bool:
+    """Whether it ended at a target of its own."""
+    own = Target.parse(trial.target) if trial.target and not trial.measurement.get("keep_going") else None
+    return own is not None and own.column in trial.metrics and run_of(trial, own).met
 
 
 def name_trial(trial: Trial) -> str:
