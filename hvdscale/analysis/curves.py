@@ -7,7 +7,7 @@ best ones, more would be found farther out, and the steps of these batches are t
 beyond: they show where the rates end. Those that did not meet the target are ranked by the best that they reached."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from ..log.schema import Status
 from ..target import Target
 from .base_rates import effective_rate, rates_of
-from .best_of_n import best_of, common_trials
+from .best_of_n import best_of
 from .defaults import CONFIDENCE, Options
 from .intervals import Estimate
 from .regimes import BatchEstimate, Regimes, regimes_of
@@ -156,6 +156,15 @@ def curve_of(studies: Sequence[Study], target: Target, options: Options = Option
     whole = list_whole([point.global_batch for point in points], [_ends_of_point(point) for point in points])
     return Curve(studies[0].workload, target, points, _regimes_of(points, whole, options), options.confidence, n,
                  tuple(left_out.items()), whole)
+
+
+def common_trials(counts: Mapping[int, int], asked: int | None = None) -> tuple[int | None, dict[int, int]]:
+    """(n, batches left out with their counts): the number of trials to compare every batch at. The fewest steps of n
+    trials fall with n, so comparing batches at different n would distort the curve. n is the smallest count of feasible
+    trials by batch, or the number asked for; batches with fewer are then left out. None: there are no trials."""
+    if asked is not None:
+        return asked, {batch: count for batch, count in counts.items() if count < asked}
+    return min((count for count in counts.values() if count), default=None), {}
 
 
 def ends_of(rates: np.ndarray, steps: np.ndarray, diverged: np.ndarray, values: np.ndarray) -> np.ndarray | None:

@@ -16,9 +16,7 @@ from ..log.schema import Status
 from ..plan.batch_schedule import BatchSchedule
 from ..plan.search_space import STEPS_TO_TARGET
 from ..target import Target
-from .best_of_n import common_trials
-from .budgets import are_ends_alone
-from .curves import Curve, curve_of_cells
+from .curves import Curve, common_trials, curve_of_cells
 from .defaults import Options
 from .grouping import group_by
 from .intervals import Pools
@@ -30,7 +28,7 @@ from .slow_runs import seeds_apart, slow_runs
 from .speedup import Series, series_of
 from .step_breakdown import StepParts
 from .steps import RunToTarget, RunCell, cell_of, cells_by_workers, run_of
-from .studies import Study, studies_of
+from .studies import Study, are_ends_alone, studies_of
 from .trials import EVERY_STEP, JobKey, SeedKey, Trial, by_workload, read_trials
 
 T = TypeVar("T")
@@ -182,7 +180,7 @@ def _find_apart(cells: Iterable[RunCell]) -> dict[tuple[int, str], dict[SeedKey,
 
 def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...], options: Options,
              shown: set[Hashable]) -> Section:
-    """Searches are all compared at the same number of trials, see best_of_n.common_trials."""
+    """Searches are all compared at the same number of trials, see common_trials."""
     held = (run_of(trial, target, options.crossing) for trial in trials if trial.status != Status.RUNNING)
     runs = [run for run in held if run.conclusive or run.trial.pruned]
     cells, *others = _cells(runs, options)

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.best_batch import LEAST_FITTED, valley_of
-from hvdscale.analysis.budgets import are_ends_alone
 from hvdscale.analysis.quality import quality_of
 from hvdscale.analysis.report_data import Section, analyse
 from hvdscale.analysis.defaults import Tolerance
-from hvdscale.analysis.studies import studies_of
+from hvdscale.analysis.studies import are_ends_alone, studies_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.report.document import sentences_of, shown_by
 from hvdscale.report.views.quality import (best_batch_figure, best_of_metrics, find_best_batch, find_quality,

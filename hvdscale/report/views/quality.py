@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...analysis.best_points import LEARNING_RATE
-from ...analysis.budgets import Budget, BudgetPoint, EarlyEnd, common_budgets, show_ends_alone
+from ...analysis.budgets import Budget, BudgetPoint, EarlyEnd, common_budgets
 from ...analysis.quality import (BATCHES, LEAST_BATCHES, LEAST_TRIALS, LEVEL, POWER, STOPPED, UNFINISHED, Quality,
                                  quality_of)
 from ...analysis.defaults import Tolerance
-from ...analysis.studies import are_searched, better, is_measured
+from ...analysis.studies import are_searched, better, is_measured, show_ends_alone
 from ...formatting.numbers import capital, in_brackets, listed, percent, span, whole
 from ...log.schema import SMALLER
 from ..document import Details, Figures, Finding, Part, column_name, shown_by
