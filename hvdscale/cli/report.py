@@ -6,7 +6,7 @@ from functools import partial
 import click
 
 from ..analysis.defaults import CROSSINGS, FIRST, LOSS_WITHIN, PERFECT_WITHIN, RULE_WITHIN, RULES, USEFUL_WITHIN
-from ..formatting.progress import Progress
+from ..formatting.screen import Progress
 from .common import (CONTEXT, CommandOfTwo, confidence_option, echo, formats_of, formats_option, full_option, paths,
                      slow_imports, version_option, width_option)
 

@@ -13,7 +13,7 @@ from ..analysis.report_data import Section
 from ..errors import HvdscaleError, UsageError
 from ..formatting.lines import line_width, wrap
 from ..formatting.numbers import capital, counted
-from ..formatting.progress import Tell, quiet
+from ..formatting.screen import Tell, quiet
 from ..system.importing import uncollected
 from ..system.files import writing
 from ..system.forked import map_on_cores

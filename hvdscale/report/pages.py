@@ -28,7 +28,7 @@ from ..exchange.csv_tables import is_tables
 from ..exchange.runs.formats import has_runs, is_archive
 from ..exchange.runs.into_log import import_runs
 from ..formatting.numbers import counted, list_first
-from ..formatting.progress import Tell, quiet
+from ..formatting.screen import Tell, quiet
 from ..log.check import refuse_unsound, refuse_unsound_trials
 from ..log.plan_text import refuse_wrong_plans
 from ..log.reader import Log, read_log
@@ -313,7 +313,7 @@ def make(paths: Iterable[Path], targets: Sequence[Target] = (), out: Path | None
     whole        print every table, and how to read them
     every_figure draw every figure, rather than the main ones of each workload
     asked        the options of the analysis, and what is to be shown of studies beside the targets
-    echo         takes each piece of text for the screen as soon as it is known; tell: see progress.Progress
+    echo         takes each piece of text for the screen as soon as it is known; tell: see screen.Progress
     """
     refuse_no_folder(out)
     with ExitStack() as opened:

@@ -15,7 +15,7 @@ from ..analysis.timings import timings_of
 from ..analysis.studies import Study
 from ..analysis.trials import JobKey, Trial
 from ..analysis.worker_plan import Request, WorkerPlan, plans_of
-from ..formatting.progress import Tell
+from ..formatting.screen import Tell
 from ..target import Target
 from .document import Part
 from .request import ReportRequest

@@ -21,7 +21,7 @@ from ...analysis.grouping import group_by
 from ...analysis.intervals import OWN_FROM
 from ...formatting.escaping import printable
 from ...formatting.numbers import RANGE, counted, list_first, listed
-from ...formatting.progress import Tell, quiet
+from ...formatting.screen import Tell, quiet
 from ...log.reader import Columns
 from ..document import MAIN, MOST, Document
 from ..drawing import Figure, colors_on_dark, render

@@ -16,7 +16,7 @@ from ...analysis.noise import best_known
 from ...analysis.report_data import Options
 from ...analysis.studies import Study
 from ...analysis.trials import JobKey
-from ...formatting.progress import Tell, quiet
+from ...formatting.screen import Tell, quiet
 from ...target import Target
 from ..document import Figures, Part
 from ..drawing import Figure
