@@ -57,7 +57,7 @@ MEASURED: tuple[Needing, ...] = (
     ("target", trials.unmet), ("", workers.by_workers), ("", batches.regimes), ("", trials.outliers),
     ("", trials.drift), ("", trials.split_seeds), ("batches", batches.early_crossing), ("", trials.unlearned),
     ("workload.batch_schedule", workers.growing_batch),
-    ("searches", lambda subject: searches.find_next(subject.section.searches)), ("target", searches.other_targets),
+    ("searches", lambda subject: searches.find_next(subject.searches)), ("target", searches.other_targets),
     ("parts", step_times.step_parts), ("parts", step_times.ranks), ("noise", noise.noise_scales),
     ("searches", partial(searches.own_searches, to_target=True)), ("", trials.training), ("", trials.runs))
 STUDIED: tuple[Needing, ...] = (
@@ -106,7 +106,7 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
     subjects = _subjects(groups, studies, asked)
     pages = tuple(_pages(groups, subjects, ruled, taken, tell))
     held = [subject for own in subjects for subject in own if subject.held]
-    searched = {subject.section.workload for subject in held}
+    searched = {subject.workload for subject in held}
     repeats = [section for group in groups for section in group.sections if section.workload not in searched]
     whole = Whole(held, repeats, studies, asked, tell, groups, branches)
     notes += [*contents.notes, *describe_imports(logs), *describe_joining(
@@ -159,8 +159,9 @@ def _subjects(groups: Sequence[JobResults], studies: Sequence[Study], asked: Rep
         searched, subjects = bool(own) and (are_searched(own) or not group.trials), []
         for section in group.sections:
             alike = [one for one in targets if one and section.target and one.column == section.target.column]
-            subjects.append(Subject(section, own, asked, bool(section.target and searched), tuple(
-                one for one in alike if one != section.target), section.target in alike[:1], known))
+            subjects.append(Subject.of(
+                section, studies=own, asked=asked, held=bool(section.target and searched), known=known,
+                others=tuple(one for one in alike if one != section.target), first=section.target in alike[:1]))
         found.append(subjects)
     return found
 
@@ -173,45 +174,45 @@ def _pages(groups: Sequence[JobResults], subjects: Sequence[Sequence[Subject]], 
     for group, own in zip(groups, subjects):
         found = []
         for subject in own:
-            tell(f"{group.workload}{f': {subject.section.target}' if subject.section.target else ''}")
+            tell(f"{group.workload}{f': {subject.target}' if subject.target else ''}")
             if subject.held:
                 next(known_costs)
             page = _page(subject, taken)
-            found += [page] if page.tables or subject.section.trials or subject.held else []
+            found += [page] if page.tables or subject.trials or subject.held else []
         yield group, tuple(found)
 
 
 def show(views: Iterable[Needing], subject: Subject) -> Shown:
-    return shown_by(part for needed, view in views if not needed or attrgetter(needed)(subject.section)
+    return shown_by(part for needed, view in views if not needed or attrgetter(needed)(subject)
                     for part in view(subject))
 
 
 def _page(subject: Subject, taken: set[str]) -> Page:
     """Without a verdict of its own the first findings are it."""
-    section, plan = subject.section, subject.plan
+    plan = subject.plan
     # nothing to show but the best of each metric: no target, and no throughput of repeats
-    best_alone = section.target is None and (are_searched(subject.studies) or not section.trials or not any(
-        cell.examples_per_second.value > 0 for cell in section.cells))
+    best_alone = subject.target is None and (are_searched(subject.studies) or not subject.trials or not any(
+        cell.examples_per_second.value > 0 for cell in subject.cells))
     views = STUDIED if subject.held else REPEATED
-    if section.target is None and (best_alone or subject.asked.budgets):
+    if subject.target is None and (best_alone or subject.asked.budgets):
         views = (*(() if best_alone else REPEATED), *UNTARGETED)
     studied, ran = show(views, subject), Shown()
     notes: tuple[str, ...] = ()
-    if section.trials and (section.searches or not subject.held):   # of studies from elsewhere it would be untrue
-        ran, notes = show(MEASURED, subject), trials.schedules(section)
+    if subject.trials and (subject.searches or not subject.held):   # of studies from elsewhere it would be untrue
+        ran, notes = show(MEASURED, subject), trials.schedules(subject)
     findings, lines = (*ran.findings, *studied.findings), verdict(plan) if plan else ()
     if not plan:
         lines = tuple(one.said for one in findings[:VERDICT])
         findings = (*findings[VERDICT:], *(Finding(said) for one in findings[:VERDICT] for said in one.more))
-    best_first = best_alone and not section.searches or show_ends_alone(subject.studies)
+    best_first = best_alone and not subject.searches or show_ends_alone(subject.studies)
     first, then = (studied, ran) if best_first else (ran, studied)
     careful = (*cautions(plan), *sentences_of(describe_crowded(plan.times.timings))) if plan else ()
-    title = BEST if best_alone else str(section.target or THROUGHPUT)
-    name = unique(section_name(section.workload, section.target, "throughput"), (section.workload, section.target),
+    title = BEST if best_alone else str(subject.target or THROUGHPUT)
+    name = unique(section_name(subject.workload, subject.target, "throughput"), (subject.workload, subject.target),
                   taken)
     return Page(findings, (*first.tables, *then.tables), (*studied.later, *ran.later),
-                (*studied.finds, *ran.finds), slug=name, title=title, target=section.target,
-                section=section, verdict=lines, left_out=(*careful, *trials.left_out(section)),
+                (*studied.finds, *ran.finds), slug=name, title=title, target=subject.target,
+                section=subject, verdict=lines, left_out=(*careful, *trials.left_out(subject)),
                 notes=(*((PLANNED,) if plan else ()), *notes))
 
 

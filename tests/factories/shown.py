@@ -7,7 +7,7 @@ from hvdscale.report.views import trials
 
 
 def shown(section):
-    subject = Subject(section)
+    subject = Subject.of(section)
     vars(subject)["plan"] = None
     return show(MEASURED, subject)
 

@@ -40,7 +40,7 @@ def chapters(whole: Whole) -> Iterator[tuple[str, Iterable[Part], str]]:
               *(section.batches for section in whole.repeats if section.batches)]
     noise: dict[JobKey, float] = {}
     for workload, subject in whole.first.items():       # at the batch at which it is known best
-        best = best_known([one for one in subject.section.noise if 0 < one[1].whole.noise_scale < math.inf])
+        best = best_known([one for one in subject.noise if 0 < one[1].whole.noise_scale < math.inf])
         if best:
             noise[workload] = best[1].whole.noise_scale
     for name in whole.asked.compare:

@@ -32,7 +32,7 @@ NEVER = "never measured"
 def curve(subject: Subject) -> Iterator[Part]:
     """Regimes and steps by batch of studies; searches that hvdscale ran have words and a table of their own."""
     found = subject.curve
-    if not subject.section.searches:
+    if not subject.searches:
         yield from curve_findings(found)
         yield curve_table(found)
     yield Details(lambda: [fit_table(found.regimes.fit, found.target, found.keys)])
@@ -42,20 +42,19 @@ def curve(subject: Subject) -> Iterator[Part]:
 
 
 def fitted(subject: Subject) -> Iterator[Part]:
-    section = subject.section
-    fit = section.batches.regimes.fit if section.batches else None
-    yield Details(lambda: [fit_table(fit, section.target, keys_of(section.cells))])
+    fit = subject.batches.regimes.fit if subject.batches else None
+    yield Details(lambda: [fit_table(fit, subject.target, keys_of(subject.cells))])
 
 
 def steps_by_batch(subject: Subject) -> Iterator[Part]:
-    section, curve = subject.section, subject.section.batches
+    curve = subject.batches
     run = [cell for cell in curve.cells if cell.runs] if curve else []
     if curve and len(run) > 1:
         if not any(cell.steps.met for cell in run):           # whose figure would be empty
             yield from training(subject)
             return
         yield Figures(lambda: [SCALING.figure("steps-batch", partial(_draw_repeats, curve, run), keys_of(run),
-                                              target=section.target, confidence=section.options.confidence)])
+                                              target=subject.target, confidence=subject.options.confidence)])
 
 
 def curve_findings(curve: Curve) -> tuple[Finding, ...]:
@@ -186,13 +185,13 @@ def as_fitted(estimate: Estimate) -> str:
 def early_crossing(subject: Subject) -> Iterator[Part]:
     """Where first crossings of runs that went on were early by more than their interval; the table of runs has the
     lasting ones."""
-    section, target = subject.section, subject.section.target
+    target = subject.target
     early: list[tuple[float, RunCell, list[Crossing], float]] = []
-    for cell in section.batches.cells if section.batches else ():
+    for cell in subject.batches.cells if subject.batches else ():
         found = [crossing_of(run.trial, target) for run in cell.runs] if target and not cell.searched else []
         met = [one for one in found if one is not None]         # unknown for one: NaN; inf where one did not last
         lasting = float(geometric_mean([one.steps for one in met])) if met else math.nan
-        if section.options.crossing == FIRST and lasting > cell.steps.high and all(one.after for one in met):
+        if subject.options.crossing == FIRST and lasting > cell.steps.high and all(one.after for one in met):
             early.append((cell.steps.value / lasting, cell, met, lasting))
     if early:                   # the batch at which by most
         _, cell, met, lasting = min(early, key=lambda one: one[0])
@@ -249,13 +248,12 @@ def fit_table(fit: CriticalBatchFit | None, target: Target | None, trials: Trial
 
 
 def regimes(subject: Subject) -> Iterator[Finding]:
-    section = subject.section
-    if section.workload.batch_schedule or not section.batches:
+    if subject.workload.batch_schedule or not subject.batches:
         return
-    searched = [cell for cell in section.batches.cells if cell.searched]
-    yield from _find_judged(section.batches)
+    searched = [cell for cell in subject.batches.cells if cell.searched]
+    yield from _find_judged(subject.batches)
     yield from find_trials(max((cell.best_of_n or 0 for cell in searched), default=None),
-                           {cell.global_batch: len(cell.draws) for cell in searched}, section.left_out,
+                           {cell.global_batch: len(cell.draws) for cell in searched}, subject.left_out,
                            [cell.global_batch for cell in searched if cell.steps.extrapolated])
 
 

@@ -30,8 +30,8 @@ Measured = Sequence[tuple[Target, Estimate]]        # critical batches fitted to
 def branched_runs(whole: Whole) -> Iterator[tuple[str, Iterable[Part], str]]:
     """Of each run with branches the title and parts, beside critical batches fitted to steps, and the id of its log."""
     for run in branched_of(whole.branches, whole.asked.branch_tolerance, whole.asked.confidence):
-        fits = [(subject.target, subject.curve.regimes.fit) for subject in whole.subjects
-                if subject.section.workload == run.workload and subject.curve]
+        fits = [(subject.goal, subject.curve.regimes.fit) for subject in whole.subjects
+                if subject.workload == run.workload and subject.curve]
         fits += [(section.target, section.batches.regimes.fit) for section in whole.repeats
                  if section.workload == run.workload and section.target and section.batches]
         yield (f"Branched critical batch: {_heading(run)}",

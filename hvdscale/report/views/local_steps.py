@@ -38,15 +38,14 @@ from .curves import mark_regimes, style_of
 
 
 def local_steps(subject: Subject) -> Iterator[Part]:
-    section = subject.section
-    curves = [(own, regimes_of([cell.sync[1] for cell in own], list(map(exchanges, own)), section.options))
-              for own in by_replicas(section.synced)]
+    curves = [(own, regimes_of([cell.sync[1] for cell in own], list(map(exchanges, own)), subject.options))
+              for own in by_replicas(subject.synced)]
     for cells, regimes in curves:
-        yield from _find_losses(section, cells, regimes)
-    yield _table(section, subject.target, curves)
+        yield from _find_losses(subject, cells, regimes)
+    yield _table(subject, subject.goal, curves)
     by_batch = group_by(curves, lambda curve: curve[0][0].global_batch)
-    yield Figures(lambda: [_figure(section, cells, by_batch[batch]) for batch, cells in group_by(
-        section.synced, lambda cell: cell.global_batch).items() if batch in by_batch])
+    yield Figures(lambda: [_figure(subject, cells, by_batch[batch]) for batch, cells in group_by(
+        subject.synced, lambda cell: cell.global_batch).items() if batch in by_batch])
 
 
 def by_replicas(cells: Sequence[RunCell]) -> list[list[RunCell]]:

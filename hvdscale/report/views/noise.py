@@ -25,13 +25,12 @@ UNBOUNDED = "?"     # a noise scale whose |G|^2 came out as 0 or less
 
 def noise_scales(subject: Subject) -> Iterator[Part]:
     """Of the batch at which it is known best: the noise scale, and how it changed."""
-    section = subject.section
-    yield from _noise_tables(section)
-    if any(len(_windows(noise)) > 1 for _, noise in section.noise):
-        shown = [(cell, _windows(noise)) for cell, noise in section.noise if _windows(noise)]
+    yield from _noise_tables(subject)
+    if any(len(_windows(noise)) > 1 for _, noise in subject.noise):
+        shown = [(cell, _windows(noise)) for cell, noise in subject.noise if _windows(noise)]
         yield Figures(lambda: [SCALING.figure("noise-scale", partial(_draw_noise, shown), keys_of(
-            cell for cell, _ in shown), confidence=section.options.confidence)])
-    found = best_known(section.noise)
+            cell for cell, _ in shown), confidence=subject.options.confidence)])
+    found = best_known(subject.noise)
     if found is None:
         return
     batch, whole, quarters = found[0].batches.in_brief(), found[1].whole, found[1].quarters
@@ -101,11 +100,10 @@ def _windows(noise: Noise) -> list[NoiseScale]:
 
 def beside_critical(subject: Subject) -> Iterator[Part]:
     """The noise scale beside the critical batch; of repeats, where that was fitted."""
-    section = subject.section
-    curve = subject.curve if subject.held else section.batches
+    curve = subject.curve if subject.held else subject.batches
     fit = curve.regimes.fit if curve else None
     if fit or subject.held:
-        found = noise_against(section.target, section.noise, fit.b_crit if fit else None)
+        found = noise_against(subject.target, subject.noise, fit.b_crit if fit else None)
         yield find_noise(found)
         yield Details(lambda: [noise_against_table(found)])
 

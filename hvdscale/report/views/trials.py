@@ -43,10 +43,9 @@ ACROSS = {"step": ("steps", "steps", "step of /evaluations"),
 
 def outliers(subject: Subject) -> Iterator[Finding]:
     """Runs left out of the times, and seeds left out of the steps, that took far more than others of their setting."""
-    section = subject.section
     slow = [SCALING.say("slow_run", run=name_trials([run.trial]), workers=run.trial.workers,
-                        batch=run.trial.global_batch, times=times) for run, times in section.slow]
-    ratios = {(cell.global_batch, seed[0]): ratio for cell in section.cells for seed, ratio in cell.apart.items()}
+                        batch=run.trial.global_batch, times=times) for run, times in subject.slow]
+    ratios = {(cell.global_batch, seed[0]): ratio for cell in subject.cells for seed, ratio in cell.apart.items()}
     apart = [SCALING.say("apart_seed", seed=seed, batch=batch, times=times) for (batch, seed), times in ratios.items()]
     if slow:
         yield SCALING.find("slow", None, (capital(list_first(slow, MOST_NAMED)) + ".",), runs=len(slow))
@@ -56,14 +55,13 @@ def outliers(subject: Subject) -> Iterator[Finding]:
 
 def drift(subject: Subject) -> Iterator[Finding]:
     """Times that drift with the order of the runs, or differ between repeats of the series; not of a search."""
-    section = subject.section
-    cells = [cell for cell in section.cells if cell.runs and not cell.searched]
+    cells = [cell for cell in subject.cells if cell.runs and not cell.searched]
     slowing = [run.trial.slowing for cell in cells for run in cell.runs if run.trial.slowing > 0]
     if slowing:
         yield from describe_slowing(slowing)
-    drift = drift_of(cells, section.options.confidence)
+    drift = drift_of(cells, subject.options.confidence)
     if drift is None:
-        repeats = section.pools.of(SPEED).of_repeats
+        repeats = subject.pools.of(SPEED).of_repeats
         yield from [GENERAL.find("repeats", **repeats)] if repeats else ()
         return
     grew, *ends = (100 * abs(value - 1) for value in (drift.a_run.value, drift.a_run.low, drift.a_run.high))
@@ -77,23 +75,21 @@ def drift(subject: Subject) -> Iterator[Finding]:
 
 def split_seeds(subject: Subject) -> Iterator[Finding]:
     """Seeds whose runs, the same updates by their settings, met the target and did not."""
-    section = subject.section
-    every = [run for cell in section.cells if section.target for run in cell.runs]
+    every = [run for cell in subject.cells if subject.target for run in cell.runs]
     for runs in group_by(every, lambda run: (run.trial.setting, run.trial.seed_key)).values():
         first, missed = runs[0].trial, [run.trial for run in runs if not run.met]
         if not 0 < len(missed) < len(runs):
             continue
         yield SCALING.find("split_seed", None, (SCALING.say("split_seed_of", missed=name_trials(missed)),),
-                           seed=str(first.seed), batch=first.global_batch, target=section.target,
+                           seed=str(first.seed), batch=first.global_batch, target=subject.target,
                            met=len(runs) - len(missed), runs=len(runs))
 
 
 def unlearned(subject: Subject) -> Iterator[Finding]:
     """How many trials ended with no lower loss than they began with, by batch, and one of them."""
-    section = subject.section
-    judged = [trial for trial in section.with_status(Status.COMPLETE) if trial.losses and len(trial.step)]
+    judged = [trial for trial in subject.with_status(Status.COMPLETE) if trial.losses and len(trial.step)]
     trials = [trial for trial in judged if trial.losses and not trial.losses.fell
-              and not (section.target and run_of(trial, section.target).met)]
+              and not (subject.target and run_of(trial, subject.target).met)]
     if not trials or trials[0].losses is None:
         return
     all_of, lost = (Counter(trial.global_batch for trial in some) for some in (judged, trials))
@@ -178,8 +174,8 @@ def name_trials(trials: Sequence[Trial]) -> str:
 
 
 def runs(subject: Subject) -> Iterator[Part]:
-    if 1 < len(subject.section.trials) <= MOST_RUNS:
-        yield Details(lambda: [runs_table(subject.section)])
+    if 1 < len(subject.trials) <= MOST_RUNS:
+        yield Details(lambda: [runs_table(subject)])
 
 
 def runs_table(section: Section) -> Table:
@@ -213,8 +209,8 @@ def _best(trial: Trial, target: Target) -> float:
 
 def unmet(subject: Subject) -> Iterator[Finding]:
     """Where nothing met the target, the strictest one of two digits that every run met, or the best of a search."""
-    section, target = subject.section, subject.section.target
-    cells = [cell for cell in section.cells if cell.runs]
+    target = subject.target
+    cells = [cell for cell in subject.cells if cell.runs]
     if target is None or not cells or any(cell.met for cell in cells):
         return
     sign = 1 if target.minimizes else -1
@@ -228,8 +224,8 @@ def unmet(subject: Subject) -> Iterator[Finding]:
 
 
 def training(subject: Subject) -> Iterator[Part]:
-    section, target = subject.section, subject.section.target
-    names = {name for cell in section.cells for run in cell.runs for name in run.trial.metrics if _has_curve(run, name)}
+    target = subject.target
+    names = {name for cell in subject.cells for run in cell.runs for name in run.trial.metrics if _has_curve(run, name)}
     # the target's, else the first there is of validation, test or training, an error before others
     metric = target.column if target else min(names, default=None, key=lambda name: (
         ("val", "test", "train").index(name.split("/")[0]), "error" not in name, name))
@@ -238,10 +234,10 @@ def training(subject: Subject) -> Iterator[Part]:
         if not metric:
             return
         for across, (label, short, column) in ACROSS.items():
-            drawn = [(cell, [run for run in cell.runs if _has_curve(run, metric, across)]) for cell in section.cells]
+            drawn = [(cell, [run for run in cell.runs if _has_curve(run, metric, across)]) for cell in subject.cells]
             drawn = [(cell, runs) for cell, runs in drawn if runs]
             if drawn:
-                yield SCALING.figure("curve", partial(_draw_curves, section, metric, across, drawn),
+                yield SCALING.figure("curve", partial(_draw_curves, subject, metric, across, drawn),
                                      keys_of(cell for cell, _ in drawn), across=across, metric=metric,
                                      metric_name=metric_name(metric), short=short, label=label, column=column)
     yield Figures(figures)

@@ -50,21 +50,20 @@ def series_kind(series: Series) -> str:
 
 
 def by_workers(subject: Subject) -> Iterator[Part]:
-    section = subject.section
-    for series in section.series:
+    for series in subject.series:
         first, last, gained = series.points[0], series.points[-1], series.points[-1].throughput_speedup
-        if section.target:
-            yield from _find_speedup(section, series, bool(subject.plan))
+        if subject.target:
+            yield from _find_speedup(subject, series, bool(subject.plan))
         elif not math.isnan(gained.value):
-            yield SCALING.find("throughput", gained, series=_kind(section, series), first=first.workers,
+            yield SCALING.find("throughput", gained, series=_kind(subject, series), first=first.workers,
                                last=last.workers, mark=mark_of(last.cell), speedup=gained,
                                efficiency=last.system_efficiency.value,
                                slow=first.cell.examples_per_second.value, fast=last.cell.examples_per_second.value)
-        yield _series_table(section, series)
-    batches = _batch_table(section, section.batches) if section.batches else None
-    alone = _cells_alone(section) if section.alone else ()
-    yield from (batches, *alone) if section.searches else (*alone, batches)
-    yield Figures(partial(_figures, section))
+        yield _series_table(subject, series)
+    batches = _batch_table(subject, subject.batches) if subject.batches else None
+    alone = _cells_alone(subject) if subject.alone else ()
+    yield from (batches, *alone) if subject.searches else (*alone, batches)
+    yield Figures(partial(_figures, subject))
 
 
 def _figures(section: Section) -> Iterator[Figure]:
@@ -230,15 +229,14 @@ def _plot_ratio(axes: Axes, points: Sequence[SpeedupPoint], name: str, color: st
 
 
 def growing_batch(subject: Subject) -> Iterator[Part]:
-    section = subject.section
     rows: list[tuple[RunCell, SpeedupPoint | None, RunCell]] = []       # a cell, its ratios, and to what they are
     alone: list[int] = []
-    for cell in section.cells:
-        beside = [one for one in section.constant if one.workers == cell.workers]
+    for cell in subject.cells:
+        beside = [one for one in subject.constant if one.workers == cell.workers]
         alone += [] if beside else cell.workers
-        rows += [(cell, None, cell), *((one, compare(cell, one, section.options.confidence), cell) for one in beside)]
-    if section.target and section.workload.batch_schedule:
-        yield _growing_table(section, rows, alone)
+        rows += [(cell, None, cell), *((one, compare(cell, one, subject.options.confidence), cell) for one in beside)]
+    if subject.target and subject.workload.batch_schedule:
+        yield _growing_table(subject, rows, alone)
     pairs = [(one, point, cell) for one, point, cell in rows if point]
     for one, gained, cell in pairs:
         speedup = gained.time_speedup
