@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -66,14 +66,23 @@ class Figures:
 
 
 Part = Finding | Table | Details | Figures | None        # of what a view shows; None: nothing
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    findings: tuple[Finding, ...] = ()
-    tables: tuple[Table, ...] = ()
-    later: tuple[Details, ...] = ()
-    finds: tuple[Figures, ...] = ()
+    parts: tuple[Part, ...] = ()
+
+    def of_kind(self, kind: type[Kind]) -> tuple[Kind, ...]:
+        return tuple(part for part in self.parts if isinstance(part, kind))
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        return self.of_kind(Finding)
+
+    @cached_property
+    def tables(self) -> tuple[Table, ...]:
+        return self.of_kind(Table)
 
     @property
     def summary(self) -> tuple[str, ...]:
@@ -81,12 +90,12 @@ class Shown:
 
     @cached_property
     def details(self) -> tuple[Table, ...]:
-        return tuple(table for details in self.later for table in details.find() if table is not None)
+        return tuple(table for one in self.of_kind(Details) for table in one.find() if table is not None)
 
     def find(self) -> Iterator[Figure]:
         """One figure after another; of those of one name the first."""
         names = set()
-        for figure in (one for figures in self.finds for one in figures.find() if one is not None):
+        for figure in (one for figures in self.of_kind(Figures) for one in figures.find() if one is not None):
             if figure.name not in names:
                 names.add(figure.name)
                 yield figure
@@ -94,14 +103,6 @@ class Shown:
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
         return tuple(self.find())
-
-
-def shown_by(parts: Iterable[Part]) -> Shown:
-    parts = tuple(parts)
-    return Shown(tuple(part for part in parts if isinstance(part, Finding)),
-                 tuple(part for part in parts if isinstance(part, Table)),
-                 tuple(part for part in parts if isinstance(part, Details)),
-                 tuple(part for part in parts if isinstance(part, Figures)))
 
 
 def slug(text: object) -> str:
@@ -193,7 +194,8 @@ class Document:
     def with_main_figures(self) -> Document:
         """The same with the first MAIN figures of each workload alone, beside those of chapters."""
         def cut(page: Page, most: int) -> Page:
-            return replace(page, finds=(Figures(lambda: islice(page.find(), most)),))
+            rest = (part for part in page.parts if not isinstance(part, Figures))
+            return replace(page, parts=(*rest, Figures(lambda: islice(page.find(), most))))
         return replace(self, pages=tuple(
             (group, tuple(cut(page, 0 if at else MAIN) for at, page in enumerate(own))) for group, own in self.pages))
 

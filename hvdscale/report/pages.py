@@ -38,8 +38,8 @@ from ..system.files import scratch_folder
 from ..system.importing import uncollected
 from ..target import Target
 from . import FORMATS
-from .document import (VERDICT, Chapter, Document, Figures, Finding, Page, Part, Path, Shown, describe_imports,
-                       facts_of, section_name, sentences_of, shown_by, slug, unique)
+from .document import (VERDICT, Chapter, Details, Document, Figures, Finding, Page, Part, Path, Shown, describe_imports,
+                       facts_of, section_name, sentences_of, slug, unique)
 from .output import MOST_RULED, give_out, refuse_no_folder
 from .plan.words import cautions, describe_crowded, verdict
 from .request import ReportRequest, describe_unused
@@ -111,7 +111,7 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
     whole = Whole(held, repeats, studies, asked, tell, groups, branches)
     notes += [*contents.notes, *describe_imports(logs), *describe_joining(
         [group.workload for group in groups], [log.attributes for log in logs])]
-    chapters = tuple(Chapter(**vars(shown_by(parts)), slug=unique(slug(title), key or title, taken), title=title)
+    chapters = tuple(Chapter(tuple(parts), slug=unique(slug(title), key or title, taken), title=title)
                      for title, parts, key in _chapters(whole))
     aimed = bool(targets) or any(page.target for _, own in pages for page in own)
     found = Document(pages, tuple(map(facts_of, logs)), tuple(skipped), asked.confidence, chapters, tuple(notes),
@@ -183,8 +183,8 @@ def _pages(groups: Sequence[JobResults], subjects: Sequence[Sequence[Subject]], 
 
 
 def show(views: Iterable[Needing], subject: Subject) -> Shown:
-    return shown_by(part for needed, view in views if not needed or attrgetter(needed)(subject)
-                    for part in view(subject))
+    return Shown(tuple(part for needed, view in views if not needed or attrgetter(needed)(subject)
+                       for part in view(subject)))
 
 
 def _page(subject: Subject, taken: set[str]) -> Page:
@@ -210,8 +210,8 @@ def _page(subject: Subject, taken: set[str]) -> Page:
     title = BEST if best_alone else str(subject.target or THROUGHPUT)
     name = unique(section_name(subject.workload, subject.target, "throughput"), (subject.workload, subject.target),
                   taken)
-    return Page(findings, (*first.tables, *then.tables), (*studied.later, *ran.later),
-                (*studied.finds, *ran.finds), slug=name, title=title, target=subject.target,
+    lazy = [part for shown in (studied, ran) for part in shown.parts if isinstance(part, (Details, Figures))]
+    return Page((*findings, *first.tables, *then.tables, *lazy), slug=name, title=title, target=subject.target,
                 section=subject, verdict=lines, left_out=(*careful, *trials.left_out(subject)),
                 notes=(*((PLANNED,) if plan else ()), *notes))
 
