@@ -106,7 +106,7 @@ class Curve:
     points: tuple[CurvePoint | RunCell, ...]
     regimes: Regimes
     confidence: float
-    n: int | None = None                            # trials that each study's steps are the best of; None: of cells
+    n: int | None = None                            # trials that each search's steps are the best of; None: of none
     left_out: tuple[tuple[int, int], ...] = ()      # (batch, feasible trials) of those with fewer than asked for
     whole: tuple[int, ...] = ()                     # the batches whose searches are not cut off, one behind the other
 
@@ -227,14 +227,16 @@ def _ends_of_cell(cell: RunCell, target: Target) -> np.ndarray | None:
                                                          of_diverged, signed)
 
 
-def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], options: Options = Options()
-                   ) -> Curve | None:
-    """The curve of cells of one global batch each, over all worker counts; None without any."""
+def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], options: Options = Options(),
+                   n: int | None = None, left_out: tuple[tuple[int, int], ...] = ()) -> Curve | None:
+    """The curve of cells of one global batch each, over all worker counts, the best of n where they were searched; None
+    without any."""
     points = tuple(sorted(cells, key=lambda cell: cell.global_batch))
     if not points:
         return None
     whole = list_whole([cell.global_batch for cell in points], [_ends_of_cell(cell, target) for cell in points])
-    return Curve(workload, target, points, _regimes_of(points, whole, options), options.confidence, whole=whole)
+    return Curve(workload, target, points, _regimes_of(points, whole, options), options.confidence, n,
+                 left_out, whole)
 
 
 def _regimes_of(points: Sequence[RunCell | CurvePoint], whole: Sequence[int], options: Options) -> Regimes:

@@ -76,7 +76,6 @@ class Section:
     parts: tuple[tuple[RunCell, StepParts], ...] = ()   # by worker count; without those of an earlier section
     noise: tuple[tuple[RunCell, Noise], ...] = ()       # likewise
     searches: tuple[Search, ...] = ()       # studies with this target or a stricter one, and those of a metric
-    left_out: tuple[tuple[int, int], ...] = ()  # (batch, feasible trials) of searches with fewer than asked for
     slow: tuple[tuple[RunToTarget, float], ...] = ()    # runs that are in no time, and how many times as long they took
     synced: tuple[RunCell, ...] = ()        # by batch and Trial.sync; () where all are synchronous, or without target
     constant: tuple[RunCell, ...] = ()      # of a batch that changes: the same job at its smallest and largest batch
@@ -193,22 +192,21 @@ def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...],
     cells, by_batch, synced = ([cell.without_apart(apart.get((cell.global_batch, cell.setting), {})) for cell in found]
                                for found in (cells, *others))
     pools = pools_of(cells, by_batch)
-    n, left_out = common_trials({cell.global_batch: len(cell.draws) for cell in by_batch if cell.searched},
-                                options.trials)
-    least = options.trials or min((len(cell.draws) for cell in synced if cell.searched), default=0)
+    n, left_out = common_trials({cell.global_batch: cell.trials for cell in by_batch if cell.trials}, options.trials)
+    least = options.trials or min((cell.trials for cell in synced if cell.trials), default=0)
     given = (cells, pools, n), (by_batch, pools, n), (synced, pools_of(synced, synced), least)
     cells, by_batch, synced = ([replace(cell, pools=pool, best_of_n=min(most or 0, len(cell.draws)) or None)
                                 for cell in found] for found, pool, most in given)
     series, batches = series_of(cells, options.confidence), None
     if target is not None and not workload.batch_schedule:
         batches = curve_of_cells(workload, target, [cell for cell in by_batch if cell.global_batch not in left_out],
-                                 options)
+                                 options, n, tuple(left_out.items()))
     parts = _take_new(shown, ((("parts", frozenset(one.keys)), (one, one.parts)) for one in cells if one.parts))
     noise = _take_new(shown, ((("noise", frozenset(one.keys)), (one, one.noise)) for one in cells if one.noise))
     searches = _take_new(shown, ((one if one.objective == STEPS_TO_TARGET else (one.study, one.space), one)
                                  for one in searches_of(trials, target, options.confidence)))
     return Section(workload, target, options, trials, series, tuple(cells), batches, pools, parts, noise,
-                   searches, tuple(left_out.items()), tuple(slow), tuple(synced if target else ()))
+                   searches, tuple(slow), tuple(synced if target else ()))
 
 
 def _take_new(shown: set[Hashable], found: Iterable[tuple[Hashable, T]]) -> tuple[T, ...]:

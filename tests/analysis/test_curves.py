@@ -105,7 +105,7 @@ def test_a_section_compares_its_searches_at_the_same_trials_as_the_curve():
         [group] = analyse(read_trials(log(*uneven())), [STRICT], options)
         found, expected = group.sections[0], curve(*uneven(), options=options)
         assert [point.steps for point in found.batches.points] == [point.steps for point in expected.points]
-        assert found.left_out == expected.left_out
+        assert found.batches.left_out == expected.left_out
         assert [said for said in curve_said(expected) if "trials" in said][0] in summary(found)
 
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 
@@ -57,36 +57,25 @@ def steps_by_batch(subject: Subject) -> Iterator[Part]:
                                               target=subject.target, confidence=subject.options.confidence)])
 
 
-def curve_findings(curve: Curve) -> tuple[Finding, ...]:
-    counts = {point.global_batch: point.trials for point in curve.searched if point.trials}
-    extrapolated = [point.global_batch for point in curve.points if point.steps.extrapolated]
-    return (*_find_judged(curve), *find_trials(curve.n, counts, curve.left_out, extrapolated))
-
-
-def _find_judged(curve: Curve) -> Iterator[Finding]:
-    """Where a search is cut off, and the regimes of the batches that are not."""
+def curve_findings(curve: Curve) -> Iterator[Finding]:
+    """Where a search is cut off, the regimes of the batches that are not, and at how many trials batches are compared,
+    where their counts differ; which were left out, or extrapolated."""
     if curve.cut:
         yield SCALING.find("cut", none=not curve.whole, **{"until": None, "start": None, **curve.cut})
     yield from find_regimes(curve.regimes, [point.global_batch for point in curve.judged],
                             [point.steps for point in curve.judged], [point.met > 0 for point in curve.judged])
-
-
-def find_trials(n: int | None, counts: Mapping[int, int], left_out: Sequence[tuple[int, int]],
-                extrapolated: Sequence[int] = ()) -> Iterator[Finding]:
-    """At how many trials batches are compared, where their counts differ; which were left out, or extrapolated.
-
-    counts, left_out    feasible trials by global batch: of those compared, and of those with fewer than were asked for
-    """
-    if n is not None and counts and max(counts.values()) > n:
-        fewest = [] if left_out else [batch for batch, count in counts.items() if count == n]
-        yield SCALING.find("trials", n=n, fewest=fewest, counts=spread(counts.values()))
-        if fewest and n < max(counts.values()) / 2:
+    counts = {point.global_batch: point.trials for point in curve.points if point.trials}
+    if curve.n is not None and max(counts.values(), default=0) > curve.n:
+        fewest = [] if curve.left_out else [batch for batch, count in counts.items() if count == curve.n]
+        yield SCALING.find("trials", n=curve.n, fewest=fewest, counts=spread(counts.values()))
+        if fewest and curve.n < max(counts.values()) / 2:
             yield SCALING.find("trials_option")
-    if left_out:
-        named = [SCALING.say("batch_of_trials", batch=batch, trials=count) for batch, count in left_out]
-        yield SCALING.find("too_few_trials", n=n, batches=named)
+    if curve.left_out:
+        named = [SCALING.say("batch_of_trials", batch=batch, trials=count) for batch, count in curve.left_out]
+        yield SCALING.find("too_few_trials", n=curve.n, batches=named)
+    extrapolated = [point.global_batch for point in curve.points if point.steps.extrapolated]
     if extrapolated:
-        yield SCALING.find("extrapolated", n=n, batches=list(extrapolated))
+        yield SCALING.find("extrapolated", n=curve.n, batches=extrapolated)
 
 
 def find_regimes(regimes: Regimes, batches: Sequence[int], estimates: Sequence[Estimate],
@@ -248,13 +237,8 @@ def fit_table(fit: CriticalBatchFit | None, target: Target | None, trials: Trial
 
 
 def regimes(subject: Subject) -> Iterator[Finding]:
-    if subject.workload.batch_schedule or not subject.batches:
-        return
-    searched = [cell for cell in subject.batches.cells if cell.searched]
-    yield from _find_judged(subject.batches)
-    yield from find_trials(max((cell.best_of_n or 0 for cell in searched), default=None),
-                           {cell.global_batch: len(cell.draws) for cell in searched}, subject.left_out,
-                           [cell.global_batch for cell in searched if cell.steps.extrapolated])
+    if subject.batches and not subject.workload.batch_schedule:
+        yield from curve_findings(subject.batches)
 
 
 def _draw_repeats(curve: Curve, cells: Sequence[RunCell], axes: Axes) -> None:

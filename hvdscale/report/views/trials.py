@@ -15,6 +15,7 @@ from ...analysis.search import covers
 from ...analysis.slow_runs import drift_of
 from ...analysis.step_breakdown import MOST_ROWS, SKIPPED
 from ...analysis.steps import SPEED, RunCell, RunToTarget, crossing_of, run_of
+from ...analysis.studies import best_value
 from ...analysis.trials import Trial
 from ...formatting.numbers import capital, counted, in_brackets, list_first, listed, whole
 from ...log.plan_text import count_nans
@@ -196,15 +197,9 @@ def runs_table(section: Section) -> Table:
         cells |= {"run_steps": lambda run: Cell(whole(run.steps) if run.met else "not met", run.steps),
                   "run_seconds": lambda run: run.seconds if run.met else Cell("not met", run.seconds),
                   "lasting_steps": lambda run: getattr(crossing_of(run.trial, target), "steps", math.nan),
-                  "run_best": lambda run: _best(run.trial, target)}
+                  "run_best": lambda run: best_value(run.trial.metrics[target.column], target.minimizes)}
     found = [run_of(trial, target, section.options.crossing) for trial in section.trials]
     return SCALING.table("runs", found, cells, lambda run: (run.trial.key,), metric=target.column if target else "")
-
-
-def _best(trial: Trial, target: Target) -> float:
-    values = trial.metrics.get(target.column, np.empty(0))
-    values = values[np.isfinite(values)]
-    return float(values.min() if target.minimizes else values.max()) if len(values) else math.nan
 
 
 def unmet(subject: Subject) -> Iterator[Finding]:
@@ -214,7 +209,7 @@ def unmet(subject: Subject) -> Iterator[Finding]:
     if target is None or not cells or any(cell.met for cell in cells):
         return
     sign = 1 if target.minimizes else -1
-    found = [[sign * _best(run.trial, target) for run in cell.runs] for cell in cells]
+    found = [[sign * best_value(run.trial.metrics[target.column], target.minimizes) for run in cell.runs] for cell in cells]
     worst = max((min if cell.searched else max)(best) for cell, best in zip(cells, found))
     if worst and np.isfinite(worst):
         digit = 10.0 ** (math.floor(math.log10(abs(worst))) - 1)
