@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -40,7 +41,8 @@ class CurvePoint:
     study: Study
     reached: Outcomes
     best: int | None            # index into the study of the trial with the fewest steps, the first of equals
-    steps: Estimate = Estimate.unknown()    # the median best-of-n at the curve's n, if asked for; inf: not met
+    n: int | None               # trials that its steps are the best of; None: all
+    confidence: float
 
     @property
     def global_batch(self) -> int:
@@ -49,6 +51,15 @@ class CurvePoint:
     @property
     def keys(self) -> tuple[tuple[str, int], ...]:
         return () if self.best is None else (self.study.key(self.best),)
+
+    @cached_property
+    def steps(self) -> Estimate:
+        """The median best of n feasible trials, extrapolated where there are fewer; inf: not met."""
+        reached, feasible = self.reached, np.flatnonzero(self.study.searched)
+        if not len(feasible):
+            return Estimate.unknown()
+        return best_of(reached.steps[feasible], reached.before[feasible], reached.last_step[feasible],
+                       pruned=self.study.pruned[feasible], n=self.n, confidence=self.confidence)
 
     @property
     def fewest(self) -> float:
@@ -151,7 +162,7 @@ def curve_of(studies: Sequence[Study], target: Target, options: Options = Option
         return None
     counts = {study.global_batch: int(study.searched.sum()) for study in studies}
     n, left_out = common_trials(counts, options.trials)
-    points = tuple(point_of(study, target, options.confidence, n) for study in studies
+    points = tuple(result_of(study, target, options.confidence, n) for study in studies
                    if study.global_batch not in left_out)
     whole = list_whole([point.global_batch for point in points], [_ends_of_point(point) for point in points])
     return Curve(studies[0].workload, target, points, _regimes_of(points, whole, options), options.confidence, n,
@@ -250,22 +261,9 @@ def _regimes_of(points: Sequence[RunCell | CurvePoint], whole: Sequence[int], op
     return replace(found, perfect_until=BatchEstimate(None), maximum_useful=useful, perfect=())
 
 
-def result_of(study: Study, target: Target) -> CurvePoint:
-    """One study's search against a target, without the median best-of-n; KeyError without its metric."""
+def result_of(study: Study, target: Target, confidence: float = CONFIDENCE, n: int | None = None) -> CurvePoint:
+    """One study's search against a target, at the best of n of its trials, by default of all; KeyError without its
+    metric."""
     reached, feasible = outcomes(study, target), np.flatnonzero(study.searched)
     met = feasible[reached.met[feasible]]
-    return CurvePoint(study, reached, int(met[reached.steps[met].argmin()]) if len(met) else None)
-
-
-def point_of(study: Study, target: Target, confidence: float = CONFIDENCE, n: int | None = None) -> CurvePoint:
-    """The same with the median best of n of its trials, by default of all."""
-    return replace(result_of(study, target), steps=steps_of_best(study, target, n, confidence))
-
-
-def steps_of_best(study: Study, target: Target, n: int | None = None, confidence: float = CONFIDENCE) -> Estimate:
-    """The median best of n of a study's feasible trials, by default of all; extrapolated where there are fewer."""
-    reached, feasible = outcomes(study, target), np.flatnonzero(study.searched)
-    if not len(feasible):
-        return Estimate.unknown()
-    return best_of(reached.steps[feasible], reached.before[feasible], reached.last_step[feasible],
-                   pruned=study.pruned[feasible], n=n, confidence=confidence)
+    return CurvePoint(study, reached, int(met[reached.steps[met].argmin()]) if len(met) else None, n, confidence)

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ..target import Target
 from . import published as box
-from .curves import Curve, CurvePoint, steps_of_best
+from .curves import Curve, CurvePoint
 from .intervals import CONFIDENCE, Estimate, student_quantile
 from .steps import RunCell
 from .trials import JobKey
@@ -284,7 +284,7 @@ def _compare_point(curve: Curve, published: PublishedCurve, point: CurvePoint | 
     expected, low, high = at
     steps = point.steps
     if isinstance(point, CurvePoint) and published.trials not in (0, curve.n):
-        steps = steps_of_best(point.study, curve.target, published.trials, curve.confidence)
+        steps = replace(point, n=published.trials).steps
     apart = math.log2(steps.value / expected) if steps.met and steps.value > 0 else math.inf
     within: bool | None = abs(apart) <= WITHIN_LOG2
     if not steps.met and not steps.beyond > expected * 2 ** WITHIN_LOG2:

@@ -209,7 +209,8 @@ def unmet(subject: Subject) -> Iterator[Finding]:
     if target is None or not cells or any(cell.met for cell in cells):
         return
     sign = 1 if target.minimizes else -1
-    found = [[sign * best_value(run.trial.metrics[target.column], target.minimizes) for run in cell.runs] for cell in cells]
+    found = [[sign * best_value(run.trial.metrics[target.column], target.minimizes) for run in cell.runs]
+             for cell in cells]
     worst = max((min if cell.searched else max)(best) for cell, best in zip(cells, found))
     if worst and np.isfinite(worst):
         digit = 10.0 ** (math.floor(math.log10(abs(worst))) - 1)
