@@ -55,20 +55,15 @@ def _noise_tables(section: Section) -> Iterator[Table]:
         "grad_sqnorm": lambda row: row[2].grad_sqnorm, "cov_trace": lambda row: row[2].cov_trace},
         of=itemgetter(0), what=section.target, notes=(
             SCALING.say("noise_scale"), SCALING.say("noise_intervals", confidence=section.options.confidence),
-            *_unbounded_notes(shown),
+            SCALING.say("noise_no_end") if any(math.isinf(scale.high) for scale in shown) else "",
+            SCALING.say("noise_negative", mark=UNBOUNDED) if any(
+                math.isinf(scale.noise_scale) for scale in shown) else "",
             SCALING.say("noise_few", least=LEAST_STEPS) if few else ""))
 
 
 def _quarters(fill: Callable[[int, Any], Cell]) -> Cells:
     return {SCALING.column("noise_scale_quarter", f"noise_scale_quarter_{at + 1}", word=word): partial(fill, at)
             for at, word in enumerate(("first", "second", "third", "last"))}
-
-
-def _unbounded_notes(scales: Sequence[NoiseScale]) -> Iterator[str]:
-    if any(math.isinf(scale.high) for scale in scales):
-        yield SCALING.say("noise_no_end")
-    if any(math.isinf(scale.noise_scale) for scale in scales):
-        yield SCALING.say("noise_negative", mark=UNBOUNDED)
 
 
 def _scale_cell(scale: NoiseScale) -> Cell:

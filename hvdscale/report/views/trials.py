@@ -181,8 +181,6 @@ def runs(subject: Subject) -> Iterator[Part]:
 
 def runs_table(section: Section) -> Table:
     """A row a trial, with what distinguishes its setting, and what it reached."""
-    def setting_cell(value: object) -> Cell:
-        return Cell(show_value(value), value if isinstance(value, (int, float, str)) else None)
     target = section.target
     settings = settings_of(trial.setting for trial in section.trials)
     cells: Cells = {
@@ -190,8 +188,10 @@ def runs_table(section: Section) -> Table:
         "workers": lambda run: run.trial.workers, "global_batch": lambda run: run.trial.global_batch,
         "seed": lambda run: Cell("unknown" if run.trial.seed == UNKNOWN_SEED else str(run.trial.seed), run.trial.seed)}
     for name in next(iter(settings.values()), ()):
+        shown = {setting: Cell(show_value(value := own[name]), value if isinstance(value, (int, float, str)) else None)
+                 for setting, own in settings.items()}
         cells[Column(name, name.replace("_", " "), formula="of the run's setting")] = partial(
-            lambda name, run: setting_cell(settings[run.trial.setting][name]), name)
+            lambda shown, run: shown[run.trial.setting], shown)
     cells["status"] = lambda run: Cell(run.trial.status.name, run.trial.status.name)
     if target:
         cells |= {"run_steps": lambda run: Cell(whole(run.steps) if run.met else "not met", run.steps),
