@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..analysis.report_data import JobResults, Section
+from ..analysis.report_data import Section
 from ..analysis.trials import JobKey
 from ..formatting.numbers import counted
 from ..log.reader import Log
@@ -177,7 +177,7 @@ class Page(Chapter):
 
 @dataclass(frozen=True, eq=False)
 class Document:
-    pages: tuple[tuple[JobResults, tuple[Page, ...]], ...]
+    pages: tuple[tuple[JobKey, tuple[Page, ...]], ...]      # by workload
     logs: tuple[LogFacts, ...]
     skipped: tuple[str, ...]        # messages about logs that could not be read, and trials that imports left out
     confidence: float
@@ -197,7 +197,8 @@ class Document:
             rest = (part for part in page.parts if not isinstance(part, Figures))
             return replace(page, parts=(*rest, Figures(lambda: islice(page.find(), most))))
         return replace(self, pages=tuple(
-            (group, tuple(cut(page, 0 if at else MAIN) for at, page in enumerate(own))) for group, own in self.pages))
+            (workload, tuple(cut(page, 0 if at else MAIN) for at, page in enumerate(own)))
+            for workload, own in self.pages))
 
     @property
     def how_to_read(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -214,7 +215,7 @@ class Document:
 
     @property
     def title(self) -> str:
-        names = list(dict.fromkeys(f"{group.workload.dataset}/{group.workload.model}" for group, _ in self.pages))
+        names = list(dict.fromkeys(f"{workload.dataset}/{workload.model}" for workload, _ in self.pages))
         return f"Scaling {self.kind}: {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
 
     @property

@@ -167,7 +167,7 @@ def _subjects(groups: Sequence[JobResults], studies: Sequence[Study], asked: Rep
 
 
 def _pages(groups: Sequence[JobResults], subjects: Sequence[Sequence[Subject]], ruled: bool, taken: set[str], tell: Tell
-           ) -> Iterator[tuple[JobResults, tuple[Page, ...]]]:
+           ) -> Iterator[tuple[JobKey, tuple[Page, ...]]]:
     """Each workload's pages, without those that show nothing."""
     held = [subject for own in subjects for subject in own if subject.held]
     known_costs = with_costs(held, ruled)
@@ -179,7 +179,7 @@ def _pages(groups: Sequence[JobResults], subjects: Sequence[Sequence[Subject]], 
                 next(known_costs)
             page = _page(subject, taken)
             found += [page] if page.tables or subject.trials or subject.held else []
-        yield group, tuple(found)
+        yield group.workload, tuple(found)
 
 
 def show(views: Iterable[Needing], subject: Subject) -> Shown:

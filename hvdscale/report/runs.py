@@ -333,7 +333,7 @@ class Report:
 
     @property
     def _shown(self) -> Sequence[tuple[str, Chapter | Page]]:
-        return [*((str(group.workload), page) for group, pages in self.document.pages for page in pages),
+        return [*((str(workload), page) for workload, pages in self.document.pages for page in pages),
                 *(("", chapter) for chapter in self.document.chapters)]
 
     def values(self) -> Record:

@@ -127,8 +127,8 @@ def test_a_huge_log_and_its_trials_say_the_same_of_the_fewest_steps(wide, monkey
     target = Target.parse("val/error<0.3")
 
     def fewest(document):
-        return {(str(group.workload), table.name): [[cell.shown for cell in row.cells] for row in table.rows]
-                for group, pages in document.pages for page in pages for table in page.tables
+        return {(str(workload), table.name): [[cell.shown for cell in row.cells] for row in table.rows]
+                for workload, pages in document.pages for page in pages for table in page.tables
                 if table.name.startswith("steps-to-result")}
     with read_log(wide) as opened:
         short = fewest(document_of_logs([opened], [target]))

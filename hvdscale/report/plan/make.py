@@ -12,7 +12,7 @@ from ...analysis.curves import curve_of
 from ...analysis.grouping import group_by
 from ...analysis.growing_batch import GrowingPlan, growing_plans
 from ...analysis.next_runs import Measurement, next_runs
-from ...analysis.report_data import Contents, JobResults, Options, Section, analyse
+from ...analysis.report_data import Contents, Options, Section, analyse
 from ...analysis.step_time import REFUTED_AT, Links
 from ...analysis.timings import Timing, timings_of
 from ...analysis.steps_curve import StepsPoint, points_of, points_of_both
@@ -141,7 +141,7 @@ def document_of_plans(plans: Sequence[WorkerPlan], growing: Sequence[GrowingPlan
         said = map(Finding, (describe_growing(plan), *describe_phases(plan)))
         return Chapter((*said, table if table.rows else None, phases_table(plan)), target=plan.target,
                        slug=unique(section_name(plan.workload, plan.target), heading, taken), title=heading)
-    pages = tuple((JobResults(workload, (), ()), tuple(page(plan, workload) for plan in own))
+    pages = tuple((workload, tuple(page(plan, workload) for plan in own))
                   for workload, own in group_by(plans, lambda plan: plan.workload).items() if workload)
     return Document(pages, tuple(logs), tuple(skipped), confidence, tuple(map(chapter, growing)), tuple(notes),
                     "plan", values=lambda: {**head_of("plan"), "plans": list(map(plan_values, plans)),
