@@ -184,23 +184,18 @@ def read_noise(log: Log) -> dict[int, NoiseSteps]:
     table = log.steps
     if not table.rows or "local_sqnorm" not in table.columns:
         return {}
-    measured = [table[name] for name in ("local_sqnorm", "reduced_sqnorm", "local_examples")]
+    measured = np.array([table[name] for name in ("local_sqnorm", "reduced_sqnorm", "local_examples")])
     rows = np.flatnonzero(np.isfinite(measured).all(0))
-    trial, step = table["trial"][rows], table["step"][rows]
-    ids = log.trials["id"]
-    row_of = {number: row for row, number in enumerate(ids.tolist())}
-    by_id = np.argsort(ids)
-    batch = log.trials["global_batch"][by_id[np.searchsorted(ids, trial, sorter=by_id)]]
-    if "global_batch" in table.columns:                 # of the step, in a trial whose batch changes
-        own = table["global_batch"][rows]
-        batch = np.where(np.isfinite(own), own, batch)
-    local, reduced, examples = (values[rows] for values in measured)
-    sqnorm, trace = unbiased_pair(local, reduced, examples, batch)
+    batches, plans = (dict(zip(log.trials["id"].tolist(), log.trials[name].tolist()))
+                      for name in ("global_batch", "plan"))
+    # of each step, in a trial whose batch changes
+    own_batch = table["global_batch"] if "global_batch" in table.columns else np.full(table.rows, np.nan)
     found = {}
-    for number, own in rows_of_each(trial).items():
-        at = own[np.argsort(step[own], kind="stable")]
-        found[number] = NoiseSteps(step[at], sqnorm[at], trace[at])
-        plan = plan_at(log.path, number, log.trials["plan"][row_of[number]])
-        if fixed := (plan.get("measurement") or {}).get("fixed_examples"):
+    for number, own in rows_of_each(table["trial"][rows]).items():
+        at = rows[own][np.argsort(table["step"][rows[own]], kind="stable")]
+        batch = np.where(np.isfinite(own_batch[at]), own_batch[at], batches[number])
+        local, reduced, examples = measured[:, at]
+        found[number] = NoiseSteps(table["step"][at], *unbiased_pair(local, reduced, examples, batch))
+        if fixed := (plan_at(log.path, number, plans[number]).get("measurement") or {}).get("fixed_examples"):
             found[number] = found[number].of_finite(fixed)
     return found
