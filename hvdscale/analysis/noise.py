@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -33,9 +33,6 @@ from ..log.reader import Log
 from ..target import Target
 from .grouping import rows_of_each
 from .intervals import CONFIDENCE, NONE, Estimate, over, student_quantile
-
-if TYPE_CHECKING:
-    from .steps import RunCell
 
 QUARTERS = 4                # of a run's measured steps
 LEAST_STEPS = 5             # measured steps, below which there is no interval
@@ -146,21 +143,24 @@ def fieller(means: np.ndarray, covariance: np.ndarray, quantile: float) -> tuple
     return 0.0, np.inf
 
 
+CellNoise = tuple[Any, Noise]       # a cell of runs, see steps.RunCell, and their noise scale
+
+
 @dataclass(frozen=True, eq=False)
 class NoiseAgainst:
     """The noise scales of cells of runs, by batch, against one critical batch."""
 
     target: Target | None
     b_crit: Estimate                            # NaN: the steps bound it on neither side
-    measured: Sequence[tuple[RunCell, Noise]]
-    chosen: tuple[RunCell, Noise] | None        # see best_known; None: no noise scale is finite
+    measured: Sequence[CellNoise]
+    chosen: CellNoise | None        # see best_known; None: no noise scale is finite
 
     @property
     def ratio(self) -> Estimate:
         return over(self.chosen[1].whole.estimate, self.b_crit) if self.chosen else Estimate.unknown()
 
 
-def noise_against(target: Target | None, measured: Sequence[tuple[RunCell, Noise]], b_crit: Estimate | None
+def noise_against(target: Target | None, measured: Sequence[CellNoise], b_crit: Estimate | None
                   ) -> NoiseAgainst:
     """A critical batch that is open on both sides counts as unknown, as where there is no fit to the steps."""
     if b_crit is None or b_crit.low == 0 and np.isinf(b_crit.high):
@@ -170,10 +170,10 @@ def noise_against(target: Target | None, measured: Sequence[tuple[RunCell, Noise
         one for one in measured if np.isfinite(one[1].whole.noise_scale)]))
 
 
-def best_known(measured: Sequence[tuple[RunCell, Noise]]) -> tuple[RunCell, Noise] | None:
+def best_known(measured: Sequence[CellNoise]) -> CellNoise | None:
     """The cell whose noise scale has the narrowest interval, as a ratio; the last where all are open; None without
     any."""
-    def width(one: tuple[RunCell, Noise]) -> float:
+    def width(one: CellNoise) -> float:
         whole = one[1].whole
         return whole.high / whole.low if whole.low > 0 and np.isfinite(whole.high) else np.inf
     return min(reversed(measured), key=width, default=None)
