@@ -79,7 +79,7 @@ def pytest_addoption(parser):
 @pytest.fixture(autouse=True)
 def stopped_progress(monkeypatch):
     """Nothing takes long by the clock of progress, so that what a command prints is the same on a busy machine."""
-    monkeypatch.setattr("hvdscale.formatting.progress.CLOCK", lambda: 0.0)
+    monkeypatch.setattr("hvdscale.formatting.screen.CLOCK", lambda: 0.0)
 
 
 @pytest.fixture

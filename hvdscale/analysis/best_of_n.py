@@ -30,7 +30,7 @@ that point, not of the search. tools/coverage has the figures."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -93,15 +93,6 @@ def _estimate_unmet(last: np.ndarray) -> Estimate:
     """Of trials that did not meet the target; known from below where any of them measured the metric."""
     beyond = float(last[~np.isnan(last)].min(initial=np.inf))
     return Estimate(np.inf, 0.0, np.inf, len(last), beyond if np.isfinite(beyond) else np.nan)
-
-
-def common_trials(counts: Mapping[int, int], asked: int | None = None) -> tuple[int | None, dict[int, int]]:
-    """(n, batches left out with their counts): the number of trials to compare every batch at. The fewest steps of n
-    trials fall with n, so comparing batches at different n would distort the curve. n is the smallest count of feasible
-    trials by batch, or the number asked for; batches with fewer are then left out. None: there are no trials."""
-    if asked is not None:
-        return asked, {batch: count for batch, count in counts.items() if count < asked}
-    return min((count for count in counts.values() if count), default=None), {}
 
 
 def smallest_interval(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[float, float]:

@@ -6,7 +6,7 @@ A larger batch takes fewer steps per epoch. What it loses under a budget of epoc
 (Shallue et al. 2019, section 4.7), so the same trials are measured under both."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from functools import cached_property
@@ -86,21 +86,6 @@ def common_budgets(studies: Sequence[Study]) -> tuple[Budget | None, Budget | No
     examples = min(steps * study.global_batch for steps, study in furthest)
     return (Budget(_round_down(examples / train_examples), "epochs") if train_examples else None,
             Budget(_round_down(min(steps for steps, _ in furthest)), "steps"))
-
-
-def are_ends_alone(trials: Iterable[tuple[int, np.ndarray]]) -> bool:
-    """Whether a fixed budget is all that trials, (global batch, steps of evaluations), show, not how many steps a
-    target takes: each was evaluated once after step 0, all at the same step or after the same examples to 1 %."""
-    found = [(batch, steps[steps > 0]) for batch, steps in trials]
-    if len(found) <= len({batch for batch, _ in found}) or any(len(steps) != 1 for _, steps in found):
-        return False
-    spent = np.array([(float(steps[0]), batch * float(steps[0])) for batch, steps in found])
-    return bool((spent.max(0) <= spent.min(0) * [1, 1.01]).any())
-
-
-def show_ends_alone(studies: Sequence[Study]) -> bool:
-    return are_ends_alone((study.global_batch, steps) for study in studies for steps in np.split(
-        study.evaluations.read("step"), study.evaluations.first[1:-1]))
 
 
 def _round_down(amount: float) -> float:

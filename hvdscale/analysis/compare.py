@@ -64,20 +64,63 @@ class Test:
     reason: str                 # for a verdict that is not OK
 
 
-@dataclass(frozen=True, eq=False)
 class ComparedCell:
-    """A worker count and global batch that both have."""
+    """A worker count and global batch that both have: their measurements, ready to be divided, paired by position where
+    there are ``pairs``. If both were searched, each is at the best of as many trials as the smaller search has.
 
-    workers: int
-    global_batch: int
-    baseline: RunCell
-    candidate: RunCell
-    pairing: str                # "seed", "draw", "search": the best of each search, or "": independent samples
-    tests: tuple[Test, ...]
+    pairing  "seed", "draw", "search": the best of each search, or "": independent samples
+    same     whether each pair is one run twice: equal evaluations up to the one that met
+    """
+
+    tests: tuple[Test, ...] = ()
+
+    def __init__(self, baseline: RunCell, candidate: RunCell, target: Target | None) -> None:
+        if baseline.searched and candidate.searched:
+            n = min(len(baseline.draws), len(candidate.draws))
+            baseline, candidate = replace(baseline, best_of_n=n), replace(candidate, best_of_n=n)
+        self.workers, self.global_batch = baseline.workers[0], baseline.global_batch
+        self.baseline, self.candidate, self.target = baseline, candidate, target
+        self.pairs = _same_draws(baseline, candidate, target) if target else []
+        self.pairing = "draw" if self.pairs else ""
+        if not self.pairs and baseline.samples.seeds == candidate.samples.seeds:
+            self.pairing = "seed"
+            self.pairs = [(ours, theirs) for ours in baseline.runs for theirs in candidate.runs
+                          if ours.trial.seed_key == theirs.trial.seed_key]
+        self.same = bool(self.pairs) and target is not None and all(
+            _same_course(ours, theirs, target.column) for ours, theirs in self.pairs)
+        if self.pairing != "draw" and (baseline.searched or candidate.searched) and not self.same:
+            self.pairing, self.pairs = "search", []
 
     @property
     def verdict(self) -> str:
         return worst_of(test.verdict for test in self.tests)
+
+    def sides(self, measure: str) -> tuple[np.ndarray, np.ndarray]:
+        """Values, and values at the evaluation before, of the baseline and of the candidate, without NaN."""
+        if self.pairing == "draw":
+            sides = [np.array([[getattr(run, name) for run in own] for name in (measure, BEFORE[measure])])
+                     for own in zip(*self.pairs)]
+        else:
+            sides = [cell.samples.with_before(measure) for cell in (self.baseline, self.candidate)]
+        known = [~np.isnan(side).any(0) for side in sides]
+        if self.pairs:
+            known = [known[0] & known[1]] * 2
+        baseline, candidate = (side[:, keep] for side, keep in zip(sides, known))
+        return baseline, candidate
+
+    def by_search(self, measure: str) -> bool:
+        """Whether the ratio is that of the cells' estimates, at least one of which is the best of a search."""
+        return self.pairing == "search" and measure != SPEED
+
+    def is_single(self, measure: str) -> bool:
+        """Whether one side is a single run, so that its spread is unknown."""
+        if self.by_search(measure):
+            return any(not cell.searched and len(cell.samples.seeds) < 2 for cell in (self.baseline, self.candidate))
+        return min(len(side[0]) for side in self.sides(measure)) < 2
+
+    def place(self, measure: str) -> Hashable:
+        """Equal for cells with the same information: the same updates at several worker counts, except for speeds."""
+        return (updates(self.baseline), updates(self.candidate)), self.baseline.workers if measure == SPEED else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,71 +188,20 @@ def _list_trials(trials: Iterable[Trial]) -> str:
 
 def _compare(workload: JobKey, target: Target | None, baseline: Mapping[tuple[int, int], RunCell],
              candidate: Mapping[tuple[int, int], RunCell], tolerances: Tolerances) -> Comparison:
-    samples = [_Samples(baseline[key], candidate[key], target) for key in baseline if key in candidate]
-    pools = {measure: _Pools(samples, measure) for measure in MEASURES}
-    cells = []
-    for one in samples:
+    cells = tuple(ComparedCell(baseline[key], candidate[key], target) for key in baseline if key in candidate)
+    pools = {measure: _Pools(cells, measure) for measure in MEASURES}
+    for cell in cells:
         tests = []
         for measure in (MEASURES if target else (SPEED,)):
-            before, after = (getattr(side, measure).value for side in (one.baseline, one.candidate))
-            change = _change(measure, one, pools[measure], tolerances.confidence)
-            tests.append(Test(measure, before, after, change, *_judge(measure, one, change, tolerances.of(measure))))
-        if target and one.baseline.runs and one.candidate.runs:
-            tests.append(_best_test(one, target, tolerances))
-        cells.append(ComparedCell(one.baseline.workers[0], one.baseline.global_batch, one.baseline, one.candidate,
-                                  one.pairing, tuple(tests)))
-    return Comparison(workload, target, tuple(cells), _test_overall(samples, target, tolerances),
+            before, after = (getattr(side, measure).value for side in (cell.baseline, cell.candidate))
+            change = _change(measure, cell, pools[measure], tolerances.confidence)
+            tests.append(Test(measure, before, after, change, *_judge(measure, cell, change, tolerances.of(measure))))
+        if target and cell.baseline.runs and cell.candidate.runs:
+            tests.append(_best_test(cell, target, tolerances))
+        cell.tests = tuple(tests)
+    return Comparison(workload, target, cells, _test_overall(cells, target, tolerances),
                       tuple(key for key in baseline if key not in candidate),
                       tuple(key for key in candidate if key not in baseline), tolerances)
-
-
-class _Samples:
-    """The measurements of two cells, ready to be divided; paired by position where there are ``pairs``. If both were
-    searched, each is at the best of as many trials as the smaller search has."""
-
-    def __init__(self, baseline: RunCell, candidate: RunCell, target: Target | None) -> None:
-        if baseline.searched and candidate.searched:
-            n = min(len(baseline.draws), len(candidate.draws))
-            baseline, candidate = replace(baseline, best_of_n=n), replace(candidate, best_of_n=n)
-        self.baseline, self.candidate, self.target = baseline, candidate, target
-        self.pairs = _same_draws(baseline, candidate, target) if target else []
-        self.pairing = "draw" if self.pairs else ""
-        if not self.pairs and baseline.samples.seeds == candidate.samples.seeds:
-            self.pairing = "seed"
-            self.pairs = [(ours, theirs) for ours in baseline.runs for theirs in candidate.runs
-                          if ours.trial.seed_key == theirs.trial.seed_key]
-        # whether each pair is one run twice: equal evaluations up to the one that met
-        self.same = bool(self.pairs) and target is not None and all(
-            _same_course(ours, theirs, target.column) for ours, theirs in self.pairs)
-        if self.pairing != "draw" and (baseline.searched or candidate.searched) and not self.same:
-            self.pairing, self.pairs = "search", []
-
-    def sides(self, measure: str) -> tuple[np.ndarray, np.ndarray]:
-        """Values, and values at the evaluation before, of the baseline and of the candidate, without NaN."""
-        if self.pairing == "draw":
-            sides = [np.array([[getattr(run, name) for run in own] for name in (measure, BEFORE[measure])])
-                     for own in zip(*self.pairs)]
-        else:
-            sides = [cell.samples.with_before(measure) for cell in (self.baseline, self.candidate)]
-        known = [~np.isnan(side).any(0) for side in sides]
-        if self.pairs:
-            known = [known[0] & known[1]] * 2
-        baseline, candidate = (side[:, keep] for side, keep in zip(sides, known))
-        return baseline, candidate
-
-    def by_search(self, measure: str) -> bool:
-        """Whether the ratio is that of the cells' estimates, at least one of which is the best of a search."""
-        return self.pairing == "search" and measure != SPEED
-
-    def is_single(self, measure: str) -> bool:
-        """Whether one side is a single run, so that its spread is unknown."""
-        if self.by_search(measure):
-            return any(not cell.searched and len(cell.samples.seeds) < 2 for cell in (self.baseline, self.candidate))
-        return min(len(side[0]) for side in self.sides(measure)) < 2
-
-    def place(self, measure: str) -> Hashable:
-        """Equal for cells with the same information: the same updates at several worker counts, except for speeds."""
-        return (updates(self.baseline), updates(self.candidate)), self.baseline.workers if measure == SPEED else None
 
 
 def _same_draws(baseline: RunCell, candidate: RunCell, target: Target) -> list[tuple[RunToTarget, RunToTarget]]:
@@ -234,7 +226,7 @@ def _same_course(ours: RunToTarget, theirs: RunToTarget, column: str) -> bool:
 class _Pools:
     """The pooled spread within cells, of paired ratios and of independent samples, as read and an evaluation before."""
 
-    def __init__(self, samples: Sequence[_Samples], measure: str) -> None:
+    def __init__(self, samples: Sequence[ComparedCell], measure: str) -> None:
         once = {one.place(measure): one.sides(measure) for one in samples if measure == SPEED or not one.same}
         pairs = {one.place(measure) for one in samples if one.pairs}
         tables = [np.array(sides) for place, sides in once.items() if place in pairs and len(sides[0][0]) > 1]
@@ -244,7 +236,7 @@ class _Pools:
                       for at in (0, 1)]
 
 
-def _change(measure: str, samples: _Samples, pool: _Pools, confidence: float) -> Estimate:
+def _change(measure: str, samples: ComparedCell, pool: _Pools, confidence: float) -> Estimate:
     """Candidate over baseline."""
     before, after = (getattr(side, measure) for side in (samples.baseline, samples.candidate))
     runs = min(before.runs, after.runs)
@@ -274,7 +266,7 @@ def _change(measure: str, samples: _Samples, pool: _Pools, confidence: float) ->
     return Estimate(mean_ratio(b, a), *ends, len(a) if samples.pairing == "draw" else runs)
 
 
-def _judge(measure: str, samples: _Samples, change: Estimate, tolerance: float | None) -> tuple[str | None, str]:
+def _judge(measure: str, samples: ComparedCell, change: Estimate, tolerance: float | None) -> tuple[str | None, str]:
     """(verdict, reason) of a ratio; (None, "") without a tolerance."""
     baseline, candidate = samples.baseline, samples.candidate
     if tolerance is None:
@@ -326,7 +318,7 @@ def _judge_interval(low: float, high: float, limit: float | None) -> tuple[str |
     return (OK, "") if high <= limit else (UNDECIDED, "the interval spans the tolerance")
 
 
-def _best_test(samples: _Samples, target: Target, tolerances: Tolerances) -> Test:
+def _best_test(samples: ComparedCell, target: Target, tolerances: Tolerances) -> Test:
     """Of the best metric over the steps that all runs took; both sides have runs."""
     runs = samples.baseline.runs, samples.candidate.runs
     horizon = int(min(run.last_step for run in (*runs[0], *runs[1])))
@@ -349,7 +341,7 @@ def _difference(a: np.ndarray, b: np.ndarray, paired: bool, confidence: float) -
     return Estimate(float(samples[0].mean() - sum(one.mean() for one in samples[1:])), float(low), float(high), runs)
 
 
-def _test_overall(samples: Sequence[_Samples], target: Target | None, tolerances: Tolerances) -> tuple[Test, ...]:
+def _test_overall(samples: Sequence[ComparedCell], target: Target | None, tolerances: Tolerances) -> tuple[Test, ...]:
     """The tests over all cells, where there are at least two."""
     tests = []
     for measure in (MEASURES if target else (SPEED,)):
@@ -365,7 +357,7 @@ def _test_overall(samples: Sequence[_Samples], target: Target | None, tolerances
     return tuple(tests)
 
 
-def _cell_ratios(measure: str, samples: _Samples) -> tuple[float, float, float] | None:
+def _cell_ratios(measure: str, samples: ComparedCell) -> tuple[float, float, float] | None:
     """Candidate over baseline of one cell: (as read, with the candidate at the evaluation before, with the baseline
     there). None where either did not meet or was not timed."""
     if measure == STEPS and samples.same:

@@ -7,49 +7,27 @@ best ones, more would be found farther out, and the steps of these batches are t
 beyond: they show where the rates end. Those that did not meet the target are ranked by the best that they reached."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from ..log.schema import Status
 from ..target import Target
 from .base_rates import effective_rate, rates_of
-from .best_of_n import best_of, common_trials
+from .best_of_n import best_of
 from .defaults import CONFIDENCE, Options
 from .intervals import Estimate
 from .regimes import BatchEstimate, Regimes, regimes_of
 from .search import rank_deviate
-from .speedup import divide
-from .steps import STEPS, RunCell
+from .steps import RunCell
 from .studies import Outcomes, Study, best_metric, best_value, outcomes, with_metric
 from .trials import JobKey
 
 BEYOND = 0.15               # the share of trials beyond the best one, at most, of a search that is cut off
 FALLS = 1.64                # standard deviations of the rank correlations together
 PART, LEAST = 0.4, 5        # of the trials, by rate, that are at its upper end; the fewest
-
-
-@dataclass(frozen=True, eq=False)
-class BatchPoint:
-    """One global batch: repeats of its best setting, over all worker counts."""
-
-    cell: RunCell
-    examples: Estimate                  # B S, to target
-    statistical_efficiency: Estimate    # relative to the smallest batch
-    perfect: bool                       # B S is within tolerance of the smallest B S
-
-    @property
-    def global_batch(self) -> int:
-        return self.cell.global_batch
-
-    @property
-    def steps(self) -> Estimate:
-        return self.cell.steps
-
-    @property
-    def keys(self) -> tuple[tuple[str, int], ...]:
-        return self.cell.keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +41,8 @@ class CurvePoint:
     study: Study
     reached: Outcomes
     best: int | None            # index into the study of the trial with the fewest steps, the first of equals
-    steps: Estimate = Estimate.unknown()    # the median best-of-n at the curve's n, if asked for; inf: not met
+    n: int | None               # trials that its steps are the best of; None: all
+    confidence: float
 
     @property
     def global_batch(self) -> int:
@@ -72,6 +51,15 @@ class CurvePoint:
     @property
     def keys(self) -> tuple[tuple[str, int], ...]:
         return () if self.best is None else (self.study.key(self.best),)
+
+    @cached_property
+    def steps(self) -> Estimate:
+        """The median best of n feasible trials, extrapolated where there are fewer; inf: not met."""
+        reached, feasible = self.reached, np.flatnonzero(self.study.searched)
+        if not len(feasible):
+            return Estimate.unknown()
+        return best_of(reached.steps[feasible], reached.before[feasible], reached.last_step[feasible],
+                       pruned=self.study.pruned[feasible], n=self.n, confidence=self.confidence)
 
     @property
     def fewest(self) -> float:
@@ -121,20 +109,26 @@ class CurvePoint:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The points of a workload and target by batch, of searches or repeats, and the regimes of the ``judged`` ones."""
+    """The points of a workload and target by batch, of studies or of cells of runs, and the regimes of the ``judged``
+    ones."""
 
     workload: JobKey
     target: Target
-    points: tuple[CurvePoint | BatchPoint, ...]
+    points: tuple[CurvePoint | RunCell, ...]
     regimes: Regimes
     confidence: float
-    n: int | None = None                            # trials that each batch's steps are the best of; None: repeats
+    n: int | None = None                            # trials that each search's steps are the best of; None: of none
     left_out: tuple[tuple[int, int], ...] = ()      # (batch, feasible trials) of those with fewer than asked for
     whole: tuple[int, ...] = ()                     # the batches whose searches are not cut off, one behind the other
 
     @property
-    def judged(self) -> tuple[CurvePoint | BatchPoint, ...]:
+    def judged(self) -> tuple[CurvePoint | RunCell, ...]:
         return tuple(point for point in self.points if point.global_batch in self.whole)
+
+    @property
+    def perfect(self) -> dict[int, bool]:
+        """By judged batch, whether B S is within tolerance of the smallest B S; {}: unknown."""
+        return dict(zip(self.whole, self.regimes.perfect))
 
     @property
     def cut(self) -> dict[str, int]:
@@ -153,8 +147,8 @@ class Curve:
         return tuple(point for point in self.points if isinstance(point, CurvePoint))
 
     @property
-    def measured(self) -> tuple[BatchPoint, ...]:
-        return tuple(point for point in self.points if isinstance(point, BatchPoint))
+    def cells(self) -> tuple[RunCell, ...]:
+        return tuple(point for point in self.points if isinstance(point, RunCell))
 
     @property
     def keys(self) -> tuple[tuple[str, int], ...]:
@@ -168,11 +162,20 @@ def curve_of(studies: Sequence[Study], target: Target, options: Options = Option
         return None
     counts = {study.global_batch: int(study.searched.sum()) for study in studies}
     n, left_out = common_trials(counts, options.trials)
-    points = tuple(point_of(study, target, options.confidence, n) for study in studies
+    points = tuple(result_of(study, target, options.confidence, n) for study in studies
                    if study.global_batch not in left_out)
     whole = list_whole([point.global_batch for point in points], [_ends_of_point(point) for point in points])
     return Curve(studies[0].workload, target, points, _regimes_of(points, whole, options), options.confidence, n,
                  tuple(left_out.items()), whole)
+
+
+def common_trials(counts: Mapping[int, int], asked: int | None = None) -> tuple[int | None, dict[int, int]]:
+    """(n, batches left out with their counts): the number of trials to compare every batch at. The fewest steps of n
+    trials fall with n, so comparing batches at different n would distort the curve. n is the smallest count of feasible
+    trials by batch, or the number asked for; batches with fewer are then left out. None: there are no trials."""
+    if asked is not None:
+        return asked, {batch: count for batch, count in counts.items() if count < asked}
+    return min((count for count in counts.values() if count), default=None), {}
 
 
 def ends_of(rates: np.ndarray, steps: np.ndarray, diverged: np.ndarray, values: np.ndarray) -> np.ndarray | None:
@@ -235,18 +238,16 @@ def _ends_of_cell(cell: RunCell, target: Target) -> np.ndarray | None:
                                                          of_diverged, signed)
 
 
-def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], options: Options = Options()
-                   ) -> Curve | None:
-    """The curve of cells of one global batch each, over all worker counts; None without any."""
-    cells = sorted(cells, key=lambda cell: cell.global_batch)
-    if not cells:
+def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], options: Options = Options(),
+                   n: int | None = None, left_out: tuple[tuple[int, int], ...] = ()) -> Curve | None:
+    """The curve of cells of one global batch each, over all worker counts, the best of n where they were searched; None
+    without any."""
+    points = tuple(sorted(cells, key=lambda cell: cell.global_batch))
+    if not points:
         return None
-    whole = list_whole([cell.global_batch for cell in cells], [_ends_of_cell(cell, target) for cell in cells])
-    regimes = _regimes_of(cells, whole, options)
-    perfect = dict(zip(whole, regimes.perfect))
-    points = tuple(BatchPoint(cell, cell.examples, divide(cells[0], cell, STEPS, options.confidence).scaled(
-        cells[0].mean_batch / cell.mean_batch), perfect.get(cell.global_batch, False)) for cell in cells)
-    return Curve(workload, target, points, regimes, options.confidence, whole=whole)
+    whole = list_whole([cell.global_batch for cell in points], [_ends_of_cell(cell, target) for cell in points])
+    return Curve(workload, target, points, _regimes_of(points, whole, options), options.confidence, n,
+                 left_out, whole)
 
 
 def _regimes_of(points: Sequence[RunCell | CurvePoint], whole: Sequence[int], options: Options) -> Regimes:
@@ -260,22 +261,9 @@ def _regimes_of(points: Sequence[RunCell | CurvePoint], whole: Sequence[int], op
     return replace(found, perfect_until=BatchEstimate(None), maximum_useful=useful, perfect=())
 
 
-def result_of(study: Study, target: Target) -> CurvePoint:
-    """One study's search against a target, without the median best-of-n; KeyError without its metric."""
+def result_of(study: Study, target: Target, confidence: float = CONFIDENCE, n: int | None = None) -> CurvePoint:
+    """One study's search against a target, at the best of n of its trials, by default of all; KeyError without its
+    metric."""
     reached, feasible = outcomes(study, target), np.flatnonzero(study.searched)
     met = feasible[reached.met[feasible]]
-    return CurvePoint(study, reached, int(met[reached.steps[met].argmin()]) if len(met) else None)
-
-
-def point_of(study: Study, target: Target, confidence: float = CONFIDENCE, n: int | None = None) -> CurvePoint:
-    """The same with the median best of n of its trials, by default of all."""
-    return replace(result_of(study, target), steps=steps_of_best(study, target, n, confidence))
-
-
-def steps_of_best(study: Study, target: Target, n: int | None = None, confidence: float = CONFIDENCE) -> Estimate:
-    """The median best of n of a study's feasible trials, by default of all; extrapolated where there are fewer."""
-    reached, feasible = outcomes(study, target), np.flatnonzero(study.searched)
-    if not len(feasible):
-        return Estimate.unknown()
-    return best_of(reached.steps[feasible], reached.before[feasible], reached.last_step[feasible],
-                   pruned=study.pruned[feasible], n=n, confidence=confidence)
+    return CurvePoint(study, reached, int(met[reached.steps[met].argmin()]) if len(met) else None, n, confidence)

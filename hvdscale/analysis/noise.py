@@ -24,13 +24,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ..log.plan_text import plan_at
 from ..log.reader import Log
+from ..target import Target
 from .grouping import rows_of_each
-from .intervals import CONFIDENCE, NONE, student_quantile
+from .intervals import CONFIDENCE, NONE, Estimate, over, student_quantile
 
 QUARTERS = 4                # of a run's measured steps
 LEAST_STEPS = 5             # measured steps, below which there is no interval
@@ -72,6 +74,10 @@ class NoiseScale:
     steps: int = 0                  # measured, in all runs, from first_step to last_step of training
     first_step: int = 0
     last_step: int = 0
+
+    @property
+    def estimate(self) -> Estimate:
+        return Estimate(self.noise_scale, self.low, self.high, self.steps)
 
 
 @dataclass(frozen=True)
@@ -137,28 +143,59 @@ def fieller(means: np.ndarray, covariance: np.ndarray, quantile: float) -> tuple
     return 0.0, np.inf
 
 
+CellNoise = tuple[Any, Noise]       # a cell of runs, see steps.RunCell, and their noise scale
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseAgainst:
+    """The noise scales of cells of runs, by batch, against one critical batch."""
+
+    target: Target | None
+    b_crit: Estimate                            # NaN: the steps bound it on neither side
+    measured: Sequence[CellNoise]
+    chosen: CellNoise | None        # see best_known; None: no noise scale is finite
+
+    @property
+    def ratio(self) -> Estimate:
+        return over(self.chosen[1].whole.estimate, self.b_crit) if self.chosen else Estimate.unknown()
+
+
+def noise_against(target: Target | None, measured: Sequence[CellNoise], b_crit: Estimate | None
+                  ) -> NoiseAgainst:
+    """A critical batch that is open on both sides counts as unknown, as where there is no fit to the steps."""
+    if b_crit is None or b_crit.low == 0 and np.isinf(b_crit.high):
+        b_crit = Estimate.unknown()
+    measured = sorted(measured, key=lambda one: one[0].global_batch)
+    return NoiseAgainst(target, b_crit, measured, best_known([
+        one for one in measured if np.isfinite(one[1].whole.noise_scale)]))
+
+
+def best_known(measured: Sequence[CellNoise]) -> CellNoise | None:
+    """The cell whose noise scale has the narrowest interval, as a ratio; the last where all are open; None without
+    any."""
+    def width(one: CellNoise) -> float:
+        whole = one[1].whole
+        return whole.high / whole.low if whole.low > 0 and np.isfinite(whole.high) else np.inf
+    return min(reversed(measured), key=width, default=None)
+
+
 def read_noise(log: Log) -> dict[int, NoiseSteps]:
     """The steps at which the noise scale was measured, by trial id; trials without any are left out."""
     table = log.steps
     if not table.rows or "local_sqnorm" not in table.columns:
         return {}
-    measured = [table[name] for name in ("local_sqnorm", "reduced_sqnorm", "local_examples")]
+    measured = np.array([table[name] for name in ("local_sqnorm", "reduced_sqnorm", "local_examples")])
     rows = np.flatnonzero(np.isfinite(measured).all(0))
-    trial, step = table["trial"][rows], table["step"][rows]
-    ids = log.trials["id"]
-    row_of = {number: row for row, number in enumerate(ids.tolist())}
-    by_id = np.argsort(ids)
-    batch = log.trials["global_batch"][by_id[np.searchsorted(ids, trial, sorter=by_id)]]
-    if "global_batch" in table.columns:                 # of the step, in a trial whose batch changes
-        own = table["global_batch"][rows]
-        batch = np.where(np.isfinite(own), own, batch)
-    local, reduced, examples = (values[rows] for values in measured)
-    sqnorm, trace = unbiased_pair(local, reduced, examples, batch)
+    batches, plans = (dict(zip(log.trials["id"].tolist(), log.trials[name].tolist()))
+                      for name in ("global_batch", "plan"))
+    # of each step, in a trial whose batch changes
+    own_batch = table["global_batch"] if "global_batch" in table.columns else np.full(table.rows, np.nan)
     found = {}
-    for number, own in rows_of_each(trial).items():
-        at = own[np.argsort(step[own], kind="stable")]
-        found[number] = NoiseSteps(step[at], sqnorm[at], trace[at])
-        plan = plan_at(log.path, number, log.trials["plan"][row_of[number]])
-        if fixed := (plan.get("measurement") or {}).get("fixed_examples"):
+    for number, own in rows_of_each(table["trial"][rows]).items():
+        at = rows[own][np.argsort(table["step"][rows[own]], kind="stable")]
+        batch = np.where(np.isfinite(own_batch[at]), own_batch[at], batches[number])
+        local, reduced, examples = measured[:, at]
+        found[number] = NoiseSteps(table["step"][at], *unbiased_pair(local, reduced, examples, batch))
+        if fixed := (plan_at(log.path, number, plans[number]).get("measurement") or {}).get("fixed_examples"):
             found[number] = found[number].of_finite(fixed)
     return found

@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ..target import Target
 from . import published as box
-from .curves import BatchPoint, Curve, CurvePoint, steps_of_best
+from .curves import Curve, CurvePoint
 from .intervals import CONFIDENCE, Estimate, student_quantile
+from .steps import RunCell
 from .trials import JobKey
 
 T = TypeVar("T")
@@ -132,7 +133,7 @@ class FidelityPoint:
     log2_apart: float               # of equal over published steps; inf: not met; NaN: not met, and not run that long
     within: bool | None             # whether its size is at most WITHIN_LOG2; None: unknown
     covered: bool | None
-    point: CurvePoint | BatchPoint  # of the measured curve
+    point: CurvePoint | RunCell     # of the measured curve
 
 
 @dataclass(frozen=True)
@@ -277,13 +278,13 @@ def _find_base(curve: Curve, published: PublishedCurve) -> int | None:
     return min(both) if len(both) > 1 else None
 
 
-def _compare_point(curve: Curve, published: PublishedCurve, point: CurvePoint | BatchPoint,
+def _compare_point(curve: Curve, published: PublishedCurve, point: CurvePoint | RunCell,
                    at: tuple[float, float, float]) -> FidelityPoint:
     """A point of a curve beside (steps, low, high) published at its batch."""
     expected, low, high = at
     steps = point.steps
     if isinstance(point, CurvePoint) and published.trials not in (0, curve.n):
-        steps = steps_of_best(point.study, curve.target, published.trials, curve.confidence)
+        steps = replace(point, n=published.trials).steps
     apart = math.log2(steps.value / expected) if steps.met and steps.value > 0 else math.inf
     within: bool | None = abs(apart) <= WITHIN_LOG2
     if not steps.met and not steps.beyond > expected * 2 ** WITHIN_LOG2:

@@ -16,21 +16,19 @@ from ..log.schema import Status
 from ..plan.batch_schedule import BatchSchedule
 from ..plan.search_space import STEPS_TO_TARGET
 from ..target import Target
-from .best_of_n import common_trials
-from .budgets import are_ends_alone
-from .curves import Curve, curve_of_cells
+from .curves import Curve, common_trials, curve_of_cells
 from .defaults import Options
 from .grouping import group_by
 from .intervals import Pools
 from .jobs import versions_of
 from .noise import Noise
 from .pooled_variance import pools_of
-from .search import Search, covers, searches_of
+from .search import Search, searches_of
 from .slow_runs import seeds_apart, slow_runs
 from .speedup import Series, series_of
-from .step_breakdown import SKIPPED, StepParts
-from .steps import RunToTarget, RunCell, cell_of, cells_by_workers, first_met, run_of
-from .studies import Study, studies_of
+from .step_breakdown import StepParts
+from .steps import RunToTarget, RunCell, cell_of, cells_by_workers, run_of
+from .studies import Study, are_ends_alone, studies_of
 from .trials import EVERY_STEP, JobKey, SeedKey, Trial, by_workload, read_trials
 
 T = TypeVar("T")
@@ -78,7 +76,6 @@ class Section:
     parts: tuple[tuple[RunCell, StepParts], ...] = ()   # by worker count; without those of an earlier section
     noise: tuple[tuple[RunCell, Noise], ...] = ()       # likewise
     searches: tuple[Search, ...] = ()       # studies with this target or a stricter one, and those of a metric
-    left_out: tuple[tuple[int, int], ...] = ()  # (batch, feasible trials) of searches with fewer than asked for
     slow: tuple[tuple[RunToTarget, float], ...] = ()    # runs that are in no time, and how many times as long they took
     synced: tuple[RunCell, ...] = ()        # by batch and Trial.sync; () where all are synchronous, or without target
     constant: tuple[RunCell, ...] = ()      # of a batch that changes: the same job at its smallest and largest batch
@@ -89,59 +86,8 @@ class Section:
         inside = {id(point.cell) for one in self.series for point in one.points}
         return tuple(cell for cell in self.cells if id(cell) not in inside)
 
-    @property
-    def parts_skipped(self) -> bool:
-        """Whether a log had too many steps to read their parts."""
-        return any(run.trial.step_parts is SKIPPED for cell in self.cells for run in cell.runs)
-
     def with_status(self, status: Status) -> tuple[Trial, ...]:
         return tuple(trial for trial in self.trials if trial.status == status)
-
-    @cached_property
-    def met_before_diverging(self) -> tuple[Trial, ...]:
-        """INFEASIBLE trials that met the target before they diverged."""
-        return tuple(trial for trial in self.with_status(Status.INFEASIBLE)
-                     if self.target and first_met(trial.metrics[self.target.column], self.target) >= 0)
-
-    @cached_property
-    def unmeasured(self) -> tuple[Trial, ...]:
-        """COMPLETE trials of which no evaluation measured the target's metric; in no estimate."""
-        return tuple(trial for trial in self.with_status(Status.COMPLETE)
-                     if self.target and not len(trial.rows_with(self.target.column)))
-
-    @property
-    def judged(self) -> tuple[Trial, ...]:
-        """COMPLETE trials that were evaluated and whose losses show whether they learned."""
-        return tuple(trial for trial in self.with_status(Status.COMPLETE) if trial.losses and len(trial.step))
-
-    @property
-    def unlearned(self) -> tuple[Trial, ...]:
-        """Those whose loss did not fall, and that did not meet the target."""
-        return tuple(trial for trial in self.judged if trial.losses and not trial.losses.fell
-                     and not (self.target and run_of(trial, self.target).met))
-
-    @cached_property
-    def stopped_early(self) -> tuple[Trial, ...]:
-        """COMPLETE trials that stopped at a target of their own before they met this one."""
-        return tuple(run.trial for cell in self.cells for run in cell.runs
-                     if not run.met and _stopped_at_target(run.trial))
-
-    @property
-    def split_seeds(self) -> tuple[list[RunToTarget], ...]:
-        """The runs of each seed of a setting of which some met the target and some did not."""
-        runs = [run for cell in self.cells if self.target for run in cell.runs]
-        of_seed = group_by(runs, lambda run: (run.trial.setting, run.trial.seed_key))
-        return tuple(own for own in of_seed.values() if len({run.met for run in own}) > 1)
-
-    @property
-    def pruned(self) -> tuple[Trial, ...]:
-        return tuple(trial for trial in self.with_status(Status.INCOMPLETE) if trial.pruned)
-
-    @cached_property
-    def not_covered(self) -> tuple[Trial, ...]:
-        """Trials of studies that stop at an easier target of their own, so that they cannot be judged by this one."""
-        return tuple(trial for trial in self.trials
-                     if trial.sweep and self.target and not covers(trial.sweep, self.target))
 
     def __str__(self) -> str:
         return f"{self.workload}: {self.target or 'throughput'}"
@@ -233,7 +179,7 @@ def _find_apart(cells: Iterable[RunCell]) -> dict[tuple[int, str], dict[SeedKey,
 
 def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...], options: Options,
              shown: set[Hashable]) -> Section:
-    """Searches are all compared at the same number of trials, see best_of_n.common_trials."""
+    """Searches are all compared at the same number of trials, see common_trials."""
     held = (run_of(trial, target, options.crossing) for trial in trials if trial.status != Status.RUNNING)
     runs = [run for run in held if run.conclusive or run.trial.pruned]
     cells, *others = _cells(runs, options)
@@ -246,22 +192,21 @@ def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...],
     cells, by_batch, synced = ([cell.without_apart(apart.get((cell.global_batch, cell.setting), {})) for cell in found]
                                for found in (cells, *others))
     pools = pools_of(cells, by_batch)
-    n, left_out = common_trials({cell.global_batch: len(cell.draws) for cell in by_batch if cell.searched},
-                                options.trials)
-    least = options.trials or min((len(cell.draws) for cell in synced if cell.searched), default=0)
+    n, left_out = common_trials({cell.global_batch: cell.trials for cell in by_batch if cell.trials}, options.trials)
+    least = options.trials or min((cell.trials for cell in synced if cell.trials), default=0)
     given = (cells, pools, n), (by_batch, pools, n), (synced, pools_of(synced, synced), least)
     cells, by_batch, synced = ([replace(cell, pools=pool, best_of_n=min(most or 0, len(cell.draws)) or None)
                                 for cell in found] for found, pool, most in given)
     series, batches = series_of(cells, options.confidence), None
     if target is not None and not workload.batch_schedule:
         batches = curve_of_cells(workload, target, [cell for cell in by_batch if cell.global_batch not in left_out],
-                                 options)
+                                 options, n, tuple(left_out.items()))
     parts = _take_new(shown, ((("parts", frozenset(one.keys)), (one, one.parts)) for one in cells if one.parts))
     noise = _take_new(shown, ((("noise", frozenset(one.keys)), (one, one.noise)) for one in cells if one.noise))
     searches = _take_new(shown, ((one if one.objective == STEPS_TO_TARGET else (one.study, one.space), one)
                                  for one in searches_of(trials, target, options.confidence)))
     return Section(workload, target, options, trials, series, tuple(cells), batches, pools, parts, noise,
-                   searches, tuple(left_out.items()), tuple(slow), tuple(synced if target else ()))
+                   searches, tuple(slow), tuple(synced if target else ()))
 
 
 def _take_new(shown: set[Hashable], found: Iterable[tuple[Hashable, T]]) -> tuple[T, ...]:
@@ -289,10 +234,3 @@ def _cells(runs: Sequence[RunToTarget], options: Options) -> tuple[list[RunCell]
     return list(cells.values()), by_batch, [
         cell_of(sorted(own, key=lambda run: run.trial.workers), options.confidence)
         for _, own in sorted(synced.items() if apart else ()) if any(run.conclusive for run in own)]
-
-
-def _stopped_at_target(trial: Trial) -> bool:
-    if not trial.target or trial.measurement.get("keep_going"):
-        return False
-    own = Target.parse(trial.target)
-    return own.column in trial.metrics and first_met(trial.metrics[own.column], own) >= 0

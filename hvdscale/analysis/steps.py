@@ -301,6 +301,11 @@ class RunCell:
         return bool(self.draws) and not np.isnan(self.draws[0].steps)
 
     @property
+    def trials(self) -> int:
+        """The number of feasible trials of its search; 0 of repeats."""
+        return len(self.draws) if self.searched else 0
+
+    @property
     def met(self) -> int:
         """The number of seeds that met the target."""
         return int(np.isfinite(self.samples.steps).sum()) + len(self.apart)

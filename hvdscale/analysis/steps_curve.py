@@ -11,24 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from ..target import Target
 from .critical_batch_fit import OWN_FREEDOM, SettingPoint, fit_critical_batch, steps_at
 from .curves import Curve, CurvePoint
 from .decision.draws import DRAWS as MODEL_DRAWS, Drawn, Measured, levels, quantiles, sample_posterior
-from .intervals import CONFIDENCE, UNKNOWN, Estimate, Spread, normal_quantile, over
-from .noise import Noise, NoiseScale
+from .intervals import CONFIDENCE, UNKNOWN, Estimate, Spread, normal_quantile
 from .report_data import Section
 from .step_time import ASSUMED, DRAWS, EXTRAPOLATED, INTERPOLATED, MARKS, MEASURED
 from .steps import RunCell
 from .trials import EVERY_STEP, Sync
 
-T = TypeVar("T")
 PREDICTED = "predicted"         # from the gradient noise scale
 NOISE_WITHIN = 4.0              # B_crit / noise scale is within this factor for most workloads (McCandlish et al. 2018)
 LOWEST = 10.0                   # an interval open below (met at the first evaluation) is assumed to end at a tenth
@@ -234,8 +230,8 @@ def points_of(section: Section) -> PointsAndFit:
 def points_of_curve(curve: Curve) -> PointsAndFit:
     """Likewise of a curve: each of a search's fewest steps, or of a setting's repeats."""
     points = tuple(StepsPoint(point.global_batch, point.steps, searched=True, trials=point.keys)
-                   if isinstance(point, CurvePoint) else point_of_cell(point.cell)
-                   for point in curve.judged if isinstance(point, CurvePoint) or point.cell.runs)
+                   if isinstance(point, CurvePoint) else point_of_cell(point)
+                   for point in curve.judged if isinstance(point, CurvePoint) or point.runs)
     return points, curve.regimes.fit.draws if curve.regimes.fit else None
 
 
@@ -271,53 +267,3 @@ def noise_draws(scale: float, low: float = np.nan, high: float = np.nan, confide
     factors = NOISE_WITHIN if low == 0 else scale / low, NOISE_WITHIN if np.isinf(high) else high / scale
     down, up = np.fmax(np.log(factors), 0.0)            # 0 for an end that is unknown
     return scale * np.exp(measured * np.where(measured < 0, down, up) + model * np.log(NOISE_WITHIN))
-
-
-@dataclass(frozen=True, eq=False)
-class NoisePoint:
-    """The noise scale of the runs at one batch, and its ratio to the critical batch (NaN: either is unknown)."""
-
-    global_batch: int
-    noise: Noise
-    ratio: Estimate
-    keys: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True, eq=False)
-class NoiseAgainst:
-    """The noise scale at each batch, against one critical batch."""
-
-    target: Target | None
-    b_crit: Estimate                # NaN: the steps bound it on neither side
-    points: tuple[NoisePoint, ...]
-    chosen: NoisePoint | None       # with the narrowest interval; None: no noise scale is finite
-
-    @property
-    def ratio(self) -> Estimate:
-        return self.chosen.ratio if self.chosen else Estimate.unknown()
-
-
-def noise_against(target: Target | None, measured: Sequence[tuple[RunCell, Noise]], b_crit: Estimate | None
-                  ) -> NoiseAgainst:
-    """The points by batch of cells with the noise of their runs. A critical batch that is open on both sides counts as
-    unknown, as where there is no fit to the steps."""
-    if b_crit is None or b_crit.low == 0 and np.isinf(b_crit.high):
-        b_crit = Estimate.unknown()
-    points = tuple(NoisePoint(cell.global_batch, noise, over(as_estimate(noise.whole), b_crit), cell.keys)
-                   for cell, noise in sorted(measured, key=lambda one: one[0].global_batch))
-    bounded = [point for point in points if np.isfinite(point.noise.whole.noise_scale)]
-    return NoiseAgainst(target, b_crit, points, best_known(bounded, lambda point: point.noise))
-
-
-def as_estimate(scale: NoiseScale) -> Estimate:
-    """The noise scale with its interval."""
-    return Estimate(scale.noise_scale, scale.low, scale.high, scale.steps)
-
-
-def best_known(points: Sequence[T], noise_of: Callable[[T], Noise]) -> T | None:
-    """The point whose noise scale has the narrowest interval, as a ratio; the last where all are open; None without
-    points."""
-    def width(point: T) -> float:
-        whole = noise_of(point).whole
-        return whole.high / whole.low if whole.low > 0 and np.isfinite(whole.high) else np.inf
-    return min(reversed(points), key=width, default=None)

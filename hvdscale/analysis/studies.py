@@ -119,6 +119,21 @@ def are_searched(studies: Sequence[Study]) -> bool:
     return any(study.plan(0).get(part) for study in studies if len(study) for part in OF_SEARCH)
 
 
+def are_ends_alone(trials: Iterable[tuple[int, np.ndarray]]) -> bool:
+    """Whether a fixed budget is all that trials, (global batch, steps of evaluations), show, not how many steps a
+    target takes: each was evaluated once after step 0, all at the same step or after the same examples to 1 %."""
+    found = [(batch, steps[steps > 0]) for batch, steps in trials]
+    if len(found) <= len({batch for batch, _ in found}) or any(len(steps) != 1 for _, steps in found):
+        return False
+    spent = np.array([(float(steps[0]), batch * float(steps[0])) for batch, steps in found])
+    return bool((spent.max(0) <= spent.min(0) * [1, 1.01]).any())
+
+
+def show_ends_alone(studies: Sequence[Study]) -> bool:
+    return are_ends_alone((study.global_batch, steps) for study in studies for steps in np.split(
+        study.evaluations.read("step"), study.evaluations.first[1:-1]))
+
+
 def with_metric(studies: Iterable[Study], column: str) -> tuple[Study, ...]:
     """The studies whose logs have a metric, by global batch."""
     return tuple(sorted((study for study in studies if column in study.evaluations.columns),

@@ -10,8 +10,7 @@ from typing import TextIO
 import click
 
 from ..errors import RanksDifferError
-from ..formatting.progress import Progress, quiet
-from ..formatting.screen import Screen
+from ..formatting.screen import Progress, Screen, quiet
 from ..system.hangup import end_at_signals
 from ..workers.launch import launched, on_terminal
 from .common import CONTEXT, checks_option, format_option, version_option, width_option

@@ -6,7 +6,7 @@ from functools import partial
 import click
 
 from ..analysis.defaults import CROSSINGS, FIRST, LOSS_WITHIN, PERFECT_WITHIN, RULE_WITHIN, RULES, USEFUL_WITHIN
-from ..formatting.progress import Progress
+from ..formatting.screen import Progress
 from .common import (CONTEXT, CommandOfTwo, confidence_option, echo, formats_of, formats_option, full_option, paths,
                      slow_imports, version_option, width_option)
 
@@ -82,14 +82,13 @@ def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_
     with slow_imports():                # which --help can do without
         from ..report.pages import make
         from ..report.request import request_of, targets_of
-    options, asked = request_of(
+    asked = request_of(
         budgets=budgets, compare=compare, paper=paper, rules=rules, rule_within=rule_within,
         perfect_within=perfect_within, useful_within=useful_within, loss_within=loss_within, trials=trials,
         crossing=crossing, confidence=confidence, branch_tolerance=branch_tolerance, sizes=sizes, laws=laws,
         spell=lambda name: f"--{name.replace('_', '-')}")
-    make(logs, targets_of(targets), out, options=options, formats=formats_of(formats),
-         skip_broken=skip_broken, every_figure=figures == "all", whole=full, asked=asked, echo=echo,
-         tell=Progress(partial(echo, err=True)))
+    make(logs, targets_of(targets), out, asked=asked, formats=formats_of(formats), skip_broken=skip_broken,
+         every_figure=figures == "all", whole=full, echo=echo, tell=Progress(partial(echo, err=True)))
 
 
 if __name__ == "__main__":

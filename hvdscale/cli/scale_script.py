@@ -12,8 +12,7 @@ import click
 
 from ..errors import HvdscaleError, UsageError
 from ..formatting.numbers import counted
-from ..formatting.progress import quiet
-from ..formatting.screen import Screen, time_left
+from ..formatting.screen import Screen, quiet, time_left
 from ..watch.runner import TRACED, ScriptRequest, threads_of
 from ..workers.launch import LAUNCHERS, find_launcher, on_terminal, place, refuse_too_many
 from .common import (CONTEXT, Command, echo, hosts_option, paths, rerun_option, slow_imports, version_option,

@@ -15,7 +15,7 @@ from ..analysis.next_runs import MOST_ROUNDS, decide_until
 from ..analysis.worker_plan import Request
 from ..errors import HvdscaleError, UsageError
 from ..formatting.numbers import counted
-from ..formatting.progress import quiet
+from ..formatting.screen import quiet
 from ..plan.job import refuse_changes
 from ..report.plan.make import make_plan
 from ..report.plan.words import describe_next

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from ..analysis.report_data import JobResults, Section
+from ..analysis.report_data import Section
 from ..analysis.trials import JobKey
 from ..formatting.numbers import counted
 from ..log.reader import Log
@@ -66,14 +66,23 @@ class Figures:
 
 
 Part = Finding | Table | Details | Figures | None        # of what a view shows; None: nothing
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    findings: tuple[Finding, ...] = ()
-    tables: tuple[Table, ...] = ()
-    later: tuple[Details, ...] = ()
-    finds: tuple[Figures, ...] = ()
+    parts: tuple[Part, ...] = ()
+
+    def of_kind(self, kind: type[Kind]) -> tuple[Kind, ...]:
+        return tuple(part for part in self.parts if isinstance(part, kind))
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        return self.of_kind(Finding)
+
+    @cached_property
+    def tables(self) -> tuple[Table, ...]:
+        return self.of_kind(Table)
 
     @property
     def summary(self) -> tuple[str, ...]:
@@ -81,12 +90,12 @@ class Shown:
 
     @cached_property
     def details(self) -> tuple[Table, ...]:
-        return tuple(table for details in self.later for table in details.find() if table is not None)
+        return tuple(table for one in self.of_kind(Details) for table in one.find() if table is not None)
 
     def find(self) -> Iterator[Figure]:
         """One figure after another; of those of one name the first."""
         names = set()
-        for figure in (one for figures in self.finds for one in figures.find() if one is not None):
+        for figure in (one for figures in self.of_kind(Figures) for one in figures.find() if one is not None):
             if figure.name not in names:
                 names.add(figure.name)
                 yield figure
@@ -94,14 +103,6 @@ class Shown:
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
         return tuple(self.find())
-
-
-def shown_by(parts: Iterable[Part]) -> Shown:
-    parts = tuple(parts)
-    return Shown(tuple(part for part in parts if isinstance(part, Finding)),
-                 tuple(part for part in parts if isinstance(part, Table)),
-                 tuple(part for part in parts if isinstance(part, Details)),
-                 tuple(part for part in parts if isinstance(part, Figures)))
 
 
 def slug(text: object) -> str:
@@ -176,7 +177,7 @@ class Page(Chapter):
 
 @dataclass(frozen=True, eq=False)
 class Document:
-    pages: tuple[tuple[JobResults, tuple[Page, ...]], ...]
+    pages: tuple[tuple[JobKey, tuple[Page, ...]], ...]      # by workload
     logs: tuple[LogFacts, ...]
     skipped: tuple[str, ...]        # messages about logs that could not be read, and trials that imports left out
     confidence: float
@@ -193,9 +194,11 @@ class Document:
     def with_main_figures(self) -> Document:
         """The same with the first MAIN figures of each workload alone, beside those of chapters."""
         def cut(page: Page, most: int) -> Page:
-            return replace(page, finds=(Figures(lambda: islice(page.find(), most)),))
+            rest = (part for part in page.parts if not isinstance(part, Figures))
+            return replace(page, parts=(*rest, Figures(lambda: islice(page.find(), most))))
         return replace(self, pages=tuple(
-            (group, tuple(cut(page, 0 if at else MAIN) for at, page in enumerate(own))) for group, own in self.pages))
+            (workload, tuple(cut(page, 0 if at else MAIN) for at, page in enumerate(own)))
+            for workload, own in self.pages))
 
     @property
     def how_to_read(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -212,7 +215,7 @@ class Document:
 
     @property
     def title(self) -> str:
-        names = list(dict.fromkeys(f"{group.workload.dataset}/{group.workload.model}" for group, _ in self.pages))
+        names = list(dict.fromkeys(f"{workload.dataset}/{workload.model}" for workload, _ in self.pages))
         return f"Scaling {self.kind}: {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
 
     @property

@@ -106,11 +106,6 @@ def render(figure: Figure, format: str) -> bytes:
     return titled.replace(b"'DejaVu Sans'", b"'DejaVu Sans', Verdana, Helvetica, Arial, sans-serif")
 
 
-@lru_cache(maxsize=1)
-def _laid_out(figure: Figure) -> Canvas:
-    return as_matplotlib(figure)
-
-
 def as_matplotlib(figure: Figure) -> Canvas:
     """The figure on a new canvas of matplotlib, with everything in its place."""
     from matplotlib import rc_context
@@ -145,6 +140,9 @@ def as_matplotlib(figure: Figure) -> Canvas:
         layout.execute(canvas)
         canvas.set_layout_engine("none")
     return canvas
+
+
+_laid_out = lru_cache(maxsize=1)(as_matplotlib)
 
 
 def across(panels: int) -> int:

@@ -13,7 +13,7 @@ from ..analysis.report_data import Section
 from ..errors import HvdscaleError, UsageError
 from ..formatting.lines import line_width, wrap
 from ..formatting.numbers import capital, counted
-from ..formatting.progress import Tell, quiet
+from ..formatting.screen import Tell, quiet
 from ..system.importing import uncollected
 from ..system.files import writing
 from ..system.forked import map_on_cores
@@ -43,8 +43,8 @@ def on_screen(document: Document, whole: bool = False) -> Iterator[str]:
         yield f"skipped: {message}\n"
     for note in document.notes:
         yield wrap(note) + "\n"
-    for group, pages in document.pages:
-        title = titled(str(group.workload))
+    for workload, pages in document.pages:
+        title = titled(str(workload))
         for page in pages:
             yield from _page_text(page, title + titled(page.title, "-") * (len(pages) > 1), whole)
             title = ""
@@ -154,13 +154,13 @@ def as_json(document: Document, figures: bool = True) -> dict[str, object]:
         "logs": [pick(log, "path trials hosts devices attributes") for log in document.logs],
         "skipped": document.skipped, "notes": document.notes,
         "workloads": [{
-            **pick(group.workload, WORKLOAD), **(pick(group.workload, "version") if group.workload.version else {}),
+            **pick(workload, WORKLOAD), **(pick(workload, "version") if workload.version else {}),
             "sections": [{
                 "target": str(page.target) if page.target else None, "summary": page.summary, "verdict": page.verdict,
                 "findings": [one.values() for one in page.findings], "left_out": page.left_out,
                 **_shown_values(page, figures),
                 **(_section_values(page.section) if page.section and page.section.trials else {})} for page in pages]}
-            for group, pages in document.pages],
+            for workload, pages in document.pages],
         "how_to_read": [{"about": about, "notes": notes} for about, notes in document.how_to_read],
         "chapters": [{"title": one.title, "summary": one.summary,
                       "findings": [found.values() for found in one.findings], **_shown_values(one)}

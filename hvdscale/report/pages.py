@@ -17,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis.budgets import show_ends_alone
 from ..analysis.defaults import LASTING
 from ..analysis.grouping import group_by
-from ..analysis.report_data import Contents, JobResults, Options, analyse, analyse_studies, refuse_unknown
-from ..analysis.studies import Study, are_searched, best_metric, better, check_direction, is_measured
+from ..analysis.report_data import Contents, JobResults, analyse, analyse_studies, refuse_unknown
+from ..analysis.studies import (Study, are_searched, best_metric, better, check_direction, is_measured,
+                                show_ends_alone)
 from ..analysis.trials import JobKey
 from ..errors import LogError
 from ..exchange.csv_tables import is_tables
 from ..exchange.runs.formats import has_runs, is_archive
 from ..exchange.runs.into_log import import_runs
 from ..formatting.numbers import counted, list_first
-from ..formatting.progress import Tell, quiet
+from ..formatting.screen import Tell, quiet
 from ..log.check import refuse_unsound, refuse_unsound_trials
 from ..log.plan_text import refuse_wrong_plans
 from ..log.reader import Log, read_log
@@ -38,11 +38,11 @@ from ..system.files import scratch_folder
 from ..system.importing import uncollected
 from ..target import Target
 from . import FORMATS
-from .document import (VERDICT, Chapter, Document, Figures, Finding, Page, Part, Path, Shown, describe_imports,
-                       facts_of, section_name, sentences_of, shown_by, slug, unique)
+from .document import (VERDICT, Chapter, Details, Document, Figures, Finding, Page, Part, Path, Shown, describe_imports,
+                       facts_of, section_name, sentences_of, slug, unique)
 from .output import MOST_RULED, give_out, refuse_no_folder
 from .plan.words import cautions, describe_crowded, verdict
-from .request import StudyRequest, describe_unused
+from .request import ReportRequest, describe_unused
 from .subject import Subject, View, Whole, of_metric, with_costs
 from .texts import GENERAL, SCALING
 from .views import batches, budgets, local_steps, noise, quality, rules, searches, step_times, trials, workers
@@ -57,7 +57,7 @@ MEASURED: tuple[Needing, ...] = (
     ("target", trials.unmet), ("", workers.by_workers), ("", batches.regimes), ("", trials.outliers),
     ("", trials.drift), ("", trials.split_seeds), ("batches", batches.early_crossing), ("", trials.unlearned),
     ("workload.batch_schedule", workers.growing_batch),
-    ("searches", lambda subject: searches.find_next(subject.section.searches)), ("target", searches.other_targets),
+    ("searches", lambda subject: searches.find_next(subject.searches)), ("target", searches.other_targets),
     ("parts", step_times.step_parts), ("parts", step_times.ranks), ("noise", noise.noise_scales),
     ("searches", partial(searches.own_searches, to_target=True)), ("", trials.training), ("", trials.runs))
 STUDIED: tuple[Needing, ...] = (
@@ -82,45 +82,45 @@ LONG_BYTES = 100 << 20      # of a log, beyond which reading it takes a while
 
 
 def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skipped: Sequence[str] = (),
-                     options: Options = Options(), asked: StudyRequest = StudyRequest(), tell: Tell = quiet
-                     ) -> Document:
+                     asked: ReportRequest = ReportRequest(), tell: Tell = quiet) -> Document:
     """The report of logs that are open, and stay so while the document is used; ``skipped``: messages about those that
     could not be read."""
     for target in targets:
         check_direction(target, logs)
     evaluations = sum(log.evaluations.rows for log in logs)
     tell(f"sorting {evaluations:,} evaluations by trial", long=evaluations > MOST_EVALUATIONS)
-    contents, lasting = Contents(logs), options.crossing == LASTING
+    contents, lasting = Contents(logs), asked.crossing == LASTING
     studies, branches, ruled = contents.studies, [], True
     if asked.paper or evaluations > MOST_EVALUATIONS:
         refuse_unknown(targets, {name for study in studies for name in study.evaluations.columns})
         ruled = sum(map(len, studies)) <= MOST_RULED        # what rules cost takes seconds a study
-        groups = analyse_studies(studies, partial(targets_held, targets, asked), options)
+        groups = analyse_studies(studies, partial(targets_held, targets, asked), asked)
         notes = [GENERAL.say("studies_alone", paper=bool(asked.paper), most=MOST_EVALUATIONS, unruled=not ruled,
                              lasting=lasting)]
     else:
         tell(f"holding {counted(len(contents.read), 'trial')} against their targets")
-        groups, branches = analyse(contents.trials, targets, options), contents.branches
+        groups, branches = analyse(contents.trials, targets, asked), contents.branches
         notes = [SCALING.say("lasting")] if lasting and any(
             section.target for group in groups for section in group.sections) else []
     taken: set[str] = set()
     subjects = _subjects(groups, studies, asked)
     pages = tuple(_pages(groups, subjects, ruled, taken, tell))
     held = [subject for own in subjects for subject in own if subject.held]
-    searched = {subject.section.workload for subject in held}
+    searched = {subject.workload for subject in held}
     repeats = [section for group in groups for section in group.sections if section.workload not in searched]
-    whole = Whole(held, repeats, studies, asked, options, tell, groups, branches)
+    whole = Whole(held, repeats, studies, asked, tell, groups, branches)
     notes += [*contents.notes, *describe_imports(logs), *describe_joining(
         [group.workload for group in groups], [log.attributes for log in logs])]
-    chapters = tuple(Chapter(**vars(shown_by(parts)), slug=unique(slug(title), key or title, taken), title=title)
+    chapters = tuple(Chapter(tuple(parts), slug=unique(slug(title), key or title, taken), title=title)
                      for title, parts, key in _chapters(whole))
     aimed = bool(targets) or any(page.target for _, own in pages for page in own)
-    found = Document(pages, tuple(map(facts_of, logs)), tuple(skipped), options.confidence, chapters, tuple(notes),
+    found = Document(pages, tuple(map(facts_of, logs)), tuple(skipped), asked.confidence, chapters, tuple(notes),
                      hint="" if aimed else _describe_no_target(studies, logs))
-    return replace(found, notes=(*notes, *describe_unused(targets, options, asked, found, bool(branches))))
+    return replace(found, notes=(*notes, *describe_unused(targets, asked, found, bool(branches))))
 
 
-def targets_held(targets: Sequence[Target], asked: StudyRequest, studies: Sequence[Study]) -> tuple[Target | None, ...]:
+def targets_held(targets: Sequence[Target], asked: ReportRequest, studies: Sequence[Study]
+                 ) -> tuple[Target | None, ...]:
     """The targets to hold a workload's studies against, of those given or else those in the plans of their first
     trials, or else that of the paper which is asked for: with a metric that they measured; without any None, but where
     targets were given, which nothing is shown without."""
@@ -150,7 +150,7 @@ def _describe_no_target(studies: Sequence[Study], logs: Sequence[Log]) -> str:
     return ""
 
 
-def _subjects(groups: Sequence[JobResults], studies: Sequence[Study], asked: StudyRequest) -> list[list[Subject]]:
+def _subjects(groups: Sequence[JobResults], studies: Sequence[Study], asked: ReportRequest) -> list[list[Subject]]:
     """Of each workload those of its sections."""
     of_workload, found = group_by(studies, lambda study: study.workload), []
     for group in groups:
@@ -159,59 +159,60 @@ def _subjects(groups: Sequence[JobResults], studies: Sequence[Study], asked: Stu
         searched, subjects = bool(own) and (are_searched(own) or not group.trials), []
         for section in group.sections:
             alike = [one for one in targets if one and section.target and one.column == section.target.column]
-            subjects.append(Subject(section, own, asked, bool(section.target and searched), tuple(
-                one for one in alike if one != section.target), section.target in alike[:1], known))
+            subjects.append(Subject.of(
+                section, studies=own, asked=asked, held=bool(section.target and searched), known=known,
+                others=tuple(one for one in alike if one != section.target), first=section.target in alike[:1]))
         found.append(subjects)
     return found
 
 
 def _pages(groups: Sequence[JobResults], subjects: Sequence[Sequence[Subject]], ruled: bool, taken: set[str], tell: Tell
-           ) -> Iterator[tuple[JobResults, tuple[Page, ...]]]:
+           ) -> Iterator[tuple[JobKey, tuple[Page, ...]]]:
     """Each workload's pages, without those that show nothing."""
     held = [subject for own in subjects for subject in own if subject.held]
     known_costs = with_costs(held, ruled)
     for group, own in zip(groups, subjects):
         found = []
         for subject in own:
-            tell(f"{group.workload}{f': {subject.section.target}' if subject.section.target else ''}")
+            tell(f"{group.workload}{f': {subject.target}' if subject.target else ''}")
             if subject.held:
                 next(known_costs)
             page = _page(subject, taken)
-            found += [page] if page.tables or subject.section.trials or subject.held else []
-        yield group, tuple(found)
+            found += [page] if page.tables or subject.trials or subject.held else []
+        yield group.workload, tuple(found)
 
 
 def show(views: Iterable[Needing], subject: Subject) -> Shown:
-    return shown_by(part for needed, view in views if not needed or attrgetter(needed)(subject.section)
-                    for part in view(subject))
+    return Shown(tuple(part for needed, view in views if not needed or attrgetter(needed)(subject)
+                       for part in view(subject)))
 
 
 def _page(subject: Subject, taken: set[str]) -> Page:
     """Without a verdict of its own the first findings are it."""
-    section, plan = subject.section, subject.plan
+    plan = subject.plan
     # nothing to show but the best of each metric: no target, and no throughput of repeats
-    best_alone = section.target is None and (are_searched(subject.studies) or not section.trials or not any(
-        cell.examples_per_second.value > 0 for cell in section.cells))
+    best_alone = subject.target is None and (are_searched(subject.studies) or not subject.trials or not any(
+        cell.examples_per_second.value > 0 for cell in subject.cells))
     views = STUDIED if subject.held else REPEATED
-    if section.target is None and (best_alone or subject.asked.budgets):
+    if subject.target is None and (best_alone or subject.asked.budgets):
         views = (*(() if best_alone else REPEATED), *UNTARGETED)
     studied, ran = show(views, subject), Shown()
     notes: tuple[str, ...] = ()
-    if section.trials and (section.searches or not subject.held):   # of studies from elsewhere it would be untrue
-        ran, notes = show(MEASURED, subject), trials.schedules(section)
+    if subject.trials and (subject.searches or not subject.held):   # of studies from elsewhere it would be untrue
+        ran, notes = show(MEASURED, subject), trials.schedules(subject)
     findings, lines = (*ran.findings, *studied.findings), verdict(plan) if plan else ()
     if not plan:
         lines = tuple(one.said for one in findings[:VERDICT])
         findings = (*findings[VERDICT:], *(Finding(said) for one in findings[:VERDICT] for said in one.more))
-    best_first = best_alone and not section.searches or show_ends_alone(subject.studies)
+    best_first = best_alone and not subject.searches or show_ends_alone(subject.studies)
     first, then = (studied, ran) if best_first else (ran, studied)
     careful = (*cautions(plan), *sentences_of(describe_crowded(plan.times.timings))) if plan else ()
-    title = BEST if best_alone else str(section.target or THROUGHPUT)
-    name = unique(section_name(section.workload, section.target, "throughput"), (section.workload, section.target),
+    title = BEST if best_alone else str(subject.target or THROUGHPUT)
+    name = unique(section_name(subject.workload, subject.target, "throughput"), (subject.workload, subject.target),
                   taken)
-    return Page(findings, (*first.tables, *then.tables), (*studied.later, *ran.later),
-                (*studied.finds, *ran.finds), slug=name, title=title, target=section.target,
-                section=section, verdict=lines, left_out=(*careful, *trials.left_out(section)),
+    lazy = [part for shown in (studied, ran) for part in shown.parts if isinstance(part, (Details, Figures))]
+    return Page((*findings, *first.tables, *then.tables, *lazy), slug=name, title=title, target=subject.target,
+                section=subject, verdict=lines, left_out=(*careful, *trials.left_out(subject)),
                 notes=(*((PLANNED,) if plan else ()), *notes))
 
 
@@ -303,8 +304,8 @@ def _left_out_of(log: Log) -> list[str]:
 
 @np.errstate(over="ignore")         # what is beyond the largest float counts as inf
 def make(paths: Iterable[Path], targets: Sequence[Target] = (), out: Path | None = None, *,
-         options: Options = Options(), formats: Sequence[str] = FORMATS, skip_broken: bool = False,
-         every_figure: bool = False, whole: bool = False, asked: StudyRequest = StudyRequest(),
+         asked: ReportRequest = ReportRequest(), formats: Sequence[str] = FORMATS, skip_broken: bool = False,
+         every_figure: bool = False, whole: bool = False,
          echo: Callable[[str], object] = print, tell: Tell = quiet) -> Document:
     """Print the report of these logs or directories of logs, and write its files under ``out`` where it is given.
 
@@ -312,14 +313,14 @@ def make(paths: Iterable[Path], targets: Sequence[Target] = (), out: Path | None
     skip_broken  leave out the logs that cannot be read, and say so; else the first raises its LogError
     whole        print every table, and how to read them
     every_figure draw every figure, rather than the main ones of each workload
-    asked        what is to be shown of studies, beside the targets
-    echo         takes each piece of text for the screen as soon as it is known; tell: see progress.Progress
+    asked        the options of the analysis, and what is to be shown of studies beside the targets
+    echo         takes each piece of text for the screen as soon as it is known; tell: see screen.Progress
     """
     refuse_no_folder(out)
     with ExitStack() as opened:
         with uncollected():
             logs, skipped = open_logs(list(paths), skip_broken, opened, tell)
-            document = document_of_logs(logs, targets, skipped, options, asked, tell)
+            document = document_of_logs(logs, targets, skipped, asked, tell)
         given = {"--format": tuple(formats) != FORMATS, "--figures": every_figure}
         if not out and any(given.values()):
             echo(GENERAL.say("unused", options=[name for name in given if given[name]], out=True))

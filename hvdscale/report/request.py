@@ -1,7 +1,7 @@
 """What a report is asked for, from the values that a user gives: the options of hvdscale-report, or the arguments of
 Runs.report.
 
-    options, asked = request_of(budgets=["5000 steps, 10 epochs"], rules=["linear<=8"], confidence=0.9)
+    asked = request_of(budgets=["5000 steps, 10 epochs"], rules=["linear<=8"], confidence=0.9)
 """
 from __future__ import annotations
 
@@ -27,16 +27,31 @@ if TYPE_CHECKING:
     from ..analysis.size.sizes import Size
 
 PAPER = "shallue2019"           # whose figures can be made
+NAMES = {"budgets": "budget", "rules": "rule"}          # of options that may be given several times
 Texts = str | Iterable[str]
 Share = float | str             # 0.1 or "10%"
+
+
+@dataclass(frozen=True)
+class ReportRequest(Options):
+    """What the user wants of a report: the options of the analysis, and what to see of studies beside the targets."""
+
+    budgets: tuple[Budget, ...] = ()        # under which the best of the target's metric is shown
+    compare: tuple[str, ...] = ()           # publications that curves are laid beside
+    paper: str | None = None                # whose figures are made, as far as the logs have data for them
+    rules: tuple[Rule, ...] = COMMON_RULES          # of the learning rate, held against the tuned optimum
+    rule_within: float = RULE_WITHIN        # the share of steps more than that optimum at which a rule loses
+    branch_tolerance: Tolerance | None = None       # of the loss of branches; None: that of their own plans
+    sizes: tuple[Size, ...] = ()            # over which laws are fitted
+    laws: tuple[BorrowedLaw, ...] = ()      # from elsewhere, over these sizes, whose cost is shown
 
 
 def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = None, rules: Texts = RULES,
                rule_within: Share = RULE_WITHIN, perfect_within: Share = PERFECT_WITHIN,
                useful_within: Share = USEFUL_WITHIN, loss_within: Share = LOSS_WITHIN, trials: int | None = None,
                confidence: float = CONFIDENCE, branch_tolerance: Share | None = None, crossing: str = FIRST,
-               sizes: Texts = (), laws: Texts = (), spell: Callable[[str], str] = str) -> tuple[Options, StudyRequest]:
-    """The options of the analysis, and what to show of studies; raises UsageError for a value that means nothing.
+               sizes: Texts = (), laws: Texts = (), spell: Callable[[str], str] = str) -> ReportRequest:
+    """The request; raises UsageError for a value that means nothing.
 
     spell   how a message writes an argument's name, such as ``--rule-within`` for rule_within
     """
@@ -52,24 +67,24 @@ def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = 
 
     def share(name: str, value: Share) -> float:
         return share_of(spell(name), str(value))
+
+    def tolerance(name: str, value: Share) -> Tolerance:
+        return Tolerance.parse(str(value), spell(name))
     if laws and not sizes:
         raise UsageError(f"{spell('law')} {_listed(laws)[0]!r}: needs the sizes of the workloads, too, such as "
                          f"{spell('size')} parameters")
-    options = Options(share("perfect_within", perfect_within), share("useful_within", useful_within),
-                      confidence_of(confidence, spell("confidence")),
-                      Tolerance.parse(str(loss_within), spell("loss_within")), trials, crossing)
-    every_budget = [part for text in _listed(budgets) for part in re.split(r"(?<=[a-z])\s*,", text)]     # after a unit
     of_sizes: tuple[Any, Any] = (), ()
     if sizes:
         from ..analysis.size.borrowed import BorrowedLaw            # which other reports need not wait for
         from ..analysis.size.sizes import sizes_of
         of_sizes = sizes_of(_listed(sizes)), tuple(map(BorrowedLaw.parse, _listed(laws)))
-    return options, StudyRequest(tuple(dict.fromkeys(map(Budget.parse, every_budget))), compare, paper,
-                                 tuple(dict.fromkeys(map(Rule.parse, _listed(rules)))),
-                                 share("rule_within", rule_within),
-                                 None if branch_tolerance is None else
-                                 Tolerance.parse(str(branch_tolerance), spell("branch_tolerance")),
-                                 *of_sizes)
+    every_budget = [part for text in _listed(budgets) for part in re.split(r"(?<=[a-z])\s*,", text)]     # after a unit
+    return ReportRequest(
+        share("perfect_within", perfect_within), share("useful_within", useful_within),
+        confidence_of(confidence, spell("confidence")), tolerance("loss_within", loss_within), trials, crossing,
+        tuple(dict.fromkeys(map(Budget.parse, every_budget))), compare, paper,
+        tuple(dict.fromkeys(map(Rule.parse, _listed(rules)))), share("rule_within", rule_within),
+        None if branch_tolerance is None else tolerance("branch_tolerance", branch_tolerance), *of_sizes)
 
 
 def targets_of(targets: Target | str | Iterable[Target | str]) -> tuple[Target, ...]:
@@ -82,24 +97,9 @@ def _listed(texts: Texts) -> tuple[str, ...]:
     return (texts,) if isinstance(texts, str) else tuple(texts)
 
 
-@dataclass(frozen=True)
-class StudyRequest:
-    """What the user wants to see of studies, beside the targets."""
-
-    budgets: tuple[Budget, ...] = ()        # under which the best of the target's metric is shown
-    compare: tuple[str, ...] = ()           # publications that curves are laid beside
-    paper: str | None = None                # whose figures are made, as far as the logs have data for them
-    rules: tuple[Rule, ...] = COMMON_RULES          # of the learning rate, held against the tuned optimum
-    rule_within: float = RULE_WITHIN        # the share of steps more than that optimum at which a rule loses
-    branch_tolerance: Tolerance | None = None       # of the loss of branches; None: that of their own plans
-    sizes: tuple[Size, ...] = ()            # over which laws are fitted
-    laws: tuple[BorrowedLaw, ...] = ()      # from elsewhere, over these sizes, whose cost is shown
-
-
-def describe_unused(targets: Sequence[Target], options: Options, asked: StudyRequest, found: Document, branched: bool
-                    ) -> Iterator[str]:
+def describe_unused(targets: Sequence[Target], asked: ReportRequest, found: Document, branched: bool) -> Iterator[str]:
     """Which options that were given play no part in a report, and why."""
-    usual = Options()
+    usual = ReportRequest()
 
     def shows(kind: str) -> bool:
         return any(table.name.startswith(kind) for shown in found.shown for tables in (shown.tables, shown.details)
@@ -108,19 +108,16 @@ def describe_unused(targets: Sequence[Target], options: Options, asked: StudyReq
     def has_interval() -> bool:
         return any(cell.low is not None and not math.isnan(cell.low) for shown in found.shown
                    for table in shown.tables for row in table.rows for cell in row.cells)
-    parts: tuple[tuple[str, Callable[[], bool], dict[str, object]], ...] = (
-        ("target", lambda: any(shown.target for shown in found.shown), {
-            "--target": targets, "--perfect-within": options.perfect_within != usual.perfect_within,
-            "--useful-within": options.useful_within != usual.useful_within,
-            "--crossing": options.crossing != usual.crossing}),
-        ("search", lambda: shows("lr-rules"), {"--rule": asked.rules != tuple(map(Rule.parse, RULES)),
-                                               "--rule-within": asked.rule_within != RULE_WITHIN}),
-        ("search", lambda: shows("curve"), {"--trials": options.trials}),
-        ("budget", lambda: shows("budgets"), {"--budget": asked.budgets}),
-        ("valley", lambda: shows("quality"), {"--loss-within": options.loss_within != usual.loss_within}),
-        ("branch", lambda: branched, {"--branch-tolerance": asked.branch_tolerance}),
-        ("interval", has_interval, {"--confidence": options.confidence != usual.confidence}))
-    for why, used, given in parts:
-        unused = [name for name, value in given.items() if value]
+    given = {"--target": bool(targets), **{f"--{NAMES.get(name, name).replace('_', '-')}": value != getattr(usual, name)
+                                           for name, value in vars(asked).items()}}
+    parts: tuple[tuple[str, Callable[[], bool], tuple[str, ...]], ...] = (
+        ("target", lambda: any(shown.target for shown in found.shown),
+         ("--target", "--perfect-within", "--useful-within", "--crossing")),
+        ("search", lambda: shows("lr-rules"), ("--rule", "--rule-within")),
+        ("search", lambda: shows("curve"), ("--trials",)), ("budget", lambda: shows("budgets"), ("--budget",)),
+        ("valley", lambda: shows("quality"), ("--loss-within",)), ("branch", lambda: branched, ("--branch-tolerance",)),
+        ("interval", has_interval, ("--confidence",)))
+    for why, used, options in parts:
+        unused = [name for name in options if given[name]]
         if unused and not used():
             yield GENERAL.say("unused", options=unused, **{why: True})

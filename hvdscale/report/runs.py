@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
-from ..analysis.defaults import Options
 from ..errors import UnknownNameError, UsageError
 from ..formatting.numbers import counted
 from ..log.reader import Columns, Log, LogTable, absent, in_order
@@ -29,7 +28,7 @@ from .document import Chapter, Document, Page, Path, describe_imports
 from .drawing import Figure, as_matplotlib
 from .output import as_json, on_screen, refuse_no_folder, write
 from .pages import document_of_logs, open_logs
-from .request import StudyRequest, request_of, targets_of
+from .request import ReportRequest, request_of, targets_of
 from .table import Table, as_records, as_text, pick, record_keys
 
 if TYPE_CHECKING:
@@ -170,13 +169,11 @@ class Runs:
 
         Raises UsageError for a value that means nothing, and for a target whose metric no log has.
         """
-        options, wanted = request_of(**asked)
-        return Report(self.document(targets_of(targets), options, wanted))
+        return Report(self.document(targets_of(targets), request_of(**asked)))
 
-    def document(self, targets: Sequence[Target] = (), options: Options = Options(),
-                 asked: StudyRequest = StudyRequest()) -> Document:
+    def document(self, targets: Sequence[Target] = (), asked: ReportRequest = ReportRequest()) -> Document:
         """The report as the record that pages and files are written from."""
-        return document_of_logs(self.logs, targets, self.skipped, options, asked)
+        return document_of_logs(self.logs, targets, self.skipped, asked)
 
     def close(self) -> None:
         """Closes the logs; columns that were read stay."""
@@ -336,7 +333,7 @@ class Report:
 
     @property
     def _shown(self) -> Sequence[tuple[str, Chapter | Page]]:
-        return [*((str(group.workload), page) for group, pages in self.document.pages for page in pages),
+        return [*((str(workload), page) for workload, pages in self.document.pages for page in pages),
                 *(("", chapter) for chapter in self.document.chapters)]
 
     def values(self) -> Record:

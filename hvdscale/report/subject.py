@@ -2,57 +2,57 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import repeat
 from typing import Any
 
 from ..analysis.curves import Curve, curve_of
 from ..analysis.grouping import group_by
-from ..analysis.report_data import JobResults, Options, Section
+from ..analysis.report_data import JobResults, Section
 from ..analysis.rules import RuleCosts, rules_along, rules_of
 from ..analysis.timings import timings_of
 from ..analysis.studies import Study
 from ..analysis.trials import JobKey, Trial
 from ..analysis.worker_plan import Request, WorkerPlan, plans_of
-from ..formatting.progress import Tell
+from ..formatting.screen import Tell
 from ..target import Target
 from .document import Part
-from .request import StudyRequest
+from .request import ReportRequest
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class Subject(Section):
     """A section with the studies of the same trials, and what several views need of them."""
 
-    section: Section
     studies: tuple[Study, ...] = ()         # of its workload, by global batch
-    asked: StudyRequest = StudyRequest()
+    asked: ReportRequest = ReportRequest()
     held: bool = False                      # searches, or more evaluations than trials are made of, against its target
     others: tuple[Target, ...] = ()         # of the same metric, which have pages of their own
     first: bool = True                      # of its metric: its page has the figures that all its targets share
     known: dict[Hashable, Any] = field(default_factory=dict)        # worked out for any of the workload's targets
 
-    @property
-    def options(self) -> Options:
-        return self.section.options
+    @classmethod
+    def of(cls, section: Section, **more: Any) -> Subject:
+        return cls(**{one.name: getattr(section, one.name) for one in fields(section)}, **more)
 
     @property
-    def target(self) -> Target:
-        assert self.section.target is not None
-        return self.section.target
+    def goal(self) -> Target:
+        """Its target, of a section with one."""
+        assert self.target is not None
+        return self.target
 
     @property
     def curve(self) -> Curve:
-        return self.curve_to(self.target)
+        return self.curve_to(self.goal)
 
     def curve_to(self, target: Target) -> Curve:
-        found: Curve = self.once((curve_of, target), lambda: curve_of(self.studies, target, self.options))
+        found: Curve = self.once((curve_of, target), lambda: curve_of(self.studies, target, self.asked))
         return found
 
     @property
     def costs(self) -> RuleCosts | None:
-        found: RuleCosts | None = self.once((rules_of, self.target), lambda: rules_of(
+        found: RuleCosts | None = self.once((rules_of, self.goal), lambda: rules_of(
             self.curve, self.asked.rules, self.asked.rule_within))
         return found
 
@@ -65,12 +65,11 @@ class Subject:
     @cached_property
     def plan(self) -> WorkerPlan | None:
         """How many workers to take of the counts that were run; None where there is no choice."""
-        section = self.section
-        counts = tuple(sorted({one.workers for one in timings_of(section.trials).found}))
-        if not section.target or len(counts) < 2:
+        counts = tuple(sorted({one.workers for one in timings_of(self.trials).found}))
+        if not self.target or len(counts) < 2:
             return None
-        group = JobResults(section.workload, section.trials, (replace(section, noise=()),))
-        [plan] = plans_of(group, Request(counts, confidence=section.options.confidence))
+        group = JobResults(self.workload, self.trials, (replace(self, noise=()),))
+        [plan] = plans_of(group, Request(counts, confidence=self.options.confidence))
         return plan if isinstance(plan, WorkerPlan) and len(plan.options) > 1 else None
 
 
@@ -80,7 +79,7 @@ View = Callable[[Subject], Iterable[Part]]
 def of_metric(show: Callable[[Subject, str, bool], Iterable[Part]]) -> View:
     """A view of the target's metric and its better way, worked out once for all targets of the metric."""
     def view(subject: Subject) -> Iterable[Part]:
-        metric = subject.target.column, subject.target.minimizes
+        metric = subject.goal.column, subject.goal.minimizes
         found: Iterable[Part] = subject.once((show, *metric), lambda: tuple(show(subject, *metric)))
         return found
     return view
@@ -88,10 +87,10 @@ def of_metric(show: Callable[[Subject, str, bool], Iterable[Part]]) -> View:
 
 def with_costs(subjects: Sequence[Subject], ruled: bool) -> Iterator[Subject]:
     """Each of them once its costs are known, or left out; all cores work on those of the ones that follow."""
-    asked = subjects[0].asked if subjects else StudyRequest()
+    asked = subjects[0].asked if subjects else ReportRequest()
     costs = rules_along([one.curve for one in subjects], asked.rules, asked.rule_within) if ruled else repeat(None)
     for subject, found in zip(subjects, costs):
-        subject.known[rules_of, subject.target] = found
+        subject.known[rules_of, subject.goal] = found
         yield subject
 
 
@@ -102,13 +101,12 @@ class Whole:
     subjects: Sequence[Subject]         # whose studies are held against their target
     repeats: Sequence[Section]          # of no studies
     studies: Sequence[Study]
-    asked: StudyRequest
-    options: Options
+    asked: ReportRequest
     tell: Tell
     groups: Sequence[JobResults]        # all sections by workload
     branches: Sequence[Trial]           # of runs, in no group
 
     @property
     def first(self) -> dict[JobKey, Subject]:
-        by_workload = group_by(self.subjects, lambda one: one.section.workload)
+        by_workload = group_by(self.subjects, lambda one: one.workload)
         return {workload: found[0] for workload, found in by_workload.items()}

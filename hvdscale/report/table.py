@@ -186,6 +186,11 @@ def interval_cell(estimate: Estimate, write: Write = number) -> Cell:
                 span(estimate.low, estimate.high, write))
 
 
+def bare_cell(estimate: Estimate, write: Write = number) -> Cell:
+    """The same without the interval under it."""
+    return Cell(write(estimate.value), estimate.value, estimate.low, estimate.high)
+
+
 def known_cell(estimate: Estimate, write: Write = number) -> Cell:
     """The same of a finite value; ``n/a`` for any other."""
     return interval_cell(estimate, write) if math.isfinite(estimate.value) else no_cell()

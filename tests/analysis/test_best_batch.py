@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.best_batch import LEAST_FITTED, valley_of
-from hvdscale.analysis.budgets import are_ends_alone
 from hvdscale.analysis.quality import quality_of
-from hvdscale.analysis.report_data import Section, analyse
+from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.defaults import Tolerance
-from hvdscale.analysis.studies import studies_of
+from hvdscale.analysis.studies import are_ends_alone, studies_of
 from hvdscale.analysis.trials import read_trials
-from hvdscale.report.document import sentences_of, shown_by
+from hvdscale.report.document import Shown, sentences_of
 from hvdscale.report.views.quality import (best_batch_figure, best_of_metrics, find_best_batch, find_quality,
                                            quality_table)
 from hvdscale.report.texts import GENERAL
@@ -96,7 +95,7 @@ def test_runs_evaluated_only_at_their_end_are_held_against_no_target():
     made = grid(fell_and_rose(), target="val/loss<2.6")
     [group] = analyse(read_trials(made), [Target.parse("val/loss<2.6")])
     assert [section.target for section in group.sections] == [None]
-    view = shown_by(best_of_metrics(Subject(Section(None, None), tuple(studies_of([made])))))
+    view = Shown(tuple(best_of_metrics(Subject(None, None, studies=tuple(studies_of([made]))))))
     assert GENERAL.say("ends_alone") in view.summary and view.summary[0].startswith("Best batch within")
     assert [figure.name for figure in view.figures] == ["best-batch-val-loss"]
 
@@ -109,7 +108,7 @@ def test_a_search_without_a_target_is_told_by_its_own_objective_and_each_metric_
                  "seed": 0, "trials": 8, "max_draws": 8, "prune_keep": None, "minimizes": True}
         made.trials["plan"] = np.array([json.dumps({**json.loads(text), "sweep": {**sweep, "draw": at}})
                                         for at, text in enumerate(made.trials["plan"])])
-        view = shown_by(best_of_metrics(Subject(Section(None, None), tuple(studies_of([made])))))
+        view = Shown(tuple(best_of_metrics(Subject(None, None, studies=tuple(studies_of([made]))))))
         said = " ".join(view.summary)
         assert [name for name in ("validation error", "validation loss") if name in said] == told
         assert {figure.name for figure in view.figures} == {"best-batch-val-error", "best-batch-val-loss"}

@@ -11,6 +11,7 @@ from hvdscale.analysis.curves import curve_of, ends_of, list_whole
 from hvdscale.analysis.lr_response import valley
 from hvdscale.analysis.regimes import regimes_of
 from hvdscale.analysis.report_data import Options, analyse
+from hvdscale.analysis.speedup import compare
 from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.report.document import sentences_of
@@ -103,8 +104,8 @@ def test_a_section_compares_its_searches_at_the_same_trials_as_the_curve():
     for options in (Options(), Options(trials=4)):
         [group] = analyse(read_trials(log(*uneven())), [STRICT], options)
         found, expected = group.sections[0], curve(*uneven(), options=options)
-        assert [point.cell.steps for point in found.batches.points] == [point.steps for point in expected.points]
-        assert found.left_out == expected.left_out
+        assert [point.steps for point in found.batches.points] == [point.steps for point in expected.points]
+        assert found.batches.left_out == expected.left_out
         assert [said for said in curve_said(expected) if "trials" in said][0] in summary(found)
 
 
@@ -143,19 +144,18 @@ def test_a_section_tells_of_a_search_as_its_curve_does():
     made = [*sweep(), drawn(6, 2500, batch=64, pruned=2000), drawn(0, 1500, batch=64, repeat=1),
             drawn(0, batch=64, repeat=2)]
     found, points = section(*made), curve(*made).points
-    assert [point.cell.steps for point in found.batches.points] == [point.steps for point in points]
+    assert [point.steps for point in found.batches.points] == [point.steps for point in points]
     assert found.batches.regimes.maximum_useful == curve(*made).regimes.maximum_useful
 
 
 def test_seconds_and_ratios_inherit_the_interval_of_the_fewest_steps():
-    points = section(*sweep()).batches.points
-    first, last = points[0].cell, points[-1]
+    first, *_, last = section(*sweep()).batches.points
     assert first.seconds.value == pytest.approx(64 * first.steps.value / first.examples_per_second.value)
     assert first.seconds.low <= 64 * first.steps.low / first.examples_per_second.value * (1 + 1e-9)
-    assert last.examples.low == 512 * last.cell.steps.low
-    ratio = last.statistical_efficiency
+    assert last.examples.low == 512 * last.steps.low
+    ratio = compare(last, first).statistical_efficiency
     assert ratio.value == pytest.approx(1600 * 64 / (500 * 512))
-    ends = [1600 * 64 / (steps * 512) for steps in (last.cell.steps.high, last.cell.steps.low)]
+    ends = [1600 * 64 / (steps * 512) for steps in (last.steps.high, last.steps.low)]
     assert ratio.low < ends[0] < ratio.value < ends[1] < ratio.high
 
 

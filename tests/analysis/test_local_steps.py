@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from hvdscale.analysis.local_steps import best_within, by_replicas, exchanges, regimes_over_sync
+from hvdscale.analysis.regimes import regimes_of
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.step_time import LAWS, Links
 from hvdscale.analysis.trials import EVERY_STEP, read_trials
@@ -14,7 +14,7 @@ from hvdscale.report.plan.make import document_of_plans
 from hvdscale.report.pages import document_of_logs
 from hvdscale.report.runs import Report
 from hvdscale.report.subject import Subject
-from hvdscale.report.views.local_steps import local_steps
+from hvdscale.report.views.local_steps import best_within, by_replicas, exchanges, local_steps
 from hvdscale.target import Target
 from tests.factories.local_steps import CRITICAL, EVERY, TRUE, run, seconds_at, steps_at, study
 from tests.factories.logs import log
@@ -37,12 +37,12 @@ def report(*trials):
 
 
 def kinds(*trials):
-    return [part.kind for part in local_steps(Subject(section_of(*trials))) if isinstance(part, Finding)]
+    return [part.kind for part in local_steps(Subject.of(section_of(*trials))) if isinstance(part, Finding)]
 
 
 def test_regimes_and_the_law_are_recovered():
     [cells] = by_replicas(section_of(*study()).synced)
-    found = regimes_over_sync(cells)
+    found = regimes_of([cell.sync[1] for cell in cells], list(map(exchanges, cells)))
     assert found.perfect_until.value == max(one for one in EVERY if steps_at(one) <= 1.25 * steps_at(1)) == 4
     fewest = min(steps_at(one) / one for one in EVERY)
     assert found.maximum_useful.value == min(one for one in EVERY if steps_at(one) / one <= 1.2 * fewest) == 64

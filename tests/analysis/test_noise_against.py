@@ -7,8 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from hvdscale.analysis.intervals import Estimate, over, times
-from hvdscale.analysis.noise import Noise, NoiseScale
-from hvdscale.analysis.steps_curve import noise_against
+from hvdscale.analysis.noise import Noise, NoiseScale, noise_against
 from hvdscale.cli.report import main
 from hvdscale.report.document import sentences_of
 from hvdscale.report.views.noise import noise_against_table, find_noise
@@ -63,8 +62,8 @@ def test_the_verdict_follows_the_intervals_and_of_one_end_no_value_is_told(measu
 
 def test_the_batch_whose_noise_scale_is_known_best_is_chosen():
     found = against((64, noise(900, 100, math.inf)), (256, noise(800, 700, 900)), (1024, noise(850, 300, 2000)))
-    assert found.chosen.global_batch == 256 and [one.global_batch for one in found.points] == [64, 256, 1024]
-    assert found.points[0].ratio.high == math.inf
+    assert found.chosen[0].global_batch == 256 and [cell.global_batch for cell, _ in found.measured] == [64, 256, 1024]
+    assert over(found.measured[0][1].whole.estimate, found.b_crit).high == math.inf
 
 
 def test_without_a_fit_the_noise_scale_has_no_b_crit_beside_it():

@@ -8,7 +8,7 @@ import pytest
 
 from hvdscale.analysis import published as box
 from hvdscale.analysis.critical_batch_fit import HYPERBOLA, fit_critical_batch
-from hvdscale.analysis.curves import curve_of, steps_of_best
+from hvdscale.analysis.curves import curve_of, result_of
 from hvdscale.analysis.reference import Fidelity, NoMatch, against, load, ordering_of
 from hvdscale.analysis.regimes import BatchEstimate
 from hvdscale.analysis.report_data import analyse
@@ -249,7 +249,7 @@ def test_a_search_is_held_against_the_published_one_at_as_many_trials():
     found = against(curve, fashion)
     assert [point.measured.value for point in found.points] == [700, 400]
     for point, study in zip(found.points, (one.study for one in curve.points)):
-        assert point.equal == steps_of_best(study, curve.target, fashion.trials) and point.equal.extrapolated
+        assert point.equal == result_of(study, curve.target, n=fashion.trials).steps and point.equal.extrapolated
         assert point.equal.value < 0.9 * point.measured.value
         assert point.log2_apart == pytest.approx(math.log2(point.equal.value / point.published))
     table = beside_published([curve], "shallue2019").tables[0]

@@ -368,7 +368,7 @@ def test_the_search_is_in_every_form_of_the_report(tmp_path):
     document = document_of_logs([
         studied(*realistic(batch, lr, fewest, repeats=2, count=40, seed=batch), path=f"b{batch}.h5")
         for batch, lr, fewest in ((64, 0.03, 900), (256, 0.1, 400))])
-    [found] = document.pages[0][0].sections
+    found = document.shown[0].section
     table, best = tables_of_searches(found.searches)
     assert [row.cells[6].value for row in table.rows] == [one.best.value for one in found.searches]
     assert max(map(len, as_text(table).splitlines())) <= 100 and as_text(table).isascii()

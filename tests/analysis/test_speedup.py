@@ -8,6 +8,7 @@ from hvdscale.analysis.speedup import STRONG, WEAK
 from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import UsageError
 from hvdscale.log.schema import Status
+from hvdscale.report.views.trials import left_out
 from hvdscale.target import Target
 from tests.factories.logs import log, trial
 
@@ -136,7 +137,7 @@ def test_cells_in_no_series_stand_alone():
 def test_a_batch_s_runs_at_two_worker_counts_are_not_independent_repeats():
     found = section(*runs(1, 64, (300, 900), (3, 9)), *runs(4, 64, (300, 900), (1, 3), 10))
     [point] = found.batches.points
-    assert (point.cell.workers, point.cell.steps.runs) == ((1, 4), 2)
+    assert (point.workers, point.steps.runs) == ((1, 4), 2)
     [point] = section(*runs(1, 32, (300,), (3,))).batches.points
     assert (point.examples.value, point.examples.before) == (pytest.approx(9600), pytest.approx(9280))
 
@@ -149,16 +150,16 @@ def regimes(steps, batches=(32, 64, 128, 256), **options):
 
 def test_regimes_follow_their_tolerances():
     found = regimes((1000, 500, 320, 280))            # B S: 32000, 32000, 40960, 71680
-    assert [point.perfect for point in found.points] == [True, True, False, False]
+    assert [*found.perfect.values()] == [True, True, False, False]
     assert found.regimes.maximum_useful.value == 128                # 320 <= 1.2 * 280
     wider = regimes((1000, 500, 320, 280), perfect_within=0.3)
-    assert [point.perfect for point in wider.points] == [True, True, True, False]
+    assert [*wider.perfect.values()] == [True, True, True, False]
     assert regimes((1000, 500, 320, 280), useful_within=0.1).regimes.maximum_useful.value == 256
 
 
 def test_without_a_batch_that_met_there_are_no_regimes():
     found = section(trial(steps=(0, 100), error=(1, 1))).batches
-    assert [point.perfect for point in found.points] == [False] and found.regimes.maximum_useful.value is None
+    assert found.perfect == {32: False} and found.regimes.maximum_useful.value is None
     assert curve_of_cells(None, None, ()) is None
 
 
@@ -179,13 +180,14 @@ def test_each_trial_is_held_against_its_own_target_or_all_against_every_one_give
 
 def test_a_trial_stopped_at_an_easier_target_is_named():
     found = section(trial(id=1), trial(id=2, seed=1, keep_going=True), targets=[Target.parse("val/error<0.05")])
-    assert [early.id for early in found.stopped_early] == [1]
+    [said] = [one for one in left_out(found) if "before this one was met" in one]
+    assert ":1; run" in said
 
 
 def test_a_trial_that_met_the_target_before_diverging_is_counted_apart():
     found = section(trial(id=1), trial(id=2, seed=1, status=Status.INFEASIBLE),
                     trial(id=3, seed=2, status=Status.INFEASIBLE, error=(np.nan,) * 3))
-    assert [lost.id for lost in found.met_before_diverging] == [2]
+    assert any("1 of them after meeting" in said and ":2)" in said for said in left_out(found))
 
 
 def test_probes_are_kept_out_of_the_sections_with_a_target():
@@ -199,7 +201,7 @@ def test_a_trial_diverging_before_its_evaluation_counts_at_its_target():
     found = section(trial(id=1), trial(id=2, seed=1, steps=(), error=(), status=Status.INFEASIBLE),
                     trial(id=3, seed=2, steps=(), error=(), status=Status.RUNNING))
     assert [lost.id for lost in found.alone[0].diverged] == [2] and len(found.trials) == 3
-    assert found.met_before_diverging == ()
+    assert "after meeting" not in " ".join(left_out(found))
 
 
 def test_without_a_target_system_efficiency_is_all_there_is():

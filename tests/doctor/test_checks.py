@@ -312,7 +312,7 @@ def test_a_report_keeps_to_the_terminals_width_and_its_columns(monkeypatch, widt
 
 
 def test_slow_checks_are_reported_on_stderr_by_rank_0(capsys, monkeypatch):
-    monkeypatch.setattr("hvdscale.formatting.progress.AFTER", 0.0)
+    monkeypatch.setattr("hvdscale.formatting.screen.AFTER", 0.0)
     for rank in (0, 1):
         say_on(rank, Screen(sys.stdout, False, (0.0, 0.0)))("losses")
     assert capsys.readouterr() == ("", "0 s: checking losses\n")

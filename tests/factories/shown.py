@@ -1,5 +1,5 @@
 """What pages show of a section of trials for which there is no plan, and what it says in sentences."""
-from hvdscale.report.document import sentences_of, shown_by
+from hvdscale.report.document import Shown, sentences_of
 from hvdscale.report.pages import MEASURED, show
 from hvdscale.report.papers import compare
 from hvdscale.report.subject import Subject
@@ -7,7 +7,7 @@ from hvdscale.report.views import trials
 
 
 def shown(section):
-    subject = Subject(section)
+    subject = Subject.of(section)
     vars(subject)["plan"] = None
     return show(MEASURED, subject)
 
@@ -33,7 +33,7 @@ def left_out(section):
 
 
 def beside_published(*given):
-    return shown_by(compare.beside_published(*given))
+    return Shown(tuple(compare.beside_published(*given)))
 
 
 def cells_of(table, key):

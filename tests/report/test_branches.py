@@ -9,7 +9,7 @@ from hvdscale.analysis.branches import branched_of
 from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import UsageError
-from hvdscale.report.document import shown_by
+from hvdscale.report.document import Shown
 from hvdscale.report.drawing import render
 from hvdscale.report.views.branches import describe_critical, parts_of_branches
 from hvdscale.report.table import as_csv, as_text
@@ -38,7 +38,7 @@ def found(made):
 
 
 def test_the_table_has_a_row_a_checkpoint_with_the_measured_critical_batch_beside(found):
-    [table] = shown_by(parts_of_branches(found, [(TARGET, B_CRIT)])).tables
+    [table] = Shown(tuple(parts_of_branches(found, [(TARGET, B_CRIT)]))).tables
     assert [row.cells[0].value for row in table.rows] == [10, 100, 400]
     local = [row.cells[2] for row in table.rows]
     for cell, critical in zip(local, (2.0, 8.0)):
@@ -59,12 +59,12 @@ def test_a_critical_batch_in_words(estimate, said):
 
 
 def test_figures_can_be_drawn_with_all_that_stands_beside_and_of_a_single_checkpoint(found):
-    for figure in shown_by(parts_of_branches(found, [(TARGET, B_CRIT)])).figures:
+    for figure in Shown(tuple(parts_of_branches(found, [(TARGET, B_CRIT)]))).figures:
         svg = render(figure, "svg").decode()
         assert figure.title.splitlines()[0] in svg and figure.trials == found.keys
         assert ("B_crit of val/error&lt;0.2" in svg) == (figure.name == "branched-critical-batch")
     [single] = branched_of(read_trials(log(*branches({0: losses(2.0)}, orders=1))))
-    view = shown_by(parts_of_branches(single))
+    view = Shown(tuple(parts_of_branches(single)))
     assert "interval" in view.tables[0].notes[-1]
     assert all(render(figure, "svg") for figure in view.figures) and as_text(view.details[0])
 

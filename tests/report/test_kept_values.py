@@ -69,9 +69,9 @@ def kept(golden):
 @pytest.mark.parametrize("name", REPORTS)
 def test_a_report_has_the_values_that_are_kept(name, kept):
     logs, targets, more = REPORTS[name]
-    options, asked = request_of(**more)
+    asked = request_of(**more)
     with np.errstate(over="ignore"):
-        document = document_of_logs(logs(), targets_of(targets), options=options, asked=asked)
+        document = document_of_logs(logs(), targets_of(targets), asked=asked)
     kept(name, as_json(document))
 
 

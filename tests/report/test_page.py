@@ -333,5 +333,5 @@ def test_a_sweep_of_ten_batches_makes_a_page_of_less_than_half_a_megabyte(trials
             one.error = one.error + np.linspace(0.5, 0, len(one.error)) ** (1 + one.row["id"] / 100)
         made.append(log(*drawn, path=f"b{at}.h5"))
     whole = document(*made).with_main_figures()
-    [(group, _)] = whole.pages
-    assert len(group.trials) >= 10 * trials and len(as_html(whole).encode()) < 500_000
+    [(_, [page, *_])] = whole.pages
+    assert len(page.section.trials) >= 10 * trials and len(as_html(whole).encode()) < 500_000

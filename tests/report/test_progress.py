@@ -5,7 +5,7 @@ from contextlib import redirect_stdout
 from click.testing import CliRunner
 
 from hvdscale.cli.report import main
-from hvdscale.formatting.progress import AFTER, Progress
+from hvdscale.formatting.screen import AFTER, Progress
 from hvdscale.report.pages import document_of_logs, make
 from hvdscale.target import Target
 from tests.factories.logs import save, study
@@ -45,7 +45,7 @@ def test_a_report_tells_what_it_reads_holds_draws_and_writes(tmp_path):
 def test_it_is_told_on_stderr_and_the_report_is_as_without(tmp_path, monkeypatch):
     path = save(study(seeds=1)[1], tmp_path / "w1.h5")
     plain = CliRunner().invoke(main, [path])
-    monkeypatch.setattr("hvdscale.formatting.progress.AFTER", 0.0)
+    monkeypatch.setattr("hvdscale.formatting.screen.AFTER", 0.0)
     told = CliRunner().invoke(main, [path])
     assert told.stdout == plain.stdout and not plain.stderr
     assert f"0 s: reading log 1 of 1: {path}\n" in told.stderr

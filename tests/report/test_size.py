@@ -14,8 +14,8 @@ TARGET = Target.parse("val/error<0.2")
 
 
 def chapter(logs, targets=(TARGET,), **asked):
-    options, wanted = request_of(sizes=[PATTERN], **asked)
-    document = document_of_logs(logs, targets, options=options, asked=wanted)
+    wanted = request_of(sizes=[PATTERN], **asked)
+    document = document_of_logs(logs, targets, asked=wanted)
     return document, next(one for one in document.chapters if one.title == "Laws over size")
 
 
@@ -36,9 +36,9 @@ def test_too_few_sizes_have_no_law(count, match):
 
 
 def test_a_size_that_no_log_has_is_an_error():
-    options, asked = request_of(sizes="depth")
+    asked = request_of(sizes="depth")
     with pytest.raises(UsageError, match="--size depth"):
-        document_of_logs(runs_to_target(), [TARGET], options=options, asked=asked)
+        document_of_logs(runs_to_target(), [TARGET], asked=asked)
 
 
 def test_a_rule_from_elsewhere_has_its_cost_in_words_and_a_table():

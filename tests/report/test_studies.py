@@ -15,7 +15,7 @@ from hvdscale.report.document import MOST
 from hvdscale.report.output import as_json, on_screen
 from hvdscale.report.page.html import as_html
 from hvdscale.report.pages import describe_joining
-from hvdscale.report.request import StudyRequest
+from hvdscale.report.request import ReportRequest
 from hvdscale.report.pages import document_of_logs
 from hvdscale.report.views import budgets, quality
 from hvdscale.target import Target
@@ -34,7 +34,7 @@ def sweep(**changes):
 
 @pytest.fixture(scope="module")
 def swept():
-    return document_of_logs(sweep(), asked=StudyRequest((Budget(500, "steps"), Budget(2, "epochs"))))
+    return document_of_logs(sweep(), asked=ReportRequest(budgets=(Budget(500, "steps"), Budget(2, "epochs"))))
 
 
 def words(document):
@@ -94,7 +94,7 @@ def test_tables_in_detail_are_in_the_files_alone(swept):
 
 def test_workloads_are_shown_beside_each_other_and_beside_publications():
     logs = [*sweep(), *sweep(optimizer="sgd")]
-    document = document_of_logs(logs, asked=StudyRequest(compare=("shallue2019",)))
+    document = document_of_logs(logs, asked=ReportRequest(compare=("shallue2019",)))
     beside, published = document.chapters
     assert beside.title == "Workloads beside each other" and {figure.name for figure in beside.figures} == {
         f"optimizers-made-net-1000-examples-val-error-below-0.1-{kind}" for kind in ("steps", "normalised")}
@@ -127,8 +127,8 @@ def test_a_huge_log_and_its_trials_say_the_same_of_the_fewest_steps(wide, monkey
     target = Target.parse("val/error<0.3")
 
     def fewest(document):
-        return {(str(group.workload), table.name): [[cell.shown for cell in row.cells] for row in table.rows]
-                for group, pages in document.pages for page in pages for table in page.tables
+        return {(str(workload), table.name): [[cell.shown for cell in row.cells] for row in table.rows]
+                for workload, pages in document.pages for page in pages for table in page.tables
                 if table.name.startswith("steps-to-result")}
     with read_log(wide) as opened:
         short = fewest(document_of_logs([opened], [target]))
@@ -207,7 +207,7 @@ def test_what_holds_for_all_targets_of_a_metric_is_worked_out_once(monkeypatch):
     for values in ((0.3,), (0.3, 0.2, 0.1, 0.05)):
         calls.clear()
         document = document_of_logs([archived(24)], [Target.parse(f"val/error<{value}") for value in values],
-                                    asked=StudyRequest((Budget(100, "steps"),)))
+                                    asked=ReportRequest(budgets=(Budget(100, "steps"),)))
         assert len(document.shown) == len(values)
         counts.append(sorted(calls))
     assert counts[0] == counts[1] and "quality_of" in counts[0]

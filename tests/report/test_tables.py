@@ -292,7 +292,7 @@ def test_json_has_findings_with_intervals_and_traces_rows_and_figures_to_trials_
 
 def test_two_workloads_have_pages_of_their_own_and_files_although_their_names_look_alike():
     document = document_of_logs([log(trial(id=1, model="a b"), trial(id=2, model="a/b"))])
-    assert [group.workload.model for group, _ in document.pages] == ["a b", "a/b"]
+    assert [workload.model for workload, _ in document.pages] == ["a b", "a/b"]
     slugs = [page.slug for _, pages in document.pages for page in pages]
     assert len(set(slugs)) == 2 and all(set(slug) <= set("abcdefghijklmnopqrstuvwxyz-.0123456789") for slug in slugs)
 

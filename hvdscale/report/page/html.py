@@ -21,7 +21,7 @@ from ...analysis.grouping import group_by
 from ...analysis.intervals import OWN_FROM
 from ...formatting.escaping import printable
 from ...formatting.numbers import RANGE, counted, list_first, listed
-from ...formatting.progress import Tell, quiet
+from ...formatting.screen import Tell, quiet
 from ...log.reader import Columns
 from ..document import MAIN, MOST, Document
 from ..drawing import Figure, colors_on_dark, render
@@ -59,14 +59,14 @@ def without_figures(document: Document, tell: Tell = quiet) -> str:
     """The page with a mark at the place of each figure and of their colours, for ``as_html`` to fill in."""
     pages = [page for _, found in document.pages for page in found]
     tell("writing the page")
-    contents = [*((page.slug, f"{group.workload}: {page.title}") for group, own in document.pages for page in own),
+    contents = [*((page.slug, f"{workload}: {page.title}") for workload, own in document.pages for page in own),
                 *((chapter.slug, chapter.title) for chapter in document.chapters)]
     style, script = ((resources.files(__package__) / name).read_text(encoding="utf-8") for name in (
         "page.css", "page.js"))
     return environment().get_template("page.html").render(
         document=document, contents=contents, place=PLACE.format, style=Markup(style + PALETTE),
         script=Markup(script), allowed=_allowed(script), files={
-            trial.key: trial.plan["file"] for group, _ in document.pages for trial in group.trials
+            trial.key: trial.plan["file"] for page in pages if page.section for trial in page.section.trials
             if "file" in trial.plan},
         searched=any(page.section and page.section.searches for page in pages),
         confidence=f"{document.confidence:.0%}", own_from=OWN_FROM, most=MOST, lead=MAIN)

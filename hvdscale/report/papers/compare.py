@@ -4,9 +4,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ...analysis.curves import BatchPoint, Curve, CurvePoint
+from ...analysis.curves import Curve, CurvePoint
 from ...analysis.reference import (B_CRIT_WITHIN, SHARE_COVERED, SHARE_WITHIN, WITHIN_LOG2, Fidelity, NoMatch,
                                    PassMark, PublishedCurve, Reference, against, jobs_of, load, ordering_of)
+from ...analysis.steps import RunCell
 from ...analysis.trials import JobKey
 from ...formatting.numbers import exact, in_brackets, number, percent, ratio, span, whole
 from ...target import Target
@@ -181,7 +182,7 @@ def _figure(kind: str, curve: Curve, published: PublishedCurve, reference: Refer
         source=reference.source, base=base)
 
 
-def _shown(curve: Curve) -> list[CurvePoint | BatchPoint]:
+def _shown(curve: Curve) -> list[CurvePoint | RunCell]:
     return [point for point in curve.points if point.steps.met or point.steps.beyond > 0]
 
 

@@ -12,11 +12,11 @@ from ...analysis.best_points import first_feasible
 from ...analysis.budgets import Budget, best_under
 from ...analysis.curves import Curve, curve_of
 from ...analysis.grouping import group_by
-from ...analysis.steps_curve import best_known
+from ...analysis.noise import best_known
 from ...analysis.report_data import Options
 from ...analysis.studies import Study
 from ...analysis.trials import JobKey
-from ...formatting.progress import Tell, quiet
+from ...formatting.screen import Tell, quiet
 from ...target import Target
 from ..document import Figures, Part
 from ..drawing import Figure
@@ -40,14 +40,13 @@ def chapters(whole: Whole) -> Iterator[tuple[str, Iterable[Part], str]]:
               *(section.batches for section in whole.repeats if section.batches)]
     noise: dict[JobKey, float] = {}
     for workload, subject in whole.first.items():       # at the batch at which it is known best
-        best = best_known([one for _, one in subject.section.noise if 0 < one.whole.noise_scale < math.inf],
-                          lambda one: one)
+        best = best_known([one for one in subject.noise if 0 < one[1].whole.noise_scale < math.inf])
         if best:
-            noise[workload] = best.whole.noise_scale
+            noise[workload] = best[1].whole.noise_scale
     for name in whole.asked.compare:
         yield f"Beside published results: {name}", beside_published(curves, name, noise), ""
     if whole.asked.paper:
-        yield f"The figures of {PAPER}", figures(whole.studies, whole.options, whole.tell), ""
+        yield f"The figures of {PAPER}", figures(whole.studies, whole.asked, whole.tell), ""
 
 
 def target_of(workload: JobKey) -> tuple[Target, ...]:

@@ -10,7 +10,7 @@ from ...analysis.grouping import group_by
 from ...analysis.growing_batch import GrowingOption, GrowingPlan
 from ...analysis.intervals import Estimate
 from ...formatting.numbers import duration, list_first, ratio, whole
-from ..table import Cell, Column, Table, pick, trial_list
+from ..table import Cell, Column, Table, bare_cell, pick, trial_list
 from ..texts import PLAN
 from .tables import value_cell
 from .words import describe_price
@@ -52,7 +52,7 @@ def phases_table(plan: GrowingPlan) -> Table | None:
         Column("nodes", "nodes"): lambda one: one.nodes,
         PLAN.column("phase_start", "start"): lambda one: one.start,
         PLAN.column("phase_steps", "steps"): lambda one: value_cell(one.steps, whole),
-        PLAN.column("phase_seconds", "seconds"): lambda one: _time_cell(one.seconds),
+        PLAN.column("phase_seconds", "seconds"): lambda one: bare_cell(one.seconds, duration),
         PLAN.column("phase_known", "known"): lambda one: one.mark},
         lambda one: plan.trials, notes=(PLAN.say("phases_by_knee"),), target=plan.target)
 
@@ -90,7 +90,7 @@ def growing_table(plan: GrowingPlan) -> Table:
         PLAN.column("growing_workers", "workers"): lambda one: one.workers,
         PLAN.column("growing_steps", "steps_to_target"): lambda one: value_cell(one.steps, whole),
         PLAN.column("growing_examples", "examples_to_target"): lambda one: value_cell(one.examples),
-        PLAN.column("growing_seconds", "seconds_to_target"): lambda one: _time_cell(one.seconds),
+        PLAN.column("growing_seconds", "seconds_to_target"): lambda one: bare_cell(one.seconds, duration),
         PLAN.column("cost"): lambda one: value_cell(one.cost),
         **{PLAN.column("growing_ratio", f"{words.split()[0]}_ratio_{batch}", what=words, batch=batch,
                        spare=name != "seconds"): partial(over, name, batch)
@@ -99,10 +99,6 @@ def growing_table(plan: GrowingPlan) -> Table:
         lambda one: plan.trials, target=plan.target, notes=(
             PLAN.say("growing_ratios", batches=str(plan.batches)),
             PLAN.say("growing_steps_from", predicted=plan.predicted), describe_price(plan.request), *left_out))
-
-
-def _time_cell(value: Estimate) -> Cell:
-    return Cell(duration(value.value), value.value, value.low, value.high)
 
 
 def growing_values(plan: GrowingPlan) -> dict[str, object]:

@@ -12,7 +12,7 @@ from ...analysis.curves import curve_of
 from ...analysis.grouping import group_by
 from ...analysis.growing_batch import GrowingPlan, growing_plans
 from ...analysis.next_runs import Measurement, next_runs
-from ...analysis.report_data import Contents, JobResults, Options, Section, analyse
+from ...analysis.report_data import Contents, Options, Section, analyse
 from ...analysis.step_time import REFUTED_AT, Links
 from ...analysis.timings import Timing, timings_of
 from ...analysis.steps_curve import StepsPoint, points_of, points_of_both
@@ -27,7 +27,7 @@ from ...plan.batch_schedule import BatchSchedule
 from ...target import Target
 from .. import FORMATS
 from ..document import (Chapter, Details, Document, Figures, Finding, LogFacts, Page, Path, describe_imports, facts_of,
-                        section_name, sentences_of, shown_by, unique)
+                        section_name, sentences_of, unique)
 from ..output import WORKLOAD, give_out, head_of, refuse_no_folder
 from ..pages import open_logs
 from ..table import as_values, encode, pick, trial_list
@@ -132,16 +132,16 @@ def document_of_plans(plans: Sequence[WorkerPlan], growing: Sequence[GrowingPlan
         tables = [*([plan_table(plan)] if plan.options else []),
                   *([plan_table(plan, synced=True)] if plan.synced else []),
                   *([model_table(plan)] if plan.uses_model else [])]
-        return Page(tuple(find_basis(plan)), tuple(tables), (Details(lambda: [plan_table(plan, True)]),),
-                    (Figures(lambda: figures_of_plan(plan)),), slug=name, title=title(plan), target=plan.target,
+        return Page((*find_basis(plan), *tables, Details(lambda: [plan_table(plan, True)]),
+                     Figures(lambda: figures_of_plan(plan))), slug=name, title=title(plan), target=plan.target,
                     verdict=advice(plan))
 
     def chapter(plan: GrowingPlan) -> Chapter:
         table, heading = growing_table(plan), f"{plan.workload}: batch {plan.batches}"
         said = map(Finding, (describe_growing(plan), *describe_phases(plan)))
-        return Chapter(**vars(shown_by((*said, table if table.rows else None, phases_table(plan)))), target=plan.target,
+        return Chapter((*said, table if table.rows else None, phases_table(plan)), target=plan.target,
                        slug=unique(section_name(plan.workload, plan.target), heading, taken), title=heading)
-    pages = tuple((JobResults(workload, (), ()), tuple(page(plan, workload) for plan in own))
+    pages = tuple((workload, tuple(page(plan, workload) for plan in own))
                   for workload, own in group_by(plans, lambda plan: plan.workload).items() if workload)
     return Document(pages, tuple(logs), tuple(skipped), confidence, tuple(map(chapter, growing)), tuple(notes),
                     "plan", values=lambda: {**head_of("plan"), "plans": list(map(plan_values, plans)),

@@ -15,7 +15,7 @@ from ...analysis.size.sizes import Size
 from ...errors import LogError
 from ...formatting.numbers import capital, number, whole
 from ...target import Target
-from ..document import Chapter, Document, Finding, Path, facts_of, shown_by
+from ..document import Chapter, Document, Finding, Path, facts_of
 from ..pages import open_logs
 from ..output import give_out, head_of, refuse_no_folder
 from ..views.size import describe_law, parts_of_laws
@@ -51,7 +51,7 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
         raise LogError(" ".join(why) or PLAN.say("size_none", sizes=list(wanted)))
     predictions = {key: law.predict(wanted) for key, law in known.items()}
     table = prediction_table(predictions, local_batch or most, options.confidence)
-    laws, law = shown_by(parts_of_laws(found)), next(iter(known.values()))
+    laws, law = parts_of_laws(found), next(iter(known.values()))
     far = max(one.extrapolated for one in predictions.values())
     end = "largest" if any(value > law.largest(name) for name, value in wanted.items()) else "smallest"
     reasons = group_by(((key, one) for key, one in predictions.items() if one.refused), lambda row: PLAN.say(
@@ -59,8 +59,7 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
     said = [PLAN.say("size_reach", inside=far <= 1, times=far, end=end), *(
         PLAN.say("size_refused", quantities=[QUANTITIES[key][0] for key, _ in refused], why=why)
         for why, refused in reasons.items())]
-    chapter = Chapter(tuple(map(Finding, said)), (table, *laws.tables),
-                      laws.later, laws.finds, slug="plan",
+    chapter = Chapter((*map(Finding, said), table, *(one for one in laws if not isinstance(one, Finding))), slug="plan",
                       title=", ".join(f"{name} {number(value)}" for name, value in wanted.items()))
 
     def values() -> dict[str, object]:

@@ -10,7 +10,7 @@ from ...analysis.intervals import Estimate
 from ...analysis.step_time import DETERMINED, EXTRAPOLATED, INTERPOLATED, PAUSES, POWERS, POWER_DETERMINED
 from ...analysis.worker_plan import Option, WorkerPlan
 from ...formatting.numbers import counted, duration, number, percent, ratio, span, unit_of, whole
-from ..table import Cell, Column, Table, Write, cell_of
+from ..table import Cell, Column, Table, Write, bare_cell, cell_of
 from .words import BEYOND, CROWDED, ROLES, chance, describe_price, title
 from ..texts import PLAN
 
@@ -75,7 +75,7 @@ def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
     size = 1 if plan.relative else unit_of(option.seconds.value)[0]
     hours = option.seconds.scaled(option.nodes * plan.request.runs / 3600)
     steps, ends = option.steps.value, option.steps.interval(plan.request.confidence)
-    write = ratio if plan.relative else whole
+    write, beyond = ratio if plan.relative else whole, BEYOND * (option.steps.beyond and option is not plan.options[0])
     each = f"{option.local_batch:,} x {passes}" if passes > 1 else f"{option.local_batch:,}"
     roles = [SHORT.get(name, name) for name in ROLES if getattr(plan, name) is option] if len(plan.options) > 1 else []
     share = plan.chance_within(option)
@@ -89,15 +89,14 @@ def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
         "steps_to_target": Cell(f"{BEYOND * option.steps.beyond}{write(steps)}", steps, *ends,
                                 span(*ends, write) if ends[0] < ends[1] else ""),
         "step_ms": Cell(number(1000 * option.step_time.value), 1000 * option.step_time.value),
-        "statistical_efficiency": _efficiency(statistical, BEYOND * (
-            option.steps.beyond and option is not plan.options[0])),
-        "system_efficiency": _efficiency(system), "efficiency": Cell(ratio(product), product),
+        "statistical_efficiency": bare_cell(statistical, lambda value: f"{beyond}{ratio(value)}"),
+        "system_efficiency": bare_cell(system, ratio), "efficiency": Cell(ratio(product), product),
         "seconds_to_target": value_cell(option.seconds, number if plan.relative else duration, size),
         "cost": replace(value_cell(option.cost),
                         below=counted(option.nodes, "node") if plan.request.per_node else ""),
         "campaign_hours": value_cell(hours),
         "energy": value_cell(hours.scaled(plan.watts(option) / option.nodes / 1000)),
-        "speedup": _efficiency(option.speedup), "sooner": value_cell(option.speedup, ratio),
+        "speedup": bare_cell(option.speedup, ratio), "sooner": value_cell(option.speedup, ratio),
         "extrapolated_share": Cell(percent(option.extrapolated_share), option.extrapolated_share),
         "known": Cell(SHORT.get(option.mark, option.mark),
                       below=percent(option.extrapolated_share) if 0 < option.extrapolated_share < 1 else ""),
@@ -110,10 +109,6 @@ def value_cell(value: Estimate, write: Write = number, size: float = 1) -> Cell:
     """The ends of an interval of times are over ``size``: seconds of the unit that ``duration`` takes."""
     ends = span(value.low / size, value.high / size, number if write is duration else write)
     return Cell(write(value.value), value.value, value.low, value.high, ends if value.low < value.high else "")
-
-
-def _efficiency(value: Estimate, mark: str = "") -> Cell:
-    return Cell(f"{mark}{ratio(value.value)}", value.value, value.low, value.high)
 
 
 def model_table(plan: WorkerPlan) -> Table:

@@ -2,14 +2,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 
 import numpy as np
 
 from ...analysis.critical_batch_fit import CriticalBatchFit
-from ...analysis.curves import BatchPoint, Curve, CurvePoint
+from ...analysis.curves import Curve, CurvePoint
 from ...analysis.defaults import FIRST
 from ...analysis.intervals import Estimate, geometric_mean
 from ...analysis.regimes import BatchEstimate, Regimes
@@ -32,63 +32,50 @@ NEVER = "never measured"
 def curve(subject: Subject) -> Iterator[Part]:
     """Regimes and steps by batch of studies; searches that hvdscale ran have words and a table of their own."""
     found = subject.curve
-    if not subject.section.searches:
+    if not subject.searches:
         yield from curve_findings(found)
         yield curve_table(found)
     yield Details(lambda: [fit_table(found.regimes.fit, found.target, found.keys)])
     yield Figures(lambda: workload_figures(
-        [found, *map(subject.curve_to, subject.others if subject.first else ())], subject.options, subject.first,
+        [found, *map(subject.curve_to, subject.others if subject.first else ())], subject.asked, subject.first,
         subject.asked.budgets))
 
 
 def fitted(subject: Subject) -> Iterator[Part]:
-    section = subject.section
-    fit = section.batches.regimes.fit if section.batches else None
-    yield Details(lambda: [fit_table(fit, section.target, keys_of(section.cells))])
+    fit = subject.batches.regimes.fit if subject.batches else None
+    yield Details(lambda: [fit_table(fit, subject.target, keys_of(subject.cells))])
 
 
 def steps_by_batch(subject: Subject) -> Iterator[Part]:
-    section, curve = subject.section, subject.section.batches
-    run = [point for point in curve.measured if point.cell.runs] if curve else []
+    curve = subject.batches
+    run = [cell for cell in curve.cells if cell.runs] if curve else []
     if curve and len(run) > 1:
-        if not any(point.steps.met for point in run):           # whose figure would be empty
+        if not any(cell.steps.met for cell in run):           # whose figure would be empty
             yield from training(subject)
             return
-        yield Figures(lambda: [SCALING.figure("steps-batch", partial(_draw_repeats, curve, run), keys_of(
-            point.cell for point in run), target=section.target, confidence=section.options.confidence)])
+        yield Figures(lambda: [SCALING.figure("steps-batch", partial(_draw_repeats, curve, run), keys_of(run),
+                                              target=subject.target, confidence=subject.options.confidence)])
 
 
-def curve_findings(curve: Curve) -> tuple[Finding, ...]:
-    counts = {point.global_batch: point.trials for point in curve.searched if point.trials}
-    extrapolated = [point.global_batch for point in curve.points if point.steps.extrapolated]
-    return (*_find_judged(curve), *find_trials(curve.n, counts, curve.left_out, extrapolated))
-
-
-def _find_judged(curve: Curve) -> Iterator[Finding]:
-    """Where a search is cut off, and the regimes of the batches that are not."""
+def curve_findings(curve: Curve) -> Iterator[Finding]:
+    """Where a search is cut off, the regimes of the batches that are not, and at how many trials batches are compared,
+    where their counts differ; which were left out, or extrapolated."""
     if curve.cut:
         yield SCALING.find("cut", none=not curve.whole, **{"until": None, "start": None, **curve.cut})
-    cells = [point.cell if isinstance(point, BatchPoint) else point for point in curve.judged]
     yield from find_regimes(curve.regimes, [point.global_batch for point in curve.judged],
-                            [point.steps for point in curve.judged], [cell.met > 0 for cell in cells])
-
-
-def find_trials(n: int | None, counts: Mapping[int, int], left_out: Sequence[tuple[int, int]],
-                extrapolated: Sequence[int] = ()) -> Iterator[Finding]:
-    """At how many trials batches are compared, where their counts differ; which were left out, or extrapolated.
-
-    counts, left_out    feasible trials by global batch: of those compared, and of those with fewer than were asked for
-    """
-    if n is not None and counts and max(counts.values()) > n:
-        fewest = [] if left_out else [batch for batch, count in counts.items() if count == n]
-        yield SCALING.find("trials", n=n, fewest=fewest, counts=spread(counts.values()))
-        if fewest and n < max(counts.values()) / 2:
+                            [point.steps for point in curve.judged], [point.met > 0 for point in curve.judged])
+    counts = {point.global_batch: point.trials for point in curve.points if point.trials}
+    if curve.n is not None and max(counts.values(), default=0) > curve.n:
+        fewest = [] if curve.left_out else [batch for batch, count in counts.items() if count == curve.n]
+        yield SCALING.find("trials", n=curve.n, fewest=fewest, counts=spread(counts.values()))
+        if fewest and curve.n < max(counts.values()) / 2:
             yield SCALING.find("trials_option")
-    if left_out:
-        named = [SCALING.say("batch_of_trials", batch=batch, trials=count) for batch, count in left_out]
-        yield SCALING.find("too_few_trials", n=n, batches=named)
+    if curve.left_out:
+        named = [SCALING.say("batch_of_trials", batch=batch, trials=count) for batch, count in curve.left_out]
+        yield SCALING.find("too_few_trials", n=curve.n, batches=named)
+    extrapolated = [point.global_batch for point in curve.points if point.steps.extrapolated]
     if extrapolated:
-        yield SCALING.find("extrapolated", n=n, batches=list(extrapolated))
+        yield SCALING.find("extrapolated", n=curve.n, batches=extrapolated)
 
 
 def find_regimes(regimes: Regimes, batches: Sequence[int], estimates: Sequence[Estimate],
@@ -187,13 +174,13 @@ def as_fitted(estimate: Estimate) -> str:
 def early_crossing(subject: Subject) -> Iterator[Part]:
     """Where first crossings of runs that went on were early by more than their interval; the table of runs has the
     lasting ones."""
-    section, target = subject.section, subject.section.target
+    target = subject.target
     early: list[tuple[float, RunCell, list[Crossing], float]] = []
-    for cell in (point.cell for point in section.batches.measured) if section.batches else ():
+    for cell in subject.batches.cells if subject.batches else ():
         found = [crossing_of(run.trial, target) for run in cell.runs] if target and not cell.searched else []
         met = [one for one in found if one is not None]         # unknown for one: NaN; inf where one did not last
         lasting = float(geometric_mean([one.steps for one in met])) if met else math.nan
-        if section.options.crossing == FIRST and lasting > cell.steps.high and all(one.after for one in met):
+        if subject.options.crossing == FIRST and lasting > cell.steps.high and all(one.after for one in met):
             early.append((cell.steps.value / lasting, cell, met, lasting))
     if early:                   # the batch at which by most
         _, cell, met, lasting = min(early, key=lambda one: one[0])
@@ -207,7 +194,6 @@ def early_crossing(subject: Subject) -> Iterator[Part]:
 
 def curve_table(curve: Curve) -> Table:
     options = curve.regimes.options
-    perfect = dict(zip((point.global_batch for point in curve.judged), curve.regimes.perfect))
     words = {True: "yes", False: "no", None: "cut off"}
     lost = [f"{point.global_batch:,} ({point.met_before_diverging:,})" for point in curve.searched
             if point.met_before_diverging]
@@ -227,7 +213,7 @@ def curve_table(curve: Curve) -> Table:
         "best_of": lambda point: curve.n if curve.n and point.trials else math.nan,
         SCALING.column("best_steps", "steps_to_target"): lambda point: value(point, point.steps, whole),
         "examples_to_target": lambda point: value(point, point.steps.scaled(point.global_batch), number),
-        "perfect_scaling": lambda point: (words[perfect.get(point.global_batch)] if point.steps.met else
+        "perfect_scaling": lambda point: (words[curve.perfect.get(point.global_batch)] if point.steps.met else
                                           "not met" if measured(point) else NEVER)},
         lambda point: point.keys, notes=[
             SCALING.say("best_intervals", interval=SEARCH.say("best_of_interval", confidence=curve.confidence)),
@@ -251,30 +237,24 @@ def fit_table(fit: CriticalBatchFit | None, target: Target | None, trials: Trial
 
 
 def regimes(subject: Subject) -> Iterator[Finding]:
-    section = subject.section
-    if section.workload.batch_schedule or not section.batches:
-        return
-    searched = [point.cell for point in section.batches.measured if point.cell.searched]
-    yield from _find_judged(section.batches)
-    yield from find_trials(max((cell.best_of_n or 0 for cell in searched), default=None),
-                           {cell.global_batch: len(cell.draws) for cell in searched}, section.left_out,
-                           [cell.global_batch for cell in searched if cell.steps.extrapolated])
+    if subject.batches and not subject.workload.batch_schedule:
+        yield from curve_findings(subject.batches)
 
 
-def _draw_repeats(curve: Curve, points: Sequence[BatchPoint], axes: Axes) -> None:
+def _draw_repeats(curve: Curve, cells: Sequence[RunCell], axes: Axes) -> None:
     """Steps to target by global batch over repeats of one setting; curves_figure has that of searches."""
-    met = [point for point in points if point.cell.steps.met and point.cell.steps.value > 0]
-    log2_axis(axes, "x", [point.global_batch for point in points])
-    steps = [as_shown(point.cell.steps) for point in points]
+    met = [cell for cell in cells if cell.steps.met and cell.steps.value > 0]
+    log2_axis(axes, "x", [cell.global_batch for cell in cells])
+    steps = [as_shown(cell.steps) for cell in cells]
     seen = [value for one in steps for value in (one.value, one.beyond)]
     if met:
-        first, ends = met[0], (points[0].global_batch, points[-1].global_batch)
-        line = [first.cell.steps.value * first.global_batch / end for end in ends]
+        first, ends = met[0], (cells[0].global_batch, cells[-1].global_batch)
+        line = [first.steps.value * first.global_batch / end for end in ends]
         draw_line(axes, zip(ends, line), MUTED, "--", 1.2, label="perfect scaling")
         seen += line
     log2_axis(axes, "y", seen, ends_of(steps))
     mark_regimes(axes, curve.regimes, intervals=False)
-    draw_line(axes, ((point.global_batch, point.cell.steps.value) for point in met), BLUE)
-    for point, one in zip(points, steps):
-        mark_estimate(axes, point.global_batch, one, BLUE, "o", "steps to target")
+    draw_line(axes, ((cell.global_batch, cell.steps.value) for cell in met), BLUE)
+    for cell, one in zip(cells, steps):
+        mark_estimate(axes, cell.global_batch, one, BLUE, "o", "steps to target")
     label_axes(axes, "global batch B (examples)", "steps to target S")

@@ -11,7 +11,6 @@ import numpy as np
 
 from ...analysis.branches import NO_RAMP, BranchPoint, Branched, Excess, branched_of, excess_of, ramp_of
 from ...analysis.intervals import Estimate, over
-from ...analysis.steps_curve import as_estimate
 from ...formatting.numbers import number, ratio, span, whole
 from ...formatting.templates import written
 from ...target import Target
@@ -30,9 +29,9 @@ Measured = Sequence[tuple[Target, Estimate]]        # critical batches fitted to
 
 def branched_runs(whole: Whole) -> Iterator[tuple[str, Iterable[Part], str]]:
     """Of each run with branches the title and parts, beside critical batches fitted to steps, and the id of its log."""
-    for run in branched_of(whole.branches, whole.asked.branch_tolerance, whole.options.confidence):
-        fits = [(subject.target, subject.curve.regimes.fit) for subject in whole.subjects
-                if subject.section.workload == run.workload and subject.curve]
+    for run in branched_of(whole.branches, whole.asked.branch_tolerance, whole.asked.confidence):
+        fits = [(subject.goal, subject.curve.regimes.fit) for subject in whole.subjects
+                if subject.workload == run.workload and subject.curve]
         fits += [(section.target, section.batches.regimes.fit) for section in whole.repeats
                  if section.workload == run.workload and section.target and section.batches]
         yield (f"Branched critical batch: {_heading(run)}",
@@ -93,7 +92,7 @@ def describe_critical(critical: Estimate) -> str:
 
 
 def _noise(point: BranchPoint) -> Estimate:
-    return as_estimate(point.noise) if point.noise else Estimate.unknown()
+    return point.noise.estimate if point.noise else Estimate.unknown()
 
 
 def _noise_over_critical(point: BranchPoint) -> Estimate:
@@ -147,7 +146,7 @@ def losses_table(found: Branched) -> Table:
 
 
 def _draw_critical(found: Branched, measured: Measured, axes: Axes) -> None:
-    noise = [(point, as_estimate(point.noise)) for point in found.points if point.noise]
+    noise = [(point, point.noise.estimate) for point in found.points if point.noise]
     bands = [(target, b_crit) for target, b_crit in measured if is_bounded(b_crit)]
     shown = [*(point.critical for point in found.points), *(scale for _, scale in noise)]
     value_axis(axes, "x", [point.examples for point in found.points])

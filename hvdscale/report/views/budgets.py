@@ -27,7 +27,7 @@ CELL = ((-1, -0.5), (1, -0.5), (1, 0.5), (-1, 0.5), (-1, -0.5))        # a mark 
 def parts_of_budgets(subject: Subject, column: str, minimizes: bool, own: bool = False) -> Iterator[Part]:
     """The best of a metric under each budget asked for; ``own``: without any, under each trial's own."""
     budgets = subject.asked.budgets or ((None,) if own else ())
-    found = best_under(subject.studies, column, minimizes, budgets, subject.options.confidence)
+    found = best_under(subject.studies, column, minimizes, budgets, subject.asked.confidence)
     if found:
         yield from find_budgets(found)
         yield budgets_table(found)

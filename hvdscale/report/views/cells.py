@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from ...analysis.intervals import OWN_FROM, Estimate
@@ -11,7 +13,7 @@ from ...analysis.pooled_variance import stand_out
 from ...analysis.report_data import Section
 from ...analysis.search import Search
 from ...analysis.steps import SPEED, RunCell
-from ...formatting.numbers import counted, listed, number, ratio, span, spread
+from ...formatting.numbers import counted, listed, number, ratio, span, spread, whole
 from ..differences import settings_tried
 from ..table import Cell, Table, TrialKeys, Write, no_cell, steps_cell
 from ..texts import SCALING, SEARCH, Cells
@@ -137,14 +139,6 @@ def lost_of(cell: RunCell) -> TrialKeys:
     return tuple(trial.key for trial in cell.diverged)
 
 
-def table_of_cells(name: str, rows: Iterable[Any], cells: Cells, **words: Any) -> Table:
-    return SCALING.table(name, rows, cells, lambda row: row[0].keys, diverged=lambda row: lost_of(row[0]), **words)
-
-
-def batch_cell(cell: RunCell) -> Cell:
-    return Cell(cell.batches.in_brief(), cell.global_batch)
-
-
 def workers_cell(cell: RunCell) -> Cell:
     return Cell(f"{cell.workers[0]}{mark_of(cell)}", cell.workers[0])
 
@@ -152,6 +146,11 @@ def workers_cell(cell: RunCell) -> Cell:
 def ran_at_cell(cell: RunCell) -> Cell:
     every = ",".join(map(str, cell.workers))
     return Cell(every if len(every) < 12 else f"{cell.workers[0]}-{cell.workers[-1]}", every)
+
+
+def timed_steps_cell(cell: RunCell) -> Cell:
+    timed = {run.last_step for run in cell.runs}
+    return Cell(spread(timed), max(timed, default=0))
 
 
 def runs_cell(cell: RunCell, below: str = "") -> Cell:
@@ -186,3 +185,26 @@ def ratio_cell(value: Estimate, cell: RunCell, baseline: RunCell) -> Cell:
         shown = ("diverged" if not cell.runs else "not met" if math.isinf(cell.steps.value) else
                  "no baseline" if cell is not baseline and not baseline.steps.met else "n/a")
     return Cell(shown, value.value, value.low, value.high, span(value.low, value.high, ratio))
+
+
+COLUMNS: dict[str, Callable[[RunCell], Any]] = {        # of cells, by key
+    "workers": workers_cell, "ran_at": ran_at_cell,
+    "global_batch": lambda cell: Cell(cell.batches.in_brief(), cell.global_batch),
+    "met": met_cell, "runs": lambda cell: runs_cell(cell, describe_lost(cell)), "timed_steps": timed_steps_cell,
+    "steps_to_target": lambda cell: estimate_cell(cell.steps, cell, whole),
+    "examples_to_target": lambda cell: estimate_cell(cell.examples, cell),
+    "tokens_to_target": lambda cell: estimate_cell(cell.tokens, cell),
+    "seconds_to_target": lambda cell: estimate_cell(cell.seconds, cell),
+    "worker_seconds": lambda cell: estimate_cell(cell.seconds.scaled(cell.workers[0]), cell),
+    "examples_per_second": attrgetter("examples_per_second"), "step_seconds": attrgetter("step_seconds")}
+
+
+def table_of_cells(name: str, rows: Sequence[Any], keys: str, more: Cells | None = None, *,
+                   of: Callable[[Any], RunCell] = lambda row: row, **words: Any) -> Table:
+    """A table of cells, of which ``of`` gives that of a row: the columns of COLUMNS by these keys, tokens if any were
+    counted, then others."""
+    keyed = [key for key in keys.split() if key != "tokens_to_target" or any(of(row).tokens.runs for row in rows)]
+    columns: Cells = {SCALING.column(key, "workers") if key == "ran_at" else key:
+                      partial(lambda key, row: COLUMNS[key](of(row)), key) for key in keyed}
+    return SCALING.table(name, rows, columns | (more or {}), lambda row: of(row).keys,
+                         diverged=lambda row: lost_of(of(row)), **words)

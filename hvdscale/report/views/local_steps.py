@@ -1,16 +1,28 @@
-"""By H, the steps between synchronizations of replicas: regimes, fit, what is lost, in findings, a table, a figure."""
+"""By H, the steps between synchronizations of replicas: regimes, fit, what is lost, in findings, a table, a figure.
+
+A run to the target exchanges N = S / H times, and N against H is what S is against the batch B. Replicas that exchange
+often lose nothing, as is proved of local SGD up to some H (Stich 2018, arXiv 1805.09767): S does not change, N H is
+constant, as B S is under perfect scaling. Replicas that exchange seldom come, in each round, as far as they get alone,
+so that a longer one gains nothing: N is constant, as S is on its plateau. With N = N_min (1 + (H_crit / H)^p)^(1/p),
+see critical_batch_fit, that is
+
+    S = S_often (1 + (H / H_crit)^p)^(1/p)          S_often = N_min H_crit: the steps of replicas that exchange often
+"""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from ...analysis.grouping import group_by
-from ...analysis.local_steps import best_within, by_replicas, exchanges, regimes_over_sync
-from ...analysis.regimes import Regimes
+from ...analysis.intervals import Estimate, geometric_mean, mean_interval, pooled
+from ...analysis.regimes import Regimes, regimes_of
 from ...analysis.report_data import Section
 from ...analysis.speedup import divide
 from ...analysis.steps import STEPS, RunCell
+from ...analysis.studies import best_value
 from ...analysis.trials import EVERY_STEP
 from ...formatting.numbers import whole
 from ...target import Target
@@ -26,14 +38,38 @@ from .curves import mark_regimes, style_of
 
 
 def local_steps(subject: Subject) -> Iterator[Part]:
-    section = subject.section
-    curves = [(own, regimes_over_sync(own, section.options)) for own in by_replicas(section.synced)]
+    curves = [(own, regimes_of([cell.sync[1] for cell in own], list(map(exchanges, own)), subject.options))
+              for own in by_replicas(subject.synced)]
     for cells, regimes in curves:
-        yield from _find_losses(section, cells, regimes)
-    yield _table(section, subject.target, curves)
+        yield from _find_losses(subject, cells, regimes)
+    yield _table(subject, subject.goal, curves)
     by_batch = group_by(curves, lambda curve: curve[0][0].global_batch)
-    yield Figures(lambda: [_figure(section, cells, by_batch[batch]) for batch, cells in group_by(
-        section.synced, lambda cell: cell.global_batch).items() if batch in by_batch])
+    yield Figures(lambda: [_figure(subject, cells, by_batch[batch]) for batch, cells in group_by(
+        subject.synced, lambda cell: cell.global_batch).items() if batch in by_batch])
+
+
+def by_replicas(cells: Sequence[RunCell]) -> list[list[RunCell]]:
+    """Of a section's cells by Trial.sync those of one M at one global batch, by H; first where most H ran."""
+    apart = [cell for cell in cells if cell.sync != EVERY_STEP]
+    return sorted(group_by(apart, lambda cell: (cell.global_batch, cell.sync[0])).values(), key=lambda own: -len(own))
+
+
+def exchanges(cell: RunCell) -> Estimate:
+    """N; of synchronous training S."""
+    return cell.steps.scaled(1 / (cell.sync[1] or 1))
+
+
+def best_within(cells: Sequence[RunCell], target: Target, confidence: float) -> tuple[int, list[Estimate]]:
+    """(the steps that all runs of these cells have run, the best of the target's metric within them: means over seeds).
+    """
+    steps = int(min((run.last_step for cell in cells for run in cell.runs if run.measured), default=0))
+    values = [np.array([best_value(run.trial.metrics[target.column][run.trial.step <= steps], target.minimizes)
+                        for run in cell.runs if run.measured]) for cell in cells]
+    pool, found = pooled(values), []
+    for own in values:
+        low, high = mean_interval(own, pool, confidence)
+        found.append(Estimate(float(geometric_mean(own)) if len(own) else np.nan, float(low), float(high), len(own)))
+    return steps, found
 
 
 def _synchronous(cells: Sequence[RunCell]) -> dict[int, RunCell]:

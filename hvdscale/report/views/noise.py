@@ -4,11 +4,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
-from ...analysis.intervals import Estimate
-from ...analysis.noise import LEAST_STEPS, Noise, NoiseScale
-from ...analysis.steps_curve import NoiseAgainst, as_estimate, best_known, noise_against
+from ...analysis.intervals import Estimate, over
+from ...analysis.noise import LEAST_STEPS, Noise, NoiseAgainst, NoiseScale, best_known, noise_against
 from ...analysis.report_data import Section
 from ...analysis.steps import RunCell
 from ...formatting.numbers import exact, listed, number, ratio, span
@@ -18,20 +18,19 @@ from ..subject import Subject
 from ..table import Cell, Table, keys_of, known_cell
 from ..texts import SCALING, Cells
 from .batches import as_fitted
-from .cells import batch_cell, table_of_cells
+from .cells import table_of_cells
 
 UNBOUNDED = "?"     # a noise scale whose |G|^2 came out as 0 or less
 
 
 def noise_scales(subject: Subject) -> Iterator[Part]:
     """Of the batch at which it is known best: the noise scale, and how it changed."""
-    section = subject.section
-    yield from _noise_tables(section)
-    if any(len(_windows(noise)) > 1 for _, noise in section.noise):
-        shown = [(cell, _windows(noise)) for cell, noise in section.noise if _windows(noise)]
+    yield from _noise_tables(subject)
+    if any(len(_windows(noise)) > 1 for _, noise in subject.noise):
+        shown = [(cell, _windows(noise)) for cell, noise in subject.noise if _windows(noise)]
         yield Figures(lambda: [SCALING.figure("noise-scale", partial(_draw_noise, shown), keys_of(
-            cell for cell, _ in shown), confidence=section.options.confidence)])
-    found = best_known(section.noise, lambda found: found[1])
+            cell for cell, _ in shown), confidence=subject.options.confidence)])
+    found = best_known(subject.noise)
     if found is None:
         return
     batch, whole, quarters = found[0].batches.in_brief(), found[1].whole, found[1].quarters
@@ -41,34 +40,30 @@ def noise_scales(subject: Subject) -> Iterator[Part]:
     first, last = quarters[0], quarters[-1]
     known = all(math.isfinite(one.noise_scale) for one in quarters)
     changed = known and ("grew" if first.high < last.low else "fell" if last.high < first.low else "")
-    yield SCALING.find("noise", as_estimate(whole), batch=batch, scale=as_estimate(whole), changed=changed, open=known,
+    yield SCALING.find("noise", whole.estimate, batch=batch, scale=whole.estimate, changed=changed, open=known,
                        first=first.noise_scale, last=last.noise_scale)
 
 
 def _noise_tables(section: Section) -> Iterator[Table]:
     shown = [scale for _, noise in section.noise for scale in (noise.whole, *noise.quarters)]
     few = any(scale.steps < LEAST_STEPS for scale in shown)
-    where: Cells = {"workers": lambda row: row[0].workers[0], "global_batch": lambda row: batch_cell(row[0])}
-    parts: Cells = {"grad_sqnorm": lambda row: row[-1].grad_sqnorm, "cov_trace": lambda row: row[-1].cov_trace}
-    yield table_of_cells("noise-scale", [(cell, noise, noise.whole) for cell, noise in section.noise], {
-        **where, "runs": lambda row: len(row[0].samples.seeds),
+    rows = [(cell, noise, noise.whole) for cell, noise in section.noise]
+    yield table_of_cells("noise-scale", rows, "workers global_batch", {
+        "workers": lambda row: row[0].workers[0], "runs": lambda row: len(row[0].samples.seeds),
         "measured_steps": lambda row: row[2].steps, "noise_scale": lambda row: _scale_cell(row[2]),
-        **_quarters(lambda at, row: _scale_cell(row[1].quarters[at])), **parts}, what=section.target, notes=(
-            SCALING.say("noise_scale"),
-            SCALING.say("noise_intervals", confidence=section.options.confidence), *_unbounded_notes(shown),
+        **_quarters(lambda at, row: _scale_cell(row[1].quarters[at])),
+        "grad_sqnorm": lambda row: row[2].grad_sqnorm, "cov_trace": lambda row: row[2].cov_trace},
+        of=itemgetter(0), what=section.target, notes=(
+            SCALING.say("noise_scale"), SCALING.say("noise_intervals", confidence=section.options.confidence),
+            SCALING.say("noise_no_end") if any(math.isinf(scale.high) for scale in shown) else "",
+            SCALING.say("noise_negative", mark=UNBOUNDED) if any(
+                math.isinf(scale.noise_scale) for scale in shown) else "",
             SCALING.say("noise_few", least=LEAST_STEPS) if few else ""))
 
 
 def _quarters(fill: Callable[[int, Any], Cell]) -> Cells:
     return {SCALING.column("noise_scale_quarter", f"noise_scale_quarter_{at + 1}", word=word): partial(fill, at)
             for at, word in enumerate(("first", "second", "third", "last"))}
-
-
-def _unbounded_notes(scales: Sequence[NoiseScale]) -> Iterator[str]:
-    if any(math.isinf(scale.high) for scale in scales):
-        yield SCALING.say("noise_no_end")
-    if any(math.isinf(scale.noise_scale) for scale in scales):
-        yield SCALING.say("noise_negative", mark=UNBOUNDED)
 
 
 def _scale_cell(scale: NoiseScale) -> Cell:
@@ -86,7 +81,7 @@ def _draw_noise(found: Sequence[tuple[RunCell, Sequence[NoiseScale]]], axes: Axe
         axes.plot(middles, [scale.noise_scale for scale in own], "o-", color=color, linewidth=1, markersize=5,
                   markeredgewidth=0, label=label)
         for middle, scale in zip(middles, own):
-            mark_estimate(axes, middle, as_estimate(scale), color, "o", None)
+            mark_estimate(axes, middle, scale.estimate, color, "o", None)
             axes.plot([scale.first_step, scale.last_step], [scale.noise_scale] * 2, color=color, linewidth=1.4,
                       alpha=0.35)
     axes.set_xlim(left=0)
@@ -100,11 +95,10 @@ def _windows(noise: Noise) -> list[NoiseScale]:
 
 def beside_critical(subject: Subject) -> Iterator[Part]:
     """The noise scale beside the critical batch; of repeats, where that was fitted."""
-    section = subject.section
-    curve = subject.curve if subject.held else section.batches
+    curve = subject.curve if subject.held else subject.batches
     fit = curve.regimes.fit if curve else None
     if fit or subject.held:
-        found = noise_against(section.target, section.noise, fit.b_crit if fit else None)
+        found = noise_against(subject.target, subject.noise, fit.b_crit if fit else None)
         yield find_noise(found)
         yield Details(lambda: [noise_against_table(found)])
 
@@ -112,7 +106,7 @@ def beside_critical(subject: Subject) -> Iterator[Part]:
 def find_noise(found: NoiseAgainst) -> Finding:
     if found.chosen is None:
         return SCALING.find("noise_unknown")
-    one_end, low, high = one_ended(found.b_crit), found.ratio.low, found.ratio.high
+    (cell, noise), one_end, low, high = found.chosen, one_ended(found.b_crit), found.ratio.low, found.ratio.high
     verdict: str | None = f"surely too {'large' if low > 1 else 'small'} a guess"
     if math.isnan(low):
         verdict = None if one_end else "with no interval for the ratio"
@@ -121,7 +115,7 @@ def find_noise(found: NoiseAgainst) -> Finding:
     elif low >= 0.5 and high <= 2:
         verdict = "within a factor of 2"
     return SCALING.find(
-        "noise_against", scale=as_estimate(found.chosen.noise.whole), batch=found.chosen.global_batch,
+        "noise_against", scale=noise.whole.estimate, batch=cell.global_batch,
         steps=f"the steps to {found.target}" if found.target else "the steps", open=not is_bounded(found.b_crit),
         one_end=one_end, ratio=found.ratio, critical=as_fitted(found.b_crit) if is_bounded(found.b_crit) else None,
         verdict=verdict)
@@ -141,10 +135,10 @@ def one_ended(b_crit: Estimate) -> str:
 
 def noise_against_table(found: NoiseAgainst) -> Table:
     b_crit = known_cell(found.b_crit)
-    return SCALING.table("noise-against", found.points, {
-        "global_batch": lambda point: point.global_batch,
-        "noise_scale": lambda point: known_cell(as_estimate(point.noise.whole)),
-        **_quarters(lambda at, point: known_cell(as_estimate(point.noise.quarters[at]))),
-        "critical_batch": lambda point: b_crit,
-        "noise_over_critical": lambda point: known_cell(point.ratio, ratio)}, lambda point: point.keys,
+    return SCALING.table("noise-against", found.measured, {
+        "global_batch": lambda row: row[0].global_batch,
+        "noise_scale": lambda row: known_cell(row[1].whole.estimate),
+        **_quarters(lambda at, row: known_cell(row[1].quarters[at].estimate)), "critical_batch": lambda row: b_crit,
+        "noise_over_critical": lambda row: known_cell(over(row[1].whole.estimate, found.b_crit), ratio)},
+        lambda row: row[0].keys,
         notes=(SCALING.say("noise_of_all"), SCALING.say("noise_published")), what=found.target)

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...analysis.best_points import LEARNING_RATE
-from ...analysis.budgets import Budget, BudgetPoint, EarlyEnd, common_budgets, show_ends_alone
+from ...analysis.budgets import Budget, BudgetPoint, EarlyEnd, common_budgets
 from ...analysis.quality import (BATCHES, LEAST_BATCHES, LEAST_TRIALS, LEVEL, POWER, STOPPED, UNFINISHED, Quality,
                                  quality_of)
 from ...analysis.defaults import Tolerance
-from ...analysis.studies import are_searched, better, is_measured
+from ...analysis.studies import are_searched, better, is_measured, show_ends_alone
 from ...formatting.numbers import capital, in_brackets, listed, percent, span, whole
 from ...log.schema import SMALLER
-from ..document import Details, Figures, Finding, Part, column_name, shown_by
+from ..document import Details, Figures, Finding, Part, Shown, column_name
 from ..drawing import INK, MUTED, TICKS, Axes, Figure, draw_line, ends_of, label_axes, log2_axis, shade, value_axis
 from ..subject import Subject
 from ..table import Cell, Table, cell_of, keys_of, metric_name
@@ -27,7 +27,7 @@ def parts_of_quality(subject: Subject, column: str, minimizes: bool) -> Iterator
     """Within the steps that every batch has run, where that decides; else as long as each trial was to run, else within
     the epochs that every batch has run. Then under the budgets that were asked for, their tables in files only."""
     def under(budget: Budget | None) -> Quality | None:
-        return quality_of(subject.studies, column, minimizes, budget, subject.options.confidence)
+        return quality_of(subject.studies, column, minimizes, budget, subject.asked.confidence)
     epochs, steps = common_budgets(subject.studies)
     tried: list[Quality] = []
     for budget in (steps, None, epochs):
@@ -37,7 +37,7 @@ def parts_of_quality(subject: Subject, column: str, minimizes: bool) -> Iterator
         tried.append(found)
         if not found.why:
             break
-    decided, tolerance = not tried[-1].why, subject.options.loss_within
+    decided, tolerance = not tried[-1].why, subject.asked.loss_within
     first = tried[-1] if decided else tried[1]
     others = [found for budget in subject.asked.budgets if budget != first.budget and (found := under(budget))]
     for found in (first, *others):
@@ -58,9 +58,9 @@ def best_of_metrics(subject: Subject) -> Iterator[Part]:
     known = [one for one in every if one[0].startswith("val/")] or every
     objectives = {(study.plan(0).get("sweep") or {}).get("objective") for study in studies if len(study)}
     told = [one for one in known if one[0] in objectives] or known       # a search's own, or all
-    best, quality = {one: shown_by(parts_of_budgets(subject, *one, own=True)) for one in known}, {}
+    best, quality = {one: Shown(tuple(parts_of_budgets(subject, *one, own=True))) for one in known}, {}
     for one in known if len(studies) > 1 else ():
-        found = shown_by(parts_of_quality(subject, *one))
+        found = Shown(tuple(parts_of_quality(subject, *one)))
         if found.tables or are_searched(studies):       # of repeats it is of no interest that no test can be made
             quality[one] = found
     shown, rest = ([views[one] for views in (quality, best) for one in metrics if one in views] for metrics in (
@@ -71,7 +71,7 @@ def best_of_metrics(subject: Subject) -> Iterator[Part]:
     yield from (table for one in shown for table in one.tables)
     yield Details(lambda: [*(table for one in rest for table in one.tables),
                            *(table for views in (best, quality) for one in views.values() for table in one.details)])
-    yield from (figures for one in (*shown, *rest) for figures in one.finds)
+    yield from (figures for one in (*shown, *rest) for figures in one.of_kind(Figures))
 
 
 def find_quality(found: Quality) -> Finding:

@@ -142,8 +142,8 @@ def warnings(searches: Sequence[Search]) -> Iterator[str]:
 
 def own_searches(subject: Subject, to_target: bool) -> Iterator[Part]:
     """The searches of a section with a target, or of one without."""
-    if bool(subject.section.target) is to_target:
-        searches = subject.section.searches
+    if bool(subject.target) is to_target:
+        searches = subject.searches
         yield from tables_of_searches(searches)
         yield Figures(lambda: (best_of_figure([
             BestOfTrials(search.global_batch, search.objective, search.target, search.curve,
@@ -272,13 +272,12 @@ def _point(search: Search, name: str) -> Cell:
 
 def other_targets(subject: Subject) -> Iterator[Finding]:
     """The further targets of a sweep, and the fewest steps to each at every batch."""
-    section = subject.section
-    others = {text: Target.parse(text) for trial in section.trials for text in trial.sweep.get("targets", ())}
-    others.pop(str(section.target), None)
+    others = {text: Target.parse(text) for trial in subject.trials for text in trial.sweep.get("targets", ())}
+    others.pop(str(subject.target), None)
     said = []
-    for target in others.values() if section.target else ():
+    for target in others.values() if subject.target else ():
         fewest: dict[int, list[float]] = {}
-        for trial in section.trials:
+        for trial in subject.trials:
             if trial.status != Status.INFEASIBLE and not trial.sweep.get("repeat"):
                 fewest.setdefault(trial.global_batch, []).append(run_of(trial, target).steps)
         said.append(SCALING.say("other_target", target=target, fewest=[SCALING.say(
@@ -290,9 +289,9 @@ def other_targets(subject: Subject) -> Iterator[Finding]:
 
 def results(subject: Subject) -> Iterator[Part]:
     """The fewest steps as published; a search's own table has them."""
-    if not subject.section.searches and is_measured(subject.studies, subject.target.column):
-        yield steps_table([result_of(study, subject.target) for study in subject.studies
-                           if subject.target.column in study.evaluations.columns])
+    if not subject.searches and is_measured(subject.studies, subject.goal.column):
+        yield steps_table([result_of(study, subject.goal) for study in subject.studies
+                           if subject.goal.column in study.evaluations.columns])
 
 
 def steps_table(rows: Sequence[CurvePoint]) -> Table:

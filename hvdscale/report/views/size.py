@@ -26,7 +26,7 @@ MOST_NAMED = 6              # cells
 
 def laws_over_size(whole: Whole) -> Iterator[Part]:
     budget = next(iter(whole.asked.budgets), None)
-    return parts_of_laws(laws_of(whole.groups, whole.studies, whole.asked.sizes, budget, whole.options),
+    return parts_of_laws(laws_of(whole.groups, whole.studies, whole.asked.sizes, budget, whole.asked),
                          whole.asked.laws)
 
 

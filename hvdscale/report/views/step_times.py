@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from ..drawing import BLUE, CROWDED_COUNT, GREEN, HOVER, ORANGE, Axes, explain, 
 from ..subject import Subject
 from ..table import Cell, keys_of
 from ..texts import SCALING
-from .cells import batch_cell, crowded_warnings, mark_of, runs_cell, table_of_cells, workers_cell
+from .cells import crowded_warnings, mark_of, runs_cell, table_of_cells, workers_cell
 from .workers import series_kind, series_name
 
 PARTS = {"communication": "waiting"}    # what columns call a part of a step, where that is not its name
@@ -27,25 +28,22 @@ MOST_ROWS = 16          # ranks of a worker count that the table names
 
 
 def step_parts(subject: Subject) -> Iterator[Part]:
-    section = subject.section
-    yield table_of_cells("step-time", section.parts, {
-        "workers": lambda row: workers_cell(row[0]), "global_batch": lambda row: batch_cell(row[0]),
-        "runs": lambda row: runs_cell(row[0]),
-        "timed_steps": lambda row: row[1].steps, "step_ms": lambda row: 1000 * row[1].seconds,
+    yield table_of_cells("step-time", subject.parts, "workers global_batch", {
+        "runs": lambda row: runs_cell(row[0]), "timed_steps": lambda row: row[1].steps,
+        "step_ms": lambda row: 1000 * row[1].seconds,
         **{SCALING.column("part_ms", f"{name}_ms", part=name, what=PARTS.get(name, name)):
-           partial(lambda name, row: 1000 * row[1].seconds * getattr(row[1], name), name)
-           for name in STEP_PARTS},
+           partial(lambda name, row: 1000 * row[1].seconds * getattr(row[1], name), name) for name in STEP_PARTS},
         "communication_share": lambda row: Cell(percent(row[1].communication), row[1].communication)},
-        notes=(SCALING.say("step_parts"),),
-        warnings=crowded_warnings([cell for cell, _ in section.parts]), what=section.target, parts=True)
-    parts_of = {id(cell): (cell, parts) for cell, parts in section.parts}
+        of=itemgetter(0), notes=(SCALING.say("step_parts"),),
+        warnings=crowded_warnings([cell for cell, _ in subject.parts]), what=subject.target, parts=True)
+    parts_of = {id(cell): (cell, parts) for cell, parts in subject.parts}
     shown = [(series, [parts_of[id(point.cell)] for point in series.points if id(point.cell) in parts_of])
-             for series in section.series]
+             for series in subject.series]
     yield Figures(lambda: [
         SCALING.figure("step-time", partial(_draw_parts, parts), keys_of(cell for cell, _ in parts),
                        name=series_name(series), series=series_kind(series))
         for series, parts in shown if 1 < len(parts) <= MOST_BARS])
-    (few, before), (many, after) = section.parts[0], section.parts[-1]
+    (few, before), (many, after) = subject.parts[0], subject.parts[-1]
     where, there = (counted(cell.workers[0], "worker") for cell in (many, few))
     if few is not many and few.workers == many.workers:
         where, there = f"{where}, batch {many.batches.in_brief()}", f"batch {few.batches.in_brief()}"
@@ -69,7 +67,7 @@ def _draw_parts(parts: Sequence[tuple[RunCell, StepParts]], axes: Axes) -> None:
 
 def ranks(subject: Subject) -> Iterator[Part]:
     """The parts of a step by rank; what grew, then what each worker count's ranks show, the most workers first."""
-    timed = [(cell, parts.ranks) for cell, parts in subject.section.parts if parts.ranks]
+    timed = [(cell, parts.ranks) for cell, parts in subject.parts if parts.ranks]
     if not timed:
         return
     left_out = any(times.ranks > MOST_ROWS for _, times in timed)

@@ -5,14 +5,17 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from ...analysis.grouping import group_by
 from ...analysis.report_data import Section
+from ...analysis.search import covers
 from ...analysis.slow_runs import drift_of
-from ...analysis.step_breakdown import MOST_ROWS
+from ...analysis.step_breakdown import MOST_ROWS, SKIPPED
 from ...analysis.steps import SPEED, RunCell, RunToTarget, crossing_of, run_of
+from ...analysis.studies import best_value
 from ...analysis.trials import Trial
 from ...formatting.numbers import capital, counted, in_brackets, list_first, listed, whole
 from ...log.plan_text import count_nans
@@ -41,10 +44,9 @@ ACROSS = {"step": ("steps", "steps", "step of /evaluations"),
 
 def outliers(subject: Subject) -> Iterator[Finding]:
     """Runs left out of the times, and seeds left out of the steps, that took far more than others of their setting."""
-    section = subject.section
     slow = [SCALING.say("slow_run", run=name_trials([run.trial]), workers=run.trial.workers,
-                        batch=run.trial.global_batch, times=times) for run, times in section.slow]
-    ratios = {(cell.global_batch, seed[0]): ratio for cell in section.cells for seed, ratio in cell.apart.items()}
+                        batch=run.trial.global_batch, times=times) for run, times in subject.slow]
+    ratios = {(cell.global_batch, seed[0]): ratio for cell in subject.cells for seed, ratio in cell.apart.items()}
     apart = [SCALING.say("apart_seed", seed=seed, batch=batch, times=times) for (batch, seed), times in ratios.items()]
     if slow:
         yield SCALING.find("slow", None, (capital(list_first(slow, MOST_NAMED)) + ".",), runs=len(slow))
@@ -54,14 +56,13 @@ def outliers(subject: Subject) -> Iterator[Finding]:
 
 def drift(subject: Subject) -> Iterator[Finding]:
     """Times that drift with the order of the runs, or differ between repeats of the series; not of a search."""
-    section = subject.section
-    cells = [cell for cell in section.cells if cell.runs and not cell.searched]
+    cells = [cell for cell in subject.cells if cell.runs and not cell.searched]
     slowing = [run.trial.slowing for cell in cells for run in cell.runs if run.trial.slowing > 0]
     if slowing:
         yield from describe_slowing(slowing)
-    drift = drift_of(cells, section.options.confidence)
+    drift = drift_of(cells, subject.options.confidence)
     if drift is None:
-        repeats = section.pools.of(SPEED).of_repeats
+        repeats = subject.pools.of(SPEED).of_repeats
         yield from [GENERAL.find("repeats", **repeats)] if repeats else ()
         return
     grew, *ends = (100 * abs(value - 1) for value in (drift.a_run.value, drift.a_run.low, drift.a_run.high))
@@ -75,21 +76,24 @@ def drift(subject: Subject) -> Iterator[Finding]:
 
 def split_seeds(subject: Subject) -> Iterator[Finding]:
     """Seeds whose runs, the same updates by their settings, met the target and did not."""
-    section = subject.section
-    for runs in section.split_seeds:
+    every = [run for cell in subject.cells if subject.target for run in cell.runs]
+    for runs in group_by(every, lambda run: (run.trial.setting, run.trial.seed_key)).values():
         first, missed = runs[0].trial, [run.trial for run in runs if not run.met]
+        if not 0 < len(missed) < len(runs):
+            continue
         yield SCALING.find("split_seed", None, (SCALING.say("split_seed_of", missed=name_trials(missed)),),
-                           seed=str(first.seed), batch=first.global_batch, target=section.target,
+                           seed=str(first.seed), batch=first.global_batch, target=subject.target,
                            met=len(runs) - len(missed), runs=len(runs))
 
 
 def unlearned(subject: Subject) -> Iterator[Finding]:
     """How many trials ended with no lower loss than they began with, by batch, and one of them."""
-    section = subject.section
-    trials = section.unlearned
+    judged = [trial for trial in subject.with_status(Status.COMPLETE) if trial.losses and len(trial.step)]
+    trials = [trial for trial in judged if trial.losses and not trial.losses.fell
+              and not (subject.target and run_of(trial, subject.target).met)]
     if not trials or trials[0].losses is None:
         return
-    all_of, lost = (Counter(trial.global_batch for trial in some) for some in (section.judged, trials))
+    all_of, lost = (Counter(trial.global_batch for trial in some) for some in (judged, trials))
     yield SCALING.find("unlearned", None, (SCALING.say("unlearned_of", trials=name_trials(trials)),),
                        trials=len(trials),
                        where="; ".join(f"batch {batch:,}: {count:,} of {all_of[batch]:,}"
@@ -111,39 +115,50 @@ def schedules(section: Section) -> tuple[str, ...]:
 
 def left_out(section: Section) -> Iterator[str]:
     """Which trials are in no estimate, and why."""
-    def some(trials: Sequence[Trial]) -> dict[str, str]:
-        return {"trials": f"{len(trials):,} of {counted(len(section.trials), 'trial')}", "named": name_trials(trials)}
-    for status in (Status.RUNNING, Status.INCOMPLETE):
-        trials = [trial for trial in section.with_status(status) if not trial.pruned]
+    target = section.target
+
+    def say(kind: str, trials: Sequence[Trial], **values: Any) -> Iterator[str]:
         if trials:
-            yield SCALING.say("ended_open", status=status.name, **some(trials))
-    if section.unmeasured and section.target:
-        yield SCALING.say("unmeasured", metric=section.target.column, **some(section.unmeasured))
-    diverged, met = section.with_status(Status.INFEASIBLE), section.met_before_diverging
-    if diverged:
-        yield SCALING.say("diverged", met=len(met) or None, met_named=name_trials(met), **some(diverged))
-    nans: dict[str, list[tuple[Trial, int]]] = {}       # by metric; those of trials that diverged are no news
-    for trial in section.trials:
-        known = trial.status != Status.INFEASIBLE
-        for column, count in count_nans(trial.metrics, trial.measurement).items() if known else ():
+            yield SCALING.say(kind, trials=f"{len(trials):,} of {counted(len(section.trials), 'trial')}",
+                              named=name_trials(trials), **values)
+    for status in (Status.RUNNING, Status.INCOMPLETE):
+        yield from say("ended_open", [trial for trial in section.with_status(status) if not trial.pruned],
+                       status=status.name)
+    if target:
+        yield from say("unmeasured", [trial for trial in section.with_status(Status.COMPLETE)
+                                      if not len(trial.rows_with(target.column))], metric=target.column)
+    diverged = section.with_status(Status.INFEASIBLE)
+    met = [trial for trial in diverged if target and run_of(trial, target).met]
+    yield from say("diverged", diverged, met=len(met) or None, met_named=name_trials(met))
+    yield from _describe_nans(section.trials)
+    # of studies that stop at an easier target of their own, so that this one cannot judge them
+    stopped = [trial for trial in section.trials if trial.sweep and target and not covers(trial.sweep, target)]
+    pruned = [trial for trial in section.with_status(Status.INCOMPLETE) if trial.pruned and trial not in stopped]
+    yield from say("pruned", pruned, met=sum(bool(target) and run_of(trial, target).met for trial in pruned) or None)
+    yield from say("stopped", stopped, own=sorted({trial.sweep["targets"][-1] for trial in stopped}), target=target)
+    runs = [run for cell in section.cells for run in cell.runs]
+    if any(run.trial.step_parts is SKIPPED for run in runs):
+        yield SCALING.say("parts_skipped", most=MOST_ROWS)
+    yield from say("stopped_early", [run.trial for run in runs if not run.met and _stopped_at_target(run.trial)])
+    yield from say("moved", [trial for trial in section.trials if len(trial.worker_counts) > 1])
+
+
+def _describe_nans(trials: Sequence[Trial]) -> Iterator[str]:
+    """NaN by metric; of trials that diverged they are no news."""
+    nans: dict[str, list[tuple[Trial, int]]] = {}
+    for trial in (trial for trial in trials if trial.status != Status.INFEASIBLE):
+        for column, count in count_nans(trial.metrics, trial.measurement).items():
             nans.setdefault(column, []).append((trial, count))
     for column, found in nans.items():
         yield SCALING.say("nan", metric=column, count=sum(count for _, count in found),
                           evaluations=sum(len(trial.step) for trial, _ in found),
                           trials=name_trials([trial for trial, _ in found]))
-    told = [trial for trial in section.pruned if trial not in section.not_covered]
-    if told:
-        before = sum(run_of(trial, section.target).met for trial in told) if section.target else 0
-        yield SCALING.say("pruned", met=before or None, **some(told))
-    if section.not_covered:
-        own = sorted({trial.sweep["targets"][-1] for trial in section.not_covered})
-        yield SCALING.say("stopped", own=own, target=section.target, **some(section.not_covered))
-    if section.parts_skipped:
-        yield SCALING.say("parts_skipped", most=MOST_ROWS)
-    moved = [trial for trial in section.trials if len(trial.worker_counts) > 1]
-    for kind, odd in (("stopped_early", section.stopped_early), ("moved", moved)):
-        if odd:
-            yield SCALING.say(kind, named=name_trials(odd))
+
+
+def _stopped_at_target(trial: Trial) -> bool:
+    """Whether it ended at a target of its own."""
+    own = Target.parse(trial.target) if trial.target and not trial.measurement.get("keep_going") else None
+    return own is not None and own.column in trial.metrics and run_of(trial, own).met
 
 
 def name_trial(trial: Trial) -> str:
@@ -160,14 +175,12 @@ def name_trials(trials: Sequence[Trial]) -> str:
 
 
 def runs(subject: Subject) -> Iterator[Part]:
-    if 1 < len(subject.section.trials) <= MOST_RUNS:
-        yield Details(lambda: [runs_table(subject.section)])
+    if 1 < len(subject.trials) <= MOST_RUNS:
+        yield Details(lambda: [runs_table(subject)])
 
 
 def runs_table(section: Section) -> Table:
     """A row a trial, with what distinguishes its setting, and what it reached."""
-    def setting_cell(value: object) -> Cell:
-        return Cell(show_value(value), value if isinstance(value, (int, float, str)) else None)
     target = section.target
     settings = settings_of(trial.setting for trial in section.trials)
     cells: Cells = {
@@ -175,32 +188,29 @@ def runs_table(section: Section) -> Table:
         "workers": lambda run: run.trial.workers, "global_batch": lambda run: run.trial.global_batch,
         "seed": lambda run: Cell("unknown" if run.trial.seed == UNKNOWN_SEED else str(run.trial.seed), run.trial.seed)}
     for name in next(iter(settings.values()), ()):
+        shown = {setting: Cell(show_value(value := own[name]), value if isinstance(value, (int, float, str)) else None)
+                 for setting, own in settings.items()}
         cells[Column(name, name.replace("_", " "), formula="of the run's setting")] = partial(
-            lambda name, run: setting_cell(settings[run.trial.setting][name]), name)
+            lambda shown, run: shown[run.trial.setting], shown)
     cells["status"] = lambda run: Cell(run.trial.status.name, run.trial.status.name)
     if target:
         cells |= {"run_steps": lambda run: Cell(whole(run.steps) if run.met else "not met", run.steps),
                   "run_seconds": lambda run: run.seconds if run.met else Cell("not met", run.seconds),
                   "lasting_steps": lambda run: getattr(crossing_of(run.trial, target), "steps", math.nan),
-                  "run_best": lambda run: _best(run.trial, target)}
+                  "run_best": lambda run: best_value(run.trial.metrics[target.column], target.minimizes)}
     found = [run_of(trial, target, section.options.crossing) for trial in section.trials]
     return SCALING.table("runs", found, cells, lambda run: (run.trial.key,), metric=target.column if target else "")
 
 
-def _best(trial: Trial, target: Target) -> float:
-    values = trial.metrics.get(target.column, np.empty(0))
-    values = values[np.isfinite(values)]
-    return float(values.min() if target.minimizes else values.max()) if len(values) else math.nan
-
-
 def unmet(subject: Subject) -> Iterator[Finding]:
     """Where nothing met the target, the strictest one of two digits that every run met, or the best of a search."""
-    section, target = subject.section, subject.section.target
-    cells = [cell for cell in section.cells if cell.runs]
+    target = subject.target
+    cells = [cell for cell in subject.cells if cell.runs]
     if target is None or not cells or any(cell.met for cell in cells):
         return
     sign = 1 if target.minimizes else -1
-    found = [[sign * _best(run.trial, target) for run in cell.runs] for cell in cells]
+    found = [[sign * best_value(run.trial.metrics[target.column], target.minimizes) for run in cell.runs]
+             for cell in cells]
     worst = max((min if cell.searched else max)(best) for cell, best in zip(cells, found))
     if worst and np.isfinite(worst):
         digit = 10.0 ** (math.floor(math.log10(abs(worst))) - 1)
@@ -210,8 +220,8 @@ def unmet(subject: Subject) -> Iterator[Finding]:
 
 
 def training(subject: Subject) -> Iterator[Part]:
-    section, target = subject.section, subject.section.target
-    names = {name for cell in section.cells for run in cell.runs for name in run.trial.metrics if _has_curve(run, name)}
+    target = subject.target
+    names = {name for cell in subject.cells for run in cell.runs for name in run.trial.metrics if _has_curve(run, name)}
     # the target's, else the first there is of validation, test or training, an error before others
     metric = target.column if target else min(names, default=None, key=lambda name: (
         ("val", "test", "train").index(name.split("/")[0]), "error" not in name, name))
@@ -220,10 +230,10 @@ def training(subject: Subject) -> Iterator[Part]:
         if not metric:
             return
         for across, (label, short, column) in ACROSS.items():
-            drawn = [(cell, [run for run in cell.runs if _has_curve(run, metric, across)]) for cell in section.cells]
+            drawn = [(cell, [run for run in cell.runs if _has_curve(run, metric, across)]) for cell in subject.cells]
             drawn = [(cell, runs) for cell, runs in drawn if runs]
             if drawn:
-                yield SCALING.figure("curve", partial(_draw_curves, section, metric, across, drawn),
+                yield SCALING.figure("curve", partial(_draw_curves, subject, metric, across, drawn),
                                      keys_of(cell for cell, _ in drawn), across=across, metric=metric,
                                      metric_name=metric_name(metric), short=short, label=label, column=column)
     yield Figures(figures)

@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from ...analysis.pooled_variance import updates
 from ...analysis.report_data import Section
 from ...analysis.speedup import WEAK, Series, SpeedupPoint, compare
 from ...analysis.steps import RunCell
-from ...formatting.numbers import capital, counted, exact, number, spread, whole
+from ...formatting.numbers import capital, counted, exact, number
 from ...plan.batch_schedule import BatchSchedule
 from ..differences import problems_of_points
 from ..document import Figures, Finding, Part
@@ -23,11 +23,16 @@ from ..drawing import (BLUE, GREEN, MUTED, ORANGE, Axes, Figure, decimal_ticks, 
 from ..subject import Subject
 from ..table import Cell, Table, keys_of
 from ..texts import SCALING, Cells
-from .cells import (batch_cell, cell_notes, cell_warnings, describe_lost, estimate_cell, lost_of, mark_of, met_cell,
-                    of_searches, ran_at_cell, ratio_cell, runs_cell, table_of_cells, tuned_by, workers_cell)
+from .cells import cell_notes, cell_warnings, mark_of, of_searches, ratio_cell, table_of_cells, tuned_by
 
 MOST_ALONE = 3      # points of no series that are told one by one
 SMALL = 0.15            # an efficiency below it is shown on a log scale
+# columns of the cells of worker counts: to a target, without one, and where the batch grows
+TO_TARGET = "workers global_batch met steps_to_target seconds_to_target examples_per_second"
+OF_SPEED = "workers global_batch runs timed_steps examples_per_second step_seconds"
+GROWING = ("workers global_batch met steps_to_target examples_to_target tokens_to_target seconds_to_target "
+           "worker_seconds")
+BY_BATCH = "global_batch ran_at met steps_to_target examples_to_target tokens_to_target"
 
 
 def series_name(series: Series) -> str:
@@ -45,21 +50,20 @@ def series_kind(series: Series) -> str:
 
 
 def by_workers(subject: Subject) -> Iterator[Part]:
-    section = subject.section
-    for series in section.series:
+    for series in subject.series:
         first, last, gained = series.points[0], series.points[-1], series.points[-1].throughput_speedup
-        if section.target:
-            yield from _find_speedup(section, series, bool(subject.plan))
+        if subject.target:
+            yield from _find_speedup(subject, series, bool(subject.plan))
         elif not math.isnan(gained.value):
-            yield SCALING.find("throughput", gained, series=_kind(section, series), first=first.workers,
+            yield SCALING.find("throughput", gained, series=_kind(subject, series), first=first.workers,
                                last=last.workers, mark=mark_of(last.cell), speedup=gained,
                                efficiency=last.system_efficiency.value,
                                slow=first.cell.examples_per_second.value, fast=last.cell.examples_per_second.value)
-        yield _series_table(section, series)
-    batches = _batch_table(section, section.batches) if section.batches else None
-    alone = _cells_alone(section) if section.alone else ()
-    yield from (batches, *alone) if section.searches else (*alone, batches)
-    yield Figures(partial(_figures, section))
+        yield _series_table(subject, series)
+    batches = _batch_table(subject, subject.batches) if subject.batches else None
+    alone = _cells_alone(subject) if subject.alone else ()
+    yield from (batches, *alone) if subject.searches else (*alone, batches)
+    yield Figures(partial(_figures, subject))
 
 
 def _figures(section: Section) -> Iterator[Figure]:
@@ -115,25 +119,11 @@ def _cells_alone(section: Section) -> Iterator[Part]:
                            speed=speed if id(cell) in known else "no time is known",
                            steps=cell.steps.value if cell.steps.met else cell.steps.beyond,
                            seconds=cell.seconds.value if id(cell) in known and kind == "alone" else None)
-    yield SCALING.table("alone", section.alone, _point(section), lambda cell: cell.keys, diverged=lost_of,
-                        notes=("" if section.series else SCALING.say("one_count"), *cell_notes(section, section.alone)),
-                        warnings=cell_warnings(section, section.alone), series=bool(section.series),
-                        what=section.target or "throughput", searched=of_searches(section, section.alone))
-
-
-def _point(section: Section) -> Cells:
-    """The columns of a worker count's cell: to the target, or without one of its throughput."""
-    def timed_steps(cell: RunCell) -> Cell:
-        timed = {run.last_step for run in cell.runs}
-        return Cell(spread(timed), max(timed, default=0))
-    cells: Cells = {"workers": workers_cell, "global_batch": batch_cell}
-    if section.target:
-        return cells | {"met": met_cell, "steps_to_target": lambda cell: estimate_cell(cell.steps, cell, whole),
-                        "seconds_to_target": lambda cell: estimate_cell(cell.seconds, cell),
-                        "examples_per_second": attrgetter("examples_per_second")}
-    return cells | {"runs": lambda cell: runs_cell(cell, describe_lost(cell)), "timed_steps": timed_steps,
-                    "examples_per_second": attrgetter("examples_per_second"),
-                    "step_seconds": attrgetter("step_seconds")}
+    yield table_of_cells(
+        "alone", section.alone, TO_TARGET if section.target else OF_SPEED,
+        notes=("" if section.series else SCALING.say("one_count"), *cell_notes(section, section.alone)),
+        warnings=cell_warnings(section, section.alone), series=bool(section.series),
+        what=section.target or "throughput", searched=of_searches(section, section.alone))
 
 
 def _series_table(section: Section, series: Series) -> Table:
@@ -141,16 +131,15 @@ def _series_table(section: Section, series: Series) -> Table:
     ratios: tuple[str, ...] = "system_efficiency", "throughput_speedup"
     if section.target:
         ratios = "step_speedup", "statistical_efficiency", "system_efficiency", "product", "time_speedup"
-    columns: Cells = {key: partial(lambda fill, point: fill(point.cell), fill) for key, fill in _point(section).items()}
-    columns |= {"efficiency" if name == "product" else name:
-                partial(lambda name, point: ratio_cell(getattr(point, name), point.cell, baseline), name)
-                for name in ratios}
+    columns: Cells = {"efficiency" if name == "product" else name:
+                      partial(lambda name, point: ratio_cell(getattr(point, name), point.cell, baseline), name)
+                      for name in ratios}
     paired = len({updates(cell) for cell in cells}) < len(cells)
     tuned = tuned_by(section, cells)
     searched = {one.name for found in tuned.values() for search in found for one in search.space}
     problems = "; ".join(problems_of_points(series.points, searched if len(tuned) == len(cells) else ()))
-    return SCALING.table(
-        "series", series.points, columns, lambda point: point.cell.keys, diverged=lambda point: lost_of(point.cell),
+    return table_of_cells(
+        "series", series.points, TO_TARGET if section.target else OF_SPEED, columns, of=attrgetter("cell"),
         baseline=lambda point: baseline.keys, file=series_name(series), spare=bool(section.target),
         notes=(SCALING.say("series", weak=series.kind == WEAK, workers=baseline.workers[0]),
                SCALING.say("paired") if paired else "", *cell_notes(section, cells)),
@@ -161,23 +150,16 @@ def _series_table(section: Section, series: Series) -> Table:
 
 
 def _batch_table(section: Section, batches: Curve) -> Table:
-    cells = [point.cell for point in batches.measured]
-    tokens: Cells = {"tokens_to_target": lambda point: estimate_cell(point.cell.tokens, point.cell)}
+    cells = batches.cells
     notes = (SCALING.say("by_batch"),
              SCALING.say("meanings", perfect=section.options.perfect_within, useful=section.options.useful_within),
              SCALING.say("bias") if len(cells) > 2 else "", *cell_notes(section, cells, times=False))
-    return SCALING.table("batches", batches.measured, {
-        "global_batch": lambda point: point.global_batch,
-        SCALING.column("ran_at", "workers"): lambda point: ran_at_cell(point.cell),
-        "met": lambda point: met_cell(point.cell),
-        "steps_to_target": lambda point: estimate_cell(point.steps, point.cell, whole),
-        "examples_to_target": lambda point: estimate_cell(point.examples, point.cell),
-        **(tokens if any(cell.tokens.runs for cell in cells) else {}),
-        "statistical_efficiency": lambda point: ratio_cell(point.statistical_efficiency, point.cell, cells[0]),
-        "perfect_scaling": lambda point: (point.perfect if point.steps.met else
-                                          "not met" if point.cell.runs else "diverged")},
-        lambda point: point.cell.keys, diverged=lambda point: lost_of(point.cell),
-        baseline=lambda point: cells[0].keys, notes=notes,
+    return table_of_cells("batches", cells, BY_BATCH, {
+        "statistical_efficiency": lambda cell: ratio_cell(
+            compare(cell, cells[0], batches.confidence).statistical_efficiency, cell, cells[0]),
+        "perfect_scaling": lambda cell: (batches.perfect.get(cell.global_batch, False) if cell.steps.met else
+                                         "not met" if cell.runs else "diverged")},
+        baseline=lambda cell: cells[0].keys, notes=notes,
         warnings=cell_warnings(section, cells, times=False), what=section.target,
         searched=of_searches(section, cells) or " (all worker counts)")
 
@@ -247,15 +229,14 @@ def _plot_ratio(axes: Axes, points: Sequence[SpeedupPoint], name: str, color: st
 
 
 def growing_batch(subject: Subject) -> Iterator[Part]:
-    section = subject.section
     rows: list[tuple[RunCell, SpeedupPoint | None, RunCell]] = []       # a cell, its ratios, and to what they are
     alone: list[int] = []
-    for cell in section.cells:
-        beside = [one for one in section.constant if one.workers == cell.workers]
+    for cell in subject.cells:
+        beside = [one for one in subject.constant if one.workers == cell.workers]
         alone += [] if beside else cell.workers
-        rows += [(cell, None, cell), *((one, compare(cell, one, section.options.confidence), cell) for one in beside)]
-    if section.target and section.workload.batch_schedule:
-        yield _growing_table(section, rows, alone)
+        rows += [(cell, None, cell), *((one, compare(cell, one, subject.options.confidence), cell) for one in beside)]
+    if subject.target and subject.workload.batch_schedule:
+        yield _growing_table(subject, rows, alone)
     pairs = [(one, point, cell) for one, point, cell in rows if point]
     for one, gained, cell in pairs:
         speedup = gained.time_speedup
@@ -269,19 +250,11 @@ def _growing_table(section: Section, rows: Sequence[tuple[RunCell, SpeedupPoint 
     def gained(row: tuple[RunCell, SpeedupPoint | None, RunCell], name: str) -> Cell:
         cell, point, grown = row
         return ratio_cell(getattr(point, name), grown, cell) if point else Cell("")
-    tokens: Cells = {"tokens_to_target": lambda row: estimate_cell(row[0].tokens, row[0])}
     batches = BatchSchedule.of_pairs(section.workload.batch_schedule)
-    return table_of_cells("growing-batch", rows, {
-        "workers": lambda row: workers_cell(row[0]), "global_batch": lambda row: batch_cell(row[0]),
-        "met": lambda row: met_cell(row[0]),
-        "steps_to_target": lambda row: estimate_cell(row[0].steps, row[0], whole),
-        "examples_to_target": lambda row: estimate_cell(row[0].examples, row[0]),
-        **(tokens if any(cell.tokens.runs for cell in section.cells) else {}),
-        "seconds_to_target": lambda row: estimate_cell(row[0].seconds, row[0]),
-        "worker_seconds": lambda row: estimate_cell(row[0].seconds.scaled(row[0].workers[0]), row[0]),
+    return table_of_cells("growing-batch", rows, GROWING, {
         "step_speedup": partial(gained, name="step_speedup"),
         SCALING.column("examples_ratio", "statistical_efficiency"): partial(gained, name="statistical_efficiency"),
-        "time_speedup": partial(gained, name="time_speedup")},
+        "time_speedup": partial(gained, name="time_speedup")}, of=itemgetter(0),
         what=section.target, gained=True, notes=(
             SCALING.say("growing_ratios", batches=str(batches)), SCALING.say(
                 "growing_alone", workers=alone, smallest=batches.smallest, largest=batches.largest) if alone else "",

@@ -14,7 +14,7 @@ from hvdscale.errors import UsageError
 from hvdscale.formatting.numbers import counted
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
-from hvdscale.report.document import shown_by
+from hvdscale.report.document import Shown
 from hvdscale.report.drawing import render
 from hvdscale.report.papers import shallue2019
 from hvdscale.report.papers.figures import figures as parts_of_figures
@@ -24,7 +24,7 @@ from tests.report.test_study_figures import TARGET, axes_of, study, sweep
 
 
 def figures(studies, **asked):
-    return shown_by(parts_of_figures(studies, **asked))
+    return Shown(tuple(parts_of_figures(studies, **asked)))
 
 
 @pytest.fixture(scope="module")
