@@ -9,7 +9,8 @@ full. The allreduce of n workers takes what its law says, in hops h and all byte
     overlap      a ring's, while the pass is computed: the step is the longer of the two
     two-level    a ring within each node of four, and one between nodes
 
-Where workers pause, each in a share of its steps for three passes, a step waits for the slowest.
+Where workers pause, each in a share of its steps for three passes, a step waits for the slowest. Other clusters differ
+from their law: see TROUBLES.
 """
 from __future__ import annotations
 
@@ -52,6 +53,9 @@ class Cluster:
     node_volume: float = 0.0
     shape: float = 1.0          # q
     pauses: float = 0.0         # share of a worker's steps
+    pause: float = 3.0          # passes
+    slow: int = 0               # workers from which on one takes 1.3 times as long
+    full: float = np.inf        # workers whose messages fill a link; those of more share it
 
     @property
     def per_node(self):
@@ -65,26 +69,56 @@ class Cluster:
 
     def seconds(self, workers, examples):
         one_pass, allreduce = self._pass(examples), self.allreduce(workers)
-        pause = 3 * one_pass * (1 - (1 - self.pauses) ** workers)
+        one_pass *= 1.3 if 0 < self.slow <= workers else 1.0
+        pause = self.pause * one_pass * (1 - (1 - self.pauses) ** workers)
         return (max(one_pass, allreduce) if self.law == OVERLAP else one_pass + allreduce) + pause
 
     def _pass(self, examples):
         return np.linalg.norm([self.fixed, self.example * examples], self.shape)
 
     def allreduce(self, workers):
+        return self._allreduce(workers, max(1, workers / self.full) * self.volume)
+
+    def _allreduce(self, workers, volume):
         if self.law == TREE:
-            return 2 * np.log2(workers) * self.hop + 2 * (workers - 1) / workers * self.volume
+            return 2 * np.log2(workers) * self.hop + 2 * (workers - 1) / workers * volume
         if self.law == LINEAR:
             return (workers - 1) * self.hop
         if self.law == TWO_LEVEL:
             inside = min(workers, NODE)
-            return _ring(inside, self.hop, self.volume) + _ring(-(-workers // NODE), self.node_hop, self.node_volume)
-        return _ring(workers, self.hop, self.volume)
+            return _ring(inside, self.hop, volume) + _ring(-(-workers // NODE), self.node_hop, self.node_volume)
+        return _ring(workers, self.hop, volume)
 
     def timings(self, design, noise, runs, random):
+        """``noise``: of log t, normal, or a function of what it may be by."""
+        places = [(workers, batch) for workers in COUNTS for batch in BATCHES[design](workers)]
+        errors = noise(random, len(places), runs) if callable(noise) else [
+            noise * random.standard_normal(runs) for _ in places]
         return tuple(Timing(workers, min(workers, self.per_node), batch, 1, self.seconds(workers, batch / workers)
-                            * np.exp(noise * random.standard_normal(runs)), False, ())
-                     for workers in COUNTS for batch in BATCHES[design](workers))
+                            * np.exp(own), False, ()) for (workers, batch), own in zip(places, errors))
+
+
+def heavy(random, places, runs):
+    """Student's t with two degrees of freedom."""
+    return 0.01 * random.standard_t(2, (places, runs))
+
+
+def passes(random, places, runs):
+    """Passes over all counts at hours that differ by 5 %."""
+    return 0.05 * random.standard_normal(runs) + 0.01 * random.standard_normal((places, runs))
+
+
+def drift(random, places, runs):
+    """Passes up and down all counts, of a machine that slows down by 10 %."""
+    order = np.arange(places * runs).reshape(runs, places)
+    order[1::2] = order[1::2, ::-1]
+    return 0.1 * (order.T / order.max() - 0.5) + 0.01 * random.standard_normal((places, runs))
+
+
+NOISES = {"heavy noise": heavy, "hours 5% apart": passes, "drift of 10%": drift}
+TROUBLES = {**{name: {} for name in NOISES}, "a slow worker from 2": {"slow": 2}, "a slow worker from 8": {"slow": 8},
+            "a link full from 4": {"full": 4}, "pauses of 1 in 5%": {"pauses": 0.05, "pause": 1.0},
+            "pauses of 10 in 1%": {"pauses": 0.01, "pause": 10.0}, "pauses of 2 in 20%": {"pauses": 0.2, "pause": 2.0}}
 
 
 def _ring(count, hop, volume):
@@ -114,17 +148,17 @@ def _links(law, count, seconds, hops):
 
 
 def coverage(law, design, noise, clusters, seed=0, given=False, runs=2, asked=ASKED, shape=1.0,
-             pauses=0.0):
+             **trouble):
     """By worker count the share of 95 % intervals that hold the truth, and the median ratio of their ends."""
-    held = [list(_forecast(law, design, noise, [seed, number], given, runs, asked, shape, pauses))
+    held = [list(_forecast(law, design, noise, [seed, number], given, runs, asked, shape, **trouble))
             for number in range(clusters)]
     return {workers: _share_and_ratio(found) for workers, found in zip(asked, zip(*held))}
 
 
-def _forecast(law, design, noise, seed, given, runs, asked, shape, pauses):
+def _forecast(law, design, noise, seed, given, runs, asked, shape, **trouble):
     """(truth, low, high) at each worker count."""
     random = np.random.default_rng([*seed, LAWS.index(law), [*DESIGNS, LOCAL].index(design)])
-    cluster = replace(cluster_of(law, design, random, shape), pauses=pauses)
+    cluster = replace(cluster_of(law, design, random, shape), **trouble)
     timings = Timings(cluster.timings(design, noise, runs, random), MACHINE, (), ())
     times = StepTimes.of(timings, cluster.links if given else None)
     for workers in asked:
