@@ -31,8 +31,8 @@ interval is a hull: by the prior of practice, LIKELY, and, unless the timings re
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -65,9 +65,8 @@ SHARPNESSES = (0.6, 0.95)               # of a pass that is a + b e; of that or 
 FULLY = 1e3                             # a power as good as infinite
 # Of waits: the probability of workers that do not pause; passes of a pause, and share of steps, by median and deviation
 # of the logarithm; the mean of the normal deviate of the fixed share of a pass. Those of practice, and long ones.
-Waits = tuple[float, tuple[float, float], tuple[float, float], float]
-LIKELY: Waits = 0.85, (0.4, 1.0), (0.02, 1.5), 0.0
-SATURATING: Waits = 0.0, (2.0, 0.8), (0.03, 1.0), -1.0
+LIKELY = 0.85, (0.4, 1.0), (0.02, 1.5), 0.0
+SATURATING = 0.0, (2.0, 0.8), (0.03, 1.0), -1.0
 MOST_PAUSING = 0.9
 # that something else slows workers down beyond those timed (a slow node, another switch, storage): its probability,
 # and the mean of log t that it adds by doubling
@@ -100,7 +99,7 @@ class Parameters:
     outer: np.ndarray | float = 0.0
 
 
-NAMES = tuple(field.name for field in fields(Parameters))
+NAMES = tuple(one.name for one in fields(Parameters))
 POWERS = ("overlap", "sharpness")
 PAUSES = ("pause", "pausing")
 WITHIN, BETWEEN = ("hop", "volume"), ("node_hop", "node_volume")
@@ -178,7 +177,7 @@ class StepModel:
     waits    in the prior: LIKELY or SATURATING"""
 
     def __init__(self, timings: Timings, between: tuple[float, float] | None = None, draws: int = MODEL_DRAWS,
-                 waits: Waits = LIKELY) -> None:
+                 waits: tuple[Any, ...] = LIKELY) -> None:
         self.timings, self.links, self.draws, self.waits = timings, between, draws, waits
         self.settings = np.array([(one.workers, one.per_node, one.examples, one.passes, *one.sync)
                                   for one in timings.found], float).T
@@ -328,7 +327,8 @@ class StepTimes:
 
     timings: Timings
     model: StepModel
-    cells: tuple[RunCell, ...] = ()        # of one worker count each: their runs replace the timings of theirs
+    # by workers and batch: their runs replace the timings of theirs
+    cells: Mapping[tuple[int, int], RunCell] = field(default_factory=dict)
 
     @classmethod
     def of(cls, timings: Timings, links: Links | None = None) -> StepTimes:
@@ -336,15 +336,11 @@ class StepTimes:
         between = links.seconds(timings.machine, timings.measured.parameters) if links and timings.machine else None
         return cls(timings, StepModel(timings, between))
 
-    @cached_property
-    def _cells(self) -> dict[tuple[int, int], RunCell]:
-        return {(cell.workers[0], cell.global_batch): cell for cell in self.cells}
-
     def measured(self, workers: int, per_node: int, global_batch: int, passes: int, sync: Sync = EVERY_STEP
                  ) -> Timing | None:
         """The timing of this configuration; where a cell has runs of it, their step time, as a report has it."""
         timing = self.timings.at(workers, per_node, global_batch, passes, sync)
-        cell = self._cells.get((workers, global_batch))
+        cell = self.cells.get((workers, global_batch))
         if timing is None or cell is None:
             return timing
         runs = tuple(run for run in cell.runs if run.trial.key in timing.trials)
@@ -354,7 +350,7 @@ class StepTimes:
 
     def cell_of(self, timing: Timing) -> RunCell | None:
         """The cell whose timed runs are all of this timing's configuration; None where there is none."""
-        cell = self._cells.get((timing.workers, timing.global_batch))
+        cell = self.cells.get((timing.workers, timing.global_batch))
         timed = tuple(run.trial.key for run in cell.runs if not np.isnan(run.examples_per_second)) if cell else ()
         return cell if timed == timing.trials else None
 

@@ -340,7 +340,8 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
             return NoPlan(group.workload, target, AT_ONCE)
         if not every and noise is None and not request.global_batch:
             return NoPlan(group.workload, None, NO_STEPS)
-        return plan_of(curves, replace(times, cells=tuple(cells)), request, group.workload, target, used, job)
+        own = {(cell.workers[0], cell.global_batch): cell for cell in cells}
+        return plan_of(curves, replace(times, cells=own), request, group.workload, target, used, job)
     if not about:
         cells = [cell for section in group.sections for cell in section.cells]
         return plan(None, (given,) if given else (), None, cells),

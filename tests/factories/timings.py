@@ -9,8 +9,7 @@ full. The allreduce of n workers takes what its law says, in hops h and all byte
     overlap      a ring's, while the pass is computed: the step is the longer of the two
     two-level    a ring within each node of four, and one between nodes
 
-Where workers pause, each in a share of its steps for three passes, a step waits for the slowest. Other clusters differ
-from their law: see TROUBLES.
+Where workers pause, each in a share of its steps for three passes, a step waits for the slowest.
 """
 from __future__ import annotations
 
@@ -77,9 +76,7 @@ class Cluster:
         return np.linalg.norm([self.fixed, self.example * examples], self.shape)
 
     def allreduce(self, workers):
-        return self._allreduce(workers, max(1, workers / self.full) * self.volume)
-
-    def _allreduce(self, workers, volume):
+        volume = max(1, workers / self.full) * self.volume
         if self.law == TREE:
             return 2 * np.log2(workers) * self.hop + 2 * (workers - 1) / workers * volume
         if self.law == LINEAR:
@@ -90,35 +87,12 @@ class Cluster:
         return _ring(workers, self.hop, volume)
 
     def timings(self, design, noise, runs, random):
-        """``noise``: of log t, normal, or a function of what it may be by."""
+        """``noise``: the deviation of log t, or a function of what log t is off by, shape (places, runs)."""
         places = [(workers, batch) for workers in COUNTS for batch in BATCHES[design](workers)]
-        errors = noise(random, len(places), runs) if callable(noise) else [
-            noise * random.standard_normal(runs) for _ in places]
+        errors = noise(random, (len(places), runs)) if callable(noise) else (
+            noise * random.standard_normal((len(places), runs)))
         return tuple(Timing(workers, min(workers, self.per_node), batch, 1, self.seconds(workers, batch / workers)
                             * np.exp(own), False, ()) for (workers, batch), own in zip(places, errors))
-
-
-def heavy(random, places, runs):
-    """Student's t with two degrees of freedom."""
-    return 0.01 * random.standard_t(2, (places, runs))
-
-
-def passes(random, places, runs):
-    """Passes over all counts at hours that differ by 5 %."""
-    return 0.05 * random.standard_normal(runs) + 0.01 * random.standard_normal((places, runs))
-
-
-def drift(random, places, runs):
-    """Passes up and down all counts, of a machine that slows down by 10 %."""
-    order = np.arange(places * runs).reshape(runs, places)
-    order[1::2] = order[1::2, ::-1]
-    return 0.1 * (order.T / order.max() - 0.5) + 0.01 * random.standard_normal((places, runs))
-
-
-NOISES = {"heavy noise": heavy, "hours 5% apart": passes, "drift of 10%": drift}
-TROUBLES = {**{name: {} for name in NOISES}, "a slow worker from 2": {"slow": 2}, "a slow worker from 8": {"slow": 8},
-            "a link full from 4": {"full": 4}, "pauses of 1 in 5%": {"pauses": 0.05, "pause": 1.0},
-            "pauses of 10 in 1%": {"pauses": 0.01, "pause": 10.0}, "pauses of 2 in 20%": {"pauses": 0.2, "pause": 2.0}}
 
 
 def _ring(count, hop, volume):

@@ -29,6 +29,7 @@ OUTCOMES = 64                   # of a measurement, that its worth is a mean ove
 MOVES = 8                       # of each draw at each stage
 LENGTHS = (0.2, 1.0, 2.0)       # of a move, relative to the length that suits a normal posterior
 WHOLE, PART = 0.5, 0.35         # share of moves of all parameters; share of the parameters in the others
+IMPOSSIBLE = -1e300             # log likelihood of what has none
 JITTER = 1e-4                   # added to a move, so that two equal draws part
 
 Place = tuple[int, int, int, tuple[int, int]]       # workers, global batch, passes, (M, H) of trials.Sync
@@ -94,7 +95,7 @@ def sample_posterior(log_likelihood: Callable[[np.ndarray], np.ndarray], paramet
     same seed gives the same."""
     random = np.random.default_rng([*(seed or (0,)), 9])
     found = random.standard_normal((draws, parameters))
-    likelihood, power, evidence = _known(log_likelihood(found)), 0.0, 0.0
+    likelihood, power, evidence = np.fmax(log_likelihood(found), IMPOSSIBLE), 0.0, 0.0
     while power < 1:
         step = _next_step(likelihood, 1 - power)
         weights = np.cumsum(np.exp(step * (likelihood - likelihood.max())))
@@ -108,15 +109,11 @@ def sample_posterior(log_likelihood: Callable[[np.ndarray], np.ndarray], paramet
             along = found[random.permutation(draws)] - found[random.permutation(draws)]
             moved = found + (length * along * (random.random((draws, parameters)) < share)
                              + JITTER * random.standard_normal((draws, parameters)))
-            there = _known(log_likelihood(moved))
+            there = np.fmax(log_likelihood(moved), IMPOSSIBLE)
             gain = power * (there - likelihood) + 0.5 * ((found ** 2).sum(1) - (moved ** 2).sum(1))
             better = np.log(random.random(draws)) < gain
             found[better], likelihood[better] = moved[better], there[better]
     return found[random.permutation(draws)], evidence
-
-
-def _known(likelihood: np.ndarray) -> np.ndarray:
-    return np.where(np.isnan(likelihood), -1e300, np.maximum(likelihood, -1e300))
 
 
 def _next_step(likelihood: np.ndarray, most: float) -> float:
