@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from hvdscale.analysis.decision.draws import Measured, quantiles, sample_posterior
+from hvdscale.analysis.decision.draws import Measured, hull, quantiles, sample_posterior
 from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.steps_curve import PREDICTED, StepsCurve, StepsPoint
 
@@ -27,6 +27,13 @@ def test_draws_are_of_both_tops_of_a_posterior():
 def test_parameters_without_a_likelihood_are_never_drawn():
     found, _ = sample_posterior(lambda one: np.where(one[:, 0] > 0, 0.0, np.nan), 1, draws=500)
     assert (found > 0).all()
+
+
+def test_a_hull_of_draws_has_the_outer_ends_of_both_in_the_order_of_the_first():
+    one, other = np.random.default_rng(0).normal([[0.0], [1.0]], [[1.0], [3.0]], (2, 400))
+    (low, high), (least, most) = (quantiles(draws, 0.9) for draws in (one, other))
+    assert quantiles(hull(one, other), 0.9) == (min(low, least), max(high, most))
+    assert np.array_equal(hull(one, other).argsort(), one.argsort())
 
 
 @pytest.mark.parametrize("deviation, gain", [(1e-4, 1.0), (10.0, 0.0)])
