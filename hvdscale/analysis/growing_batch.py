@@ -127,10 +127,9 @@ def growing_plans(groups: Sequence[JobResults], request: Request, *, asked: Batc
             if section.target is None:
                 continue
             curve = _curve_of(section.target, beside, steps, request)
-            found = _predict(batches, curve)
-            if own:             # over the worker counts the runs of the cell with the most seeds
-                cell = max(section.cells, key=lambda one: (len(one.samples.seeds), one.met))
-                found = StepsCurve([point_of_cell(cell)], confidence=request.confidence).at(batches.largest)
+            cell = max(section.cells, key=lambda one: (len(one.samples.seeds), one.met)) if own else None
+            of_runs = StepsCurve([point_of_cell(cell)], confidence=request.confidence) if cell else None
+            found = of_runs.at(batches.largest) if of_runs else _predict(batches, curve)
             if found is not None and np.isfinite(found.value) and found.value > 0:
                 yield _plan(section, section.target, batches, found, curve, times, fitted)
 
