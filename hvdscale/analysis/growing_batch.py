@@ -210,8 +210,8 @@ def _option(workers: int, batches: BatchSchedule, steps: StepsAt, curve: StepsCu
             beside.append(Beside(batch, *known(alone, spent, spent.times(price), alone.over(steps),
                                                alone.times(float(batch)).over(examples), spent.over(seconds))))
     mark = max(steps.mark, *(clocks[workers, batch].mark for batch in batches.sizes), key=ORDER.index)
-    return GrowingOption(workers, request.nodes(workers), *known(steps, examples, seconds, seconds.times(price)), mark,
-                         tuple(beside))
+    values = dict(zip(("steps", "examples", "seconds", "cost"), known(steps, examples, seconds, seconds.times(price))))
+    return GrowingOption(workers=workers, nodes=request.nodes(workers), mark=mark, beside=tuple(beside), **values)
 
 
 # the seconds and the cost so far, in how many worker counts, and the count of each batch
