@@ -127,7 +127,9 @@ def growing_plans(groups: Sequence[JobResults], request: Request, *, asked: Batc
             if section.target is None:
                 continue
             curve = _curve_of(section.target, beside, steps, request)
-            found = _steps_of_runs(section, batches, request) if own else _predict(batches, curve)
+            cell = max(section.cells, key=lambda one: (len(one.samples.seeds), one.met)) if own else None
+            of_runs = StepsCurve([point_of_cell(cell)], confidence=request.confidence) if cell else None
+            found = of_runs.at(batches.largest) if of_runs else _predict(batches, curve)
             if found is not None and np.isfinite(found.value) and found.value > 0:
                 yield _plan(section, section.target, batches, found, curve, times, fitted)
 
@@ -139,14 +141,6 @@ def _curve_of(target: Target, group: JobResults | None, steps: StepsOf, request:
     if not any(point.steps.met and point.steps.value > 0 for point in points):
         return None
     return StepsCurve(points, fit, confidence=request.confidence)
-
-
-def _steps_of_runs(section: Section, batches: BatchSchedule, request: Request) -> StepsAt | None:
-    """The steps of the runs with this schedule, over the worker counts: those of the cell with the most seeds."""
-    cell = max(section.cells, key=lambda one: (len(one.samples.seeds), one.met))
-    if not cell.steps.met:
-        return None
-    return StepsCurve([point_of_cell(cell)], confidence=request.confidence).at(batches.largest)
 
 
 def _predict(batches: BatchSchedule, curve: StepsCurve | None) -> StepsAt | None:
@@ -220,47 +214,38 @@ def _option(workers: int, batches: BatchSchedule, steps: StepsAt, curve: StepsCu
     return GrowingOption(workers=workers, nodes=request.nodes(workers), mark=mark, beside=tuple(beside), **values)
 
 
-@dataclass(frozen=True)
-class _Way:
-    """Worker counts of the first batches, with the time and the cost so far."""
-
-    workers: tuple[int, ...]
-    seconds: float
-    cost: float
-
-    @property
-    def rank(self) -> tuple[float, float, int]:
-        return self.seconds, self.cost, len(set(self.workers))
-
-    def then(self, workers: int, seconds: float, request: Request) -> _Way:
-        """One batch further; a change of workers takes ``request.relaunch`` seconds, 0 where unknown, of those that
-        come."""
-        if self.workers and self.workers[-1] != workers:
-            seconds += request.relaunch or 0
-        return _Way((*self.workers, workers), self.seconds + seconds, self.cost + seconds * request.paid(workers))
+# the seconds and the cost so far, in how many worker counts, and the count of each batch
+Way = tuple[float, float, int, tuple[int, ...]]
 
 
 def _find_phases(batches: BatchSchedule, steps: StepsAt, clocks: Clocks, request: Request) -> tuple[Phases, ...]:
     """The Pareto front in time and cost of worker counts by batch, the fastest first; () where some batch has none."""
+    def then(way: Way, workers: int, seconds: float) -> Way:
+        """One batch further; a relaunch belongs to the batch that it is for."""
+        spent, paid, _, before = way
+        if before and before[-1] != workers:
+            seconds += request.relaunch or 0
+        return spent + seconds, paid + seconds * request.paid(workers), len({*before, workers}), (*before, workers)
     pieces = [(start, batch, steps.within(start, end)) for start, end, batch in batches.pieces()]
     pieces = [piece for piece in pieces if piece[2].value > 0]
-    ways = [_Way((), 0.0, 0.0)]
+    ways: list[Way] = [(0.0, 0.0, 0, ())]
     for _, batch, taken in pieces:
-        further = [way.then(workers, taken.value * clock.value, request)
+        further = [then(way, workers, taken.value * clock.value)
                    for way in ways for (workers, own), clock in clocks.items() if own == batch]
-        ways = [way for same in group_by(further, lambda one: one.workers[-1]).values()
-                for way in pareto_front(same, lambda one: one.rank)]
-    return tuple(_phases(way, pieces, clocks, request) for way in pareto_front(ways, lambda one: one.rank)
-                 if way.workers)
+        ways = [way for same in group_by(further, lambda one: one[-1][-1]).values()
+                for way in pareto_front(same, lambda one: one[:3])]
+    best = pareto_front(ways, lambda one: one[:3])
+    return tuple(_phases(way[-1], pieces, clocks, request) for way in best if way[-1])
 
 
-def _phases(way: _Way, pieces: Sequence[tuple[int, int, Drawn]], clocks: Clocks, request: Request) -> Phases:
-    phases, whole, before = [], [], way.workers[0]
-    for (start, batch, taken), workers in zip(pieces, way.workers):
+def _phases(counts: tuple[int, ...], pieces: Sequence[tuple[int, int, Drawn]], clocks: Clocks, request: Request
+            ) -> Phases:
+    phases, whole, before = [], [], counts[0]
+    for (start, batch, taken), workers in zip(pieces, counts):
         clock, relaunch = clocks[workers, batch], 0.0 if workers == before else request.relaunch or 0.0
         spent, before = taken.times(clock), workers
         phases.append(Phase(batch, workers, request.nodes(workers), start, taken.known(request.confidence),
                             spent.known(request.confidence), clock.mark))
         whole.append(Drawn(spent.value + relaunch, spent.draws + relaunch))
-    cost = _sum([one.times(request.paid(workers)) for one, workers in zip(whole, way.workers)])
+    cost = _sum([one.times(request.paid(workers)) for one, workers in zip(whole, counts)])
     return Phases(tuple(phases), _sum(whole).known(request.confidence), cost.known(request.confidence))

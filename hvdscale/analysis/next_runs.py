@@ -49,11 +49,6 @@ class NextRuns:
     loss: float
     loss_after: float
 
-    @property
-    def worth(self) -> float:
-        """The fall of the expected loss per worker-hour."""
-        return (self.loss - self.loss_after) / self.worker_hours
-
 
 def next_runs(plan: WorkerPlan, enough: float = ENOUGH, most_workers: float = np.inf,
               without: Collection[Measurement] = ()) -> NextRuns | None:
@@ -71,7 +66,7 @@ def next_runs(plan: WorkerPlan, enough: float = ENOUGH, most_workers: float = np
              if all(run.workers <= most_workers and run not in without for run in runs)]
     best = max((one.loss - one.loss_after for one in found), default=0.0)
     worthy = [one for one in found if one.loss - one.loss_after >= SHARE * best]
-    return max(worthy, key=lambda one: one.worth) if best > 0.1 * loss else None
+    return max(worthy, key=lambda one: (loss - one.loss_after) / one.worker_hours) if best > 0.1 * loss else None
 
 
 def weigh(plan: WorkerPlan, runs: Sequence[Measurement], loss: float) -> NextRuns:

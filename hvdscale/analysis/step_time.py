@@ -25,11 +25,14 @@ prior each part is as likely as it is in practice: an allreduce by a ring or a t
 behind the pass or not; workers that pause. An allreduce over MEMBERS takes a share of a pass that is log-normal, within
 a node and between nodes; and a pass takes a fixed share, uniform, of its time whatever its examples. Links that no log
 has timed are drawn from that prior, those between nodes not much faster than those that were timed within one.
+
+Few workers pause for long, but mean times hardly distinguish such a wait, which saturates, from slow links. So an
+interval is a hull: by the prior of practice, LIKELY, and, unless the timings refute it, of a wait that is SATURATING.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -38,7 +41,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from ..errors import UsageError
-from .decision.draws import DRAWS as MODEL_DRAWS, Drawn, Measured, Place, levels, sample_posterior
+from .decision.draws import DRAWS as MODEL_DRAWS, Drawn, Measured, Place, hull, levels, sample_posterior
 from .intervals import Spread, pooled
 from .steps import RunCell, known, samples_of
 from .timings import HOURS, Machine, Timing, Timings
@@ -60,8 +63,10 @@ KINDS = (0.45, 0.9)                     # probability of a ring; of a ring or a 
 OVERLAPS = (0.5, 0.85)                  # of an allreduce that begins after the pass; of that or one in part behind it
 SHARPNESSES = (0.6, 0.95)               # of a pass that is a + b e; of that or one that fills the device by degrees
 FULLY = 1e3                             # a power as good as infinite
-STEADY = 0.85                           # of workers that do not pause
-PAUSE, PAUSING = (0.4, 1.0), (0.02, 1.5)        # in passes; share of steps: medians, deviations of the logarithm
+# Of waits: the probability of workers that do not pause; passes of a pause, and share of steps, by median and deviation
+# of the logarithm; the mean of the normal deviate of the fixed share of a pass. Those of practice, and long ones.
+LIKELY = 0.85, (0.4, 1.0), (0.02, 1.5), 0.0
+SATURATING = 0.0, (2.0, 0.8), (0.03, 1.0), -1.0
 MOST_PAUSING = 0.9
 # that something else slows workers down beyond those timed (a slow node, another switch, storage): its probability,
 # and the mean of log t that it adds by doubling
@@ -74,6 +79,7 @@ UNKNOWNS = 14                           # and the one of OUTER, where replicas w
 
 DETERMINED, POWER_DETERMINED = 10, 3    # a parameter, or a power, is where its interval spans less than this factor
 REFUTED_AT = 0.01                       # the probability of a law below which the timings refute it
+REFUTED_BY = 20                         # how many times as likely the timings are by LIKELY if they refute SATURATING
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +99,7 @@ class Parameters:
     outer: np.ndarray | float = 0.0
 
 
-NAMES = tuple(field.name for field in fields(Parameters))
+NAMES = tuple(one.name for one in fields(Parameters))
 POWERS = ("overlap", "sharpness")
 PAUSES = ("pause", "pausing")
 WITHIN, BETWEEN = ("hop", "volume"), ("node_hop", "node_volume")
@@ -167,10 +173,12 @@ class StepTime(Drawn):
 class StepModel:
     """Draws of the law's parameters given timings, and of step times.
 
-    between  h' and v' where they are given; also those of h and v where no links within a node were timed"""
+    between  h' and v' where they are given; also those of h and v where no links within a node were timed
+    waits    in the prior: LIKELY or SATURATING"""
 
-    def __init__(self, timings: Timings, between: tuple[float, float] | None = None, draws: int = MODEL_DRAWS) -> None:
-        self.timings, self.draws = timings, draws
+    def __init__(self, timings: Timings, between: tuple[float, float] | None = None, draws: int = MODEL_DRAWS,
+                 waits: tuple[Any, ...] = LIKELY) -> None:
+        self.timings, self.links, self.draws, self.waits = timings, between, draws, waits
         self.settings = np.array([(one.workers, one.per_node, one.examples, one.passes, *one.sync)
                                   for one in timings.found], float).T
         runs, spread = np.array([len(one.seconds) for one in timings.found]), timings.spread
@@ -192,13 +200,12 @@ class StepModel:
 
     def parameters(self, unknowns: np.ndarray) -> tuple[StepLaw, Parameters]:
         """The law of each draw, and its parameters of shape (draws, 1)."""
-        share = scipy.special.ndtr(unknowns)
-        kind, ratio = share[:, 5:6], scipy.special.logit(share[:, 1:2])         # of a to b e
+        share, (steady, pause, pausing, fixed) = scipy.special.ndtr(unknowns), self.waits
+        kind = np.digitize(share[:, 5], KINDS)
+        ratio = scipy.special.logit(scipy.special.ndtr(unknowns[:, 1:2] + fixed))       # of a to b e
 
         def by_kind(name: str) -> Callable[[Any], Any]:
-            ring, tree, linear = (getattr(law, name) for law in LAWS)
-            return lambda count: np.where(kind < KINDS[0], ring(count), np.where(
-                kind < KINDS[1], tree(count), linear(count)))
+            return lambda count: np.stack([getattr(law, name)(np.atleast_1d(count)) for law in LAWS])[kind]
         law = StepLaw("any", by_kind("hops"), by_kind("volumes"))
         sharpness = _power(share[:, 2:3], *SHARPNESSES)
         one_pass = np.exp(self.level + LEVEL * unknowns[:, :1])
@@ -213,8 +220,8 @@ class StepModel:
             **links, fixed=one_pass * np.exp(scipy.special.log_expit(sharpness * ratio) / sharpness),
             example=one_pass * np.exp(scipy.special.log_expit(-sharpness * ratio) / sharpness) / self.examples,
             sharpness=sharpness, overlap=_power(share[:, 6:7], *OVERLAPS),
-            pause=np.where(share[:, 7:8] < STEADY, 0.0, PAUSE[0] * np.exp(PAUSE[1] * unknowns[:, 8:9])),
-            pausing=np.minimum(PAUSING[0] * np.exp(PAUSING[1] * unknowns[:, 11:12]), MOST_PAUSING),
+            pause=np.where(share[:, 7:8] < steady, 0.0, pause[0] * np.exp(pause[1] * unknowns[:, 8:9])),
+            pausing=np.minimum(pausing[0] * np.exp(pausing[1] * unknowns[:, 11:12]), MOST_PAUSING),
             outer=one_pass * OUTER[0] * np.exp(OUTER[1] * unknowns[:, 14:15]) if self.apart else 0.0)
 
     def log_law(self, unknowns: np.ndarray, settings: np.ndarray) -> np.ndarray:
@@ -223,11 +230,15 @@ class StepModel:
         return np.log(law.seconds(parameters, *settings))
 
     @cached_property
-    def unknowns(self) -> np.ndarray:
-        """Draws of the parameters, standard normal in the prior, shape (draws, UNKNOWNS)."""
+    def _posterior(self) -> tuple[np.ndarray, float]:
         def log_likelihood(unknowns: np.ndarray) -> np.ndarray:
             return self.measured.log_likelihood(self.log_law(unknowns, self.settings), unknowns[:, 12], unknowns[:, 13])
         return sample_posterior(log_likelihood, UNKNOWNS + self.apart, self.draws)
+
+    @property
+    def unknowns(self) -> np.ndarray:
+        """Draws of the parameters, standard normal in the prior, shape (draws, UNKNOWNS)."""
+        return self._posterior[0]
 
     def log_seconds(self, per_node: int, places: Sequence[Place]) -> np.ndarray:
         """Draws of log t, shape (draws, places), so many workers a node."""
@@ -241,6 +252,12 @@ class StepModel:
             self.log_law(self.unknowns, settings) + slower * doublings, self.log_law(self.unknowns, self.settings),
             np.array([self.timings.found.index(one) if one else -1 for one in own]), self.unknowns[:, 12],
             self.unknowns[:, 13], random)
+
+    @cached_property
+    def saturating(self) -> StepModel:
+        """The same where waits are SATURATING; the model itself where the timings refute that."""
+        other = StepModel(self.timings, self.links, self.draws, SATURATING)
+        return other if other._posterior[1] > self._posterior[1] - np.log(REFUTED_BY) else self
 
     @property
     def laws(self) -> dict[str, float]:
@@ -310,7 +327,8 @@ class StepTimes:
 
     timings: Timings
     model: StepModel
-    cells: tuple[RunCell, ...] = ()        # of one worker count each: their runs replace the timings of theirs
+    # by workers and batch: their runs replace the timings of theirs
+    cells: Mapping[tuple[int, int], RunCell] = field(default_factory=dict)
 
     @classmethod
     def of(cls, timings: Timings, links: Links | None = None) -> StepTimes:
@@ -318,19 +336,11 @@ class StepTimes:
         between = links.seconds(timings.machine, timings.measured.parameters) if links and timings.machine else None
         return cls(timings, StepModel(timings, between))
 
-    def of_cells(self, cells: Iterable[RunCell]) -> StepTimes:
-        """The same model, with measured times taken from these cells."""
-        return replace(self, cells=tuple(cells))
-
-    @cached_property
-    def _cells(self) -> dict[tuple[int, int], RunCell]:
-        return {(cell.workers[0], cell.global_batch): cell for cell in self.cells}
-
     def measured(self, workers: int, per_node: int, global_batch: int, passes: int, sync: Sync = EVERY_STEP
                  ) -> Timing | None:
         """The timing of this configuration; where a cell has runs of it, their step time, as a report has it."""
         timing = self.timings.at(workers, per_node, global_batch, passes, sync)
-        cell = self._cells.get((workers, global_batch))
+        cell = self.cells.get((workers, global_batch))
         if timing is None or cell is None:
             return timing
         runs = tuple(run for run in cell.runs if run.trial.key in timing.trials)
@@ -340,7 +350,7 @@ class StepTimes:
 
     def cell_of(self, timing: Timing) -> RunCell | None:
         """The cell whose timed runs are all of this timing's configuration; None where there is none."""
-        cell = self._cells.get((timing.workers, timing.global_batch))
+        cell = self.cells.get((timing.workers, timing.global_batch))
         timed = tuple(run.trial.key for run in cell.runs if not np.isnan(run.examples_per_second)) if cell else ()
         return cell if timed == timing.trials else None
 
@@ -349,14 +359,16 @@ class StepTimes:
         timing = self.measured(workers, per_node, global_batch, passes)
         if timing is not None:
             return self.of_timing(timing)
-        return self.by_model(workers, per_node, global_batch, passes, self.model.log_seconds(
-            per_node, [(workers, global_batch, passes, EVERY_STEP)])[:, 0])
+        place = workers, global_batch, passes, EVERY_STEP
+        return self.by_model(per_node, place, self.model.log_seconds(per_node, [place])[:, 0])
 
-    def by_model(self, workers: int, per_node: int, global_batch: int, passes: int, logs: np.ndarray) -> StepTime:
+    def by_model(self, per_node: int, place: Place, logs: np.ndarray) -> StepTime:
         """That of a configuration that was not measured, from the model's draws of its logarithm."""
+        workers, global_batch, passes, _ = place
         mark = self.model.mark_of(workers, per_node, global_batch / workers / passes)
         later = self.later if all(one.slowed for one in self.timings.found) else 1.0
-        return StepTime(float(np.exp(logs.mean())), np.exp(logs[:DRAWS]) * later, mark)
+        others = self.model.saturating.log_seconds(per_node, [place])[:DRAWS, 0]
+        return StepTime(float(np.exp(logs.mean())), np.exp(hull(logs[:DRAWS], others)) * later, mark)
 
     @cached_property
     def later(self) -> np.ndarray:

@@ -139,7 +139,7 @@ class StepsCurve:
         """Draws of the parameters, standard normal in the prior, shape (MODEL_DRAWS, 5)."""
         def log_likelihood(unknowns: np.ndarray) -> np.ndarray:
             return self.measured.log_likelihood(self.log_law(unknowns, self.batches), unknowns[:, 3], unknowns[:, 4])
-        return sample_posterior(log_likelihood, 5, MODEL_DRAWS, *self.key)
+        return sample_posterior(log_likelihood, 5, MODEL_DRAWS, *self.key)[0]
 
     def log_steps(self, batches: Sequence[int] | np.ndarray) -> np.ndarray:
         """Draws of log S at batches, shape (MODEL_DRAWS, batches); the same at a batch that is there twice, 0 at all

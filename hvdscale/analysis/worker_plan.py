@@ -340,7 +340,8 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
             return NoPlan(group.workload, target, AT_ONCE)
         if not every and noise is None and not request.global_batch:
             return NoPlan(group.workload, None, NO_STEPS)
-        return plan_of(curves, times.of_cells(cells), request, group.workload, target, used, job)
+        own = {(cell.workers[0], cell.global_batch): cell for cell in cells}
+        return plan_of(curves, replace(times, cells=own), request, group.workload, target, used, job)
     if not about:
         cells = [cell for section in group.sections for cell in section.cells]
         return plan(None, (given,) if given else (), None, cells),
@@ -423,7 +424,7 @@ class _Draft:
         steps, times = decision.log_steps[:, at], decision.log_times[:, at]
         self.steps = self.curve.of_point(self.point) if self.point else self.curve.by_law(self.batch, steps)
         self.step_time = self.times.of_timing(self.timing) if self.timing else self.times.by_model(
-            self.workers, self.layout, self.batch, self.passes, times)
+            self.layout, decision.places[at], times)
         self.time = self.steps.times(self.step_time)
 
     def option(self, at: int, first: _Draft, relative: bool) -> Option:

@@ -80,15 +80,6 @@ def test_constant_batches_know_nothing_of_a_growing_one(everything, groups):
     assert growing.workload.batch_schedule == RAMP.pairs and growing.sections[0].batches is None
 
 
-def test_the_parts_of_a_scaling_by_workers_multiply_to_its_speedup(groups):
-    *_, growing = groups
-    series, = growing.sections[0].series
-    for point in series.points:
-        product = point.statistical_efficiency.value * point.system_efficiency.value
-        assert product == pytest.approx(point.product.value, rel=1e-12)
-        assert point.statistical_efficiency.value == pytest.approx(1, rel=1e-12)
-
-
 def test_the_report_holds_it_against_its_smallest_and_largest_batch(groups):
     *_, growing = groups
     table = next(one for one in tables_of(growing.sections[0]) if one.name == "growing-batch")

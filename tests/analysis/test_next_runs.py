@@ -22,7 +22,7 @@ def test_what_is_proposed_lowers_the_loss_for_its_worker_hours(two_counts):
     assert found.decision.loss(found.fastest.at) == pytest.approx(proposed.loss) and proposed.loss > ENOUGH
     assert proposed.loss_after < 0.7 * proposed.loss
     again = weigh(found, proposed.runs, proposed.loss)
-    assert again == proposed and again.worth > 0
+    assert again == proposed and again.loss > again.loss_after
     assert next_runs(found, enough=10.0) is None
 
 

@@ -380,6 +380,6 @@ def test_each_target_has_its_plan_and_the_times_are_shared():
     loose, strict = plans(*trials, targets=targets, workers=(1, 2))
     assert loose.options[0].seconds.value < strict.options[0].seconds.value
     assert loose.times.model is strict.times.model
-    times = loose.times.of_cells(strict.times.cells)
+    times = replace(loose.times, cells=strict.times.cells)
     again = plan_of(strict.curves, times, loose.request, SimpleNamespace(train_examples=0))
     assert [option.seconds for option in again.options] == [option.seconds for option in strict.options]

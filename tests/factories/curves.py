@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from scipy.stats import binom, nct, norm, qmc
+from scipy.stats import qmc
 
 from hvdscale.analysis.best_of_n import best_of
 from hvdscale.analysis.critical_batch_fit import HYPERBOLA, OVERHEAD, steps_at
@@ -290,17 +290,3 @@ def by_bootstrap(steps, share=1.0):
     ordered, count = np.sort(steps), len(steps)
     above = (1 - np.arange(count + 1) / count) ** max(1, round(share * count))       # P(smallest is beyond the j-th)
     return ordered[np.argmax(1 - above[1:] >= 0.025)], ordered[np.argmax(1 - above[1:] >= 0.975)]
-
-
-def by_order_statistics(steps):
-    """0 to the smallest trial of which the quantile is surely (97.5 %) not above. For comparison."""
-    count = len(steps)
-    below = binom.cdf(np.arange(count), count, 1 - 0.5 ** (1 / count))
-    return 0.0, np.sort(steps)[np.argmax(below >= 0.975)]
-
-
-def by_lognormal(steps):
-    """The quantile's exact interval if steps were log-normal (noncentral t). For comparison."""
-    logs, count = np.log(steps[np.isfinite(steps)]), len(steps)
-    shift = norm.ppf(1 - 0.5 ** (1 / count)) * np.sqrt(count)
-    return np.exp(logs.mean() + logs.std(ddof=1) / np.sqrt(count) * nct.ppf([0.025, 0.975], count - 1, shift))

@@ -52,6 +52,9 @@ class Cluster:
     node_volume: float = 0.0
     shape: float = 1.0          # q
     pauses: float = 0.0         # share of a worker's steps
+    pause: float = 3.0          # passes
+    slow: int = 0               # workers from which on one takes 1.3 times as long
+    full: float = np.inf        # workers whose messages fill a link; those of more share it
 
     @property
     def per_node(self):
@@ -65,26 +68,31 @@ class Cluster:
 
     def seconds(self, workers, examples):
         one_pass, allreduce = self._pass(examples), self.allreduce(workers)
-        pause = 3 * one_pass * (1 - (1 - self.pauses) ** workers)
+        one_pass *= 1.3 if 0 < self.slow <= workers else 1.0
+        pause = self.pause * one_pass * (1 - (1 - self.pauses) ** workers)
         return (max(one_pass, allreduce) if self.law == OVERLAP else one_pass + allreduce) + pause
 
     def _pass(self, examples):
         return np.linalg.norm([self.fixed, self.example * examples], self.shape)
 
     def allreduce(self, workers):
+        volume = max(1, workers / self.full) * self.volume
         if self.law == TREE:
-            return 2 * np.log2(workers) * self.hop + 2 * (workers - 1) / workers * self.volume
+            return 2 * np.log2(workers) * self.hop + 2 * (workers - 1) / workers * volume
         if self.law == LINEAR:
             return (workers - 1) * self.hop
         if self.law == TWO_LEVEL:
             inside = min(workers, NODE)
-            return _ring(inside, self.hop, self.volume) + _ring(-(-workers // NODE), self.node_hop, self.node_volume)
-        return _ring(workers, self.hop, self.volume)
+            return _ring(inside, self.hop, volume) + _ring(-(-workers // NODE), self.node_hop, self.node_volume)
+        return _ring(workers, self.hop, volume)
 
     def timings(self, design, noise, runs, random):
+        """``noise``: the deviation of log t, or a function of what log t is off by, shape (places, runs)."""
+        places = [(workers, batch) for workers in COUNTS for batch in BATCHES[design](workers)]
+        errors = noise(random, (len(places), runs)) if callable(noise) else (
+            noise * random.standard_normal((len(places), runs)))
         return tuple(Timing(workers, min(workers, self.per_node), batch, 1, self.seconds(workers, batch / workers)
-                            * np.exp(noise * random.standard_normal(runs)), False, ())
-                     for workers in COUNTS for batch in BATCHES[design](workers))
+                            * np.exp(own), False, ()) for (workers, batch), own in zip(places, errors))
 
 
 def _ring(count, hop, volume):
@@ -114,17 +122,17 @@ def _links(law, count, seconds, hops):
 
 
 def coverage(law, design, noise, clusters, seed=0, given=False, runs=2, asked=ASKED, shape=1.0,
-             pauses=0.0):
+             **trouble):
     """By worker count the share of 95 % intervals that hold the truth, and the median ratio of their ends."""
-    held = [list(_forecast(law, design, noise, [seed, number], given, runs, asked, shape, pauses))
+    held = [list(_forecast(law, design, noise, [seed, number], given, runs, asked, shape, **trouble))
             for number in range(clusters)]
     return {workers: _share_and_ratio(found) for workers, found in zip(asked, zip(*held))}
 
 
-def _forecast(law, design, noise, seed, given, runs, asked, shape, pauses):
+def _forecast(law, design, noise, seed, given, runs, asked, shape, **trouble):
     """(truth, low, high) at each worker count."""
     random = np.random.default_rng([*seed, LAWS.index(law), [*DESIGNS, LOCAL].index(design)])
-    cluster = replace(cluster_of(law, design, random, shape), pauses=pauses)
+    cluster = replace(cluster_of(law, design, random, shape), **trouble)
     timings = Timings(cluster.timings(design, noise, runs, random), MACHINE, (), ())
     times = StepTimes.of(timings, cluster.links if given else None)
     for workers in asked:

@@ -29,6 +29,7 @@ OUTCOMES = 64                   # of a measurement, that its worth is a mean ove
 MOVES = 8                       # of each draw at each stage
 LENGTHS = (0.2, 1.0, 2.0)       # of a move, relative to the length that suits a normal posterior
 WHOLE, PART = 0.5, 0.35         # share of moves of all parameters; share of the parameters in the others
+IMPOSSIBLE = -1e300             # log likelihood of what has none
 JITTER = 1e-4                   # added to a move, so that two equal draws part
 
 Place = tuple[int, int, int, tuple[int, int]]       # workers, global batch, passes, (M, H) of trials.Sync
@@ -76,6 +77,12 @@ def quantiles(draws: np.ndarray, confidence: float) -> tuple[float, float]:
     return float(ordered[int(np.floor(tail * last))]), float(ordered[int(np.ceil((1 - tail) * last))])
 
 
+def hull(draws: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """The draws, moved so that each central interval of theirs is the hull of its own and of that of as many others."""
+    both = np.sort([draws, others])
+    return np.where(levels(len(draws)) < 0.5, both.min(0), both.max(0))[draws.argsort().argsort()]
+
+
 def log_variance(draws: np.ndarray) -> float:
     """The variance of the logarithms of the finite, positive draws; 0 without any."""
     known = draws[np.isfinite(draws) & (draws > 0)]
@@ -83,14 +90,16 @@ def log_variance(draws: np.ndarray) -> float:
 
 
 def sample_posterior(log_likelihood: Callable[[np.ndarray], np.ndarray], parameters: int, draws: int = DRAWS,
-                     *seed: int) -> np.ndarray:
-    """Draws of shape (draws, parameters), as the likelihood takes them; the same seed gives the same ones."""
+                     *seed: int) -> tuple[np.ndarray, float]:
+    """(draws of shape (draws, parameters), as the likelihood takes them, the logarithm of its mean over the prior); the
+    same seed gives the same."""
     random = np.random.default_rng([*(seed or (0,)), 9])
     found = random.standard_normal((draws, parameters))
-    likelihood, power = _known(log_likelihood(found)), 0.0
+    likelihood, power, evidence = np.fmax(log_likelihood(found), IMPOSSIBLE), 0.0, 0.0
     while power < 1:
         step = _next_step(likelihood, 1 - power)
         weights = np.cumsum(np.exp(step * (likelihood - likelihood.max())))
+        evidence += step * likelihood.max() + float(np.log(weights[-1] / draws))
         even = (np.arange(draws) + random.random()) / draws * weights[-1]
         picked = np.searchsorted(weights, even).clip(max=draws - 1)
         found, likelihood, power = found[picked], likelihood[picked], power + step
@@ -100,15 +109,11 @@ def sample_posterior(log_likelihood: Callable[[np.ndarray], np.ndarray], paramet
             along = found[random.permutation(draws)] - found[random.permutation(draws)]
             moved = found + (length * along * (random.random((draws, parameters)) < share)
                              + JITTER * random.standard_normal((draws, parameters)))
-            there = _known(log_likelihood(moved))
+            there = np.fmax(log_likelihood(moved), IMPOSSIBLE)
             gain = power * (there - likelihood) + 0.5 * ((found ** 2).sum(1) - (moved ** 2).sum(1))
             better = np.log(random.random(draws)) < gain
             found[better], likelihood[better] = moved[better], there[better]
-    return found[random.permutation(draws)]
-
-
-def _known(likelihood: np.ndarray) -> np.ndarray:
-    return np.where(np.isnan(likelihood), -1e300, np.maximum(likelihood, -1e300))
+    return found[random.permutation(draws)], evidence
 
 
 def _next_step(likelihood: np.ndarray, most: float) -> float:

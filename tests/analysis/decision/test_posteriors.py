@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from hvdscale.analysis.decision.draws import Measured, quantiles, sample_posterior
+from hvdscale.analysis.decision.draws import Measured, hull, quantiles, sample_posterior
 from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.steps_curve import PREDICTED, StepsCurve, StepsPoint
 
@@ -11,21 +11,29 @@ from hvdscale.analysis.steps_curve import PREDICTED, StepsCurve, StepsPoint
 def test_draws_of_a_normal_posterior_have_its_mean_and_deviation():
     """A standard normal times a normal of deviation s at m has mean m / (1 + s^2) and variance s^2 / (1 + s^2)."""
     centre, deviation = np.array([2.0, -1.0, 0.5]), np.array([0.05, 0.5, 2.0])
-    found = sample_posterior(lambda one: -0.5 * (((one - centre) / deviation) ** 2).sum(1), 3, draws=4000)
+    found, evidence = sample_posterior(lambda one: -0.5 * (((one - centre) / deviation) ** 2).sum(1), 3, draws=4000)
     share = 1 / (1 + deviation ** 2)
     assert found.mean(0) == pytest.approx(centre * share, abs=0.05)
     assert found.std(0) == pytest.approx(deviation * np.sqrt(share), rel=0.08)
+    assert evidence == pytest.approx(0.5 * (np.log(1 - share) - centre ** 2 * share).sum(), abs=0.3)
 
 
 def test_draws_are_of_both_tops_of_a_posterior():
-    found = sample_posterior(lambda one: np.logaddexp(-200 * (one[:, 0] - 1) ** 2, -200 * (one[:, 0] + 1) ** 2), 2,
-                             draws=2000)
+    found, _ = sample_posterior(lambda one: np.logaddexp(-200 * (one[:, 0] - 1) ** 2, -200 * (one[:, 0] + 1) ** 2), 2,
+                                draws=2000)
     assert 0.4 < (found[:, 0] > 0).mean() < 0.6 and abs(np.abs(found[:, 0]).mean() - 1) < 0.02
 
 
 def test_parameters_without_a_likelihood_are_never_drawn():
-    found = sample_posterior(lambda one: np.where(one[:, 0] > 0, 0.0, np.nan), 1, draws=500)
+    found, _ = sample_posterior(lambda one: np.where(one[:, 0] > 0, 0.0, np.nan), 1, draws=500)
     assert (found > 0).all()
+
+
+def test_a_hull_of_draws_has_the_outer_ends_of_both_in_the_order_of_the_first():
+    one, other = np.random.default_rng(0).normal([[0.0], [1.0]], [[1.0], [3.0]], (2, 400))
+    (low, high), (least, most) = (quantiles(draws, 0.9) for draws in (one, other))
+    assert quantiles(hull(one, other), 0.9) == (min(low, least), max(high, most))
+    assert np.array_equal(hull(one, other).argsort(), one.argsort())
 
 
 @pytest.mark.parametrize("deviation, gain", [(1e-4, 1.0), (10.0, 0.0)])
