@@ -181,5 +181,5 @@ def columns(metaparameters: Iterable[str] = (), metrics: Iterable[str] | Mapping
     }
 
 
-SCHEMA = columns(optional=[column.name for column in (*RESTARTS, *EVALUATIONS, *STEPS)])      # all but what a log names itself
+SCHEMA = columns(optional=[column.name for column in (*RESTARTS, *EVALUATIONS, *STEPS)])   # all but a log's own names
 KNOWN = {table: {column.name: column for column in found} for table, found in SCHEMA.items()}
