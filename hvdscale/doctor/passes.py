@@ -1,4 +1,4 @@
-"""Checks that cut a step into passes: gradients, losses, random numbers, batch-norm, and the last batch of an epoch."""
+"""Checks that cut a step into passes: gradients, losses, random numbers and batch-norm."""
 from __future__ import annotations
 
 import random
@@ -183,24 +183,3 @@ def batch_norm(sample: Sample) -> Finding:
     if not kinds:
         return JOB.finding(name, "none_by_group" if plan.group_by_group else "none")
     return JOB.finding(name, "by_group", kinds=", ".join(kinds), sizes=" or ".join(map(str, sizes)), groups=groups)
-
-
-def last_batch(sample: Sample) -> Finding:
-    """Whether each example of an epoch has the same weight where the batch does not divide the epoch."""
-    name, stream = "last batch", sample.job.plan.stream
-    left = stream.examples % stream.batches.first
-    what = f"{stream.examples} examples in batches of {stream.batches}, {stream.last_batch}"
-    if stream.last_batch == "drop":
-        return JOB.finding(name, "dropped", what=what, left=left)
-    if stream.last_batch == "carry":
-        return JOB.finding(name, "carried", stream, what=what)
-    examples = sample.plan.global_batch
-    batch = max(examples * 2 // 3, examples - 2 * sample.plan.ghost_batch)
-    if not left or batch <= 1:
-        return JOB.finding(name, "whole", stream, what=what)
-    # whose step 1 is short, of fewer ghost groups than there may be workers
-    short = sample.plan.at_batch(batch, train_examples=examples, last_batch="short")
-    by = max(distance(on_each(count, lambda worker: step_of(sample, replace(short, workers=count), worker, 1))[0][0],
-                      mean_gradient(sample, sample.model(), short, step=1)) for count in (1, 2, 4))
-    return JOB.finding(name, "weight" if by > sample.limit else "short", what=what, by=by,
-                       limit=sample.limit, size=short.stream.size(1), **(_why(sample) if by > sample.limit else {}))

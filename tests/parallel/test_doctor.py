@@ -18,8 +18,8 @@ from tests.factories import ddp_scripts
 
 MADE = "tests.factories.faulty_jobs"
 RANK, WORKERS, PROCESS = (JOB.checks["ranks"]["causes"][cause]["cause"] for cause in ("rank", "workers", "process"))
-CHECKS = ["gradients", "losses", "random numbers", "rounding", "batch-norm", "padding", "last batch", "shards",
-          "examples", "ranks", "evaluation", "checkpoint", "weight decay", "learning rate", "stall"]
+CHECKS = ["gradients", "losses", "random numbers", "rounding", "batch-norm", "padding", "examples", "ranks",
+          "evaluation", "checkpoint", "weight decay"]
 
 
 @pytest.fixture
@@ -39,11 +39,10 @@ def doctor(run, tmp_path):
     pytest.param(None, "digits/fc", ["--checkpoint", "kept", "--set", "threads=1"], marks=pytest.mark.slow),
     pytest.param(2, f"{MADE}:sound", ["--global-batch", "24"], marks=pytest.mark.slow)])    # README has one
 def test_a_sound_job_is_found_sound(doctor, np, job, options):
-    launcher_command("mpirun", 2)                           # the check of a stall starts one
     code, said, verdicts = doctor(np, job, *options)
     assert list(verdicts) == CHECKS
     assert code == 0 and "FAILED" not in said, said
-    assert verdicts["gradients"] == verdicts["ranks"] == verdicts["stall"] == "passed"
+    assert verdicts["gradients"] == verdicts["ranks"] == "passed"
     assert ("3 ways to cut a step of 46 examples: 2 workers" in said) == (np == 2)
     assert "rank 0 and rank 1" in " ".join(said.split()) or np == 2
 
@@ -67,9 +66,9 @@ def test_a_rank_in_a_seed_is_found_by_comparing_the_ranks(doctor, job, differs, 
 def alone(job):
     """What the processes that play several ranks find of the job, beside this one."""
     asked = JobRequest(f"{MADE}:{job}", [{}, {"threads": 1}], 46)
-    with asked.played(0, 2) as one, asked.played(1, 2) as another:
+    with asked.played([0, 1], 2) as played:
         sample = make_sample(prepare(asked.name, asked.layers, SingleWorker()), 46, 1)
-        return same_when_played(asked, [one, another], sample, digest(sample))
+        return same_when_played(asked, played, sample, digest(sample))
 
 
 @pytest.mark.slow
