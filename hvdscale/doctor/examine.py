@@ -12,7 +12,7 @@ from ..workers.group import Workers
 from .children import JobRequest, same_when_played
 from .communication import refusing_collectives
 from .finding import JOB, Finding, carried_out, trace_cause
-from .formats import NOTES, Judged, render_list, render_table
+from .formats import NOTES, Judged, render_list
 from .padding import padding
 from .passes import batch_norm, gradients, losses, random_numbers
 from .probe_step import EXAMPLES, Sample, make_sample
@@ -43,12 +43,10 @@ class Examination(Judged):
                 "precision": self.sample.plan.precision, "notes": self.notes}
 
     def texts(self) -> list[str]:
-        tables = [f"{finding.check}\n{render_table(finding.rows, range(len(finding.rows[0])))}"
-                  for finding in self.findings if finding.rows]
         return [f"{self.job.plan.workload} at global batch {self.job.plan.batches}: "
                 f"{counted(len(self.findings), 'check')}; those of the model use a step of "
                 f"{self.sample.plan.global_batch} examples in {self.sample.plan.precision}",
-                *tables, render_list(NOTES, self.notes)]
+                render_list(NOTES, self.notes)]
 
 
 @refusing_collectives()
@@ -97,7 +95,8 @@ def in_this_process(sample: Sample, workers: Workers, say: Callable[[str], None]
 EXPLAINS = {
     "examples": ("gradients", "losses", "random numbers", "batch-norm", "padding", "evaluation", "checkpoint"),
     "random numbers": ("gradients", "losses", "batch-norm", "padding", "checkpoint"),
-    "ranks": ("gradients", "evaluation"), "padding": ("gradients", "losses", "batch-norm", "evaluation")}
+    "ranks": ("gradients", "evaluation"), "padding": ("gradients", "losses", "batch-norm", "evaluation"),
+    "batch-norm": ("gradients",), "losses": ("gradients",)}
 
 
 def notes(job: Job, sample: Sample) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ def gradients(sample: Sample, workers: Workers) -> Finding:
                  kind_of_workers="real" if workers.size > 1 else "simulated")
     if not by <= sample.limit:
         way = f"{counted(worst.workers, 'worker')} x {counted(worst.accumulate, 'pass', 'passes')}"
-        return JOB.finding(name, "other_mean", by=by, way=way, **_why(sample), **about)
+        return JOB.finding(name, "other_mean", by=by, way=way, **about)
     if moved > sample.limit:
         return JOB.finding(name, "buffers", by=moved, **about)
     return JOB.finding(name, "same", by=max(by, moved), **about)
@@ -72,15 +72,6 @@ def _describe(ways: list[Plan]) -> str:
     passes = sorted({plan.accumulate for plan in ways})
     return (f"{workers}, {' or '.join(map(str, passes))} {'passes' if passes[-1] > 1 else 'pass'}, ghost groups of "
             f"{' or '.join(map(str, sizes))}")
-
-
-def _why(sample: Sample) -> dict[str, str]:
-    """Values of a finding: why gradients differ, and the next move, found by the more specific checks."""
-    for check in (random_numbers, batch_norm, losses):
-        found = check(sample)
-        if found.verdict == Verdict.FAILED:
-            return {"why": found.cause, "next": f"{found.remedy} (see the check {found.check!r})"}
-    return {name: JOB.sentence("gradients that differ", name) for name in ("why", "next")}
 
 
 def losses(sample: Sample) -> Finding:
