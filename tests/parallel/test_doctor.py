@@ -48,7 +48,6 @@ def test_a_sound_job_is_found_sound(doctor, np, job, options):
 
 
 @pytest.mark.parametrize("job, differs, cause", [
-    ("build_by_mpirun", "rank 1 built a model whose layers.5.bias differs from rank 0's", RANK),
     ("read_by_mpirun", "example 0 of train is not the same on rank 1 as on rank 0", RANK),
     ("loss_by_mpirun", "under the same seed is not the same on rank 1 as on rank 0", RANK),
     ("loss_by_process", "under the same seed is not the same on rank 1 as on rank 0", PROCESS)])
