@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,8 +41,10 @@ def gradients(sample: Sample, workers: Workers) -> Finding:
     by, worst = max(apart, key=lambda pair: pair[0])
     first, _, reference = made[0]
     moved = max(distance(buffers, reference) for plan, _, buffers in made if plan.ghost_batch == first.ghost_batch)
-    about = dict(limit=sample.limit, ways=len(ways), examples=examples, how=_describe(ways),
-                 kind_of_workers="real" if workers.size > 1 else "simulated")
+    about: dict[str, Any] = {name: sorted({getattr(plan, name) for plan in ways})
+                             for name in ("workers", "accumulate", "ghost_batch")}
+    about |= dict(limit=sample.limit, ways=len(ways), examples=examples,
+                  kind_of_workers="real" if workers.size > 1 else "simulated")
     if not by <= sample.limit:
         way = f"{counted(worst.workers, 'worker')} x {counted(worst.accumulate, 'pass', 'passes')}"
         return JOB.finding(name, "other_mean", by=by, way=way, **about)
@@ -63,15 +66,6 @@ def _ways(sample: Sample, counts: list[int]) -> Iterator[Plan]:
     if not plan.group_by_group and any(hasattr(module, "ghosts") for module in model.modules()):
         for count in counts[1:3] if len(counts) > 1 else counts:
             yield replace(plan, workers=count, ghost_batch=plan.global_batch)
-
-
-def _describe(ways: list[Plan]) -> str:
-    counts = sorted({plan.workers for plan in ways})
-    workers = f"{counts[0]}-{counts[-1]} workers" if len(counts) > 1 else counted(counts[0], "worker")
-    sizes = sorted({plan.ghost_batch for plan in ways})
-    passes = sorted({plan.accumulate for plan in ways})
-    return (f"{workers}, {' or '.join(map(str, passes))} {'passes' if passes[-1] > 1 else 'pass'}, ghost groups of "
-            f"{' or '.join(map(str, sizes))}")
 
 
 def losses(sample: Sample) -> Finding:
