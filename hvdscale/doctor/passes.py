@@ -137,12 +137,10 @@ def random_numbers(sample: Sample) -> Finding:
         how = "keyed by ghost group" if draws else "the model draws no random numbers"
         return JOB.finding(name, "same", how=how, by=by, limit=sample.limit)
     layer = first_difference(sample, model, parts, parts)
-    where = f"; the first layer to differ is {_describe_layer(layer)}" if layer else ""
     owners = [f"{path or 'the model'} holds a {type(value).__name__}" for path, module in model.named_modules()
               for value in vars(module).values()
               if isinstance(value, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random))]
-    return JOB.finding(name, "own", by=by, limit=sample.limit, layer=where,
-                       owners=f" ({'; '.join(owners)})" if owners else "")
+    return JOB.finding(name, "own", by=by, limit=sample.limit, layer=layer and _describe_layer(layer), owners=owners)
 
 
 def batch_norm(sample: Sample) -> Finding:
