@@ -138,7 +138,7 @@ def test_a_script_is_examined_under_its_own_launcher(run, tmp_path, launcher):
     (tmp_path / "train.py").write_text(ddp_scripts.script("padded_evaluation"))
     done = run(*launcher_command(launcher, 2), sys.executable, "-m", "hvdscale.cli.doctor", "script", "train.py",
                "--batch", "16", "--", "--batch", "{local}", check=False)
-    assert done.returncode == 1 and re.findall(r"^FAILED: (\w+)", done.stdout, re.M) == ["evaluation"], done.stderr
+    assert done.returncode == 1 and re.findall(r"^FAILED: (\w+)$", done.stdout, re.M) == ["evaluation"], done.stderr
     assert "1 example of 43 counted twice (2.3%)" in done.stdout
 
 
