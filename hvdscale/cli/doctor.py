@@ -9,7 +9,6 @@ from typing import TextIO
 
 import click
 
-from ..errors import RanksDifferError
 from ..formatting.screen import Progress, Screen, quiet
 from ..system.hangup import end_at_signals
 from ..workers.launch import launched, on_terminal
@@ -75,24 +74,15 @@ def _run(parsed, error, workers) -> int:
 
 def _examine(name: str, layers: list[dict], sample: int, checks: tuple[str, ...], wanted: str, workers,
              out: TextIO) -> int:
-    from ..doctor.children import JobRequest
     from ..doctor.examine import examine
-    from ..doctor.formats import TEXT, render_findings, render_for_machines
+    from ..doctor.formats import TEXT, render_for_machines
     from ..doctor.played import play
-    from ..doctor.ranks import refused
     from ..training.prepare import prepare
     terminal = workers.rank == 0 and wanted == TEXT and on_terminal(out)
     started, screen = time.monotonic(), Screen(out, terminal, (0.0, 0.0))
     if launched() is None:
         play(0, 1)                      # as in the child processes, so that the job may ask for its rank
-    try:
-        job = prepare(name, layers, workers)
-    except RanksDifferError as error:
-        if workers.rank == 0:
-            found = refused(error, lambda: JobRequest(name, layers, sample).twice(workers.size))
-            print(render_findings([found], terminal) if wanted == TEXT else
-                  render_for_machines(wanted, {"workload": name, "workers": workers.size}, [found], 1), file=out)
-        return 1
+    job = prepare(name, layers, workers)
     examination = examine(job, layers, workers, sample, say_on(workers.rank, screen), checks)
     code = 0 if examination.sound else 1
     if workers.rank == 0:

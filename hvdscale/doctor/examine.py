@@ -9,20 +9,20 @@ from ..formatting.numbers import counted
 from ..training.job import Job
 from ..update.model import how_to_be_faster
 from ..workers.group import Workers
-from .children import Child, JobRequest, begin_stall, same_when_played, stall
+from .children import JobRequest, same_when_played
 from .communication import refusing_collectives
 from .finding import JOB, Finding, carried_out, trace_cause
-from .formats import NOTES, Judged, render_list, render_table
+from .formats import NOTES, Judged, render_list
 from .padding import padding
-from .passes import batch_norm, gradients, last_batch, losses, random_numbers
+from .passes import batch_norm, gradients, losses, random_numbers
 from .probe_step import EXAMPLES, Sample, make_sample
 from .ranks import digest, same_on_ranks
 from .settings import decay, rounding
 from .state import checkpoint, evaluation
 
-RANKS, STALL = "ranks", "stall"
-ORDER = ("gradients", "losses", "random numbers", "rounding", "batch-norm", "padding", "last batch", "examples", RANKS,
-         "evaluation", "checkpoint", "weight decay", STALL)
+RANKS = "ranks"
+ORDER = ("gradients", "losses", "random numbers", "rounding", "batch-norm", "padding", "examples", RANKS, "evaluation",
+         "checkpoint", "weight decay")
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,10 @@ class Examination(Judged):
                 "precision": self.sample.plan.precision, "notes": self.notes}
 
     def texts(self) -> list[str]:
-        tables = [f"{finding.check}\n{render_table(finding.rows, range(len(finding.rows[0])))}"
-                  for finding in self.findings if finding.rows]
         return [f"{self.job.plan.workload} at global batch {self.job.plan.batches}: "
                 f"{counted(len(self.findings), 'check')}; those of the model use a step of "
                 f"{self.sample.plan.global_batch} examples in {self.sample.plan.precision}",
-                *tables, render_list(NOTES, self.notes)]
+                render_list(NOTES, self.notes)]
 
 
 @refusing_collectives()
@@ -59,10 +57,7 @@ def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPL
     CommunicationError where the job's own code communicates."""
     asked, alone, ranked = JobRequest(job.name, layers, wanted), workers.size == 1, RANKS in checks
     with contextlib.ExitStack() as children:
-        played = [children.enter_context(asked.played(rank, 2)) for rank in range(2)] if alone and ranked else []
-        stalls = begin_stall() if workers.rank == 0 and STALL in checks else ""
-        if isinstance(stalls, Child):
-            children.enter_context(stalls)
+        played = children.enter_context(asked.played([0, 1], 2)) if alone and ranked else []
         with workers.together("the sample"):
             sample = make_sample(job, wanted, workers.size)
             mine = digest(sample) if ranked else {}     # first, as checks may move the job's own generators
@@ -71,9 +66,9 @@ def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPL
         launched = same_on_ranks(sample, by_rank, lambda: asked.twice(workers.size), JOB.sentence(
             "ranks compared", "launched", size=workers.size)) if by_rank and not workers.rank else None
         findings = in_this_process(sample, workers, say, launched, checks)
-        say(STALL)
-        findings += [same_when_played(asked, played, sample, mine)] if played else []
-        findings += [stall(stalls)] if stalls else []
+        if played:
+            say(RANKS)
+            findings.append(same_when_played(asked, played, sample, mine))
         workers.gather(None, "doctor/children")
     return Examination(job, sample, tuple(sorted(findings, key=lambda f: ORDER.index(f.check))), notes(job, sample))
 
@@ -85,9 +80,8 @@ def in_this_process(sample: Sample, workers: Workers, say: Callable[[str], None]
     found = [ranks] if ranks else []
     alone = {"losses": lambda: losses(sample), "random numbers": lambda: random_numbers(sample),
              "rounding": lambda: rounding(sample), "batch-norm": lambda: batch_norm(sample),
-             "padding": lambda: padding(sample), "last batch": lambda: last_batch(sample),
-             "examples": lambda: sample.data, "checkpoint": lambda: checkpoint(sample),
-             "weight decay": lambda: decay(sample)}
+             "padding": lambda: padding(sample), "examples": lambda: sample.data,
+             "checkpoint": lambda: checkpoint(sample), "weight decay": lambda: decay(sample)}
     together = {"gradients": lambda: gradients(sample, workers), "evaluation": lambda: evaluation(sample, workers)}
     for name in checks:
         with workers.together(f"the check {name!r}"):           # so no rank waits longer than one check takes
@@ -99,11 +93,10 @@ def in_this_process(sample: Sample, workers: Workers, say: Callable[[str], None]
 
 # where one of these checks fails, it explains why the others fail
 EXPLAINS = {
-    "examples": ("gradients", "losses", "random numbers", "batch-norm", "padding", "last batch", "evaluation",
-                 "checkpoint"),
-    "random numbers": ("gradients", "losses", "batch-norm", "padding", "last batch", "checkpoint"),
-    "ranks": ("gradients", "evaluation"),
-    "padding": ("gradients", "losses", "batch-norm", "last batch", "evaluation")}
+    "examples": ("gradients", "losses", "random numbers", "batch-norm", "padding", "evaluation", "checkpoint"),
+    "random numbers": ("gradients", "losses", "batch-norm", "padding", "checkpoint"),
+    "ranks": ("gradients", "evaluation"), "padding": ("gradients", "losses", "batch-norm", "evaluation"),
+    "batch-norm": ("gradients",), "losses": ("gradients",)}
 
 
 def notes(job: Job, sample: Sample) -> tuple[str, ...]:

@@ -58,7 +58,6 @@ class Finding:
     limit: float | None = None  # the allowed one
     cause: str = ""             # the usual one
     remedy: str = ""            # the next move
-    rows: tuple[tuple[str, ...], ...] = ()      # a table that is printed whatever the outcome
     where: str = ""             # file:line of the call that it is about
 
 
@@ -95,7 +94,7 @@ class Kinds:
         self.checks = read_toml(path)
 
     def finding(self, check: str, kind: str, about: Any = None, *, by: float | None = None, limit: float | None = None,
-                where: str = "", rows: tuple = (), cause: str = "", **values: Any) -> Finding:
+                where: str = "", cause: str = "", **values: Any) -> Finding:
         """A finding in the words of its kind. The values that are not given are attributes of ``about``; ``cause`` is
         one of [check.causes], whose cause and remedy, and verdict, go before the kind's."""
         table, own = self.checks[check], self.checks[check][kind]
@@ -105,7 +104,7 @@ class Kinds:
         name = words.get("verdict", name)
         seen, differs, cause, remedy = (fill(text, _Values(words, about, values)) for text in (
             seen, differs, words.get("cause", ""), words.get(getattr(about, "library", ""), words.get("remedy", ""))))
-        return Finding(check, VERDICTS[name], seen, differs, by, limit, cause, remedy, rows, where)
+        return Finding(check, VERDICTS[name], seen, differs, by, limit, cause, remedy, where)
 
     def sentence(self, table: str, name: str, about: Any = None, **values: Any) -> str:
         """The sentence of that name, with its values as in a finding."""

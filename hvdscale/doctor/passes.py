@@ -1,10 +1,11 @@
-"""Checks that cut a step into passes: gradients, losses, random numbers, batch-norm, and the last batch of an epoch."""
+"""Checks that cut a step into passes: gradients, losses, random numbers and batch-norm."""
 from __future__ import annotations
 
 import random
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,11 +41,13 @@ def gradients(sample: Sample, workers: Workers) -> Finding:
     by, worst = max(apart, key=lambda pair: pair[0])
     first, _, reference = made[0]
     moved = max(distance(buffers, reference) for plan, _, buffers in made if plan.ghost_batch == first.ghost_batch)
-    about = dict(limit=sample.limit, ways=len(ways), examples=examples, how=_describe(ways),
-                 kind_of_workers="real" if workers.size > 1 else "simulated")
+    about: dict[str, Any] = {name: sorted({getattr(plan, name) for plan in ways})
+                             for name in ("workers", "accumulate", "ghost_batch")}
+    about |= dict(limit=sample.limit, ways=len(ways), examples=examples,
+                  kind_of_workers="real" if workers.size > 1 else "simulated")
     if not by <= sample.limit:
         way = f"{counted(worst.workers, 'worker')} x {counted(worst.accumulate, 'pass', 'passes')}"
-        return JOB.finding(name, "other_mean", by=by, way=way, **_why(sample), **about)
+        return JOB.finding(name, "other_mean", by=by, way=way, **about)
     if moved > sample.limit:
         return JOB.finding(name, "buffers", by=moved, **about)
     return JOB.finding(name, "same", by=max(by, moved), **about)
@@ -63,24 +66,6 @@ def _ways(sample: Sample, counts: list[int]) -> Iterator[Plan]:
     if not plan.group_by_group and any(hasattr(module, "ghosts") for module in model.modules()):
         for count in counts[1:3] if len(counts) > 1 else counts:
             yield replace(plan, workers=count, ghost_batch=plan.global_batch)
-
-
-def _describe(ways: list[Plan]) -> str:
-    counts = sorted({plan.workers for plan in ways})
-    workers = f"{counts[0]}-{counts[-1]} workers" if len(counts) > 1 else counted(counts[0], "worker")
-    sizes = sorted({plan.ghost_batch for plan in ways})
-    passes = sorted({plan.accumulate for plan in ways})
-    return (f"{workers}, {' or '.join(map(str, passes))} {'passes' if passes[-1] > 1 else 'pass'}, ghost groups of "
-            f"{' or '.join(map(str, sizes))}")
-
-
-def _why(sample: Sample) -> dict[str, str]:
-    """Values of a finding: why gradients differ, and the next move, found by the more specific checks."""
-    for check in (random_numbers, batch_norm, losses):
-        found = check(sample)
-        if found.verdict == Verdict.FAILED:
-            return {"why": found.cause, "next": f"{found.remedy} (see the check {found.check!r})"}
-    return {name: JOB.sentence("gradients that differ", name) for name in ("why", "next")}
 
 
 def losses(sample: Sample) -> Finding:
@@ -152,12 +137,10 @@ def random_numbers(sample: Sample) -> Finding:
         how = "keyed by ghost group" if draws else "the model draws no random numbers"
         return JOB.finding(name, "same", how=how, by=by, limit=sample.limit)
     layer = first_difference(sample, model, parts, parts)
-    where = f"; the first layer to differ is {_describe_layer(layer)}" if layer else ""
     owners = [f"{path or 'the model'} holds a {type(value).__name__}" for path, module in model.named_modules()
               for value in vars(module).values()
               if isinstance(value, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random))]
-    return JOB.finding(name, "own", by=by, limit=sample.limit, layer=where,
-                       owners=f" ({'; '.join(owners)})" if owners else "")
+    return JOB.finding(name, "own", by=by, limit=sample.limit, layer=layer and _describe_layer(layer), owners=owners)
 
 
 def batch_norm(sample: Sample) -> Finding:
@@ -183,24 +166,3 @@ def batch_norm(sample: Sample) -> Finding:
     if not kinds:
         return JOB.finding(name, "none_by_group" if plan.group_by_group else "none")
     return JOB.finding(name, "by_group", kinds=", ".join(kinds), sizes=" or ".join(map(str, sizes)), groups=groups)
-
-
-def last_batch(sample: Sample) -> Finding:
-    """Whether each example of an epoch has the same weight where the batch does not divide the epoch."""
-    name, stream = "last batch", sample.job.plan.stream
-    left = stream.examples % stream.batches.first
-    what = f"{stream.examples} examples in batches of {stream.batches}, {stream.last_batch}"
-    if stream.last_batch == "drop":
-        return JOB.finding(name, "dropped", what=what, left=left)
-    if stream.last_batch == "carry":
-        return JOB.finding(name, "carried", stream, what=what)
-    examples = sample.plan.global_batch
-    batch = max(examples * 2 // 3, examples - 2 * sample.plan.ghost_batch)
-    if not left or batch <= 1:
-        return JOB.finding(name, "whole", stream, what=what)
-    # whose step 1 is short, of fewer ghost groups than there may be workers
-    short = sample.plan.at_batch(batch, train_examples=examples, last_batch="short")
-    by = max(distance(on_each(count, lambda worker: step_of(sample, replace(short, workers=count), worker, 1))[0][0],
-                      mean_gradient(sample, sample.model(), short, step=1)) for count in (1, 2, 4))
-    return JOB.finding(name, "weight" if by > sample.limit else "short", what=what, by=by,
-                       limit=sample.limit, size=short.stream.size(1), **(_why(sample) if by > sample.limit else {}))

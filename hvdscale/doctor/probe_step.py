@@ -68,9 +68,9 @@ class Sample:
         model.load_state_dict(self.job.model.state_dict())
         return model
 
-    def parts(self, plan: Plan, bounds: Sequence[int], step: int = 0) -> list[tuple[Pass, object]]:
+    def parts(self, plan: Plan, bounds: Sequence[int]) -> list[tuple[Pass, object]]:
         """The passes between these positions of the step, and their batches."""
-        batches = (self.job.data.train.take(plan.stream.visits(step, a, b)) for a, b in zip(bounds, bounds[1:]))
+        batches = (self.job.data.train.take(plan.stream.visits(0, a, b)) for a, b in zip(bounds, bounds[1:]))
         return [(Pass(a, b), to_device(batch, self.job.device, PARAMETERS[self.plan.precision]))
                 for a, b, batch in zip(bounds, bounds[1:], batches)]
 
@@ -111,16 +111,16 @@ def _loss_type(sample: Sample) -> torch.dtype:
 
 
 @contextlib.contextmanager
-def passing(sample: Sample, model: nn.Module, plan: Plan, step: int = 0) -> Iterator:
+def passing(sample: Sample, model: nn.Module, plan: Plan) -> Iterator:
     """A context for forward passes that leave generators and buffers as they were. Yields a function to call before
     each pass, which sets the modules' position and seeds the generators: by ghost group where the plan says group by
     group, else alike for all passes, as on several ranks."""
     ghosts = GhostGroups(plan.seed, SingleWorker(), sample.job.device)
     ghosts.attach(model)
-    groups = group_bounds(plan.stream.size(step), plan.ghost_batch)
+    groups = group_bounds(plan.global_batch, plan.ghost_batch)
 
     def enter(part: Pass) -> None:
-        ghosts.at(step, groups, part)
+        ghosts.at(0, groups, part)
         if plan.group_by_group:
             ghosts.seed_generators()
         else:
@@ -129,33 +129,33 @@ def passing(sample: Sample, model: nn.Module, plan: Plan, step: int = 0) -> Iter
         yield enter
 
 
-def mean_gradient(sample: Sample, model: nn.Module, plan: Plan, parts: Sequence | None = None, step: int = 0) -> Tensor:
+def mean_gradient(sample: Sample, model: nn.Module, plan: Plan, parts: Sequence | None = None) -> Tensor:
     """The gradient of the step's summed loss over its summed count, by autograd alone: one float64 vector. The whole
     step is one pass, or one pass per ghost group where the plan says so."""
-    size = plan.stream.size(step)
     if parts is None:
-        bounds = group_bounds(size, plan.ghost_batch) if plan.group_by_group else [0, size]
-        parts = sample.parts(plan, bounds, step)
+        parts = sample.parts(plan, group_bounds(plan.global_batch, plan.ghost_batch) if plan.group_by_group else
+                             sample.whole)
     loss, parameters = bound_loss(sample.job.workload, plan.label_smoothing), trained(model)
     sums, counted = [torch.zeros_like(p) for p in parameters], 0.0
     for part, batch in parts:
-        with passing(sample, model, plan, step) as enter:
+        with passing(sample, model, plan) as enter:
             enter(part)
             total, count = loss(model, batch)
             gradients = torch.autograd.grad(total, parameters, allow_unused=True)
         sums = [a if g is None else a + g for a, g in zip(sums, gradients)]
         counted += count
     if not counted:
-        raise WorkloadError(f"the counts returned by loss for {size} examples add up to 0, so they have no mean")
+        raise WorkloadError(f"the counts returned by loss for {plan.global_batch} examples add up to 0, so they have "
+                            "no mean")
     return _vector(sums) / counted
 
 
-def step_of(sample: Sample, plan: Plan, workers: Workers, step: int = 0) -> tuple[Tensor, Tensor]:
+def step_of(sample: Sample, plan: Plan, workers: Workers) -> tuple[Tensor, Tensor]:
     """The mean gradient of a step taken by hvdscale on these workers, and the buffers after it; a collective."""
     model = sample.model(plan)
     job, optimizer = sample.job, torch.optim.SGD(trained(model), lr=0.0)
     take_step = DataParallelStep(plan, job.workload, job.data.train, model, optimizer, workers, job.device)
-    take_step(step, 0.0, set())
+    take_step(0, 0.0, set())
     return _vector([p.grad for p in trained(model)]), _vector([b for b in model.buffers() if b.is_floating_point()])
 
 

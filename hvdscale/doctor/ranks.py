@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ..data.splits import tensors_of
-from ..errors import RanksDifferError, WorkersError
+from ..errors import WorkersError
 from ..plan.shards import Visits
 from ..training.evaluate import Evaluator
 from ..workers.group import SingleWorker
@@ -20,7 +20,6 @@ from .script.listen import tensors
 NAME, WHOLE = "ranks", "the job, loaded and built,"
 DIGESTED = 8                # examples of a split whose values and metrics the ranks compare
 NUMBERS = 1000              # of a gradient, at most
-OF_REFUSALS = {"found": "load", "built": "build"}       # the part of the job, by the verb in the error's text
 
 
 class Entry(NamedTuple):
@@ -122,10 +121,3 @@ def explain(sample: Sample, what: str, part: str, twice: Callable[[], Sequence[d
     one, another = twice()
     changes = WHOLE not in {**one, **another} and what in differing(one, another, sample.limit)
     return {"cause": "process" if changes else otherwise, "next": JOB.sentence("next for ranks", part)}
-
-
-def refused(error: RanksDifferError, twice: Callable[[], Sequence[dict[str, Entry]]]) -> Finding:
-    """The finding for a job that cannot start because its ranks disagree; no other check can follow."""
-    part = next((part for done, part in OF_REFUSALS.items() if f" {done} " in str(error)), None)
-    return JOB.finding(NAME, "refused", error=str(error), cause="process" if any(differing(*twice(), 0.0)) else "rank",
-                       next=JOB.sentence("next for ranks", part) if part else "")

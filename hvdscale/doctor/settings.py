@@ -37,22 +37,16 @@ def decay(sample: Sample) -> Finding:
             parameter.fill_(1.0)
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
-    decays, wanted = {}, {}
-    sizes: dict[tuple[bool, str], list[int]] = {}
-    for path, p in named:
-        decays[path] = bool((p != 1).any())
-        wanted[path] = plan.weight_decay > 0 and (plan.decay_norm_and_bias or id(p) not in apart)
-        kind = "biases and normalization" if id(p) in apart else "weights"
-        sizes.setdefault((not decays[path], kind), []).append(p.numel())
-    rows = tuple((kind, f"{len(of_kind)} tensors, {sum(of_kind):,} numbers", "do not decay" if kept else "decay")
-                 for (kept, kind), of_kind in sorted(sizes.items(), key=lambda item: item[0][0]))
+    decays = {path: bool((p != 1).any()) for path, p in named}
+    wanted = {path: plan.weight_decay > 0 and (plan.decay_norm_and_bias or id(p) not in apart) for path, p in named}
     unasked = [path for path in decays if decays[path] and not wanted[path]]
     if unasked:
         biases = "biases and normalization parameters among them" if any(
             id(p) in apart for path, p in named if path in unasked) else "though weight_decay is 0"
-        return JOB.finding(DECAY, "unasked", plan, names=list_first(unasked, 3), which=biases, rows=rows)
+        return JOB.finding(DECAY, "unasked", plan, names=list_first(unasked, 3), which=biases)
     idle = [path for path in decays if wanted[path] and not decays[path]]
-    return JOB.finding(DECAY, "idle" if idle else "as_asked", plan, names=list_first(idle, 3), rows=rows)
+    return JOB.finding(DECAY, "idle" if idle else "as_asked", plan, names=list_first(idle, 3),
+                       decaying=sum(decays.values()), count=len(decays))
 
 
 def rounding(sample: Sample) -> Finding:

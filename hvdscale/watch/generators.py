@@ -48,9 +48,10 @@ def seed_all(seed: int) -> None:
 
 def states() -> dict[str, str]:
     kind, words, *rest = np.random.get_state()
+    _, of_python, spare = random.getstate()             # None has another hash in each process before Python 3.12
     found = {"torch": digest_of(torch.get_rng_state().numpy().tobytes()),
              "numpy": digest_of(words.tobytes() + repr(rest).encode()),
-             "random": str(hash(random.getstate()))}
+             "random": str(hash((of_python, spare or 0.0)))}
     if torch.cuda.is_initialized():
         found["cuda"] = digest_of(torch.cuda.get_rng_state().numpy().tobytes())
     return found

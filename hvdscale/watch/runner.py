@@ -91,10 +91,8 @@ def threads_of(workers: int) -> int:
 
 
 def write_task(asked: ScriptRequest, place: Path, **more: int) -> None:
-    task = {"warm_up": asked.warm_up, "updates": asked.updates, "seeded": asked.seeded, "module": asked.module,
-            "profile": asked.profile, "still": asked.still, **more}
     from ..system.files import write_whole                      # which a rank does without
-    write_whole(place / TASK, json.dumps(task), sync=False)
+    write_whole(place / TASK, json.dumps({**vars(asked), **more}), sync=False)
 
 
 def read_task(place: Path) -> dict[str, int]:

@@ -18,8 +18,8 @@ from tests.factories import ddp_scripts
 
 MADE = "tests.factories.faulty_jobs"
 RANK, WORKERS, PROCESS = (JOB.checks["ranks"]["causes"][cause]["cause"] for cause in ("rank", "workers", "process"))
-CHECKS = ["gradients", "losses", "random numbers", "rounding", "batch-norm", "padding", "last batch", "shards",
-          "examples", "ranks", "evaluation", "checkpoint", "weight decay", "learning rate", "stall"]
+CHECKS = ["gradients", "losses", "random numbers", "rounding", "batch-norm", "padding", "examples", "ranks",
+          "evaluation", "checkpoint", "weight decay"]
 
 
 @pytest.fixture
@@ -39,17 +39,15 @@ def doctor(run, tmp_path):
     pytest.param(None, "digits/fc", ["--checkpoint", "kept", "--set", "threads=1"], marks=pytest.mark.slow),
     pytest.param(2, f"{MADE}:sound", ["--global-batch", "24"], marks=pytest.mark.slow)])    # README has one
 def test_a_sound_job_is_found_sound(doctor, np, job, options):
-    launcher_command("mpirun", 2)                           # the check of a stall starts one
     code, said, verdicts = doctor(np, job, *options)
     assert list(verdicts) == CHECKS
     assert code == 0 and "FAILED" not in said, said
-    assert verdicts["gradients"] == verdicts["ranks"] == verdicts["stall"] == "passed"
+    assert verdicts["gradients"] == verdicts["ranks"] == "passed"
     assert ("3 ways to cut a step of 46 examples: 2 workers" in said) == (np == 2)
     assert "rank 0 and rank 1" in " ".join(said.split()) or np == 2
 
 
 @pytest.mark.parametrize("job, differs, cause", [
-    ("build_by_mpirun", "rank 1 built a model whose layers.5.bias differs from rank 0's", RANK),
     ("read_by_mpirun", "example 0 of train is not the same on rank 1 as on rank 0", RANK),
     ("loss_by_mpirun", "under the same seed is not the same on rank 1 as on rank 0", RANK),
     ("loss_by_process", "under the same seed is not the same on rank 1 as on rank 0", PROCESS)])
@@ -67,9 +65,9 @@ def test_a_rank_in_a_seed_is_found_by_comparing_the_ranks(doctor, job, differs, 
 def alone(job):
     """What the processes that play several ranks find of the job, beside this one."""
     asked = JobRequest(f"{MADE}:{job}", [{}, {"threads": 1}], 46)
-    with asked.played(0, 2) as one, asked.played(1, 2) as another:
+    with asked.played([0, 1], 2) as played:
         sample = make_sample(prepare(asked.name, asked.layers, SingleWorker()), 46, 1)
-        return same_when_played(asked, [one, another], sample, digest(sample))
+        return same_when_played(asked, played, sample, digest(sample))
 
 
 @pytest.mark.slow
@@ -140,7 +138,7 @@ def test_a_script_is_examined_under_its_own_launcher(run, tmp_path, launcher):
     (tmp_path / "train.py").write_text(ddp_scripts.script("padded_evaluation"))
     done = run(*launcher_command(launcher, 2), sys.executable, "-m", "hvdscale.cli.doctor", "script", "train.py",
                "--batch", "16", "--", "--batch", "{local}", check=False)
-    assert done.returncode == 1 and re.findall(r"^FAILED: (\w+)", done.stdout, re.M) == ["evaluation"], done.stderr
+    assert done.returncode == 1 and re.findall(r"^FAILED: (\w+)$", done.stdout, re.M) == ["evaluation"], done.stderr
     assert "1 example of 43 counted twice (2.3%)" in done.stdout
 
 

@@ -45,10 +45,13 @@ def evaluation(pair: Pair) -> Finding:
     rounds = [each for each in rounds_of(pair.many) if each.ended]
     if not rounds:
         return pair.finding(NAME, "none")
+    of_training = {update.digest_after for record in pair.many for one in record.optimizers for update in one.updates}
     for each in rounds:
-        if len({one.buffers for rank in each.ranks for one in rank[-1:] if one.buffers}) > 1:
-            broadcast = all(record.broadcasts_buffers for record in pair.many)
-            return each.finding(pair, "statistics", cause="last_batch" if broadcast else "")
+        last = [one for rank in each.ranks for one in rank[-1:] if one.buffers]
+        if len({one.buffers for one in last}) > 1:
+            cause = "last_batch" if all(record.broadcasts_buffers for record in pair.many) else ""
+            own = all(one.models and not of_training.intersection(one.models) for one in last)
+            return each.finding(pair, "statistics", cause="own_average" if own else cause)
     trained_alike = all(len({one.digest for one in updates}) == len({one.digest_after for one in updates}) == 1
                         for optimizers in zip(*(record.optimizers for record in pair.many))
                         for updates in zip(*(one.updates for one in optimizers)))

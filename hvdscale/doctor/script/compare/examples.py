@@ -43,7 +43,7 @@ def examples(pair: Pair) -> Finding:
             {*contents[0]}) > 1:        # a loader's workers, which give a batch each in turn, all read the same stream
         return pair.finding(EXAMPLES, "loader_workers", where=first.made)
     if fault := (_over_the_epoch(pair, first) or _shared(pair, first, keys) or _others(pair, first)
-                 or _overlap(pair, first) or _whole(pair, first) or _skipped(pair, first)):
+                 or _reordered(pair, first) or _overlap(pair, first) or _whole(pair, first) or _skipped(pair, first)):
         return fault
     one, many = sum(pair.examples([pair.one], 0)), sum(pair.examples(pair.many, 0))
     if pair.batch is not None and one != many:
@@ -72,6 +72,17 @@ def _others(pair: Pair, first: Iteration) -> Finding | None:
     known = sum(one.partition(".")[0] in parts for one in others)
     return pair.finding(EXAMPLES, "others", others=len(others), held=len(held), where=first.made,
                         cause="labels" if known == len(others) else "inputs")
+
+
+def _reordered(pair: Pair, first: Iteration) -> Finding | None:
+    """A warning, where a sampler shares out places at which the ranks' data sets hold other examples than one worker's,
+    though reading them draws nothing."""
+    batches = (batch for record in pair.records for one in trained(record) for batch in one.batches)
+    if pair.same_data is not False or first.iterable or first.sampling.replicas != pair.workers or (
+            first.data != trained(pair.one)[0].data) or any(record.drew_in_workers for record in pair.records) or any(
+            batch.draws and batch.draws.moved for batch in batches):
+        return None
+    return pair.finding(EXAMPLES, "reordered", cause="order", where=first.made)
 
 
 def _without_loader(pair: Pair) -> Finding:
@@ -106,7 +117,7 @@ def _why_shared(pair: Pair, first: Iteration) -> dict[str, Any]:
     if first.iterable or first.sampling.replacement:
         cause = "stream" if first.iterable else "replacement"
     if pair.same_data is False and not first.iterable:
-        cause = "overlap"
+        cause = "order" if replicas == pair.workers else "overlap"
     return dict(cause=cause, where=first.made, sampler=first.sampling.name, of=pair.workers,
                 others=None if replicas == pair.workers else replicas)
 

@@ -93,24 +93,30 @@ def _apart(both: BothRuns) -> Finding | None:
     passes = both.ranks[0].passes
     not_reduced, reduced = _by_parameter(pair, one)
     alone, group = _passes_alone(one), first.group
+    fetched = {batch.number for batch in pair.batches(first, both.at)}
+    calls = {call for number, call in first.combined if number in fetched}
     if not_reduced and reduced:
         own = any(name in not_reduced and not all(np.array_equal(parts[0], part) for part in parts)
                   for name, parts in pair.parts([update.parameters for update in pair.at(0)]))       # from the start
         cause = "parts" if own else "not_reduced"
     elif alone and len(alone) < len(passes):
         cause = "again" if passes[alone[0]].again else "passes_alone"
+    elif pair.skipped is not None and both.at >= pair.skipped:
+        cause = "skips"
     elif averaged(pair):
         return finding(both, "local_steps", where="")
     elif (group := _group_of(one, first.group)) < pair.workers:
         cause = "own_group"
     else:
-        cause = "not_averaged"
+        cause = "changed_by_rank" if _all_combine(one) and "reduce" not in calls else "not_averaged"    # to one rank
     where = (first.wrapped if cause in OF_WRAPPER else "") or passes[(alone or [-1])[-1]].line
+    clipping = [rank for rank, update in enumerate(both.ranks) if update.clips]
+    if cause == "changed_by_rank":
+        where = both.ranks[0].line if len(clipping) in (0, pair.workers) else both.ranks[clipping[0]].clips[-1].line
     return finding(both, "apart", by=one.spread, limit=pair.limit, cause=cause, where=where,
                    names=list_first(not_reduced, 4), group=group,
-                   parameters=len(not_reduced) + len(reduced), passes=len(passes), called=any(
-                       (batch.number, "all_reduce") in first.combined for batch in pair.batches(first, both.at)),
-                   alone=[each + 1 for each in alone])
+                   parameters=len(not_reduced) + len(reduced), passes=len(passes), called="all_reduce" in calls,
+                   alone=[each + 1 for each in alone], clipping=clipping[:len(clipping) % pair.workers] or None)
 
 
 def _parted(both: BothRuns) -> Finding | None:
@@ -162,6 +168,12 @@ def _passes_alone(one: Reduction) -> list[int]:
     weights = np.abs(one.weights)
     return [at for at in range(weights.shape[2])
             if weights[~own, at].max(initial=0.0) < weights[own, at].max() / 10]
+
+
+def _all_combine(one: Reduction) -> bool:
+    """Whether every rank's gradient has those of others in it."""
+    weights = np.abs(one.weights).max(axis=2)
+    return all(np.delete(each, rank).max(initial=0.0) > each.max() / 10 for rank, each in enumerate(weights))
 
 
 def _group_of(one: Reduction, known: int) -> int:

@@ -23,7 +23,9 @@ def close(value: float, to: float) -> bool:
 
 
 def finding(both: BothRuns, kind: str, **given) -> Finding:
-    return both.pair.finding(NAME, kind, **{"update": both.at + 1, "where": both.line, **given})
+    passes, of_one = (len(update.passes) for update in (both.ranks[0], both.alone))
+    return both.pair.finding(NAME, kind, **{"update": both.at + 1, "where": both.line, "passes": passes,
+                                            "of_one": of_one // both.pair.base, **given})
 
 
 def undivided(both: BothRuns) -> Finding | None:
@@ -31,8 +33,7 @@ def undivided(both: BothRuns) -> Finding | None:
     by, alone, passes = both.weighing, both.scale_alone, len(both.ranks[0].passes)
     if by and passes > 1 and _accumulates(both, by) and close(by.scale, passes) and (
             alone is None or close(alone, len(both.alone.passes) / both.pair.base)):
-        return finding(both, "undivided", by=by.scale - 1, limit=CLOSE, scale=by.scale, targets=by.targets,
-                       passes=passes)
+        return finding(both, "undivided", by=by.scale - 1, limit=CLOSE, scale=by.scale, targets=by.targets)
     return None
 
 
@@ -42,7 +43,7 @@ def remainder(both: BothRuns) -> Finding | None:
     usual = max(len(other.ranks[0].passes) for other in both.pair.both.values())
     if by and passes != usual and close(by.scale, passes / usual):
         return finding(both, "remainder", by=1 - by.scale, limit=CLOSE, scale=by.scale, targets=by.targets,
-                       passes=passes, usual=usual)
+                       usual=usual)
     return None
 
 
@@ -76,6 +77,11 @@ def _cause_of(both: BothRuns, ratio: float, alone: float | None) -> str:
         return "summed"
     if close(ratio, times):
         return "multiplied"
+    passes, of_one = len(by_pass), len(both.alone.passes) / both.pair.base
+    if passes != of_one and close(ratio, passes / of_one):
+        return "passes_of_one"
+    if np.allclose(weights * workers * times, 1, rtol=CLOSE) and times > 1:     # of whole losses
+        return "divided_twice"
     if close(ratio, 1 / times):
         return "divided" if alone is not None and close(alone, 1) else "sum_over_batch"
     return "divided_otherwise" if close(by_pass[-1] * workers, 1) else "scaled_after"
@@ -223,7 +229,7 @@ def judge(pair: Pair) -> Finding:
     if all(by and by.error <= limit for by in weighed):
         passes = len(found[0].ranks[0].passes)
         if passes > 1 and close(weighed[0].scale, 1 / passes):
-            return finding(found[0], "divided_again", passes=passes, scale=weighed[0].scale)
+            return finding(found[0], "divided_again", scale=weighed[0].scale)
         return pair.finding(NAME, "mean", scale=None if close(weighed[0].scale, 1) else weighed[0].scale, limit=limit,
                             of=pair.workers, targets=weighed[0].targets, by=max(by.error for by in weighed))
     residual = max(both.reduction.residual for both in found)
@@ -251,9 +257,10 @@ def matches_one(pair: Pair) -> bool:
 
 
 def comparable(pair: Pair, at: int = 0) -> bool:
-    """Whether the gradients of an update must be the same in both runs: they have had the same parameters, examples and
-    rates so far, drew nothing, and normalized nothing over a batch."""
-    return (pair.batch is not None and pair.same_start and all(map(pair.same_examples, range(at + 1)))
+    """Whether the gradients of an update must be the same in both runs: all ranks have had the same parameters,
+    examples and rates so far, drew nothing, and normalized nothing over a batch."""
+    return (pair.batch is not None and pair.same_start and len(
+        {update.parameters.tobytes() for update in pair.at(at)}) == 1 and all(map(pair.same_examples, range(at + 1)))
             and all(pair.on_one(each).rates == pair.at(each)[0].rates for each in range(at))
             and not pair.drew_by(at) and not any(record.batch_norms for record in pair.many)
             and _drift(pair, at) < DRIFTED)

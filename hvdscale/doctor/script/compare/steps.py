@@ -26,7 +26,9 @@ def learning_rate(pair: Pair) -> Finding:
             return pair.finding(RATE, "by_rank", update=at + 1, first=rates[0][0], second=rates[1][0],
                                 where=pair.at(at)[0].line)
     if (ratio := _ratio(pair, 0)) is None:
-        return pair.finding(RATE, "same")
+        ratios = _ratios(pair, 0)
+        return pair.finding(RATE, "by_group", ratios=ratios, where=pair.at(0)[0].line) if ratios else pair.finding(
+            RATE, "same")
     if math.isclose(ratio, 1, rel_tol=SAME):
         shown = list_first([number(rate) for rate in dict.fromkeys(pair.at(0)[0].rates)], 3)
         return pair.finding(RATE, "as_on_one", rates=shown, grows=pair.workers if pair.batch is None else None)
@@ -38,11 +40,14 @@ def learning_rate(pair: Pair) -> Finding:
 
 def _ratio(pair: Pair, at: int) -> float | None:
     """The rate on many workers by that on one; None where parameter groups differ in it, or it is 0."""
+    ratios = _ratios(pair, at)
+    return ratios[0] if ratios and max(ratios) - min(ratios) <= SAME * abs(ratios[0]) else None
+
+
+def _ratios(pair: Pair, at: int) -> list[float]:
+    """The same of each parameter group; empty where one is 0, or their numbers differ."""
     one, many = pair.on_one(at).rates, pair.at(at)[0].rates
-    if len(one) != len(many) or not all(one):
-        return None
-    ratios = [b / a for a, b in zip(one, many)]
-    return ratios[0] if max(ratios) - min(ratios) <= SAME * abs(ratios[0]) else None
+    return [b / a for a, b in zip(one, many)] if len(one) == len(many) and all(one) else []
 
 
 def schedule(pair: Pair) -> Finding:
@@ -86,8 +91,9 @@ def update(pair: Pair) -> Finding:
         if fault := _fault(both, error, agree):
             return fault
         compared = at + 1
+    why = "gradient" if not pair.updates or pair.on_one(0).rates == pair.at(0)[0].rates else "rate"
     return pair.finding(UPDATE, "same" if compared else "not_compared", compared=compared,
-                        why=why_incomparable(pair) or KINDS.sentence("incomparable", "gradient", pair))
+                        why=why_incomparable(pair) or KINDS.sentence("incomparable", why, pair))
 
 
 def _fault(both: BothRuns, error: float, agree: np.ndarray) -> Finding | None:

@@ -29,9 +29,9 @@ def random_numbers(pair: Pair) -> Finding:
     backward = next((one.line for one in pair.at(0)[0].passes), "") if pair.updates else ""
     loop = next((one.line for one in trained(pair.many[0])), "")
     for kind, same, where, cause in (
-            ("model", same_stream(model), backward, ""),
-            # of examples from a loader, as others are drawn there, which ranks may share out; not by Python's
-            # generator, by which scripts decide for all
+            # not by Python's generator, by which scripts and models decide for all
+            ("model", same_stream(model) - {"random"}, backward, ""),
+            # of examples from a loader, as others are drawn there, which ranks may share out
             ("preparing", same_stream(preparing) - {"random"}, backward, ""),
             ("reading", same_stream(reading), loop, by_number), ("reading", in_workers, loop, by_number)):
         if same:

@@ -16,7 +16,7 @@ from ....watch.listener import Listener
 from ....watch.loaders import rest_of
 from ..record import MOST_INDICES, GeneratorUse, Iteration, LoadedBatch, Sampling
 from .session import Session
-from .tensors import digest, digest_statistics, digest_untrained
+from .tensors import digest, digest_statistics, digest_untrained, outermost_modules
 
 MOST_HELD = 4096                # examples of a data set that are all read in the end
 LARGEST = 1 << 26               # bytes of a batch whose contents are digested
@@ -109,7 +109,7 @@ class Batches(Listener):
         iteration = iterator._iteration
         iteration.ended = True
         if not iteration.trained and self.evaluating:
-            iteration.buffers = digest_statistics()
+            iteration.buffers = digest_statistics([*self._evaluated] or outermost_modules())
         if not iteration.trained and not self.session.record.sharded:
             iteration.models = tuple(sorted(digest(one.parameters()) for one in self._evaluated))
         self.session.save()

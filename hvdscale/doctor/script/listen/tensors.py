@@ -93,9 +93,9 @@ def untaken(parameters: Iterable[torch.Tensor]) -> list[str]:
     return sorted(found.values())
 
 
-def digest_statistics() -> str:
-    """One digest of the running statistics of all normalization in the process; empty where there are none."""
-    found = {id(values): values for module in outermost_modules() for name, values in module.named_buffers()
+def digest_statistics(modules: Iterable[torch.nn.Module]) -> str:
+    """One digest of the running statistics of all normalization in the modules; empty where there are none."""
+    found = {id(values): values for module in modules for name, values in module.named_buffers()
              if name.endswith(("running_mean", "running_var"))}
     return digest(found.values()) if found else ""
 
