@@ -18,22 +18,26 @@ UNSETTLED = [
     # the learning rate
     dict(defaults=dict(local_batch=10, steps=9)),
     dict(lr_per_example=0.001, lr_rule="sqrt"),
-    dict(lr_per_example=0.1, base_batch=4),
+    dict(lr_per_example=0.1, base_batch=4), dict(lr_per_example=0.1, max_lr_factor=4.0),
     dict(workers=10, **ADAM_SQRT),
     dict(workers=50, **ADAM_SQRT, beta2=0.98),
     dict(workers=60, optimizer="adam", lr_rule="adam_sqrt:beta2", beta2=0.98),
-    dict(optimizer="sgd", lr_rule="adam_sqrt"),
+    dict(workers=16, **ADAM_SQRT, beta1=0.9375),
+    *(dict(optimizer=name, lr_rule="adam_sqrt") for name in ("sgd", "nesterov", "lars", "torch.optim:Adam")),
     dict(lr_rule="tuned"),
     dict(metaparameters="tuned.toml"),
     # the optimizer
-    dict(momentum=0.5, optimizer="adam"),
-    dict(momentum_correction=True),
+    dict(momentum=0.5, optimizer="adam"), dict(momentum=0.5, optimizer="sgd"),
+    dict(momentum_half_life=60, optimizer="adam"), dict(beta1=0.5), dict(beta2=0.5, optimizer="lars"),
+    dict(epsilon=1e-3, optimizer="torch.optim:Adam"), dict(trust_coefficient=0.1, optimizer="lamb"),
+    *(dict(lr_in_velocity=True, optimizer=name) for name in ("adam", "lars")), dict(decay_norm_and_bias=True),
+    dict(momentum_correction=True), dict(momentum_correction=True, optimizer="sgd"),
     dict(optimizer_args={"eps": 1}, optimizer="adam"),
-    dict(beta2_half_life=60),
+    dict(beta2_half_life=60), dict(beta2_half_life=60, optimizer="torch.optim:Adam"),
     dict(beta1_half_life=60, **ADAM_SQRT),
-    dict(decay_timescale=0.01, optimizer="adamw"),
+    dict(decay_timescale=0.01, optimizer="adamw"), dict(decay_timescale=2, optimizer="lamb"), dict(decay_timescale=2),
     # warmup and decay
-    dict(decay_steps=5),
+    dict(decay_steps=5), dict(decay_start_steps=30), dict(end_lr_factor=0.1), dict(decay_factor=0.5, decay="linear"),
     dict(warmup_start_factor=0.1, warmup="none"),
     dict(decay="step"),
     dict(workers=8, decay="linear", decay_steps=20, warmup_steps=20),
@@ -43,7 +47,7 @@ UNSETTLED = [
     dict(decay="inverse_sqrt", warmup="none"),
     # budget, target, evaluation
     dict(defaults=dict(local_batch=10, lr=0.1)),
-    dict(eval_splits="valid"),
+    *(dict(eval_splits=splits) for splits in ("valid", "train,", "train;val")),
     dict(target="val/error>0.9"),
     dict(target="val/accuracy>0.9"),
     dict(target="val/error<0.1", eval_every=0),
@@ -61,13 +65,20 @@ MISUSED = [
     dict(lr_rule="cubic"), dict(optimizer="adam", beta2=0.9, beta2_half_life=600), dict(target="val/error"),
     dict(exchange="powersgd:0"), dict(steps=5, epochs=3), dict(budget=10), dict(budget="ten epochs"),
     dict(budget="2.5 steps"), dict(warmup="5 min"), dict(warmup="slow"), dict(decay_at="60, 30 epochs"),
-    dict(localbatch=1), dict(learning_rate=1)]
+    dict(budget="0 epochs"), dict(beta1_half_life="5 steps"), dict(budget="5 steps", epochs=3),
+    dict(warmup="5 steps", warmup_epochs=3),
+    dict(localbatch=1), dict(learning_rate=1), dict(momentun=1), dict(weightdecay=1)]
 WRONG_VALUES = [dict(name=name, value=value) for name, value in (
-    ("local_batch", 0), ("local_batch", 2.5), ("lr", 0), ("lr", float("nan")), ("momentum", 1), ("seed", 2**63),
-    ("keep_going", 1), ("target", 0.01), ("model_args", 3), ("decay_at_epochs", 30), ("decay_at_epochs", [60, 30]),
-    ("precision", "fp8"))]
+    ("local_batch", 0), ("local_batch", 2.5), ("local_batch", True), ("local_batch", "32"), ("ghost_batch", 1),
+    ("lr", 0), ("lr", -0.1), ("lr", float("nan")), ("lr", float("inf")), ("lr", "fast"), ("lr", True),
+    ("epochs", float("inf")), ("momentum", 1), ("momentum", -0.1), ("beta2", 1), ("epsilon", 0),
+    ("clip_norm", 0), ("label_smoothing", 1.0), ("seed", 2**63), ("seed", -1), ("keep_going", 1),
+    ("lr_in_velocity", "yes"), ("target", 0.01), ("model_args", 3), ("decay_at_epochs", 30), ("decay_at_epochs", []),
+    ("decay_at_epochs", [60, 30]), ("decay_at_epochs", [1, float("inf")]), ("decay_at_steps", [0, 5]),
+    ("decay_at_steps", [2.5, 7]), ("decay_at_steps", ["5"]), ("last_batch", "wrap"), ("warmup", "slow"),
+    ("decay", "exp"), ("device", "tpu"), ("precision", "fp8"))]
 NO_ASSIGNMENTS = [dict(texts=texts) for texts in (
-    ["seed"], ["seed.a=3"], ["nothing.a=3"], ["model_args=7", "model_args.a=3"])]
+    ["seed"], ["=3"], ["seed.a=3"], ["nothing.a=3"], ["model_args=7", "model_args.a=3"])]
 
 
 def test_keys_that_cannot_hold_are_refused_in_the_same_words(golden):
