@@ -5,6 +5,7 @@ from tests.factories.plans import settled
 from tests.wording import refusals
 
 ADAM_SQRT = dict(optimizer="adam", lr_rule="adam_sqrt")
+RAMP = [[0, 20], [10, 40], [30, 120]]
 UNSETTLED = [
     # the batch
     dict(defaults=dict(lr=0.1, steps=9)),
@@ -26,6 +27,10 @@ UNSETTLED = [
     *(dict(optimizer=name, lr_rule="adam_sqrt") for name in ("sgd", "nesterov", "lars", "torch.optim:Adam")),
     dict(lr_rule="tuned"),
     dict(metaparameters="tuned.toml"),
+    *(dict(batch_schedule=pairs, **keys) for pairs, keys in (
+        ([[0, 20], [5, 2000]], {}), ([[0, 2], [5, 20]], dict(workers=3)),
+        ([[0, 4], [5, 8]], dict(workers=3, accumulate=4)), (RAMP, dict(last_batch="short")), (RAMP, dict(decay="cosine", batch_schedule_lr="seesaw")))),
+    dict(batch_schedule_lr="stay"), dict(batch_schedule_examples=[[0, 20], [30, 40], [35, 80]]),
     # the optimizer
     dict(momentum=0.5, optimizer="adam"), dict(momentum=0.5, optimizer="sgd"),
     dict(momentum_half_life=60, optimizer="adam"), dict(beta1=0.5), dict(beta2=0.5, optimizer="lars"),
@@ -51,6 +56,10 @@ UNSETTLED = [
     dict(target="val/error>0.9"),
     dict(target="val/accuracy>0.9"),
     dict(target="val/error<0.1", eval_every=0),
+    # averages and the loss scale
+    dict(average="ema"), dict(average="tail", average_start_steps=100), dict(average_half_life=5.0),
+    dict(average="ema", average_half_life=5.0, average_start_steps=1), dict(target="val/averaged_error<0.1"),
+    dict(loss_scale=2.0),
     # replicas
     dict(replicas=3, global_batch=64, sync_every=2), dict(workers=3, replicas=4, global_batch=64, sync_every=2),
     dict(replicas=4, global_batch=64), dict(outer="nesterov"), dict(outer_lr=0.5, sync_every=2), dict(exchange="bf16"),
@@ -67,6 +76,9 @@ MISUSED = [
     dict(budget="2.5 steps"), dict(warmup="5 min"), dict(warmup="slow"), dict(decay_at="60, 30 epochs"),
     dict(budget="0 epochs"), dict(beta1_half_life="5 steps"), dict(budget="5 steps", epochs=3),
     dict(warmup="5 steps", warmup_epochs=3),
+    dict(global_batch=64, batch_schedule=RAMP), *(dict(batch_schedule=value) for value in (
+        [], [[1, 64]], [[0, 64], [0, 128]], [[0, 64], [9, 128], [5, 256]], [[0, 0]], [[0, 64], [2.5, 128]],
+        [[0, 64, 1]], [0, 64], [[0, True]])),
     dict(localbatch=1), dict(learning_rate=1), dict(momentun=1), dict(weightdecay=1)]
 WRONG_VALUES = [dict(name=name, value=value) for name, value in (
     ("local_batch", 0), ("local_batch", 2.5), ("local_batch", True), ("local_batch", "32"), ("ghost_batch", 1),
