@@ -161,14 +161,6 @@ def test_runs_that_are_there_are_not_run_again_unless_asked(scaled, logged, tmp_
     assert re.search(naming("w2-r1.h5", "lr was 0.5, is now 0.25"), output) and carried == []
 
 
-@pytest.mark.parametrize("arguments, said", [
-    (["--workers", "a"], "--workers 'a'"), (["--set", "lr=fast"], "lr = 'fast'"),
-    (["--steps", "3", "--epochs", "3"], "steps = 3 and epochs")])
-def test_misuse_is_found_before_anything_runs(scaled, arguments, said):
-    output, carried, _ = scaled(*arguments, exit_code=2)
-    assert output.startswith(f"Error: {said}") and carried == []
-
-
 def test_a_run_that_leaves_no_log_is_an_error_with_its_last_lines(tmp_path):
     said, run = [], SeriesRun(1, str(tmp_path / "out" / "w1-r1.h5"), {"steps": 5})
     with pytest.raises(HvdscaleError) as caught:
