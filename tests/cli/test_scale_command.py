@@ -27,12 +27,6 @@ def test_worker_counts_are_read_from_a_list(text, counts):
     assert whole_numbers("--workers", text, "worker counts", 1) == counts
 
 
-@pytest.mark.parametrize("text", ["", "0", "1,,2", "1,-2", "1.5", "two", "1;2", "1-8", "1,"])
-def test_what_is_no_list_of_worker_counts_is_named(text):
-    with pytest.raises(UsageError, match=naming(f"--workers '{text}'", "1,2,4,8")):
-        whole_numbers("--workers", text, "worker counts", 1)
-
-
 def test_a_series_has_a_run_of_each_seed_at_each_count_smallest_first():
     runs = runs_of([4, 1, 4], 2, False, {"steps": 5, "seed": 7}, "out")
     assert [(run.workers, run.log, run.keys["seed"]) for run in runs] == [

@@ -366,14 +366,6 @@ def test_what_is_behind_a_link_or_none_of_the_layout_is_left_out_and_named(tmp_p
         "a (a link)", "loop (a link)", f"{PLACE}/2 (a link)", f"{PLACE}/notes.txt")]
 
 
-def test_where_all_is_wrong_there_is_no_log(tmp_path):
-    folder = small(tmp_path / "archive", trials=(1,))
-    (folder / "1" / "metadata.json").unlink()
-    with pytest.raises(LogError, match="1/metadata.json: is missing"):
-        import_archive(tmp_path / "archive", tmp_path / "log.h5", skip_broken=True)
-    assert os.listdir(tmp_path) == ["archive"]
-
-
 def stranger(tmp_path, **said):
     """The log evil.h5, which says other things of its archive."""
     small(tmp_path / "archive")

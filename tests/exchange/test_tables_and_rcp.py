@@ -152,12 +152,6 @@ def test_tables_say_or_show_that_their_trials_are_a_search(vary, column, searche
         assert [(point.steps.runs, point.steps.value) for point in curve.points] == [(5, 1000), (5, 500), (5, 250)]
 
 
-def test_a_search_cell_that_is_neither_yes_nor_no_is_named(tmp_path):
-    (tmp_path / "t").mkdir()
-    code, printed = call("import", str(searched_tables(tmp_path / "t", True, ("maybe",))), str(tmp_path / "out.h5"))
-    assert code == 1 and "trials.csv:2: search is 'maybe', not a number" in printed
-
-
 @pytest.mark.parametrize("plan, budget", [("", "not known"), ('"{""measurement"": {""budget_seconds"": 90}}"', "90 s")])
 def test_the_budget_of_tables_from_elsewhere_is_shown_as_far_as_it_is_known(plan, budget, tmp_path):
     trials = f"id,dataset,model,optimizer,global_batch,plan\n7,mnist,cnn,sgd,32,{plan}\n"
@@ -222,12 +216,6 @@ def test_rows_of_a_trial_that_lie_far_apart_are_held_to_the_rules(tmp_path):
         assert code == (not words) and "evaluations.csv:6: trial 7: evaluations/step goes from 20 to 10" in said
     with read_log(tmp_path / "log.h5") as log:
         assert log.evaluations["step"].tolist() == [0, 10] and log.trials["id"].tolist() == [2]
-
-
-def test_where_all_trials_of_tables_are_wrong_there_is_no_log(tmp_path):
-    tables(tmp_path / "mine", evaluations="trial,step,val/error\n")
-    code, said = call("import", tmp_path / "mine", tmp_path / "log.h5", "--skip-broken")
-    assert code == 1 and "trial 7 is COMPLETE, but has no evaluations" in said and os.listdir(tmp_path) == ["mine"]
 
 
 @pytest.mark.parametrize("change, message", [
