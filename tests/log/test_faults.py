@@ -70,11 +70,11 @@ def test_a_log_cut_off_at_any_length_is_named_or_reads_whole(make, tmp_path):
                     np.testing.assert_array_equal(table[name], same[name], err_msg=f"{length} {name}")
 
 
-def retype(file):
-    values, attributes = file["steps/loss"][...], dict(file["steps/loss"].attrs)
-    del file["steps/loss"]
-    file["steps/loss"] = values.astype(np.int64)
-    file["steps/loss"].attrs.update(attributes)
+def retype(file, name="steps/loss"):
+    values, attributes = file[name][...], dict(file[name].attrs)
+    del file[name]
+    file[name] = values.astype(np.int64)
+    file[name].attrs.update(attributes)
 
 
 def no_unit(file):
