@@ -238,12 +238,11 @@ STUDY_MEMBER = (f"{PLACE}/study.json", json.dumps(STUDY))
 
 def test_members_of_a_study_may_come_in_any_order(tmp_path):
     (ten, ten_metadata), (two, two_metadata) = members(10), members(2)
-    tar_of(tmp_path / "a.tar", ten, two_metadata, two, STUDY_MEMBER, ten_metadata, ("README", "text"),
-           ("study.json", "{}"))
+    tar_of(tmp_path / "a.tar", ten, two_metadata, two, STUDY_MEMBER, ten_metadata, ("notes", ""), ("study.json", "{}"))
     seen = import_archive(tmp_path / "a.tar", tmp_path / "log.h5")
     with read_log(tmp_path / "log.h5") as log:
         assert log.trials["source_trial"].tolist() == [2, 10]
-    assert seen.others == [f"{tmp_path}/a.tar: README", f"{tmp_path}/a.tar: study.json"]
+    assert seen.others == [f"{tmp_path}/a.tar: notes", f"{tmp_path}/a.tar: study.json"]
 
 
 OTHER = PLACE.replace("mnist", "cifar_10")
