@@ -35,7 +35,6 @@ STUDY = {"batch_size": 32, "dataset": "mnist", "model": "simple_cnn_base", "opti
                                                  "max_value": 1.0}}, "train_steps": 100}
 MEASURED = "step,val/classification_error\n0,0.9\n50,0.5\n100,0.25\n"
 
-
 NAN = float("nan")            # one object, so that lists with it are equal
 
 
