@@ -2,16 +2,13 @@
 looks for what a message must name: the key, the value met, the next move.
 
     tools/test --renew                  keeps the wording as it is now; git diff shows what that changed
+
+The cases stand in these files, too: what is typed, or called.
 """
 import re
-import shlex
-from functools import partial
-from subprocess import CompletedProcess
-from types import FunctionType
+from textwrap import indent
 
-from click.testing import CliRunner
-
-from hvdscale.errors import HvdscaleError
+from tests.conftest import GOLDEN
 
 
 def naming(*parts):
@@ -19,37 +16,26 @@ def naming(*parts):
     return "(?s)" + "".join(f"(?=.*{re.escape(str(part))})" for part in parts)
 
 
-def screens(name, command, lines):
-    """What a command prints for each of the lines typed after its name, with the exit code where it is not 0.
+def refusals(name, error, names):
+    """What is said of each call that tests/golden/NAME.txt has, which is refused with that kind of error.
 
-    command     of click, or a function that runs the words and gives a finished process
+    names       those that the calls use
     """
-    run = command if isinstance(command, FunctionType) else partial(_invoke, command)
-    return "\n".join(_screen(f"{name} {line}".rstrip(), run(*shlex.split(line))) for line in lines)
-
-
-def _invoke(command, *words):
-    done = CliRunner().invoke(command, words)
-    if isinstance(done.exception, HvdscaleError):           # of a command that all ranks end together
-        return CompletedProcess(words, done.exception.exit_code, "", f"Error: {done.exception}\n")
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return CompletedProcess(words, done.exit_code, done.output, "")
-
-
-def _screen(typed, done):
-    code = f"(exit code {done.returncode})\n" if done.returncode else ""
-    return f"$ {typed}\n{done.stdout}{done.stderr}{code}"
-
-
-def refusals(error, act, cases):
-    """What is said of each case: a dictionary of keys that ``act`` refuses with that kind of error."""
-    said = []
-    for case in cases:
+    def refusal(call):
         try:
-            act(**case)
+            eval(call, names)
         except error as refused:
-            said.append(f"{' '.join(f'{name}={value!r}' for name, value in case.items())}\n    {refused}\n")
-        else:
-            raise AssertionError(f"{case} was not refused")
+            return f"{type(refused).__name__}: {refused}"
+        raise AssertionError(f"{call} was not refused")
+    return answered(name, refusal)
+
+
+def answered(name, answer):
+    """The text that tests/golden/NAME.txt should have: below each line that is not indented what ``answer`` makes of
+    it. Comments stay; a further line there is a further case."""
+    said = []
+    for line in (GOLDEN / f"{name}.txt").read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith(" "):
+            said += [line] if line.startswith("#") else [line, indent(answer(line), "    ")]
+            said.append("")
     return "\n".join(said)

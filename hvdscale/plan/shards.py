@@ -77,11 +77,6 @@ class Stream:
             return self.batches.steps_holding(math.ceil(epochs * self.examples - 1e-6))
         return math.ceil(epochs * self._whole_steps - 1e-9)
 
-    def epochs_before(self, step: int) -> float:
-        if self.last_batch == "carry":
-            return self.batches.examples_before(step) / self.examples
-        return step / self._whole_steps
-
     def size(self, step: int) -> int:
         if self.last_batch != "short" or (step + 1) % self._whole_steps:
             return self.batches.at(step)

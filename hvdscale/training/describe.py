@@ -104,7 +104,7 @@ def _warmup_notes(plan: Plan) -> Iterator[str]:
                f"at {plan.schedule.lr_at(last):.4g} and never reaches its peak, {plan.peak_lr:g}")
     if plan.start_lr == 0:
         idle = "the first step has" if plan.warmup == "gradual" else f"the first {plan.warmup_steps} steps have"
-        yield f"{idle} a learning rate of 0 and changes nothing; warmup_start_factor sets where the warmup starts"
+        yield f"{idle} a learning rate of 0 and no effect; warmup_start_factor sets where the warmup starts"
 
 
 def _optimizer(plan):

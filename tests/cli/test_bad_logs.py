@@ -22,6 +22,7 @@ from tests.factories.bad_logs import break_log, generator
 from tests.factories.logs import log as made_log
 from tests.factories.logs import save, study, trial
 from tests.factories.studies import SPACE, drawn, realistic, studied
+from tests.wording import answered
 
 SECONDS = 60                # a case may take, on a busy machine
 MEMORY = 3 << 30            # bytes that it may take beside what the process has
@@ -247,49 +248,32 @@ def test_a_file_that_is_no_log_or_half_of_one_is_named(tmp_path, plain, data, sa
         assert done.exit_code == 1 and said in done.output and str(path) in done.output, (command, done.output)
 
 
-PLANS = {       # what is put where in a plan: what is said of it
-    ("problem",): ([1], "its plan has [1] as 'problem', where an object belongs"),
-    ("problem", "peak_lr"): ("fast", 'its plan has "fast" as problem.peak_lr, where a finite number belongs'),
-    ("problem", "train_examples"): (-3, "problem.train_examples, where a whole number, 0 or more, or null belongs"),
-    ("problem", "seed"): (10 ** 30, "problem.seed, where a whole number"),
-    ("problem", "local_steps"): ({"replicas": 0, "sync_every": 4}, "as problem.local_steps, where an object"),
-    ("measurement", "budget_steps"): ("many", 'its plan has "many" as measurement.budget_steps'),
-    ("measurement", "target"): ("soon", 'its plan has "soon" as measurement.target, where a target'),
-    ("execution", "cores"): (None, "its plan has null as execution.cores"),
-    ("sweep", "space"): ({}, "its plan has {} as sweep.space, where a list of parameters belongs"),
-    ("sweep", "space", 0): ({"name": "lr"}, "which is no parameter with a type"),
-    ("sweep", "space", 0, "low"): (0, "which has no scale that holds its bounds"),
-    ("sweep", "point", "lr"): ("high", "where a finite number belongs"),
-    ("sweep", "draw"): (2 ** 40, "as sweep.draw, where a whole number from 0 to 1,000,000 belongs"),
-    ("sweep", "targets"): (["x"], "as sweep.targets, where a list of targets belongs"),
-    ("sweep", "objective"): ("val/error", "sweep.minimizes is true or false"),
-    ("asked",): ("everything", "as 'asked', where an object belongs"),
-}
-
-
 def a_plan():
     return json.loads(drawn(0, 300).row["plan"])
 
 
-@pytest.mark.parametrize("where", PLANS, ids=lambda where: ".".join(map(str, where)))
-def test_an_entry_of_a_plan_that_is_not_what_it_should_be_is_named(where):
-    value, said = PLANS[where]
-    whole = a_plan()
-    inner = whole
+def put_in(where, value):
+    """A plan with something else in that place."""
+    inner = whole = a_plan()
     for key in where[:-1]:
         inner = inner[key]
     inner[where[-1]] = value
-    with pytest.raises(LogError) as raised:
-        plan_at("a.h5", 3, json.dumps(whole))
-    assert str(raised.value).startswith("a.h5: trial 3: its plan ") and said in str(raised.value)
+    return whole
 
 
-@pytest.mark.parametrize("name", ["study", "draw", "point", "space", "trials", "targets", "prune_keep"])
-def test_a_sweep_that_is_told_of_in_part_is_named(name):
+def take_out(name):
+    """A plan whose sweep lacks that entry."""
     whole = a_plan()
     del whole["sweep"][name]
-    with pytest.raises(LogError, match=f"has a sweep without its '{name}'"):
-        read_plan(json.dumps(whole))
+    return whole
+
+
+def test_an_entry_of_a_plan_that_is_not_what_it_should_be_or_is_not_there_is_named(golden):
+    def said(call):
+        with pytest.raises(LogError) as raised:
+            plan_at("a.h5", 3, json.dumps(eval(call, globals())))
+        return str(raised.value)
+    golden("plan_entries", answered("plan_entries", said))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", "[" * 100_000, "1" * 10_000])

@@ -29,10 +29,6 @@ def call(*words, code=0):
     return done.output
 
 
-def words_of(line):
-    return line.split()
-
-
 def test_ls_says_how_each_trial_ended_and_how_far_it_came(tmp_path):
     finished(tmp_path / "done.h5", steps=50, trials=2)
     interrupted(tmp_path / "killed.h5", steps=20)
@@ -42,7 +38,7 @@ def test_ls_says_how_each_trial_ended_and_how_far_it_came(tmp_path):
     live.flush()
     (tmp_path / "bad.h5").write_bytes(b"")
     said = call("ls", tmp_path, code=1)
-    lines = [words_of(line) for line in said.splitlines()]
+    lines = [line.split() for line in said.splitlines()]
     assert " ".join(lines[0]) == "log trial status workload batch workers steps metric last best size"
     last = f"{0.5 / 51:.5g}"
     assert lines[1][0] == str(tmp_path / "done.h5")
@@ -57,10 +53,10 @@ def test_ls_says_how_each_trial_ended_and_how_far_it_came(tmp_path):
 def test_ls_shortens_a_log_of_many_trials_and_shows_a_log_without_one(tmp_path):
     finished(tmp_path / "many.h5", steps=2, trials=40)
     said = call("ls", tmp_path / "many.h5").splitlines()
-    assert len(said) == 14 and words_of(said[7]) == ["...", "28", "more"] and words_of(said[-1])[0] == "39"
+    assert len(said) == 14 and said[7].split() == ["...", "28", "more"] and said[-1].split()[0] == "39"
     assert len(call("ls", "--all", tmp_path / "many.h5").splitlines()) == 41
     open_log(tmp_path / "empty.h5").finish()
-    assert words_of(call("ls", tmp_path / "empty.h5").splitlines()[1])[1:3] == ["-", "interrupted"]
+    assert call("ls", tmp_path / "empty.h5").splitlines()[1].split()[1:3] == ["-", "interrupted"]
 
 
 def test_ls_without_logs_looks_into_runs_and_says_when_there_is_none(tmp_path, monkeypatch):
@@ -95,13 +91,12 @@ def test_show_tells_what_a_run_was_and_why_it_ended(tmp_path):
                  "(19 more)"):
         assert part in said, part
     rows = said.split("evaluations\n")[1].splitlines()
-    assert words_of(rows[0]) == ["step", "examples", "train_seconds", "val/error"]   # train/error: not measured
-    assert [words_of(row)[0] for row in rows[1:]] == ["0", "10", "20", "30", "40", "50", "(19",
-                                                      "250", "260", "270", "280", "290", "300"]
+    assert rows[0].split() == ["step", "examples", "train_seconds", "val/error"]   # train/error: not measured
+    assert " ".join(row.split()[0] for row in rows[1:]) == "0 10 20 30 40 50 (19 250 260 270 280 290 300"
     assert len(call("show", path, "--evaluations").splitlines()) == len(said.splitlines()) + 18
     assert '"budget_steps": 1000' in call("show", path, "--plan")
     steps = call("show", path, "--steps").split("steps\n")[-1].splitlines()
-    assert len(steps) == 301 and words_of(steps[-1]) == ["300", f"{1 / 300:.5g}", "0.1", "0.01"]
+    assert len(steps) == 301 and steps[-1].split() == ["300", f"{1 / 300:.5g}", "0.1", "0.01"]
     log.abandon()
 
 
@@ -143,16 +138,13 @@ def test_what_an_earlier_merge_noted_stays(tmp_path):
     assert [json.loads(text)["path"] for text in log.trials["source"]] == [three, one, two]
 
 
-def test_merge_refuses_copies_and_to_overwrite(tmp_path):
+def test_merge_refuses_to_overwrite_unless_asked(tmp_path):
     one, two = finished(tmp_path / "one.h5", steps=10), finished(tmp_path / "two.h5", steps=20)
-    (tmp_path / "copy.h5").write_bytes((tmp_path / "one.h5").read_bytes())
-    said = call("merge", one, tmp_path / "copy.h5", "--out", tmp_path / "all.h5", code=1)
-    assert f"copy.h5: is a copy of {one}" in said
     assert re.search(naming(f"{two}: ", "--overwrite"), call("merge", one, "--out", two, code=1))
     assert read_log(two).steps.rows == 20
     call("merge", one, two, "--out", two, "--overwrite")
     assert check(two).steps.rows == 30
-    assert sorted(os.listdir(tmp_path)) == ["copy.h5", "one.h5", "two.h5"]
+    assert sorted(os.listdir(tmp_path)) == ["one.h5", "two.h5"]
 
 
 @pytest.mark.parametrize("ids, expected", [
@@ -177,18 +169,6 @@ def test_repair_closes_an_interrupted_log(tmp_path):
     assert "nothing to repair" in call("repair", path)
 
 
-def test_repair_keeps_the_whole_rows_of_a_log_that_was_cut_off(tmp_path):
-    path = interrupted(tmp_path / "w.h5", steps=2000, trials=2)
-    whole, size = read_log(path), os.path.getsize(path)
-    os.truncate(path, size * 3 // 4)
-    said = call("repair", path)
-    log = check(path)
-    assert 0 < log.steps.rows < 4000 and f"{4000 - log.steps.rows} of 4000 rows of steps" in said
-    np.testing.assert_array_equal(log.steps["step"], whole.steps["step"][:log.steps.rows])
-    assert log.trials["plan"].tolist() == whole.trials["plan"].tolist()
-    assert os.path.getsize(path + ".broken") == size * 3 // 4
-
-
 def test_repair_goes_on_without_a_segment_that_is_lost(tmp_path):
     path = resumed(tmp_path / "w.h5")
     (tmp_path / "w.1.h5").write_bytes(b"\x89HDF")
@@ -200,11 +180,7 @@ def test_repair_goes_on_without_a_segment_that_is_lost(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["w.1.h5.broken", "w.2.h5.broken", "w.h5", "w.h5.broken"]
 
 
-def test_repair_leaves_alone_what_cannot_be_saved_and_what_is_being_written(tmp_path):
-    (tmp_path / "w.h5").write_text("no log")
-    assert "nothing can be saved" in call("repair", tmp_path / "w.h5", code=1)
-    assert os.listdir(tmp_path) == ["w.h5"]
-    assert "there is no such log" in call("repair", tmp_path / "none.h5", code=1)
+def test_repair_leaves_alone_what_is_being_written(tmp_path):
     live = open_log(tmp_path / "live.h5")
     assert "is being written by" in call("repair", live.path, code=1)
     live.abandon()
@@ -262,7 +238,7 @@ def test_many_logs_are_listed_and_checked_in_order_and_broken_ones_at_the_end(tm
     names[12].write_bytes(names[0].read_bytes()[:5000])
     good = [str(name) for name in names if name not in (names[3], names[12])]
     listed, checked = (call(command, tmp_path, code=1).splitlines() for command in ("ls", "check"))
-    assert [words_of(line)[0] for line in listed[1:15]] == good
+    assert [line.split()[0] for line in listed[1:15]] == good
     assert [line.partition(": ok: ")[0] for line in checked[:14]] == good
     for said in (listed[15:], checked[14:]):
         assert said[0] == f"Error: {names[3]}: is an empty file, not a log"

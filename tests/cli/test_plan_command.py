@@ -8,7 +8,6 @@ from click.testing import CliRunner
 
 from hvdscale.cli.plan import main, seconds_of, workers_of
 from hvdscale.cli.report import main as report
-from hvdscale.errors import UsageError
 from hvdscale.formatting.numbers import duration
 from tests.factories.logs import log, save, trial
 from tests.factories.studies import TARGETS, drawn
@@ -193,12 +192,6 @@ def test_a_deadline_has_its_unit(text, seconds):
     assert seconds_of(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "90", "h", "-1h", "2 weeks", "1h30", "1e3s", "0s", "0h0m"])
-def test_a_deadline_without_a_clear_time_is_refused(text):
-    with pytest.raises(UsageError, match=naming(f"'{text}'", "90m, 2h, 1d", "above 0" if "0" in text[:1] else "")):
-        seconds_of(text)
-
-
 @pytest.mark.parametrize("seconds, shown, rough", [
     (0, "0 s", "0 s"), (0.5, "0.500 s", "0 s"), (90, "90.0 s", "90 s"), (600, "10.0 min", "10 min"),
     (8000, "2.22 h", "2 h"), (3 * 86400, "3.00 d", "3.0 d"), (9e5, "10.4 d", "10.4 d")])
@@ -210,12 +203,6 @@ def test_a_range_of_workers_is_its_doublings_by_whole_nodes():
     assert workers_of("1-16") == (1, 2, 4, 8, 16)
     assert workers_of("1-50", 6) == (1, 2, 4, 6, 12, 24, 48, 50)
     assert workers_of("3, 1-4,96") == (1, 2, 3, 4, 96)
-
-
-@pytest.mark.parametrize("text", ["0", "a", "4-2", "1,,2", "-3", "1-", "99999999999"])
-def test_worker_counts_that_are_none_are_refused(text):
-    with pytest.raises(UsageError, match="1,2,4,8 or 1-1024"):
-        workers_of(text)
 
 
 def test_far_beyond_what_was_run_times_have_wide_ends_and_the_laws_are_named(series, tmp_path):

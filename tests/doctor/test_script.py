@@ -343,7 +343,7 @@ def test_a_script_with_horovod_runs_without_its_launcher(examined):
 def test_ranks_that_seed_nothing_start_apart(examined):
     unseeded = ddp_scripts.changed([
         ("torch.manual_seed(0)\n", "own = torch.Generator().manual_seed(0)\n"), ("randn(101, 12)", SEEDED.format(101)),
-        ("randn(43, 12)", SEEDED.format(43)), *ddp_scripts.CHANGES["summed"]])
+        ("randn(43, 12)", SEEDED.format(43))], of="summed")
     code, out, _, verdicts = examined(unseeded, *MARKED)
     assert code == 1 and "the ranks start from different parameters" in block(out, "parameters")
 

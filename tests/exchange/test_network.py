@@ -1,8 +1,9 @@
 """The network between nodes is read back from the output of nccl-tests and OSU's benchmarks, or the file is named."""
 import pytest
 
-from hvdscale.errors import HvdscaleError, LogError, UsageError
+from hvdscale.errors import LogError, UsageError
 from hvdscale.exchange.network import network_of
+from tests.wording import answered
 
 LATENCY, BANDWIDTH = 4e-6, 12.5e9
 SIZES = tuple(8 * 4 ** power for power in range(14))            # 8 bytes to 512 MiB
@@ -60,16 +61,14 @@ def test_a_time_with_many_ranks_a_node_is_right_at_the_nodes_it_was_measured_on(
     assert 6 * found.latency + 1.5 * 1e8 / found.bandwidth == pytest.approx(seconds(1e8, 4), rel=0.01)
 
 
-@pytest.mark.parametrize("text, match", [
-    (nccl(1, per_node=8), "all ranks are on one node"), (nccl(4, bus=1.0), "not of an allreduce"),
-    (nccl(4, unit="(ms)"), "microseconds"), ("{", "no table of sizes"),
-    (ALLREDUCE, "on how many nodes"), (osu("Barrier Latency Test", [(8, 1.0), (16, 2.0)]), "Barrier"),
-    (ONE_WAY, "latency"), (osu("Latency Test", [(1, 5.0), (8, 5.0)]), "bandwidth"), ("hello", "no table of sizes"),
-    (None, "0.txt: is missing"), (PING_PONG.replace("    ", "    1.2."), "no table of sizes"),
-    (nccl(4).replace("busbw", "bus"), "no table of sizes"),
-    (PING_PONG.replace("    ", "    " + "9" * 400), "no table")])
-def test_a_file_that_says_nothing_of_the_network_is_named(tmp_path, text, match):
-    path = str(tmp_path / "0.txt") if text is None else written(tmp_path, text)[0]
-    with pytest.raises(HvdscaleError, match=match) as error:
-        network_of([path])
-    assert path in str(error.value) and isinstance(error.value, UsageError if text else LogError)
+def test_a_file_that_says_nothing_of_the_network_is_named(golden, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LogError, match="^0.txt: is missing"):
+        network_of(["0.txt"])
+
+    def said(text):
+        (tmp_path / "0.txt").write_text(eval(text, globals()))
+        with pytest.raises(UsageError, match="0.txt") as raised:
+            network_of(["0.txt"])
+        return str(raised.value)
+    golden("network", answered("network", said))

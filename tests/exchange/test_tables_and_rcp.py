@@ -2,6 +2,7 @@
 import json
 import os
 from io import StringIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from tests.cli.test_live import Terminal
 from tests.conftest import ROOT
 from tests.factories.archives import write_archive, write_big_log
 from tests.factories.log_files import begin, evaluation, finished, interrupted, open_log, step
+from tests.wording import answered
 
 
 def call(*words):
@@ -150,12 +152,6 @@ def test_tables_say_or_show_that_their_trials_are_a_search(vary, column, searche
         assert [(point.steps.runs, point.steps.value) for point in curve.points] == [(5, 1000), (5, 500), (5, 250)]
 
 
-def test_a_search_cell_that_is_neither_yes_nor_no_is_named(tmp_path):
-    (tmp_path / "t").mkdir()
-    code, printed = call("import", str(searched_tables(tmp_path / "t", True, ("maybe",))), str(tmp_path / "out.h5"))
-    assert code == 1 and "trials.csv:2: search is 'maybe', not a number" in printed
-
-
 @pytest.mark.parametrize("plan, budget", [("", "not known"), ('"{""measurement"": {""budget_seconds"": 90}}"', "90 s")])
 def test_the_budget_of_tables_from_elsewhere_is_shown_as_far_as_it_is_known(plan, budget, tmp_path):
     trials = f"id,dataset,model,optimizer,global_batch,plan\n7,mnist,cnn,sgd,32,{plan}\n"
@@ -166,72 +162,29 @@ def test_the_budget_of_tables_from_elsewhere_is_shown_as_far_as_it_is_known(plan
 BUDGET = "id,dataset,model,optimizer,global_batch,budget_steps\n7,mnist,cnn,sgd,32,40\n2,mnist,cnn,sgd,64,40\n"
 SECONDS = "trial,step,train_seconds,val/error\n7,0,{},1\n2,0,0,1\n"
 PLAN = 'id,dataset,model,optimizer,global_batch,plan\n7,mnist,cnn,sgd,32,"{}"\n2,mnist,cnn,sgd,64,{{}}\n'
-WRONG_TABLES = {
-    "no evaluations": (dict(evaluations=None), "evaluations.csv: is missing"),
-    "no id": (dict(trials=TRIALS.replace("id,", "name,")), "trials.csv:1: there is no column id"),
-    "unknown column": (dict(trials=TRIALS.replace("metaparameters/learning_rate", "lr")), "have no column 'lr'"),
-    "unknown metric": (dict(evaluations=EVALUATIONS.replace("val/", "dev/")), "no column 'dev/error'"),
-    "twice": (dict(evaluations=EVALUATIONS.replace("val/error", "step")), "evaluations.csv:1: two columns are named"),
-    "trial twice": (dict(trials=TRIALS.replace("\n2,", "\n7,")), "trials.csv:3: trial 7 is in trials twice"),
-    "no such trial": (dict(evaluations=EVALUATIONS.replace("\n2,", "\n3,")),
-                      "evaluations.csv:4: trial 3 has a row in evaluations, but none in trials"),
-    "short": (dict(evaluations=EVALUATIONS.replace("7,10,0.25", "7,10")), "evaluations.csv:3: has 2 cells where"),
-    "short text": (dict(trials=TRIALS.replace("7,mnist,", "7,")), "trials.csv:2: has 5 cells where the header has 6"),
-    "no number": (dict(evaluations=EVALUATIONS.replace("0.25", "low")), "evaluations.csv:3: val/error is 'low'"),
-    "marks in a text": (dict(trials=TRIALS.replace("0.5", "1_0")), "csv:2: metaparameters/learning_rate is '1_0'"),
-    "unknown trial": (dict(evaluations=EVALUATIONS + f"{10**30},0,1\n"), "csv:5: trial is '1000"),
-    "no integer": (dict(evaluations=EVALUATIONS.replace("7,10,", "7,ten,")), "evaluations.csv:3: step is 'ten', not"),
-    "overflow": (dict(evaluations=EVALUATIONS.replace("7,10,", f"7,{10**18},")),
-                 f"csv:3: trial 7: evaluations/step is {10**18}"),
-    "status": (dict(trials=TRIALS.replace("global_batch", "global_batch,status").replace(",32,", ",32,done,").replace(
-        ",64,", ",64,COMPLETE,")), "trials.csv:2: status is 'done', not a status"),
-    "bytes": (dict(trials=TRIALS.encode() + b"\xff\n"), "trials.csv:4: is not text in UTF-8"),
-    "quote": (dict(trials=TRIALS + '3,"x'), "trials.csv:"),
-    "no worker": (dict(trials=TRIALS.replace("global_batch", "global_batch,workers").replace(",32,", ",32,2,").replace(
-        ",64,", ",64,0,")), "trials.csv:3: trial 2: trials/workers is 0, and must be at least 1"),
-    "no batch": (dict(trials=TRIALS.replace(",32,", ",-5,")), "trials.csv:2: trial 7: trials/global_batch is -5"),
-    "cut within a cell": (dict(evaluations=EVALUATIONS[:-1] + "0."), "csv:4: the last line, '2,0,0.', has no"),
-    "cut within a word": (dict(trials=TRIALS[:-1]), "csv:3: the last line, '2,mnist,cnn,sgd,64,', has"),
-    "cut between lines": (dict(evaluations=EVALUATIONS[:-5]), "trial 2 is COMPLETE, but has no evaluations"),
-    "cut before the budget": (dict(trials=BUDGET, evaluations="trial,step,val/error\n7,0,1\n7,9,1\n2,0,1\n2,40,1\n"),
-                              "trial 7 is COMPLETE and its budget is 40 steps, but its evaluations end at step 9"),
-    "same step": (dict(evaluations=EVALUATIONS.replace("7,10,", "7,0,")), "csv:3: trial 7: evaluations/step goes"),
-    "no time": (dict(evaluations=SECONDS.format("-0.5")), "csv:2: trial 7: evaluations/train_seconds is -0.5"),
-    "plan": (dict(trials=PLAN.format('{""measurement"": {""budget_steps"": ""many""}}')),
-             "csv:2: trial 7: its plan has \"many\" as measurement.budget_steps, where a whole number"),
-    "list of a plan": (dict(trials=PLAN.format("[]")), "csv:2: trial 7: plan is JSON, but no object"),
-    "null rate": (dict(trials=TRIALS.replace("0.5", "null")), "csv:2: metaparameters/learning_rate is 'null'"),
-    "no header": (dict(trials=""), "trials.csv:1: there is no column id"),
-}
 
 
-@pytest.mark.parametrize("files, message", WRONG_TABLES.values(), ids=WRONG_TABLES)
-def test_wrong_tables_are_named_and_leave_nothing(files, message, tmp_path):
-    tables(tmp_path / "mine", **files)
-    code, said = call("import", tmp_path / "mine", tmp_path / "log.h5", "--kind", "csv")
-    assert code == 1 and message in said and "Traceback" not in said
-    assert os.listdir(tmp_path) == ["mine"]
-
-
-# what is left out with --skip-broken: the trials of the faulty lines
-SKIPPED = {**dict.fromkeys(("cut within a cell", "cut within a word", "cut between lines"), 2), **dict.fromkeys((
-    "cut before the budget", "same step", "no time", "plan", "list of a plan", "null rate", "no batch", "no number",
-    "no integer", "short", "marks in a text"), 7), "unknown trial": None}
-
-
-@pytest.mark.parametrize("name", SKIPPED)
-def test_faulty_trials_of_tables_are_left_out_and_named_in_log_and_report(name, tmp_path):
-    files, message = WRONG_TABLES[name]
-    tables(tmp_path / "mine", **files)
-    code, said = call("import", tmp_path / "mine", tmp_path / "log.h5", "--skip-broken")
-    assert code == 0 and said.count("left out: ") == 1 and message in said and "; 1 left out" in said
-    check(str(tmp_path / "log.h5"))
-    with read_log(tmp_path / "log.h5") as log:
-        assert set(log.trials["id"]) == {2, 7} - {SKIPPED[name]} == set(log.evaluations["trial"])
-        assert log.attributes["skipped"]["count"] == 1 and message in log.attributes["skipped"]["first"][0]
-    printed = []
-    make([tmp_path / "log.h5"], [Target.parse("val/error<0.3")], echo=printed.append)
-    assert sum("skipped: " in text and message in text for text in printed) == 1
+def test_wrong_tables_are_named_and_with_skip_broken_their_trials_left_out(golden, tmp_path, monkeypatch):
+    def said(files):
+        (here := tmp_path / str(len(os.listdir(tmp_path)))).mkdir()
+        monkeypatch.chdir(here)
+        tables(Path("mine"), **eval(files, globals()))
+        code, refused = call("import", "mine", "log.h5", "--kind", "csv")
+        assert code == 1 and os.listdir() == ["mine"]
+        code, skipped = call("import", "mine", "log.h5", "--skip-broken")
+        if code:
+            assert refused.startswith(skipped.strip()) and os.listdir() == ["mine"]
+            return f"{refused}no trial left"
+        with check("log.h5") as log:
+            wrong = log.attributes["skipped"]["first"]
+            left = set(log.trials["id"].tolist())
+            assert left == set(log.evaluations["trial"])
+        printed = []
+        make(["log.h5"], [Target.parse("val/error<0.3")], echo=printed.append)
+        assert sum("skipped: " in text and wrong[0] in text for text in printed) == 1
+        assert skipped.count("left out: ") == len(wrong) and f"; {len(wrong)} left out" in skipped
+        return "\n".join([refused.strip(), *(each for each in wrong if each not in refused), f"left: {sorted(left)}"])
+    golden("tables", answered("tables", said))
 
 
 def test_a_trial_cut_off_is_left_out_of_every_table(tmp_path):
@@ -263,12 +216,6 @@ def test_rows_of_a_trial_that_lie_far_apart_are_held_to_the_rules(tmp_path):
         assert code == (not words) and "evaluations.csv:6: trial 7: evaluations/step goes from 20 to 10" in said
     with read_log(tmp_path / "log.h5") as log:
         assert log.evaluations["step"].tolist() == [0, 10] and log.trials["id"].tolist() == [2]
-
-
-def test_where_all_trials_of_tables_are_wrong_there_is_no_log(tmp_path):
-    tables(tmp_path / "mine", evaluations="trial,step,val/error\n")
-    code, said = call("import", tmp_path / "mine", tmp_path / "log.h5", "--skip-broken")
-    assert code == 1 and "trial 7 is COMPLETE, but has no evaluations" in said and os.listdir(tmp_path) == ["mine"]
 
 
 @pytest.mark.parametrize("change, message", [

@@ -1,5 +1,7 @@
 """Tables that another program wrote: how numbers, names and separators may be spelt, and what is unknown."""
+import os
 import re
+from pathlib import Path
 from textwrap import dedent
 
 import h5py
@@ -22,9 +24,11 @@ from hvdscale.report.runs import Frame
 from hvdscale.target import Target
 from tests import guides
 from tests.exchange.test_tables_and_rcp import tables as make_tables
+from tests.wording import answered
 
 TRIALS = "id,dataset,model,optimizer,global_batch\n0,d,m,sgd,32\n1,d,m,sgd,32\n"
 EVALUATIONS = "trial,step,val/error\n0,10,0.5\n0,20,0.05\n1,10,0.5\n1,60,0.05\n"
+QUOTED = EVALUATIONS.replace("0,10,0.5", '0,10,"0.5"')
 TARGET = "val/error<0.1"
 
 
@@ -181,19 +185,6 @@ def test_a_gap_among_integers_counts_as_unknown_where_that_is_possible(tmp_path)
     assert "trials.csv:3: workers is '', not an integer" in refused(tmp_path / "other", trials=trials.format(""))
 
 
-@pytest.mark.parametrize("plain", [True, False], ids=["plain", "quoted"])
-@pytest.mark.parametrize("place, text, said", [
-    (",20,", "20.5", "step is '20.5', not an integer"), (",20,", "nan", "step is 'nan', not an integer"),
-    (",20,", "1e400", "step is '1e400', not an integer"), (",20,", "", "step is '', not an integer"),
-    (",20,", "9007199254740993.5", "not an integer"), (",20,", "1e19", "not an integer of 64 bits"),
-    (",0.05\n", "1e400", "val/error is '1e400', not a number of 64 bits"),
-    (",0.05\n", "-1e400", "val/error is '-1e400', not a number of 64 bits"), (",0.05\n", "null", "not a number")])
-def test_numbers_that_there_are_not_are_named(place, text, said, plain, tmp_path):
-    evaluations = EVALUATIONS.replace(place, f",{text}{place[-1]}")
-    evaluations = evaluations if plain else evaluations.replace("0,10,0.5", '0,10,"0.5"')
-    assert f"evaluations.csv:3: {said}" in (got := refused(tmp_path / "mine", evaluations=evaluations)) or said in got
-
-
 # separators and encodings
 
 
@@ -242,28 +233,12 @@ def test_repeats_are_those_of_a_loop_over_the_rows():
         np.testing.assert_array_equal(repeats(trial, step, keep), wrong)
 
 
-# tables that are refused, and the message that names what is wrong
-REFUSED = {
-    **{f"the metric {name!r}": (dict(evaluations=EVALUATIONS.replace("val/error", f"val/{name}")),
-                                f"evaluations.csv:1: no target can name the metric {name!r}")
-       for name in (" error", "error ", "a//b", "a/", "..", "a\u200bb")},
-    "a header with another separator": (dict(trials="id;dataset;model;optimizer;global_batch\n"),
-                                        "trial 0 has a row in evaluations, but none in trials"),
-    "a decimal comma": (dict(trials=TRIALS.replace(",", ";"), evaluations=EVALUATIONS.replace(",", ";").replace(
-        "0.5", "0,5")), "evaluations.csv:2: val/error is '0,5', not a number; decimals have a point"),
-    "pandas' index": (dict(trials=TRIALS.replace("id,", ",id,").replace("\n0,", "\n0,0,")), "index=False"),
-    **{f"{table} without {missing}": ({table: f"{header}\n"}, f"{table}.csv:1: there is no column {missing}")
-       for table, header, missing in (("steps", "trial,loss", "step"), ("restarts", "trial", "workers"),
-                                      ("steps", "step,loss", "trial"))},
-    "repeated steps": (dict(evaluations=RESUMED), "evaluations/step goes from 30 to 15"),
-    "repeated steps, and the option": (dict(evaluations=RESUMED), "--overlap first or last"),
-    "columns that lack": (dict(trials="trial,batch_size\n0,8\n"), "there are 'trial', 'batch_size'"),
-    "columns with a near name": (dict(evaluations="trial,stp,val/error\n0,1,0.5\n"), "step (did you mean stp?)")}
-
-
-@pytest.mark.parametrize("files, message", REFUSED.values(), ids=REFUSED)
-def test_tables_that_cannot_be_meant_are_refused(files, message, tmp_path):
-    assert message in refused(tmp_path / "mine", **files)
+def test_numbers_that_there_are_not_and_tables_that_cannot_be_meant_are_refused(golden, tmp_path, monkeypatch):
+    def said(files):
+        (here := tmp_path / str(len(os.listdir(tmp_path)))).mkdir()
+        monkeypatch.chdir(here)
+        return refused(Path("mine"), **eval(files, globals()))
+    golden("tables_from_elsewhere", answered("tables_from_elsewhere", said))
 
 
 # workers and times

@@ -57,10 +57,13 @@ def break_bytes(random_, path):
 
 
 def break_structure(random_, path):
-    """An attribute, a column's type, shape, unit or presence, a table's row count, or the heap of texts."""
-    how = random_.choice((_attribute, _attribute, _row_count, _column_gone, _column_type, _unit, _heap, _link))
+    """An attribute has another value, or a table or column another type, shape or place; or it is gone."""
     with h5py.File(path, "r+") as file:
-        return f"{how.__name__} {how(random_, file)}"
+        names = []
+        file.visit(names.append)
+        name = random_.choice(names)
+        return _attribute(random_, random_.choice((file, file[name]))) if random_.random() < 0.4 else _member(
+            random_, file, name)
 
 
 def break_values(random_, path):
@@ -83,7 +86,10 @@ def break_plan(random_, path):
         data = text.encode("utf-8", "surrogatepass")
         for row in rows:
             spans[row] = len(heap), len(data)
-        _replace(file["trials"], "plan", spans)
+        attributes = dict(file["trials/plan"].attrs)
+        del file["trials/plan"]
+        file["trials/plan"] = spans
+        file["trials/plan"].attrs.update(attributes)
         del file["text"]
         file["text"] = np.frombuffer(heap + data, np.uint8)
     return f"{said} in {len(rows)} trials"
@@ -121,113 +127,42 @@ def _places(value):
         yield from _places(inner)
 
 
-def _replace(group, name, values):
-    attributes = dict(group[name].attrs)
-    del group[name]
-    group[name] = values
-    for key, value in attributes.items():
-        group[name].attrs[key] = value
+def _attribute(random_, holder):
+    name = random_.choice((*holder.attrs, "changes", "merged"))
+    value = random_.choice((*INTEGERS, *FLOATS, *TEXTS[:5], "{", '{"a": 1}', "[1]", "percent", "milliseconds",
+                            np.arange(3), np.zeros((2, 2))))
+    if random_.random() < 0.2 and name in holder.attrs:
+        del holder.attrs[name]
+        return f"{holder.name} {name} gone"
+    holder.attrs[name] = value
+    return f"{holder.name} {name} = {value!r}"
 
 
-def _columns(file):
-    """(table, column) of all."""
-    found = []
-    for table in TABLES:
-        file[table].visititems(lambda name, item, table=table: found.append((table, name))
-                               if isinstance(item, h5py.Dataset) and name != "committed_rows" else None)
-    return found
-
-
-def _column(random_, file):
-    table, name = random_.choice(_columns(file))
-    return file[table], name
-
-
-def _attribute(random_, file):
-    name = random_.choice((*file.attrs, "changes", "merged"))
-    value = random_.choice((*INTEGERS, *FLOATS, *TEXTS[:5], "{", '{"a": 1}', "[1]", np.arange(3), np.zeros((2, 2))))
-    if random_.random() < 0.2 and name in file.attrs:
-        del file.attrs[name]
-        return f"{name} gone"
-    file.attrs[name] = value
-    return f"{name} = {value!r}"
-
-
-def _row_count(random_, file):
-    table = random_.choice(TABLES)
-    value = random_.choice((np.array([random_.choice(INTEGERS)]), np.array([10 ** 9]), np.array([]), np.array(3),
-                            np.array([1.5]), np.array(["x"], "S1"), np.array([[1]])))
-    del file[table]["committed_rows"]
-    file[table]["committed_rows"] = value
-    return f"{table} {value!r}"
-
-
-def _column_gone(random_, file):
-    group, name = _column(random_, file)
-    del group[name]
-    return f"{group.name}/{name}"
-
-
-def _column_type(random_, file):
-    group, name = _column(random_, file)
-    rows = len(group[name])
+def _member(random_, file, name):
+    """Something else in the place of a table or a column, under its attributes."""
+    attributes, rows = dict(file[name].attrs), len(file[name])
+    kinds = "S4", "i1", "i2", "u1", "u8", "f4", bool, complex, [("a", int), ("b", float)]
     value = random_.choice((
-        lambda: np.zeros(rows, "S4"), lambda: np.zeros((rows, 3)), lambda: np.zeros((rows, 2), int),
-        lambda: np.zeros(rows, "i2"), lambda: np.zeros(rows, "f4"), lambda: np.zeros(rows, "i1"),
-        lambda: np.zeros(rows, complex), lambda: np.zeros(()), lambda: np.zeros(rows, bool),
-        lambda: np.zeros(max(0, rows - 1)),
-        lambda: np.zeros(rows, "u8"), lambda: np.zeros(rows, [("a", int), ("b", float)])))()
-    if random_.random() < 0.2:
-        del group[name]
-        shape = (10 ** 12,) if random_.random() < 0.5 else (10 ** 9,)
-        group.create_dataset(name, shape=shape, chunks=(1024,), dtype=random_.choice(("i8", "f8")))
-        file[group.name.strip("/")]["committed_rows"][0] = random_.choice((shape[0], rows))
-        return f"{group.name}/{name} of {shape} rows"
-    _replace(group, name, value)
-    return f"{group.name}/{name} {value.dtype} {value.shape}"
-
-
-def _unit(random_, file):
-    group, name = _column(random_, file)
-    key = random_.choice(("unit", "meaning"))
-    value = random_.choice(("milliseconds", "percent", "", 3, np.arange(2), "seconds"))
-    if random_.random() < 0.2:
-        del group[name].attrs[key]
-        return f"{group.name}/{name} {key} gone"
-    group[name].attrs[key] = value
-    return f"{group.name}/{name} {key} = {value!r}"
-
-
-def _heap(random_, file):
-    size = len(file["text"])
-    value = random_.choice((np.zeros(0, np.uint8), np.zeros(size, np.uint8), np.full(size, 0xFF, np.uint8),
-                            np.zeros(size), np.zeros((size, 2))))
-    del file["text"]
-    file["text"] = value
-    return f"{value.dtype} {value.shape}"
-
-
-def _link(random_, file):
-    name = random_.choice(TABLES)
+        None, file["/"], h5py.SoftLink("/nowhere"), h5py.ExternalLink("no.h5", "/x"), 10 ** 9, 10 ** 12,
+        *(np.zeros(rows, kind) for kind in kinds), np.zeros((rows, 3)), np.zeros(()), np.zeros(max(0, rows - 1)),
+        np.full(rows, 0xFF, np.uint8), np.array([random_.choice(INTEGERS)]), np.array([1.5]), np.array([[1]])))
     del file[name]
-    value = random_.choice(("gone", "dataset", "soft", "external", "loop"))
-    if value == "dataset":
-        file[name] = np.zeros(3)
-    elif value == "soft":
-        file[name] = h5py.SoftLink("/nowhere")
-    elif value == "external":
-        file[name] = h5py.ExternalLink("no.h5", "/x")
-    elif value == "loop":
-        file[name] = file["/"]
-    return f"{name} {value}"
+    if isinstance(value, int):
+        file.create_dataset(name, (value,), random_.choice(("i8", "f8")), chunks=(1024,))
+    elif value is not None:
+        file[name] = value
+    if isinstance(value, (int, np.ndarray)):
+        file[name].attrs.update(attributes)
+    return f"{name} {value!r}"
 
 
 def _values(random_, file):
-    group, name = _column(random_, file)
-    dataset = group[name]
+    name = random_.choice([f"{table}/{name}" for table in TABLES for name in file[table]
+                           if isinstance(file[table][name], h5py.Dataset) and name != "committed_rows"])
+    dataset = file[name]
     values = dataset[...]
     if not len(values):
-        return f"{group.name}/{name} has none"
+        return f"{name} has none"
     how = random_.choice(("one", "one", "all", "shuffle", "reverse", "copy", "negative"))
     choices = INTEGERS if values.dtype.kind in "iu" else FLOATS
     if how == "one":
@@ -243,7 +178,7 @@ def _values(random_, file):
     else:
         values = -values
     dataset[...] = values
-    return f"{group.name}/{name} {how}"
+    return f"{name} {how}"
 
 
 def _fitting(value, dtype):

@@ -29,21 +29,6 @@ def test_version_1_reads_with_the_values_it_was_written_with():
     assert log.restarts["first_step"].tolist() == [0, 0, 100, 0, 0, 0, 0, 0]
 
 
-def test_version_1_keeps_every_evaluation_and_step():
-    log = check(V1)
-    for trial, (workers, _, met) in make_v1.TRIALS.items():
-        rows = log.evaluations["trial"] == trial
-        steps = log.evaluations["step"][rows]
-        assert steps.tolist() == list(range(0, steps[-1] + 1, make_v1.EVAL_EVERY))
-        assert log.evaluations["examples"][rows].tolist() == (16 * workers * steps).tolist()
-        expected = [make_v1.evaluation(met, step, met is None and step >= 40) for step in steps]
-        for metric in make_v1.METRICS:
-            np.testing.assert_array_equal(log.evaluations[metric][rows], [row[metric] for row in expected])
-        taken = log.steps["step_seconds"][log.steps["trial"] == trial]
-        np.testing.assert_array_equal(taken, [make_v1.step_seconds(workers, 1 + at) for at in range(steps[-1])])
-        np.testing.assert_allclose(log.evaluations["train_seconds"][rows], [taken[:step].sum() for step in steps])
-
-
 def test_what_is_written_today_equals_the_kept_log_but_for_library_versions(tmp_path):
     make_v1.main(tmp_path / "today.h5")
     kept, today = check(V1), check(tmp_path / "today.h5")

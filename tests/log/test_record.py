@@ -13,6 +13,7 @@ from hvdscale.log.reader import read_log
 from hvdscale.log.schema import UNKNOWN_SEED, Status
 from tests.conftest import but_slow, command_environment, launcher_command
 from tests.log.test_writing import Clock
+from tests.wording import refusals
 
 ABOUT = dict(dataset="digits", model="mine", optimizer="adamw", global_batch=32, lr=0.1, metrics={"val/error": "min"})
 
@@ -146,14 +147,9 @@ def test_losses_of_torch_are_read_whatever_their_types(tmp_path):
             assert log.steps["loss"].tolist() == [0.25] * len(losses)
 
 
-@pytest.mark.parametrize("more, message", [
-    ({"metrics": ["val/error"]}, "which way it gets better"), ({"metrics": {"error": "min"}}, "not split/metric"),
-    ({"metrics": {"val/error": "smaller"}}, "choose 'min' or 'max'"),
-    ({"target": "val/loss<1"}, "not among the metrics"),
-    ({"target": "val/error>0.1"}, "a smaller val/error is better")])
-def test_metrics_and_target_that_mean_nothing_are_refused_before_there_is_a_log(more, message, tmp_path):
-    with pytest.raises(UsageError, match=message):
-        record(tmp_path / "w.h5", **more)
+def test_metrics_and_target_that_mean_nothing_are_refused_before_there_is_a_log(golden, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    golden("record", refusals("record", UsageError, globals()))
     assert not list(tmp_path.iterdir())
 
 

@@ -1,42 +1,16 @@
 """The noise scale's columns in the log of a real job, against gradients of each rank's examples by plain torch."""
 import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner
 
 from hvdscale.analysis.noise import read_noise, unbiased_pair
 from hvdscale.cli.report import main as report
 from hvdscale.log.reader import read_log
-from hvdscale.update.model import make_model
-from hvdscale.update.optimizers import make_optimizer
-from hvdscale.update.step import DataParallelStep
-from hvdscale.workers.group import SingleWorker
 from tests.conftest import launcher_command
 from tests.parallel import toy
+from tests.update.test_gradient_norms import by_hand, together
 
 STEPS, EVERY, BATCH = 12, 3, 22
-
-
-def slow(shares, accumulate):
-    """(local_sqnorm, reduced_sqnorm) of each measured step: one worker takes the steps, and before a measured one the
-    gradients of each share's examples are computed apart, share by share."""
-    plan = toy.settled(1, precision="fp64", global_batch=BATCH, accumulate=accumulate, noise_every=0)
-    device, train, found = torch.device("cpu"), toy.load().train, []
-    model = make_model(toy.WORKLOAD, plan, device)
-    take_step = DataParallelStep(plan, toy.WORKLOAD, train, model, make_optimizer(plan, model), SingleWorker(), device)
-    for step in range(STEPS):
-        if step % EVERY == 0:
-            local, whole = 0.0, 0.0
-            for start, stop in shares:
-                batch = train.take(plan.stream.visits(step, start, stop))
-                loss, count = toy.WORKLOAD.loss(model, batch, plan.label_smoothing)
-                gradients = torch.autograd.grad(loss / count, list(model.parameters()))
-                mean = torch.cat([gradient.flatten() for gradient in gradients])
-                local += count / BATCH * (mean @ mean).item()
-                whole = whole + count / BATCH * mean
-            found.append((local, (whole @ whole).item()))
-        take_step(step, plan.schedule.lr_at(step), set())
-    return np.array(found)
 
 
 @pytest.mark.parametrize("np_, launcher", [(2, "mpirun"), pytest.param(3, "gloo", marks=pytest.mark.slow)])
@@ -49,7 +23,9 @@ def test_the_log_has_the_square_norms_of_every_ranks_own_gradient(run, tmp_path,
     measured = np.flatnonzero(np.isfinite(steps["local_sqnorm"]))
     assert steps["step"][measured].tolist() == list(range(1, STEPS + 1, EVERY))
     ranks = [toy.settled(np_, precision="fp64", global_batch=BATCH, accumulate=2).passes(BATCH, r) for r in range(np_)]
-    expected = slow([(parts[0].start, parts[-1].stop) for parts in ranks], accumulate=2)
+    shares = [(parts[0].start, parts[-1].stop) for parts in ranks]
+    _, before, plan, model = together(1, STEPS, global_batch=BATCH, accumulate=2, noise_every=0)
+    expected = np.array([by_hand(plan, model, before[step], step, shares) for step in range(0, STEPS, EVERY)])
     got = np.stack([steps[name][measured] for name in ("local_sqnorm", "reduced_sqnorm")], axis=1)
     np.testing.assert_allclose(got, expected, rtol=1e-8)
     assert (steps["local_examples"][measured] == BATCH / np_).all()

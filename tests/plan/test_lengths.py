@@ -116,23 +116,6 @@ def test_a_length_is_written_so_that_it_can_be_read(length, text):
     assert str(length) == text and read(text) == length
 
 
-@pytest.mark.parametrize("layer, said", [
-    ({"budget": 10}, "budget = 10 has no unit: give a number of steps, .* or seconds, such as '10 epochs'"),
-    ({"budget": "ten epochs"}, "budget = 'ten epochs' is not a length in one unit: give a number of steps, "),
-    ({"budget": "0 epochs"}, "budget = '0 epochs': epochs = 0.0 must be above 0"),
-    ({"budget": "2.5 steps"}, "budget = '2.5 steps': steps = 2.5 is not a whole number"),
-    ({"warmup": "5 min"}, "warmup = '5 min' cannot be in seconds: give a number of steps, epochs, examples or tokens"),
-    ({"warmup": "slow"}, "warmup = 'slow' is none of gradual, constant, none; nor is it a length, such as '5 epochs'"),
-    ({"decay_at": "60, 30 epochs"}, "decay_at = '60, 30 epochs': .* is not a list of growing positive numbers"),
-    ({"beta1_half_life": "5 steps"}, "beta1_half_life = '5 steps' cannot be in steps: give a number of epochs, "),
-    ({"steps": 5, "epochs": 3}, "steps = 5 and epochs = 3 are alternatives, as both set budget; give one of them"),
-    ({"budget": "5 steps", "epochs": 3}, "budget = 5 steps and epochs = 3 are alternatives, as both set budget"),
-    ({"warmup": "5 steps", "warmup_epochs": 3}, "warmup = 5 steps and warmup_epochs = 3 are alternatives")])
-def test_a_length_that_cannot_be_is_named_with_what_can(layer, said):
-    with pytest.raises(UsageError, match=said):
-        Settings.build({}, layer)
-
-
 def test_a_rate_may_be_reduced_twice_at_one_step():
     assert settled(decay="step", decay_at_steps=[5, 5, 9]).decay_at == (5, 5, 9)
 

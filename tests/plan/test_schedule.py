@@ -34,13 +34,6 @@ EPOCH = 156
 GOYAL = Schedule(3.2, 0.1, "gradual", 5 * EPOCH, "step", decay_at=(30 * EPOCH, 60 * EPOCH, 80 * EPOCH))
 
 
-@pytest.mark.parametrize("epoch, lr", [
-    (0, 0.1), (1, 0.72), (2.5, 1.65), (5, 3.2), (29, 3.2), (30, 0.32),
-    (59, 0.32), (60, 0.032), (80, 0.0032), (90, 0.0032)])
-def test_goyals_schedule_has_its_published_rates(epoch, lr):
-    assert GOYAL.lr_at(int(epoch * EPOCH)) == pytest.approx(lr, rel=1e-12)
-
-
 def test_a_gradual_warmup_climbs_by_equal_amounts_and_ends_at_the_peak():
     rates = [GOYAL.lr_at(step) for step in range(5 * EPOCH + 2)]
     climbs = [after - before for before, after in zip(rates, rates[1:])]
@@ -80,10 +73,6 @@ def test_cosine_decay_is_half_a_cosine_and_stays_at_its_end():
 def test_step_decay_multiplies_at_each_of_its_steps():
     schedule = Schedule(1.0, decay="step", decay_at=(3, 5, 5), decay_factor=0.5)
     assert [schedule.lr_at(step) for step in range(7)] == [1, 1, 1, 0.5, 0.5, 0.125, 0.125]
-
-
-def test_a_constant_schedule_has_one_rate():
-    assert {Schedule(0.3).lr_at(step) for step in range(1000)} == {0.3}
 
 
 @pytest.mark.parametrize("schedule, said", [

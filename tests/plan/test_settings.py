@@ -64,48 +64,10 @@ def test_a_tuned_layer_lies_over_the_defaults_and_under_what_was_typed():
     assert tuned.asked() == {"momentum": 0.8}
 
 
-def test_a_whole_number_is_taken_for_a_number():
+def test_a_whole_number_is_taken_for_a_number_unless_it_is_none():
     assert type(Settings.build({}, {"lr": 1}).lr) is float
-
-
-@pytest.mark.parametrize("name, value, said", [
-    ("local_batch", True, "local_batch = True is not a whole number"),
-    ("local_batch", "32", "local_batch = '32' is not a whole number"),
-    ("ghost_batch", 1, "ghost_batch = 1 must be at least 2"),
-    ("lr", -0.1, "lr = -0.1 must be above 0"),
-    ("lr", float("inf"), "lr = inf is not a number"),
-    ("epochs", float("inf"), "epochs = inf is not a number"),
-    ("lr", 10**400, "lr = 1000*0 is not a number"),
-    ("lr", "fast", "lr = 'fast' is not a number"),
-    ("lr", True, "lr = True is not a number"),
-    ("momentum", -0.1, "momentum = -0.1 must be at least 0"),
-    ("beta2", 1, "beta2 = 1.0 must be below 1"),
-    ("epsilon", 0, "epsilon = 0.0 must be above 0"),
-    ("clip_norm", 0, "clip_norm = 0.0 must be above 0"),
-    ("lr_in_velocity", "yes", "lr_in_velocity = 'yes' is not true or false"),
-    ("label_smoothing", 1.0, "label_smoothing = 1.0 must be below 1"),
-    ("seed", -1, "seed = -1 must be at least 0"),
-    ("decay_at_epochs", [], r"decay_at_epochs = \[\] is not a list of growing positive numbers"),
-    ("decay_at_steps", [0, 5], r"decay_at_steps = \[0, 5\] is not a list of growing positive numbers"),
-    ("decay_at_steps", [2.5, 7], r"decay_at_steps = \[2.5, 7\] is not a list of growing positive numbers"),
-    ("decay_at_epochs", [1, float("inf")], r"decay_at_epochs = \[1, inf\] is not a list of growing positive numbers"),
-    ("decay_at_steps", ["5"], r"decay_at_steps = \['5'\] is not a list of growing positive numbers"),
-    ("last_batch", "wrap", "last_batch = 'wrap' is none of carry, short, drop"),
-    ("warmup", "slow", "warmup = 'slow' is none of gradual, constant, none"),
-    ("decay", "exp", "decay = 'exp' is none of constant, step, "),
-    ("device", "tpu", "device = 'tpu' is none of auto, cpu, cuda"),
-])
-def test_a_value_that_a_key_does_not_take_is_named_with_its_key(name, value, said):
-    with pytest.raises(UsageError, match=said):
-        check(name, value)
-
-
-@pytest.mark.parametrize("name, near", [
-    ("localbatch", "local_batch"), ("learning_rate", "--help"), ("momentun", "momentum"),
-    ("weightdecay", "weight_decay")])
-def test_an_unknown_key_is_named_with_what_may_have_been_meant(name, near):
-    with pytest.raises(UsageError, match=f"there is no key '{name}'; .*{near}"):
-        Settings.build({}, {name: 1})
+    with pytest.raises(UsageError, match="lr = 1000*0 is not a number"):
+        check("lr", 10**400)
 
 
 @pytest.mark.parametrize("texts, layer", [
@@ -126,15 +88,6 @@ def test_an_unknown_key_is_named_with_what_may_have_been_meant(name, near):
 ])
 def test_assignments_are_read_as_toml_and_else_as_text(texts, layer):
     assert parse_assignments(texts) == layer
-
-
-@pytest.mark.parametrize("text, said", [
-    ("seed", "--set 'seed' is not key=value"), ("=3", "--set '=3' is not key=value"),
-    ("seed.a=3", "--set 'seed.a=3': seed is not a table"), ("nothing.a=3", "nothing is not a table"),
-    ("model_args.a=3", "model_args = 7 is not a table")])
-def test_an_assignment_of_another_shape_is_named(text, said):
-    with pytest.raises(UsageError, match=said):
-        parse_assignments(["model_args=7", text])
 
 
 def test_a_toml_file_is_read_with_its_tables(tmp_path):

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from hvdscale.errors import PlanError, UsageError
+from hvdscale.errors import PlanError
 from hvdscale.formatting.numbers import counted
 from hvdscale.plan.plan import Execution, Measurement, Plan, Problem
 from hvdscale.plan.schedule import Schedule
@@ -103,14 +103,6 @@ def test_a_workloads_default_local_batch_gives_way_to_a_typed_global_batch():
     assert settled(3, global_batch=100).global_batch == 100
 
 
-def test_a_global_batch_larger_than_the_training_set_is_an_error_naming_both():
-    with pytest.raises(PlanError, match=naming("global batch of 1001", "training set of 1000")):
-        settled(global_batch=1001)
-    with pytest.raises(PlanError, match=naming("global batch of 1200", "12 workers x 100")):
-        settled(12, local_batch=100)
-    assert settled(global_batch=TRAIN).global_batch == TRAIN
-
-
 @pytest.mark.parametrize("workers, batch, accumulate", [(4, 3, 1), (2, 3, 2), (5, 1, 1), (3, 8, 3)])
 def test_fewer_examples_than_passes_is_an_error_naming_fitting_workers(workers, batch, accumulate):
     said = naming(f"global batch of {batch}", f"{workers} workers" + f" x {accumulate} passes" * (accumulate > 1))
@@ -120,8 +112,9 @@ def test_fewer_examples_than_passes_is_an_error_naming_fitting_workers(workers, 
     assert settled(at_most, global_batch=batch, accumulate=accumulate).workers == at_most < workers
 
 
-def test_as_many_workers_as_examples_have_one_each():
+def test_a_batch_may_have_an_example_a_worker_or_the_whole_training_set():
     assert settled(4, global_batch=4).local_batch == 1
+    assert settled(global_batch=TRAIN).global_batch == TRAIN
 
 
 # the learning rate
@@ -140,16 +133,6 @@ def test_without_a_base_batch_the_rate_holds_at_the_global_batch():
     assert (plan.base_batch, plan.lr_factor, plan.peak_lr) == (80, 1.0, 0.1)
 
 
-def test_a_cap_bounds_the_factor():
-    assert settled(8, max_lr_factor=5.0).peak_lr == pytest.approx(0.5)
-    assert settled(4, max_lr_factor=5.0).peak_lr == pytest.approx(0.4)
-
-
-def test_a_rate_per_example_is_multiplied_by_the_global_batch():
-    plan = settled(4, lr_per_example=0.001)
-    assert (plan.peak_lr, plan.base_batch) == (pytest.approx(0.001 * 40), 1)
-
-
 # the rule that scales Adam's moments
 
 ADAM = dict(optimizer="adam", lr_rule="adam_sqrt", beta1=0.95, beta2=0.995, epsilon=1e-6)
@@ -158,6 +141,7 @@ ADAM = dict(optimizer="adam", lr_rule="adam_sqrt", beta1=0.95, beta2=0.995, epsi
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "lamb"])
 @pytest.mark.parametrize("workers, base_batch", [(1, 20), (1, 10), (2, 10), (5, 10), (8, 10), (16, 10)])
 def test_adam_sqrt_scales_rate_betas_and_epsilon(optimizer, workers, base_batch):
+    """Malladi et al. 2022: with noise 1 / sqrt(B), rate * noise, (1 - beta) / rate^2 and epsilon / noise stay."""
     kappa = workers * 10 / base_batch
     plan = settled(workers, **{**ADAM, "optimizer": optimizer}, base_batch=base_batch)
     assert plan.peak_lr == pytest.approx(0.1 * math.sqrt(kappa), rel=1e-14)
@@ -168,26 +152,14 @@ def test_adam_sqrt_scales_rate_betas_and_epsilon(optimizer, workers, base_batch)
     assert [found[name] for name in ("beta1", "beta2", "epsilon")] == [plan.beta1, plan.beta2, plan.epsilon]
 
 
-def test_adam_sqrt_keeps_what_the_limiting_equation_depends_on():
-    """Malladi et al. 2022: with noise 1 / sqrt(B), rate * noise, (1 - beta) / rate^2 and epsilon / noise stay."""
-    plans = [settled(workers, **ADAM) for workers in (1, 2, 3, 8, 19)]
-    kept = [(plan.peak_lr / math.sqrt(plan.global_batch), (1 - plan.beta1) / plan.peak_lr ** 2,
-             (1 - plan.beta2) / plan.peak_lr ** 2, plan.epsilon * math.sqrt(plan.global_batch)) for plan in plans]
-    assert all(one == pytest.approx(kept[0], rel=1e-12) for one in kept)
-
-
-def test_adam_sqrt_changes_nothing_at_the_base_batch():
-    plan, plain = (settled(optimizer="adam", lr_rule=rule, beta1=0.3).as_record({}) for rule in ("adam_sqrt", "none"))
-    assert plan["problem"] == {**plain["problem"], "lr_rule": "adam_sqrt"}
-
-
 @pytest.mark.parametrize("workers", [2, 3, 4, 8])
 @pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("rule", ["adam_sqrt", "adam_sqrt:beta2"])
-def test_under_adam_sqrt_workers_share_the_problem_of_one_worker_at_their_global_batch(workers, accumulate, rule):
-    many = settled(workers, **{**ADAM, "lr_rule": rule}, accumulate=accumulate, warmup_steps=5, decay="cosine")
-    one = settled(1, **{**ADAM, "lr_rule": rule}, global_batch=10 * workers * accumulate, warmup_steps=5,
-                  decay="cosine")
+@pytest.mark.parametrize("keys", [
+    ADAM, {**ADAM, "lr_rule": "adam_sqrt:beta2"}, dict(optimizer="adamw", beta1_half_life=100, beta2_half_life=1e4),
+    dict(optimizer="adamw", decay_timescale=3)])
+def test_workers_share_the_problem_of_one_worker_at_their_global_batch(workers, accumulate, keys):
+    many = settled(workers, **keys, accumulate=accumulate, warmup_steps=5, decay="cosine")
+    one = settled(1, **keys, global_batch=10 * workers * accumulate, warmup_steps=5, decay="cosine")
     assert many.as_record({})["problem"] == one.as_record({})["problem"]
     assert [many.schedule.lr_at(step) for step in range(101)] == [one.schedule.lr_at(step) for step in range(101)]
 
@@ -218,34 +190,12 @@ def test_a_half_life_halves_a_gradients_weight_over_as_many_examples_at_any_batc
     assert half_life_of(getattr(plan, name), plan.global_batch) == pytest.approx(600)
 
 
-def test_a_half_life_is_a_power_of_the_decay_at_the_base_batch():
-    half_life = half_life_of(0.999, 10)
-    assert [settled(workers, optimizer="adam", beta2_half_life=half_life).beta2 for workers in (1, 2, 16)] == [
-        pytest.approx(0.999 ** workers, rel=1e-12) for workers in (1, 2, 16)]
-
-
-def test_to_first_order_a_half_life_is_what_adam_sqrt_does():
-    half_life = half_life_of(1 - 1e-6, 10)
-    held, scaled = (settled(8, optimizer="adam", **keys) for keys in (
-        dict(beta2_half_life=half_life), dict(lr_rule="adam_sqrt", beta1=0.99, beta2=1 - 1e-6)))
-    assert 1 - held.beta2 == pytest.approx(1 - scaled.beta2, rel=1e-5)
-
-
 def test_the_problem_is_that_of_the_decay_however_it_was_given():
     decay = 2 ** (-40 / 600)
     assert settled(4, optimizer="adam", beta1_half_life=600) == settled(4, optimizer="adam", beta1=decay)
 
 
-@pytest.mark.parametrize("workers", [2, 4])
-def test_half_lives_give_workers_the_problem_of_one_worker_at_their_global_batch(workers):
-    keys = dict(optimizer="adamw", beta1_half_life=100, beta2_half_life=1e4)
-    assert settled(workers, **keys).as_record({})["problem"] == settled(
-        1, **keys, global_batch=10 * workers).as_record({})["problem"]
-
-
-def test_a_half_life_and_its_decay_are_alternatives_of_which_the_later_layer_counts():
-    with pytest.raises(UsageError, match=naming("beta2 = 0.9 and beta2_half_life = 600.0")):
-        settled(optimizer="adam", beta2=0.9, beta2_half_life=600)
+def test_of_a_half_life_and_its_decay_the_later_layer_counts():
     assert settled(defaults={**DEFAULTS, "optimizer": "adam", "beta2_half_life": 600}, beta2=0.9).beta2 == 0.9
     assert settled(defaults={**DEFAULTS, "optimizer": "adam", "beta2": 0.9}, beta2_half_life=10).beta2 == 0.5
 
@@ -269,18 +219,6 @@ def test_a_decay_timescale_holds_batch_over_rate_decay_and_examples(workers, rul
     assert plan.metaparameters()["weight_decay"] == plan.weight_decay
 
 
-def test_with_one_rate_and_data_set_the_decay_of_a_timescale_is_linear_in_the_batch():
-    """Bergsma et al. 2025."""
-    decays = [settled(workers, optimizer="adamw", lr_rule="none", decay_timescale=5).weight_decay for workers in (1, 7)]
-    assert decays[1] == pytest.approx(7 * decays[0], rel=1e-14)
-
-
-def test_a_weight_left_alone_loses_all_but_1_over_e_of_itself_over_the_timescale():
-    plan = settled(optimizer="adamw", decay_timescale=50)
-    steps = 50 * TRAIN / plan.global_batch
-    assert (1 - plan.peak_lr * plan.weight_decay) ** steps == pytest.approx(math.exp(-1), rel=1e-3)
-
-
 @pytest.mark.parametrize("rule, power", [
     ("linear", 0), ("sqrt", 0.5), ("adam_sqrt", 0.5), ("none", 1), ("power:0.7", 0.3)])
 def test_under_one_weight_decay_the_timescale_grows_by_what_the_rate_lacks(rule, power):
@@ -293,8 +231,6 @@ def test_the_problem_is_that_of_the_weight_decay_however_it_was_given():
     by_timescale, by_decay = (settled(4, optimizer="adamw", **keys) for keys in (
         dict(decay_timescale=2), dict(weight_decay=40 / (0.4 * 2 * 1000))))
     assert by_timescale == by_decay
-    assert settled(2, optimizer="adamw", decay_timescale=3).as_record({})["problem"] == settled(
-        1, optimizer="adamw", decay_timescale=3, global_batch=20).as_record({})["problem"]
 
 
 def test_a_workloads_weight_decay_gives_way_to_a_typed_timescale_and_the_reverse():
@@ -340,18 +276,6 @@ def test_what_was_typed_wins_over_what_was_tuned(tuned):
 def test_a_tuned_warmup_climbs_from_its_own_start(tuned):
     plan = settled(4, lr_rule="tuned", metaparameters=tuned, warmup_start_factor=0.1)
     assert (plan.warmup_steps, plan.start_lr) == (7, pytest.approx(0.037))
-
-
-def test_a_batch_that_was_not_tuned_is_an_error_naming_those_that_were(tuned):
-    with pytest.raises(PlanError, match=naming("global batch 20 ", tuned, "40, 80. ")):
-        settled(2, lr_rule="tuned", metaparameters=tuned)
-
-
-def test_metaparameters_and_the_tuned_rule_need_one_another(tuned):
-    with pytest.raises(PlanError, match=naming("--lr-rule tuned", "--metaparameters")):
-        settled(lr_rule="tuned")
-    with pytest.raises(PlanError, match=naming("metaparameters", "tuned", "lr_rule is linear")):
-        settled(metaparameters=tuned)
 
 
 # warmup and decay
@@ -444,9 +368,7 @@ def test_a_stable_phase_is_given_in_steps_or_epochs():
     assert by_epochs > 1 and settled(decay="linear").decay_start is None
 
 
-def test_step_decay_needs_its_steps():
-    with pytest.raises(PlanError, match=naming("decay = 'step'", "decay_at = ")):
-        settled(decay="step")
+def test_step_decay_falls_at_its_steps():
     plan = settled(decay="step", decay_at_steps=[2, 4])
     assert rates(plan)[:6] == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
 
@@ -564,9 +486,6 @@ def test_the_record_has_every_field_once_in_one_of_its_parts():
                      for kind in (Problem, Measurement, Execution)]
     assert record["asked"] == {"seed": 0} and "job" not in record
     assert replace(plan, job={"source": {}}).as_record({})["job"] == {"source": {}}
-    for part in parts:
-        for name, value in part.items():
-            assert value == getattr(plan, name)
 
 
 def test_the_record_goes_through_json():
@@ -593,45 +512,9 @@ def test_a_target_in_the_worse_direction_is_an_error(monkeypatch, target, said):
     assert str(settled(target="val/accuracy>=0.9").stop_target) == "val/accuracy>=0.9"
 
 
-def test_without_evaluations_a_default_target_is_dropped_a_typed_one_not():
+def test_without_evaluations_a_default_target_is_dropped():
     assert settled(defaults={**DEFAULTS, "target": "val/error<0.1"}, eval_every=0).target is None
-    with pytest.raises(PlanError, match=naming("--target val/error<0.1", "--eval-every 0")):
-        settled(target="val/error<0.1", eval_every=0)
 
 
 def test_evaluations_are_an_epoch_apart_unless_anything_else_is_said():
     assert settled().eval_every == TRAIN // DEFAULTS["local_batch"]
-
-
-@pytest.mark.parametrize("keys, said", [
-    (dict(momentum_half_life=60, optimizer="adam"), ["momentum_half_life", "momentum, nesterov, lars or muon", "adam"]),
-    (dict(beta2_half_life=60, optimizer="torch.optim:Adam"), ["beta2_half_life", "torch.optim:Adam"]),
-    (dict(decay_timescale=2, optimizer="lamb"), ["decay_timescale", "adamw", "lamb"]),
-    (dict(decay_timescale=2), ["decay_timescale", "adamw", "nesterov"]),
-    (dict(decay="constant", decay_start_steps=30), ["decay_start_steps", "linear, ", "inverse_sqrt", "constant"]),
-    (dict(end_lr_factor=0.1), ["end_lr_factor"]), (dict(decay_factor=0.5, decay="linear"), ["decay = step"]),
-    (dict(momentum=0.5, optimizer="sgd"), ["momentum ", "momentum, nesterov, lars or muon", "sgd"]),
-    (dict(beta1=0.5), ["beta1", "adam, adamw, lamb or muon", "nesterov"]),
-    (dict(beta2=0.5, optimizer="lars"), ["beta2", "adam, adamw, lamb or muon", "lars"]),
-    (dict(epsilon=1e-3, optimizer="torch.optim:Adam"), ["epsilon", "adam, adamw, lamb or muon"]),
-    (dict(trust_coefficient=0.1, optimizer="lamb"), ["trust_coefficient", "optimizer = lars"]),
-    (dict(lr_in_velocity=True, optimizer="adam"), ["lr_in_velocity", "momentum or nesterov"]),
-    (dict(lr_in_velocity=True, optimizer="lars"), ["lr_in_velocity", "momentum or nesterov"]),
-    (dict(momentum_correction=True, optimizer="sgd"), ["momentum_correction", "momentum, nest"]),
-    (dict(decay_norm_and_bias=True), ["decay_norm_and_bias", "weight_decay above 0"]),
-    (dict(lr_per_example=0.1, max_lr_factor=4.0), ["max_lr_factor", "lr_per_example"]),
-    *((dict(optimizer=name, lr_rule="adam_sqrt"), ["lr_rule = adam_sqrt", f"optimizer {name} ", "--optimizer adam"])
-      for name in ("nesterov", "lars", "torch.optim:Adam")),
-    *((dict(eval_splits=name), [f"eval_splits = '{name}'", "train, val, test"])
-      for name in ("train,", "train;val"))])
-def test_what_cannot_hold_or_would_do_nothing_is_an_error(keys, said):
-    with pytest.raises(UsageError, match=naming(*said)):
-        settled(**keys)
-
-
-@pytest.mark.parametrize("workers, keys, said", [
-    (16, {"beta1": 0.9375}, ["1 - beta1 = 0.0625 to 1,", "less than 16 times"]),
-    (32, {}, ["1 - beta1 = 0.1 to 3.2,"])])
-def test_adam_sqrt_beyond_the_largest_batch_names_it(workers, keys, said):
-    with pytest.raises(PlanError, match=naming(*said)):
-        settled(workers, **{"optimizer": "adam", "lr_rule": "adam_sqrt", **keys})

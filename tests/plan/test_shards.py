@@ -69,10 +69,6 @@ def test_drop_leaves_out_less_than_a_batch_and_repeats_none(n, batch):
         assert len(set(seen)) == len(seen) > n - batch
 
 
-def test_an_epoch_has_a_fraction_of_a_step_where_batches_are_carried():
-    assert [1 / Stream(10, CONSTANT(4), 0, last).epochs_before(1) for last in ("carry", "short", "drop")] == [2.5, 3, 2]
-
-
 GRID = [(n, batch, ghost, last)
         for n, batch in [(53, 24), (53, 22), (53, 10), (53, 53), (53, 2), (53, 1), (200, 65), (40, 33)]
         for ghost in (2, 3, 4, 32) for last in ("carry", "short", "drop")]

@@ -12,6 +12,7 @@ from hvdscale.plan.settings import Settings
 from hvdscale.sweep.file import read_sweep
 from hvdscale.sweep.studies import check_same, plan_of, settle_study
 from tests.factories.plans import WORKLOAD
+from tests.wording import answered
 
 WHOLE = """\
 workload = "mnist/simple_cnn"
@@ -311,139 +312,34 @@ def refused(read, text, said):
     assert re.search(rf"/sweep\.toml: {said}", str(caught.value)), str(caught.value)
 
 
-TOP = [
-    ('workload = "made/net"', "", "has no workload; give text"),
-    ("[4, 16, 64]", "[]", r"batch_sizes = \[\] holds none; give some, such as \[32"),
-    ("[4, 16, 64]", "[4, 0]", "batch_sizes: 0 is not a whole number of at least 1"),
-    ("[4, 16, 64]", "[4, 16, 4]", r"batch_sizes = \[4, 16, 4\] holds 4 twice"),
-    ("[4, 16, 64]", "4", "batch_sizes = 4 is not a list"),
-    ("trials = 3", "trials = 3\nworkers_per_trial = 8", "batch_sizes: 4 leaves some of workers_per_trial"),
-    ('optimizer = "sgd"', "", "has no optimizers; give a list"),
-    ('"sgd"', '"sgdd"', "optimizer: 'sgdd' is none of sgd, momentum, .*, and not module:Class such as"),
-    ('optimizer = "sgd"', 'optimizer = "sgd"\noptimizers = ["sgd"]', "optimizer and optimizers are alt"),
-    ("trials = 3", "", "has no trials; give a whole number"),
-    ("trials = 3", "trials = 0", "trials = 0 must be at least 1"),
-    ("trials = 3", "trials = 3\nmax_draws = 2", "max_draws = 2 are too few for trials = 3; give at least"),
-    ("trials = 3", "trials = 3\nmax_draws = 100000", "max_draws = 100000 must be below 100000"),
-    ("trials = 3", "trails = 3", "there is no key 'trails'; did you mean trials"),
-    ("trials = 3", "trials = 3\nmomentum = 0.9", r"there is no key 'momentum'; .* belongs in \[settings\]"),
-    ("trials = 3", "trials = 3\ntarget = 'a'", r"there is no key 'target'; targets = \[...\]"),
-    ('["val/error<0.1"]', "[]", "has no target to count steps to; give targets, .*'val/error<0.01'.*objective"),
-    ('["val/error<0.1"]', '["val/error"]', "targets: target 'val/error' is not split/metric"),
-    ('["val/error<0.1"]', '["val/error<0.1", "val/loss<1"]', "targets: .* are not of one metric"),
-    ('["val/error<0.1"]', '["val/error<0.1", "val/error<0.10"]', "targets: .* holds one twice"),
-    ("trials = 3", "trials = 3\nobjective = 'error'", "objective = 'error' is neither 'steps' .* nor a split"),
-    ("trials = 3", "trials = 3\nobjective = 'val/error'\nprune = true",
-     "prune = true stops trials that have lost the race .* the best val/error may come at the end of the budget"),
-    ("steps = 100", "", "has no budget at batch 4; give one, such as"),
-    ("steps = 100", "seconds = 60", "evaluations = 10 cannot be spread over a budget in seconds"),
-    ("evaluations = 10", "", "does not say when trials are evaluated; give evaluations = 60 .* or eval_every"),
-]
-
-
-@pytest.mark.parametrize("old, new, said", TOP, ids=[f"{new}, {said[:30]}" for _, new, said in TOP])
-def test_what_cannot_hold_at_the_top_is_named(read, old, new, said):
+def top(old, new):
+    """A file with something else in place of a part of SMALL."""
     assert old in SMALL
-    refused(read, SMALL.replace(old, new) + LR, said)
+    return SMALL.replace(old, new) + LR
 
 
-TABLES = [
-    ("[settings]\nmomentun = 0.9", "settings: there is no key 'momentun'; did you mean momentum"),
-    ("[settings]\nmomentum = 0.9", "settings: momentum acts only with momentum, nesterov, lars or muon, and the "
-     "sweep has sgd; leave it out, or add one of these"),
-    ("[settings]\noptimizer_args = {a = 1}", "settings: optimizer_args acts only with a module:Class"),
-    ("[settings]\noptimizer = 'sgd'", "settings: optimizer is not a setting of a sweep: optimizers = "),
-    ("[settings]\nlocal_batch = 2", "settings: local_batch .*: batch_sizes says it; .* max_local_batch"),
-    ("[settings]\ntrials = 2", "settings: trials is not a setting .* top of the file, before the first"),
-    ("[settings]\nlr = 2", r"settings: lr is not a setting .* searched, in \[space.lr\]"),
-    ("[settings]\nlog = 'a.h5'", "settings: log is not a setting of a sweep: a sweep keeps its own files"),
-    ("[settings]\nlr_rule = 'tuned'", "settings: lr_rule = 'tuned' needs what a sweep gives"),
-    ("[settings]\neval_every = 3", "settings: eval_every and evaluations are alternatives"),
-    ("[settings]\neval_every = 0", "settings: eval_every = 0 never evaluates"),
-    ("[settings]\nmodel_args = {a = 1979-05-27}", "settings: model_args holds a date or a time"),
-    ("[settings]\ndecay = 'constant'\ndecay_steps = 3",
-     "settings: decay_steps acts only with decay = linear, .*, and decay is constant; leave decay_steps out"),
-    ("[settings]\nwarmup_start_factor = 0.1",
-     "settings: warmup_start_factor acts only with .* and warmup is none; give its length"),
-    ("[space.warmup]\nvalues = ['constant']", "space.warmup: warmup = 'constant' stays at"),
-    ("[batch.8]\nsteps = 3", "batch: 8 is none of the batch_sizes, 4, 16, 64"),
-    ("[batch.16]\nmomentum = 3", r"batch.16: there is no key 'momentum'; .* in \[batch.16.settings\]"),
-    ("[batch.16]\nseed = 3", "batch.16: there is no key 'seed'; it is one for all batches, at the top"),
-    ("[batch.16]\nsteps = 3\nseconds = 2", "batch.16: steps = 3 and seconds = 2 are alternatives"),
-    ("[batch.16]\nseconds = 2", "evaluations = 10 cannot be spread over a budget in seconds"),
-    ("[batch.16.settings]\nbeta1 = 0.5", "batch.16.settings: beta1 acts only with adam, adamw, lamb or muon"),
-    ("[batch.16.space.lr]\nscaled = 'sqrt'", r"batch.16.space.lr: .*it holds for all batches, in \[space.lr\]"),
-    ("[batch.16.space.clip_norm]\nmin = 1", r"batch.16.space.clip_norm: .*; give \[space.clip_norm\] for all"),
-    ("[batch.16.space.lr]\nmin = 3", "batch.16.space.lr: min = 3.0 must be below max = 2.0"),
-    ("[settings]\nweight_decay = 1\n[space.weight_decay]\nvalues = [1]",
-     r"settings: weight_decay is set here, and weight_decay is searched in \[space.weight_decay\]; leave one"),
-    ("[settings]\ndecay_epochs = 1\n[space.decay_steps]\nvalues = [1]",
-     r"settings: decay_epochs is set here, and decay_steps is searched in \[space.decay_steps\]"),
-    ("[space.decay_epochs]\nvalues = [1]\n[space.decay_steps]\nvalues = [1]",
-     "space.decay_steps: decay_epochs and decay_steps are alternatives; search one"),
-    ("[settings]\nmodel_args = {a = 1}\n[space.model_args.a]\nvalues = [1]",
-     "settings: model_args.a is set here, and searched in"),
-    ("[space.decay]\nvalues = ['constant', 'step']\n[space.end_lr_factor]\nmin = 0\nmax = 1",
-     "space.end_lr_factor: end_lr_factor acts only with decay = linear, .* or plateau, and decay is constant or step"),
-]
+def behind(tables):
+    return f"{SMALL}{LR}{tables}\n"
 
 
-@pytest.mark.parametrize("tables, said", TABLES, ids=[tables.replace("\n", ", ") for tables, _ in TABLES])
-def test_what_cannot_hold_in_a_table_is_named_with_its_place(read, tables, said):
-    refused(read, SMALL + LR + tables + "\n", said)
+def searched(name, table):
+    """A file that searches a parameter in that space."""
+    rate = "" if name == "lr" else "[space]\nlr = {values = [1]}\n"
+    return SMALL.replace('optimizer = "sgd"', 'optimizer = "nesterov"') + f"[space.{name}]\n{table}\n{rate}"
 
 
-SPACES = [
-    ("lr", "min = 1", "space.lr: has no max; give a number"),
-    ("lr", "min = 2\nmax = 2", r"space.lr: min = 2.0 must be below max = 2.0; .* in \[settings\]"),
-    ("lr", "min = -1\nmax = 2\nscale = 'log'", "space.lr: min = -1.0 must be above 0 on a log scale"),
-    ("lr", "min = -1\nmax = 2", "space.lr: min = -1.0 is refused: lr = -1.0 must be above 0"),
-    ("lr", "min = 'a'\nmax = 2", "space.lr: min = 'a' is not a number"),
-    ("lr", "min = 1\nmax = 2\nscale = 'logg'", "space.lr: scale = 'logg' is none of linear, log, reverse_log"),
-    ("lr", "min = 1\nmax = 2\ntype = 'float'", "space.lr: type = 'float' is none of double, integer, discrete"),
-    ("lr", "min = 1\nmaximum = 2", "space.lr: there is no key 'maximum'; did you mean m"),
-    ("lr", "min = 1\nmax = 2\nbase_batch = 2", "space.lr: base_batch does nothing without scaled"),
-    ("lr", "min = 1\nmax = 2\nscaled = 'sqrt'", "space.lr: has no base_batch; give a whole number"),
-    ("lr", "min = 1\nmax = 2\nscaled = 'square'\nbase_batch = 2", "space.lr: scaled = 'square' is none of"),
-    ("lr", "min = 1\nmax = 2\nscaled = 'adam_sqrt'\nbase_batch = 2", "space.lr: scaled = 'adam_sqrt' is none of"),
-    ("lr", "values = []", r"space.lr: values = \[\] holds no value"),
-    ("lr", "values = [1, 1.0]", r"space.lr: values = \[1, 1.0\] holds 1 twice"),
-    ("lr", "values = [1, 'a']", "space.lr: values: lr = 'a' is not a number"),
-    ("lr", "values = [1]\nscale = 'log'", "space.lr: scale does nothing for a choice of values"),
-    ("lr", "values = [1]\ntype = 'double'", "space.lr: values is for type = 'discrete', not 'double'"),
-    ("lr", "type = 'discrete'", "space.lr: has no values; give a list"),
-    ("momentum", "min = 0.9\nmax = 1\nscale = 'reverse_log'",
-     "space.momentum: max = 1.0 must be below 1 on a reverse log scale"),
-    ("momentum", "min = 0.1\nmax = 0.2\nscaled = 'linear'\nbase_batch = 8",
-     "space.momentum: max = 0.2, times 8 at batch 64, is refused: momentum = 1.6 must be below 1"),
-    ("momentum", "min = 0.1\nmax = 0.2\nscale = 'reverse_log'\nscaled = 'linear'\nbase_batch = 8",
-     "space.momentum: max = 0.2, times 8 at batch 64, must be below 1 on a reverse log"),
-    ("warmup_steps", "min = 1\nmax = 2.5", "space.warmup_steps: max = 2.5 is not a whole number"),
-    ("warmup_steps", "min = 1\nmax = 2\ntype = 'double'", "space.warmup_steps: type = 'double' does not fit"),
-    ("warmup_steps", "min = -0.5\nmax = 1\nscaled = 'budget'", "space.warmup_steps: min = -0.5 must be at least 0"),
-    ("warmup_epochs", "min = 0.5\nmax = 1\nscaled = 'budget'",
-     "space.warmup_epochs: scaled = 'budget' gives shares of the steps, and warmup_epochs is in epochs; search it in"),
-    ("warmup_steps", "min = 0.5\nmax = 1\nscaled = 'budget'\nbase_batch = 3", "space.warmup_steps: base_b"),
-    ("decay_steps", "min = 0\nmax = 1\nscaled = 'budget'",
-     "space.decay_steps: min of the space, over a budget of 100 steps: decay_steps = 0 must be at least 1"),
-    ("model_args.x", "min = 1e300\nmax = 1e308\nscaled = 'linear'\nbase_batch = 1",
-     "space.model_args.x: max = 1e.308, times 4 at batch 4, is refused: model_args.x = inf is not a finite number"),
-    ("decay", "min = 1\nmax = 2", r"space.decay: decay takes text; give values = \[...\]"),
-    ("momentun", "min = 1\nmax = 2", "space: momentun cannot be searched; did you mean momentum"),
-    ("seed", "min = 1\nmax = 2", "space: seed cannot be searched; what can: .*lr, .* and model_args.X and"),
-    ("'data_args.x'", "values = [1]", "space: data_args.x cannot be searched; what can"),
-    ("model_args", "min = 1\nmax = 2", "space.model_args: min = 1 is not a table"),
-    ("beta1", "min = 0.1\nmax = 0.2", "space.beta1: beta1 acts only with adam, adamw, lamb or muon"),
-    ("optimizer_args.x", "min = 0.1\nmax = 0.2", "space.optimizer_args.x: .* only with a module:Class"),
-]
+def test_what_cannot_hold_is_refused_in_the_same_words(golden, read, tmp_path, monkeypatch):
+    """As is another search in the place of WHOLE."""
+    monkeypatch.chdir(tmp_path)
 
-
-@pytest.mark.parametrize("name, table, said", SPACES,
-                         ids=[f"{name}, {table}".replace("\n", ", ") for name, table, _ in SPACES])
-def test_a_parameter_that_cannot_be_searched_is_named_with_its_place(read, name, table, said):
-    text = SMALL.replace('optimizer = "sgd"', 'optimizer = "nesterov"')
-    text += f"[space.{name}]\n{table}\n" + ("" if name == "lr" else "[space]\nlr = {values = [1]}\n")
-    refused(read, text, said)
+    def said(call):
+        found = eval(call, {**globals(), "edited": lambda old, new: WHOLE.replace(old, new)})
+        kept = as_kept(read(WHOLE))
+        (tmp_path / "sweep.toml").write_text(found)
+        with pytest.raises(UsageError) as caught:
+            check_same(kept, read_sweep("sweep.toml"))
+        return str(caught.value)
+    golden("sweep", answered("sweep", said))
 
 
 def test_a_space_without_a_rate_and_shares_of_a_budget_in_seconds_are_refused(read):
@@ -507,23 +403,6 @@ def test_the_same_sweep_is_gone_on_with(read):
     ("trials = 20", "trials = 20\nmax_draws = 70"), ("[settings]", "[batch.32]\ntrials = 3\n[settings]")])
 def test_more_of_the_same_sweep_may_be_asked(read, old, new):
     assert changed(read, old, new) is None
-
-
-@pytest.mark.parametrize("old, new, said", [
-    ("epochs = 5", "epochs = 6", "epochs was 5.0, is now 6.0"),
-    ("epochs = 5", "steps = 6", "epochs was 5.0, is now not set; steps was not set, is now 6"),
-    ("evaluations = 60", "evaluations = 50", "evaluations was 60, is now 50"),
-    ("max = 10.0", "max = 9", "space.lr.max was 10.0, is now 9"),
-    ("[0, 0.01, 0.1]", "[0.01, 0, 0.1]", "space.label_smoothing.values was"),
-    ("dropout = 0.2", "dropout = 0.3", "settings.model_args.dropout was 0.2, is now 0.3"),
-    ("epochs = 10\n", "epochs = 11\n", "batch.2048.epochs was 10.0, is now 11.0"),
-    ("max = 30.0", "max = 31.0", "batch.2048.space.lr.max was 30.0, is now 31.0"),
-    ("<0.02", "<0.03", "targets was .*; put it back, or give another folder"),
-    ("trials = 12", "trials = 12\nprune = false\nseed = 3", "prune was True, is now False; seed was 0, is now 3"),
-    ("mnist/simple_cnn", "mnist/fc_8", "workload was mnist/simple_cnn, is now mnist/fc_8"),
-])
-def test_another_search_is_refused_with_the_keys_that_differ(read, old, new, said):
-    assert re.search(said, changed(read, old, new))
 
 
 def test_a_batch_or_an_optimizer_that_joins_may_bring_its_own_tables(read):

@@ -10,6 +10,7 @@ from hvdscale.errors import UsageError, WorkersError
 from hvdscale.sweep.groups import form_group, leave
 from hvdscale.workers.group import Workers
 from hvdscale.workers.launch import Process, place
+from tests.wording import refusals
 
 LAUNCHER = re.compile(r"(SLURM|PMI|PMIX|OMPI|HOROVOD|MPI|ROLE|TORCHELASTIC)_")
 ADDRESS = "7.0;tcp://192.0.2.2:33627"
@@ -95,16 +96,11 @@ def test_a_group_of_one_has_its_place_on_the_host_and_no_partners(environment, t
     assert group.cores() == CORES
 
 
-@pytest.mark.parametrize("told, workers, said", [
-    (OPEN_MPI, 3, "mpirun started 4 processes, .* workers_per_trial = 3: start 3 or 6, or .* a divisor of 4"),
-    (OPEN_MPI, 8, "mpirun started 4 processes, .* workers_per_trial = 8: start 8, or .* a divisor of 4"),
-    (SRUN, 3, "srun started 8 processes, .* workers_per_trial = 3: start 6 or 9"),
-    (GLOO, 2, "workers_per_trial = 2: .* horovodrun --gloo .*; use mpirun -np 4, or workers_per_trial = 1"),
-    ({}, 2, "workers_per_trial = 2 needs that many processes .* started alone: start mpirun -np 2 ")])
-def test_processes_that_make_no_groups_of_that_size_are_told_what_would(environment, told, workers, said):
-    environment(**told)
-    with pytest.raises(WorkersError if told == GLOO else UsageError, match=said):
+def test_processes_that_make_no_groups_of_that_size_are_told_what_would(environment, golden):
+    def joined(told, workers):
+        environment(**told)
         form_group(workers, 60, CORES)
+    golden("groups", refusals("groups", (UsageError, WorkersError), {**globals(), "joined": joined}))
 
 
 @pytest.fixture

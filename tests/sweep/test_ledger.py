@@ -14,6 +14,7 @@ from hvdscale.sweep import ledger as module
 from hvdscale.sweep.ledger import ATTEMPTS, KILLED, DrawResult, Ledger, Owner
 from hvdscale.sweep.studies import read_record
 from tests.factories.claims import STUDY, notes, ran_at_once, start
+from tests.wording import answered
 
 RESULT = DrawResult(7, "met", "target val/error<0.02 met at step 400", 400,
                     {"val/error<0.05": 100, "val/error<0.02": 400, "val/error<0.001": math.inf}, math.nan, 12.5,
@@ -291,28 +292,19 @@ def test_a_result_keeps_every_number_in_plain_json():
         assert repr((back.best, back.seconds)) == repr((result.best, result.seconds))
 
 
-@pytest.mark.parametrize("text, said", [
-    ("", "it is empty"),
-    ('{"number": 7, "status": "COMP', "cut off"),
-    ("[1, 2]", "list, not an object"),
-    ("{}", "it lacks 'number'"),
-    (json.dumps(RESULT.as_json() | {"number": 8}), "it is the result of draw 8"),
-    (json.dumps(RESULT.as_json() | {"status": "DONE"}), "'DONE'"),
-    (json.dumps(RESULT.as_json() | {"kind": "won"}), "its kind is 'won', not one of met, budget"),
-    (json.dumps(RESULT.as_json() | {"best": "good"}), "'good'"),
-    (json.dumps(RESULT.as_json() | {"steps": [1]}), "is not the result of draw 7"),
-    (json.dumps(RESULT.as_json() | {"pieces": 3}), "is not the result of draw 7"),
-    *((json.dumps(RESULT.as_json() | {"pieces": [[log, 0]]}), "its log '.*' is not the name of a file in logs")
-      for log in ("../../other.h5", "/etc/other.h5", "..", "")),
-    (json.dumps(RESULT.as_json() | {"number": None}), "is not the result of draw 7"),
-])
-def test_a_file_that_is_no_result_is_named(ledger, text, said):
-    ledger.record(STUDY, RESULT)
-    path = os.path.join(ledger.out, "trials", STUDY, "7.json")
-    with open(path, "w") as file:
-        file.write(text)
-    with pytest.raises(LogError, match=f"(?s)7.json.*{said}.*remove it"):
-        ledger.results(STUDY)
+def test_a_file_that_is_no_result_is_named(golden, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Ledger("out").record(STUDY, RESULT)
+
+    def said(content):
+        text = content if isinstance(content, str) else json.dumps(content)
+        (tmp_path / "out/trials" / STUDY / "7.json").write_text(text)
+        with pytest.raises(LogError, match="7.json: is not the result of draw 7: .*remove it") as caught:
+            Ledger("out").results(STUDY)
+        return str(caught.value)
+    golden("ledger", answered("ledger", lambda content: said(eval(content, globals()))))
+    for wrong in ({"best": "good"}, {"steps": [1]}, {"pieces": 3}, {"number": None}):       # Python names these
+        said(RESULT.as_json() | wrong)
 
 
 def test_one_look_keeps_the_results_it_saw_but_a_claim_looks_again(ledger, owner):

@@ -92,18 +92,6 @@ def test_branches_have_the_reduced_rate_of_their_checkpoint(train):
     assert origin_of("ck/step-28.pt").rate == rates_of("w.h5")[0][28] < 0.05
 
 
-@pytest.mark.parametrize("keys, said", [
-    (dict(eval_every=0), "eval_every = 0 evaluates none; give an eval_every"),
-    (dict(decay_metric="val/loss"), "decay_metric = 'val/loss' is none of its metrics; give decay_metric, train or"),
-    (dict(decay_metric="error"), "decay_metric = 'error' is none of its metrics.* such as val/cross_entropy"),
-    (dict(decay_metric=None, target="none"), "there is no target to take it from; give decay_metric"),
-    (dict(decay_factor=1.0), "decay_factor = 1 does not reduce the rate on a plateau; give one below 1")])
-def test_a_plateau_decay_that_cannot_be_is_an_error_that_says_why(keys, said):
-    keys = {**PLATEAU, "decay_metric": "val/error", **keys}
-    with pytest.raises(PlanError, match=said):
-        settled(**{name: value for name, value in keys.items() if value is not None})
-
-
 def test_the_metric_is_the_targets_unless_set_and_its_split_is_evaluated():
     keys = dict(decay="plateau", target="test/error<0.1", eval_splits="train")
     assert settled(**keys).plateau["metric"] == "test/error"

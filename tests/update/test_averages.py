@@ -9,7 +9,6 @@ from torch import nn
 
 from hvdscale.analysis.steps import run_of
 from hvdscale.analysis.trials import read_trials
-from hvdscale.errors import PlanError, UsageError
 from hvdscale.log.reader import read_log
 from hvdscale.target import Target
 from hvdscale.training.display import NoDisplay
@@ -86,17 +85,6 @@ def test_after_an_evaluation_of_the_average_the_weights_are_there_to_the_bit():
         assert not torch.equal(model.linear.weight, before["linear.weight"])
         raise RuntimeError("the workload's own")
     assert all(torch.equal(values, before[name]) for name, values in model.state_dict().items())
-
-
-@pytest.mark.parametrize("keys, said", [
-    ({"average": "ema"}, "average = ema needs average_half_life"),
-    ({"average": "tail", "average_start_steps": 100}, "starts at step 100, and the budget is 100 steps"),
-    ({"average_half_life": 5.0}, "average_half_life acts only with average = ema"),
-    ({"average": "ema", "average_half_life": 5.0, "average_start_steps": 1}, "acts only with average = tail"),
-    ({"target": "val/averaged_error<0.1"}, "the workload measures .*; 'averaged_error' is none of these")])
-def test_an_average_that_cannot_be_is_an_error_that_says_why(keys, said):
-    with pytest.raises((PlanError, UsageError), match=said):
-        settled(**keys)
 
 
 @pytest.mark.parametrize("keys", [EMA, TAIL])

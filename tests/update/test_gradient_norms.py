@@ -37,6 +37,7 @@ def measured(workers, plan, model, train, steps):
     for step in range(steps):
         before.append([p.detach().clone() for p in model.parameters()])
         result = take_step(step, plan.schedule.lr_at(step), set())
+        assert min(result.by_rank) >= 0
         noise.append({name: value for name, value in result.measured.items() if name.startswith((*COLUMNS, "layer_"))})
     return noise, before, plan, model
 

@@ -243,8 +243,10 @@ def test_muon_makes_singular_values_about_equal():
     u, _, v = torch.linalg.svd(torch.randn(20, 30, generator=torch.Generator().manual_seed(3), dtype=torch.float64),
                                full_matrices=False)
     for scale in (1e-6, 1.0, 1e9):
-        found = orthogonalized(scale * u @ torch.diag(torch.linspace(0.1, 1, 20, dtype=torch.float64)) @ v)
+        matrix = scale * u @ torch.diag(torch.linspace(0.1, 1, 20, dtype=torch.float64)) @ v
+        found = orthogonalized(matrix)
         assert 0.65 < torch.linalg.svdvals(found).min() and torch.linalg.svdvals(found).max() < 1.15
+        assert torch.equal(orthogonalized(matrix.T), found.T)
 
 
 def test_muon_leaves_embeddings_norms_and_biases_to_adamw_at_its_rate():

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from hvdscale.errors import PlanError
 from hvdscale.update.gradients import GradientBuffer
 from hvdscale.update.model import make_model
 from hvdscale.update.optimizers import make_optimizer
@@ -104,11 +103,6 @@ def test_the_loss_scale_does_not_show_in_the_update():
         step(0, 0.1, set())
     for a, b in zip(small.model.parameters(), large.model.parameters()):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
-
-
-def test_a_loss_scale_without_fp16_is_an_error():
-    with pytest.raises(PlanError, match="loss_scale acts only with precision = fp16 or compression = fp16"):
-        toy.settled(1, loss_scale=2.0)
 
 
 def test_a_gpu_rounds_factors_only_where_that_is_asked_for():

@@ -1,5 +1,4 @@
 """Launchers: which one is found, the command line each needs, and what it tells its processes."""
-import contextlib
 
 import pytest
 
@@ -9,6 +8,7 @@ from hvdscale.workers.transport import choose, form
 from hvdscale.system.run_module import OURS, SAFE
 from hvdscale.workers.launch import (LAUNCHED, find_launcher, killed_process, launch_command, launch_environment,
                                      launched, refuse_too_many)
+from tests.wording import refusals
 
 COMMAND = ["python", "-m", "job"]
 
@@ -52,27 +52,12 @@ def test_a_launcher_that_is_asked_for_must_be_there(path_with, name, program):
     assert find_launcher(name, path_with(program)) == name
 
 
-def test_a_launcher_that_is_none_is_named():
-    with pytest.raises(UsageError, match="--launcher mpiexec is none of auto, horovodrun, .*mpirun, srun"):
-        find_launcher("mpiexec")
-
-
-@pytest.mark.parametrize("launcher, workers, hosts, said", [
-    ("torchrun", 2, "a:2", "^--hosts and --launcher torchrun: .*this machine only"),
-    ("srun", 2, "a:2", "^--hosts and --launcher srun: .*determines the hosts"),
-    ("mpirun", 5, "a:2,b:2", "--workers 5: --hosts a:2,b:2 has room for 4; name more hosts"),
-    ("mpirun", 3, "a,b", "has room for 2"), ("mpirun", 1, "a:2,", "'' is no host"), ("mpirun", 1, ":2", "':2' is no h"),
-    ("mpirun", 1, "a:x", "--hosts: 'a:x' is no host and its number of workers, such as A:4"),
-    ("mpirun", 1, "a:0", "'a:0' is no host"),
-    ("mpirun", 33, None, r"--workers 33: this machine has 2 cores, and at most 32 .* \(16 a core\), .*--accumulate"),
-    ("horovodrun", 4, "a:2,b:2", None), ("horovodrun", 2, "a,b", None), ("horovodrun", 32, None, None)])
-def test_more_workers_than_there_is_room_for_and_hosts_in_vain_are_refused(
-        monkeypatch, launcher, workers, hosts, said):
+def test_more_workers_than_there_is_room_for_and_hosts_in_vain_are_refused(golden, monkeypatch):
     monkeypatch.setattr("hvdscale.workers.launch.usable_cores", lambda: frozenset({0, 4}))
-    with pytest.raises(UsageError, match=said) if said else contextlib.nullcontext():
+    golden("launch", refusals("launch", UsageError, globals()))
+    for launcher, workers, hosts in (("horovodrun", 4, "a:2,b:2"), ("horovodrun", 2, "a,b"), ("horovodrun", 32, None)):
         refuse_too_many(workers, launcher, hosts, {})
-    if hosts is None:
-        refuse_too_many(99, launcher, hosts, {"SLURM_JOB_ID": "7"})
+    refuse_too_many(99, "mpirun", None, {"SLURM_JOB_ID": "7"})
 
 
 @pytest.mark.parametrize("launcher, hosts, command", [

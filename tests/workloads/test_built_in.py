@@ -1,6 +1,5 @@
 """The built-in workloads: their data, models, losses and measures."""
 import math
-import re
 import sys
 from dataclasses import replace
 
@@ -9,17 +8,19 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hvdscale.errors import DataError, PlanError, UsageError, WorkloadError
+from hvdscale.errors import DataError, HvdscaleError, PlanError, UsageError
 from hvdscale.plan.settings import Settings
 from hvdscale.plan.settle import Place, settle
 from hvdscale.plan.shards import Visits
 from hvdscale.training.prepare import prepare, with_data
 from hvdscale.workers.group import SingleWorker
 from hvdscale.workload import (Batch, Classification, Data, MapSplit, Split, bound_loss, build_model, load_data,
-                               measured, problems, smoothed_cross_entropy, summarized)
+                               measured, problems, smoothed_cross_entropy)
+from hvdscale.workload import summarized as summarized_metrics  # noqa: F401  called by golden/workload.txt
 from hvdscale.workloads import find, names
 from tests.parallel import toy
 from tests.factories.jobs import Tokens
+from tests.wording import answered
 
 
 def test_the_cnn_of_digits_has_its_layers_and_gives_a_logit_a_class():
@@ -41,27 +42,18 @@ def test_a_workloads_defaults_are_a_plan_at_any_worker_count(name):
         assert plan.eval_every > 0 and plan.budget_steps > plan.warmup_steps
 
 
-@pytest.mark.parametrize("name, said", [
-    ("digits/fc_", "did you mean .*digits/fc"), ("digits/fc_0", "did you mean .*digits/fc"),
-    ("digits/simple_cnn", "did you mean .*mnist/simple_cnn"), ("cifar10/resnet8", "did you mean .*cifar_10/resnet_8"),
-    ("imagenet/resnet50", "did you mean .*imagenet/resnet_50"), ("mnist/fc_-3", "did you mean .*mnist/fc_WIDTH"),
-    ("", ""), ("zzz", ""), ("digits/", ""), ("job.workload", "your own is module:object, such as job:workload")])
-def test_an_unknown_workload_is_named_with_those_that_come_near(name, said):
-    with pytest.raises(UsageError, match=f"there is no workload '{name}'; .*{said}") as raised:
-        find(name)
-    assert "--list" in str(raised.value)
-
-
-@pytest.mark.parametrize("typed, meant", [
-    ("job.py", "Give job:workload, where workload is the name of the Workload in job.py$"),
-    ("job", "Give job:workload, where"), ("./job.py:mine", "Give job:mine$"),
-    ("src/job:mine", "Give job:mine, and run the command in src$"),
-    ("/a/job.py", "Give job:workload, and run the command in /a, where")])
-def test_a_path_in_place_of_a_module_is_told_the_name_that_would_do(typed, meant, tmp_path, monkeypatch):
+def test_what_a_workload_cannot_be_or_do_is_worded_as_it_was(golden, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.py").write_text("")
-    with pytest.raises(UsageError, match=f"is the path of a file; .* is named module:object. {meant}"):
-        find(typed)
+
+    def said(call):
+        try:
+            faults = eval(call, globals())
+        except HvdscaleError as error:
+            return f"{type(error).__name__}: {error}"
+        assert isinstance(faults, list) and faults
+        return "\n".join(faults)
+    golden("workload", answered("workload", said))
 
 
 def test_a_workload_of_ones_own_is_found_in_its_module():
@@ -69,15 +61,11 @@ def test_a_workload_of_ones_own_is_found_in_its_module():
 
 
 @pytest.mark.parametrize("name, said", [
-    ("tests.parallel.none:WORKLOAD", "cannot be imported: No module named 'tests.parallel.none'"),
-    ("tests.parallel.toy:NONE", "cannot be imported: .*NONE"), ("tests.parallel.toy:", "cannot be imported"),
-    (".toy:WORKLOAD", "cannot be imported"), (":WORKLOAD", "cannot be imported"),
-    ("tests.parallel.toy:load", ".*it is a function, not an instance of a subclass"),
-    ("tests.factories.jobs:Tokens", ".*it is a class; name an instance: workload = Tokens()"),
-    ("tests.factories.jobs:nothing", "cannot be imported: .*jobs has no 'nothing'; it defines .*Tokens"),
-    ("tests.parallel.toy:nothing", ".*; it defines TRAIN, .*load_augmented, WORKLOAD")])
-def test_a_name_that_leads_to_no_workload_of_ones_own_is_named(name, said):
-    with pytest.raises(UsageError, match=f"(?s){name}.* {said}"):
+    ("tests.parallel.none:WORKLOAD", "No module named 'tests.parallel.none'"), (".toy:WORKLOAD", ""),
+    (":WORKLOAD", ""), ("tests.parallel.toy:", "tests.parallel.toy has no ''"),
+    ("tests.parallel.toy:nothing", ".* it defines TRAIN, .*load_augmented, WORKLOAD")])
+def test_a_name_that_cannot_be_imported_is_told_why(name, said):
+    with pytest.raises(UsageError, match=f"'{name}' cannot be imported: {said}"):
         find(name)
 
 
@@ -109,29 +97,13 @@ def test_a_module_that_is_not_found_is_told_of_where_it_was_looked_for(tmp_path,
         find(name)
 
 
-def test_all_that_a_workload_of_ones_own_lacks_is_named_at_once():
-    with pytest.raises(WorkloadError) as raised:
-        find("tests.factories.jobs:BARE")
-    for line in ["dataset must be a name.* it is 7", "model must be a name.* it is missing",
-                 "metrics must map names to the better direction.* it is .'error',.", "defaults must be .* it is None",
-                 "load is missing: .*Data.train, val, test.", "build is missing: .*nn.Module", "loss is missing",
-                 "measure is missing: .*metric: .sum, count."]:
-        assert re.search(f"^  {line}", str(raised.value), re.M), line
+def declaring(**attributes):
+    """A job of one's own whose class says these of itself."""
+    return type("Job", (Tokens,), attributes)()
 
 
-NAMES = "metrics must map names"
-
-
-@pytest.mark.parametrize("metrics, said", [
-    ({}, NAMES), ({"error": "less"}, NAMES), ({"": "min"}, NAMES), ({3: "min"}, NAMES), (None, NAMES),
-    ({"classification_error": "min"}, "'classification_error' is logged as 'error'"),
-    ({"a": "min", "a/b": "min"}, "exclude each other"), ({"a//b": "min"}, "no target can name the metric 'a//b'"),
-    ({" a": "min"}, "no target can name the metric ' a'"),
-    ({"nats": "min", "Top-1 acc (%)": "max", "c4/odd": "min"}, "")])
-def test_metrics_are_names_for_targets_with_their_better_direction(metrics, said):
-    job = Tokens()
-    job.metrics = metrics
-    assert any(said in line for line in problems(job)) if said else problems(job) == []
+def test_any_text_that_a_target_can_name_is_a_metric():
+    assert problems(declaring(metrics={"nats": "min", "Top-1 acc (%)": "max", "c4/odd": "min"})) == []
 
 
 def test_digits_is_cut_into_three_splits_that_share_no_image():
@@ -165,8 +137,6 @@ def test_a_training_subset_is_the_first_examples_and_no_more_than_there_are():
     assert data.with_train_subset(4).train.labels.tolist() == [0, 1, 2, 3]
     assert len(data.with_train_subset(4).val) == 6
     assert data.with_train_subset(None) is data
-    with pytest.raises(DataError, match="train_subset = 7: the training set has 6 examples"):
-        data.with_train_subset(7)
 
 
 # the loss, and what is measured
@@ -247,72 +217,12 @@ class WithParts(Job):
 
 
 NATS = {"nats": (1, 1), "odd": (1, 1)}
-CALLED = {"loss": lambda given: bound_loss(Job(loss=given), 0.0)(None, None),
-          "measure": lambda given: measured(Job(measure=given), None, None),
-          "measure of parts": lambda given: measured(WithParts(measure={**NATS, **given}), None, None),
-          "summarize": lambda given: summarized(WithParts(summarize=given), {}, {}),
-          "load": lambda given: load_data(Job(load=given), None),
-          "build": lambda given: build_model(Job(build=given), {})}
-
-
-@pytest.mark.parametrize("method, given, said", [
-    ("loss", ONE, r"loss returned a tensor of shape \(\) \(1\); it must return the sum .* and their count"),
-    ("loss", [ONE, 1], "loss returned a list"), ("loss", (ONE, 1, 2), r"loss returned \(a tensor .*, 1, 2\)"),
-    ("loss", (torch.ones(3, requires_grad=True), 3), r"a tensor of shape \(3,\) for the sum of the losses; it must be"),
-    ("loss", (torch.ones(()), 3), "without gradient for the sum"), ("loss", (1.5, 3), "loss returned 1.5 for the sum"),
-    ("loss", (ONE, -1), "loss returned -1 for the count"), ("loss", (ONE, math.nan), "returned nan for the count"),
-    ("loss", (ONE, math.inf), "returned inf for the count"), ("loss", (ONE, "3"), "loss returned '3' for the count"),
-    ("loss", (ONE, torch.ones(2)), r"of shape \(2,\) for the count"),
-    ("measure", {}, "measure returned nothing, but metrics declares nats, odd"),
-    ("measure", {**NATS, "more": (1, 1)}, "measure returned nats, odd, more, but metrics declares nats, odd"),
-    ("measure", {"nats": (1, 1), "ODD": (1, 1)}, "with each of these: odd is missing, ODD is unknown"),
-    ("measure", (1, 2), r"measure returned \(1, 2\), but"),
-    ("measure", {"nats": (1, 1), "odd": 0.5}, "measure returned 0.5 for odd; .*sum over the"),
-    ("measure", {"nats": (1, 1), "odd": (torch.ones(2), 2)}, "for odd"),
-    ("measure", {"nats": (1, 1), "odd": (1, -2)}, "measure, odd, returned -2 for the count"),
-    ("measure of parts", {"vector": torch.ones(3)}, "declares nats, odd; parts, vector, one; it must return"),
-    ("measure of parts", {"vector": torch.ones(3), "first": (1, 1)}, "one is missing, first comes only from summarize"),
-    ("measure of parts", {"vector": torch.ones(2), "one": torch.ones(1)},
-     r"of shape \(2,\) for vector, but parts declares a vector of 3"),
-    ("measure of parts", {"vector": [1, 2, 3], "one": torch.ones(1)}, "a list for vector"),
-    ("measure of parts", {"vector": torch.ones(3), "one": torch.ones(())}, r"of shape \(\) \(1\) for one"),
-    ("summarize", {"first": 1}, "each of first, last"), ("summarize", None, "summarize returned None"),
-    ("summarize", {"first": 1, "last": "x"}, "must be one number"),
-    ("load", (1, 2, 3), "load returned a tuple; it must return hvdscale.workload.Data"),
-    ("build", None, "build returned a NoneType; it must return a torch.nn.Module"),
-    ("build", torch.nn.Linear, "build returned a type"), ("build", torch.nn.ReLU(), "no trainable parameter"),
-    ("build", torch.nn.Linear(1, 1).requires_grad_(False), "no trainable parameter")])
-def test_what_a_method_returns_that_is_not_as_it_should_be_is_named(method, given, said):
-    with pytest.raises(WorkloadError, match=said):
-        CALLED[method](given)
 
 
 def test_a_count_may_be_a_tensor_or_zero_and_a_sum_have_a_dimension_of_one():
     total, count = bound_loss(Job(loss=(ONE.reshape(1, 1), torch.tensor(5))), 0.0)(None, None)
     assert (total.shape, count) == ((), 5)
     assert bound_loss(Job(loss=(ONE, 0)), 0.0)(None, None)[1] == 0         # a batch of padding alone
-
-
-def test_a_summarized_metric_needs_a_summary_and_a_declaration():
-    class Unsummarized(Tokens):
-        summarized = ("odd",)
-
-    class Undeclared(Tokens):
-        summarized = ("bleu",)
-    assert problems(Unsummarized()) == ["summarize is missing: summarize(self, means, parts) -> {metric: number}"]
-    assert problems(Undeclared()) == ["summarized names bleu, which metrics does not declare"]
-
-
-@pytest.mark.parametrize("parts, summarized", [
-    ({"counts": 0}, ("odd",)), ({"counts": None}, ("odd",)), ({"odd": 3}, ("odd",)), ("counts", ("odd",)),
-    ({"counts": 3}, ())])
-def test_parts_that_cannot_be_are_named(parts, summarized):
-    class Faulty(Tokens):
-        def summarize(self, means, parts):
-            return {}
-    Faulty.parts, Faulty.summarized = parts, summarized
-    [said] = problems(Faulty())
-    assert said.startswith("parts must map names other than metrics to lengths") and said.endswith(f"it is {parts!r}")
 
 
 class WithArguments(Tokens):
@@ -328,62 +238,37 @@ GOOD = Split(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))
 def test_data_arguments_reach_the_load_that_takes_them():
     assert load_data(WithArguments(), "d", {"length": 3}, allow_missing=True).record == {
         "given": ("d", 3, True)}
-    with pytest.raises(UsageError, match="has no data argument 'lengths'; it takes length$"):
-        load_data(WithArguments(), None, {"lengths": 3})
-    with pytest.raises(UsageError, match="has no data argument 'length'; it takes none"):
-        load_data(Tokens(), None, {"length": 3})
-    with pytest.raises(UsageError, match="--allow-missing: the data of .* has no optional parts"):
-        load_data(Tokens(), None, allow_missing=True)
-    with pytest.raises(UsageError, match="cache_dir: nothing from the data of .* is cached; leave it out"):
-        load_data(Tokens(), None, cache_dir="c")
-
-
-@pytest.mark.parametrize("name", ["mnist/fc_8", "cifar_10/alexnet", "cifar_100/resnet_8", "multi30k/transformer"])
-def test_a_data_set_that_can_be_fetched_says_so_where_no_folder_is_given(name):
-    dataset = name.partition("/")[0]
-    with pytest.raises(DataError, match=f"^{dataset} needs --data-dir .*`hvdscale-data fetch {dataset}` downloads it$"):
-        load_data(find(name), None)
 
 
 def test_what_the_data_says_of_the_problem_stands_in_the_plan():
     plan = replace(toy.settled(1), model_args={"width": 2}, data={"sequence": 8})
     found = with_data(plan, {"vocabulary": 9}, {"missing": ["a"]})
     assert found.model_args == {"vocabulary": 9, "width": 2} and found.data == {"sequence": 8, "missing": ["a"]}
-    with pytest.raises(UsageError, match="model_args.vocabulary = 9 cannot be set: the data determines it"):
-        with_data(found, {"vocabulary": 9}, {})
 
 
 def test_model_arguments_that_build_does_not_take_are_named():
     with pytest.raises(UsageError, match="tokens/tagger does not take model_args = {'depth': 3}: .*depth"):
         build_model(Tokens(), {"depth": 3})
-    with pytest.raises(UsageError, match="'widht'. It takes dropout, side, classes, width"):
-        build_model(find("mnist/simple_cnn"), {"widht": 2})
 
 
 def test_label_smoothing_is_for_losses_that_take_it():
-    with pytest.raises(PlanError, match="label_smoothing = 0.1: the loss of tokens/tagger takes none"):
-        Tokens().check_label_smoothing(0.1)
     Tokens().check_label_smoothing(0.0)
     logits, labels = torch.zeros(2, 5), torch.tensor([1, 4])
     assert smoothed_cross_entropy(logits, labels, 0.8) == pytest.approx(2 * math.log(5))
-    with pytest.raises(PlanError, match="label_smoothing = 0.81 gives the true class less weight .* at most 0.8"):
-        smoothed_cross_entropy(logits, labels, 0.81)
-    with pytest.raises(PlanError, match="label_smoothing = 0.81 gives the true class less weight"):
-        toy.WORKLOAD.check_label_smoothing(0.81)
     logits = torch.nn.Linear(36, 5).double()
     batch = Batch(torch.randn(8, 36, dtype=torch.float64), TRUTH)
     total, count = bound_loss(Classification("d", "m", 5, None, None), 0.1)(logits, batch)
     assert (total, count) == (smoothed_cross_entropy(logits(batch.inputs), TRUTH, 0.1), 8)
 
 
-@pytest.mark.parametrize("labels, said", [
-    ([0, 4, 5, 9], "the val split's label 5 of example 2 is not one of 0 .. 4"),
-    ([0, -1, 2], "the val split's label -1 of example 1"), ([0.0, 1.0], "torch.float32 of shape .2,.; .*torch.int64"),
-    ([[0], [1]], r"shape \(2, 1\)")])
-def test_labels_that_are_no_class_are_named_at_load(labels, said):
-    good, bad = (Split(torch.zeros(len(y), 1), torch.tensor(y)) for y in ([0, 1], labels))
-    with pytest.raises(DataError, match=said):
-        load_data(Classification("d", "m", 5, lambda _: Data(good, bad), None), None)
+def labelled(labels):
+    """Load data of five classes whose split val has these labels."""
+    good, val = (Split(torch.zeros(len(y), 1), torch.tensor(y)) for y in ([0, 1], labels))
+    return load_data(Classification("d", "m", 5, lambda _: Data(good, val), None), None)
+
+
+def test_labels_of_a_test_set_that_maps_are_not_read_at_load():
+    good = Split(torch.zeros(2, 1), torch.tensor([0, 1]))
     load_data(Classification("d", "m", 5, lambda _: Data(good, good, MapSplit([(0, 9)])), None), None)
 
 

@@ -11,6 +11,7 @@ from hvdscale.workloads.models.alexnet import AlexNet
 from hvdscale.workloads.models.cnn import FullyConnected, SimpleCNN
 from hvdscale.workloads.models.resnet import CIFAR_MODELS, CifarResNet, ImageNetResNet
 from hvdscale.workloads.large.models.vgg import VGG
+from tests.wording import refusals
 
 
 def on_meta(build, **args):
@@ -224,22 +225,5 @@ def test_fc_and_simple_cnn_are_named_and_drawn_as_before():
     assert torch.equal(nn.Conv2d(1, 16, 5).weight, drawn["features.0.weight"])
 
 
-@pytest.mark.parametrize("build, args, said", [
-    (CifarResNet, dict(depth=9), "depth = 9 is not 6n \\+ 2 layers; use 8, 14, 20"),
-    (CifarResNet, dict(depth=2), "depth = 2 is not 6n"),
-    (CifarResNet, dict(norm="ghost"), "norm = 'ghost' is not one of batch, none"),
-    (CifarResNet, dict(shortcut="B"), "shortcut = 'B' is not one of pad, projection"),
-    (CifarResNet, dict(width=0), "width = 0 is not a number above 0"),
-    (CifarResNet, dict(width=True), "width = True is not a number"),
-    (CifarResNet, dict(zero_gamma="yes"), "zero_gamma = 'yes' is not one of False, True"),
-    (CifarResNet, dict(norm="none", zero_gamma=True), "zero_gamma sets the scale of batch-norm, and norm is none"),
-    (ImageNetResNet, dict(depth=34), "depth = 34 is not one of 26, 50, 101, 152"),
-    (ImageNetResNet, dict(stride_on="2x2"), "stride_on = '2x2' is not one of 3x3, 1x1"),
-    (ImageNetResNet, dict(readout_std="small"), "readout_std = 'small' is not a standard deviation"),
-    (VGG, dict(depth=12), "depth = 12 is not one of 11, 13"),
-    (VGG, dict(dropout=1.0), "dropout probability 1.0"),
-    (AlexNet, dict(norm="fc"), "norm = 'fc' is not one of none, conv, all"),
-    (AlexNet, dict(side=8), "side = 8: images have 15 pixels")])
-def test_an_argument_that_means_nothing_is_refused_with_what_is_accepted(build, args, said):
-    with pytest.raises(ValueError, match=said):
-        on_meta(build, **args)
+def test_an_argument_that_means_nothing_is_refused_with_what_is_accepted(golden):
+    golden("vision_models", refusals("vision_models", ValueError, globals()))

@@ -14,6 +14,7 @@ from hvdscale.log.reader import read_log
 from hvdscale.log.schema import UNKNOWN_SEED, Status
 from hvdscale.target import Target
 from tests.exchange.test_tables_and_rcp import call, invoke
+from tests.wording import answered
 
 
 def point(batch, values, benchmark="resnet", key="Epochs to converge", **hyperparameters):
@@ -81,33 +82,15 @@ def test_epochs_of_unknown_length_must_be_told(tmp_path):
     assert call("import", tmp_path / "rcp.json", tmp_path / "log.h5", "--unit", "steps", "--overwrite")[0] == 0
 
 
-@pytest.mark.parametrize("text, message", [
-    ("{}", "no table of reference convergence points"), ('{"a": 1}', "no table of reference"), ("{", "is not JSON"),
-    (json.dumps({"a": point(0, [1])}), "BS is 0, not an integer from 1"),
-    (json.dumps({"a": point("8", [1])}), 'BS is "8"'), (json.dumps({"a": point(8, [])}), "not a list of numbers"),
-    (json.dumps({"a": point(8, "12")}), "not a list of numbers"), (json.dumps({"a": point(8, [1, -1])}), "has -1"),
-    (json.dumps({"a": point(8, [float("nan")])}), "has nan"), (json.dumps({"a": point(8, [True])}), "has True"),
-    (json.dumps({"a": point(8, [1], benchmark=["x"])}), "Benchmark is"),
-    (json.dumps({"a": point(8, [10**30], "bert")}), "not a positive number"),
-    (json.dumps({"a": point(8, [9 * 10**15])}), "more than 64 bits"),
-    ('{"a":' + "[" * 200_000, "nested too deep")])
-def test_wrong_reference_points_are_named(text, message, tmp_path):
-    (tmp_path / "rcp.json").write_text(text)
-    code, said = call("import", tmp_path / "rcp.json", tmp_path / "log.h5", "--unit", "epochs")
-    assert code == 1 and "rcp.json: " in said and message in said and os.listdir(tmp_path) == ["rcp.json"]
+def test_wrong_reference_points_and_those_of_mixed_units_are_named(golden, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
 
-
-@pytest.mark.parametrize("points, words, message", [
-    (dict(a=point(256, [25600, 51200], "bert"), b=point(256, [0.5], "bert")), (), "b: has 0.5 examples to converge"),
-    (dict(a=point(64, [3, 250000], "rnnt")), (), "a: has 3 examples to converge, less than one step of 64 examples"),
-    (dict(a=point(64, [0.5])), ("--unit", "steps"), "a: has 0.5 steps to converge"),
-    (dict(a=point(64, [0.9, 1.9], "dlrm")), (), "a: has 0.9 epochs to converge"),
-    (dict(a=point(64, [4, 2048000])), ("--unit", "tokens"), "a: has 4 tokens to converge")])
-def test_reference_points_of_mixed_units_are_named(points, words, message, tmp_path):
-    rcp(tmp_path / "rcp.json", **points)
-    code, said = call("import", tmp_path / "rcp.json", tmp_path / "log.h5", *words)
-    assert code == 1 and message in said and "all values must be of one unit" in said
-    assert os.listdir(tmp_path) == ["rcp.json"]
+    def said(text, *words):
+        (tmp_path / "rcp.json").write_text(text)
+        code, said = call("import", "rcp.json", "log.h5", *words)
+        assert code == 1 and os.listdir() == ["rcp.json"]
+        return said.strip()
+    golden("reference_points", answered("reference_points", lambda call: eval(call, {**globals(), "said": said})))
 
 
 @pytest.mark.parametrize("benchmark, batch, values, dataset, examples", [

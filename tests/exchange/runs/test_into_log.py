@@ -124,14 +124,15 @@ def test_a_run_that_went_back_keeps_the_rows_that_are_asked_for(keep, values, tm
 
 
 def test_the_time_of_a_step_goes_before_wall_times_and_those_are_said_to_include_evaluations(tmp_path):
-    header, rows = ("step", "val_error", "_runtime", "step_time"), [(10, 0.5, 100, 2.0), (20, 0.25, 250, 3.0)]
+    header = ("step", "val_error", "_runtime", "step_time")
+    rows = [(5, 0.75, 50, ""), (10, 0.5, 100, 2.0), (20, 0.25, 250, 3.0)]
     for name, columns in (("both", 4), ("wall", 3)):
         source = write(tmp_path / name, "b32", header[:columns], [row[:columns] for row in rows])
         code, said = call("import", source, tmp_path / f"{name}.h5")
         assert code == 0 and ("include evaluations\n" in said.split("note:", 1)[1]) == (name == "wall")
     with read_log(tmp_path / "both.h5") as both, read_log(tmp_path / "wall.h5") as wall:
-        assert both.evaluations["train_seconds"].tolist() == [20, 50]
-        assert wall.evaluations["train_seconds"].tolist() == [100, 250]
+        assert both.evaluations["train_seconds"].tolist() == [10, 20, 50]
+        assert wall.evaluations["train_seconds"].tolist() == [50, 100, 250]
 
 
 def test_runs_that_differ_in_any_number_they_set_are_no_repeats(tmp_path):

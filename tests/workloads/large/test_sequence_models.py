@@ -12,6 +12,7 @@ from hvdscale.workers.group import SingleWorker
 from hvdscale.workloads.large.models.lstm import LSTMLM
 from hvdscale.workloads.large.models.transformer import SIZES, TransformerLM, sinusoids
 from hvdscale.workloads.large.models.translation import TranslationTransformer
+from tests.wording import refusals
 
 V, PAD, BEGIN, END = 13, 0, 1, 2
 SMALL = dict(layers=2, width=8, hidden=12, heads=2)
@@ -105,21 +106,8 @@ def test_lstms_have_as_many_parameters_as_their_closed_form(size):
     assert parameters(LSTMLM, vocabulary=32000, **size) == lstm_size(32000, **size)
 
 
-@pytest.mark.parametrize("build, said", [
-    (lambda: TransformerLM(V, width=12, heads=5), "heads = 5 do not divide width = 12; they may be 1, 2, 3, 4, 6, 12"),
-    (lambda: TransformerLM(V, layers=0), "layers = 0; give a whole number, 1 or more"),
-    (lambda: TransformerLM(V, width=2.5), "width = 2.5"),
-    (lambda: TransformerLM(V, dropout=1.0), "dropout probability 1.0"),
-    (lambda: TransformerLM(0), "vocabulary = 0"),
-    (lambda: TranslationTransformer(V, heads=-1), "heads = -1"),
-    (lambda: TranslationTransformer(V, **SMALL, pad=V), f"pad = {V}"),
-    (lambda: TranslationTransformer(V, **SMALL, end=1), "pad = 0 and begin = 1 and end = 1"),
-    (lambda: LSTMLM(V, hidden=8, projection=8), "projection = 8; it may be 0 (none) to 7"),
-], ids=lambda value: value if isinstance(value, str) else "")
-def test_sizes_that_make_no_model_are_refused_with_what_fits(build, said):
-    with pytest.raises(ValueError) as caught:
-        build()
-    assert said in str(caught.value)
+def test_sizes_that_make_no_model_are_refused_with_what_fits(golden):
+    golden("sequence_models", refusals("sequence_models", ValueError, globals()))
 
 
 # what a position sees
