@@ -131,7 +131,7 @@ def _index(dataset: str, data_dir: str | None) -> tuple[Pictures, Pictures | Non
     if dataset == HALF_CLASSES:                 # the first half of a fixed shuffle, sorted
         classes = [found[i] for i in sorted(epoch_order(len(found), SPLIT_SEED, 0)[:len(found) // 2])]
     if len(classes) < 2:
-        raise DataError(f"{train}: has {len(found)} class folders, {', '.join(found)}: too few for {dataset}")
+        raise DataError(f"{train}: too few class folders for {dataset}: {', '.join(found) or 'none'}")
     pictures = index_pictures(train, classes)
     if not test.is_dir():
         return pictures, None

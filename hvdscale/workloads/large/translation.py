@@ -255,7 +255,7 @@ def _training(texts: list[Text], source: Encoded, target: Encoded, longest: int)
     kept = np.concatenate(kept)
     if not len(kept):
         raise DataError(f"{texts[0].path}, {texts[1].path}: none of their {source.lines} pairs can be trained "
-                        f"on: {empty} have an empty side, {long} more than {longest} tokens (data_args.longest)")
+                        f"on: {empty} with an empty side, {long} of more than {longest} tokens (data_args.longest)")
     return Pairs(source, target, kept, longest + 1, True), {"empty": empty, "too_long": long}
 
 

@@ -347,8 +347,8 @@ def test_a_wrong_folder_and_none_are_named(tmp_path):
 
 def test_nothing_left_to_train_on_says_why(folder):
     write(folder, "train", [("w1 w2", "v1 v2"), ("w1", "")])
-    refused(folder, "train.en, .*train.de: none of their 2 pairs can be trained on: 1 have an empty side, 1 more than "
-            r"1 tokens \(data_args.longest\)", longest=1)
+    refused(folder, "train.en, .*train.de: none of their 2 pairs can be trained on: 1 with an empty side, 1 of more "
+            r"than 1 tokens \(data_args.longest\)", longest=1)
 
 
 @pytest.mark.parametrize("data_args", [{"pair": "en"}, {"pair": "en-en"}, {"pair": "en-de-fr"}, {"pair": "../en-de"},
