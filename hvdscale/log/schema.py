@@ -82,7 +82,7 @@ EVALUATIONS = (
     LogColumn("step", "int", "steps", "steps done when evaluated"),
     LogColumn("examples", "int", "examples", "training examples seen in those steps"),
     LogColumn("train_seconds", "float", "seconds", "time spent in those steps, evaluation left out"),
-    LogColumn("without_core_seconds", "float", "seconds", "its part without a core, where a search logs no steps",
+    LogColumn("waited_seconds", "float", "seconds", "its part without a core, where a search logs no steps",
               optional=True),
 )
 STEPS = (

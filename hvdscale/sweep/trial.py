@@ -40,7 +40,7 @@ class TrialLog(RunLog):
     """A trial's rows in /trials, /restarts and /evaluations, but no steps: written at checkpoints and at its end."""
 
     starts_on_disk = False
-    _without_core = math.nan        # the share at the last step that looked at the host
+    _waited = math.nan              # the share without a core at the last step that looked at the host
 
     def __init__(self, writer: LogWriter, trial: int, job: Job, record: dict, start: Start, more: dict, study: Study,
                  result: DrawResult):
@@ -53,7 +53,7 @@ class TrialLog(RunLog):
 
     def evaluation(self, step, examples, train_seconds, measured):
         super().evaluation(step, examples, train_seconds,
-                           {**measured, "without_core_seconds": self._without_core * train_seconds})
+                           {**measured, "waited_seconds": self._waited * train_seconds})
         result = self.result
         for target in self.sweep.targets:
             if str(target) not in result.steps and target.met_by(measured[target.column]):
@@ -70,7 +70,7 @@ class TrialLog(RunLog):
     def step(self, step, lr, result):
         self.result.last_step = step
         if not math.isnan(waits := result.measured["without_core_seconds"]):
-            self._without_core = waits / result.step_seconds
+            self._waited = waits / result.step_seconds
 
     def end(self, status, reason):
         super().end(status, reason)
@@ -187,7 +187,7 @@ class Trials:
         if self._writer is None:
             path = os.path.join(self.out, "logs", f"{self.owner}.h5")
             self._writer = open_log(path, job.plan, job.workload.metrics, self.group.versions(), self._tables,
-                                    optional=("without_core_seconds",))
+                                    optional=("waited_seconds",))
         trial, self._begun = self._begun, self._begun + 1
         record = {**job.plan.as_record({"workload": study.sweep.workload, **job.settings.asked()}),
                   "job": without_lines(job.plan.job), "sweep": study.record(number)}
