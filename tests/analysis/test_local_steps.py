@@ -59,7 +59,7 @@ def test_synchronous_runs_are_beside_each_number_of_replicas_of_their_batch():
     rows = [row for row in report(*study()).tables["local-steps"].records()]
     assert [row["over_synchronous"] for row in rows] == pytest.approx(
         [1, *(steps_at(every) / steps_at(0) for every in EVERY)], rel=0.06)
-    assert rows[0]["sync_every"] == 0 and rows[4]["no_loss"] == "no"
+    assert rows[0]["sync_every"] == 0 and rows[4]["fewest_steps"] == "no"
 
 
 def test_each_H_has_its_best_rate_and_rates_that_differ_are_said():

@@ -110,7 +110,7 @@ def _table(section: Section, target: Target, curves: Sequence[tuple[list[RunCell
         "global_batch": lambda cell: cell.global_batch, "replicas": lambda cell: cell.sync[0],
         "sync_every": lambda cell: cell.sync[1], SCALING.column("ran_at", "workers"): ran_at_cell,
         SCALING.column("met"): met_cell, "steps_to_target": lambda cell: estimate_cell(cell.steps, cell, whole),
-        "over_synchronous": over, "no_loss": lambda cell: perfect.get(id(cell), ""),
+        "over_synchronous": over, "fewest_steps": lambda cell: perfect.get(id(cell), ""),
         "exchanges": lambda cell: estimate_cell(exchanges(cell), cell),
         "examples_to_target": lambda cell: estimate_cell(cell.examples, cell),
         SCALING.column("seconds_to_target"): lambda cell: (
@@ -148,7 +148,7 @@ def _draw(cells: Sequence[RunCell], curves: Sequence[tuple[list[RunCell], Regime
         axes.axhline(estimates[0].value, color=MUTED, linestyle="--", linewidth=1.2, label="synchronous")
         axes.axhspan(estimates[0].low, estimates[0].high, color=MUTED, alpha=0.12, linewidth=0)
     if len(curves) == 1:
-        mark_regimes(axes, regimes, intervals=False, names=("no loss up to H", "largest useful H"))
+        mark_regimes(axes, regimes, intervals=False, names=("hardly more steps up to H", "largest useful H"))
         if regimes.fit:
             along = [every[0] * (every[-1] / every[0]) ** (at / 60) for at in range(61)]
             draw_line(axes, ((one, regimes.fit.steps(one) * one) for one in along), MUTED, width=0.9, label="fit")
