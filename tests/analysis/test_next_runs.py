@@ -1,9 +1,14 @@
 """What to measure next: worth its cost, within what can be started; and a loop that plays made jobs in memory."""
+import shlex
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from hvdscale.analysis.next_runs import ENOUGH, Measurement, decide_until, next_runs, weigh
 from hvdscale.analysis.trials import EVERY_STEP
+from hvdscale.plan.settings import parse_assignments
+from hvdscale.report.plan.words import command_of
 from tests.factories.advice import LOCAL, loss_of, made, plan, play
 
 NAME = "1-2, 3 seeds"
@@ -31,6 +36,13 @@ def test_a_probe_costs_fifty_steps_and_a_run_those_to_the_target(two_counts):
     probe, full = (weigh(found, [Measurement(1, LOCAL, 1, EVERY_STEP, seeds)], 0.3) for seeds in (0, 1))
     assert probe.worker_hours == pytest.approx(50 * job.step_seconds(1, LOCAL) / 3600, rel=0.1)
     assert full.worker_hours == pytest.approx(job.seconds(1, LOCAL) / 3600, rel=0.2)
+
+
+def test_their_command_sets_all_that_was_asked_for():
+    asked = {"data_args": {"vocabulary": "char", "sequence": 64}, "lr": 0.1, "keep_going": True, "lr_rule": "tuned"}
+    job = SimpleNamespace(job={"workload": "text/lstm", "asked": {EVERY_STEP: {**asked, "seed": 3, "decay_end": None}}})
+    words = shlex.split(command_of(job, [Measurement(2, 64, 1, EVERY_STEP, 0)]))
+    assert parse_assignments(given for option, given in zip(words, words[1:]) if option == "--set") == asked
 
 
 def test_what_cannot_be_started_or_failed_is_not_proposed(two_counts):

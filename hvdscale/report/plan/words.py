@@ -1,7 +1,6 @@
 """A plan of workers in sentences: what to take first, then what it is based on."""
 from __future__ import annotations
 
-import json
 import math
 import shlex
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from ...analysis.trials import EVERY_STEP, JobKey, Sync
 from ...analysis.worker_plan import (APART, AT_ONCE, IN_A_ROW, LINKS, NOT_MET, NO_STEPS, NO_TIMES, ONE_RUN, PROBED,
                                      RATES, TIMED_ONCE, UNPLACED, NoPlan, Option, Request, WorkerPlan)
 from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, unit_of
+from ...formatting.toml import value_as_toml
 from ..document import Finding
 from ..texts import GENERAL, PLAN, SOURCES
 
@@ -29,8 +29,8 @@ CROWDED = "#"           # marks times of hosts with too few free cores
 ROLES = ("fastest", "cheapest", "knee")
 MOST_NAMED = 4          # worker counts that are named one by one
 # keys of a run that the command for the next runs gives by itself, or that are of that run alone
-OF_A_RUN = ("workload", "local_batch", "global_batch", "accumulate", "seed", "threads", "log", "overwrite",
-            "checkpoint", "resume", "save_model", "take_over", "accept_changes", "accepted")
+OF_A_RUN = ("workload", "local_batch", "global_batch", "batch_schedule", "accumulate", "seed", "threads", "log",
+            "overwrite", "checkpoint", "resume", "save_model", "take_over", "accept_changes", "accepted")
 WITHIN = 0.20           # of the best, that an option is said to be, with its chance
 SURE = 0.8              # chances of the cheapest and of the knee are said below this one
 ASSUMPTIONS = {
@@ -187,8 +187,8 @@ def command_of(plan: WorkerPlan, runs: Sequence[Measurement]) -> str:
     how = f" --repeats {first.seeds}" if first.seeds else " --probe" if "workload" in plan.job else ""
     batch = "--local-batch" if "workload" in plan.job else "--batch"
     asked = {key: value for key, value in plan.job.get("asked", {}).get(first.sync, {}).items()
-             if key not in OF_A_RUN and isinstance(value, (str, int, float))}
-    rest = "".join(f" --set {shlex.quote(f'{key}={json.dumps(value)}')}" for key, value in asked.items()
+             if key not in OF_A_RUN and value is not None}
+    rest = "".join(f" --set {shlex.quote(f'{key}={value_as_toml(value)}')}" for key, value in asked.items()
                    if "workload" in plan.job)
     return f"    hvdscale-scale {job} --workers {counts} {batch} {first.local_batch}{accumulate}{how}{rest} --out next"
 
