@@ -58,6 +58,8 @@ class TrialRows:
         self._plans = [plan_at(log.path, number, row[-1]) for number, row in zip(first.tolist(), rows)]
         self.repeat = np.array([(plan.get("sweep") or {}).get("repeat") for plan in self._plans], bool)[self._alike]
         self.branch = np.array([bool(plan.get("branch")) for plan in self._plans], bool)[self._alike]
+        self.replicas = np.array([bool((plan.get("problem") or {}).get("local_steps")) and not plan.get("sweep")
+                                  for plan in self._plans], bool)[self._alike]
         trial = np.unique([log.restarts["trial"], log.restarts["workers"]], axis=1)[0]      # once for each worker count
         self.untimed = np.isin(self.id, trial[1:][trial[1:] == trial[:-1]])
         numbers: dict[JobKey, int] = {}
@@ -79,11 +81,13 @@ class TrialRows:
         return np.asarray(self.table[METAPARAMETER + name], float)
 
     def by_study(self) -> list[np.ndarray]:
-        """The rows of each workload at each global batch, by id; without branches of a run."""
+        """The rows of each workload at each global batch, by id; without branches of a run, and without replicas beside
+        synchronous runs."""
         order = np.lexsort((self.id, self.global_batch, self._workload))
         order = order[~self.branch[order]]
         changes = np.diff(self._workload[order]).astype(bool) | np.diff(self.global_batch[order]).astype(bool)
-        return np.split(order, np.flatnonzero(changes) + 1) if len(order) else []
+        groups = np.split(order, np.flatnonzero(changes) + 1) if len(order) else []
+        return [own if self.replicas[own].all() else own[~self.replicas[own]] for own in groups]
 
     def sources_of(self, groups: Sequence[np.ndarray]) -> list[SourceRows]:
         group, place = np.full(len(self.id), -1), np.zeros(len(self.id), np.int64)

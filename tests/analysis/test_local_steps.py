@@ -7,6 +7,7 @@ import pytest
 from hvdscale.analysis.regimes import regimes_of
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.step_time import LAWS, Links
+from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import EVERY_STEP, read_trials
 from hvdscale.analysis.worker_plan import APART, Request, plans_of
 from hvdscale.report.document import Finding
@@ -60,6 +61,12 @@ def test_synchronous_runs_are_beside_each_number_of_replicas_of_their_batch():
     assert [row["over_synchronous"] for row in rows] == pytest.approx(
         [1, *(steps_at(every) / steps_at(0) for every in EVERY)], rel=0.06)
     assert rows[0]["sync_every"] == 0 and rows[4]["fewest_steps"] == "no"
+
+
+@pytest.mark.parametrize("trials, held", [(study(), 3), (study()[3:], 15)])
+def test_of_replicas_beside_synchronous_runs_a_study_holds_the_synchronous_ones(trials, held):
+    [found] = studies_of([log(*trials)])
+    assert len(found.evaluations.counts) == held
 
 
 def test_each_H_has_its_best_rate_and_rates_that_differ_are_said():
