@@ -139,7 +139,7 @@ def test_the_fastest_H_and_how_much_sooner_it_is_than_synchronous_training_are_f
         assert option.seconds.value == pytest.approx(seconds[option.sync], rel=0.06)
     text = " ".join(str(Report(document_of_plans([found], (), (), (), (), 0.95))).split())
     assert "4 replicas synchronized every 16 steps are" in text and "times" in text
-    assert "Never seen to reach the target: 4 replicas synchronized every 256 steps." in text
+    assert "Never seen to reach the target: 4 replicas at H = 256." in text
     assert APART not in found.assumed
 
 

@@ -126,7 +126,9 @@ def _describe_local_steps(plan: WorkerPlan) -> Iterator[str]:
     the fastest; and which were never seen to meet the target."""
     best = min((option for option in plan.synced if option.sync != EVERY_STEP), default=None,
                key=lambda option: option.seconds.value)
-    never = [describe_sync(sync) for sync, curve in plan.curves.items() if not curve.met and curve.points]
+    unmet = [sync for sync, curve in plan.curves.items() if not curve.met and curve.points]
+    never = "; ".join(f"{counted(replicas, 'replica')} at H = {listed(every for _, every in own)}" if replicas > 1 else
+                      describe_sync(EVERY_STEP) for replicas, own in group_by(unmet, lambda sync: sync[0]).items())
     if best or never:
         ratio = best.speedup if best and plan.synced[0].sync == EVERY_STEP else None
         yield PLAN.say("local_steps", never=never, workers=best and best.workers,
@@ -186,7 +188,8 @@ def command_of(plan: WorkerPlan, runs: Sequence[Measurement]) -> str:
     accumulate = f" --accumulate {first.passes}" if first.passes > 1 else ""
     how = f" --repeats {first.seeds}" if first.seeds else " --probe" if "workload" in plan.job else ""
     batch = "--local-batch" if "workload" in plan.job else "--batch"
-    asked = {key: value for key, value in plan.job.get("asked", {}).get(first.sync, {}).items()
+    target = {"target": str(plan.target)} if plan.target else {}        # that of the plan, where the runs had another
+    asked = {key: value for key, value in {**plan.job.get("asked", {}).get(first.sync, {}), **target}.items()
              if key not in OF_A_RUN and value is not None}
     rest = "".join(f" --set {shlex.quote(f'{key}={value_as_toml(value)}')}" for key, value in asked.items()
                    if "workload" in plan.job)
