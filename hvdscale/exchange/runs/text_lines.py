@@ -37,6 +37,7 @@ NAMED_BY = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/@.+-
 GLUED = re.compile(r"[\w%/.]*")                               # what belongs to the number before it
 UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0}
 IN_BRACKETS = re.compile(r"\(([^()]{0,20})\)$")
+COLOUR = re.compile(r"\x1b\[[\d;]*m")
 CODE = re.compile(r"\.(?:py|c|cc|cpp|cu|h|rs|go|java|jl)$")     # a place in a program's text, not a name
 LEVEL = re.compile(r"(?:\b(?:INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL|NOTICE)\b\W*)+")
 KNOWN = names_of_kind("known")
@@ -57,7 +58,7 @@ MODULE = re.compile(r"\s*\([\w.]+\): ")                       # begins a line of
 BARE = re.compile(r" (?:train|val|test|hella|eval) ")         # between step and loss of build-nanogpt
 OF_EPOCH = re.compile(r"\s*(?:batch(?:es)?|steps?|it(?:er(?:ation)?)?s?)\b")       # after 200/2826
 OF_BATCH = re.compile(r"\W*batch(?:_id|_idx)?[ :=\[]+", re.I)      # between epoch and counter
-JOINED = re.compile(r"(?:with|and|of) | and$|^(?:over|in|at|to|for|from|after)$")
+JOINED = re.compile(r"^.* is (?=\S)|(?:with|and|of) | (?:and|is)$|^(?:over|in|at|to|for|from|after|is)$")
 GIVEN = re.compile(r"(?P<name>\w{1,60})=(?P<value>'[^']{0,200}'|[^\s,()=]{1,200})")         # of Namespace(...)
 PREAMBLE = 5000             # lines in which settings are looked for
 BLOCK = 1 << 12             # lines whose numbers are kept as texts
@@ -86,7 +87,7 @@ class Form:
         before = "" if first is None else "".join(texts[:1 + first])
         if self.epoch is not None and self.step is self.within is None:
             names = [(name.replace("step_seconds", "epoch seconds"), *where) for name, *where in names]
-        self.tags = [tag for tag in _of_split(names, before) if tag[1] not in counters]
+        self.tags = _of_first([tag for tag in _of_split(names, before) if tag[1] not in counters], whole)
         split = next((place for place, text in enumerate(texts) if SPLIT.search(text)), 0)
         self.aside = _of_split([name for name in names if name[1] >= split],
                                "val" if SUMMARY.search(whole) else whole)
@@ -113,11 +114,10 @@ class Form:
             if counter.startswith("epoch"):
                 if self.epoch is None:
                     self.epoch = place
-            elif counter and self.step is None:
-                self.step = place
-                self.total = place + 1 if of_total else None
-            elif place - 1 == self.epoch and OF_BATCH.fullmatch(text):
-                self.within = place
+            elif counter and (self.step is None or "global" in text.lower()):
+                self.step, self.total = place, place + 1 if of_total else None
+            elif self.epoch is not None and place - self.epoch in (1, 2) and OF_BATCH.fullmatch(text):
+                self.within, self.total = place, place + 1 if of_total else None
             elif of_total and self.epoch is not None and (
                     text.replace(" ", "") == "][" and place - 3 < self.epoch or OF_EPOCH.match(texts[place + 2])):
                 self.within, self.total = place, place + 1
@@ -138,10 +138,10 @@ class Form:
 
 
 def _counter_around(text: str, after: str) -> str:
-    """The counter that a number is by what follows it: ``3epoch results:``, or ``file.py:48] [500] loss=2``."""
+    """The counter that a number is by its neighbours: ``3epoch results:``, ``a.py:48] [500] loss=2``, ``[500/900]``."""
     if after.startswith("epoch") and not text.endswith("/"):
         return "epoch"
-    return "step" if text.endswith("] [") and after.startswith("] ") else ""
+    return "step" if text.endswith("] [") and after.startswith("] ") or text == "[" and after == "/" else ""
 
 
 def _names(texts: Sequence[str]) -> Iterator[tuple[str, int, float]]:
@@ -186,12 +186,20 @@ def _of_split(names: Sequence[tuple[str, int, float]], before: str) -> list[tupl
     return [(name, *where) for name, where in found.items()]
 
 
+def _of_first(names: list[tuple[str, int, float]], whole: str) -> list[tuple[str, int, float]]:
+    """The names, metrics of the split of the first, as of ``valid loss 0.7, acc 0.9``, unless the line has training."""
+    metrics = [name for name, *_ in names if better(f"val/{name}")]
+    split = NAMED.match(metrics[0]) if metrics and "train" not in whole.lower() else None
+    return [(f"{split[0]} {name}" if split and name in metrics and not NAMED.match(name) and "loss" not in name.lower()
+             else name, *where) for name, *where in names]
+
+
 def recognises(path: RunPath, line: re.Pattern | None = None) -> bool:
     """Whether a text file has such a line near its start."""
     if line:
         return any(map(line.search, path.head(ENDS)))
-    return any(form.step is not None or form.epoch is not None
-               for form in (Form(NUMBER.split(text)[::2]) for text in path.head(ENDS) if any(map(str.isdigit, text))))
+    forms = (Form(NUMBER.split(COLOUR.sub("", text))[::2]) for text in path.head(ENDS) if any(map(str.isdigit, text)))
+    return any(form.step is not None or form.epoch is not None for form in forms)
 
 
 def read(path: str, line: re.Pattern | None = None) -> Iterator[FoundRun]:
@@ -220,6 +228,7 @@ def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, di
     for at, text in enumerate(lines):
         if text[:1] not in " \t":
             head = at
+        text = COLOUR.sub("", text) if "\x1b" in text else text
         if form and form.pattern and not split and (matched := form.pattern(text)):
             numbers = matched.groups()
         elif text.rstrip()[-1:] in "*=#<>-:" and (found := HEADLINE.search(text[-LONGEST_TAG:])) and (
