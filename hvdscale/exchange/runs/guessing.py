@@ -239,7 +239,7 @@ def _guess_clock(runs: Sequence[FoundRun], tags: Sequence[str]) -> tuple[str, st
         return known, "s"
     for tag in tags:
         words = [word for word in _WORD.split(tag[:100]) if word]
-        if any(len(word) > 2 for word in words) and all(
+        if any(len(word) > 2 and word.lower() in {*names("time_words"), *_UNIT_NAMES} for word in words) and all(
                 word.lower() in names("clock") or word.lower() in _UNIT_NAMES for word in words) and all(
                 len(values := run.series[tag].values) > 1 and _has_passed(values)
                 and (values[1:] < values[:-1]).mean() <= 0.1 for run in runs if tag in run.series):

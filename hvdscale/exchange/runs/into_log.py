@@ -176,7 +176,8 @@ def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -
             back = repeats(np.zeros(len(at), int), at, mapping.keep or "last")
         if not mapping.keep and tag != mapping.steps.get(RATE) and back.sum() >= max(2, len(back) / 2):
             raise LogError(f"{run.path}: {tag} is at steps that came before in {back.sum():,} of {len(back):,} rows, "
-                           "as of a counter within an epoch, or of ranks or runs in turn; --overlap last keeps the last")
+                           "as of a counter within an epoch, or of several ranks or runs; --overlap last keeps the "
+                           "last of each step")
         trial.repeats += int(back.sum())
         return at[~back], values[~back] * scale
     trial.evaluations = {metric.column: found for tag, metric in mapping.tags.items() if (found := series(tag))}

@@ -37,7 +37,7 @@ NAMED_BY = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/@.+-
 GLUED = re.compile(r"[\w%/.]*")                               # what belongs to the number before it
 UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0}
 IN_BRACKETS = re.compile(r"\(([^()]{0,20})\)$")
-COLOUR = re.compile(r"\x1b\[[\d;]*m")
+CONTROL = re.compile(r"\x1b\[[\d;?]*[A-Za-z]|^.*\|[^|]*\| \S+ \[[^][]*(?:it/s|s/it)\](?=.*\w)")   # colours, bars
 CODE = re.compile(r"\.(?:py|c|cc|cpp|cu|h|rs|go|java|jl)$")     # a place in a program's text, not a name
 LEVEL = re.compile(r"(?:\b(?:INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL|NOTICE)\b\W*)+")
 KNOWN = names_of_kind("known")
@@ -115,7 +115,7 @@ class Form:
                 if self.epoch is None:
                     self.epoch = place
             elif counter and (self.step is None or "global" in text.lower()):
-                self.step, self.total = place, place + 1 if of_total else None
+                self.within, self.step, self.total = self.step, place, place + 1 if of_total else None
             elif self.epoch is not None and place - self.epoch in (1, 2) and OF_BATCH.fullmatch(text):
                 self.within, self.total = place, place + 1 if of_total else None
             elif of_total and self.epoch is not None and (
@@ -149,7 +149,8 @@ def _names(texts: Sequence[str]) -> Iterator[tuple[str, int, float]]:
     for place, text in enumerate(texts[:-1]):
         glued = GLUED.match(texts[place + 1])[0]
         if not text or text[-1] not in " :=\t" or glued and glued not in (*UNITS, "%", ".") or (
-                texts[place + 1].strip() in ("", ":", "-", "/") and place + 2 < len(texts)):   # a date, a share
+                texts[place + 1].strip() in ("", ":", "-", "/") and place + 2 < len(texts)) or (    # a date, a share
+                texts[place + 1].startswith("%|")):                                             # or a progress bar
             continue
         after = texts[place + 1][:4].split()
         unit = glued or (after[0].rstrip(",;|") if after else "")
@@ -198,7 +199,7 @@ def recognises(path: RunPath, line: re.Pattern | None = None) -> bool:
     """Whether a text file has such a line near its start."""
     if line:
         return any(map(line.search, path.head(ENDS)))
-    forms = (Form(NUMBER.split(COLOUR.sub("", text))[::2]) for text in path.head(ENDS) if any(map(str.isdigit, text)))
+    forms = (Form(NUMBER.split(CONTROL.sub("", text))[::2]) for text in path.head(ENDS) if any(map(str.isdigit, text)))
     return any(form.step is not None or form.epoch is not None for form in forms)
 
 
@@ -228,7 +229,7 @@ def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, di
     for at, text in enumerate(lines):
         if text[:1] not in " \t":
             head = at
-        text = COLOUR.sub("", text) if "\x1b" in text else text
+        text = CONTROL.sub("", text) if "\x1b" in text or "it/s]" in text or "s/it]" in text else text
         if form and form.pattern and not split and (matched := form.pattern(text)):
             numbers = matched.groups()
         elif text.rstrip()[-1:] in "*=#<>-:" and (found := HEADLINE.search(text[-LONGEST_TAG:])) and (
