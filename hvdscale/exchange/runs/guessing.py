@@ -88,8 +88,7 @@ def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping
         loss, metrics = "", {tag: one for tag in tags if (one := _guess_metric(f"val_{tag}", {})) and one.way}
     elif trained and (not metrics if loss else unit == "epochs"):
         metrics[trained] = Metric("train/loss", "min")
-    sizes = {run.parameters.get(_first(names("set_size"), run.parameters)) for run in runs}
-    size = sizes.pop() if len(sizes) == 1 else None
+    sizes = {count_of(run.parameters.get(_first(names("set_size"), run.parameters))) for run in runs}
     kept = _one_a_column(metrics, runs)
     if unit == "steps" and not given_unit and any(_rises_by_one(run, step, kept) for run in runs):
         if any(_rises_by_one(run, epoch := _first(names("epoch"), tags), kept) for run in runs):
@@ -101,7 +100,7 @@ def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping
         evidence["metric"] = ("taken for those of validation, as losses or the file name a split and these do not: "
                               f"{list_first(plain, 5)}; [tags] in a mapping says otherwise")
     mapping = RunMapping(settings | _guess_names(runs), per, step, unit, 0, within, seconds=seconds,
-                         time_unit=time_unit, train_examples=size if isinstance(size, int) and size > 0 else None,
+                         time_unit=time_unit, train_examples=sizes.pop() if len(sizes) == 1 else None,
                          step_seconds=_first(names("step_times"), tags), tags=kept,
                          metaparameters=_guess_points(runs), evidence=evidence,
                          steps={name: tag for name, tag in ((LOSS, loss), (RATE, rate)) if tag})
@@ -241,7 +240,7 @@ def _guess_clock(runs: Sequence[FoundRun], tags: Sequence[str]) -> tuple[str, st
         words = [word for word in _WORD.split(tag[:100]) if word]
         if any(len(word) > 2 and word.lower() in {*names("time_words"), *_UNIT_NAMES} for word in words) and all(
                 word.lower() in names("clock") or word.lower() in _UNIT_NAMES for word in words) and all(
-                len(values := run.series[tag].values) > 1 and _has_passed(values)
+                len(values := run.series[tag].values) > (run.rows > 1) and _has_passed(values)
                 and (values[1:] < values[:-1]).mean() <= 0.1 for run in runs if tag in run.series):
             return tag, _UNIT_NAMES.get(words[-1].lower(), "s")
     return "", "s"

@@ -27,7 +27,7 @@ from .run import EPOCH, LONGEST_TAG, STEP, WITHIN, FoundRun, RunPath, Series, co
 
 NAME = "lines"
 ENDS = (".log", ".txt", ".out", ".stdout", ".err", ".stderr")
-NUMBER = re.compile(r"(?<![\w@.])([-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|"
+NUMBER = re.compile(r"(?<![\w@.])([-+]?(?:[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|"
                     r"[-+]?(?:nan|inf)(?!\w))", re.I)
 COUNTED = re.compile(r"(?:^|[\s|\[(\-,:]|global[ _])(?<!max )(?<!total )(?<!warmup )(?<!num )(?<!every )(?<!per )"
                      r"(?<!accumulation )(?P<counter>steps?|iter(?:ation)?s?|(?:num_)?updates?|up\.|(?<!eval )"
@@ -41,7 +41,7 @@ CONTROL = re.compile(r"\x1b\[[\d;?]*[A-Za-z]|^.*\|[^|]*\| \S+ \[[^][]*(?:it/s|s/
 CODE = re.compile(r"\.(?:py|c|cc|cpp|cu|h|rs|go|java|jl)$")     # a place in a program's text, not a name
 LEVEL = re.compile(r"(?:\b(?:INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL|NOTICE)\b\W*)+")
 KNOWN = names_of_kind("known")
-SPLIT = re.compile(r"\b(?:(?P<val>val|valid(?:at(?:e|ion))?|eval(?:uation)?|dev|saving dict)|test(?:ing)?)\b", re.I)
+SPLIT = re.compile(r"\b(?:(?P<val>val|valid(?:at\w+)?|eval(?:uat\w+)?|dev|saving dict)|test(?:ing)?)\b", re.I)
 SECTION = re.compile(r"(?:^|[\s|\[(,;:-])((?:train|val|eval|dev|test)[a-z]*)(?:\]|\s*[:|]\s*(?=[A-Za-z]))", re.I)
 NAMED = re.compile(r"(?:val|valid(?:ation)?|eval|dev|test)(?=[_/ ])", re.I)      # a tag with its split
 TRAINED = re.compile(r"train(?:ing)?[_/ ][\w@]+", re.I)
@@ -112,8 +112,7 @@ class Form:
             if of_total and text.endswith("[") and texts[place + 2] == "][":
                 counter = counter or "epoch"            # Train: [0/300][20/1251]
             if counter.startswith("epoch"):
-                if self.epoch is None:
-                    self.epoch = place
+                self.epoch = place if self.epoch is None else self.epoch
             elif counter and (self.step is None or "global" in text.lower()):
                 self.within, self.step, self.total = self.step, place, place + 1 if of_total else None
             elif self.epoch is not None and place - self.epoch in (1, 2) and OF_BATCH.fullmatch(text):
@@ -215,14 +214,14 @@ def read(path: str, line: re.Pattern | None = None) -> Iterator[FoundRun]:
                         for found in map(line.search, lines) if found)
                 series, epoch_steps, given = series_of(rows), None, {}
             else:
-                series, epoch_steps, given = _read_forms(lines)
+                series, epoch_steps, given = _read_forms(lines, path)
     except OSError as error:
         raise WrongFile(f"{path}: {refusal(error)}") from None
     yield FoundRun(path, NAME, {**given, **constants_of(series)}, series, not line and STEP in series,
                    epoch_steps=epoch_steps)
 
 
-def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, dict[str, Any]]:
+def _read_forms(lines: Iterator[str], path: str) -> tuple[dict[str, Series], int | None, dict[str, Any]]:
     forms: dict[tuple[str, ...], Form | None] = {}
     given: dict[str, Any] = {}
     head, begun, form, matched, below, split = 0, False, None, None, 0, ""
@@ -246,13 +245,20 @@ def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, di
                           for name, value in _settings(text).items()}
             if len(pieces) == 1:
                 continue
-            if split and _is_of_training(pieces[::2]):
-                split = ""                                          # the block is over
+            if split and sum(any(map(str.isalpha, text)) for text in pieces[:-1:2]) > 1 and any(
+                    COUNTED.search(text[-LONGEST_TAG:]) for text in pieces[:-1:2]):
+                split = ""                          # a counter and more, as in lines of training: the block is over
             named = any(text.rstrip()[-1:] in (":", "=") for text in pieces[:-1:2])
             key = (f"[{split}] {pieces[0].lstrip()}" if split and named else pieces[0], *pieces[2::2])
             if key not in forms:
                 made = Form(key)
                 forms[key] = made if made.used else None
+                if {made.step, made.epoch} != {None} and any(
+                        key[place + 1] == "," and "." not in pieces[2 * place + 1] and (
+                            better(f"val/{name}") or pieces[2 * place + 1] == "0" and len(pieces[2 * place + 3]) > 1)
+                        for name, place, _ in made.tags):
+                    raise WrongFile(f"{path}:{at + 1}: has decimal commas, where numbers are read with points; "
+                                    r"sed -E 's/([0-9]),([0-9])/\1.\2/g' writes them so")
             form, numbers = forms[key], pieces[1::2]
         if form:
             begun = begun or form.step is not None or form.epoch is not None
@@ -266,12 +272,6 @@ def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, di
     for form in found:
         form.close()
     return (*_series(found), given)
-
-
-def _is_of_training(texts: Sequence[str]) -> bool:
-    """Whether a line has a counter and more, as those of training have, rather than those below a headline."""
-    return sum(any(map(str.isalpha, text)) for text in texts[:-1]) > 1 and any(
-        COUNTED.search(text[-LONGEST_TAG:]) for text in texts[:-1])
 
 
 def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:
