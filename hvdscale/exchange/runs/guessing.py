@@ -241,7 +241,7 @@ def _guess_clock(runs: Sequence[FoundRun], tags: Sequence[str]) -> tuple[str, st
         if any(len(word) > 2 and word.lower() in {*names("time_words"), *_UNIT_NAMES} for word in words) and all(
                 word.lower() in names("clock") or word.lower() in _UNIT_NAMES for word in words) and all(
                 len(values := run.series[tag].values) > (run.rows > 1) and _has_passed(values)
-                and (values[1:] < values[:-1]).mean() <= 0.1 for run in runs if tag in run.series):
+                and (values[1:] < values[:-1]).sum() <= 0.1 * len(values) for run in runs if tag in run.series):
             return tag, _UNIT_NAMES.get(words[-1].lower(), "s")
     return "", "s"
 
