@@ -86,7 +86,7 @@ def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping
                           MOST_METRICS))
     if not metrics and all(_VALIDATED.match(os.path.basename(run.path)) for run in runs):
         loss, metrics = "", {tag: one for tag in tags if (one := _guess_metric(f"val_{tag}", {})) and one.way}
-    elif trained and (not metrics if loss else unit == "epochs"):
+    elif trained and (not metrics if loss else unit == "epochs" and (trained in names("losses") or not metrics)):
         metrics[trained] = Metric("train/loss", "min")
     sizes = {count_of(run.parameters.get(_first(names("set_size"), run.parameters))) for run in runs}
     kept = _one_a_column(metrics, runs)
