@@ -237,7 +237,7 @@ def _kind_of(source) -> str:
         raise UsageError(f"{source}: {refusal(error)}") from error
     if head.startswith(SIGNATURE):
         raise UsageError(f"{source}: is HDF5; if it is a log, it needs no import")
-    if head.lstrip()[:1] == b"{" and not has_runs(source):
+    if head.lstrip()[:1] == b"{" and not source.lower().endswith(".jsonl") and not has_runs(source):
         return "rcp"
     if head.startswith(tuple(OPENERS)) or head[257:262] == b"ustar" or ".tar" in os.path.basename(source):
         return "archive"

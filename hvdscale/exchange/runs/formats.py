@@ -10,15 +10,12 @@ from types import ModuleType
 from ...errors import LogError
 from ...system.inputs import refusal
 from . import event_files, json_lines, mlflow_store, text_lines, trainer_state, wide_csv
+from .guessing import names as names_of
 from .run import SETTINGS_FILE, FoundRun, RunPath, settings_beside, with_short_names
 
 # each recognises a path and reads its runs; of the first that does, a folder is read whole
 FORMATS: tuple[ModuleType, ...] = trainer_state, mlflow_store, event_files, wide_csv, json_lines, text_lines
 SETTLED = event_files, wide_csv, json_lines, text_lines        # whose settings may lie in files beside a run
-# files that programs write beside other forms of the same run: they alone are read of their folder
-MAIN = ("results.csv", "summary.csv", "metrics.csv", "progress.csv", "scalars.json", "metrics.json", "metrics.jsonl",
-        "training.log", "trainer_log.jsonl", "results.jsonl")
-LOGS = ("train.log", "log.txt", "train_log.txt")     # go before other forms, where there is one file of each
 BESIDE = ("vis_data", "wandb", "checkpoints")      # folders of such a file, or of another form of the run in it
 OF_EVENTS = ("log", "logs", "tb", "tb_logs", "tensorboard", "tf_logs")     # folders with event files of such a run
 FILES = (".csv", ".tsv", ".json", ".jsonl", ".log", ".txt", ".out")
@@ -63,15 +60,15 @@ def _form_of(path: RunPath, lines: re.Pattern | None) -> ModuleType | None:
 def _one_of(folder: str, names: Sequence[str]) -> list[Place]:
     """The file that is read of a folder with one run in several forms: one that programs write for that, else the only
     one in its format beside the only ones in others."""
-    there = [*names, *(os.path.join(below, name) for below in BESIDE for name in MAIN)]
+    there = [*names, *(os.path.join(below, name) for below in BESIDE for name in names_of("main_files"))]
     there = [name for name in there if name.lower().endswith(FILES) and os.path.isfile(os.path.join(folder, name))
              or name in OF_EVENTS and event_files.recognises(os.path.join(folder, name))]
-    chosen = next((name for main in MAIN for name in there if os.path.basename(name) == main), None)
+    chosen = next((name for main in names_of("main_files") for name in there if os.path.basename(name) == main), None)
     if not chosen and len(there) > 1:
         forms = {name: form for name in there if not SETTINGS_FILE.fullmatch(name)
                  and (form := _form_of(RunPath(os.path.join(folder, name)), None))}
         if len({*forms.values()}) == len(forms) > 1:
-            chosen = min(forms, key=lambda name: (name not in LOGS, FORMATS.index(forms[name])))
+            chosen = min(forms, key=lambda name: (name not in names_of("log_files"), FORMATS.index(forms[name])))
     path = RunPath(os.path.join(folder, chosen or ""))
     form = _form_of(path, None) if chosen else None
     others = [name for name in names if name != chosen and not SETTINGS_FILE.fullmatch(name)

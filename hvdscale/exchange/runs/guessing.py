@@ -26,37 +26,17 @@ LEFT_OUT = "left out: "
 MOST_METRICS = 1000             # columns of metrics that a log takes
 STAMP = 1e8                     # seconds from which a clock counts since 1970
 
-_PATTERNS = {"batch": r"(?:^|[^a-zA-Z])(?:(?:global[-_]?)?batch(?:[-_]?size)?|gbs?|bsz?|b)[-_=]?(\d+)",
-             "workers": r"(?:(?:^|[^a-zA-Z])(?:workers|gpus?|w)[-_=]?|(?<!\d)(?=\d+[-_]?(?:gpus?|workers)))(\d+)",
-             "nodes": r"(?:^|[^a-zA-Z])(?:nodes?)[-_=]?(\d+)",
-             "seed": r"(?:^|[^a-zA-Z])(?:seed|repeat|rep|s|r)[-_=]?(\d+)"}
 _WAYS = {way: word for word, way in DIRECTIONS.items()}          # min and max by the log's words
 _POINT = r"(?:^|[^a-zA-Z])(?:{})[-_=]?(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)"    # in a run's path: lr0.1, wd=1e-4
+_PARTS = re.compile(r"([/_ .-]+)")
+_OF_VALIDATION = "val_", "val/", "valid_", "eval_"
+_WORD = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
 _SPLITS = {name: split for split, listed in {
     "train": "train training tr", "val": "val valid validation eval evaluation dev heldout cv",
     "test": "test testing"}.items() for name in listed.split()}
-_PARTS = re.compile(r"([/_ .-]+)")
-_OF_EVALUATION = re.compile(            # of a validation set, by MMEngine, Detectron2, Ultralytics and their kin
-    r"(?:metrics|accuracy|bbox|segm|keypoints|coco|pascal_voc|sem_seg|panoptic_seg)/.+|"
-    r"(?:(?:bbox|segm|proposal)_)?m?AP(?:\W?\d.*)?|"
-    r"(?:(?:bbox|segm)_)mAP_.*|mIoU|aAcc|mAcc|mDice|zero_?shot.+|NDS|PQ")
-_OF_RUN = re.compile(r"(?:steps?|time|iter|epochs?|lr|learning_rate|mfu|tps|t?flops|wps|wpb|ups|bsz|wall|memory|mem|"
-                     r"gpu_mem|max_mem|.*memory|.*_mem_?GB|best|start|grad_?norm|gnorm|num_updates|loss_scale|eta|"
-                     r"n_parameters|runtime|throughput)"
-                     r"(?:[/_ .-]|$).*|(?:param(?:eter)?|grad(?:ient)?|weight|activation)s?[_/].*|"
-                     r".*(?:time|seconds|per_second|per_sec|_sec|_per_s)|"
-                     r"(?:.*[/_ .-])?(?:period|interval|freq(?:uency)?|every|(?:batch|window)[_ ]?size|workers|samples|"
-                     r"examples|images|weights|steps?|epochs?|ep|iters?|iterations|batches|count|nr|tokens|classes|"
-                     r"minutes|lr\d*)", re.I)
-_OF_VALIDATION = "val_", "val/", "valid_", "eval_"
-_WORD = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
-_OF_CLOCK = {*("total train training elapsed wall run relative cumulative since start clock time walltime runtime "
-               "duration in fit").split()}
 _UNIT_NAMES = {name: unit for unit, listed in {
     "s": "s sec secs second seconds", "ms": "ms milliseconds", "minutes": "m min mins minute minutes",
     "hours": "h hr hrs hour hours", "days": "d day days"}.items() for name in listed.split()}
-
-
 OF_SPLITS = ("split", "mode", "phase", "stage", "subset", "_type")      # names of what says a row's split
 
 
@@ -75,6 +55,11 @@ def names(kind: str) -> Any:
     return _table()["names"][kind]
 
 
+_PATTERNS = _table()["patterns"]
+_OF_EVALUATION, _OF_RUN, _PLAIN_LOSS, _VALIDATED = (re.compile(_PATTERNS[name]) for name in (
+    "of_evaluation", "of_run", "plain_loss", "validated"))
+
+
 def setting_names() -> set[str]:
     """Of batches, workers, labels and metaparameters, in lower case."""
     lists = (*map(names, ("global_batch", "batch", "worker_batch", "workers")), *_table()["labels"].values(),
@@ -91,19 +76,19 @@ def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping
     settings, per, evidence = _guess_counts(runs)
     step, unit, within = _guess_step(runs, tags)
     unit = given_unit or unit
-    loss = _first(names("losses"), tags) if unit == "steps" or within else ""
-    of_groups = (tag for tag in tags if tag.startswith("lr-") or tag.endswith("/lr"))
-    rate = _first(names("rates"), tags) or next(of_groups, "")
+    alone = list(filter(_PLAIN_LOSS.fullmatch, tags))
+    trained = _first((*names("losses"), *alone[:len(alone) == 1]), tags)
+    loss = trained if unit == "steps" or within else ""
+    rate = _first(names("rates"), tags) or next((tag for tag in tags if re.fullmatch("lr-.*|.*/lr", tag)), "")
     seconds, time_unit = _guess_clock(runs, [tag for tag in tags if tag != step])
     used = {loss, rate, step, within, seconds}
     metrics = dict(islice(((tag, metric) for tag in tags if tag not in used and (metric := _guess_metric(tag, tags))),
                           MOST_METRICS))
-    if unit == "epochs" and not loss and (plain := _first(("loss", "Loss"), tags)):
-        metrics[plain] = Metric("train/loss", "min")
-    elif loss and not metrics:
-        metrics[loss] = Metric("train/loss", "min")
-    sizes = {run.parameters.get(_first(names("set_size"), run.parameters)) for run in runs}
-    size = sizes.pop() if len(sizes) == 1 else None
+    if not metrics and all(_VALIDATED.match(os.path.basename(run.path)) for run in runs):
+        loss, metrics = "", {tag: one for tag in tags if (one := _guess_metric(f"val_{tag}", {})) and one.way}
+    elif trained and (not metrics if loss else unit == "epochs" and (trained in names("losses") or not metrics)):
+        metrics[trained] = Metric("train/loss", "min")
+    sizes = {count_of(run.parameters.get(_first(names("set_size"), run.parameters))) for run in runs}
     kept = _one_a_column(metrics, runs)
     if unit == "steps" and not given_unit and any(_rises_by_one(run, step, kept) for run in runs):
         if any(_rises_by_one(run, epoch := _first(names("epoch"), tags), kept) for run in runs):
@@ -112,10 +97,10 @@ def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping
             evidence["step_unit"] = (f"{step} rises by 1 from each evaluation to the next, as a count of epochs does: "
                                      "--unit steps or --unit epochs says what it counts")
     if plain := [tag for tag in kept if kept[tag].column == f"val/{tag}" and not _OF_EVALUATION.fullmatch(tag)]:
-        evidence["metric"] = ("taken for those of validation, as losses name their split and these do not: "
+        evidence["metric"] = ("taken for those of validation, as losses or the file name a split and these do not: "
                               f"{list_first(plain, 5)}; [tags] in a mapping says otherwise")
     mapping = RunMapping(settings | _guess_names(runs), per, step, unit, 0, within, seconds=seconds,
-                         time_unit=time_unit, train_examples=size if isinstance(size, int) and size > 0 else None,
+                         time_unit=time_unit, train_examples=sizes.pop() if len(sizes) == 1 else None,
                          step_seconds=_first(names("step_times"), tags), tags=kept,
                          metaparameters=_guess_points(runs), evidence=evidence,
                          steps={name: tag for name, tag in ((LOSS, loss), (RATE, rate)) if tag})
@@ -198,7 +183,8 @@ def _guess_names(runs: Sequence[FoundRun]) -> dict[str, Source]:
     """Seed, data set, model and optimizer: parameters that all runs have, else of their paths, else of their folder."""
     folder = os.path.commonpath([os.path.abspath(run.path) for run in runs])
     named = os.path.basename(folder if len(runs) > 1 else os.path.dirname(folder)) or UNKNOWN
-    there = set.intersection(*({key for key, value in run.parameters.items() if value is not None} for run in runs))
+    there = set.intersection(*({key for key, value in run.parameters.items()
+                                if value is not None and not isinstance(value, bool)} for run in runs))
     return {name: Source(parameter=key) if (key := _first(keys, there)) else _in_paths(_PATTERNS.get(name), runs)
             or Source({"dataset": named}.get(name, UNKNOWN)) for name, keys in _table()["labels"].items()}
 
@@ -252,10 +238,10 @@ def _guess_clock(runs: Sequence[FoundRun], tags: Sequence[str]) -> tuple[str, st
         return known, "s"
     for tag in tags:
         words = [word for word in _WORD.split(tag[:100]) if word]
-        if any(len(word) > 2 for word in words) and all(
-                word.lower() in _OF_CLOCK or word.lower() in _UNIT_NAMES for word in words) and all(
-                len(values := run.series[tag].values) > 1 and _has_passed(values)
-                and (values[1:] < values[:-1]).mean() <= 0.1 for run in runs if tag in run.series):
+        if any(len(word) > 2 and word.lower() in {*names("time_words"), *_UNIT_NAMES} for word in words) and all(
+                word.lower() in names("clock") or word.lower() in _UNIT_NAMES for word in words) and all(
+                len(values := run.series[tag].values) > (run.rows > 1) and _has_passed(values)
+                and (values[1:] < values[:-1]).sum() <= 0.1 * len(values) for run in runs if tag in run.series):
             return tag, _UNIT_NAMES.get(words[-1].lower(), "s")
     return "", "s"
 
@@ -269,7 +255,7 @@ def _guess_metric(tag: str, tags: Mapping[str, Series]) -> Metric | None:
     """The column of a tag that names a split, or is known to be of an evaluation, and its better way by its name."""
     if column := names("known").get(tag):
         return Metric(column, _WAYS[better(column)])
-    parts = _PARTS.split(tag)               # names, and what separates them
+    parts = _PARTS.split(tag)              # names, and what separates them
     split = next((_SPLITS[part.lower()] for part in parts[::2] if part.lower() in _SPLITS), "")
     if split:
         kept = [part + mark for part, mark in zip(parts[::2], (*parts[1::2], "")) if part.lower() not in _SPLITS]
@@ -287,9 +273,7 @@ def _guess_metric(tag: str, tags: Mapping[str, Series]) -> Metric | None:
     if not name or name.endswith("_step") or _OF_RUN.fullmatch(name) or metric_faults([name]):
         return None
     way = _WAYS.get(better(f"{split}/{name}"), "")
-    if of_epoch and not way:
-        return None
-    if not way and parts[0].lower() not in _SPLITS and not _OF_EVALUATION.fullmatch(tag):
+    if not way and (of_epoch or parts[0].lower() not in _SPLITS and not _OF_EVALUATION.fullmatch(tag)):
         return None
     return Metric(f"{split}/{name}", way)
 

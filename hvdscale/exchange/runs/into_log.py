@@ -22,6 +22,7 @@ import numpy as np
 from ...analysis.grouping import group_by
 from ...errors import LogError
 from ...formatting.numbers import counted, list_first
+from ...log.directions import better
 from ...log.plan_text import MOST, is_whole
 from ...log.schema import UNKNOWN_SEED, Status
 from ...plan.values import did_you_mean
@@ -45,10 +46,7 @@ MOST_RESTARTS = 0.1     # of a clock, as a share of its times
 RESTARTED = "the clock starts again where a run was resumed, and is continued there"
 UNSTEADY = "the times fall so often that they are of no clock since the start: they are left out"
 OTHERWISE = "--batch-per worker says otherwise"
-NO_SETTING = {*(                # words of parameters that set nothing of the updates
-    "seed rank port pid id time timestamp date version index trial run gpu gpus device devices resume start log "
-    "logging save eval evaluation val test print interval freq every checkpoint ckpt workers threads verbose debug "
-    "best epochs epoch steps step iters iterations max total parameters memory").split()}
+WORD = re.compile("[A-Za-z][A-Za-z_]{0,39}")        # a text that may be a setting, rather than a path or a time
 REPEATS = "taken for repeats of one setting", "if they are not, name what differs under [metaparameters] in --map"
 UNKNOWN_SETTINGS = ("not taken for repeats, as nothing is known of their settings",
                     "search = false in the mapping takes them for repeats")
@@ -176,9 +174,10 @@ def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -
         back = np.zeros(len(at), bool)
         if (np.diff(at) <= 0).any():
             back = repeats(np.zeros(len(at), int), at, mapping.keep or "last")
-        if not mapping.keep and tag != mapping.steps.get(RATE) and back.sum() > max(2, len(back) / 2):
+        if not mapping.keep and tag != mapping.steps.get(RATE) and back.sum() >= max(2, len(back) / 2):
             raise LogError(f"{run.path}: {tag} is at steps that came before in {back.sum():,} of {len(back):,} rows, "
-                           "as those of a counter within an epoch are; --overlap last keeps the last of each step")
+                           "as of a counter within an epoch, or of several ranks or runs; --overlap last keeps the "
+                           "last of each step")
         trial.repeats += int(back.sum())
         return at[~back], values[~back] * scale
     trial.evaluations = {metric.column: found for tag, metric in mapping.tags.items() if (found := series(tag))}
@@ -187,7 +186,9 @@ def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -
     if RATE in trial.steps:
         trial.steps[RATE] = trial.steps[RATE][0], trial.kept(trial.steps[RATE][1], -np.inf)
     if mapping.step_seconds and (each := series(mapping.step_seconds, scale)):
-        trial.steps["step_seconds"] = each[0], trial.kept(each[1])
+        ends = [at for column, (at, _) in trial.evaluations.items() if not column.startswith("train/")]
+        longer = np.isin(each[0], np.concatenate([NONE[0], *ends])) & (each[1] > 2 * np.median(each[1]))
+        trial.steps["step_seconds"] = each[0], trial.kept(np.where(longer, -1.0, each[1]))      # with an evaluation
     elif mapping.seconds in run.series:
         at, times = steps.at(mapping.seconds)
         times, trial.restarted = _continued(trial.kept(times * scale, -np.inf))
@@ -289,7 +290,7 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping, uses: Mapping[str
         said["overlap"] = (f"left out: {again:,} values that repeat steps of their run (keep = "
                            f"{mapping.keep or 'last'!r})")
     if impossible := sum(trial.impossible for trial in trials):
-        said["impossible"] = f"left out: {impossible:,} times and rates that are negative or infinite"
+        said["impossible"] = f"left out: {impossible:,} times and rates: negative, infinite or with an evaluation"
     if mapping.seconds and not mapping.step_seconds and mapping.seconds not in names("timed"):
         kind = PROPORTIONAL if trials[0].run.format == trainer_state.NAME else WALL
         said["times"] = "; ".join(dict.fromkeys([kind, *(one.restarted for one in trials if one.restarted)]))
@@ -363,13 +364,17 @@ def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool 
 
 
 def _config_of(run: FoundRun, mapping: RunMapping) -> dict[str, Any]:
-    """What else was set by numbers and flags, so that runs of different settings are no repeats."""
+    """What else was set, so that runs of different settings are no repeats; of a run of one row in its columns, too."""
     sources = (*mapping.settings.values(), *mapping.metaparameters.values())
-    gone = {*run.series, *setting_names(), *(source.parameter for source in sources)}
-    return {name: value for name, value in run.parameters.items()
-            if isinstance(value, (bool, int, float)) and abs(value) < LARGEST and name.lower() not in gone
-            and name.rpartition(".")[2] not in gone and not ("." in name and name.rpartition(".")[2] in run.parameters)
-            and not {*re.split("[^a-z]+", name.lower())} & NO_SETTING}
+    used = {mapping.step, mapping.seconds, *mapping.steps.values(), *mapping.tags}
+    gone = {*(run.series if run.rows > 1 else used), *setting_names(), *(source.parameter for source in sources)}
+
+    def is_setting(name: str, value: Any) -> bool:
+        words, last = {*re.split("[^a-z]+", name.lower())}, name.rpartition(".")[2]
+        known = WORD.fullmatch(value) if isinstance(value, str) else value is not None and abs(value) < LARGEST
+        return bool(known) and not (words & {*names("no_setting")} or {name.lower(), last} & gone or "." in name and (
+            last in run.parameters) or name in run.series and better(f"val/{name}"))
+    return {name: value for name, value in run.parameters.items() if is_setting(name, value)}
 
 
 def _column(found: Points, steps: np.ndarray) -> np.ndarray:
@@ -386,6 +391,7 @@ def _column(found: Points, steps: np.ndarray) -> np.ndarray:
 def _seconds(trial: FoundTrial, steps: np.ndarray) -> np.ndarray:
     """Seconds until some steps: from the times of single steps, else the first time at which the step was logged."""
     at, each = trial.steps.get("step_seconds", NONE)
+    at, each = at[known := ~np.isnan(each)], each[known]
     if not len(at):
         found = _column(trial.seconds, steps)
         falling = np.fmax.accumulate(found) > found                 # such as those of steps that were taken again

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..files import WrongFile, as_float, is_number, json_of, number_of, text_of
+from . import text_lines
 from .guessing import OF_SPLITS, split_of
 from .run import EPOCH, STEP, FoundRun, RunPath, leaves, rows_by_step, series_of
 
@@ -40,7 +41,7 @@ def recognises(path: RunPath) -> bool:
     rows = _rows_of_whole(path) if whole else []
     found = rows or [one for one in map(_object_of, head) if one]
     seen: dict[str, float] = {}
-    return (bool(rows) or len(found) * RARE > len(head)) and any(
+    return (bool(rows) or len(found) * RARE > len(head) or bool(found) and not text_lines.recognises(path)) and any(
         seen.setdefault(OF_SPLIT.sub("", tag), value) != value for one in found for tag, value in one.items()
         if COUNT.search(tag) and is_number(value))
 

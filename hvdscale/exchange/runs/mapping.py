@@ -204,7 +204,7 @@ def _fields_of(key: str, value: Any) -> dict[str, Any]:
         raise _WrongValueError(f"{key} is {repr(value)[:80]}, not {what}")
     if key == "metaparameters":
         return {key: {name: source_of(f"{key}.{name}", one) for name, one in value.items()}}
-    if key == "steps" and not (set(value) <= {LOSS, RATE} and all(map(_is_text, value.values()))):
+    if key == "steps" and not (set(value) <= {LOSS, RATE} and all(isinstance(tag, str) for tag in value.values())):
         raise _WrongValueError(f"{key} has {', '.join(value)}; it takes {LOSS} and {RATE}, each with the name of a tag")
     return {key: {tag: _metric(tag, text) for tag, text in value.items()} if key == "tags" else value}
 
@@ -220,14 +220,10 @@ def _metric(tag: str, text: Any) -> Metric:
     return Metric(column, way)
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
 _RULES: dict[str, tuple] = {
-    **dict.fromkeys(("seconds", "step_seconds", "within"), (_is_text, "the name of a tag")),
+    **dict.fromkeys(("seconds", "step_seconds", "within"), (lambda value: isinstance(value, str), "the name of a tag")),
     "time_unit": (lambda value: value in [*TIME_UNITS], f"one of {', '.join(TIME_UNITS)}"),
-    "step": (lambda value: _is_text(value) or is_whole(value, 1), "the name of a tag, or a number of steps"),
+    "step": (lambda value: isinstance(value, str) or is_whole(value, 1), "the name of a tag, or a number of steps"),
     "batch_per": (lambda value: value in PERS, " or ".join(PERS)),
     "step_unit": (lambda value: value in UNITS, f"one of {', '.join(UNITS)}"),
     "keep": (lambda value: value in KEEPS, "first or last"),

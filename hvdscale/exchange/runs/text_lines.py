@@ -27,7 +27,7 @@ from .run import EPOCH, LONGEST_TAG, STEP, WITHIN, FoundRun, RunPath, Series, co
 
 NAME = "lines"
 ENDS = (".log", ".txt", ".out", ".stdout", ".err", ".stderr")
-NUMBER = re.compile(r"(?<![\w@.])([-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|"
+NUMBER = re.compile(r"(?<![\w@.])([-+]?(?:[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|"
                     r"[-+]?(?:nan|inf)(?!\w))", re.I)
 COUNTED = re.compile(r"(?:^|[\s|\[(\-,:]|global[ _])(?<!max )(?<!total )(?<!warmup )(?<!num )(?<!every )(?<!per )"
                      r"(?<!accumulation )(?P<counter>steps?|iter(?:ation)?s?|(?:num_)?updates?|up\.|(?<!eval )"
@@ -37,10 +37,11 @@ NAMED_BY = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/@.+-
 GLUED = re.compile(r"[\w%/.]*")                               # what belongs to the number before it
 UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0}
 IN_BRACKETS = re.compile(r"\(([^()]{0,20})\)$")
+CONTROL = re.compile(r"\x1b\[[\d;?]*[A-Za-z]|^.*\|[^|]*\| \S+ \[[^][]*(?:it/s|s/it)\](?=.*\w)")   # colours, bars
 CODE = re.compile(r"\.(?:py|c|cc|cpp|cu|h|rs|go|java|jl)$")     # a place in a program's text, not a name
 LEVEL = re.compile(r"(?:\b(?:INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL|NOTICE)\b\W*)+")
 KNOWN = names_of_kind("known")
-SPLIT = re.compile(r"\b(?:(?P<val>val|valid(?:at(?:e|ion))?|eval(?:uation)?|dev|saving dict)|test(?:ing)?)\b", re.I)
+SPLIT = re.compile(r"\b(?:(?P<val>val|valid(?:at\w+)?|eval(?:uat\w+)?|dev|saving dict)|test(?:ing)?)\b", re.I)
 SECTION = re.compile(r"(?:^|[\s|\[(,;:-])((?:train|val|eval|dev|test)[a-z]*)(?:\]|\s*[:|]\s*(?=[A-Za-z]))", re.I)
 NAMED = re.compile(r"(?:val|valid(?:ation)?|eval|dev|test)(?=[_/ ])", re.I)      # a tag with its split
 TRAINED = re.compile(r"train(?:ing)?[_/ ][\w@]+", re.I)
@@ -57,7 +58,7 @@ MODULE = re.compile(r"\s*\([\w.]+\): ")                       # begins a line of
 BARE = re.compile(r" (?:train|val|test|hella|eval) ")         # between step and loss of build-nanogpt
 OF_EPOCH = re.compile(r"\s*(?:batch(?:es)?|steps?|it(?:er(?:ation)?)?s?)\b")       # after 200/2826
 OF_BATCH = re.compile(r"\W*batch(?:_id|_idx)?[ :=\[]+", re.I)      # between epoch and counter
-JOINED = re.compile(r"(?:with|and|of) | and$|^(?:over|in|at|to|for|from|after)$")
+JOINED = re.compile(r"^.* is (?=\S)|(?:with|and|of) | (?:and|is)$|^(?:over|in|at|to|for|from|after|is)$")
 GIVEN = re.compile(r"(?P<name>\w{1,60})=(?P<value>'[^']{0,200}'|[^\s,()=]{1,200})")         # of Namespace(...)
 PREAMBLE = 5000             # lines in which settings are looked for
 BLOCK = 1 << 12             # lines whose numbers are kept as texts
@@ -86,7 +87,7 @@ class Form:
         before = "" if first is None else "".join(texts[:1 + first])
         if self.epoch is not None and self.step is self.within is None:
             names = [(name.replace("step_seconds", "epoch seconds"), *where) for name, *where in names]
-        self.tags = [tag for tag in _of_split(names, before) if tag[1] not in counters]
+        self.tags = _of_first([tag for tag in _of_split(names, before) if tag[1] not in counters], whole)
         split = next((place for place, text in enumerate(texts) if SPLIT.search(text)), 0)
         self.aside = _of_split([name for name in names if name[1] >= split],
                                "val" if SUMMARY.search(whole) else whole)
@@ -111,13 +112,11 @@ class Form:
             if of_total and text.endswith("[") and texts[place + 2] == "][":
                 counter = counter or "epoch"            # Train: [0/300][20/1251]
             if counter.startswith("epoch"):
-                if self.epoch is None:
-                    self.epoch = place
-            elif counter and self.step is None:
-                self.step = place
-                self.total = place + 1 if of_total else None
-            elif place - 1 == self.epoch and OF_BATCH.fullmatch(text):
-                self.within = place
+                self.epoch = place if self.epoch is None else self.epoch
+            elif counter and (self.step is None or "global" in text.lower()):
+                self.within, self.step, self.total = self.step, place, place + 1 if of_total else None
+            elif self.epoch is not None and place - self.epoch in (1, 2) and OF_BATCH.fullmatch(text):
+                self.within, self.total = place, place + 1 if of_total else None
             elif of_total and self.epoch is not None and (
                     text.replace(" ", "") == "][" and place - 3 < self.epoch or OF_EPOCH.match(texts[place + 2])):
                 self.within, self.total = place, place + 1
@@ -138,10 +137,10 @@ class Form:
 
 
 def _counter_around(text: str, after: str) -> str:
-    """The counter that a number is by what follows it: ``3epoch results:``, or ``file.py:48] [500] loss=2``."""
+    """The counter that a number is by its neighbours: ``3epoch results:``, ``a.py:48] [500] loss=2``, ``[500/900]``."""
     if after.startswith("epoch") and not text.endswith("/"):
         return "epoch"
-    return "step" if text.endswith("] [") and after.startswith("] ") else ""
+    return "step" if text.endswith("] [") and after.startswith("] ") or text == "[" and after == "/" else ""
 
 
 def _names(texts: Sequence[str]) -> Iterator[tuple[str, int, float]]:
@@ -149,7 +148,8 @@ def _names(texts: Sequence[str]) -> Iterator[tuple[str, int, float]]:
     for place, text in enumerate(texts[:-1]):
         glued = GLUED.match(texts[place + 1])[0]
         if not text or text[-1] not in " :=\t" or glued and glued not in (*UNITS, "%", ".") or (
-                texts[place + 1].strip() in ("", ":", "-", "/") and place + 2 < len(texts)):   # a date, a share
+                texts[place + 1].strip() in ("", ":", "-", "/") and place + 2 < len(texts)) or (    # a date, a share
+                texts[place + 1].startswith("%|")):                                             # or a progress bar
             continue
         after = texts[place + 1][:4].split()
         unit = glued or (after[0].rstrip(",;|") if after else "")
@@ -186,12 +186,20 @@ def _of_split(names: Sequence[tuple[str, int, float]], before: str) -> list[tupl
     return [(name, *where) for name, where in found.items()]
 
 
+def _of_first(names: list[tuple[str, int, float]], whole: str) -> list[tuple[str, int, float]]:
+    """The names, metrics of the split of the first, as of ``valid loss 0.7, acc 0.9``, unless the line has training."""
+    metrics = [name for name, *_ in names if better(f"val/{name}")]
+    split = NAMED.match(metrics[0]) if metrics and "train" not in whole.lower() else None
+    return [(f"{split[0]} {name}" if split and name in metrics and not NAMED.match(name) and "loss" not in name.lower()
+             else name, *where) for name, *where in names]
+
+
 def recognises(path: RunPath, line: re.Pattern | None = None) -> bool:
     """Whether a text file has such a line near its start."""
     if line:
         return any(map(line.search, path.head(ENDS)))
-    return any(form.step is not None or form.epoch is not None
-               for form in (Form(NUMBER.split(text)[::2]) for text in path.head(ENDS) if any(map(str.isdigit, text))))
+    forms = (Form(NUMBER.split(CONTROL.sub("", text))[::2]) for text in path.head(ENDS) if any(map(str.isdigit, text)))
+    return any(form.step is not None or form.epoch is not None for form in forms)
 
 
 def read(path: str, line: re.Pattern | None = None) -> Iterator[FoundRun]:
@@ -206,20 +214,21 @@ def read(path: str, line: re.Pattern | None = None) -> Iterator[FoundRun]:
                         for found in map(line.search, lines) if found)
                 series, epoch_steps, given = series_of(rows), None, {}
             else:
-                series, epoch_steps, given = _read_forms(lines)
+                series, epoch_steps, given = _read_forms(lines, path)
     except OSError as error:
         raise WrongFile(f"{path}: {refusal(error)}") from None
     yield FoundRun(path, NAME, {**given, **constants_of(series)}, series, not line and STEP in series,
                    epoch_steps=epoch_steps)
 
 
-def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, dict[str, Any]]:
+def _read_forms(lines: Iterator[str], path: str) -> tuple[dict[str, Series], int | None, dict[str, Any]]:
     forms: dict[tuple[str, ...], Form | None] = {}
     given: dict[str, Any] = {}
     head, begun, form, matched, below, split = 0, False, None, None, 0, ""
     for at, text in enumerate(lines):
         if text[:1] not in " \t":
             head = at
+        text = CONTROL.sub("", text) if "\x1b" in text or "it/s]" in text or "s/it]" in text else text
         if form and form.pattern and not split and (matched := form.pattern(text)):
             numbers = matched.groups()
         elif text.rstrip()[-1:] in "*=#<>-:" and (found := HEADLINE.search(text[-LONGEST_TAG:])) and (
@@ -236,13 +245,20 @@ def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, di
                           for name, value in _settings(text).items()}
             if len(pieces) == 1:
                 continue
-            if split and _is_of_training(pieces[::2]):
-                split = ""                                          # the block is over
+            if split and sum(any(map(str.isalpha, text)) for text in pieces[:-1:2]) > 1 and any(
+                    COUNTED.search(text[-LONGEST_TAG:]) for text in pieces[:-1:2]):
+                split = ""                          # a counter and more, as in lines of training: the block is over
             named = any(text.rstrip()[-1:] in (":", "=") for text in pieces[:-1:2])
             key = (f"[{split}] {pieces[0].lstrip()}" if split and named else pieces[0], *pieces[2::2])
             if key not in forms:
                 made = Form(key)
                 forms[key] = made if made.used else None
+                if {made.step, made.epoch} != {None} and any(
+                        key[place + 1] == "," and "." not in pieces[2 * place + 1] and (
+                            better(f"val/{name}") or pieces[2 * place + 1] == "0" and len(pieces[2 * place + 3]) > 1)
+                        for name, place, _ in made.tags):
+                    raise WrongFile(f"{path}:{at + 1}: has decimal commas, where numbers are read with points; "
+                                    r"sed -E 's/([0-9]),([0-9])/\1.\2/g' writes them so")
             form, numbers = forms[key], pieces[1::2]
         if form:
             begun = begun or form.step is not None or form.epoch is not None
@@ -256,12 +272,6 @@ def _read_forms(lines: Iterator[str]) -> tuple[dict[str, Series], int | None, di
     for form in found:
         form.close()
     return (*_series(found), given)
-
-
-def _is_of_training(texts: Sequence[str]) -> bool:
-    """Whether a line has a counter and more, as those of training have, rather than those below a headline."""
-    return sum(any(map(str.isalpha, text)) for text in texts[:-1]) > 1 and any(
-        COUNTED.search(text[-LONGEST_TAG:]) for text in texts[:-1])
 
 
 def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:

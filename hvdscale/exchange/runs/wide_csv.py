@@ -124,7 +124,7 @@ def _table_of(path: str) -> _Table:
 
 
 def _rows_of_runs(table: _Table) -> dict[str, np.ndarray]:
-    """The rows of each run by its name: of a column that names runs or, where the batch changes though no step rises,
+    """The rows of each run by its name: of a column that names runs, or, where the batch changes though no step rises,
     of rows alike in all settings within which the step rises, else of each row; {} of one run alone."""
     counters = [name for name in table.values if name in (*names("step"), *names("epoch"), *names("reports"))]
     rising = any(_rises(table.values[name][table.there[name]]) for name in counters)
@@ -132,6 +132,10 @@ def _rows_of_runs(table: _Table) -> dict[str, np.ndarray]:
         cells = table.texts[name] if name in table.texts else [f"{value:.12g}" for value in table.values[name]]
         if all(map(str.strip, cells)) and "nan" not in cells and not (rising and name not in table.texts):
             found = _rows_by(cells)
+            once = counters and all(len({*table.values[one][own].tolist()}) == 1
+                                    for one in counters for own in found.values())
+            if once and len(found) < table.rows:        # runs of one name, such as those of several seeds
+                return {f"{cell} {row}": np.array([row]) for row, cell in enumerate(cells)}
             return found if len(found) > 1 else {}
     short = {name: _GROUP.sub("", name, count=1) for name in table.values}
     known, batches = setting_names(), {*names("global_batch"), *names("batch"), *names("worker_batch")}

@@ -135,13 +135,14 @@ def test_the_time_of_a_step_goes_before_wall_times_and_those_are_said_to_include
         assert wall.evaluations["train_seconds"].tolist() == [50, 100, 250]
 
 
-def test_runs_that_differ_in_any_number_they_set_are_no_repeats(tmp_path):
-    for name, width in (("a", 64), ("b", 128)):
+@pytest.mark.parametrize("widths", [(64, 128), ("gelu", "relu")])
+def test_runs_that_differ_in_any_number_or_word_they_set_are_no_repeats(widths, tmp_path):
+    for name, width in zip("ab", widths):
         source = write(tmp_path / name, "b8", ("step", "val_loss"), [(10, 0.5), (20, 0.25)])
-        (source / "config.json").write_text(f'{{"width": {width}, "data_seed": {width}}}')
+        (source / "config.json").write_text(json.dumps({"width": width, "data_seed": ord(name)}))
         assert call("import", source, tmp_path / f"{name}.h5", "--dataset", "made")[0] == 0
     done = CliRunner().invoke(report, [*map(str, tmp_path.glob("*.h5")), "--target", "val/loss<0.4"])
-    assert "1/1" in done.output and "differ in config.width (64, 128)" in done.output
+    assert "1/1" in done.output and "differ in config.width ({}, {})".format(*widths) in done.output
 
 
 def test_runs_whose_metaparameters_vary_in_a_batch_are_draws_and_one_that_diverged_is_infeasible(tmp_path):
