@@ -89,8 +89,6 @@ class BulkLog(CompactFile):
 
 
 class ImportedLog(BulkLog):
-    """A BulkLog of other programs' trials."""
-
     def __init__(self, path, imported: Mapping, **how):
         spec = columns()
         spec["trials"] += (*SOURCE, METADATA)

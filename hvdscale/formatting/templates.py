@@ -36,7 +36,6 @@ WHOLE: dict[str, Callable[[Any], str]] = {"power": format_power, "plain": str}  
 
 
 def fill(template: str, values: Mapping[str, Any]) -> str:
-    """The text of a template."""
     def is_there(value: object) -> bool:
         return isinstance(value, Number) and not isinstance(value, bool) or bool(value)
 

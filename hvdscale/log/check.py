@@ -77,7 +77,6 @@ class Fault(NamedTuple):
     say: Callable[[int, str], str]
 
     def trial(self, row: int) -> int:
-        """The id of a row's trial."""
         return int(self.table["id" if self.where == "trials" else "trial"][row])
 
 
@@ -137,12 +136,10 @@ def refuse_unsound(log: Log) -> None:
 
 
 def refuse_unsound_trials(log: Log) -> None:
-    """Does the same for /trials alone."""
     _raise_first(log.path, chain(_identities(log.trials), _ranges(log.trials, RELIED_ON["trials"])))
 
 
 def faults_of_trials(trials: AnyTable) -> Iterator[Fault]:
-    """The rules for rows of /trials."""
     return chain(_identities(trials), _numbers(None, trials), _ended(trials), _plans(trials))
 
 
@@ -228,7 +225,6 @@ def _raise_first(path: str, faults: Iterable[Fault]) -> None:
 
 
 def _fault(table: AnyTable, wrong: np.ndarray, say: Callable[[int, str], str]) -> Iterator[Fault]:
-    """The fault of the rows that are wrong, if there are any."""
     if wrong.any():
         yield Fault(table, table.name, np.flatnonzero(wrong), say)
 

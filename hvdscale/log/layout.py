@@ -85,7 +85,6 @@ def refuse_wrong_layout(path: str, table: str, found: LogColumn, dataset: Stored
 
 
 def refuse_wrong_type(path: str, what: str, dataset: h5py.Dataset | Stored, kind: str) -> None:
-    """LogError where a dataset cannot be a column of this type."""
     shape, of_row = dataset.shape, (2,) if kind == "text" else ()
     if dataset.dtype.kind not in KINDS[kind] or not shape or shape[1:] != of_row:
         raise LogError(f"{path}: {what} holds {dataset.dtype} entries in the shape {shape}, as no column of a log does")

@@ -78,7 +78,6 @@ class Part:
 
     @cached_property
     def attributes(self) -> dict[str, Any]:
-        """The root attributes."""
         with reading(self.path):
             return known_attributes(root_attributes(self.path, self.file))
 
@@ -222,7 +221,6 @@ class Columns(Mapping[str, np.ndarray]):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns that there are."""
         return tuple(self.specs)
 
     def read(self, name: str) -> np.ndarray:
@@ -314,12 +312,10 @@ class Log:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The root attributes of its first file."""
         return self.parts[0].attributes
 
     @property
     def size(self) -> int:
-        """The bytes of all its files."""
         return sum(part.size for part in self.parts)
 
     def writer(self) -> dict[str, Any] | None:

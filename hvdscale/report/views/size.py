@@ -117,7 +117,6 @@ def costs_table(found: SizeLaws, rule: BorrowedLaw, costs: Sequence[LawCost], at
 
 
 def _trials(one: CellResult) -> TrialKeys:
-    """One trial a batch, as what a cell is of."""
     return tuple(study.key(0) for study in one.cell.studies if len(study))
 
 
