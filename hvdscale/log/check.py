@@ -286,20 +286,14 @@ def _numbers(trials: AnyTable | None, table: AnyTable) -> Iterator[Fault]:
     for name in filter(table.__contains__, FINITE.get(table.name, ())):
         wrong = ~np.isfinite(table[name])
         if trials is not None and wrong.any():  # unknown of trials from elsewhere, and of restarts that repair put in
-            wrong &= ~(np.isnan(table[name]) & (_among(table["trial"], _imported(trials)) | (table.name == "restarts")))
+            imported = trials["id"][np.array(['"imported"' in text for text in trials["source"].tolist()], bool)]
+            wrong &= ~(np.isnan(table[name]) & (_among(table["trial"], imported) | (table.name == "restarts")))
         yield from _value(table, name, wrong, "be finite")
 
 
 def _among(values: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """``np.isin``, which takes most of the time of the check of a small log, where few ids need no sorting."""
     return (values[:, None] == ids).any(axis=1) if len(ids) <= FEW else np.isin(values, ids)
-
-
-def _imported(trials: AnyTable) -> np.ndarray:
-    """Ids of the trials whose source says that they were imported, not logged."""
-    sources = trials["source"]
-    known = {text: '"imported"' in text for text in set(sources.tolist())}
-    return trials["id"][np.array([known[text] for text in sources.tolist()], bool)]
 
 
 def _order(table: AnyTable) -> Iterator[Fault]:

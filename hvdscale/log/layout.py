@@ -27,7 +27,7 @@ class Stored:
     """The dataset ``name`` of an open file; KeyError where there is none. Its links are followed (see ``refuse_link``).
 
     offset        first byte of its values, where they lie in the file in one piece; else None
-    descriptor    of the open file, where its bytes may be read as they are; see ``descriptor_of``
+    descriptor    of the open file, where its bytes may be read as they are: not of one that is being written
     """
 
     __slots__ = ("path", "name", "id", "shape", "dtype", "offset", "_descriptor")
@@ -60,11 +60,6 @@ class Stored:
                                f"'hvdscale-log repair {self.path}' saves what is left")
             done += got
         return values
-
-
-def descriptor_of(file: h5py.File) -> int | None:
-    """The open file's descriptor where HDF5 reads the file itself; None of one that is being written."""
-    return file.id.get_vfd_handle() if file.driver == "sec2" else None
 
 
 def refuse_wrong_layout(path: str, table: str, found: LogColumn, dataset: Stored, rows: int, there: int) -> int:
