@@ -241,10 +241,13 @@ def test_epochs_that_floats_cannot_hold_are_not_rounded_up():
         assert settled(epochs=tenths / 10).budget_steps == tenths * 10
 
 
-def test_warmup_climbs_from_the_base_rate_to_the_peak():
+def test_warmup_climbs_from_the_base_rate_but_not_from_above_the_peak_or_holds_it():
     plan = settled(8, warmup_steps=16)
     assert plan.schedule == Schedule(0.8, 0.1, "gradual", 16)
     assert rates(plan)[:17:8] == pytest.approx([0.1, 0.45, 0.8])
+    plan = settled(1, warmup_steps=5, base_batch=20)
+    assert plan.start_lr == plan.peak_lr == pytest.approx(0.05)
+    assert rates(settled(8, warmup="constant", warmup_steps=3))[:5] == pytest.approx([0.1, 0.1, 0.1, 0.8, 0.8])
 
 
 @pytest.mark.parametrize("keys", [dict(warmup="none"), dict(warmup_steps=0), dict(warmup_epochs=0), {}])
@@ -258,15 +261,6 @@ def test_a_warmup_from_the_peak_is_flat_and_decay_still_starts_after_it(workers,
     plan = settled(workers, warmup_steps=5, decay="linear", **keys)
     assert (plan.warmup_steps, plan.start_lr) == (5, plan.peak_lr)
     assert rates(plan)[:7] == pytest.approx([0.1] * 6 + [0.1 * (1 - 1 / (plan.budget_steps - 5))])
-
-
-def test_where_the_rule_lowers_the_rate_warmup_does_not_start_above_the_peak():
-    plan = settled(1, warmup_steps=5, base_batch=20)
-    assert plan.start_lr == plan.peak_lr == pytest.approx(0.05)
-
-
-def test_a_constant_warmup_holds_the_base_rate():
-    assert rates(settled(8, warmup="constant", warmup_steps=3))[:5] == pytest.approx([0.1, 0.1, 0.1, 0.8, 0.8])
 
 
 @pytest.mark.parametrize("decay", ["linear", "cosine"])
