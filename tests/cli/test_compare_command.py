@@ -246,9 +246,8 @@ def test_the_best_metric_of_runs_stopped_at_the_target_is_not_final():
 
 
 def test_a_setting_that_changed_is_named():
-    [comparison] = compared(cell([400, 300], peak_lr=0.1), cell([400, 305], peak_lr=0.2))
-    assert "The settings differ (peak_lr 0.1, then 0.2) at W = 1, B = 32." in " ".join(
-        comparison_table(comparison).notes)
+    assert "The settings differ (peak_lr 0.1, then 0.2) at W = 1, B = 32." in notes_of(
+        cell([400, 300], peak_lr=0.1), cell([400, 305], peak_lr=0.2))
 
 
 def test_logs_without_a_target_are_compared_by_throughput():
@@ -416,6 +415,7 @@ def test_a_change_is_decided_and_the_exit_code_says_how(change, tmp_path, name, 
     found = json.loads((tmp_path / "v.json").read_text())
     assert found["decision"] == decision and found["ledger"] is None
     assert found["decisions"][0]["unmet"] == [0, {"unmet": 4, "short": 3, "slow": 1}.get(name, 0)]
+    assert found["decisions"][0]["reason"] == {"base": "same", "two": "few", "short": "unmet"}.get(name)
     assert (found["chance"] <= 0.05) == (decision != "open")
     assert (found["runs_more"][0] or 0) >= (1 if name == "two" else 0)
     assert (found["smallest_difference"] is None) == (name in ("two", "short"))
