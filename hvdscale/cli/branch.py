@@ -10,7 +10,6 @@ from ..plan.branches import BranchRequest
 from ..plan.settings import PLACES, Settings
 from .common import CONTEXT, begin_run, paths, rerun_option, version_option, whole_numbers
 from .train import FEW, Grouped, asked, carry_out_together, key_options
-from .tune import parse_shard
 
 DEFAULT = BranchRequest()
 
@@ -74,7 +73,10 @@ def command(workload, out, at, source, factors, orders, branch_examples, evaluat
     for name in Settings.build({}, *layers).asked():
         if name in PLACES:
             raise UsageError(f"{name} cannot be set: --out says where runs write, and --overwrite is an option")
-    return workload, layers, wanted, out, source, parse_shard(shard), overwrite, dry_run
+    index, _, count = (shard or "0/1").partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise UsageError(f"--shard {shard!r} is not I/N with I from 0 to N - 1, such as 0/3")
+    return workload, layers, wanted, out, source, (int(index), int(count)), overwrite, dry_run
 
 
 def _ascending(option: str, text: str) -> tuple[int, ...]:

@@ -3,8 +3,9 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import time
+from collections.abc import Callable
+from functools import partial
 
 import click
 
@@ -24,14 +25,13 @@ from ..exchange.runs.into_log import write as write_runs
 from ..exchange.runs.mapping import GLOBAL_BATCH, PERS, Source, read_lines, read_mapping, with_given
 from ..exchange.tensorboard_events import export_events
 from ..formatting.numbers import byte_size, counted, list_first
-from ..formatting.screen import Screen, time_left
+from ..formatting.screen import Progress
 from ..log.files import SIGNATURE
 from ..system.inputs import open_input, refusal
 from .common import echo, format_counts, paths, take_over_option
 
 KINDS = ("runs", "csv", "mllog", "rcp", "archive")
 EXPORTS = ("csv", "parquet", "tensorboard", "archive")
-EVERY_SECONDS = 0.2, 5.0            # between updates of a terminal; between lines
 MOST_WORKERS = 2**31
 MOST_LINES = 10                     # about what was left out
 LOST = ("left out: worker counts, times, targets, seeds, steps and restarts, for which an archive has no place; "
@@ -153,22 +153,22 @@ def _import_runs(sources, out, map_file, lines, dry_run, skip_broken, given, set
 
 
 def _import_archive(source, out, skip_broken, how):
-    with ShareDisplay("imported") as progress:
-        seen = import_archive(source, out, skip_broken=skip_broken, progress=progress.seen, **how)
+    started = time.monotonic()
+    seen = import_archive(source, out, skip_broken=skip_broken, progress=_share("imported"), **how)
     if seen.others:
         files = " files" if len(seen.others) > 1 else ""
         echo(f"not of the layout, left out: {list_first(seen.others, 1)}{files}", err=True)
     _say_made(out, f"{counted(seen.trials, 'trial')} and {counted(seen.evaluations, 'evaluation')} of "
-              f"{counted(seen.studies, 'study', 'studies')}", seen.wrong, seen.notes, f", in {progress.seconds:.1f} s")
+              f"{counted(seen.studies, 'study', 'studies')}", seen.wrong, seen.notes,
+              f", in {time.monotonic() - started:.1f} s")
     echo(ASSUMED.format("an archive"), err=True)
 
 
 def _import_csv(source, out, skip_broken, overlap, how):
     left_out: list[str] = []
     notes: list[str] = []
-    with ShareDisplay("imported") as progress:
-        rows = import_tables(source, out, left_out=left_out if skip_broken else None, overlap=overlap,
-                             progress=progress.share, note=notes.append, **how)
+    rows = import_tables(source, out, left_out=left_out if skip_broken else None, overlap=overlap,
+                         progress=_share("imported"), note=notes.append, **how)
     _say_made(out, format_counts(rows), left_out, notes)
 
 
@@ -183,47 +183,25 @@ def export_log(log, out, kind):
 
     parquet needs pyarrow, tensorboard the package of that name: pip install pyarrow tensorboard.
     """
-    lost = ""
-    with ShareDisplay("exported") as progress:
-        if kind == "tensorboard":
-            trials, scalars = export_events(log, out, progress.share)
-            exported = f"{counted(trials, 'run')}, {counted(scalars, 'scalar')}"
-        elif kind == "archive":
-            found = export_archive(log, out, progress.seen)
-            exported = f"{counted(found.trials, 'trial')} of {counted(found.studies, 'study', 'studies')}"
-            lost = LOST if found.own else ""
-        else:
-            export = export_tables if kind == "csv" else export_parquet
-            exported = format_counts(export(log, out, progress.share))
+    lost, progress = "", _share("exported")
+    if kind == "tensorboard":
+        trials, scalars = export_events(log, out, progress)
+        exported = f"{counted(trials, 'run')}, {counted(scalars, 'scalar')}"
+    elif kind == "archive":
+        found = export_archive(log, out, progress)
+        exported = f"{counted(found.trials, 'trial')} of {counted(found.studies, 'study', 'studies')}"
+        lost = LOST if found.own else ""
+    else:
+        export = export_tables if kind == "csv" else export_parquet
+        exported = format_counts(export(log, out, progress))
     echo(f"{out}: {exported}")
     if lost:
         echo(lost, err=True)
 
 
-class ShareDisplay:
-    def __init__(self, verb: str, out=None, clock=time.monotonic):
-        out = out or sys.stderr
-        self._verb, self._clock, self._start = verb, clock, clock()
-        self._screen = Screen(out, out.isatty(), EVERY_SECONDS, drawn=self._start)
-
-    @property
-    def seconds(self) -> float:
-        return self._clock() - self._start
-
-    def seen(self, seen) -> None:
-        self.share(seen.share, f"{seen.trials:,} trials ({seen.share:.0%})")
-
-    def share(self, share: float, what: str = "") -> None:
-        now = self._clock()
-        if self._screen.due(now):
-            left = f", {time_left((now - self._start) * (1 / share - 1))}" if share > 0 else ""
-            self._screen.line(f"{self._verb} {what or f'{share:.0%}'}{left}", now)
-
-    def __enter__(self) -> ShareDisplay:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._screen.erase()
+def _share(verb: str) -> Callable[[float], None]:
+    tell = Progress(partial(echo, err=True))
+    return lambda share: tell(f"{verb} {share:.0%}")
 
 
 def _kind_of(source) -> str:

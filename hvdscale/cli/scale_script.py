@@ -1,20 +1,17 @@
 """hvdscale-scale script: how far does a training script scale, as it is?"""
 from __future__ import annotations
 
-import contextlib
 import glob
 import os
-import sys
-import time
-from collections.abc import Callable, Iterator
+from functools import partial
 
 import click
 
 from ..errors import HvdscaleError, UsageError
 from ..formatting.numbers import counted
-from ..formatting.screen import Screen, quiet, time_left
+from ..formatting.screen import Progress, quiet
 from ..watch.runner import TRACED, ScriptRequest, threads_of
-from ..workers.launch import LAUNCHERS, find_launcher, on_terminal, place, refuse_too_many
+from ..workers.launch import LAUNCHERS, find_launcher, place, refuse_too_many
 from .common import (CONTEXT, Command, echo, hosts_option, paths, rerun_option, slow_imports, version_option,
                      whole_numbers, width_option)
 from .scripts import check_batch, module_option, path_of
@@ -89,9 +86,9 @@ def main(script, arguments, module, counts, repeats, out, batch, global_batch, u
     for number, run in enumerate(todo, 1):
         say(f"[{number}/{len(todo)}] {counted(run.workers, 'worker')}: {run.log}")
         try:
-            with _progress(process.rank == 0) as tell:
-                remarks = carry_out_launched(run, asked, process, tell) if launched else carry_out(
-                    run, asked, launcher, hosts, tell)
+            tell = Progress(partial(echo, err=True)) if process.rank == 0 else quiet
+            remarks = carry_out_launched(run, asked, process, tell) if launched else carry_out(
+                run, asked, launcher, hosts, tell)
             for remark in remarks:
                 say(f"  note: {remark}")
         except HvdscaleError as error:
@@ -108,23 +105,3 @@ def main(script, arguments, module, counts, repeats, out, batch, global_batch, u
         make(sorted(logs), out=os.path.join(out, "report"), echo=echo)
     if failures:
         raise HvdscaleError(f"{counted(failures, 'run')} of {len(runs)} could not be timed; their errors are above")
-
-
-@contextlib.contextmanager
-def _progress(shown: bool) -> Iterator[Callable[[str, float], None]]:
-    """A function that shows what is done and its share: on a terminal in one line, elsewhere twice a minute."""
-    screen = Screen(sys.stderr, on_terminal(sys.stderr), (0.2, 30.0), time.monotonic())
-    since, then = 0.0, 0.0              # when its first updates were seen, and their share
-
-    def tell(text: str, share: float) -> None:
-        nonlocal since, then
-        now = time.monotonic()
-        if not then:
-            since, then = now, share
-        left = f", {time_left((now - since) / (share - then) * (1 - share))}" if share > then else ""
-        if shown and screen.due(now):
-            screen.line(text + left, now, share)
-    try:
-        yield tell
-    finally:
-        screen.erase()

@@ -31,7 +31,6 @@ class TuneRequest:
     sweep: Sweep
     out: str
     only: dict[str, list[str]]
-    shard: tuple[int, int]
     free: dict              # settings that change no update
     mode: str               # run, dry-run, status or retry
     take_over: bool
@@ -49,7 +48,6 @@ class TuneRequest:
 @click.option("--retry", "mode", flag_value="retry", help="reset the trials that failed or were lost, so that the "
               "next run starts them again, and stop")
 @click.option("--only", multiple=True, metavar="batch=N|optimizer=NAME", help="only these studies; may be repeated")
-@click.option("--shard", metavar="I/N", help="this part of each study's draws, 0/N to (N-1)/N; for job arrays")
 @click.option("--data-dir", metavar="DIR", shell_complete=paths, help="folder of the data set's files")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="set a key of hvdscale-train that "
               "changes no update, such as threads or stall_seconds")
@@ -57,7 +55,7 @@ class TuneRequest:
               "changed; the sweep records both")
 @take_over_option
 @version_option
-def command(sweep, out, mode, only, shard, data_dir, assignments, accept_changes, take_over):
+def command(sweep, out, mode, only, data_dir, assignments, accept_changes, take_over):
     """Search metaparameters at each global batch size of SWEEP.toml, alone, or under mpirun, horovodrun,
     srun or torchrun.
 
@@ -81,7 +79,7 @@ def command(sweep, out, mode, only, shard, data_dir, assignments, accept_changes
         if key_of(name) not in FREE_SETTINGS:
             raise UsageError(f"--set {name} would make other trials; it belongs into [settings] of {sweep}")
     return TuneRequest(sweep, read_sweep(sweep), out or os.path.join("sweeps", Path(sweep).stem), parse_only(only),
-                       parse_shard(shard), free, mode or "run", take_over, on_terminal(sys.stdout), accept_changes)
+                       free, mode or "run", take_over, on_terminal(sys.stdout), accept_changes)
 
 
 def parse_only(texts) -> dict[str, list[str]]:
@@ -92,13 +90,6 @@ def parse_only(texts) -> dict[str, list[str]]:
             raise UsageError(f"--only {text!r} is neither batch=N nor optimizer=NAME, such as batch=256")
         found.setdefault(word, []).extend(value.split(","))
     return found
-
-
-def parse_shard(text: str | None) -> tuple[int, int]:
-    index, _, count = (text or "0/1").partition("/")
-    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
-        raise UsageError(f"--shard {text!r} is not I/N with I from 0 to N - 1, such as 0/3")
-    return int(index), int(count)
 
 
 def main() -> None:

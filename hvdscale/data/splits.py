@@ -115,7 +115,6 @@ class Split:
         return max(1, min(MOST_AT_ONCE, AT_ONCE_BYTES // max(1, sum(sizes))))
 
     def first(self, examples: int) -> Split:
-        """Only the first examples."""
         return replace(self, inputs=self.inputs[:examples], labels=self.labels[:examples])
 
     def plain(self) -> Split:
@@ -169,7 +168,6 @@ class MapSplit:
         return None if count is None else int(count(len(self)))
 
     def first(self, examples: int) -> MapSplit:
-        """Only the first examples."""
         return replace(self, examples=min(examples, len(self)))
 
     def _read(self, index: int, epoch: int, seed: int):
@@ -239,7 +237,6 @@ class Data:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether any split is read example by example."""
         return any(isinstance(split, MapSplit) for split in (self.train, self.val, self.test, self.train_eval))
 
     def evaluated(self, train_examples: int) -> dict[str, Split | MapSplit]:

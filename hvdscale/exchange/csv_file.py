@@ -100,7 +100,6 @@ class CsvText:
             np.array(lines, int)
 
     def cut_off(self) -> str:
-        """The message that the last line may not be whole."""
         text = self.cut.decode("utf-8", "replace")
         return (f"{self.name}:{self.last_line}: the last line, {text[:40]!r}, has no line end, so it may be cut off; "
                 "complete it and end it with a line end")

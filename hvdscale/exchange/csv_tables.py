@@ -299,7 +299,6 @@ def _plan_search(trials: CsvRows) -> str:
 
 
 def _default_values(table: CsvRows, name: str, trials: CsvRows) -> np.ndarray:
-    """A column of a log that the table lacks."""
     if name == "examples":
         return _examples(table, trials)
     if name in COPIED:

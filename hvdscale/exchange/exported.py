@@ -104,7 +104,6 @@ def _write_parquet(arrow: Any, parquet: Any, log: Log, table: LogTable, path: st
 
 
 def _pieces(table: LogTable, size: int) -> Iterator[tuple[int, Iterator[np.ndarray]]]:
-    """(number of rows, each column) of the table, piece by piece."""
     for first in range(0, table.rows, size):
         stop = min(first + size, table.rows)
         yield stop - first, (table.read_rows(name, first, stop) for name in table.specs)

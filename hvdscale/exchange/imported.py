@@ -40,7 +40,6 @@ class Seen:
     trials: int = 0
     evaluations: int = 0
     studies: int = 0
-    share: float = 0.0              # of the work done
     own: int = 0                    # trials that are not from an archive, so that the layout lacks some of their data
     wrong: list[str] = field(default_factory=list)      # messages about wrong files, one each
     others: list[str] = field(default_factory=list)     # files that do not belong to the layout
@@ -89,8 +88,6 @@ class BulkLog(CompactFile):
 
 
 class ImportedLog(BulkLog):
-    """A BulkLog of other programs' trials."""
-
     def __init__(self, path, imported: Mapping, **how):
         spec = columns()
         spec["trials"] += (*SOURCE, METADATA)

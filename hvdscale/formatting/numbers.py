@@ -138,7 +138,6 @@ def byte_size(count) -> str:
 
 
 def capital(said) -> str:
-    """With its first letter in upper case."""
     return said[0].upper() + said[1:]
 
 

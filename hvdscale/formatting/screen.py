@@ -28,11 +28,9 @@ class Screen:
         self._erasure = ""                      # what takes back the last drawing
 
     def due(self, now: float) -> bool:
-        """Whether it is time for another drawing."""
         return now - self.drawn >= self._every
 
     def say(self, text: str) -> None:
-        """Print text that stays."""
         self.erase()
         print(printable(text), file=self._out, flush=True)
 
@@ -62,7 +60,6 @@ class Screen:
         self._erasure = f"\x1b[{len(lines)}A\x1b[J"
 
     def erase(self) -> None:
-        """Take back what was drawn last."""
         self._out.write(self._erasure)
         self._out.flush()
         self._erasure = ""

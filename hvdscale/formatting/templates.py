@@ -24,25 +24,18 @@ OPTIONAL = re.compile(r"\[(?!')([^\[\]]*)\]")
 FIELD = re.compile(r"\{(\w+)(\?)?(?::([^{}]*))?\}")
 
 
-def format_power(one: Any) -> str:
-    """The power of a law with its ends, which may be below 0: ``0.47 (0.31 to 0.63)``."""
-    return f"{one.value:.2f} ({one.low:.2f} to {one.high:.2f})"
-
-
 WRITERS: dict[str, Callable[[Any], str]] = {
     "ratio": ratio, "percent": percent, "whole": whole, "exact": exact, "duration": duration, "capital": capital,
     "level": "{:.0%}".format}
-WHOLE: dict[str, Callable[[Any], str]] = {"power": format_power, "plain": str}      # of what has parts, too
+WHOLE: dict[str, Callable[[Any], str]] = {                                          # of what has parts, too
+    "power": "{0.value:.2f} ({0.low:.2f} to {0.high:.2f})".format, "plain": str}    # whose ends may be below 0
 
 
 def fill(template: str, values: Mapping[str, Any]) -> str:
-    """The text of a template."""
-    def is_there(value: object) -> bool:
-        return isinstance(value, Number) and not isinstance(value, bool) or bool(value)
-
     def chosen(found: re.Match[str]) -> str:
-        return next((part for part in found[1].split("|")
-                     if all(is_there(values.get(name)) for name, *_ in FIELD.findall(part))), "")
+        return next((part for part in found[1].split("|") if all(
+            value or isinstance(value, Number) and value is not False
+            for value in (values.get(name) for name, *_ in FIELD.findall(part)))), "")
     found = 1
     while found:
         template, found = OPTIONAL.subn(chosen, template)

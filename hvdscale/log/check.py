@@ -77,7 +77,6 @@ class Fault(NamedTuple):
     say: Callable[[int, str], str]
 
     def trial(self, row: int) -> int:
-        """The id of a row's trial."""
         return int(self.table["id" if self.where == "trials" else "trial"][row])
 
 
@@ -137,12 +136,10 @@ def refuse_unsound(log: Log) -> None:
 
 
 def refuse_unsound_trials(log: Log) -> None:
-    """Does the same for /trials alone."""
     _raise_first(log.path, chain(_identities(log.trials), _ranges(log.trials, RELIED_ON["trials"])))
 
 
 def faults_of_trials(trials: AnyTable) -> Iterator[Fault]:
-    """The rules for rows of /trials."""
     return chain(_identities(trials), _numbers(None, trials), _ended(trials), _plans(trials))
 
 
@@ -228,7 +225,6 @@ def _raise_first(path: str, faults: Iterable[Fault]) -> None:
 
 
 def _fault(table: AnyTable, wrong: np.ndarray, say: Callable[[int, str], str]) -> Iterator[Fault]:
-    """The fault of the rows that are wrong, if there are any."""
     if wrong.any():
         yield Fault(table, table.name, np.flatnonzero(wrong), say)
 
@@ -290,20 +286,14 @@ def _numbers(trials: AnyTable | None, table: AnyTable) -> Iterator[Fault]:
     for name in filter(table.__contains__, FINITE.get(table.name, ())):
         wrong = ~np.isfinite(table[name])
         if trials is not None and wrong.any():  # unknown of trials from elsewhere, and of restarts that repair put in
-            wrong &= ~(np.isnan(table[name]) & (_among(table["trial"], _imported(trials)) | (table.name == "restarts")))
+            imported = trials["id"][np.array(['"imported"' in text for text in trials["source"].tolist()], bool)]
+            wrong &= ~(np.isnan(table[name]) & (_among(table["trial"], imported) | (table.name == "restarts")))
         yield from _value(table, name, wrong, "be finite")
 
 
 def _among(values: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """``np.isin``, which takes most of the time of the check of a small log, where few ids need no sorting."""
     return (values[:, None] == ids).any(axis=1) if len(ids) <= FEW else np.isin(values, ids)
-
-
-def _imported(trials: AnyTable) -> np.ndarray:
-    """Ids of the trials whose source says that they were imported, not logged."""
-    sources = trials["source"]
-    known = {text: '"imported"' in text for text in set(sources.tolist())}
-    return trials["id"][np.array([known[text] for text in sources.tolist()], bool)]
 
 
 def _order(table: AnyTable) -> Iterator[Fault]:

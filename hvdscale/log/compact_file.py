@@ -114,7 +114,6 @@ class CompactFile:
         self._extend(column, np.asarray(values, TYPES[column.spec.type]))
 
     def note(self, name: str, value: Any) -> None:
-        """One more root attribute."""
         write_attribute(self._file, name, value)
         self._raise_if_full()
 
@@ -122,7 +121,6 @@ class CompactFile:
         return self._columns[table, name].rows
 
     def close(self) -> None:
-        """Writes what is left, closes and syncs."""
         self._take_back()
         for column in (*self._columns.values(), self._heap):
             column.finish(self._write)

@@ -27,7 +27,7 @@ class Stored:
     """The dataset ``name`` of an open file; KeyError where there is none. Its links are followed (see ``refuse_link``).
 
     offset        first byte of its values, where they lie in the file in one piece; else None
-    descriptor    of the open file, where its bytes may be read as they are; see ``descriptor_of``
+    descriptor    of the open file, where its bytes may be read as they are: not of one that is being written
     """
 
     __slots__ = ("path", "name", "id", "shape", "dtype", "offset", "_descriptor")
@@ -62,11 +62,6 @@ class Stored:
         return values
 
 
-def descriptor_of(file: h5py.File) -> int | None:
-    """The open file's descriptor where HDF5 reads the file itself; None of one that is being written."""
-    return file.id.get_vfd_handle() if file.driver == "sec2" else None
-
-
 def refuse_wrong_layout(path: str, table: str, found: LogColumn, dataset: Stored, rows: int, there: int) -> int:
     """LogError where a column holds what does not belong there or says another unit than the schema's, and where there
     is less in the file, of ``there`` bytes, than the rows it claims; else the bytes of the rows."""
@@ -85,7 +80,6 @@ def refuse_wrong_layout(path: str, table: str, found: LogColumn, dataset: Stored
 
 
 def refuse_wrong_type(path: str, what: str, dataset: h5py.Dataset | Stored, kind: str) -> None:
-    """LogError where a dataset cannot be a column of this type."""
     shape, of_row = dataset.shape, (2,) if kind == "text" else ()
     if dataset.dtype.kind not in KINDS[kind] or not shape or shape[1:] != of_row:
         raise LogError(f"{path}: {what} holds {dataset.dtype} entries in the shape {shape}, as no column of a log does")

@@ -49,7 +49,6 @@ def finish_segments(path: str, log_id: str, last: int) -> None:
 
 
 def write_log(path: str, log: Log, attributes: Mapping[str, Any]) -> None:
-    """Copies a log's tables into a new compact file."""
     with CompactFile(path, attributes) as out:
         for table in log.tables:
             for name, spec in table.specs.items():

@@ -24,8 +24,7 @@ from ..target import SPLITS
 from . import segments
 from .files import (attribute_of, datasets_in, open_file, part_of, reading, refuse_link, root_attributes, rows_within,
                     superblock)
-from .layout import (Stored, as_column, descriptor_of, known_attributes, refuse_hollow, refuse_wrong_layout,
-                     refuse_wrong_type)
+from .layout import Stored, as_column, known_attributes, refuse_hollow, refuse_wrong_layout, refuse_wrong_type
 from .schema import SCHEMA, SOURCE, TABLES, LogColumn, Status
 
 SMALL = 4 << 20     # bytes: logs up to this size are read whole and closed, so that a thousand of them can be read
@@ -58,7 +57,7 @@ class Part:
     def __init__(self, path: str) -> None:
         self.path, self.size = path, superblock(path).size
         self.file = open_file(path)
-        self._descriptor = descriptor_of(self.file)
+        self._descriptor = self.file.id.get_vfd_handle() if self.file.driver == "sec2" else None
         self._datasets: dict[tuple[str, str], Stored] = {}          # open, since HDF5 keeps chunks only of such
         self._claimed = 0           # bytes of the columns that were looked at, unpacked
         with reading(path):
@@ -78,7 +77,6 @@ class Part:
 
     @cached_property
     def attributes(self) -> dict[str, Any]:
-        """The root attributes."""
         with reading(self.path):
             return known_attributes(root_attributes(self.path, self.file))
 
@@ -222,7 +220,6 @@ class Columns(Mapping[str, np.ndarray]):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns that there are."""
         return tuple(self.specs)
 
     def read(self, name: str) -> np.ndarray:
@@ -314,12 +311,10 @@ class Log:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The root attributes of its first file."""
         return self.parts[0].attributes
 
     @property
     def size(self) -> int:
-        """The bytes of all its files."""
         return sum(part.size for part in self.parts)
 
     def writer(self) -> dict[str, Any] | None:

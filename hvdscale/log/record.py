@@ -95,8 +95,9 @@ def record(path: str | os.PathLike[str], *, dataset: str, model: str, optimizer:
     if rank:
         return Recording(None, columns, 0.0, *how)
     seconds, previous_end = _continued(path, first_step, row)
-    about, device = _about(), _device()
-    writer = LogWriter(path, metrics=columns, metaparameters=points, attributes=about, overwrite=overwrite,
+    torch = sys.modules.get("torch")
+    device = torch.cuda.get_device_name() if torch and torch.cuda.is_initialized() else "cpu"       # ready in the loop
+    writer = LogWriter(path, metrics=columns, metaparameters=points, attributes=_about(), overwrite=overwrite,
                        take_over=take_over, resume=first_step is not None, flush_seconds=math.inf)
     try:
         writer.append("trials", **trial, **{f"metaparameters/{name}": value for name, value in points.items()})
@@ -363,9 +364,3 @@ def _about() -> dict[str, Any]:
     commit = commit_of(".")
     return {"versions": {**versions, **({"torch": torch.__version__} if torch else {})},
             **({"commit": commit} if commit else {})}
-
-
-def _device() -> str:
-    """The name of the GPU that torch uses, where a loop has it ready; else cpu."""
-    torch = sys.modules.get("torch")
-    return torch.cuda.get_device_name() if torch and torch.cuda.is_initialized() else "cpu"

@@ -157,7 +157,6 @@ class SalvagedPart(Part):
         self.rows["trials"] = begun_trials(self)
 
     def read(self, table: str, name: str, first: int = 0, stop: int | None = None) -> np.ndarray:
-        """Whole rows of a column, all or those of first:stop."""
         return self._values[table, name][:self.rows[table]][first:stop]
 
     def close(self) -> None:
@@ -309,7 +308,6 @@ class Mended(Log):
         self.trials, self.restarts, self.evaluations, self.steps = self.tables
 
     def drop(self, name: str, wrong: np.ndarray, why: str) -> None:
-        """Leaves out rows of a table and says so."""
         table = getattr(self, name)
         self.lost.append(f"{self.path}: {wrong.sum()} of {table.rows} rows of {name}: {why}")
         table.drop(wrong)

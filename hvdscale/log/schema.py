@@ -130,7 +130,6 @@ SOURCE = (
 
 
 def metric_column(name: str, better: str = "") -> LogColumn:
-    """The /evaluations column of a metric, named ``split/metric``."""
     split, metric = name.split("/", 1)
     return LogColumn(name, "float", "1", f"{metric} on the {split} split", better=better)
 

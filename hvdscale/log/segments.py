@@ -149,7 +149,6 @@ def refuse_outer(path: str, most: int = 8) -> None:
 
 
 def refuse_none(names: Sequence[str], paths: Iterable[str | os.PathLike[str]]) -> None:
-    """LogError where no logs were found at these paths."""
     if not names:
         raise LogError(f"no logs (*.h5) in {', '.join(map(str, paths)) or 'an empty list of paths'}; 'hvdscale-log "
                        "import' makes logs of what other programs wrote")

@@ -171,10 +171,8 @@ def convert(model: nn.Module) -> nn.Module:
 
 
 def is_replaced(module: nn.Module) -> bool:
-    """Whether ``convert`` replaces this module."""
     return type(module) in OF_TORCH or (type(module) is nn.Dropout and module.p < 1)
 
 
 def is_batch_norm(module: nn.Module) -> bool:
-    """Whether the module is batch-norm, torch's or ours."""
     return isinstance(module, nn.modules.batchnorm._BatchNorm)

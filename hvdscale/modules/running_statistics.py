@@ -26,7 +26,6 @@ class Buffers:
                         for name, buffer in module._buffers.items() if buffer is not None]
 
     def values(self) -> list[Tensor]:
-        """The current buffers."""
         return [buffers[name] for _, buffers, name in self._places]
 
     @contextlib.contextmanager

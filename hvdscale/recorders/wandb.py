@@ -28,7 +28,6 @@ class Run:
             self._file = open(os.path.join(folder, "metrics.jsonl"), "w", encoding="utf-8")
 
     def log(self, data: dict[str, Any], step: int | None = None, **_: Any) -> None:
-        """Adds a row of the data's numbers."""
         self._step = self._step + 1 if step is None else int(step)
         row = {name: float(value.detach() if hasattr(value, "detach") else value) for name, value in data.items()
                if hasattr(value, "__float__")}
@@ -36,7 +35,6 @@ class Run:
             self._file.write(json.dumps({"step": self._step, "seconds": time.monotonic() - self._start, **row}) + "\n")
 
     def finish(self, *_: Any, **__: Any) -> None:
-        """Ends the run and makes its log."""
         if self._file:
             self._file = self._file.close()
             with open(os.path.join(self._folder, "config.json"), "w", encoding="utf-8") as file:

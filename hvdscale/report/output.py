@@ -168,7 +168,6 @@ def as_json(document: Document, figures: bool = True) -> dict[str, object]:
 
 
 def head_of(kind: str) -> dict[str, object]:
-    """How the JSON of a report, a plan or a comparison begins."""
     return {"format": f"hvdscale-{kind}", "version": 1, "creator": f"hvdscale {__version__}"}
 
 

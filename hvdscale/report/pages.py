@@ -151,7 +151,6 @@ def _describe_no_target(studies: Sequence[Study], logs: Sequence[Log]) -> str:
 
 
 def _subjects(groups: Sequence[JobResults], studies: Sequence[Study], asked: ReportRequest) -> list[list[Subject]]:
-    """Of each workload those of its sections."""
     of_workload, found = group_by(studies, lambda study: study.workload), []
     for group in groups:
         known: dict[Hashable, Any] = {}
@@ -293,7 +292,6 @@ def _log_of_runs(path: str, opened: ExitStack) -> str | None:
 
 
 def _left_out_of(log: Log) -> list[str]:
-    """Messages about the trials that an import left out of a log."""
     note = log.attributes.get("skipped")
     if not isinstance(note, dict) or not isinstance(note.get("count"), int) or not isinstance(note.get("first"), list):
         return []

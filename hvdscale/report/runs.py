@@ -20,7 +20,7 @@ import numpy as np
 from ..errors import UnknownNameError, UsageError
 from ..formatting.numbers import counted
 from ..log.reader import Columns, Log, LogTable, absent, in_order
-from ..log.schema import UNKNOWN_SEED, LogColumn, Status
+from ..log.schema import TABLES, UNKNOWN_SEED, LogColumn, Status
 from ..system.importing import import_extra
 from ..target import Target
 from . import FORMATS
@@ -128,37 +128,19 @@ class Frame(Columns):
 class Runs:
     """Logs that were read together. Their files stay open until ``close``, or the end of a with-block.
 
-    skipped   messages about logs that could not be read, and trials that imports left out
+    trials, restarts, evaluations, steps    a row each, a process start each; metrics are columns such as ``val/error``
+    skipped     messages about logs that could not be read, and trials that imports left out
     """
 
     def __init__(self, logs: Sequence[Log], skipped: Sequence[str], opened: ExitStack) -> None:
         self.logs, self.skipped = tuple(logs), tuple(skipped)
+        self.trials, self.restarts, self.evaluations, self.steps = (Frame(name, self.logs) for name in TABLES)
         self._opened = opened
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """What was guessed, assumed and left out when logs were imported."""
         return describe_imports(self.logs)
-
-    @cached_property
-    def trials(self) -> Frame:
-        """A row a trial."""
-        return Frame("trials", self.logs)
-
-    @cached_property
-    def restarts(self) -> Frame:
-        """A row a process start."""
-        return Frame("restarts", self.logs)
-
-    @cached_property
-    def evaluations(self) -> Frame:
-        """A row an evaluation; metrics are columns such as ``val/error``."""
-        return Frame("evaluations", self.logs)
-
-    @cached_property
-    def steps(self) -> Frame:
-        """A row a step."""
-        return Frame("steps", self.logs)
 
     def report(self, targets: Target | str | Iterable[Target | str] = (), **asked: Any) -> Report:
         """The report of these logs, as hvdscale-report prints it.

@@ -38,7 +38,6 @@ class Subject(Section):
 
     @property
     def goal(self) -> Target:
-        """Its target, of a section with one."""
         assert self.target is not None
         return self.target
 

@@ -53,8 +53,6 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """Cells, and the trials that they come from."""
-
     cells: tuple[Cell, ...]
     trials: TrialKeys           # that the estimates are of
     diverged: TrialKeys         # repeats of them that were lost
@@ -187,7 +185,6 @@ def interval_cell(estimate: Estimate, write: Write = number) -> Cell:
 
 
 def bare_cell(estimate: Estimate, write: Write = number) -> Cell:
-    """The same without the interval under it."""
     return Cell(write(estimate.value), estimate.value, estimate.low, estimate.high)
 
 

@@ -15,7 +15,7 @@ import platform
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import numpy as np
 from .. import __version__
 from ..errors import HvdscaleError
 from ..formatting.numbers import counted
+from ..formatting.screen import Tell
 from ..log.schema import RANK_PARTS, UNKNOWN_SEED, Status, rank_column
 from ..log.writer import LogWriter
 from ..system.cores import usable_cores, without_core
@@ -42,7 +43,6 @@ OF_TRACES = Kind("a compressed file", lambda head: head[:2] == b"\x1f\x8b")
 MODEL = "script"        # what the model of a script is called: it is not known
 LEAST = 3               # updates that are needed
 MOST_WORDS = 200        # characters of what a script printed, in an error
-Tell = Callable[[str, float], object]
 
 
 def keys_of(asked: ScriptRequest, workers: int) -> dict[str, Any]:
@@ -53,10 +53,7 @@ def keys_of(asked: ScriptRequest, workers: int) -> dict[str, Any]:
 
 
 def carry_out(run: SeriesRun, asked: ScriptRequest, launcher: str | None, hosts: str | None, tell: Tell) -> list[str]:
-    """Run the script on the run's workers, and write the log; returns remarks. Raises HvdscaleError.
-
-    tell    is told of what is done, as text and as the share of all
-    """
+    """Run the script on the run's workers, and write the log; returns remarks. Raises HvdscaleError."""
     with _opened(run, asked, uuid.uuid4().hex) as folder:
         command = launch_command(launcher, run.workers, asked.command(run.workers, RANK, folder), hosts)
         end = runner.run_command(command, asked, launch_environment(), run.output,
@@ -82,7 +79,7 @@ def _tell_made(asked: ScriptRequest, folder: Path, tell: Tell) -> None:
     text = (folder / MADE).read_text() if (folder / MADE).exists() else ""
     most = asked.warm_up + asked.updates
     made = min(int(text or 0), most)
-    tell(f"{made} of {most} updates, {asked.warm_up} of them warm-up" if made else "starting", made / most)
+    tell(f"{made} of {most} updates, {asked.warm_up} of them warm-up" if made else "starting")
 
 
 def _folder_of(run: SeriesRun, mark: str) -> Path:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from ..errors import FaultError, TrialsError, WorkerLostError
 from ..plan.search_space import DrawEnd
@@ -19,17 +18,6 @@ from .trial import Trials
 
 POLL_SECONDS = 0.5
 STEP_EXAMPLES = 32      # assumed fixed cost of a step in examples, until trials were timed
-
-
-@dataclass(frozen=True)
-class Shard:
-    """The part of each study's draws that a job starts; replacements and repeats are open to all jobs."""
-
-    index: int = 0
-    count: int = 1
-
-    def has(self, number: int, trials: int) -> bool:
-        return number >= trials or number % self.count == self.index
 
 
 Claim = tuple[str, int, int]        # a trial that this group has claimed: study, number, attempt
@@ -90,9 +78,9 @@ class Farm:
     It waits for running trials of the same launch, which may need a replacement or another attempt, but not for those
     of other jobs."""
 
-    def __init__(self, state: SweepState, trials: Trials, group: Workers, owner: Owner | None, shard: Shard,
-                 display: Display, tick: Callable[[], None], stopping: Callable[[], bool]):
-        self.state, self.trials, self.group, self.owner, self.shard = state, trials, group, owner, shard
+    def __init__(self, state: SweepState, trials: Trials, group: Workers, owner: Owner | None, display: Display,
+                 tick: Callable[[], None], stopping: Callable[[], bool]):
+        self.state, self.trials, self.group, self.owner = state, trials, group, owner
         self.display, self.tick, self.stopping = display, tick, stopping
 
     def work(self) -> bool:
@@ -131,7 +119,7 @@ class Farm:
                 raise TrialsError(f"{name}: all of its {len(finished)} trials failed alike: {reason}\nFix this, take "
                                   "them back with --retry, and start again")
             for number in state.open(study):
-                if number in running or not self.shard.has(number, study.spec.trials):
+                if number in running:
                     continue
                 attempt = state.ledger.claim(name, number, self.owner)
                 if attempt is not None:

@@ -65,8 +65,6 @@ class StudySpec:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A valid sweep file."""
-
     workload: str
     optimizers: tuple[str, ...]
     targets: tuple[Target, ...]         # easiest first, strictest last

@@ -160,7 +160,6 @@ def _explain_uneven(process: Process, workers_per_trial: int) -> str:
 
 
 def _begin_mpi(hvd):
-    """mpi4py's MPI, shared with Horovod."""
     # otherwise MPI_Finalize waits for the processes of all groups
     os.environ.setdefault("OMPI_MCA_async_mpi_finalize", "1")
     try:

@@ -30,7 +30,7 @@ from ..workers.launch import Process
 from ..workload import Data
 from ..workloads import find
 from .collect import close_one, refuse_foreign_results, tuned_files
-from .farm import Farm, Shard, SweepState
+from .farm import Farm, SweepState
 from .file import StudySpec, Sweep
 from .ledger import RETRIED, Ledger, Owner
 from .studies import Study, keep_record, plan_of, refuse_other, settle_study
@@ -156,7 +156,7 @@ class SweepRun:
                 display.tick()
                 close_one(states, display.say)
 
-        farm = Farm(states, trials, self.group, self._owner, Shard(*self.asked.shard), display, tick, self.signals)
+        farm = Farm(states, trials, self.group, self._owner, display, tick, self.signals)
         if self.speaks and not self.again:
             display.say(self._introduction(studies, states))
         try:
@@ -270,10 +270,8 @@ def last_lines(states: SweepState, asked, finished: bool) -> list[str]:
     failed = ", ".join(f"{len(found)} of {name} ({found[-1]})" for name, found in reasons.items() if found)
     tuned = [path for path in tuned_files(asked.out, asked.sweep).values() if os.path.exists(path)]
     why = "the same command resumes"
-    if finished and asked.shard[1] == 1:
+    if finished:
         why = "other jobs may be at work on them, else the same command resumes"
-    elif finished:
-        why = "the other shards may be at them, else the same command without --shard resumes"
     lines = [f"not done: {missing}; {why}"] if missing else []
     lines += [f"failed: {failed}; --retry takes them back, to be run again"] if failed else []
     return lines + ([f"tuned: {', '.join(tuned)}\nnext: hvdscale-report {asked.out}"] if tuned else [])

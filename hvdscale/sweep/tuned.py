@@ -94,7 +94,6 @@ def _best(searches):
 
 
 def _entry(batch, searches, folder):
-    """The tables of one batch, or a comment on why there are none."""
     search = _best(searches)
     if search is None:
         goals = [f"met {one.target}" if one.objective == STEPS_TO_TARGET else f"has a {one.objective}"

@@ -30,8 +30,6 @@ ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 
 @dataclass
 class Job:
-    """Made by prepare."""
-
     name: str               # of the workload, as the user typed it
     plan: Plan
     settings: Settings

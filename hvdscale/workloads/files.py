@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 from ..errors import DataError
 from ..formatting.numbers import list_first
-from ..system.inputs import open_input, read_input, refusal
+from ..system.inputs import open_input, refusal
 from ..system.lock import flock
 
 GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
@@ -87,28 +87,8 @@ def opened(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
 
 def read_file(path: Path) -> Found:
     """The file, unpacked if its first bytes are those of gzip or xz; raises DataError if it cannot be read."""
-    with reading(path):
-        content = read_input(path)
-    for packing, magic, unpack in (("gzip", GZIP, gzip.decompress), ("xz", XZ, _unpack_xz)):
-        if content.startswith(magic):
-            try:
-                return Found(str(path), unpack(content))
-            except DAMAGED as error:
-                raise DataError(f"{path}: its {packing} data ends early or is damaged ({error}); fetch it "
-                                "again") from None
-    return Found(str(path), content)
-
-
-def _unpack_xz(content: bytes) -> bytes:
-    """All streams of the file; raises LZMAError for trailing garbage, unlike lzma.decompress."""
-    parts = []
-    while content:
-        stream = lzma.LZMADecompressor(lzma.FORMAT_XZ)
-        parts.append(stream.decompress(content))
-        if not stream.eof:
-            raise EOFError("the end of the stream is missing")
-        content = stream.unused_data.lstrip(b"\0")
-    return b"".join(parts)
+    with opened(path) as (_, file):
+        return Found(str(path), file.read())
 
 
 def _members(archive: Path, names: set[str]) -> dict[str, Found]:

@@ -214,7 +214,7 @@ def notes_of(before, after):
     return " ".join(comparison_table(comparison).notes)
 
 
-def test_how_runs_are_paired_is_said_once_or_for_each_cell_where_it_differs():
+def test_how_runs_are_paired_and_why_not_is_said_once_or_for_each_cell_where_it_differs():
     one, other = cell([400, 300]), cell([200, 150], 2, 64)
     moved = cell([200, 150], 2, 64, first=10)
     assert "Paired by seed. " in notes_of(one + other, one + other) and "Independent" not in notes_of(one, one)
@@ -223,8 +223,6 @@ def test_how_runs_are_paired_is_said_once_or_for_each_cell_where_it_differs():
     assert "Paired by seed at W = 1, B = 32." in both
     assert "Independent samples at W = 2, B = 64, as the seeds are not the same." in both
 
-
-def test_runs_of_unknown_seed_are_not_paired_and_it_is_said_why():
     def unknown(steps):
         return [trial(id=at, seed=UNKNOWN_SEED, steps=(0, step), error=(1, 0.1)) for at, step in enumerate(steps)]
     assert "Independent samples, as seeds are unknown." in notes_of(unknown((400, 300)), unknown((400, 300)))
@@ -248,9 +246,8 @@ def test_the_best_metric_of_runs_stopped_at_the_target_is_not_final():
 
 
 def test_a_setting_that_changed_is_named():
-    [comparison] = compared(cell([400, 300], peak_lr=0.1), cell([400, 305], peak_lr=0.2))
-    assert "The settings differ (peak_lr 0.1, then 0.2) at W = 1, B = 32." in " ".join(
-        comparison_table(comparison).notes)
+    assert "The settings differ (peak_lr 0.1, then 0.2) at W = 1, B = 32." in notes_of(
+        cell([400, 300], peak_lr=0.1), cell([400, 305], peak_lr=0.2))
 
 
 def test_logs_without_a_target_are_compared_by_throughput():
@@ -261,14 +258,11 @@ def test_logs_without_a_target_are_compared_by_throughput():
     assert "throughput" in text and "spacing" not in text
 
 
-def test_another_model_or_optimizer_of_the_data_set_is_compared_and_named():
+def test_another_model_or_optimizer_of_the_data_set_is_compared_and_nothing_in_common_is_misuse():
     [comparison] = compared(cell([400, 300]), cell([480, 360], optimizer="muon"))
     assert comparison.cells and "(made/net, muon" in as_text(comparison_table(comparison))
     with pytest.raises(UsageError, match="nothing to compare"):
         compared(cell([400]), cell([400], dataset="other"))
-
-
-def test_nothing_in_common_is_misuse_that_says_what_either_has():
     with pytest.raises(UsageError, match="baseline has made/net, nesterov.*W = 1, B = 32; the candidate.*B = 64"):
         compared(cell([400]), cell([400], batch=64))
 
@@ -335,18 +329,15 @@ def test_the_verdict_names_the_workload_where_there_are_several():
     assert "made/other, nesterov, 1,000 training examples: steps and time to" in verdict_line(compared(both, worse))
 
 
-def test_strict_fails_where_times_are_lacking_but_where_they_are_not_judged(tmp_path):
-    path = save(log(*cell([400, 300], seconds_a_step=math.nan)), tmp_path / "timeless.h5")
-    done = invoke(path, path, "--strict")
-    assert done.exit_code == ExitCode.REGRESSION and "(not measured)" in done.output
-    assert invoke(path, path, "--strict", "--time-tolerance", "none").exit_code == 0
-
-
-def test_strict_fails_where_it_cannot_be_told(logs):
+def test_strict_fails_where_it_cannot_be_told_as_without_times_unless_they_are_not_judged(logs, tmp_path):
     close = [logs[0], logs[1], "--tolerance", "0.5%"]
     assert invoke(*close).exit_code == 0 and "no regression is certain; cannot tell" in invoke(*close).output
     assert invoke(*close, "--strict").exit_code == ExitCode.REGRESSION
     assert invoke(logs[0], logs[1], "--strict").exit_code == 0
+    path = save(log(*cell([400, 300], seconds_a_step=math.nan)), tmp_path / "timeless.h5")
+    done = invoke(path, path, "--strict")
+    assert done.exit_code == ExitCode.REGRESSION and "(not measured)" in done.output
+    assert invoke(path, path, "--strict", "--time-tolerance", "none").exit_code == 0
 
 
 def test_every_test_is_written_as_json_or_csv(logs, tmp_path):
@@ -424,6 +415,7 @@ def test_a_change_is_decided_and_the_exit_code_says_how(change, tmp_path, name, 
     found = json.loads((tmp_path / "v.json").read_text())
     assert found["decision"] == decision and found["ledger"] is None
     assert found["decisions"][0]["unmet"] == [0, {"unmet": 4, "short": 3, "slow": 1}.get(name, 0)]
+    assert found["decisions"][0]["reason"] == {"base": "same", "two": "few", "short": "unmet"}.get(name)
     assert (found["chance"] <= 0.05) == (decision != "open")
     assert (found["runs_more"][0] or 0) >= (1 if name == "two" else 0)
     assert (found["smallest_difference"] is None) == (name in ("two", "short"))

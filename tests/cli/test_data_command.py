@@ -232,12 +232,8 @@ def test_a_file_of_another_size_is_refused_before_it_comes(server, tmp_path):
     server.ranges = True
     assert "HTTP error 416 " in refused(file, tmp_path)
     assert (tmp_path / "file.bin.part").read_bytes() == CONTENT[:7000]
-
-
-def test_more_bytes_than_the_file_has_are_refused(server, tmp_path):
-    file = server.file()
     server.files["/file.bin"], server.told = CONTENT + b"x", False
-    assert "sends more than 10,240 bytes" in refused(file, tmp_path)
+    assert "sends more than 10,240 bytes" in refused(file, tmp_path / "longer")
 
 
 def test_other_bytes_than_those_asked_for_are_refused(server, tmp_path, monkeypatch):
@@ -261,6 +257,8 @@ def test_addresses_are_tried_in_order_and_all_failures_are_named(server, tmp_pat
     assert bring(PublishedFile(file.name, (*bad, *file.addresses), file.sha256), tmp_path) == CONTENT
     said = refused(PublishedFile(file.name, bad, file.sha256), tmp_path / "other")
     assert f"  {dead}: no connection: Connection refused\n  {server.address('none')}: HTTP error 404 " in said
+    nowhere = PublishedFile("file.bin", ("http://nowhere.invalid/file.bin",), "0" * 64)
+    assert "no connection: " in refused(nowhere, tmp_path / "other")
 
 
 def test_what_one_address_gave_is_gone_on_with_at_the_next(server, tmp_path):
@@ -279,11 +277,6 @@ def test_a_server_that_falls_silent_is_given_up_in_time(server, tmp_path):
     assert (tmp_path / "file.bin.part").read_bytes() == CONTENT[:1000]
 
 
-def test_a_name_that_no_network_knows_is_named(tmp_path):
-    nowhere = PublishedFile("file.bin", ("http://nowhere.invalid/file.bin",), "0" * 64)
-    assert "no connection: " in refused(nowhere, tmp_path)
-
-
 def test_a_disk_that_takes_no_more_is_named_and_what_came_is_kept(server, tmp_path):
     with largest_file(4096):
         said = refused(server.file(), tmp_path)
@@ -297,9 +290,6 @@ def test_a_file_that_the_disk_has_no_room_for_is_not_begun(server, tmp_path, mon
     monkeypatch.setattr(transfer.shutil, "disk_usage", lambda path: SimpleNamespace(free=99))
     said = refused(server.file(), tmp_path)
     assert "10.0 KiB are missing, but only 99 bytes are free on the disk" in said and os.listdir(tmp_path) == []
-
-
-def test_a_folder_that_cannot_be_made_is_named(server, tmp_path):
     (tmp_path / "file").write_text("")
     assert f"{tmp_path / 'file' / 'file.bin.part'}: cannot be written" in refused(server.file(), tmp_path / "file")
 

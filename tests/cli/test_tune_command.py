@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from hvdscale.cli.tune import Signals, command, parse_only, parse_shard
+from hvdscale.cli.tune import Signals, command, parse_only
 from hvdscale.errors import UsageError
-from hvdscale.sweep.farm import Farm, Shard, SweepState
+from hvdscale.sweep.farm import Farm, SweepState
 from hvdscale.sweep.file import read_sweep
 from hvdscale.sweep.ledger import DrawResult, Ledger, Owner
 from hvdscale.sweep.run import (StudyEstimate, SweepDisplay, describe_sweep, estimate_table as table,
@@ -39,11 +39,10 @@ def result(number, kind="met", steps=10, seconds=2.0):
 
 def test_the_command_line_says_what_is_to_be_done(tmp_path):
     path = str(sweep_file(tmp_path, "deep.toml"))
-    asked = command.main([path, "--only", "batch=16,64", "--shard", "1/3", "--data-dir", "d", "--set", "threads=2"],
+    asked = command.main([path, "--only", "batch=16,64", "--data-dir", "d", "--set", "threads=2"],
                          standalone_mode=False)
-    assert (asked.out, asked.mode, asked.shard) == ("sweeps/deep", "run", (1, 3))
+    assert (asked.out, asked.mode) == ("sweeps/deep", "run") and parse_only(()) == {}
     assert asked.free == {"threads": 2, "data_dir": "d"} and asked.only == {"batch": ["16", "64"]}
-    assert parse_only(()) == {} and parse_shard(None) == (0, 1)
 
 
 def test_studies_are_chosen_by_batch_and_optimizer(tmp_path):
@@ -53,13 +52,6 @@ def test_studies_are_chosen_by_batch_and_optimizer(tmp_path):
     assert [s.name for s in wanted_studies(sweep, {"batch": ["64"], "optimizer": ["adam"]})] == ["adam-b64"]
     with pytest.raises(UsageError, match="--only batch=8: the sweep has 16, 64"):
         wanted_studies(sweep, {"batch": ["8"]})
-
-
-def test_a_shard_has_its_part_of_the_draws_and_any_that_replaces_one():
-    shards = [Shard(index, 3) for index in range(3)]
-    for number in range(10):
-        assert sum(shard.has(number, 10) for shard in shards) == 1
-    assert all(shard.has(10, 10) and shard.has(100_001, 10) for shard in shards)
 
 
 def test_the_longest_study_is_first_and_failures_do_not_count(tmp_path):
@@ -75,7 +67,7 @@ def test_the_next_trial_is_claimed_once_and_running_ones_awaited(tmp_path):
     owners = [Owner.take(str(tmp_path)) for _ in range(3)]
     for owner, job in zip(owners, ("a", "a", "b")):
         owner.job = job
-    farms = [Farm(states, None, SingleWorker(), owner, Shard(), None, lambda: None, lambda: False)
+    farms = [Farm(states, None, SingleWorker(), owner, None, lambda: None, lambda: False)
              for owner in owners]
     first, second = farms[0]._next(), farms[1]._next()
     assert (first, second) == (("sgd-b64", 0, 1), ("sgd-b64", 1, 1))

@@ -325,8 +325,8 @@ def test_what_knows_its_own_way_to_the_device_takes_it():
 
 
 @pytest.mark.parametrize("shape, augment, sizes", [
-    ((8, 8), None, [16, 16, 16, 16, 16]), ((3,), None, [16, 16, 5]), ((8, 8), None, [16, 5, 16]),
-    ((8, 8), lambda inputs, draws: inputs + draws.uniform(1)[:, 0, None, None], [16, 16, 16]), ((8, 8), None, [1])])
+    ((8, 8), None, [16, 16, 16, 16, 16]), ((3,), None, [16, 16, 5]), ((8, 8), None, [16, 5, 16]), ((8, 8), None, [1]),
+    ((8, 8), lambda inputs, draws: inputs + len(inputs) * draws.uniform(1)[:, 0, None, None], [16, 16, 16])])
 def test_batches_that_are_copied_several_at_a_time_are_those_taken_one_by_one(shape, augment, sizes):
     split = Split(torch.rand(200, *shape, dtype=torch.float64), torch.arange(200), augment=augment)
     starts = np.cumsum([0, *sizes])

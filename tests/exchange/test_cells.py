@@ -66,10 +66,11 @@ def test_no_lines_are_no_rows(reader):
     assert table_of_numbers(b"", 0, 3).shape == (0, 3)
 
 
-def test_infinity_is_a_number_and_what_is_beyond_float64_is_none():
+def test_infinity_is_a_number_what_is_beyond_float64_is_none_and_a_gap_is_empty_or_nan():
     assert number_of("inf") == np.inf and number_of("-Infinity") == -np.inf
     with pytest.raises(WrongFile, match="not a number of 64 bits"):
         CONVERTERS["float"]("1e400", "val/error")
+    assert all(map(is_missing, ["", " ", "nan", "NaN", "-nan"])) and not any(map(is_missing, ["0", "no", "inf"]))
 
 
 @pytest.mark.parametrize("text, value", [
@@ -83,7 +84,3 @@ def test_integers_are_exact(text, value):
 def test_what_is_no_integer_is_none(text):
     with pytest.raises(ValueError):
         integer_of(text)
-
-
-def test_a_gap_is_empty_or_nan():
-    assert all(map(is_missing, ["", " ", "nan", "NaN", "-nan"])) and not any(map(is_missing, ["0", "no", "inf"]))

@@ -1,7 +1,6 @@
 """hvdscale-log import and export: what a source is, and CSV tables both ways."""
 import json
 import os
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +11,9 @@ from hvdscale.analysis.curves import curve_of
 from hvdscale.analysis.steps import run_of
 from hvdscale.analysis.studies import are_searched, studies_of
 from hvdscale.analysis.trials import read_trials
-from hvdscale.cli.exchange import ShareDisplay
 from hvdscale.cli.log import main
 from hvdscale.cli.report import main as report
 from hvdscale.errors import LogError
-from hvdscale.exchange.archive.read import Seen
 from hvdscale.exchange.csv_tables import import_tables
 from hvdscale.exchange.exported import export_tables
 from hvdscale.log.check import check
@@ -25,7 +22,6 @@ from hvdscale.log.schema import Status
 from hvdscale.log.writer import LogWriter
 from hvdscale.report.pages import make
 from hvdscale.target import Target
-from tests.cli.test_live import Terminal
 from tests.conftest import ROOT
 from tests.factories.archives import write_archive, write_big_log
 from tests.factories.log_files import begin, evaluation, finished, interrupted, open_log, step
@@ -339,17 +335,3 @@ def test_our_own_sweep_goes_into_the_layout_and_back(tmp_path):
         "label_smoothing": {"type": "DISCRETE", "feasible_points": [0.0, 0.1]},
         "model_args.width": {"type": "INTEGER", "scale": "LINEAR_SCALE", "min_value": 1, "max_value": 9}}
     assert study["early_stopping"] and study["train_steps"] == 20
-
-
-def test_progress_is_a_line_that_is_drawn_anew_or_plain_lines():
-    times = iter([0, 1, 10, 20, 21])
-    plain = StringIO()
-    progress = ShareDisplay("imported", plain, lambda: next(times))
-    for trials, share in ((50, 0.05), (1000, 0.1), (4000, 0.5), (4100, 0.51)):
-        progress.seen(Seen(trials=trials, share=share))
-    assert plain.getvalue() == "imported 1,000 trials (10%), 1:30 left\nimported 4,000 trials (50%), 0:20 left\n"
-    times = iter(range(10))
-    drawn = Terminal()
-    with ShareDisplay("exported", drawn, lambda: next(times)) as progress:
-        progress.share(0.5)
-    assert drawn.getvalue() == "\r\x1b[Kexported 50%, 0:01 left\r\x1b[K"

@@ -52,16 +52,10 @@ WITHOUT_SPARE = """\
 1,810 1,760-1,870  1.47 1.06-2.01"""
 
 
-def test_columns_are_as_wide_as_their_longest_entry():
+def test_columns_are_as_wide_as_their_longest_entry_of_one_line_or_several_and_there_may_be_no_rows():
     assert aligned([("study", "trials"), ("mnist", "100"), ("a", "2")], left=(0,)) == [
         "study  trials", "mnist     100", "a           2"]
-
-
-def test_an_entry_may_have_several_lines_and_no_line_ends_in_blanks():
     assert aligned([("one\ntwo", "1"), ("", "22")], left=(0, 1)) == ["one  1", "two", "     22"]
-
-
-def test_a_table_may_have_no_rows():
     assert aligned([]) == []
     assert TextTable([Heading("loss")], []).lines() == ["loss", "----"]
 

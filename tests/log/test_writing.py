@@ -185,7 +185,7 @@ def test_of_a_large_log_only_what_is_asked_for_is_read(make, tmp_path, monkeypat
         assert_same(whole, columns_of(log))
 
 
-def test_an_existing_log_is_not_overwritten_unless_asked(tmp_path):
+def test_an_existing_log_is_not_overwritten_unless_asked_and_then_goes_with_all_segments(tmp_path):
     path = finished(tmp_path / "w.h5", steps=20)
     with pytest.raises(LogError, match="w.h5: exists already.*--overwrite"):
         open_log(path)
@@ -193,10 +193,6 @@ def test_an_existing_log_is_not_overwritten_unless_asked(tmp_path):
     log = open_log(path, overwrite=True)
     assert read_log(path).trials.rows == 0
     log.abandon()
-
-
-def test_overwriting_takes_all_segments_away(tmp_path):
-    path = finished(tmp_path / "w.h5", steps=20)
     log = open_log(path, resume=True)
     log.abandon()
     assert sorted(os.listdir(tmp_path)) == ["w.1.h5", "w.h5"]
@@ -260,15 +256,12 @@ def test_rows_after_the_resumed_step_are_superseded(tmp_path, first_steps):
     assert_same(before, columns_of(read_log(path)))
 
 
-def test_other_trials_rows_stand_when_one_trial_is_resumed():
+def test_other_trials_rows_stand_when_one_is_resumed_and_its_latest_row_in_its_first_place():
     def pairs(*segments):
         return [(np.array(trial), np.array(step)) for trial, step in segments]
     rows = pairs(([1, 2, 1, 2], [1, 1, 2, 2]), ([2], [2]), ([3], [1]))
     restarts = pairs(([1, 2], [0, 0]), ([2], [1]), ([3], [0]))
     assert current_rows(rows, restarts).tolist() == [0, 1, 2, 4, 5]
-
-
-def test_the_latest_row_of_a_trial_stands_in_its_first_place():
     assert latest_rows(np.array([5, 3, 5, 4, 3])).tolist() == [2, 4, 3]
 
 

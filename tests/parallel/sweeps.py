@@ -41,7 +41,7 @@ def tune(run, sweep, out, *options, ranks=0, launcher="mpirun", **given):
 
 def asked(sweep, out, **said):
     """A command line that says no more than this."""
-    return TuneRequest(**{**dict(path=str(sweep), sweep=read_sweep(str(sweep)), out=str(out), only={}, shard=(0, 1),
+    return TuneRequest(**{**dict(path=str(sweep), sweep=read_sweep(str(sweep)), out=str(out), only={},
                                  free={}, mode="run", take_over=False, terminal=False), **said})
 
 

@@ -48,14 +48,6 @@ def test_a_half_life_in_tokens_is_that_in_examples(name):
     assert getattr(in_tokens, name) == getattr(settled(optimizer="adam", **{f"{name}_half_life": 100.0}), name)
 
 
-def test_averages_by_their_half_life_in_tokens():
-    assert settled(average="ema", average_half_life_tokens=1250.0).average_half_life == pytest.approx(100)
-
-
-def test_momentum_by_its_half_life_in_tokens():
-    assert settled(momentum_half_life_tokens=1250.0).momentum == pytest.approx(2 ** -0.1)
-
-
 @pytest.mark.parametrize("name", [name for name, (_, unit) in LENGTHS.items() if unit == "tokens"])
 def test_a_workload_that_counts_examples_refuses_tokens_and_names_the_key(name):
     value = [[0, 10], [5, 20]] if key_of(name) == "batch_schedule" else [5, 20] if key_type(name) is list else 100.0

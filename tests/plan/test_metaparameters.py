@@ -37,27 +37,21 @@ def test_a_tuned_optimizer_and_its_keys_take_the_place_of_the_workloads_own(writ
     assert plan.model_args == {"dropout": 0.5, "width": 3}
 
 
-def test_what_was_typed_of_the_models_arguments_wins_over_the_tuned(written):
+def test_what_was_typed_wins_over_the_tuned_model_arguments_ghost_batch_and_optimizer(written):
     path = written("[global_batch.64]\nlr = 0.002\nmodel_args = {dropout = 0.5, norm = 'a'}\n")
     plan = settled(global_batch=64, lr_rule="tuned", metaparameters=str(path), model_args={"dropout": 0.0})
     assert plan.model_args == {"dropout": 0.0, "norm": "a"}
-
-
-def test_a_tuned_ghost_batch_is_the_plans(written):
     path = written("[global_batch.64]\nlr = 0.002\nghost_batch = 16\n")
     assert settled(global_batch=64, lr_rule="tuned", metaparameters=str(path)).ghost_batch == 16
     assert settled(global_batch=64, lr_rule="tuned", metaparameters=str(path), ghost_batch="global").ghost_batch == 64
+    path = written("[global_batch.64]\nlr = 1\n")
+    assert settled(global_batch=64, lr_rule="tuned", metaparameters=str(path), optimizer="adam").optimizer == "adam"
 
 
 def test_code_named_by_metaparameters_runs_only_if_the_user_names_it_too(written):
     path = written("[global_batch.64]\noptimizer = 'stranger:Optimizer'\nlr = 1\n")
     plan = settled(global_batch=64, lr_rule="tuned", metaparameters=str(path), optimizer="stranger:Optimizer")
     assert plan.optimizer == "stranger:Optimizer"
-
-
-def test_an_entry_without_an_optimizer_serves_the_one_that_is_typed(written):
-    path = written("[global_batch.64]\nlr = 1\n")
-    assert settled(global_batch=64, lr_rule="tuned", metaparameters=str(path), optimizer="adam").optimizer == "adam"
 
 
 def test_a_file_that_does_not_serve_is_named_with_the_reason(written, golden, tmp_path, monkeypatch):

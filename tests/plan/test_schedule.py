@@ -41,12 +41,9 @@ def test_a_gradual_warmup_climbs_by_equal_amounts_and_ends_at_the_peak():
     assert rates[-2:] == [3.2, 3.2]
 
 
-def test_a_constant_warmup_holds_its_start_and_jumps():
+def test_a_constant_warmup_holds_its_start_and_jumps_and_no_warmup_is_the_peak_at_once():
     schedule = Schedule(1.0, 0.25, "constant", 10)
     assert [schedule.lr_at(step) for step in (0, 9, 10, 11)] == [0.25, 0.25, 1.0, 1.0]
-
-
-def test_no_warmup_is_the_peak_at_once():
     assert Schedule(1.0, 0.25, "none", 10).lr_at(0) == 1.0
     assert Schedule(1.0, 0.25, "gradual", 0).lr_at(0) == 1.0
 

@@ -47,13 +47,10 @@ def test_local_and_global_batch_may_stand_in_one_layer():
     assert (settings.local_batch, settings.global_batch) == (8, 32)
 
 
-def test_what_the_user_set_and_still_stands_is_what_was_asked():
+def test_what_the_user_set_and_still_stands_is_what_was_asked_as_is_a_default_typed_again():
     settings = Settings.build({"lr": 0.1, "epochs": 5}, {"epochs": 2, "seed": 3}, {"steps": 7})
     assert settings.typed == {"seed", "budget"}
     assert settings.asked() == {"seed": 3, "steps": 7}
-
-
-def test_a_workloads_default_that_the_user_types_again_counts_as_asked():
     assert Settings.build({"lr": 0.1}, {"lr": 0.1}).asked() == {"lr": 0.1}
 
 

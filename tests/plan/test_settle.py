@@ -6,6 +6,7 @@ import re
 from dataclasses import fields, replace
 
 import pytest
+from pytest import approx
 
 from hvdscale.errors import PlanError
 from hvdscale.formatting.numbers import counted
@@ -28,11 +29,6 @@ def test_the_global_batch_is_workers_times_local_batch_times_passes(workers, loc
     assert (sum(sizes), max(sizes)) == (plan.global_batch, plan.local_batch)
 
 
-@pytest.mark.parametrize("workers, local, accumulate", [(1, 32, 1), (4, 32, 1), (2, 16, 2), (3, 10, 1)])
-def test_every_pass_has_the_local_batch_that_was_typed(workers, local, accumulate):
-    assert settled(workers, local_batch=local, accumulate=accumulate).local_batch == local
-
-
 def test_a_fixed_global_batch_is_carried_in_uneven_shares():
     plan = settled(3, global_batch=256)
     assert (plan.global_batch, plan.local_batch) == (256, 96)
@@ -50,25 +46,9 @@ def test_accumulation_follows_from_what_fits_a_workers_memory(workers, batch, mo
     assert passes == 1 or fewer.local_batch > most
 
 
-def test_a_local_batch_beyond_the_memory_is_cut_into_passes():
-    plan = settled(2, local_batch=128, max_local_batch=32)
-    assert (plan.global_batch, plan.accumulate, plan.local_batch) == (256, 4, 32)
-
-
-def test_a_global_ghost_batch_is_the_whole_step():
-    assert settled(2, global_batch=256, ghost_batch="global").ghost_batch == 256
-
-
 def test_a_short_step_of_few_groups_has_as_many_passes_as_groups():
     plan = settled(2, global_batch=256, accumulate=4, last_batch="short")
     assert [len(plan.passes(size, 0)) for size in (256, 100, 70, 20)] == [4, 4, 3, 1]
-
-
-@pytest.mark.parametrize("batch, local, workers, passes", [
-    (64, 8, 2, 4), (64, 32, 2, 1), (64, 64, 1, 1), (30, 5, 3, 2)])
-def test_passes_follow_from_both_batches_where_they_agree(batch, local, workers, passes):
-    plan = settled(workers, global_batch=batch, local_batch=local)
-    assert (plan.global_batch, plan.accumulate, plan.local_batch) == (batch, passes, local)
 
 
 @pytest.mark.parametrize("workers, batch, local", [(2, 20, 8), (3, 100, 10), (4, 6, 4), (1, 33, 32), (2, 500, 32)])
@@ -99,10 +79,6 @@ def test_what_is_listed_fits_beside_the_passes_typed_and_in_the_training_set(wor
         assert settled(workers, global_batch=batch, **keys).global_batch == batch
 
 
-def test_a_workloads_default_local_batch_gives_way_to_a_typed_global_batch():
-    assert settled(3, global_batch=100).global_batch == 100
-
-
 @pytest.mark.parametrize("workers, batch, accumulate", [(4, 3, 1), (2, 3, 2), (5, 1, 1), (3, 8, 3)])
 def test_fewer_examples_than_passes_is_an_error_naming_fitting_workers(workers, batch, accumulate):
     said = naming(f"global batch of {batch}", f"{workers} workers" + f" x {accumulate} passes" * (accumulate > 1))
@@ -110,11 +86,6 @@ def test_fewer_examples_than_passes_is_an_error_naming_fitting_workers(workers, 
         settled(workers, global_batch=batch, accumulate=accumulate)
     at_most = int(re.search(r"use at most (\d+) worker", str(caught.value)).group(1))
     assert settled(at_most, global_batch=batch, accumulate=accumulate).workers == at_most < workers
-
-
-def test_a_batch_may_have_an_example_a_worker_or_the_whole_training_set():
-    assert settled(4, global_batch=4).local_batch == 1
-    assert settled(global_batch=TRAIN).global_batch == TRAIN
 
 
 # the learning rate
@@ -126,11 +97,6 @@ def test_the_peak_is_the_base_rate_times_the_rules_factor(rule, factor):
     assert (plan.base_lr, plan.base_batch, plan.global_batch) == (0.1, 10, 80)
     assert plan.lr_factor == pytest.approx(factor, rel=1e-14)
     assert plan.peak_lr == plan.base_lr * plan.lr_factor
-
-
-def test_without_a_base_batch_the_rate_holds_at_the_global_batch():
-    plan = settled(8, defaults=dict(local_batch=10, lr=0.1, steps=9))
-    assert (plan.base_batch, plan.lr_factor, plan.peak_lr) == (80, 1.0, 0.1)
 
 
 # the rule that scales Adam's moments
@@ -164,12 +130,6 @@ def test_workers_share_the_problem_of_one_worker_at_their_global_batch(workers, 
     assert [many.schedule.lr_at(step) for step in range(101)] == [one.schedule.lr_at(step) for step in range(101)]
 
 
-def test_adam_sqrt_of_beta2_alone_leaves_beta1():
-    plan = settled(64, optimizer="adamw", lr_rule="adam_sqrt:beta2", epsilon=1e-6)
-    assert (plan.beta1, plan.beta2) == (0.9, pytest.approx(1 - 64 * 0.001, rel=1e-13))
-    assert (plan.lr_factor, plan.epsilon) == (8.0, pytest.approx(1e-6 / 8))
-
-
 def test_a_cap_holds_all_that_adam_sqrt_scales_at_the_capped_batch():
     capped, at_nine = settled(64, max_lr_factor=3.0, **ADAM), settled(9, **ADAM)
     assert [getattr(capped, name) for name in ("peak_lr", "beta1", "beta2", "epsilon")] == [
@@ -195,20 +155,6 @@ def test_the_problem_is_that_of_the_decay_however_it_was_given():
     assert settled(4, optimizer="adam", beta1_half_life=600) == settled(4, optimizer="adam", beta1=decay)
 
 
-def test_of_a_half_life_and_its_decay_the_later_layer_counts():
-    assert settled(defaults={**DEFAULTS, "optimizer": "adam", "beta2_half_life": 600}, beta2=0.9).beta2 == 0.9
-    assert settled(defaults={**DEFAULTS, "optimizer": "adam", "beta2": 0.9}, beta2_half_life=10).beta2 == 0.5
-
-
-def test_a_workloads_half_life_falls_away_under_an_optimizer_without_it():
-    assert settled(defaults={**DEFAULTS, "optimizer": "adam", "beta2_half_life": 600}, optimizer="sgd").beta2 is None
-
-
-def test_beta1_may_have_a_half_life_where_the_rule_scales_beta2_alone():
-    plan = settled(20, optimizer="adam", lr_rule="adam_sqrt:beta2", beta1_half_life=400)
-    assert (plan.beta1, plan.beta2) == (pytest.approx(0.5 ** 0.5), pytest.approx(0.98))
-
-
 # weight decay by its time scale
 
 @pytest.mark.parametrize("workers, rule", [(1, "linear"), (4, "linear"), (4, "sqrt"), (8, "none"), (6, "adam_sqrt")])
@@ -231,14 +177,6 @@ def test_the_problem_is_that_of_the_weight_decay_however_it_was_given():
     by_timescale, by_decay = (settled(4, optimizer="adamw", **keys) for keys in (
         dict(decay_timescale=2), dict(weight_decay=40 / (0.4 * 2 * 1000))))
     assert by_timescale == by_decay
-
-
-def test_a_workloads_weight_decay_gives_way_to_a_typed_timescale_and_the_reverse():
-    defaults = {**DEFAULTS, "optimizer": "adamw", "weight_decay": 0.3}
-    assert settled(defaults=defaults, decay_timescale=10, decay_norm_and_bias=True).weight_decay == pytest.approx(0.01)
-    defaults = {**DEFAULTS, "optimizer": "adamw", "decay_timescale": 10}
-    assert settled(defaults=defaults, weight_decay=0.3).weight_decay == 0.3
-    assert settled(defaults=defaults, optimizer="sgd").weight_decay == 0
 
 
 TUNED = """
@@ -269,12 +207,8 @@ def test_tuned_metaparameters_are_those_of_the_global_batch(tuned):
 
 
 def test_what_was_typed_wins_over_what_was_tuned(tuned):
-    plan = settled(4, lr_rule="tuned", metaparameters=tuned, momentum=0.5, end_lr_factor=0.5)
+    plan = settled(4, lr_rule="tuned", metaparameters=tuned, momentum=0.5, end_lr_factor=0.5, warmup_start_factor=0.1)
     assert (plan.peak_lr, plan.momentum, plan.end_lr_factor) == (0.37, 0.5, 0.5)
-
-
-def test_a_tuned_warmup_climbs_from_its_own_start(tuned):
-    plan = settled(4, lr_rule="tuned", metaparameters=tuned, warmup_start_factor=0.1)
     assert (plan.warmup_steps, plan.start_lr) == (7, pytest.approx(0.037))
 
 
@@ -302,29 +236,18 @@ def test_a_length_in_epochs_is_the_same_plan_as_in_steps(workers, keys):
     assert rates(by_epochs) == rates(by_steps)
 
 
-def test_part_of_a_step_counts_as_a_step():
-    assert settled(epochs=0.001).budget_steps == 1
-    assert settled(epochs=1.001).budget_steps == 101
-    assert settled(global_batch=300, epochs=1).budget_steps == 4
-    assert settled(global_batch=300, epochs=3).budget_steps == 10           # carried: 3 x 1000 / 300
-    assert settled(global_batch=300, epochs=3, last_batch="short").budget_steps == 12
-    assert settled(global_batch=300, epochs=3, last_batch="drop").budget_steps == 9
-
-
 def test_epochs_that_floats_cannot_hold_are_not_rounded_up():
     for tenths in range(1, 100):
         assert settled(epochs=tenths / 10).budget_steps == tenths * 10
 
 
-def test_warmup_climbs_from_the_base_rate_to_the_peak():
+def test_warmup_climbs_from_the_base_rate_but_not_from_above_the_peak_or_holds_it():
     plan = settled(8, warmup_steps=16)
     assert plan.schedule == Schedule(0.8, 0.1, "gradual", 16)
     assert rates(plan)[:17:8] == pytest.approx([0.1, 0.45, 0.8])
-
-
-def test_warmup_may_start_at_a_share_of_the_peak():
-    assert settled(8, warmup_steps=16, warmup_start_factor=0).start_lr == 0
-    assert settled(8, warmup_steps=16, warmup_start_factor=0.5).start_lr == pytest.approx(0.4)
+    plan = settled(1, warmup_steps=5, base_batch=20)
+    assert plan.start_lr == plan.peak_lr == pytest.approx(0.05)
+    assert rates(settled(8, warmup="constant", warmup_steps=3))[:5] == pytest.approx([0.1, 0.1, 0.1, 0.8, 0.8])
 
 
 @pytest.mark.parametrize("keys", [dict(warmup="none"), dict(warmup_steps=0), dict(warmup_epochs=0), {}])
@@ -338,20 +261,6 @@ def test_a_warmup_from_the_peak_is_flat_and_decay_still_starts_after_it(workers,
     plan = settled(workers, warmup_steps=5, decay="linear", **keys)
     assert (plan.warmup_steps, plan.start_lr) == (5, plan.peak_lr)
     assert rates(plan)[:7] == pytest.approx([0.1] * 6 + [0.1 * (1 - 1 / (plan.budget_steps - 5))])
-
-
-def test_a_rate_per_example_times_the_batch_ignores_the_cap():
-    plan = settled(8, defaults={**DEFAULTS, "max_lr_factor": 2.0}, lr_per_example=0.01)
-    assert (plan.peak_lr, plan.lr_rule, plan.base_batch) == (pytest.approx(0.8), "linear", 1)
-
-
-def test_where_the_rule_lowers_the_rate_warmup_does_not_start_above_the_peak():
-    plan = settled(1, warmup_steps=5, base_batch=20)
-    assert plan.start_lr == plan.peak_lr == pytest.approx(0.05)
-
-
-def test_a_constant_warmup_holds_the_base_rate():
-    assert rates(settled(8, warmup="constant", warmup_steps=3))[:5] == pytest.approx([0.1, 0.1, 0.1, 0.8, 0.8])
 
 
 @pytest.mark.parametrize("decay", ["linear", "cosine"])
@@ -374,15 +283,6 @@ def test_step_decay_falls_at_its_steps():
 
 
 # budget, target, evaluation
-
-@pytest.mark.parametrize("keys, steps, seconds", [
-    (dict(steps=77), 77, None), (dict(epochs=1), 34, None), (dict(seconds=2.5), 0, 2.5),
-    (dict(examples=1000), 34, None), (dict(examples=30), 1, None), (dict(examples=31), 2, None),
-    (dict(examples=1), 1, None)])
-def test_a_budget_may_be_in_steps_epochs_examples_or_seconds(keys, steps, seconds):
-    plan = settled(3, **keys)       # steps of 30 examples
-    assert (plan.budget_steps, plan.budget_seconds) == (steps, seconds)
-
 
 @pytest.mark.parametrize("last_batch", ["carry", "short", "drop"])
 @pytest.mark.parametrize("examples", [1, 299, 300, 301, 1000, 1001, 2999, 3000, 3001])
@@ -409,57 +309,7 @@ def test_a_target_is_stored_in_one_spelling(target, settled_as):
     assert str(plan.stop_target) == str(settled_as)
 
 
-@pytest.mark.parametrize("splits, target, evaluated", [
-    ("train,val,test", "none", ("train", "val", "test")), ("test, val", "none", ("val", "test")),
-    ("train", "val/error<0.1", ("train", "val")), ("val", "none", ("val",)),
-    ("val", "test/error<0.1", ("val", "test"))])
-def test_the_targets_split_is_always_evaluated(splits, target, evaluated):
-    assert settled(eval_splits=splits, target=target).eval_splits == evaluated
-
-
-def test_the_training_subset_evaluated_is_as_large_as_validation_unless_told():
-    assert settled(val=200).train_eval_examples == 200
-    assert settled(val=5000).train_eval_examples == TRAIN
-    assert settled(train_eval_examples=7).train_eval_examples == 7
-    assert settled(train_eval_examples=7000).train_eval_examples == TRAIN
-
-
 # the place, and the record
-
-def test_a_worker_has_its_share_of_the_hosts_cores():
-    assert settled(place=Place(8, 4, 16)).threads == 4
-    assert settled(place=Place(8, 4, 2)).threads == 1
-    assert settled(place=Place(8, 4, 16), threads=3).threads == 3
-
-
-@pytest.mark.parametrize("optimizer, momentum", [
-    ("nesterov", 0.9), ("momentum", 0.9), ("sgd", None), ("torch.optim:Adam", None)])
-def test_momentum_is_of_the_optimizers_that_have_it(optimizer, momentum):
-    assert settled(optimizer=optimizer).momentum == momentum
-
-
-@pytest.mark.parametrize("keys, inside, corrected", [
-    (dict(optimizer="momentum"), False, None), (dict(optimizer="nesterov", lr_in_velocity=True), True, True),
-    (dict(optimizer="momentum", lr_in_velocity=True, momentum_correction=False), True, False),
-    (dict(optimizer="lars"), True, False), (dict(optimizer="lars", momentum_correction=True), True, True),
-    (dict(optimizer="adam"), None, None), (dict(optimizer="torch.optim:SGD"), None, None)])
-def test_momentum_is_corrected_and_lars_follows_its_paper(keys, inside, corrected):
-    plan = settled(**keys)
-    assert (plan.lr_in_velocity, plan.momentum_correction) == (inside, corrected)
-
-
-@pytest.mark.parametrize("optimizer, epsilon", [("adam", 1e-8), ("adamw", 1e-8), ("lamb", 1e-6), ("lars", None)])
-def test_epsilon_has_a_default_for_each_optimizer(optimizer, epsilon):
-    assert settled(optimizer=optimizer).epsilon == epsilon
-    if epsilon:
-        assert settled(optimizer=optimizer, epsilon=1e-3).epsilon == 1e-3
-
-
-def test_a_workloads_keys_for_its_own_optimizer_fall_away_under_another():
-    defaults = dict(DEFAULTS, optimizer="torch.optim:RMSprop", optimizer_args={"alpha": 0.9})
-    assert settled(defaults=defaults).optimizer_args == {"alpha": 0.9}
-    assert settled(defaults=defaults, optimizer="adam").optimizer_args == {}
-
 
 def test_metaparameters_that_do_not_apply_are_nan():
     found = settled(8, optimizer="sgd", weight_decay=1e-4, label_smoothing=0.1, warmup_steps=5).metaparameters()
@@ -512,9 +362,92 @@ def test_a_target_in_the_worse_direction_is_an_error(monkeypatch, target, said):
     assert str(settled(target="val/accuracy>=0.9").stop_target) == "val/accuracy>=0.9"
 
 
-def test_without_evaluations_a_default_target_is_dropped():
-    assert settled(defaults={**DEFAULTS, "target": "val/error<0.1"}, eval_every=0).target is None
+# single fields, by what is said of them: the workers, what is asked, and what the plan has
+
+OWN = dict(DEFAULTS, optimizer="torch.optim:RMSprop", optimizer_args={"alpha": 0.9})
+OF_ADAM, OF_ADAMW = ({**DEFAULTS, "optimizer": name} for name in ("adam", "adamw"))
+FIELDS = {
+    "every pass has the local batch that was typed": [
+        (workers, dict(local_batch=local, accumulate=accumulate), dict(local_batch=local))
+        for workers, local, accumulate in ((1, 32, 1), (4, 32, 1), (2, 16, 2), (3, 10, 1))],
+    "passes follow from both batches where they agree": [
+        (workers, dict(global_batch=batch, local_batch=local),
+         dict(global_batch=batch, local_batch=local, accumulate=passes))
+        for batch, local, workers, passes in ((64, 8, 2, 4), (64, 32, 2, 1), (64, 64, 1, 1), (30, 5, 3, 2))],
+    "a local batch beyond the memory is cut into passes": [
+        (2, dict(local_batch=128, max_local_batch=32), dict(global_batch=256, accumulate=4, local_batch=32))],
+    "a global ghost batch is the whole step": [
+        (2, dict(global_batch=256, ghost_batch="global"), dict(ghost_batch=256))],
+    "a workload's default local batch gives way to a typed global batch": [
+        (3, dict(global_batch=100), dict(global_batch=100))],
+    "a batch may have an example a worker, or the whole training set": [
+        (4, dict(global_batch=4), dict(local_batch=1)), (1, dict(global_batch=TRAIN), dict(global_batch=TRAIN))],
+    "without a base batch the rate holds at the global batch": [
+        (8, dict(defaults=dict(local_batch=10, lr=0.1, steps=9)), dict(base_batch=80, lr_factor=1.0, peak_lr=0.1))],
+    "adam_sqrt of beta2 alone leaves beta1": [
+        (64, dict(optimizer="adamw", lr_rule="adam_sqrt:beta2", epsilon=1e-6),
+         dict(beta1=0.9, beta2=approx(1 - 64 * 0.001, rel=1e-13), lr_factor=8.0, epsilon=approx(1e-6 / 8))),
+        (20, dict(optimizer="adam", lr_rule="adam_sqrt:beta2", beta1_half_life=400),
+         dict(beta1=approx(0.5 ** 0.5), beta2=approx(0.98)))],
+    "of a half-life and its decay the later layer counts, if the optimizer has it": [
+        (1, dict(defaults={**OF_ADAM, "beta2_half_life": 600}, beta2=0.9), dict(beta2=0.9)),
+        (1, dict(defaults={**OF_ADAM, "beta2": 0.9}, beta2_half_life=10), dict(beta2=0.5)),
+        (1, dict(defaults={**OF_ADAM, "beta2_half_life": 600}, optimizer="sgd"), dict(beta2=None))],
+    "a workload's weight decay gives way to a typed time scale, and the reverse": [
+        (1, dict(defaults={**OF_ADAMW, "weight_decay": 0.3}, decay_timescale=10, decay_norm_and_bias=True),
+         dict(weight_decay=approx(0.01))),
+        (1, dict(defaults={**OF_ADAMW, "decay_timescale": 10}, weight_decay=0.3), dict(weight_decay=0.3)),
+        (1, dict(defaults={**OF_ADAMW, "decay_timescale": 10}, optimizer="sgd"), dict(weight_decay=0))],
+    "part of a step counts as a step; what is carried does not": [
+        *((1, dict(epochs=epochs), dict(budget_steps=steps)) for epochs, steps in ((0.001, 1), (1.001, 101))),
+        *((1, dict(global_batch=300, epochs=epochs, **last), dict(budget_steps=steps)) for epochs, last, steps in (
+            (1, {}, 4), (3, {}, 10), (3, dict(last_batch="short"), 12), (3, dict(last_batch="drop"), 9)))],
+    "a budget may be in steps, epochs, examples or seconds": [
+        (3, keys, dict(budget_steps=steps, budget_seconds=seconds)) for keys, steps, seconds in (       # of 30 examples
+            (dict(steps=77), 77, None), (dict(epochs=1), 34, None), (dict(seconds=2.5), 0, 2.5),
+            *((dict(examples=examples), steps, None) for examples, steps in ((1000, 34), (30, 1), (31, 2), (1, 1))))],
+    "warmup may start at a share of the peak": [
+        (8, dict(warmup_steps=16, warmup_start_factor=share), dict(start_lr=approx(0.8 * share)))
+        for share in (0, 0.5)],
+    "a rate per example times the batch ignores the cap": [
+        (8, dict(defaults={**DEFAULTS, "max_lr_factor": 2.0}, lr_per_example=0.01),
+         dict(peak_lr=approx(0.8), lr_rule="linear", base_batch=1))],
+    "the training subset evaluated is as large as validation unless told": [
+        (1, keys, dict(train_eval_examples=found)) for keys, found in (
+            (dict(val=200), 200), (dict(val=5000), TRAIN), (dict(train_eval_examples=7), 7),
+            (dict(train_eval_examples=7000), TRAIN))],
+    "the target's split is always evaluated": [
+        (1, dict(eval_splits=splits, target=target), dict(eval_splits=found)) for splits, target, found in (
+            ("train,val,test", "none", ("train", "val", "test")), ("test, val", "none", ("val", "test")),
+            ("train", "val/error<0.1", ("train", "val")), ("val", "none", ("val",)),
+            ("val", "test/error<0.1", ("val", "test")))],
+    "without evaluations a default target is dropped": [
+        (1, dict(defaults={**DEFAULTS, "target": "val/error<0.1"}, eval_every=0), dict(target=None))],
+    "evaluations are an epoch apart unless anything else is said": [
+        (1, {}, dict(eval_every=TRAIN // DEFAULTS["local_batch"]))],
+    "a worker has its share of the host's cores": [
+        (1, dict(place=Place(8, 4, cores), **keys), dict(threads=threads)) for cores, keys, threads in (
+            (16, {}, 4), (2, {}, 1), (16, dict(threads=3), 3))],
+    "momentum is of the optimizers that have it": [
+        (1, dict(optimizer=name), dict(momentum=momentum)) for name, momentum in (
+            ("nesterov", 0.9), ("momentum", 0.9), ("sgd", None), ("torch.optim:Adam", None))],
+    "momentum is corrected, and lars follows its paper": [
+        (1, keys, dict(lr_in_velocity=inside, momentum_correction=corrected)) for keys, inside, corrected in (
+            (dict(optimizer="momentum"), False, None), (dict(optimizer="nesterov", lr_in_velocity=True), True, True),
+            (dict(optimizer="momentum", lr_in_velocity=True, momentum_correction=False), True, False),
+            (dict(optimizer="lars"), True, False), (dict(optimizer="lars", momentum_correction=True), True, True),
+            (dict(optimizer="adam"), None, None), (dict(optimizer="torch.optim:SGD"), None, None))],
+    "epsilon has a default for each optimizer": [
+        *((1, dict(optimizer=name), dict(epsilon=epsilon)) for name, epsilon in (
+            ("adam", 1e-8), ("adamw", 1e-8), ("lamb", 1e-6), ("lars", None))),
+        *((1, dict(optimizer=name, epsilon=1e-3), dict(epsilon=1e-3)) for name in ("adam", "adamw", "lamb"))],
+    "a workload's keys for its own optimizer fall away under another": [
+        (1, dict(defaults=OWN), dict(optimizer_args={"alpha": 0.9})),
+        (1, dict(defaults=OWN, optimizer="adam"), dict(optimizer_args={}))]}
 
 
-def test_evaluations_are_an_epoch_apart_unless_anything_else_is_said():
-    assert settled().eval_every == TRAIN // DEFAULTS["local_batch"]
+@pytest.mark.parametrize("said", FIELDS)
+def test_the_plan_has_what_follows_from_what_was_asked(said):
+    for workers, keys, expected in FIELDS[said]:
+        plan = settled(workers, **keys)
+        assert {name: getattr(plan, name) for name in expected} == expected, keys

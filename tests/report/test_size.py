@@ -35,10 +35,12 @@ def test_too_few_sizes_have_no_law(count, match):
     assert match in chapter(runs_to_target(models=models))[1].findings[0].said
 
 
-def test_a_size_that_no_log_has_is_an_error():
+def test_a_size_that_no_log_has_and_a_rule_without_sizes_are_errors():
     asked = request_of(sizes="depth")
     with pytest.raises(UsageError, match="--size depth"):
         document_of_logs(runs_to_target(), [TARGET], asked=asked)
+    with pytest.raises(UsageError, match="needs the sizes"):
+        request_of(laws="batch = 64")
 
 
 def test_a_rule_from_elsewhere_has_its_cost_in_words_and_a_table():
@@ -54,8 +56,3 @@ def test_a_rule_costs_steps_where_there_is_a_target():
     _, found = chapter(runs_to_target(), laws="batch = 64")
     assert "costs at most" in found.findings[-1].said and "times the fewest examples" in found.findings[-1].said
     assert [column.key for column in found.tables[-1].columns][-2:] == ["steps", "examples"]
-
-
-def test_a_rule_without_sizes_is_an_error():
-    with pytest.raises(UsageError, match="needs the sizes"):
-        request_of(laws="batch = 64")

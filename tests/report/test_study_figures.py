@@ -347,6 +347,8 @@ def test_the_best_under_budgets_is_drawn_by_batch(nesterov):
     found = best_under(made, "val/error", True, [Budget(100, "steps"), Budget(1000, "steps")])
     [axes] = axes_of(best_under_figure(found))
     assert labels(axes) == ["100 steps", "1,000 steps"] and axes.get_ylabel() == "validation error"
+    first, second = (line.get_xdata() for line in axes.get_lines() if len(line.get_xdata()) == len(made))
+    np.testing.assert_allclose(first * second, [one.global_batch ** 2 for one in made])     # one on either side
     assert best_under_figure(None) is None
 
 

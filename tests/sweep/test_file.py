@@ -245,14 +245,11 @@ def test_half_lives_are_searched_in_examples_where_the_optimizer_has_them(read):
         read(SMALL.replace('"sgd"', '"adam"') + space + "[settings]\nbeta2 = 0.9\n")
 
 
-def test_bounds_are_scaled_by_a_rule_from_their_base_batch(read):
+def test_bounds_are_scaled_by_a_rule_from_their_base_batch_integers_rounded_and_above_0(read):
     for rule, power in [("linear", 1), ("sqrt", 0.5), ("none", 0), ("power:-1.5", -1.5)]:
         sweep = read(SMALL + LR + f"scaled = '{rule}'\nbase_batch = 16\n")
         for batch in (4, 16, 64):
             assert bounds(sweep, "lr", batch) == pytest.approx((0.1 * (batch / 16)**power, 2 * (batch / 16)**power))
-
-
-def test_integer_bounds_that_are_scaled_are_rounded_and_stay_above_0(read):
     sweep = read(SMALL + LR + "[space.warmup_steps]\nmin = 2\nmax = 9\nscaled = 'power:-1'\nbase_batch = 16\n")
     assert [bounds(sweep, "warmup_steps", batch) for batch in (4, 16, 64)] == [(8, 36), (2, 9), (1, 2)]
     sweep = read(SMALL + LR + "[space.warmup_steps]\nmin = 0\nmax = 9\nscaled = 'power:-1'\nbase_batch = 16\n")
@@ -268,12 +265,9 @@ def test_shares_of_the_budget_are_whole_steps_of_at_least_one(read):
     assert drawn == {1}
 
 
-def test_a_batchs_own_bounds_are_not_scaled_and_the_others_are(read):
+def test_a_batchs_own_bounds_are_not_scaled_the_others_are_and_its_own_shares_are_shares(read):
     sweep = read(SMALL + LR + "scaled = 'linear'\nbase_batch = 16\n[batch.64.space.lr]\nmax = 30\n")
     assert bounds(sweep, "lr", 64) == pytest.approx((0.4, 30)) and bounds(sweep, "lr", 4) == pytest.approx((0.025, 0.5))
-
-
-def test_a_batchs_own_shares_are_shares(read):
     sweep = read(WHOLE + "[batch.32.space.decay_steps]\nmin = 0.1\n")
     assert bounds(sweep, "decay_steps", 32, 1000) == (100, 1000)
     assert bounds(sweep, "decay_steps", 512, 1000) == (500, 1000)

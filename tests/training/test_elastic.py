@@ -115,13 +115,10 @@ def commits(monkeypatch, steps, step_seconds, commit_seconds, every=0, hosts_at=
     return taken
 
 
-def test_commits_take_no_more_than_a_hundredth_of_the_time(monkeypatch):
+def test_commits_take_no_more_than_a_hundredth_of_the_time_or_come_at_the_steps_that_were_set(monkeypatch):
     assert commits(monkeypatch, 100, step_seconds=1.0, commit_seconds=0.001) == list(range(0, 100, 2))
     taken = commits(monkeypatch, 1000, step_seconds=1.0, commit_seconds=2.0)
     assert len(taken) == 5 and taken[0] == 0 and {b - a for a, b in zip(taken, taken[1:])} <= {201, 202}
-
-
-def test_commit_every_sets_the_steps(monkeypatch):
     assert commits(monkeypatch, 30, step_seconds=1.0, commit_seconds=5.0, every=7) == [0, 7, 14, 21, 28]
 
 

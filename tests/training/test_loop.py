@@ -244,12 +244,15 @@ def test_the_last_evaluation_has_all_splits_whatever_the_others_have(train, targ
         assert known == [split == "val"] * (len(known) - 1) + [True]
 
 
-def test_divergence_is_infeasible_and_its_step_is_in_the_log(train):
+def test_divergence_of_the_loss_or_the_parameters_is_infeasible_and_its_step_is_in_the_log(train):
     outcome, log = train(steps=50, lr=1e30, eval_every=0)
     assert (outcome.stop.status, outcome.stop.exit_code) == (Status.INFEASIBLE, ExitCode.DIVERGED)
     assert outcome.stop.reason == f"diverged: the loss is {log.steps['loss'][-1]} at step {outcome.step}"
     assert not np.isfinite(log.steps["loss"][-1]) and np.isfinite(log.steps["loss"][:-1]).all()
     assert log.trials["status"][0] == Status.INFEASIBLE
+    outcome, log = train(steps=1, eval_every=0, lr=3e38, weight_decay=1e3, lr_rule="none")
+    assert (outcome.stop.status, log.evaluations.rows) == (Status.INFEASIBLE, 0)
+    assert outcome.stop.reason == "diverged: parameters are not finite at step 1"
 
 
 class At(NoDisplay):
@@ -503,9 +506,3 @@ def test_a_job_without_validation_data_is_trained_where_nothing_asks_for_them(tr
     outcome, log = train("values", target="none", steps=2, **keys)
     assert outcome.stop.status == Status.COMPLETE
     assert np.isfinite(log.evaluations["train/squares"]).all() and log.evaluations.rows == 2 * ("eval_splits" in keys)
-
-
-def test_parameters_that_end_not_finite_are_divergence(train):
-    outcome, log = train(steps=1, eval_every=0, lr=3e38, weight_decay=1e3, lr_rule="none")
-    assert (outcome.stop.status, log.evaluations.rows) == (Status.INFEASIBLE, 0)
-    assert outcome.stop.reason == "diverged: parameters are not finite at step 1"

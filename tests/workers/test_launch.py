@@ -73,12 +73,9 @@ def test_each_launcher_has_its_command_line(path_with, launcher, hosts, command)
     assert launch_command(launcher, 4, COMMAND, hosts) == command + COMMAND
 
 
-def test_another_mpi_is_not_given_open_mpis_options(path_with):
+def test_another_mpi_is_not_given_open_mpis_options_and_one_worker_needs_no_launcher(path_with):
     path_with("mpirun", mpi="HYDRA build details")
     assert launch_command("mpirun", 2, COMMAND) == ["mpirun", "-np", "2", *COMMAND]
-
-
-def test_one_worker_needs_no_launcher_and_more_do():
     assert launch_command(None, 1, COMMAND) == COMMAND
     with pytest.raises(WorkersError, match="2 workers need a launcher, and neither .* is on PATH"):
         launch_command(None, 2, COMMAND)

@@ -72,9 +72,10 @@ def test_a_packed_file_cut_or_changed_anywhere_is_refused_or_read_whole(tmp_path
         (tmp_path / "file").write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1:])
         with contextlib.suppress(DataError):
             np.testing.assert_array_equal(read(tmp_path / "file"), IMAGES)      # a name or time in its header
-    assert "is damaged" in refused(tmp_path / "file", whole + b"more")
-    (tmp_path / "file").write_bytes(whole + bytes(8))                           # padding
-    np.testing.assert_array_equal(read(tmp_path / "file"), IMAGES)
+    if pack is gzip.compress:
+        assert "is damaged" in refused(tmp_path / "file", whole + b"more")
+        (tmp_path / "file").write_bytes(whole + bytes(8))                       # padding
+        np.testing.assert_array_equal(read(tmp_path / "file"), IMAGES)
 
 
 # the four files of a data set

@@ -33,7 +33,7 @@ SCALES = {"linear": "LINEAR_SCALE", "log": "LOG_SCALE", "reverse_log": "REVERSE_
 SEARCHED = {"lr": "learning_rate", **PUBLISHED}                     # names in a sweep's space
 
 
-def export_archive(path, out, progress: Callable[[Seen], None] = lambda done: None) -> Seen:
+def export_archive(path, out, progress: Callable[[float], None] = lambda share: None) -> Seen:
     """Export the log's trials into the new folder ``out``, see ``exporting``; LogError for what names no folder."""
     with exporting(path, out) as (log, root):
         done, trials = Seen(), _Trials(log)
@@ -58,8 +58,7 @@ def export_archive(path, out, progress: Callable[[Seen], None] = lambda done: No
                 done.trials += 1
                 done.own += not trials.published(row)
             done.studies += 1
-            done.share = done.trials / len(trials.ids)
-            progress(done)
+            progress(done.trials / len(trials.ids))
         return done
 
 

@@ -29,7 +29,7 @@ TRAIN_EXAMPLES = {"mnist": 55000, "fashion_mnist": 55000, "cifar_10": 45000, "lm
 
 
 def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = False, take_over: bool = False,
-                   progress: Callable[[Seen], None] = lambda seen: None) -> Seen:
+                   progress: Callable[[float], None] = lambda share: None) -> Seen:
     """Import all trials of an archive into the new log ``out``, which is created only on success; ``skip_broken``: skip
     and report what is wrong, which is else a LogError."""
     source = os.fspath(source)
@@ -39,8 +39,7 @@ def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = 
         for study, plan, batch in _read(found, seen, skip_broken):
             _add(log, study, plan, batch, seen)
             _report_wrong(batch.wrong, seen, skip_broken)
-            seen.share = found.share()
-            progress(seen)
+            progress(found.share())
         if not seen.trials:
             raise LogError(seen.wrong[0] if seen.wrong else f"{source}: there is no study.json in it: no archive of "
                            "the layout dataset/model/optimizer/batch_size/study.json")

@@ -76,7 +76,6 @@ class FoundTrial:
 
     @cached_property
     def evaluated(self) -> np.ndarray:
-        """Steps at which anything was measured."""
         first, *others = [steps for steps, _ in self.evaluations.values()] or [NONE[0]]
         if all(np.array_equal(first, other) for other in others):
             return first

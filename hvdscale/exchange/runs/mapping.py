@@ -116,7 +116,6 @@ class RunMapping:
     evidence: Mapping[str, str] = field(default_factory=dict, compare=False)    # why batch and workers were so taken
 
     def as_toml(self) -> str:
-        """The mapping as a file to edit."""
         from jinja2 import Environment, PackageLoader, StrictUndefined
         page = Environment(loader=PackageLoader(__package__, ""), trim_blocks=True, undefined=StrictUndefined)
         page.filters |= {"quoted": value_as_toml, "key": key_as_toml}

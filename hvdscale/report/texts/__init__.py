@@ -28,10 +28,6 @@ OfRow = Callable[[Any], TrialKeys]
 Cells = dict[Column | str, Callable[[Any], Any]]        # what each column of a table shows of its row: see cell_of
 
 
-def _fill(template: str, values: Mapping[str, Any]) -> str:
-    return fill(template, {**SOURCES, **values})
-
-
 class Texts:
     """The texts of one subject. Sections: ``finding``, ``warning`` and ``note``, a template a kind; ``table``: titles
     by name; ``figure``: title, caption, formula and source by name; ``column``: by key what table.Column has, ``spare``
@@ -46,7 +42,7 @@ class Texts:
             return read_toml(str(path))
 
     def say(self, kind: str, /, **values: Any) -> str:
-        return _fill(self.sections[self._severity(kind)][kind], values)
+        return fill(self.sections[self._severity(kind)][kind], SOURCES | values)
 
     def find(self, kind: str, estimate: object = None, more: Sequence[str] = (), /, **values: Any) -> Finding:
         """A finding; ``estimate`` is the number that it is about, and more: further sentences on the same."""
@@ -61,7 +57,7 @@ class Texts:
     def column(self, key: str, name: str = "", /, **values: Any) -> Column:
         """A column of a table, its own or one that all share; ``name``: its key in files where that is another one."""
         texts = {**GENERAL.sections["column"], **self.sections.get("column", {})}[key]
-        found: dict[str, Any] = {part: _fill(text, values) for part, text in texts.items()}
+        found: dict[str, Any] = {part: fill(text, SOURCES | values) for part, text in texts.items()}
         return Column(name or key, **{**found, "spare": bool(found.get("spare"))})
 
     def table(self, name: str, rows: Iterable[Any], cells: Mapping[Column | str, Callable[[Any], Any]],
@@ -78,12 +74,12 @@ class Texts:
         found = tuple(Row(tuple(cell_of(show(row)) for show in cells.values()), trials(row), diverged(row),
                           baseline(row)) for row in rows)
         wide = WIDE if any(cell.below == NO_INTERVAL for row in found for cell in row.cells) else ""
-        return Table(file or name, _fill(self.sections["table"][name], values), columns, found,
+        return Table(file or name, fill(self.sections["table"][name], SOURCES | values), columns, found,
                      tuple(filter(None, notes)), target, tuple(filter(None, (*warnings, wide))))
 
     def figure(self, name: str, draw: Callable[..., None], trials: TrialKeys, panels: int = 1, /,
                **values: Any) -> Figure:
-        words = {part: _fill(text, values) for part, text in self.sections["figure"][name].items()}
+        words = {part: fill(text, SOURCES | values) for part, text in self.sections["figure"][name].items()}
         return Figure(words.get("name", name), words["title"], words["caption"], words["formula"],
                       words.get("source", ""), trials, draw, panels)
 

@@ -107,7 +107,6 @@ def _notes(found: Branched) -> tuple[str, ...]:
 
 
 def critical_table(found: Branched, measured: Measured) -> Table:
-    """By checkpoint the critical batches."""
     def critical(point: BranchPoint) -> Cell:
         one = point.critical
         if not math.isinf(one.value):
@@ -127,7 +126,6 @@ def critical_table(found: Branched, measured: Measured) -> Table:
 
 
 def losses_table(found: Branched) -> Table:
-    """By checkpoint and factor the loss."""
     def excess_cell(row: tuple[BranchPoint, int, Excess, float, float]) -> Cell:
         _, at, excess, low, high = row
         ends = span(low, high) if at and low > 0 else f"{number(low)} to {number(high)}" if at and low == low else ""

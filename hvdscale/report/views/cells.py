@@ -15,7 +15,7 @@ from ...analysis.search import Search
 from ...analysis.steps import SPEED, RunCell
 from ...formatting.numbers import counted, listed, number, ratio, span, spread, whole
 from ..differences import settings_tried
-from ..table import Cell, Table, TrialKeys, Write, no_cell, steps_cell
+from ..table import Cell, Table, Write, no_cell, steps_cell
 from ..texts import SCALING, SEARCH, Cells
 from .searches import tuned_at_each
 
@@ -135,22 +135,9 @@ def crowded_warnings(cells: Sequence[RunCell]) -> list[str]:
     return warnings
 
 
-def lost_of(cell: RunCell) -> TrialKeys:
-    return tuple(trial.key for trial in cell.diverged)
-
-
-def workers_cell(cell: RunCell) -> Cell:
-    return Cell(f"{cell.workers[0]}{mark_of(cell)}", cell.workers[0])
-
-
 def ran_at_cell(cell: RunCell) -> Cell:
     every = ",".join(map(str, cell.workers))
     return Cell(every if len(every) < 12 else f"{cell.workers[0]}-{cell.workers[-1]}", every)
-
-
-def timed_steps_cell(cell: RunCell) -> Cell:
-    timed = {run.last_step for run in cell.runs}
-    return Cell(spread(timed), max(timed, default=0))
 
 
 def runs_cell(cell: RunCell, below: str = "") -> Cell:
@@ -188,9 +175,10 @@ def ratio_cell(value: Estimate, cell: RunCell, baseline: RunCell) -> Cell:
 
 
 COLUMNS: dict[str, Callable[[RunCell], Any]] = {        # of cells, by key
-    "workers": workers_cell, "ran_at": ran_at_cell,
+    "workers": lambda cell: Cell(f"{cell.workers[0]}{mark_of(cell)}", cell.workers[0]), "ran_at": ran_at_cell,
     "global_batch": lambda cell: Cell(cell.batches.in_brief(), cell.global_batch),
-    "met": met_cell, "runs": lambda cell: runs_cell(cell, describe_lost(cell)), "timed_steps": timed_steps_cell,
+    "met": met_cell, "runs": lambda cell: runs_cell(cell, describe_lost(cell)),
+    "timed_steps": lambda cell: Cell(spread(ends := {run.last_step for run in cell.runs}), max(ends, default=0)),
     "steps_to_target": lambda cell: estimate_cell(cell.steps, cell, whole),
     "examples_to_target": lambda cell: estimate_cell(cell.examples, cell),
     "tokens_to_target": lambda cell: estimate_cell(cell.tokens, cell),
@@ -207,4 +195,4 @@ def table_of_cells(name: str, rows: Sequence[Any], keys: str, more: Cells | None
     columns: Cells = {SCALING.column(key, "workers") if key == "ran_at" else key:
                       partial(lambda key, row: COLUMNS[key](of(row)), key) for key in keyed}
     return SCALING.table(name, rows, columns | (more or {}), lambda row: of(row).keys,
-                         diverged=lambda row: lost_of(of(row)), **words)
+                         diverged=lambda row: tuple(trial.key for trial in of(row).diverged), **words)

@@ -32,8 +32,7 @@ from ..subject import Subject
 from ..table import Cell, Table, as_shown, keys_of, metric_name
 from ..texts import LOCAL_STEPS, SCALING
 from .batches import find_regimes
-from .cells import (cell_notes, cell_warnings, estimate_cell, lost_of, met_cell, of_searches, ran_at_cell, ratio_cell,
-                    tuned_by)
+from .cells import (cell_notes, cell_warnings, estimate_cell, met_cell, of_searches, ran_at_cell, ratio_cell, tuned_by)
 from .curves import mark_regimes, style_of
 
 
@@ -73,7 +72,6 @@ def best_within(cells: Sequence[RunCell], target: Target, confidence: float) -> 
 
 
 def _synchronous(cells: Sequence[RunCell]) -> dict[int, RunCell]:
-    """By global batch."""
     return {cell.global_batch: cell for cell in cells if cell.sync == EVERY_STEP}
 
 
@@ -116,8 +114,8 @@ def _table(section: Section, target: Target, curves: Sequence[tuple[list[RunCell
         SCALING.column("seconds_to_target"): lambda cell: (
             estimate_cell(cell.seconds, cell) if len(cell.workers) == 1 else Cell("n/a")),
         LOCAL_STEPS.column("best_within", steps=steps, metric=metric_name(target.column)):
-            lambda cell: within[id(cell)]}, lambda cell: cell.keys, diverged=lost_of, what=target,
-        searched=of_searches(section, cells),
+            lambda cell: within[id(cell)]}, lambda cell: cell.keys, what=target, searched=of_searches(section, cells),
+        diverged=lambda cell: tuple(trial.key for trial in cell.diverged),
         warnings=(*_find_rates(section), *cell_warnings(section, cells)),
         notes=(LOCAL_STEPS.say("meanings", perfect=options.perfect_within, useful=options.useful_within),
                *cell_notes(section, cells)))

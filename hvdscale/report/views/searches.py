@@ -141,7 +141,6 @@ def warnings(searches: Sequence[Search]) -> Iterator[str]:
 
 
 def own_searches(subject: Subject, to_target: bool) -> Iterator[Part]:
-    """The searches of a section with a target, or of one without."""
     if bool(subject.target) is to_target:
         searches = subject.searches
         yield from tables_of_searches(searches)

@@ -12,7 +12,7 @@ from ...analysis.size.borrowed import BorrowedLaw, LawCost, costs_of
 from ...analysis.size.laws import QUANTITIES, CellResult, SizeLaws, laws_of
 from ...analysis.size.power_law import REACH, PowerLaw
 from ...formatting.numbers import in_brackets, number, ratio
-from ...formatting.templates import format_power
+from ...formatting.templates import written
 from ..document import Details, Figures, Finding, Part
 from ..drawing import (BLUE, INK, MUTED, PANEL_TICKS, TICKS, Axes, decimal_ticks, draw_panels, ends_of,
                        is_positive, label_axes, mark_estimate, value_axis)
@@ -73,7 +73,7 @@ def describe_law(key: str, law: PowerLaw) -> Finding:
         return SIZE.find("few_cells", None, more, quantity=quantity, cells=len(law.points), one=len(law.points) == 1)
     if law.path:
         more = [SIZE.say("path", sizes=[law.names[0], *law.path]), *more]
-    powers = " x ".join(f"{name}^{format_power(one)}" for name, one in law.exponents.items())
+    powers = " x ".join(f"{name}^{written(one, 'power')}" for name, one in law.exponents.items())
     return SIZE.find("law", next(iter(law.exponents.values()), None), more, quantity=quantity, plural=unit == "steps",
                      powers=powers, cells=len(law.points), p=f"{law.lack_of_fit:.2g}" if law.lacks_fit else None)
 
@@ -117,7 +117,6 @@ def costs_table(found: SizeLaws, rule: BorrowedLaw, costs: Sequence[LawCost], at
 
 
 def _trials(one: CellResult) -> TrialKeys:
-    """One trial a batch, as what a cell is of."""
     return tuple(study.key(0) for study in one.cell.studies if len(study))
 
 

@@ -18,7 +18,7 @@ from ..drawing import BLUE, CROWDED_COUNT, GREEN, HOVER, ORANGE, Axes, explain, 
 from ..subject import Subject
 from ..table import Cell, keys_of
 from ..texts import SCALING
-from .cells import crowded_warnings, mark_of, runs_cell, table_of_cells, workers_cell
+from .cells import COLUMNS, crowded_warnings, mark_of, runs_cell, table_of_cells
 from .workers import series_kind, series_name
 
 PARTS = {"communication": "waiting"}    # what columns call a part of a step, where that is not its name
@@ -57,7 +57,7 @@ def _draw_parts(parts: Sequence[tuple[RunCell, StepParts]], axes: Axes) -> None:
                for name, color, label in (("compute", BLUE, "computing"), ("data", GREEN, "getting data"),
                                           ("communication", ORANGE, "waiting for communication, and its share"))}
     _draw_bars(axes, heights, max(one.seconds for _, one in parts), "workers W", "milliseconds a step (mean)",
-               lambda at: workers_cell(parts[round(at)][0]).shown)
+               lambda at: COLUMNS["workers"](parts[round(at)][0]).shown)
     for at, (_, one) in enumerate(parts):
         axes.annotate(percent(one.communication), (at, 1000 * one.seconds), xytext=(0, 2), textcoords="offset points",
                       ha="center", va="bottom", fontsize=8)

@@ -156,7 +156,6 @@ def _describe_nans(trials: Sequence[Trial]) -> Iterator[str]:
 
 
 def _stopped_at_target(trial: Trial) -> bool:
-    """Whether it ended at a target of its own."""
     own = Target.parse(trial.target) if trial.target and not trial.measurement.get("keep_going") else None
     return own is not None and own.column in trial.metrics and run_of(trial, own).met
 

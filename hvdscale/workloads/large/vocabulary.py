@@ -166,8 +166,6 @@ class Words(Listed):
 
 
 class Characters(Listed):
-    """Single characters."""
-
     @cached_property
     def _ids(self) -> np.ndarray:
         ids = np.full(CODE_POINTS, self.unk, np.uint32)
@@ -258,7 +256,6 @@ def read(path: Path) -> Vocabulary:
 
 
 def parse(content: bytes, path: Path) -> Vocabulary:
-    """Like ``read``, from the file's content."""
     if content == Bytes().content:
         return Bytes()
     try:

@@ -90,12 +90,9 @@ def test_a_columns_rows_are_read_a_few_times_at_most_where_few_can_be_kept(archi
     assert counts and max(counts.values()) <= 8
 
 
-def test_logs_without_any_of_its_workloads_give_no_figure_and_say_so():
+def test_logs_of_no_workload_of_a_paper_give_no_figure_and_an_unknown_paper_is_refused_by_name():
     found = figures(sweep())
     assert found.figures == () and len(found.summary) == len(shallue2019.FIGURES)
-
-
-def test_a_paper_that_is_not_known_is_refused_by_name():
     with pytest.raises(UsageError, match="goyal: .*shallue2019"):
         request_of(paper="goyal")
 

@@ -46,12 +46,9 @@ def test_few_or_no_common_words_score_as_sacrebleu_has_it(translations, referenc
     assert not caplog.records
 
 
-def test_a_perfect_translation_scores_a_hundred():
+def test_a_perfect_translation_scores_a_hundred_and_no_sentences_have_no_score():
     references = corpus(0)[1]
     assert bleu(bleu_counts(references, references).numpy()) == pytest.approx(100)
-
-
-def test_no_sentences_count_nothing_and_have_no_score():
     assert bleu_counts([], []).tolist() == [0.0] * COUNTS
     assert bleu_counts([], []).dtype == torch.float64
     assert math.isnan(bleu(bleu_counts([], []).numpy()))

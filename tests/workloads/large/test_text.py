@@ -53,11 +53,8 @@ def test_lines_are_whole_whatever_the_chunks_are(tmp_path, pack, small_chunks):
     assert len(list(file.chunks())) > 50
 
 
-def test_windows_line_ends_and_a_byte_order_mark_are_no_text(tmp_path):
+def test_lines_end_in_a_line_feed_alone_or_as_on_windows_and_a_byte_order_mark_is_no_text(tmp_path):
     assert lines(Text(written(tmp_path / "file", "\ufeffone\r\ntwo\r\n"))) == ["one", "two"]
-
-
-def test_only_line_feeds_end_lines(tmp_path):
     assert lines(Text(written(tmp_path / "file", "a\x0bb\u2028c\x85d\n"))) == ["a\x0bb\u2028c\x85d"]
 
 

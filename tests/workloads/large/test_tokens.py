@@ -265,16 +265,13 @@ def test_a_manifest_with_any_part_changed_is_found_or_harmless(made):
         assert everything(StreamSplit(made().parts["train"], 5)).labels.equal(wanted)
 
 
-def test_a_token_that_is_none_names_the_cache(made):
+def test_a_token_that_is_none_and_a_cache_that_is_gone_after_it_was_opened_name_it(made):
     cache = made()
     content = bytearray((cache.folder / "0.tokens").read_bytes())
     content[4:6] = b"\xff\xff"
     (cache.folder / "0.tokens").write_bytes(content)
     with pytest.raises(DataError, match="0.tokens: holds token 65535 of a vocabulary of 18; .* remove the folder"):
         everything(StreamSplit(made().parts["train"], 5))
-
-
-def test_a_cache_that_is_gone_after_it_was_opened_is_a_clear_error(made):
     split = StreamSplit(made().parts["train"], 5)
     (split.text.tokens.path).unlink()
     with pytest.raises(DataError, match="0.tokens: cannot be mapped into memory"):

@@ -248,10 +248,6 @@ def test_the_cross_entropy_is_summed_in_doubles_without_copying_logits(data):
     assert count == counted.sum()
 
 
-def test_a_perplexity_beyond_all_numbers_is_infinite():
-    assert JOB.summarize({"cross_entropy": 1e4}, {"bleu_counts": np.zeros(10)})["perplexity"] == math.inf
-
-
 @pytest.mark.parametrize("beam", [1, 3])
 def test_a_translation_has_its_own_bound_and_does_not_depend_on_the_others(folder, monkeypatch, beam):
     monkeypatch.setattr(translation, "BEYOND", 2)

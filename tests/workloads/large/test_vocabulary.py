@@ -129,16 +129,13 @@ def test_a_model_without_special_tokens_gets_them_after_its_last(tmp_path):
         read(tmp_path / "plain.vocab")
 
 
-def test_a_list_of_words_keeps_its_numbers_and_gets_the_special_ones_it_lacks(tmp_path):
+def test_a_list_of_words_or_of_single_characters_keeps_its_numbers_and_gets_the_special_ones_it_lacks(tmp_path):
     path = tmp_path / "words.txt"
     path.write_text("<S>\r\n</S>\r\n<UNK>\r\nthe\r\ncat\r\n")
     vocabulary = read(path)
     assert isinstance(vocabulary, Words) and vocabulary.tokens[3:] == ["the", "cat", "<pad>"]
     assert (vocabulary.bos, vocabulary.eos, vocabulary.unk, vocabulary.pad) == (0, 1, 2, 5)
     assert by_line(vocabulary, ["cat the dog <S>"]) == [[4, 3, 2, 2]]
-
-
-def test_a_list_of_single_characters_is_a_vocabulary_of_characters(tmp_path):
     path = tmp_path / "characters.txt"
     path.write_bytes("a\n \nü\n\r\n☃\n".encode())
     vocabulary = read(path)
@@ -236,7 +233,7 @@ def test_counting_words_takes_bounded_memory_and_finds_frequent_ones(monkeypatch
 
 # the sample
 
-def test_a_sample_has_lines_of_everywhere_in_order_and_no_more_than_asked_for():
+def test_a_sample_has_lines_of_everywhere_in_order_no_more_than_asked_for_long_ones_cut():
     chunks = [[f"{number:06d}" for number in range(at, at + 100)] for at in range(0, 20_000, 100)]
     for most in (600, 6000, 60_000):
         found = [int(line) for line in sample(chunks, most)]
@@ -244,9 +241,6 @@ def test_a_sample_has_lines_of_everywhere_in_order_and_no_more_than_asked_for():
         assert np.mean(found) == pytest.approx(10_000, rel=0.25)
         assert found == [int(line) for line in sample(chunks, most)]
     assert len(sample(chunks, 120_000)) == 20_000
-
-
-def test_a_sample_cuts_long_lines_and_leaves_out_empty_ones():
     line = "x" * (2 * module.LONGEST + 5)
     assert [len(part) for part in sample([["", line, ""]], 10**6)] == [module.LONGEST, module.LONGEST, 5]
 
