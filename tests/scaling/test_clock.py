@@ -1,5 +1,4 @@
 """The clock of a script's updates: parts that add up, examples and tokens, and what is left out."""
-import re
 import sys
 import time
 from pathlib import Path
@@ -7,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -96,8 +96,7 @@ def test_the_passes_of_an_update_are_added_up_and_one_after_an_evaluation_is_apa
 
 
 def test_the_line_at_which_long_updates_were_is_named():
-    clock = UpdateClock(6, 99, lambda: None)
-    model = nn.Linear(3, 1)
+    clock, model = UpdateClock(6, 99, lambda: None), nn.Linear(3, 1)
     with watching([clock], details=False):
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         for step in range(40):
@@ -106,25 +105,26 @@ def test_the_line_at_which_long_updates_were_is_named():
             if step % 5 == 4:
                 time.sleep(5 * NAP)
     clock.timed()
-    [remark] = clock.long.describe(0)
     line = next(at for at, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "5 * NAP" in text)
-    assert re.fullmatch(rf"rank 0 was at .*test_clock.py:{line} in [4-7] updates that took over 2 times .*", remark)
+    assert clock.long.line().endswith(f"test_clock.py:{line}")
 
 
-def test_a_wait_inside_a_pass_is_no_part_of_the_pass():
-    clock = UpdateClock(1, 99, lambda: None)
-    model = nn.Linear(3, 1)
+def test_a_wait_inside_a_pass_is_no_part_of_the_pass(tmp_path, monkeypatch):
+    """Neither that of a collective nor one for a collective that was begun before, as FSDP has them in its passes."""
+    clock, model = UpdateClock(1, 99, lambda: None), nn.Linear(3, 1)
+    monkeypatch.setattr(dist.Work, "wait", lambda *_: time.sleep(NAP))
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
     with watching([clock], details=False):
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         for _ in range(3):
             loss = model(torch.ones(2, 3)).sum()
-            clock.combined("all_gather")
-            time.sleep(NAP)
-            clock.combination_ends()
+            dist.all_reduce(torch.ones(1))
+            dist.all_reduce(torch.ones(1), async_op=True).wait()
             loss.backward()
             optimizer.step()
+    dist.destroy_process_group()
     timed = clock.timed()
-    assert min(timed["waiting"]) >= NAP > max(timed["forward"])
+    assert min(timed["waiting"]) >= 2 * NAP and max(timed["forward"]) < NAP
 
 
 def test_spans_that_overlap_count_once():
