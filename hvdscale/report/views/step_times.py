@@ -44,7 +44,7 @@ def step_parts(subject: Subject) -> Iterator[Part]:
                        name=series_name(series), series=series_kind(series))
         for series, parts in shown if 1 < len(parts) <= MOST_BARS])
     (few, before), (many, after) = subject.parts[0], subject.parts[-1]
-    where, there = (counted(cell.workers[0], "worker") for cell in (many, few))
+    where, there = (counted(cell.workers[0], "worker") + mark_of(cell) for cell in (many, few))
     if few is not many and few.workers == many.workers:
         where, there = f"{where}, batch {many.batches.in_brief()}", f"batch {few.batches.in_brief()}"
     yield SCALING.find("parts", where=where, ms=1000 * after.seconds, waiting=after.communication, data=after.data,
