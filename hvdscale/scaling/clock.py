@@ -67,7 +67,7 @@ class UpdateClock(Listener):
         self.remarks: list[str] = []
         self.parameters = 0             # of the model, as its optimizers have them; 0: not known
         self._counted: set[torch.optim.Optimizer] = set()
-        self._sharded, self._reduces = False, False     # the latter: as DistributedDataParallel does, in a pass
+        self._sharded, self._reduces = False, False     # the latter: at the end of a pass, over several ranks
         self._used = math.nan, math.nan         # at the first of them: seconds, joules
         self._local_workers, self._cores = local_workers, CoreClock(local_workers)
         self._first: torch.optim.Optimizer | None = None
@@ -211,7 +211,7 @@ class UpdateClock(Listener):
             self._end_update()
 
     def sharded(self, by: str) -> None:
-        self._sharded, self.parameters = True, 0
+        self._sharded, self._reduces, self.parameters = True, True, 0
 
     def _end_update(self) -> None:
         self.made += 1
