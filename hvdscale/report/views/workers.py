@@ -87,7 +87,7 @@ def _find_speedup(section: Section, series: Series, planned: bool) -> Iterator[F
         statistical, system = last.statistical_efficiency.value, last.system_efficiency.value
         greater = "statistics" if statistical < system else "the system"
         yield SCALING.find("speedup", last.time_speedup, series=kind, first=timed[0].workers, last=last.workers,
-                           speedup=last.time_speedup, mark=mark_of(last.cell) or mark_of(timed[0].cell),
+                           mark=mark_of(last.cell) or mark_of(timed[0].cell), speedup=last.time_speedup,
                            product=last.product.value, greater=greater if 0 < statistical * system < 0.95 else "")
         if best is not last and not planned:
             yield SCALING.find("shortest", best.cell.seconds, workers=best.workers, seconds=best.cell.seconds,
