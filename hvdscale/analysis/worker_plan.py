@@ -155,10 +155,10 @@ class WorkerPlan:
         return any(option.step_time.mark != MEASURED for option in self.options)
 
     def is_crowded(self, option: Option) -> bool:
-        """Whether its step time was measured on hosts with fewer cores than workers."""
+        """Whether its step time was measured on hosts with too few free cores, or follows from such times."""
         own = option.workers, option.global_batch, option.passes
         return any(one.crowded for one in self.times.timings.found
-                   if (one.workers, one.global_batch, one.passes) == own)
+                   if option.step_time.mark != MEASURED or (one.workers, one.global_batch, one.passes) == own)
 
     def best(self, weight: float) -> Option | None:
         """The option with the least expected cost x time ** weight; inf: time alone."""

@@ -52,7 +52,7 @@ class TimedUpdate:
     ended: Mark = None
     spans: dict[str, list[tuple[Mark, Mark]]] = field(default_factory=dict)
     data_seconds: float = 0.0
-    counts: Counter[str] = field(default_factory=Counter)       # by COUNTED
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
 
 
 class UpdateClock(Listener):
@@ -67,7 +67,7 @@ class UpdateClock(Listener):
         self.remarks: list[str] = []
         self.parameters = 0             # of the model, as its optimizers have them; 0: not known
         self._counted: set[torch.optim.Optimizer] = set()
-        self._sharded = False
+        self._sharded, self._reduces = False, False     # the latter: at the end of a pass, over several ranks
         self._used = math.nan, math.nan         # at the first of them: seconds, joules
         self._local_workers, self._cores = local_workers, CoreClock(local_workers)
         self._first: torch.optim.Optimizer | None = None
@@ -132,15 +132,15 @@ class UpdateClock(Listener):
 
     instead = remark
 
-    def _count(self, **more: int) -> None:
+    def _count(self, name: str, more: int = 1) -> None:
         if self._now is not None:
-            self._now.counts.update(more)
+            self._now.counts[name] += more
 
     def mode(self, training: bool) -> None:
-        self._count(apart=int(not training))
+        self._count("apart", int(not training))
 
     def iteration_begins(self, iterator: Any) -> None:
-        self._count(apart=1)
+        self._count("apart")
 
     def batch_wanted(self, iterator: Any) -> None:
         self._wanted = time.monotonic()
@@ -148,26 +148,26 @@ class UpdateClock(Listener):
     def batch(self, iterator: Any, index: Any, data: Any) -> None:
         if self._now is not None:
             self._now.data_seconds += time.monotonic() - self._wanted
-        examples, tokens = size_of(data)
-        self._count(examples=examples, tokens=tokens, batches=1)
+        for name, more in zip(("batches", "examples", "tokens"), (1, *size_of(data))):
+            self._count(name, more)
 
     def forward_begins(self) -> None:
         self._begin("forward")
 
     def pass_begins(self, roots: Sequence[torch.Tensor]) -> None:
         self._end("forward")
-        self._count(passes=1)
+        self._count("passes")
         self._last_gradient = None
         self._begin("backward")
-        root = next((one for one in roots if one.requires_grad), None)
+        root = next((one for one in roots if one.requires_grad), None) if self._reduces else None
         if self._now is not None and root is not None:
             # what is queued as the pass begins runs at its end, before what DistributedDataParallel queues once it has
             # all gradients, which waits for the reduction
             queue = torch.autograd.Variable._execution_engine.queue_callback
-            root.register_hook(lambda _: queue(self._note_last_gradient))
+            root.register_hook(lambda _: queue(lambda: setattr(self, "_last_gradient", self._mark())))
 
-    def _note_last_gradient(self) -> None:
-        self._last_gradient = self._mark()
+    def wrapped(self, broadcast_buffers: bool, ranks: int) -> None:
+        self._reduces = self._reduces or ranks > 1
 
     def pass_ends(self, roots: Sequence[torch.Tensor], line: str) -> None:
         last = self._last_gradient
@@ -176,10 +176,11 @@ class UpdateClock(Listener):
             self._open["waiting"] = last
             self._end("waiting")
 
-    def combined(self, call: str | torch.optim.Optimizer) -> None:
-        self._begin("waiting")
+    def combined(self, call: object) -> None:
+        if "waiting" not in self._open:         # a collective awaits its own work
+            self._begin("waiting")
 
-    reducing = combined
+    reducing = awaited = combined
 
     def combination_ends(self) -> None:
         self._end("waiting")
@@ -210,7 +211,7 @@ class UpdateClock(Listener):
             self._end_update()
 
     def sharded(self, by: str) -> None:
-        self._sharded, self.parameters = True, 0
+        self._sharded, self._reduces, self.parameters = True, True, 0
 
     def _end_update(self) -> None:
         self.made += 1
@@ -308,9 +309,7 @@ class LongUpdates(threading.Thread):
             if known and lasted > LONG * self._lengths[updates // 2] and not self._waits():
                 self._line = line_of(sys._current_frames()[self._script])
 
-    def describe(self, rank: int) -> list[str]:
-        """The line at which the rank mostly was, in words, if there is one."""
-        for line, times in self.lines.most_common(1):
-            if times >= max(LEAST / 2, MOST_OFTEN * self.lines.total()):
-                return [f"rank {rank} was at {line} in {times} updates that took over {LONG} times the typical one"]
-        return []
+    def line(self) -> str:
+        """The line at which it mostly was; "" if there is none."""
+        [(line, times)] = self.lines.most_common(1) or [("", 0)]
+        return line if times >= max(LEAST / 2, MOST_OFTEN * self.lines.total()) else ""

@@ -30,7 +30,7 @@ def main() -> NoReturn:
             "parameters": clock.parameters,
             **clock.used(),
             "threads": torch.get_num_threads(), "torch": torch.__version__,
-            "remarks": [*clock.remarks, *clock.long.describe(process.rank)],
+            "remarks": clock.remarks, "line": clock.long.line(),
             "operators": profile and profile.operators,
             "updates": clock.timed() if state != RUNNING else {}}
         write_whole(file_of(rank.place, process.rank, RECORD), json.dumps(record), sync=False)

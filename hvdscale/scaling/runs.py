@@ -200,7 +200,7 @@ def write_log(path: str, script: str, records: Sequence[Mapping[str, Any]], loca
             "measured": {"peak_memory_bytes": [record["memory"] for record in records],
                          "parameters": first["parameters"],
                          **{name: [record[name] for record in records if record[name] is not None]
-                            for name in ("watts", "clock", "slowed_by")},
+                            for name in ("watts", "clock", "slowed_by", "line")},
                          "without_core": [without_core([record["look"] for record in records], first["local_workers"])],
                          "profile": [record["profile"] for record in records if record.get("profile")],
                          "left_out": int(apart.sum()), "remarks": list(remarks)},

@@ -166,8 +166,13 @@ class Loop:
 
     def step(self) -> Stop | None:
         done, lr = self.done, self.schedule.lr_at(self.done.steps)
-        with self._timed():
+        started = time.perf_counter()
+        try:
             result = self.take_step(done.steps, lr, self._wishes())
+        finally:
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)             # its queued work counts
+            done.seconds += time.perf_counter() - started
         done.steps, self.agreed = done.steps + 1, result.votes
         self.run_log.step(done.steps, lr, result)
         self.display.ranks(result.step_seconds, result.by_rank, result.measured["without_core_seconds"])
@@ -175,17 +180,6 @@ class Loop:
             self.display.scaled(result.measured["loss_scale"], self.take_step.scale.left_out)
         self.display.step(done.steps, self.stream.examples_before(done.steps), done.seconds, result.loss)
         return self._stop_after(result)
-
-    @contextlib.contextmanager
-    def _timed(self) -> Iterator[None]:
-        """Add the seconds of what is inside to the progress, with the device's queued work."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
-            self.done.seconds += time.perf_counter() - started
 
     def _wishes(self) -> set[str]:
         wishes = self.signals | self.checkpoints.wishes()
@@ -201,9 +195,10 @@ class Loop:
         step = self.done.steps
         if not math.isfinite(result.loss):
             return Stop(Status.INFEASIBLE, f"diverged: the loss is {result.loss} at step {step}", ExitCode.DIVERGED)
-        for vote, reason, exit_code in (("log", "the log could not be written", ExitCode.FAILED),
-                                        ("signal", f"stopped by a signal after step {step}", ExitCode.PREEMPTED),
-                                        ("prune", f"{PRUNED} after step {step}", ExitCode.DONE)):
+        for vote, reason, exit_code in result.votes and (
+                ("log", "the log could not be written", ExitCode.FAILED),
+                ("signal", f"stopped by a signal after step {step}", ExitCode.PREEMPTED),
+                ("prune", f"{PRUNED} after step {step}", ExitCode.DONE)):
             if vote in result.votes:
                 return Stop(Status.INCOMPLETE, reason, exit_code)
         return None

@@ -72,6 +72,7 @@ def install(watch: Watch) -> None:
         for name in COMBINE:
             if hasattr(owner, name):
                 patches.around(owner, name, counting(watch))
+    patches.around(dist.Work, "wait", counting(watch, "awaited"))
     patches.changing(DistributedDataParallel, "__init__", leave_gpus_out)
     patches.after(DistributedDataParallel, "__init__", wrapped)
     patches.before(Join, "__init__", joining)
@@ -101,14 +102,13 @@ def _follow_horovod(watch: Watch, module: ModuleType) -> None:
         if hasattr(module, name):
             watch.patches.around(module, name, counting(watch))
     watch.patches.after(module, "init", init)
-    watch.patches.before(module.optimizer._DistributedOptimizer, "synchronize",
-                         lambda optimizer, *_, **__: watch.tell("reducing", optimizer))
+    watch.patches.around(module.optimizer._DistributedOptimizer, "synchronize", counting(watch, "reducing"))
 
 
-def counting(watch: Watch) -> Callable:
-    """What is done around a call that combines: it is told that the call begins, and that it has ended."""
+def counting(watch: Watch, event: str = "combined") -> Callable:
+    """What is done around a call that waits for other ranks: it is told that the call begins, and that it has ended."""
     def combine(original, *args, **options):
-        watch.tell("combined", original.__name__)
+        watch.tell(event, original.__name__ if event == "combined" else args[0])
         try:
             return original(*args, **options)
         finally:

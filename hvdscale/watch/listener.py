@@ -48,7 +48,8 @@ class Listener:
                                         DistributedDataParallel wraps a model, for a process group of ``ranks``, and
                                         broadcasts its buffers before each forward pass or not
         combined(call)                  a collective is about to combine what the ranks have
-        combination_ends()              its call has returned; one that is asynchronous may go on
+        awaited(work)                   the end of a collective is about to be awaited
+        combination_ends()              such a call has returned; a collective that is asynchronous may go on
         sharded(by)                     parameters are divided among the ranks, so that none has a whole gradient
         written(path)                   a file was opened for writing
         read(path)                      a file that is no code was opened for reading

@@ -65,7 +65,7 @@ def install(watch: Watch) -> None:
     patches.before(iterator, "_reset", lambda iterator, *_, **__: begin(iterator, again=True))
     patches.around(iterator, "_next_index", next_index)
     patches.around(iterator, "__next__", next_batch)
-    for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+    for fetcher in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher) if watch.details else ():
         patches.around(fetcher, "fetch", fetch_batch)
 
 

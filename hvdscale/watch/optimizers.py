@@ -65,7 +65,7 @@ def install(watch: Watch) -> None:
     patches.on_undo(optimizers.register_optimizer_step_post_hook(end).remove)
     for kind in (lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau):         # which makes itself
         patches.after(kind, "__init__", lambda _, schedule, *args, **options: watch.tell("schedule_made", schedule))
-    for name, limit in CLIP.items():
+    for name, limit in (CLIP if watch.details else {}).items():             # a norm is awaited from a GPU
         for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
             if hasattr(owner, name):
                 patches.around(owner, name, functools.partial(clip, limit))

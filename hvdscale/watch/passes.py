@@ -31,8 +31,8 @@ class Passes:
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         for parameter in (one for group in optimizer.param_groups for one in group["params"]):
             if parameter.requires_grad and parameter not in self._followed:
-                hook = parameter.register_hook(functools.partial(self._reached, weakref.ref(parameter)))
-                self._followed[parameter] = hook
+                self._followed[parameter] = hook = parameter.register_hook(
+                    functools.partial(self._reached, weakref.ref(parameter)))
                 self.watch.patches.on_undo(hook.remove)
 
     def _reached(self, parameter, gradient) -> None:
@@ -60,14 +60,13 @@ def install(watch: Watch) -> None:
         return result
 
     def parameters_added(_, optimizer, *args, **options):
-        if watch.details:
-            passes.follow(optimizer)
+        passes.follow(optimizer)
         watch.tell("parameters_added", optimizer)
 
     def noting_forward(original):
         def __call__(module, *args, **options):
-            training = torch.is_grad_enabled()
-            if torch.compiler.is_compiling() or training and passes.forward or not training and passes.inference:
+            training = passes.forward and not watch.details or torch.is_grad_enabled()
+            if training and passes.forward or torch.compiler.is_compiling() or not training and passes.inference:
                 return original(module, *args, **options)
             if training:
                 passes.forward = True
@@ -99,15 +98,15 @@ def install(watch: Watch) -> None:
         if not options.get("preserve_rng_state", True) and not torch.equal(before, torch.get_rng_state()):
             watch.tell("remark", REDRAWN)
         return result
-    patches.around(torch.utils.checkpoint, "checkpoint", checkpoint)
     patches.around(torch.autograd, "backward", backward)
-    patches.after(torch.optim.Optimizer, "add_param_group", parameters_added)
     patches.replace(torch.nn.Module, "__call__", noting_forward)
-    patches.before(torch.amp.GradScaler, "scale", loss_scaled)
-    patches.before(torch.amp.GradScaler, "unscale_", lambda self, optimizer: watch.tell("unscaled", optimizer))
-    patches.before(torch.autocast, "__enter__", autocast_begins)
     patches.before(torch.nn.Module, "train", lambda self, mode=True: watch.tell("mode", bool(mode)))
     if watch.details:
+        patches.around(torch.utils.checkpoint, "checkpoint", checkpoint)
+        patches.after(torch.optim.Optimizer, "add_param_group", parameters_added)
+        patches.before(torch.amp.GradScaler, "scale", loss_scaled)
+        patches.before(torch.amp.GradScaler, "unscale_", lambda self, optimizer: watch.tell("unscaled", optimizer))
+        patches.before(torch.autocast, "__enter__", autocast_begins)
         patches.before(functional, "batch_norm", batch_norm)
         for name in LOSSES:
             if hasattr(functional, name):

@@ -19,7 +19,7 @@ def watching(listeners: Sequence[Listener], local_workers: int = 1, workers: int
              held_still: bool = False) -> Iterator[Watch]:
     """Tell the listeners what happens in this process, and put everything back at the end.
 
-    details     also what takes time in each update: gradients, losses, batch-norm, files, and lines
+    details     also what takes time in each update, or waits for a GPU: all but passes, steps, batches and collectives
     held_still  random numbers are: see still.py
     """
     watch = Watch(listeners, local_workers, workers, details)

@@ -127,7 +127,7 @@ def launch_command(launcher: str | None, workers: int, command: list[str], hosts
         room = ["--oversubscribe", "--bind-to", "none"] if "Open MPI" in said.stdout else []
         return ["mpirun", *room, *count, *(["-H", hosts] if hosts else []), *command]
     if launcher == "torchrun":
-        return ["torchrun", "--standalone", "--nproc-per-node", str(workers), "--no-python", *command]
+        return ["torchrun", "--standalone", "--nproc-per-node", str(workers), "--no-python", "--", *command]
     gloo = ["--gloo"] if launcher == "horovodrun-gloo" else []
     return ["horovodrun", *gloo, *count, "-H", hosts or f"localhost:{workers}", *command]
 

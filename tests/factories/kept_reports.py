@@ -101,13 +101,13 @@ def branched():
 
 
 def record_of_rank(rank, workers, own):
-    """What a script left of a rank: ten equal updates of 8 examples, with these parts of its ``own``."""
+    """What a script left of a rank: ten updates of 8 examples, with these parts of its ``own``, in turn."""
     return {"rank": rank, "workers": workers, "optimizer": "sgd", "rate": 0.1, "torch": "2", "device": "cpu",
             "memory": 1, "parameters": 10, "watts": None,
             "look": (own.get("without_core", 0.01),) * 2, "local_workers": 1,
             "clock": own.get("clock"), "slowed_by": own.get("slowed_by"),
-            "remarks": [], "profile": own.get("profile"),
-            "updates": {**{name: [{**TIMES, **own}[name] / 1000] * 10 for name in RANK_PARTS},
+            "line": own.get("line", ""), "remarks": [], "profile": own.get("profile"),
+            "updates": {**{name: list(np.resize({**TIMES, **own}[name], 10) / 1000) for name in RANK_PARTS},
                         "examples": [8] * 10, "tokens": [0] * 10, "batches": [1] * 10, "passes": [1] * 10,
                         "apart": [True] + [False] * 9}}
 

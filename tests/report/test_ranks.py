@@ -9,8 +9,9 @@ TOLD = {"operators": [["aten::mm", 0.003], ["aten::mul", 0.0015]], "communicatio
 CASES = {           # of one worker, and of each of two ranks: what differs from their usual parts
     "parts that grew": ({}, dict(step=16, waiting=7), dict(step=16, waiting=5, backward=6)),
     "a rank that computes slowly": ({}, {}, dict(forward=6)),
-    "a rank that spends time elsewhere": ({}, {}, dict(step=14)),
-    "a rank that waits for data": ({}, {}, dict(data=4)),
+    "a rank that spends time elsewhere": ({}, {}, dict(step=14)), "a rank that waits for data": ({}, {}, dict(data=4)),
+    "a rank that saves": ({}, dict(step=20, waiting=11), dict(step=[10, 10, 40], line="train.py:22")),
+    "a slow disk": ({}, dict(data=[1, 1, 1, 26], step=[10, 10, 10, 35], line="train.py:9"), dict(step=15, waiting=6)),
     "a busy host": ({}, {}, dict(forward=6, without_core=0.31)),
     "a hot GPU": ({}, {}, dict(clock=0.62, slowed_by=["heat"])),
     "traces": (dict(profile=TOLD), dict(profile=TOLD), dict(profile={**TOLD, "operators": []})),
@@ -31,8 +32,7 @@ def said(path):
 def test_what_ranks_do_is_said_and_what_a_merged_log_says_is_the_same(golden, tmp_path):
     texts = []
     for at, (name, (alone, *ranks)) in enumerate(CASES.items()):
-        folder = tmp_path / str(at)
-        folder.mkdir()
+        (folder := tmp_path / str(at)).mkdir()
         ranks_log(folder / "w1.h5", alone)
         ranks_log(folder / "w2.h5", *ranks)
         texts.append("\n".join([name, *said(folder)]))

@@ -67,7 +67,7 @@ def test_more_workers_than_there_is_room_for_and_hosts_in_vain_are_refused(golde
     ("mpirun", None, ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", "4"]),
     ("mpirun", "a:2,b:2", ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", "4", "-H", "a:2,b:2"]),
     ("srun", None, ["srun", "--mpi=pmix", "--kill-on-bad-exit=1", "-n", "4"]),
-    ("torchrun", None, ["torchrun", "--standalone", "--nproc-per-node", "4", "--no-python"])])
+    ("torchrun", None, ["torchrun", "--standalone", "--nproc-per-node", "4", "--no-python", "--"])])
 def test_each_launcher_has_its_command_line(path_with, launcher, hosts, command):
     path_with("mpirun")
     assert launch_command(launcher, 4, COMMAND, hosts) == command + COMMAND

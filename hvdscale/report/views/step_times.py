@@ -44,7 +44,7 @@ def step_parts(subject: Subject) -> Iterator[Part]:
                        name=series_name(series), series=series_kind(series))
         for series, parts in shown if 1 < len(parts) <= MOST_BARS])
     (few, before), (many, after) = subject.parts[0], subject.parts[-1]
-    where, there = (counted(cell.workers[0], "worker") for cell in (many, few))
+    where, there = (counted(cell.workers[0], "worker") + mark_of(cell) for cell in (many, few))
     if few is not many and few.workers == many.workers:
         where, there = f"{where}, batch {many.batches.in_brief()}", f"batch {few.batches.in_brief()}"
     yield SCALING.find("parts", where=where, ms=1000 * after.seconds, waiting=after.communication, data=after.data,
@@ -70,7 +70,6 @@ def ranks(subject: Subject) -> Iterator[Part]:
     timed = [(cell, parts.ranks) for cell, parts in subject.parts if parts.ranks]
     if not timed:
         return
-    left_out = any(times.ranks > MOST_ROWS for _, times in timed)
     yield SCALING.table(
         "ranks", [(cell, times, rank) for cell, times in timed for rank in range(min(times.ranks, MOST_ROWS))], {
             "workers": lambda row: row[0].workers[0], "global_batch": lambda row: row[0].global_batch,
@@ -78,10 +77,11 @@ def ranks(subject: Subject) -> Iterator[Part]:
             **{SCALING.column("rank_ms", f"{name}_ms", part=name, name=name, rest=name == ELSEWHERE):
                partial(lambda name, row: 1000 * row[1].seconds[name][row[2]], name) for name in NAMES},
             "typical_ms": lambda row: 1000 * row[1].typical[row[2]],
-            **{name: partial(lambda name, row: 1000 * _traced(row[0], row[2]).get(name[:-3], np.nan), name)
-               for name in ("hidden_ms", "exposed_ms", "late_ms") if any(_traced(cell) for cell, _ in timed)}},
+            **{name: partial(lambda name, row: 1000 * _kept(row[0], "profile", row[2], {}).get(name[:-3], np.nan), name)
+               for name in ("hidden_ms", "exposed_ms", "late_ms") if any(_kept(cell, "profile") for cell, _ in timed)}},
         lambda row: row[0].keys,
-        notes=(SCALING.say("rank_parts"), SCALING.say("ranks_left_out", most=MOST_ROWS) if left_out else ""))
+        notes=(SCALING.say("rank_parts"), SCALING.say("ranks_left_out", most=MOST_ROWS) if any(
+            times.ranks > MOST_ROWS for _, times in timed) else ""))
     (few, first), (many, last) = timed[0], timed[-1]
     if 1 < last.ranks <= MOST_ROWS:
         yield Figures(lambda: [SCALING.figure("step-time-by-rank", partial(_draw_ranks, last), many.keys,
@@ -93,23 +93,23 @@ def ranks(subject: Subject) -> Iterator[Part]:
         parts = [f"{name} {'+' if change >= 0 else '-'}{number(1000 * abs(change))}" for change, name in changes[:3]]
         yield SCALING.find("step_grew", ms=1000 * abs(grew), more=grew >= 0, workers=many.workers[0],
                            few=few.workers[0], parts=", ".join(parts))
-    kinds: set[str] = set()
-    for cell, times in reversed(timed):
-        found = [one for one in _find_causes(cell, times) if one.kind not in kinds]
-        kinds.update(one.kind for one in found)
-        yield from found
-    for cell, _ in timed:
-        yield from _find_profile(cell)
+    causes: dict[str, Finding] = {}
+    for one in (one for cell, times in reversed(timed) for one in _find_causes(cell, times)):
+        causes.setdefault(one.kind, one)
+    yield from causes.values()
+    yield from (one for cell, _ in timed for one in _find_profile(cell))
 
 
 def _find_causes(cell: RunCell, times: RankTimes) -> Iterator[Finding]:
     """Each cause at one worker count; what a pause adds to a part is said of the pause, if that is said."""
     at, late = counted(cell.workers[0], "worker") + mark_of(cell), times.outlier(["data"])
-    pause = times.pause if times.pause and (times.pause.every or not cell.oversubscribed) else None
+    line = _kept(cell, "line", times.pause.rank) if times.pause else ""
+    pause = times.pause if times.pause and (times.pause.every or not cell.oversubscribed or (
+        line and times.pause.part == ELSEWHERE)) else None
     if pause:
         yield SCALING.find("pause", rank=pause.rank, at=at, ms=1000 * pause.seconds, every=pause.every or None,
                            steps=pause.steps, elsewhere=pause.part == ELSEWHERE, part=pause.part, share=pause.share,
-                           typical=1000 * times.typical[pause.rank])
+                           typical=1000 * times.typical[pause.rank], line=line)
     for kind, names in (("slow_rank", WORK), ("busy_rank", (ELSEWHERE,)), ("late_rank", ("data",))):
         found = times.outlier(names)
         if found and not (pause and pause.part in names):
@@ -120,13 +120,13 @@ def _find_causes(cell: RunCell, times: RankTimes) -> Iterator[Finding]:
         yield SCALING.find("transfer", at=at, ms=1000 * times.transfer, apart=1000 * times.spread)
 
 
-def _traced(cell: RunCell, rank: int = 0) -> dict[str, Any]:
-    """What torch's trace of a rank says, of the newest run that has one; {}: there is none."""
-    return next((found[rank] for run in reversed(cell.runs) if (found := run.trial.measured.get("profile"))), {})
+def _kept(cell: RunCell, name: str, rank: int = 0, default: Any = None) -> Any:
+    """What the newest run that has it kept of a rank: what torch's trace says, or the line of long updates."""
+    return next((kept[rank] for run in reversed(cell.runs) if (kept := run.trial.measured.get(name))), default)
 
 
 def _find_profile(cell: RunCell) -> Iterator[Finding]:
-    if first := _traced(cell):
+    if first := _kept(cell, "profile"):
         operators = [f"{name} ({number(1000 * seconds)} ms)" for name, seconds in first["operators"]]
         yield SCALING.find("profile", at=counted(cell.workers[0], "worker") + mark_of(cell), operators=operators,
                            communication=1000 * first["communication"] if cell.workers[0] > 1 else None,

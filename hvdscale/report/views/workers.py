@@ -23,7 +23,8 @@ from ..drawing import (BLUE, GREEN, MUTED, ORANGE, Axes, Figure, decimal_ticks, 
 from ..subject import Subject
 from ..table import Cell, Table, keys_of
 from ..texts import SCALING, Cells
-from .cells import cell_notes, cell_warnings, mark_of, of_searches, ratio_cell, table_of_cells, tuned_by
+from .cells import (cell_notes, cell_warnings, crowded_warnings, mark_of, of_searches, ratio_cell, table_of_cells,
+                    tuned_by)
 
 MOST_ALONE = 3      # points of no series that are told one by one
 SMALL = 0.15            # an efficiency below it is shown on a log scale
@@ -56,9 +57,9 @@ def by_workers(subject: Subject) -> Iterator[Part]:
             yield from _find_speedup(subject, series, bool(subject.plan))
         elif not math.isnan(gained.value):
             yield SCALING.find("throughput", gained, series=_kind(subject, series), first=first.workers,
-                               last=last.workers, mark=mark_of(last.cell), speedup=gained,
-                               efficiency=last.system_efficiency.value,
-                               slow=first.cell.examples_per_second.value, fast=last.cell.examples_per_second.value)
+                               last=last.workers, mark=mark_of(last.cell) or mark_of(first.cell), speedup=gained,
+                               efficiency=last.system_efficiency.value, slow=first.cell.examples_per_second.value,
+                               fast=last.cell.examples_per_second.value)
         yield _series_table(subject, series)
     batches = _batch_table(subject, subject.batches) if subject.batches else None
     alone = _cells_alone(subject) if subject.alone else ()
@@ -86,18 +87,16 @@ def _find_speedup(section: Section, series: Series, planned: bool) -> Iterator[F
         statistical, system = last.statistical_efficiency.value, last.system_efficiency.value
         greater = "statistics" if statistical < system else "the system"
         yield SCALING.find("speedup", last.time_speedup, series=kind, first=timed[0].workers, last=last.workers,
-                           mark=mark_of(last.cell),
-                           speedup=last.time_speedup, product=last.product.value,
-                           greater=greater if 0 < statistical * system < 0.95 else "")
+                           mark=mark_of(last.cell) or mark_of(timed[0].cell), speedup=last.time_speedup,
+                           product=last.product.value, greater=greater if 0 < statistical * system < 0.95 else "")
         if best is not last and not planned:
-            yield SCALING.find("shortest", best.cell.seconds, workers=best.workers, seconds=best.cell.seconds)
-    unmet = [SCALING.say("unmet_at", workers=point.workers, met=point.cell.met or None,
-                         seeds=len(point.cell.samples.seeds))
-             for point in series.points if point.cell.runs and not point.cell.steps.met]
-    if unmet:
+            yield SCALING.find("shortest", best.cell.seconds, workers=best.workers, seconds=best.cell.seconds,
+                               mark=mark_of(best.cell))
+    if unmet := [SCALING.say("unmet_at", workers=point.workers, met=point.cell.met or None,
+                             seeds=len(point.cell.samples.seeds))
+                 for point in series.points if point.cell.runs and not point.cell.steps.met]:
         yield SCALING.find("unmet", series=kind, target=section.target, where=unmet)
-    lost = [point.workers for point in series.points if not point.cell.runs]
-    if lost:
+    if lost := [point.workers for point in series.points if not point.cell.runs]:
         yield SCALING.find("all_diverged", series=kind, workers=lost)
 
 
@@ -111,11 +110,12 @@ def _cells_alone(section: Section) -> Iterator[Part]:
     known = {id(cell) for cell in section.alone if not math.isnan(cell.examples_per_second.value)}
     for cell in section.alone if len(section.alone) <= (MOST_ALONE if known else 1) else ():
         where = f"{counted(cell.workers[0], 'worker')}, global batch {cell.batches.in_brief()}"
-        speed = f"{number(cell.examples_per_second.value)} examples per second"
+        speed = f"{number(cell.examples_per_second.value)} examples per second{mark_of(cell)}"
         kind = "alone" if cell.steps.met else "alone_unmet"
         if not (cell.runs and section.target):
             kind = "alone_speed" if cell.runs else "alone_diverged"
-        yield SCALING.find(kind, where=where, target=section.target,
+        unsaid = section.alone if section.searches and cell is section.alone[-1] else ()    # its table is not shown
+        yield SCALING.find(kind, None, crowded_warnings(unsaid), where=where, target=section.target,
                            speed=speed if id(cell) in known else "no time is known",
                            steps=cell.steps.value if cell.steps.met else cell.steps.beyond,
                            seconds=cell.seconds.value if id(cell) in known and kind == "alone" else None)

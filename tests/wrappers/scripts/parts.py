@@ -16,19 +16,20 @@ from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDatas
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch", type=int, default=8)
 parser.add_argument("--fault", default="")
+parser.add_argument("--slept", default="", help="folder that takes how long each nap was")
 given = parser.parse_args()
 fault, batch = given.fault, given.batch
 rank, workers = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 EPOCHS, LENGTH = 3, 24
-NAPS = {"data": 0.016, "forward": 0.02, "backward": 0.04, "optimizer": 0.012}     # seconds an update of 8 examples
+NAPS = {"data": 0.064, "forward": 0.08, "backward": 0.16, "optimizer": 0.048}      # seconds an update of 8 examples
 
 
 def nap(part, times=1):
-    """Sleep, and be awake at the moment: a machine oversleeps."""
-    end = time.perf_counter() + NAPS[part] / times
-    time.sleep(NAPS[part] / times / 2)
-    while time.perf_counter() < end:
-        pass
+    """Sleep, and keep how long that was: a machine oversleeps."""
+    begin = time.perf_counter()
+    time.sleep(NAPS[part] / times)
+    with open(f"{given.slept}/{part}.{os.getpid()}", "a") as file:
+        file.write(f"{time.perf_counter() - begin}\n")
 
 
 class Stuck(DistributedSampler):
