@@ -93,7 +93,7 @@ def _digest(rank: int, size: int, name: str, layers: list[dict], wanted: int) ->
             on_host(f"{socket.gethostname()}-{rank}")
             if not job.settings.init_from:
                 job = replace(job, model=make_model(job.workload, job.plan, job.device))
-        return digest(make_sample(job, wanted, 1))
+        return digest(make_sample(job, wanted))
     except HvdscaleError as error:
         return broken(str(error))
 

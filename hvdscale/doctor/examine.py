@@ -1,9 +1,10 @@
-"""All checks of a job, in order: most run on rank 0 alone, the others on all workers together."""
+"""All checks of a job, in order: on rank 0 alone, but for that of the ranks."""
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 
 from ..formatting.numbers import counted
 from ..training.job import Job
@@ -21,8 +22,10 @@ from .settings import decay, rounding
 from .state import checkpoint, evaluation
 
 RANKS = "ranks"
-ORDER = ("gradients", "losses", "random numbers", "rounding", "batch-norm", "padding", "examples", RANKS, "evaluation",
-         "checkpoint", "weight decay")
+CHECKS = {"gradients": gradients, "losses": losses, "random numbers": random_numbers, "rounding": rounding,
+          "batch-norm": batch_norm, "padding": padding, "examples": lambda sample: sample.data,
+          "evaluation": evaluation, "checkpoint": checkpoint, "weight decay": decay}
+ORDER = (*CHECKS, RANKS)
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPL
     with contextlib.ExitStack() as children:
         played = children.enter_context(asked.played([0, 1], 2)) if alone and ranked else []
         with workers.together("the sample"):
-            sample = make_sample(job, wanted, workers.size)
+            sample = make_sample(job, wanted)
             mine = digest(sample) if ranked else {}     # first, as checks may move the job's own generators
             sample.data
         by_rank = workers.gather(mine, "doctor/digest") if ranked and not alone else []
@@ -75,19 +78,14 @@ def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPL
 
 def in_this_process(sample: Sample, workers: Workers, say: Callable[[str], None] = lambda name: None,
                     ranks: Finding | None = None, checks: Collection[str] = ORDER) -> list[Finding]:
-    """Run those of the checks that need no child process; ranks above 0 run only the collective ones. The finding on
-    the ``ranks`` under a launcher is added to the others."""
+    """Run those of the checks that need no child process, on rank 0. The finding on the ``ranks`` under a launcher is
+    added to the others."""
     found = [ranks] if ranks else []
-    alone = {"losses": lambda: losses(sample), "random numbers": lambda: random_numbers(sample),
-             "rounding": lambda: rounding(sample), "batch-norm": lambda: batch_norm(sample),
-             "padding": lambda: padding(sample), "examples": lambda: sample.data,
-             "checkpoint": lambda: checkpoint(sample), "weight decay": lambda: decay(sample)}
-    together = {"gradients": lambda: gradients(sample, workers), "evaluation": lambda: evaluation(sample, workers)}
     for name in checks:
         with workers.together(f"the check {name!r}"):           # so no rank waits longer than one check takes
-            if name in together or (name in alone and workers.rank == 0):
+            if name in CHECKS and workers.rank == 0:
                 say(name)
-                found.append(carried_out(name, {**alone, **together}[name]))
+                found.append(carried_out(name, partial(CHECKS[name], sample)))
     return [trace_cause(finding, found, EXPLAINS) for finding in found]
 
 

@@ -3,9 +3,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,58 +12,32 @@ from torch import nn
 from ..data.generators import OwnGenerators
 from ..formatting.numbers import counted
 from ..modules.layers import BatchNorm, Dropout, is_batch_norm
-from ..plan.plan import Plan
 from ..plan.shards import Pass, even_bounds, group_bounds
-from ..workers.group import Workers
 from ..workload import bound_loss
-from .finding import JOB, Finding, Verdict
+from .finding import JOB, Finding
 from .probe_step import Difference, Sample, distance, first_difference, mean_gradient, passing, step_of
-from .simulated_workers import on_each
+
+CUTS = (1, 2, 3, 4, 6, 8)       # passes of a step: 1 to 4 workers make 1 or 2 each
 
 
-def gradients(sample: Sample, workers: Workers) -> Finding:
-    """Whether workers and accumulation give the mean gradient and the buffers that autograd gives for the whole step:
-    under a launcher on its workers, a collective; otherwise on up to 4 simulated ones."""
-    name, examples = "gradients", sample.plan.global_batch
-    ways = list(_ways(sample, [workers.size] if workers.size > 1 else [1, 2, 3, 4]))
-    if not ways:
-        return JOB.finding(name, "too_few", examples=examples, workers=workers.size)
+def gradients(sample: Sample) -> Finding:
+    """Whether a step that is cut into passes, as workers and accumulation cut it, has the mean gradient and the buffers
+    that autograd gives for the whole step."""
+    name, plan = "gradients", sample.plan
+    groups = plan.ghost_groups(plan.global_batch) if plan.group_by_group else plan.global_batch
+    norms = any(map(is_batch_norm, sample.job.model.modules()))
+    ways = [way for way in (replace(plan, accumulate=passes) for passes in CUTS if passes <= groups)
+            if not (norms and way.cuts_groups(way.global_batch))]
     with OwnGenerators(sample.job.device):
-        made = [(plan, *(step_of(sample, plan, workers) if workers.size > 1 else
-                         on_each(plan.workers, lambda worker: step_of(sample, plan, worker))[0])) for plan in ways]
-    if workers.rank:
-        return Finding(name, Verdict.PASSED, "")
-    whole = {ghosts: mean_gradient(sample, sample.model(), replace(sample.plan, ghost_batch=ghosts))
-             for ghosts in {plan.ghost_batch for plan in ways}}
-    apart = [(distance(gradient, whole[plan.ghost_batch]), plan) for plan, gradient, _ in made]
-    by, worst = max(apart, key=lambda pair: pair[0])
-    first, _, reference = made[0]
-    moved = max(distance(buffers, reference) for plan, _, buffers in made if plan.ghost_batch == first.ghost_batch)
-    about: dict[str, Any] = {name: sorted({getattr(plan, name) for plan in ways})
-                             for name in ("workers", "accumulate", "ghost_batch")}
-    about |= dict(limit=sample.limit, ways=len(ways), examples=examples,
-                  kind_of_workers="real" if workers.size > 1 else "simulated")
+        made = [step_of(sample, way) for way in ways]
+    whole = mean_gradient(sample, sample.model(), plan)
+    by, worst = max(((distance(gradient, whole), way.accumulate) for way, (gradient, _) in zip(ways, made)),
+                    key=lambda pair: pair[0])
+    moved = max(distance(buffers, made[0][1]) for _, buffers in made)
+    about = dict(limit=sample.limit, examples=plan.global_batch, passes=[way.accumulate for way in ways])
     if not by <= sample.limit:
-        way = f"{counted(worst.workers, 'worker')} x {counted(worst.accumulate, 'pass', 'passes')}"
-        return JOB.finding(name, "other_mean", by=by, way=way, **about)
-    if moved > sample.limit:
-        return JOB.finding(name, "buffers", by=moved, **about)
-    return JOB.finding(name, "same", by=max(by, moved), **about)
-
-
-def _ways(sample: Sample, counts: list[int]) -> Iterator[Plan]:
-    """The sample's plan at these worker counts, with 1 and 2 passes; and with one ghost group that workers share."""
-    plan, model = sample.plan, sample.job.model
-    groups = plan.ghost_groups(plan.global_batch)
-    for count in counts:
-        for accumulate in (1, 2):
-            if count * accumulate <= (groups if plan.group_by_group else plan.global_batch):
-                way = replace(plan, workers=count, accumulate=accumulate)
-                if not way.cuts_groups(way.global_batch) or not any(map(is_batch_norm, model.modules())):
-                    yield way
-    if not plan.group_by_group and any(hasattr(module, "ghosts") for module in model.modules()):
-        for count in counts[1:3] if len(counts) > 1 else counts:
-            yield replace(plan, workers=count, ghost_batch=plan.global_batch)
+        return JOB.finding(name, "other_mean", by=by, way=counted(worst, "pass", "passes"), **about)
+    return JOB.finding(name, "same" if moved <= sample.limit else "buffers", by=max(by, moved), **about)
 
 
 def losses(sample: Sample) -> Finding:

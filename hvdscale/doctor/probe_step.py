@@ -25,13 +25,13 @@ from ..training.job import Job
 from ..update.model import make_model
 from ..update.precision import PARAMETERS
 from ..update.step import DataParallelStep
-from ..workers.group import SingleWorker, Workers
+from ..workers.group import SingleWorker
 from ..workload import bound_loss
 from .examples import examples
 from .finding import Finding, carried_out
 
 EXAMPLES = 46           # by default; a multiple of neither 3 nor 4
-PASSES = 8              # fewest ghost groups: for up to 4 workers x 2 passes
+LEAST, PASSES = 22, 8   # examples, and ghost groups: for up to 4 workers x 2 passes
 CLOSE, NARROW_CLOSE = 1e-9, 1e-4        # allowed difference between sums of the same values, in fp64 and below
 
 
@@ -75,13 +75,12 @@ class Sample:
                 for a, b, batch in zip(bounds, bounds[1:], batches)]
 
 
-def make_sample(job: Job, wanted: int, workers: int) -> Sample:
-    """A sample of ``wanted`` examples, at least as many as the workers need, at most all. Ghost groups are smaller than
-    the job's where every pass must have one. Raises what the job's code raises."""
-    most = max(4, workers)
-    batch = min(len(job.data.train), max(wanted, 6 * most - 2))
+def make_sample(job: Job, wanted: int) -> Sample:
+    """A sample of ``wanted`` examples, at least LEAST, at most all. Ghost groups are smaller than the job's where every
+    pass must have one. Raises what the job's code raises."""
+    batch = min(len(job.data.train), max(wanted, LEAST))
     plan = job.plan.at_batch(
-        batch, ghost_batch=max(2, min(job.plan.ghost_batch, batch // max(PASSES, 2 * most))),
+        batch, ghost_batch=max(2, min(job.plan.ghost_batch, batch // PASSES)),
         precision="fp64", compression="none", loss_scale=1.0, clip_norm=None, workers=1, accumulate=1,
         local_batch=batch, loader_workers=0, noise_every=0)
     sample = Sample(job, plan, CLOSE)
@@ -150,11 +149,11 @@ def mean_gradient(sample: Sample, model: nn.Module, plan: Plan, parts: Sequence 
     return _vector(sums) / counted
 
 
-def step_of(sample: Sample, plan: Plan, workers: Workers) -> tuple[Tensor, Tensor]:
-    """The mean gradient of a step taken by hvdscale on these workers, and the buffers after it; a collective."""
+def step_of(sample: Sample, plan: Plan) -> tuple[Tensor, Tensor]:
+    """The mean gradient of a step taken by hvdscale, and the buffers after it."""
     model = sample.model(plan)
     job, optimizer = sample.job, torch.optim.SGD(trained(model), lr=0.0)
-    take_step = DataParallelStep(plan, job.workload, job.data.train, model, optimizer, workers, job.device)
+    take_step = DataParallelStep(plan, job.workload, job.data.train, model, optimizer, SingleWorker(), job.device)
     take_step(0, 0.0, set())
     return _vector([p.grad for p in trained(model)]), _vector([b for b in model.buffers() if b.is_floating_point()])
 

@@ -17,13 +17,12 @@ from ..training.snapshot import RunState, capture, restore
 from ..update.optimizers import make_optimizer
 from ..update.precision import repeatable
 from ..update.step import DataParallelStep
-from ..workers.group import SingleWorker, Workers
+from ..workers.group import SingleWorker
 from .finding import JOB, Finding
 from .probe_step import Sample
 from .resume.checks import describe_lost
 from .resume.listen import flatten
 from .resume.runs import KINDS, unlike
-from .simulated_workers import on_each
 
 BEFORE = 2                  # steps before the checkpoint
 MEASURED = 100              # examples measured per split, at most
@@ -90,9 +89,8 @@ def _differences(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -
                           default=0.0)
 
 
-def evaluation(sample: Sample, workers: Workers) -> Finding:
-    """Whether metrics do not depend on the chunks a split is cut into, and are bit-identical at any worker count: under
-    a launcher on its workers, a collective; otherwise on up to 3 simulated ones."""
+def evaluation(sample: Sample) -> Finding:
+    """Whether metrics do not depend on the chunks that a split is cut into, which workers share."""
     name, job, model = "evaluation", sample.job, sample.model()
     splits = {split: data.first(min(len(data), MEASURED)) for split, data in job.data.evaluated(
         job.plan.train_eval_examples).items() if len(data)}
@@ -102,21 +100,16 @@ def evaluation(sample: Sample, workers: Workers) -> Finding:
     if not splits:
         return JOB.finding(name, "empty")
 
-    def measure(worker: Workers, chunk: int) -> tuple[dict[str, float], Counter]:
-        evaluator = Counting(job.workload, splits, chunk, worker, job.device, sample.plan.precision)
+    def measure(chunk: int) -> tuple[dict[str, float], Counter]:
+        evaluator = Counting(job.workload, splits, chunk, SingleWorker(), job.device, sample.plan.precision)
         return evaluator(model, tuple(splits)), evaluator.counts
 
     with OwnGenerators(job.device):
-        (one, counts_of_one), (other, counts_of_other) = (measure(SingleWorker(), chunk) for chunk in CHUNKS)
-        if workers.size > 1:
-            counts, shared = (workers.size,), [measure(workers, CHUNKS[0])[0]]
-        else:
-            counts = (2, 3)
-            shared = [on_each(count, lambda worker: measure(worker, CHUNKS[0])[0])[0] for count in counts]
+        (one, counts_of_one), (other, counts_of_other) = map(measure, CHUNKS)
 
     def finding(kind: str, **given) -> Finding:
         read = ", ".join(f"{len(data)} of {split}" for split, data in splits.items())
-        return JOB.finding(name, kind, splits=read, chunks=CHUNKS, workers=", ".join(map(str, (1, *counts))), **given)
+        return JOB.finding(name, kind, splits=read, chunks=CHUNKS, **given)
     undefined = [column for column, value in one.items() if math.isnan(value)]
     if broken := [column for column in undefined if counts_of_one.get(column)]:
         return finding("broken", nan=_are_nan(broken))
@@ -127,10 +120,6 @@ def evaluation(sample: Sample, workers: Workers) -> Finding:
     for column, by in apart.items():
         if not by <= sample.limit:
             return finding("by_chunk", column=column, by=by, limit=sample.limit)
-    for count, values in zip(counts, shared):
-        for column, value in values.items():
-            if _apart(value, one[column]) != 0:
-                return finding("by_workers", column=column, count=count, by=_apart(value, one[column]), limit=0.0)
     partial = any(count != len(splits[column.partition("/")[0]]) for column, count in counts_of_one.items())
     per = "the counts from measure have the same sum" if partial else "each example counts once"
     if undefined:

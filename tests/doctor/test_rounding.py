@@ -107,7 +107,7 @@ globals().update({name: Made(*(given if isinstance(given, tuple) else (given,))[
 
 def found(name, **layer):
     job = prepare(f"{__name__}:{name}", [dict(threads=1, lr=0.01, **layer)], SingleWorker())
-    return rounding(make_sample(job, 46, 1))
+    return rounding(make_sample(job, 46))
 
 
 @pytest.mark.parametrize("number, name", [*enumerate(WITH)])

@@ -43,7 +43,6 @@ def test_a_sound_job_is_found_sound(doctor, np, job, options):
     assert list(verdicts) == CHECKS
     assert code == 0 and "FAILED" not in said, said
     assert verdicts["gradients"] == verdicts["ranks"] == "passed"
-    assert ("3 ways to cut a step of 46 examples: 2 workers" in said) == (np == 2)
     assert "rank 0 and rank 1" in " ".join(said.split()) or np == 2
 
 
@@ -66,7 +65,7 @@ def alone(job):
     """What the processes that play several ranks find of the job, beside this one."""
     asked = JobRequest(f"{MADE}:{job}", [{}, {"threads": 1}], 46)
     with asked.played([0, 1], 2) as played:
-        sample = make_sample(prepare(asked.name, asked.layers, SingleWorker()), 46, 1)
+        sample = make_sample(prepare(asked.name, asked.layers, SingleWorker()), 46)
         return same_when_played(asked, played, sample, digest(sample))
 
 
