@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from ....formatting.numbers import list_first
-from ....watch.remarks import HOOK
+from ....watch.remarks import HOOK, OWN_HOOK
 from ...finding import Finding
 from . import scale
 from .pair import BothRuns, Pair
@@ -221,5 +221,14 @@ def _unexplained(both: BothRuns) -> Finding | None:
             scale.factor(*parts) is not None for _, parts in both.pair.parts([mean, one.gradients[0]])
             if all(part.any() for part in parts)):      # a factor of each parameter's, as of a clip by its norm
         return None
-    hooked = any(HOOK in record.remarks for record in both.pair.many)
-    return finding(both, "changed", cause=hooked and "hooked", by=one.residual, limit=limit, where=both.ranks[0].line)
+    if both.at:                                         # or with that of the update before
+        local = [each.gradient for each in passes_of(both.ranks)]
+        columns = np.stack([*local, both.pair.at(both.at - 1)[0].gradient], axis=1)
+        *_, share = weights = np.linalg.lstsq(columns, one.gradients[0], rcond=None)[0]
+        if apart(columns @ weights, one.gradients[0]) <= limit:
+            return finding(both, "kept", times=share, count=round(share * both.pair.workers), by=one.residual,
+                           limit=limit, where=both.ranks[0].passes[-1].line)
+    hooks = {"hooked": HOOK, "own_hook": OWN_HOOK}
+    cause = next((cause for cause, remark in hooks.items() if remark in both.pair.many[0].remarks), "")
+    kind = "another" if cause == "own_hook" and scale.comparable(both.pair, both.at) else "changed"
+    return finding(both, kind, cause=cause, by=one.residual, limit=limit, where=both.ranks[0].line)
