@@ -1,28 +1,28 @@
-"""All checks of a job, in order: most run on rank 0 alone, the others on all workers together."""
+"""All checks of a job, in order: on rank 0 alone, but for that of the ranks."""
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 
 from ..formatting.numbers import counted
 from ..training.job import Job
 from ..update.model import how_to_be_faster
 from ..workers.group import Workers
-from .children import JobRequest, same_when_played
-from .communication import refusing_collectives
+from .children import refusing_collectives, same_when_played, simulated
 from .finding import JOB, Finding, carried_out, trace_cause
 from .formats import NOTES, Judged, render_list
-from .padding import padding
-from .passes import batch_norm, gradients, losses, random_numbers
+from .passes import batch_norm, gradients, losses, padding, random_numbers
 from .probe_step import EXAMPLES, Sample, make_sample
 from .ranks import digest, same_on_ranks
-from .settings import decay, rounding
-from .state import checkpoint, evaluation
+from .state import checkpoint, decay, evaluation, rounding
 
 RANKS = "ranks"
-ORDER = ("gradients", "losses", "random numbers", "rounding", "batch-norm", "padding", "examples", RANKS, "evaluation",
-         "checkpoint", "weight decay")
+CHECKS = {"gradients": gradients, "losses": losses, "random numbers": random_numbers, "rounding": rounding,
+          "batch-norm": batch_norm, "padding": padding, "examples": lambda sample: sample.data, RANKS: None,
+          "evaluation": evaluation, "checkpoint": checkpoint, "weight decay": decay}
+ORDER = tuple(CHECKS)
 
 
 @dataclass(frozen=True)
@@ -55,39 +55,34 @@ def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPL
     """Run those checks of ORDER; a collective whose findings are complete on rank 0. ``say`` gets the name of each
     check, ``layers`` are the user's settings, and the checks take a step of the ``wanted`` examples. Raises
     CommunicationError where the job's own code communicates."""
-    asked, alone, ranked = JobRequest(job.name, layers, wanted), workers.size == 1, RANKS in checks
+    alone, ranked = workers.size == 1, RANKS in checks
     with contextlib.ExitStack() as children:
-        played = children.enter_context(asked.played([0, 1], 2)) if alone and ranked else []
+        played = children.enter_context(simulated(job.name, layers, wanted)) if alone and ranked else []
         with workers.together("the sample"):
-            sample = make_sample(job, wanted, workers.size)
+            sample = make_sample(job, wanted)
             mine = digest(sample) if ranked else {}     # first, as checks may move the job's own generators
             sample.data
         by_rank = workers.gather(mine, "doctor/digest") if ranked and not alone else []
-        launched = same_on_ranks(sample, by_rank, lambda: asked.twice(workers.size), JOB.sentence(
+        launched = same_on_ranks(sample, by_rank, JOB.sentence(
             "ranks compared", "launched", size=workers.size)) if by_rank and not workers.rank else None
         findings = in_this_process(sample, workers, say, launched, checks)
         if played:
             say(RANKS)
-            findings.append(same_when_played(asked, played, sample, mine))
+            findings.append(same_when_played(played, sample, mine))
         workers.gather(None, "doctor/children")
     return Examination(job, sample, tuple(sorted(findings, key=lambda f: ORDER.index(f.check))), notes(job, sample))
 
 
 def in_this_process(sample: Sample, workers: Workers, say: Callable[[str], None] = lambda name: None,
                     ranks: Finding | None = None, checks: Collection[str] = ORDER) -> list[Finding]:
-    """Run those of the checks that need no child process; ranks above 0 run only the collective ones. The finding on
-    the ``ranks`` under a launcher is added to the others."""
+    """Run those of the checks that need no child process, on rank 0. The finding on the ``ranks`` under a launcher is
+    added to the others."""
     found = [ranks] if ranks else []
-    alone = {"losses": lambda: losses(sample), "random numbers": lambda: random_numbers(sample),
-             "rounding": lambda: rounding(sample), "batch-norm": lambda: batch_norm(sample),
-             "padding": lambda: padding(sample), "examples": lambda: sample.data,
-             "checkpoint": lambda: checkpoint(sample), "weight decay": lambda: decay(sample)}
-    together = {"gradients": lambda: gradients(sample, workers), "evaluation": lambda: evaluation(sample, workers)}
     for name in checks:
         with workers.together(f"the check {name!r}"):           # so no rank waits longer than one check takes
-            if name in together or (name in alone and workers.rank == 0):
+            if CHECKS[name] and workers.rank == 0:
                 say(name)
-                found.append(carried_out(name, {**alone, **together}[name]))
+                found.append(carried_out(name, partial(CHECKS[name], sample)))
     return [trace_cause(finding, found, EXPLAINS) for finding in found]
 
 

@@ -25,13 +25,13 @@ from ..training.job import Job
 from ..update.model import make_model
 from ..update.precision import PARAMETERS
 from ..update.step import DataParallelStep
-from ..workers.group import SingleWorker, Workers
+from ..workers.group import SingleWorker
 from ..workload import bound_loss
 from .examples import examples
 from .finding import Finding, carried_out
 
 EXAMPLES = 46           # by default; a multiple of neither 3 nor 4
-PASSES = 8              # fewest ghost groups: for up to 4 workers x 2 passes
+LEAST, PASSES = 22, 8   # examples, and ghost groups: for up to 4 workers x 2 passes
 CLOSE, NARROW_CLOSE = 1e-9, 1e-4        # allowed difference between sums of the same values, in fp64 and below
 
 
@@ -58,30 +58,28 @@ class Sample:
         """The finding of the check of the job's examples."""
         return carried_out("examples", lambda: examples(self.job))
 
-    @property
-    def whole(self) -> list[int]:
-        return [0, self.plan.global_batch]
-
     def model(self, plan: Plan | None = None) -> nn.Module:
         """A new model with the job's parameters, in the plan's precision."""
         model = make_model(self.job.workload, plan or self.plan, self.job.device)
         model.load_state_dict(self.job.model.state_dict())
         return model
 
-    def parts(self, plan: Plan, bounds: Sequence[int]) -> list[tuple[Pass, object]]:
-        """The passes between these positions of the step, and their batches."""
+    def parts(self, *bounds: int) -> list[tuple[Pass, object]]:
+        """The passes between these positions of the step, and their batches; by default, whole or group by group."""
+        plan = self.plan
+        bounds = bounds or (*(group_bounds(plan.global_batch, plan.ghost_batch) if plan.group_by_group else
+                              (0, plan.global_batch)),)
         batches = (self.job.data.train.take(plan.stream.visits(0, a, b)) for a, b in zip(bounds, bounds[1:]))
         return [(Pass(a, b), to_device(batch, self.job.device, PARAMETERS[self.plan.precision]))
                 for a, b, batch in zip(bounds, bounds[1:], batches)]
 
 
-def make_sample(job: Job, wanted: int, workers: int) -> Sample:
-    """A sample of ``wanted`` examples, at least as many as the workers need, at most all. Ghost groups are smaller than
-    the job's where every pass must have one. Raises what the job's code raises."""
-    most = max(4, workers)
-    batch = min(len(job.data.train), max(wanted, 6 * most - 2))
+def make_sample(job: Job, wanted: int) -> Sample:
+    """A sample of ``wanted`` examples, at least LEAST, at most all. Ghost groups are smaller than the job's where every
+    pass must have one. Raises what the job's code raises."""
+    batch = min(len(job.data.train), max(wanted, LEAST))
     plan = job.plan.at_batch(
-        batch, ghost_batch=max(2, min(job.plan.ghost_batch, batch // max(PASSES, 2 * most))),
+        batch, ghost_batch=max(2, min(job.plan.ghost_batch, batch // PASSES)),
         precision="fp64", compression="none", loss_scale=1.0, clip_norm=None, workers=1, accumulate=1,
         local_batch=batch, loader_workers=0, noise_every=0)
     sample = Sample(job, plan, CLOSE)
@@ -104,17 +102,18 @@ def make_sample(job: Job, wanted: int, workers: int) -> Sample:
 
 def _loss_type(sample: Sample) -> torch.dtype:
     model, plan = sample.model(), sample.plan
-    with passing(sample, model, plan) as enter:
-        (part, batch), *_ = sample.parts(plan, group_bounds(plan.global_batch, plan.ghost_batch)[:2])
+    with passing(sample, model) as enter:
+        (part, batch), *_ = sample.parts(*group_bounds(plan.global_batch, plan.ghost_batch)[:2])
         enter(part)
         return bound_loss(sample.job.workload, plan.label_smoothing)(model, batch)[0].dtype
 
 
 @contextlib.contextmanager
-def passing(sample: Sample, model: nn.Module, plan: Plan) -> Iterator:
+def passing(sample: Sample, model: nn.Module) -> Iterator:
     """A context for forward passes that leave generators and buffers as they were. Yields a function to call before
     each pass, which sets the modules' position and seeds the generators: by ghost group where the plan says group by
     group, else alike for all passes, as on several ranks."""
+    plan = sample.plan
     ghosts = GhostGroups(plan.seed, SingleWorker(), sample.job.device)
     ghosts.attach(model)
     groups = group_bounds(plan.global_batch, plan.ghost_batch)
@@ -129,32 +128,29 @@ def passing(sample: Sample, model: nn.Module, plan: Plan) -> Iterator:
         yield enter
 
 
-def mean_gradient(sample: Sample, model: nn.Module, plan: Plan, parts: Sequence | None = None) -> Tensor:
+def mean_gradient(sample: Sample, model: nn.Module) -> Tensor:
     """The gradient of the step's summed loss over its summed count, by autograd alone: one float64 vector. The whole
     step is one pass, or one pass per ghost group where the plan says so."""
-    if parts is None:
-        parts = sample.parts(plan, group_bounds(plan.global_batch, plan.ghost_batch) if plan.group_by_group else
-                             sample.whole)
-    loss, parameters = bound_loss(sample.job.workload, plan.label_smoothing), trained(model)
+    loss, parameters = bound_loss(sample.job.workload, sample.plan.label_smoothing), trained(model)
     sums, counted = [torch.zeros_like(p) for p in parameters], 0.0
-    for part, batch in parts:
-        with passing(sample, model, plan) as enter:
+    for part, batch in sample.parts():
+        with passing(sample, model) as enter:
             enter(part)
             total, count = loss(model, batch)
             gradients = torch.autograd.grad(total, parameters, allow_unused=True)
         sums = [a if g is None else a + g for a, g in zip(sums, gradients)]
         counted += count
     if not counted:
-        raise WorkloadError(f"the counts returned by loss for {plan.global_batch} examples add up to 0, so they have "
-                            "no mean")
+        raise WorkloadError(f"the counts returned by loss for {sample.plan.global_batch} examples add up to 0, so they "
+                            "have no mean")
     return _vector(sums) / counted
 
 
-def step_of(sample: Sample, plan: Plan, workers: Workers) -> tuple[Tensor, Tensor]:
-    """The mean gradient of a step taken by hvdscale on these workers, and the buffers after it; a collective."""
+def step_of(sample: Sample, plan: Plan) -> tuple[Tensor, Tensor]:
+    """The mean gradient of a step taken by hvdscale, and the buffers after it."""
     model = sample.model(plan)
     job, optimizer = sample.job, torch.optim.SGD(trained(model), lr=0.0)
-    take_step = DataParallelStep(plan, job.workload, job.data.train, model, optimizer, workers, job.device)
+    take_step = DataParallelStep(plan, job.workload, job.data.train, model, optimizer, SingleWorker(), job.device)
     take_step(0, 0.0, set())
     return _vector([p.grad for p in trained(model)]), _vector([b for b in model.buffers() if b.is_floating_point()])
 
@@ -192,7 +188,7 @@ def calls_of(sample: Sample, model: nn.Module, parts: Sequence) -> list[Call]:
         for name, module in model.named_modules()]
     loss = bound_loss(sample.job.workload, sample.plan.label_smoothing)
     try:
-        with passing(sample, model, sample.plan) as enter:
+        with passing(sample, model) as enter:
             for part, batch in parts:
                 found.append([])
                 enter(part)

@@ -8,6 +8,7 @@ JOINED_BY_ACTIVE = ("ranks that have ended an epoch join in (Join), and what the
 REDRAWN = ("checkpoint(..., preserve_rng_state=False) draws other random numbers, such as dropout masks, when it "
            "computes again in the backward pass, so the gradient is not that of the loss: leave the argument out")
 HOOK = "DistributedDataParallel has a communication hook"
+OWN_HOOK = "parameters have hooks of the script's own (register_hook)"
 PROCESSES = "the processes that the script starts itself"
 TENSOR_PARALLEL = "parallelize_module"          # by which a model is divided
 WITHOUT_REPEATS = "gather_for_metrics"          # it drops the examples that fill up the last batches

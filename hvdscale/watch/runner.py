@@ -183,9 +183,10 @@ def end(started: Sequence[subprocess.Popen], number: int, seconds: float) -> Non
         process.send_signal(number)
     while any(process.poll() is None for process in running) and time.monotonic() < until:
         time.sleep(POLL_SECONDS)
-    for process in started:             # all, before one can see that another is gone
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)              # its loader workers, too
+    for last in (signal.SIGSTOP, signal.SIGKILL):       # all are stopped before one can see that another is gone
+        for process in started:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, last)            # its loader workers, too
     for process in started:
         process.wait()
 

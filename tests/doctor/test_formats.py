@@ -79,7 +79,7 @@ def test_an_unknown_check_is_an_error_that_lists_the_names(text):
 
 def test_of_a_workload_only_the_asked_checks_are_run():
     begun, job = [], prepare("digits/fc", [dict(threads=1)], SingleWorker())
-    found = in_this_process(make_sample(job, 46, 1), SingleWorker(), begun.append, checks=("losses", "weight decay"))
+    found = in_this_process(make_sample(job, 46), SingleWorker(), begun.append, checks=("losses", "weight decay"))
     assert begun == [finding.check for finding in found] == ["losses", "weight decay"]
 
 

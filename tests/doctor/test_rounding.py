@@ -7,7 +7,7 @@ from torch import nn
 
 from hvdscale.doctor.finding import Verdict
 from hvdscale.doctor.probe_step import make_sample
-from hvdscale.doctor.settings import rounding
+from hvdscale.doctor.state import rounding
 from hvdscale.modules import BatchNorm, Dropout
 from hvdscale.training.prepare import prepare
 from hvdscale.workers.group import SingleWorker
@@ -107,7 +107,7 @@ globals().update({name: Made(*(given if isinstance(given, tuple) else (given,))[
 
 def found(name, **layer):
     job = prepare(f"{__name__}:{name}", [dict(threads=1, lr=0.01, **layer)], SingleWorker())
-    return rounding(make_sample(job, 46, 1))
+    return rounding(make_sample(job, 46))
 
 
 @pytest.mark.parametrize("number, name", [*enumerate(WITH)])

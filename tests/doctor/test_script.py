@@ -102,6 +102,7 @@ ERRORS = {
     "idle": "train.py on 1 worker made no update before it ended: no torch.optim.Optimizer made a step",
     "spawning": "train.py:15: it starts 1 worker, and this run has 2; take the number from",
     "hanging": "hangs before its first update: rank 0 waits at train.py:30 and rank 1 waits at train.py:33; a rank",
+    "dying": "rank 1, before its first update: its process died: it was killed, was out of memory, or called os._exit",
     "leaving": "Another rank had ended: a rank makes a call that another one leaves out, as where only some ranks",
     "unlike": "the ranks' collectives have different sizes: a rank makes a call that another one leaves out",
 }

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from hvdscale.doctor.simulated_workers import on_each
 from hvdscale.errors import HvdscaleError
 from hvdscale.modules import BatchNorm, Dropout
 from hvdscale.training.display import NoDisplay
@@ -22,6 +21,7 @@ from hvdscale.training.run_log import NoLog
 from hvdscale.workers.group import SingleWorker
 from hvdscale.workload import Classification, Data, MapSplit, Split
 from tests.factories.jobs import Sentences, Tokens, padded
+from tests.factories.workers import on_each
 from tests.parallel.toy import CLASSES, SIDE, Functional, noise_and_flip
 
 MADE = "tests.factories.random_jobs"

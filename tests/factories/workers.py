@@ -2,16 +2,17 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import torch
+
 from hvdscale.workers.group import Workers
 
 
 class Member(Workers):
     """One rank of a group: sums go over the threads, in rank order, of the values there were when they were started."""
 
-    def __init__(self, rank, size, barrier, slots):
-        self.rank, self.size, self.local_rank, self.local_size = rank, size, rank, size
-        self.names = []
-        self._barrier, self._slots = barrier, slots
+    def __init__(self, rank, size, turn, barrier, slots):
+        self.rank, self.size, self.local_rank, self.local_size, self.names = rank, size, rank, size, []
+        self._turn, self._barrier, self._slots = turn, barrier, slots
 
     def sum_(self, tensor, name):
         self.start_sum_(tensor, name)()
@@ -35,22 +36,31 @@ class Member(Workers):
 
     def _exchange(self, value):
         self._slots[self.rank] = value
-        self._barrier.wait(30)
+        self._meet()
         given = list(self._slots)
-        self._barrier.wait(30)
+        self._meet()
         return given
+
+    def _meet(self):
+        self._turn.release()
+        try:
+            self._barrier.wait(30)
+        finally:
+            self._turn.acquire()
 
 
 def on_each(workers, function):
-    """What the function gives for each member of a group of so many workers, called at once, in rank order."""
-    barrier, slots = threading.Barrier(workers), [None] * workers
+    """What the function gives for each member of a group of so many workers, in rank order. One member runs at a time,
+    until it waits for the others, and so may use the process's generators; autograd has no threads of its own."""
+    turn, barrier, slots = threading.Lock(), threading.Barrier(workers), [None] * workers
 
     def guarded(member):
-        try:
-            return function(member)
-        except BaseException:
-            barrier.abort()
-            raise
+        with turn, torch.autograd.set_multithreading_enabled(False):
+            try:
+                return function(member)
+            except BaseException:
+                barrier.abort()
+                raise
     with ThreadPoolExecutor(workers) as threads:
-        running = [threads.submit(guarded, Member(rank, workers, barrier, slots)) for rank in range(workers)]
+        running = [threads.submit(guarded, Member(rank, workers, turn, barrier, slots)) for rank in range(workers)]
         return [future.result() for future in running]

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from hvdscale.analysis.noise import noise_scale, read_noise
-from hvdscale.doctor.simulated_workers import on_each
 from hvdscale.modules import Dropout
 from hvdscale.training.display import NoDisplay
 from hvdscale.training.loop import train
@@ -17,6 +16,7 @@ from hvdscale.training.run_log import NoLog
 from hvdscale.workers.group import SingleWorker
 from hvdscale.workload import Data, Split, Workload
 from tests.factories.logs import log, trial
+from tests.factories.workers import on_each
 from tests.parallel.toy import Functional
 
 EXAMPLES, SIZE, BATCH, STEPS = 333, 20, 30, 400

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from hvdscale.doctor.simulated_workers import on_each
 from hvdscale.errors import HvdscaleError, PlanError
 from hvdscale.update.exact import HUGE, LAST, MAIN, MOST_GROUPS, REACH, UNITS, ExactBuffer, check_exact
 from hvdscale.workers.group import SingleWorker
 from tests.factories.random_jobs import draw, run
+from tests.factories.workers import on_each
 from tests.parallel import toy
 
 TAIL = (0.0, 3.0, 7.0)

@@ -22,10 +22,9 @@ from ..script import rank
 from ..script.folder import state_of
 from ..script.listen.session import Session
 from ..script.listen.tensors import digest, local, outermost_modules, sample
-from ..script.listen.updates import Updates
+from ..script.listen.updates import Updates, settings_of
 from ..script.record import LOADED, READ, SAVED, WRITTEN, FileUse, Start
 
-SETTINGS = ("momentum", "weight_decay", "betas", "eps", "dampening", "nesterov")     # of an optimizer's groups
 BRACKETS = re.compile(r"\['?(.*?)'?\]")
 SAMPLED = 1 << 16           # numbers of a tensor that are digested, at least, if it has as many
 FEWER = 4                   # of the numbers that a sample of a divided tensor has, one is kept
@@ -66,8 +65,7 @@ class ResumeSession(Session, Listener):
         found: dict[str, Any] = {}
         there = [(of, one) for of in self.updates.optimizers if (one := of.optimizer()) is not None]
         for at, (of, optimizer) in enumerate(there):
-            for number, group in enumerate(optimizer.param_groups):
-                found |= {f"{at}.{key}.of group {number}": str(group[key]) for key in SETTINGS if key in group}
+            found |= {f"{at}.{name}": value for name, value in settings_of(optimizer).items()}
             for number, one in enumerate(of.parameters()):
                 state = optimizer.state.get(one) or {}
                 found |= {f"{at}.{key}.{names.get(id(one), number)}": value for key, value in state.items()

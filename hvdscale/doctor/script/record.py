@@ -76,7 +76,7 @@ class Iteration:
     models: tuple[str, ...] = ()        # digests of the parameters of each model that was evaluated in it
     line: str = ""              # of the loop over it
     made: str = ""              # the line where its loader was made; else that of the loop
-    listed: bool = False        # it was read whole before a backward pass that no other loader had a batch for
+    listed: bool = False        # it was read whole before a backward pass, or for batch-norm's statistics alone
 
 
 @dataclass
@@ -144,6 +144,7 @@ class OptimizerUpdates:
     name: str                       # its class
     sampled: list[tuple[str, int]]  # the name of each parameter, how many numbers of it the samples have, in order
     updates: list[Update] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)      # of its groups, such as "momentum of group 0"
     flat: bool = False      # it has other tensors, such as a part of all parameters in a row: samples are the model's
 
 

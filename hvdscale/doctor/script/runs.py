@@ -22,6 +22,8 @@ from .record import Record, load
 RANK = "hvdscale.doctor.script.rank"
 STANDS = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)
 WAITING = re.compile(r"torch/(distributed|nn/parallel|autograd)/|/horovod/")      # of the innermost call
+LOST = re.compile(r"Connection (closed|reset) by|remote (worker|process)|Broken pipe")
+DIED = "its process died: it was killed, was out of memory, or called os._exit"
 MISMATCH = "op.preamble.length <= op.nbytes"         # by which Gloo ends a process
 OF_OTHERS = "a rank makes a call that another one leaves out, as where only some ranks evaluate, stop or skip"
 
@@ -161,5 +163,13 @@ def _first_failure(run: Run) -> Record | None:
     stopped = any(record.state == STOPPED or record.state == ENDED and record.was_cut for record in run.records)
     if stopped and all(record.updates for record in run.records):
         return None
-    rank = runner.first_to_fail(run.place, [record.rank for record in run.records if record.state == FAILED])
+    failed = {record.rank for record in run.records if record.state == FAILED}
+    lost = {rank for rank in failed if LOST.search(run.records[rank].error)}       # what follows from another's end
+    for record in run.records if failed and failed == lost else ():
+        if run.late and record.rank in lost:
+            record.state = RUNNING
+        elif record.state == RUNNING and not (run.late or _text_of(runner.file_of(run.place, record.rank, "stack"))):
+            record.error = DIED
+            return record
+    rank = runner.first_to_fail(run.place, failed - lost or (() if run.late else lost))
     return None if rank is None else run.records[rank]

@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from ....formatting.numbers import list_first
-from ....watch.remarks import HOOK
+from ....watch.remarks import HOOK, OWN_HOOK
 from ...finding import Finding
 from . import scale
 from .pair import BothRuns, Pair
@@ -21,7 +21,7 @@ def gradient(pair: Pair) -> Finding:
     """The first fault of any update; else a passed finding with the largest difference, or what was not seen."""
     if hidden := _hidden(pair):
         return hidden
-    for check in (_clipped_while, _parted, _apart, _clipped_in_between, _clipped, _unexplained, *scale.CHECKS):
+    for check in (_clipped_early, _parted, _apart, _clipped, _unexplained, *scale.CHECKS):
         for both in pair.both.values():
             if fault := check(both):
                 return fault
@@ -91,8 +91,12 @@ def _apart(both: BothRuns) -> Finding | None:
     if len(after) == 1 and after != {update.digest for update in both.ranks}:       # what steps change is the same
         return _combined_in_step(pair)
     passes = both.ranks[0].passes
-    not_reduced, reduced = _by_parameter(pair, one)
-    alone, group = _passes_alone(one), first.group
+    differs = {name: max(apart(parts[0], part) for part in parts) > pair.limit
+               for name, parts in pair.parts(one.gradients) if any(part.any() for part in parts)}
+    not_reduced, reduced = ([name for name, is_so in differs.items() if is_so == wanted] for wanted in (True, False))
+    alone, weights = _passes_alone(one), np.abs(one.weights).max(axis=2)
+    sizes = {int(count) for count in (weights > weights.max() / 100).sum(axis=1)}      # that one has the mean of
+    group = max(sizes) if len(sizes) == 1 and max(sizes) > 1 else first.group or len(weights)
     fetched = {batch.number for batch in pair.batches(first, both.at)}
     calls = {call for number, call in first.combined if number in fetched}
     if not_reduced and reduced:
@@ -105,10 +109,13 @@ def _apart(both: BothRuns) -> Finding | None:
         cause = "skips"
     elif averaged(pair):
         return finding(both, "local_steps", where="")
-    elif (group := _group_of(one, first.group)) < pair.workers:
+    elif group < pair.workers:
         cause = "own_group"
+    elif "reduce" not in calls and all(                 # to one rank
+            np.delete(each, rank).max(initial=0.0) > each.max() / 10 for rank, each in enumerate(weights)):
+        cause = "changed_by_rank"
     else:
-        cause = "changed_by_rank" if _all_combine(one) and "reduce" not in calls else "not_averaged"    # to one rank
+        cause = "left_off" if both.at else "not_averaged"
     where = (first.wrapped if cause in OF_WRAPPER else "") or passes[(alone or [-1])[-1]].line
     clipping = [rank for rank, update in enumerate(both.ranks) if update.clips]
     if cause == "changed_by_rank":
@@ -152,16 +159,6 @@ def _combined_in_step(pair: Pair) -> Finding:
                         cause="summed_in_step" if close(times, pair.workers) else "scaled_in_step")
 
 
-def _by_parameter(pair: Pair, one: Reduction) -> tuple[list[str], list[str]]:
-    """The parameters of which the ranks have different gradients, and those of which they have one."""
-    different, same = [], []
-    for name, parts in pair.parts(one.gradients):
-        if any(part.any() for part in parts):
-            differs = max(apart(parts[0], part) for part in parts) > pair.limit
-            (different if differs else same).append(name)
-    return different, same
-
-
 def _passes_alone(one: Reduction) -> list[int]:
     """Passes whose gradients stayed on their rank: of the others' a rank has (next to) none."""
     own = np.eye(len(one.weights), dtype=bool)
@@ -170,34 +167,18 @@ def _passes_alone(one: Reduction) -> list[int]:
             if weights[~own, at].max(initial=0.0) < weights[own, at].max() / 10]
 
 
-def _all_combine(one: Reduction) -> bool:
-    """Whether every rank's gradient has those of others in it."""
-    weights = np.abs(one.weights).max(axis=2)
-    return all(np.delete(each, rank).max(initial=0.0) > each.max() / 10 for rank, each in enumerate(weights))
-
-
-def _group_of(one: Reduction, known: int) -> int:
-    """Of how many ranks' local gradients each rank has the mean, where these are some; else what its wrapper says."""
-    weights = np.abs(one.weights).max(axis=2)
-    found = {int(count) for count in (weights > weights.max() / 100).sum(axis=1)}
-    return found.pop() if len(found) == 1 and max(found) > 1 else known or len(weights)
-
-
-def _clipped_while(both: BothRuns) -> Finding | None:
-    """Gradients were clipped before a GradScaler divided them again, or while Horovod combined them."""
-    for clip in (clip for update in both.ranks for clip in update.clips):
-        if clip.scale != 1 or clip.early and not clip.norm <= clip.limit:
-            kind = "clipped_early" if clip.scale == 1 else "clipped_scaled"
-            return finding(both, kind, where=clip.line, scale=clip.scale)
-    return None
-
-
-def _clipped_in_between(both: BothRuns) -> Finding | None:
-    """Gradients were clipped, and further ones were added to them."""
+def _clipped_early(both: BothRuns) -> Finding | None:
+    """Gradients were clipped before a GradScaler divided them again, while Horovod combined them, or before further
+    ones were added to them."""
     for update in both.ranks:
         for clip in update.clips:
-            if clip.passes < len(update.passes) and not clip.norm <= clip.limit:
-                return finding(both, "clipped_in_between", where=clip.line, clips=len(update.clips),
+            kind, cuts = "", not clip.norm <= clip.limit
+            if clip.passes < len(update.passes) and cuts and both.reduction.spread <= both.pair.limit:
+                kind = "clipped_in_between"
+            if clip.scale != 1 or clip.early and cuts:
+                kind = "clipped_early" if clip.scale == 1 else "clipped_scaled"
+            if kind:
+                return finding(both, kind, where=clip.line, scale=clip.scale, clips=len(update.clips),
                                passes=len(update.passes))
     return None
 
@@ -221,5 +202,15 @@ def _unexplained(both: BothRuns) -> Finding | None:
             scale.factor(*parts) is not None for _, parts in both.pair.parts([mean, one.gradients[0]])
             if all(part.any() for part in parts)):      # a factor of each parameter's, as of a clip by its norm
         return None
-    hooked = any(HOOK in record.remarks for record in both.pair.many)
-    return finding(both, "changed", cause=hooked and "hooked", by=one.residual, limit=limit, where=both.ranks[0].line)
+    if both.at:                                         # or with that of the update before
+        local = [each.gradient for each in passes_of(both.ranks)]
+        columns = np.stack([*local, both.pair.at(both.at - 1)[0].gradient], axis=1)
+        *_, share = weights = np.linalg.lstsq(columns, one.gradients[0], rcond=None)[0]
+        count = max(1, round(share * both.pair.workers))
+        if scale.close(share * both.pair.workers, count) and apart(columns @ weights, one.gradients[0]) <= limit:
+            return finding(both, "kept", times=share, count=count, by=one.residual, limit=limit,
+                           where=both.ranks[0].passes[-1].line)
+    hooks = {"hooked": HOOK, "own_hook": OWN_HOOK}
+    cause = next((cause for cause, remark in hooks.items() if remark in both.pair.many[0].remarks), "")
+    kind = "another" if cause == "own_hook" and scale.comparable(both.pair, both.at) else "changed"
+    return finding(both, kind, cause=cause, by=one.residual, limit=limit, where=both.ranks[0].line)

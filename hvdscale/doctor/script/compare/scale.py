@@ -7,7 +7,7 @@ import numpy as np
 
 from ...finding import Finding
 from .pair import BothRuns, Pair
-from .reduction import Weighing, apart, passes_of
+from .reduction import Weighing, apart, only_call, passes_of
 from .state import different_untrained
 
 NAME = "gradient"
@@ -112,8 +112,9 @@ def unequal(both: BothRuns) -> Finding | None:
     counts = by.counts.sum(axis=1)
     if by.error <= limit or agrees(both) or len({*counts}) == 1 and not _accumulates(both, by):
         return None
-    if not comparable(pair, both.at) and _vary(both):
-        return None                     # which is what the script means, or not
+    kept = [one.losses[0].weights[one.losses[0].weights != 0] for one in passes_of(both.ranks)]
+    if not comparable(pair, both.at) and not all(np.allclose(each, each[:1], rtol=CLOSE) for each in kept):
+        return None                     # the script's own weights of targets, as it means them or not
     if len({*by.counts.reshape(-1)}) > 1 and np.allclose(by.weights, by.weights[0, 0], rtol=CLOSE):
         parts, counts = ("ranks", counts) if len({*counts}) > 1 else ("passes", by.counts[0])
         return finding(both, "unequal", by=by.error, limit=limit, parts=parts, counts=[*counts])
@@ -127,12 +128,6 @@ def unequal(both: BothRuns) -> Finding | None:
     of_target = by.weights / by.counts
     return finding(both, kind, by=by.error, limit=limit, weights=[*(of_target / of_target.max()).reshape(-1)],
                    cause=cause)
-
-
-def _vary(both: BothRuns) -> bool:
-    """Whether a call of the loss function weighs its targets by factors."""
-    kept = [one.losses[0].weights[one.losses[0].weights != 0] for one in passes_of(both.ranks)]
-    return not all(np.allclose(weights, weights[:1], rtol=CLOSE) for weights in kept)
 
 
 def against_one(both: BothRuns) -> Finding | None:
@@ -178,13 +173,13 @@ def _why_another(both: BothRuns) -> str:
         same &= np.allclose(weights, share, rtol=CLOSE, atol=CLOSE * np.abs(weights).max())
     if not same:
         return "chosen"
-    if losses_apart(both):
+    if losses_apart(both, floor(both.pair, both.at) / 100):
         return "term"
     gathers = any("gather" in call for _, call in both.pair.many[0].combined)
     return "gathered" if gathers else ""
 
 
-def losses_apart(both: BothRuns) -> tuple[float, float] | None:
+def losses_apart(both: BothRuns, limit: float) -> tuple[float, float] | None:
     """The losses on one worker and of all ranks, weighted as their gradients, where they differ and must not."""
     pair = both.pair
     if not both.reduction or not both.reduction_alone or not comparable(pair, both.at) or max(
@@ -193,7 +188,7 @@ def losses_apart(both: BothRuns) -> tuple[float, float] | None:
     one, many = (sum(weight * each.loss for weight, each in zip(reduction.weights[0].reshape(-1), passes_of(updates)))
                  for reduction, updates in ((both.reduction_alone, [both.alone]), (both.reduction, both.ranks)))
     one *= pair.base                    # each pass of it has its share of the mean
-    return (one, many) if abs(one - many) > floor(pair, both.at) * max(abs(one), abs(many)) else None
+    return (one, many) if abs(one - many) > limit * max(abs(one), abs(many)) else None
 
 
 def _shares(both: BothRuns, alone: np.ndarray) -> list[float]:
@@ -224,7 +219,7 @@ def judge(pair: Pair) -> Finding:
             return pair.finding(NAME, "left_over", update=at + 1, passes=len(passes), before=len(earlier),
                                 where=passes[-1].line)
     for both in found:
-        if apart_by := losses_apart(both):
+        if apart_by := losses_apart(both, floor(pair, both.at)):
             return finding(both, "losses_unexplained", alone=apart_by[0], together=apart_by[1])
     if all(by and by.error <= limit for by in weighed):
         passes = len(found[0].ranks[0].passes)
@@ -244,7 +239,12 @@ def judge_passes(pair: Pair) -> Finding:
     for both in compared:
         if not agrees(both):
             by = max(apart(both.alone.gradient, each.gradient) for each in both.ranks)
-            return finding(both, "another", by=by, limit=floor(pair, both.at), cause="unexplained")
+            calls = [[only_call(one) for one in update.passes] for update in both.ranks]
+            weights = [sum(call.total for call in row) / sum(call.count for call in row) for row in calls if all(row)]
+            uneven = len(weights) == pair.workers and not np.allclose(weights, weights[0], rtol=CLOSE)
+            return finding(both, "another", by=by, limit=floor(pair, both.at), made=[*map(len, calls)],
+                           cause="uneven_passes" if uneven else "unexplained_passes",
+                           weights=[weight / max(weights) for weight in weights])
     return pair.finding(NAME, "uneven_as_on_one" if compared else "uneven_passes", count=len(compared))
 
 

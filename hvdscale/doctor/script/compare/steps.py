@@ -11,7 +11,7 @@ from ....formatting.numbers import list_first, number
 from ...finding import Finding, Verdict
 from .pair import KINDS, BothRuns, Pair
 from .reduction import apart
-from .scale import CLOSE, DEPARTED, comparable, floor
+from .scale import CLOSE, DEPARTED, close, comparable, factor, floor
 from .unseen import why_incomparable
 
 RATE, SCHEDULE, UPDATE = "learning rate", "schedule", "update"
@@ -35,7 +35,8 @@ def learning_rate(pair: Pair) -> Finding:
     if pair.batch is None:
         kind = "larger" if ratio <= pair.times * (1 + SAME) else "larger_than_batch"
         return pair.finding(RATE, kind, ratio=ratio, where="" if kind == "larger" else pair.at(0)[0].line)
-    return pair.finding(RATE, "scaled", ratio=ratio, where=pair.at(0)[0].line)
+    cause = "own_count" if math.isclose(ratio * pair.times, 1, rel_tol=SAME) else ""
+    return pair.finding(RATE, "scaled", ratio=ratio, cause=cause, where=pair.at(0)[0].line)
 
 
 def _ratio(pair: Pair, at: int) -> float | None:
@@ -74,7 +75,11 @@ def schedule(pair: Pair) -> Finding:
 
 def update(pair: Pair) -> Finding:
     """Whether steps, and what is done to the parameters after them, are those of one worker where gradients are."""
-    compared, agree = 0, None
+    compared, agree, settings = 0, None, [pair.steps(record).settings for record in (pair.one, pair.many[0])]
+    for name, one in settings[0].items() if pair.batch is not None and pair.updates else ():
+        if (many := settings[1].get(name, one)) != one:
+            return pair.finding(UPDATE, "settings", name=name.replace(".", " "), one=one, many=many,
+                                where=pair.at(0)[0].line)
     for at in pair.whole:
         both = pair.both[at]
         if not comparable(pair, at) or both.alone.rates != both.ranks[0].rates:
@@ -120,6 +125,10 @@ def _fault(both: BothRuns, error: float, agree: np.ndarray) -> Finding | None:
             left = [name for name, (one, found) in pair.parts([whole[0], many]) if pair.flat and one[found == 0].any()]
             if left:
                 kind, worst["name"] = "unmoved", list_first(left, 3)
+            times = None if pair.flat else factor(*(after.parameters - before.after for before, after in zip(
+                (both.alone, both.ranks[0]), following)))
+            if times is not None and close(times, pair.times):
+                kind, worst["times"] = "written_times", times
             return pair.finding(UPDATE, kind, **worst, **given)
     return None
 

@@ -148,6 +148,9 @@ class Batches(Listener):
 
     def inference(self, module):
         self._evaluated.add(module)
+        every = self.session.record.iterations
+        for one in every[-1:] if module.training and digest_statistics([module]) else ():       # as update_bn calls it
+            one.listed |= any((each.data, each.subset) == (one.data, one.subset) for each in every if each.trained)
 
     def mode(self, training):
         self.evaluating = not training

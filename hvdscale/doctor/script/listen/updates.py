@@ -8,6 +8,7 @@ import torch
 
 from ....watch.generators import moved_since, snapshot
 from ....watch.listener import Listener
+from ....watch.remarks import OWN_HOOK
 from ..record import NOTHING, BackwardPass, Clip, GeneratorUse, LossCall, OptimizerUpdates, Update
 from .batches import Batches
 from .session import Session
@@ -15,6 +16,7 @@ from .tensors import digest, digest_untrained, local, names_of, sample, sampled,
 
 OF_CLASSES = ("cross_entropy", "nll_loss")
 ENDS = {"CosineAnnealingLR": "T_max", "OneCycleLR": "total_steps", "PolynomialLR": "total_iters"}
+SETTINGS = ("momentum", "weight_decay", "betas", "eps", "dampening", "nesterov")     # of an optimizer's groups
 MOST_TARGETS = 4096     # of a call that are kept one by one
 Samples = dict[int, np.ndarray]         # by id of the parameter
 
@@ -185,8 +187,11 @@ class Updates(Listener):
             if not self.session.record.optimizers:
                 self.session.record.untaken = untaken(each for one in self.optimizers for each in one.parameters())
             of.steps = OptimizerUpdates(type(optimizer).__name__,
-                                        [(names[id(one)], sampled(one)) for one in parameters])
+                                        [(names[id(one)], sampled(one)) for one in parameters], settings=settings_of(
+                                            optimizer))
             self.session.record.schedule = self._end_of_schedule(optimizer)
+            if any(len(one._backward_hooks or ()) > 1 for one in parameters):       # one of them is the watcher's
+                self.session.record.remarks.append(OWN_HOOK)
             of.steps.flat = not of.reached and bool(of.passes) and not self.session.record.sharded
             if of.steps.flat:
                 of.steps.sampled = [(name, sampled(one)) for name, one in trained_modules().items()]
@@ -224,6 +229,11 @@ class Updates(Listener):
             record.optimizers.append(of.steps)
         of.steps.updates.append(update)
         self.session.stepped()
+
+
+def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, str]:
+    return {f"{key}.of group {at}": str(group[key]) for at, group in enumerate(optimizer.param_groups)
+            for key in SETTINGS if key in group}
 
 
 def _count(name: str, given: dict) -> float:
