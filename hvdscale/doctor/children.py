@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 from ..errors import HvdscaleError
 from ..system.cores import describe_load
@@ -54,19 +53,13 @@ class JobRequest:
             for child in started:
                 child.stdout.close()
 
-    def twice(self, size: int) -> list[dict[str, Entry]]:
-        """The digests of two processes that both simulate rank 0 in a group of this size."""
-        with self.played([0, 0], size) as children:
-            return [*map(_digest_of, children)]
 
-
-def same_when_played(asked: JobRequest, played: list[subprocess.Popen], sample: Sample, mine: dict[str, Entry]
-                     ) -> Finding:
+def same_when_played(played: list[subprocess.Popen], sample: Sample, mine: dict[str, Entry]) -> Finding:
     """Whether two ranks that are played agree, and agree with this process, a single worker."""
     ranks, seen = [*map(_digest_of, played)], JOB.sentence("ranks compared", "played")
     if TOO_LONG in ranks:
         return JOB.finding("ranks", "late", seconds=PATIENCE, load=describe_load() or None)
-    return same_on_ranks(sample, ranks, partial(asked.twice, 2), seen, alone=mine)
+    return same_on_ranks(sample, ranks, seen, alone=mine)
 
 
 def _digest_of(child: subprocess.Popen) -> dict[str, Entry]:

@@ -75,10 +75,10 @@ def broken(error: str) -> dict[str, Entry]:
     return {WHOLE: Entry("load", "", error)}
 
 
-def same_on_ranks(sample: Sample, by_rank: Sequence[dict[str, Entry]], twice: Callable[[], Sequence[dict[str, Entry]]],
-                  seen: str, alone: Mapping[str, Entry] | None = None) -> Finding:
+def same_on_ranks(sample: Sample, by_rank: Sequence[dict[str, Entry]], seen: str,
+                  alone: Mapping[str, Entry] | None = None) -> Finding:
     """Whether all ranks' digests equal rank 0's, and that of a single worker, ``alone``; ``seen``: what was compared,
-    in words. ``twice`` returns the digests of two processes of one rank, by which a difference is explained."""
+    in words."""
     if all(WHOLE in found for found in by_rank):
         return JOB.finding(NAME, "unchecked", error=by_rank[0][WHOLE].error)
 
@@ -87,12 +87,12 @@ def same_on_ranks(sample: Sample, by_rank: Sequence[dict[str, Entry]], twice: Ca
             yield "apart", "rank", by_rank[0], found, rank
         known = {what: entry for what, entry in (alone or {}).items() if not by_rank[0][what].error}
         yield "apart_from_one", "workers", known, {what: by_rank[0][what] for what in known}, 0
-    for kind, otherwise, one, other, rank in compared():
+    for kind, cause, one, other, rank in compared():
         for what in differing(one, other, sample.limit):
             entries = [found[what] for found in (one, other) if what in found]
             error = next((f": {entry.error}" for entry in entries if entry.error), "")
             return JOB.finding(NAME, kind, what=what, error=error, seen=seen, rank=rank,
-                               **explain(sample, what, entries[0].part, twice, otherwise))
+                               **explain(sample, entries[0].part, cause))
     return JOB.finding(NAME, "same", seen=seen)
 
 
@@ -111,13 +111,10 @@ def _same(value: str | list[float], other: str | list[float], limit: float) -> b
         torch.tensor(other, dtype=torch.float64), torch.tensor(value, dtype=torch.float64)) <= limit
 
 
-def explain(sample: Sample, what: str, part: str, twice: Callable[[], Sequence[dict[str, Entry]]],
-            otherwise: str) -> dict[str, str]:
-    """Values of the finding that this entry differs, which is of that part of the job: its cause and the next move."""
+def explain(sample: Sample, part: str, cause: str) -> dict[str, str]:
+    """Values of the finding that an entry of that part of the job differs: its cause and the next move."""
     for check, found in (("random numbers", random_numbers(sample) if part == "loss" else None),
                          ("examples", sample.data if part == "read" else None)):
         if found and found.verdict == Verdict.FAILED:
             return {"why": found.cause, "next": f"see the check {check!r} first"}
-    one, another = twice()
-    changes = WHOLE not in {**one, **another} and what in differing(one, another, sample.limit)
-    return {"cause": "process" if changes else otherwise, "next": JOB.sentence("next for ranks", part)}
+    return {"cause": cause, "next": JOB.sentence("next for ranks", part)}

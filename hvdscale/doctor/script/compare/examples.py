@@ -43,7 +43,7 @@ def examples(pair: Pair) -> Finding:
             {*contents[0]}) > 1:        # a loader's workers, which give a batch each in turn, all read the same stream
         return pair.finding(EXAMPLES, "loader_workers", where=first.made)
     if fault := (_over_the_epoch(pair, first) or _shared(pair, first, keys) or _others(pair, first)
-                 or _reordered(pair, first) or _overlap(pair, first) or _whole(pair, first) or _skipped(pair, first)):
+                 or _by_data_sets(pair, first)):
         return fault
     one, many = sum(pair.examples([pair.one], 0)), sum(pair.examples(pair.many, 0))
     if pair.batch is not None and one != many:
@@ -72,17 +72,6 @@ def _others(pair: Pair, first: Iteration) -> Finding | None:
     known = sum(one.partition(".")[0] in parts for one in others)
     return pair.finding(EXAMPLES, "others", others=len(others), held=len(held), where=first.made,
                         cause="labels" if known == len(others) else "inputs")
-
-
-def _reordered(pair: Pair, first: Iteration) -> Finding | None:
-    """A warning, where a sampler shares out places at which the ranks' data sets hold other examples than one worker's,
-    though reading them draws nothing."""
-    batches = (batch for record in pair.records for one in trained(record) for batch in one.batches)
-    if pair.same_data is not False or first.iterable or first.sampling.replicas != pair.workers or (
-            first.data != trained(pair.one)[0].data) or any(record.drew_in_workers for record in pair.records) or any(
-            batch.draws and batch.draws.moved for batch in batches):
-        return None
-    return pair.finding(EXAMPLES, "reordered", cause="order", where=first.made)
 
 
 def _without_loader(pair: Pair) -> Finding:
@@ -176,30 +165,29 @@ def _over_the_epoch(pair: Pair, first: Iteration) -> Finding | None:
     return pair.finding(EXAMPLES, "over_the_epoch", size=len({*alone}), twice=twice, never=never, **why)
 
 
-def _whole(pair: Pair, first: Iteration) -> Finding | None:
-    """A warning, where each rank goes through the whole data set in an order of its own."""
-    sampling, (name, size) = first.sampling, first.data
-    if sampling.name not in WHOLE or sampling.length != size or sampling.replacement or not pair.same_data or (
-            trained(pair.one)[0].data != (name, size)):
-        return None
-    return pair.finding(EXAMPLES, "whole", size=size, sampler=sampling.name, where=first.made)
-
-
-def _skipped(pair: Pair, first: Iteration) -> Finding | None:
-    """A warning, where an update follows more batches on one rank than on another, of as many backward passes."""
+def _by_data_sets(pair: Pair, first: Iteration) -> Finding | None:
+    """The finding on ranks whose data sets hold others at the same places, or have some in common beyond padding; that
+    each go through the whole data set; or of which one leaves out batches that are followed by no pass of its own."""
+    sampling, size, alone = first.sampling, first.data[1], trained(pair.one)[0]
+    reading = (batch.draws for record in pair.records for one in trained(record) for batch in one.batches)
+    drew = any(record.drew_in_workers for record in pair.records) or any(draws and draws.moved for draws in reading)
+    if pair.same_data is False and sampling.replicas == pair.workers and first.data == alone.data and not (
+            first.iterable or drew):
+        return pair.finding(EXAMPLES, "reordered", cause="order", where=first.made)
+    held = [_subset(record, trained(record)[0]) for record in pair.many]
+    whole, own = frozenset().union(*held), _subset(pair.one, alone)
+    twice = sum(map(len, held)) - len(whole)
+    if all(held) and pair.known_by_index and len({*held}) > 1 and twice >= pair.workers:
+        return pair.finding(EXAMPLES, "held", cause="overlap", where=first.made, held=sum(map(len, held)), twice=twice)
+    if all(held) and own and pair.known_by_index and len(whole - own) >= pair.workers:
+        return pair.finding(EXAMPLES, "more", more=len(whole - own), held=len(whole), alone=len(own), where=first.made)
+    if sampling.name in WHOLE and sampling.length == size and not sampling.replacement and pair.same_data and (
+            alone.data == first.data):
+        return pair.finding(EXAMPLES, "whole", size=size, sampler=sampling.name, where=first.made)
     if (at := pair.skipped) is None:
         return None
     batches = [len(pair.batches(record, at)) for record in pair.many]
     return pair.finding(EXAMPLES, "skipped", batches=batches, update=at + 1, where=first.line)
-
-
-def _overlap(pair: Pair, first: Iteration) -> Finding | None:
-    """A failed finding, where the ranks hold subsets of one data set that have examples in common, beyond padding."""
-    held = [_subset(record, trained(record)[0]) for record in pair.many]
-    size, different = sum(map(len, held)), len(frozenset().union(*held))
-    if not all(held) or not pair.known_by_index or len({*held}) == 1 or size - different < pair.workers:
-        return None
-    return pair.finding(EXAMPLES, "held", cause="overlap", where=first.made, held=size, twice=size - different)
 
 
 def different_splits(pair: Pair) -> Finding | None:

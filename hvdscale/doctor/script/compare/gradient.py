@@ -21,7 +21,7 @@ def gradient(pair: Pair) -> Finding:
     """The first fault of any update; else a passed finding with the largest difference, or what was not seen."""
     if hidden := _hidden(pair):
         return hidden
-    for check in (_clipped_while, _parted, _apart, _clipped_in_between, _clipped, _unexplained, *scale.CHECKS):
+    for check in (_clipped_early, _parted, _apart, _clipped, _unexplained, *scale.CHECKS):
         for both in pair.both.values():
             if fault := check(both):
                 return fault
@@ -183,21 +183,18 @@ def _group_of(one: Reduction, known: int) -> int:
     return found.pop() if len(found) == 1 and max(found) > 1 else known or len(weights)
 
 
-def _clipped_while(both: BothRuns) -> Finding | None:
-    """Gradients were clipped before a GradScaler divided them again, or while Horovod combined them."""
-    for clip in (clip for update in both.ranks for clip in update.clips):
-        if clip.scale != 1 or clip.early and not clip.norm <= clip.limit:
-            kind = "clipped_early" if clip.scale == 1 else "clipped_scaled"
-            return finding(both, kind, where=clip.line, scale=clip.scale)
-    return None
-
-
-def _clipped_in_between(both: BothRuns) -> Finding | None:
-    """Gradients were clipped, and further ones were added to them."""
+def _clipped_early(both: BothRuns) -> Finding | None:
+    """Gradients were clipped before a GradScaler divided them again, while Horovod combined them, or before further
+    ones were added to them."""
     for update in both.ranks:
         for clip in update.clips:
-            if clip.passes < len(update.passes) and not clip.norm <= clip.limit:
-                return finding(both, "clipped_in_between", where=clip.line, clips=len(update.clips),
+            kind, cuts = "", not clip.norm <= clip.limit
+            if clip.passes < len(update.passes) and cuts and both.reduction.spread <= both.pair.limit:
+                kind = "clipped_in_between"
+            if clip.scale != 1 or clip.early and cuts:
+                kind = "clipped_early" if clip.scale == 1 else "clipped_scaled"
+            if kind:
+                return finding(both, kind, where=clip.line, scale=clip.scale, clips=len(update.clips),
                                passes=len(update.passes))
     return None
 

@@ -77,7 +77,8 @@ def update(pair: Pair) -> Finding:
     compared, agree, settings = 0, None, [pair.steps(record).settings for record in (pair.one, pair.many[0])]
     for name, one in settings[0].items() if pair.batch is not None else ():
         if (many := settings[1].get(name, one)) != one:
-            return pair.finding(UPDATE, "settings", name=name, one=one, many=many, where=pair.at(0)[0].line)
+            return pair.finding(UPDATE, "settings", name=name.replace(".", " "), one=one, many=many,
+                                where=pair.at(0)[0].line)
     for at in pair.whole:
         both = pair.both[at]
         if not comparable(pair, at) or both.alone.rates != both.ranks[0].rates:
