@@ -76,7 +76,7 @@ def _examine(name: str, layers: list[dict], sample: int, checks: tuple[str, ...]
              out: TextIO) -> int:
     from ..doctor.examine import examine
     from ..doctor.formats import TEXT, render_for_machines
-    from ..doctor.played import play
+    from ..doctor.children import play
     from ..training.prepare import prepare
     terminal = workers.rank == 0 and wanted == TEXT and on_terminal(out)
     started, screen = time.monotonic(), Screen(out, terminal, (0.0, 0.0))

@@ -10,22 +10,19 @@ from ..formatting.numbers import counted
 from ..training.job import Job
 from ..update.model import how_to_be_faster
 from ..workers.group import Workers
-from .children import JobRequest, same_when_played
-from .communication import refusing_collectives
+from .children import refusing_collectives, same_when_played, simulated
 from .finding import JOB, Finding, carried_out, trace_cause
 from .formats import NOTES, Judged, render_list
-from .padding import padding
-from .passes import batch_norm, gradients, losses, random_numbers
+from .passes import batch_norm, gradients, losses, padding, random_numbers
 from .probe_step import EXAMPLES, Sample, make_sample
 from .ranks import digest, same_on_ranks
-from .settings import decay, rounding
-from .state import checkpoint, evaluation
+from .state import checkpoint, decay, evaluation, rounding
 
 RANKS = "ranks"
 CHECKS = {"gradients": gradients, "losses": losses, "random numbers": random_numbers, "rounding": rounding,
-          "batch-norm": batch_norm, "padding": padding, "examples": lambda sample: sample.data,
+          "batch-norm": batch_norm, "padding": padding, "examples": lambda sample: sample.data, RANKS: None,
           "evaluation": evaluation, "checkpoint": checkpoint, "weight decay": decay}
-ORDER = (*CHECKS, RANKS)
+ORDER = tuple(CHECKS)
 
 
 @dataclass(frozen=True)
@@ -58,9 +55,9 @@ def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPL
     """Run those checks of ORDER; a collective whose findings are complete on rank 0. ``say`` gets the name of each
     check, ``layers`` are the user's settings, and the checks take a step of the ``wanted`` examples. Raises
     CommunicationError where the job's own code communicates."""
-    asked, alone, ranked = JobRequest(job.name, layers, wanted), workers.size == 1, RANKS in checks
+    alone, ranked = workers.size == 1, RANKS in checks
     with contextlib.ExitStack() as children:
-        played = children.enter_context(asked.played([0, 1], 2)) if alone and ranked else []
+        played = children.enter_context(simulated(job.name, layers, wanted)) if alone and ranked else []
         with workers.together("the sample"):
             sample = make_sample(job, wanted)
             mine = digest(sample) if ranked else {}     # first, as checks may move the job's own generators
@@ -83,7 +80,7 @@ def in_this_process(sample: Sample, workers: Workers, say: Callable[[str], None]
     found = [ranks] if ranks else []
     for name in checks:
         with workers.together(f"the check {name!r}"):           # so no rank waits longer than one check takes
-            if name in CHECKS and workers.rank == 0:
+            if CHECKS[name] and workers.rank == 0:
                 say(name)
                 found.append(carried_out(name, partial(CHECKS[name], sample)))
     return [trace_cause(finding, found, EXPLAINS) for finding in found]

@@ -17,13 +17,11 @@ from hvdscale.cli.doctor import command, say_on
 from hvdscale.doctor.examine import Examination, examine, in_this_process, notes
 from hvdscale.doctor.examples import examples
 from hvdscale.doctor.finding import JOB, Finding, Verdict, carried_out
-from hvdscale.doctor.padding import padding
-from hvdscale.doctor.passes import gradients, losses
+from hvdscale.doctor.passes import gradients, losses, padding
 from hvdscale.doctor.probe_step import make_sample
 from hvdscale.doctor.ranks import broken, digest, explain, same_on_ranks
 from hvdscale.doctor.formats import render_findings
-from hvdscale.doctor.settings import decay
-from hvdscale.doctor.state import checkpoint, evaluation
+from hvdscale.doctor.state import checkpoint, decay, evaluation
 from hvdscale.errors import CommunicationError
 from hvdscale.formatting.screen import Screen
 from hvdscale.training.prepare import prepare

@@ -5,9 +5,8 @@ import sys
 import pytest
 import torch
 
-from hvdscale.doctor.children import JobRequest, same_when_played
+from hvdscale.doctor.children import environment, same_when_played, simulated
 from hvdscale.doctor.finding import JOB, Verdict
-from hvdscale.doctor.played import environment
 from hvdscale.doctor.probe_step import make_sample
 from hvdscale.doctor.ranks import digest
 from hvdscale.training.prepare import prepare
@@ -63,9 +62,9 @@ def test_a_rank_in_a_seed_is_found_by_comparing_the_ranks(doctor, job, differs, 
 
 def alone(job):
     """What the processes that play several ranks find of the job, beside this one."""
-    asked = JobRequest(f"{MADE}:{job}", [{}, {"threads": 1}], 46)
-    with asked.played([0, 1], 2) as played:
-        sample = make_sample(prepare(asked.name, asked.layers, SingleWorker()), 46)
+    asked = f"{MADE}:{job}", [{}, {"threads": 1}]
+    with simulated(*asked, 46) as played:
+        sample = make_sample(prepare(*asked, SingleWorker()), 46)
         return same_when_played(played, sample, digest(sample))
 
 
@@ -102,7 +101,7 @@ def test_a_doctor_alone_finds_a_loss_that_uses_rank_or_size(doctor, job, differs
 
 PLAYED = """
 import os, platform, socket
-from hvdscale.doctor.played import on_host, play
+from hvdscale.doctor.children import on_host, play
 host = socket.gethostname()
 play(1, 2)
 import horovod.torch as hvd

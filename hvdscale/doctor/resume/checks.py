@@ -17,8 +17,7 @@ from ...watch.runner import ENDED
 from ..finding import Finding
 from ..script.compare.pair import trained
 from ..script.compare.reduction import apart, passes_of
-from ..script.compare.state import STATISTICS
-from ..script.compare.streams import OF, same_stream
+from ..script.compare.state import OF, STATISTICS, same_stream
 from ..script.record import SAVED, WRITTEN, Record
 from .runs import ENOUGH, KINDS, RUNS, Both, alike, find_loaded, least, loop_of, unlike
 

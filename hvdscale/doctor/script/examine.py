@@ -20,9 +20,8 @@ from .compare.examples import epochs, examples
 from .compare.gradient import gradient
 from .compare.pair import KINDS, Pair
 from .compare.scale import comparable
-from .compare.state import batch_norm, join, parameters, together
+from .compare.state import batch_norm, join, parameters, random_numbers, together
 from .compare.steps import learning_rate, schedule, update
-from .compare.streams import random_numbers
 from .compare.unseen import notes, only_drew, remarks, unseen
 from .folder import LARGEST
 from .record import Record

@@ -49,8 +49,11 @@ def examples(pair: Pair) -> Finding:
     if pair.batch is not None and one != many:
         return pair.finding(EXAMPLES, "other_batch", alone=one, together=many, where=first.made,
                             cause="divides" if many * pair.times == one else "not_all")
-    as_on_one = pair.batch is not None and all(map(pair.same_examples, range(pair.updates)))
-    return pair.finding(EXAMPLES, "apart", drawn=_replaces(pair), as_on_one=as_on_one)
+    other = next((at for at in range(pair.updates) if not pair.same_examples(at)), None)
+    later = [one.updates for one in trained(pair.many[0])[1:]]
+    if pair.batch is not None and other in later and not pair.drew_by(other):
+        return pair.finding(EXAMPLES, "departs", update=other + 1, where=first.made)
+    return pair.finding(EXAMPLES, "apart", drawn=_replaces(pair), as_on_one=pair.batch is not None and other is None)
 
 
 def _only(pair: Pair, data: tuple[str, int]) -> Pair:

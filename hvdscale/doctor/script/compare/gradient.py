@@ -108,7 +108,8 @@ def _apart(both: BothRuns) -> Finding | None:
     elif (group := _group_of(one, first.group)) < pair.workers:
         cause = "own_group"
     else:
-        cause = "changed_by_rank" if _all_combine(one) and "reduce" not in calls else "not_averaged"    # to one rank
+        cause = "left_off" if both.at else "not_averaged"
+        cause = "changed_by_rank" if _all_combine(one) and "reduce" not in calls else cause             # to one rank
     where = (first.wrapped if cause in OF_WRAPPER else "") or passes[(alone or [-1])[-1]].line
     clipping = [rank for rank, update in enumerate(both.ranks) if update.clips]
     if cause == "changed_by_rank":

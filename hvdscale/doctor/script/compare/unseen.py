@@ -13,8 +13,7 @@ from .examples import filled_up
 from .pair import KINDS, Pair, trained
 from .reduction import only_call
 from .scale import comparable, other_divisor
-from .state import averaged
-from .streams import by_rank
+from .state import averaged, by_rank
 
 LEAST = 2               # values of a name that are seen to be another one
 TRUE, WITHIN = "logged_true", 1e-5
