@@ -2,7 +2,7 @@
 collectives of the job's own code, which no check can run, as it calls the job on one rank at a time.
 
 This module is also their main program; its argument is a rank, the number of ranks and a job as it was typed, and it
-prints its digest, both as JSON. Environment, Horovod, torch and host name answer as under a launcher, without a real group.
+prints its digest, both as JSON. Environment, Horovod, torch and host name answer as under a launcher, but for a group.
 """
 from __future__ import annotations
 

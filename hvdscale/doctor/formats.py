@@ -12,8 +12,7 @@ from xml.etree import ElementTree
 
 from ..errors import UsageError
 from ..formatting.escaping import printable
-from ..formatting.lines import line_width, wrap
-from ..formatting.text_table import aligned
+from ..formatting.lines import wrap
 from ..report.table import encode
 from .finding import Finding, Verdict
 
@@ -53,11 +52,6 @@ class Judged:
 def render_list(heading: str, items: Sequence[str]) -> str:
     """The heading, and a line or more for each item; empty without items."""
     return "\n".join([wrap(heading), *(wrap(item, "  - ") for item in items)]) if items else ""
-
-
-def render_table(rows: Sequence[tuple[str, ...]], left: Collection[int]) -> str:
-    """The rows, indented; ``left``: the columns that are aligned there."""
-    return "\n".join(f"  {printable(line)}" for line in aligned(rows, left, line_width() - 2))
 
 
 def render_findings(findings: Sequence[Finding], colour: bool) -> str:

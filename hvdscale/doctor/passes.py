@@ -37,7 +37,7 @@ def gradients(sample: Sample) -> Finding:
             if not (norms and way.cuts_groups(way.global_batch))]
     with OwnGenerators(sample.job.device):
         made = [step_of(sample, way) for way in ways]
-    whole = mean_gradient(sample, sample.model(), plan)
+    whole = mean_gradient(sample, sample.model())
     by, worst = max(((distance(gradient, whole), way.accumulate) for way, (gradient, _) in zip(ways, made)),
                     key=lambda pair: pair[0])
     moved = max(distance(buffers, made[0][1]) for _, buffers in made)
@@ -53,9 +53,9 @@ def losses(sample: Sample) -> Finding:
     loss = bound_loss(sample.job.workload, plan.label_smoothing)
     examples = plan.global_batch
     cuts = {0, min(1, examples), *(1 + bound for bound in even_bounds(examples - 1, 3)[1:2]), examples}     # uneven
-    whole, parts = sample.parts(plan, sample.whole), sample.parts(plan, sorted(cuts))
+    whole, parts = sample.parts(0, examples), sample.parts(*sorted(cuts))
     drawn = []
-    with passing(sample, model, plan) as enter:
+    with passing(sample, model) as enter:
         def of(part: Pass, batch) -> tuple[float, float]:
             enter(part)
             with OwnGenerators(sample.job.device) as generators:
@@ -105,17 +105,15 @@ def _explain_layer(layer: Difference) -> dict[str, str]:
 def random_numbers(sample: Sample) -> Finding:
     """Whether the same pass, seeded by the same keys, gives the same gradients again."""
     name, plan, model = "random numbers", sample.plan, sample.model()
-    bounds = group_bounds(plan.global_batch, plan.ghost_batch) if plan.group_by_group else sample.whole
-    parts = sample.parts(plan, bounds)
-    first = mean_gradient(sample, model, plan, parts)
+    first = mean_gradient(sample, model)
     time.sleep(1 - time.time() % 1)             # the next second, when a seed taken from the time differs
-    second = mean_gradient(sample, model, plan, parts)
+    second = mean_gradient(sample, model)
     by = distance(second, first)
     if by <= sample.limit:
         draws = plan.group_by_group or any(isinstance(m, Dropout) for m in model.modules())
         how = "keyed by ghost group" if draws else "the model draws no random numbers"
         return JOB.finding(name, "same", how=how, by=by, limit=sample.limit)
-    layer = first_difference(sample, model, parts, parts)
+    layer = first_difference(sample, model, sample.parts(), sample.parts())
     owners = [f"{path or 'the model'} holds a {type(value).__name__}" for path, module in model.named_modules()
               for value in vars(module).values()
               if isinstance(value, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random))]
@@ -133,12 +131,10 @@ def batch_norm(sample: Sample) -> Finding:
     kinds = [f"{len(layers)} of {what}" for layers, what in (
         (ours, "hvdscale.modules (fast)"), (torchs, f"torch's own ({how})")) if layers]
     if not plan.group_by_group:
-        parts = sample.parts(plan, sample.whole)
-        if first_difference(sample, model, parts, parts) is None:
+        if first_difference(sample, model, sample.parts(), sample.parts()) is None:
             bounds = group_bounds(plan.global_batch, plan.ghost_batch)
-            middle = bounds[max(1, len(bounds) // 3)] if len(bounds) > 2 else plan.global_batch
-            cut = sorted({0, middle, plan.global_batch})        # in two, between ghost groups
-            layer = first_difference(sample, model, parts, sample.parts(plan, cut))
+            cut = sorted({0, bounds[-(-len(bounds) // 3)], plan.global_batch})      # in two, between ghost groups
+            layer = first_difference(sample, model, sample.parts(), sample.parts(*cut))
             if layer:
                 return JOB.finding(name, "layer", layer=f"{layer.layer} ({type(layer.module).__name__})", by=layer.by,
                                    limit=sample.limit, **_explain_layer(layer))
@@ -211,7 +207,7 @@ def _cases(sample: Sample) -> Iterator[Case]:
 def _values(sample: Sample, model: nn.Module, case: Case) -> dict[str, tuple[float, float]] | None:
     """The results of the two batches, by name; None where the job draws random numbers, as padding may change these."""
     found = []
-    with passing(sample, model, sample.plan) as enter:
+    with passing(sample, model) as enter:
         for batch in case.batches:
             enter(Pass(0, case.examples))
             with OwnGenerators(sample.job.device) as generators:

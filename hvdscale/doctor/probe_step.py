@@ -58,18 +58,17 @@ class Sample:
         """The finding of the check of the job's examples."""
         return carried_out("examples", lambda: examples(self.job))
 
-    @property
-    def whole(self) -> list[int]:
-        return [0, self.plan.global_batch]
-
     def model(self, plan: Plan | None = None) -> nn.Module:
         """A new model with the job's parameters, in the plan's precision."""
         model = make_model(self.job.workload, plan or self.plan, self.job.device)
         model.load_state_dict(self.job.model.state_dict())
         return model
 
-    def parts(self, plan: Plan, bounds: Sequence[int]) -> list[tuple[Pass, object]]:
-        """The passes between these positions of the step, and their batches."""
+    def parts(self, *bounds: int) -> list[tuple[Pass, object]]:
+        """The passes between these positions of the step, and their batches; by default, whole or group by group."""
+        plan = self.plan
+        bounds = bounds or (*(group_bounds(plan.global_batch, plan.ghost_batch) if plan.group_by_group else
+                              (0, plan.global_batch)),)
         batches = (self.job.data.train.take(plan.stream.visits(0, a, b)) for a, b in zip(bounds, bounds[1:]))
         return [(Pass(a, b), to_device(batch, self.job.device, PARAMETERS[self.plan.precision]))
                 for a, b, batch in zip(bounds, bounds[1:], batches)]
@@ -103,17 +102,18 @@ def make_sample(job: Job, wanted: int) -> Sample:
 
 def _loss_type(sample: Sample) -> torch.dtype:
     model, plan = sample.model(), sample.plan
-    with passing(sample, model, plan) as enter:
-        (part, batch), *_ = sample.parts(plan, group_bounds(plan.global_batch, plan.ghost_batch)[:2])
+    with passing(sample, model) as enter:
+        (part, batch), *_ = sample.parts(*group_bounds(plan.global_batch, plan.ghost_batch)[:2])
         enter(part)
         return bound_loss(sample.job.workload, plan.label_smoothing)(model, batch)[0].dtype
 
 
 @contextlib.contextmanager
-def passing(sample: Sample, model: nn.Module, plan: Plan) -> Iterator:
+def passing(sample: Sample, model: nn.Module) -> Iterator:
     """A context for forward passes that leave generators and buffers as they were. Yields a function to call before
     each pass, which sets the modules' position and seeds the generators: by ghost group where the plan says group by
     group, else alike for all passes, as on several ranks."""
+    plan = sample.plan
     ghosts = GhostGroups(plan.seed, SingleWorker(), sample.job.device)
     ghosts.attach(model)
     groups = group_bounds(plan.global_batch, plan.ghost_batch)
@@ -128,24 +128,21 @@ def passing(sample: Sample, model: nn.Module, plan: Plan) -> Iterator:
         yield enter
 
 
-def mean_gradient(sample: Sample, model: nn.Module, plan: Plan, parts: Sequence | None = None) -> Tensor:
+def mean_gradient(sample: Sample, model: nn.Module) -> Tensor:
     """The gradient of the step's summed loss over its summed count, by autograd alone: one float64 vector. The whole
     step is one pass, or one pass per ghost group where the plan says so."""
-    if parts is None:
-        parts = sample.parts(plan, group_bounds(plan.global_batch, plan.ghost_batch) if plan.group_by_group else
-                             sample.whole)
-    loss, parameters = bound_loss(sample.job.workload, plan.label_smoothing), trained(model)
+    loss, parameters = bound_loss(sample.job.workload, sample.plan.label_smoothing), trained(model)
     sums, counted = [torch.zeros_like(p) for p in parameters], 0.0
-    for part, batch in parts:
-        with passing(sample, model, plan) as enter:
+    for part, batch in sample.parts():
+        with passing(sample, model) as enter:
             enter(part)
             total, count = loss(model, batch)
             gradients = torch.autograd.grad(total, parameters, allow_unused=True)
         sums = [a if g is None else a + g for a, g in zip(sums, gradients)]
         counted += count
     if not counted:
-        raise WorkloadError(f"the counts returned by loss for {plan.global_batch} examples add up to 0, so they have "
-                            "no mean")
+        raise WorkloadError(f"the counts returned by loss for {sample.plan.global_batch} examples add up to 0, so they "
+                            "have no mean")
     return _vector(sums) / counted
 
 
@@ -191,7 +188,7 @@ def calls_of(sample: Sample, model: nn.Module, parts: Sequence) -> list[Call]:
         for name, module in model.named_modules()]
     loss = bound_loss(sample.job.workload, sample.plan.label_smoothing)
     try:
-        with passing(sample, model, sample.plan) as enter:
+        with passing(sample, model) as enter:
             for part, batch in parts:
                 found.append([])
                 enter(part)

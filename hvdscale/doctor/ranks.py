@@ -66,7 +66,7 @@ def _try(part: str, compute: Callable) -> Entry:
 
 def _gradient(sample: Sample) -> list[float]:
     """The gradient's norm and some of its numbers; an exact hash would depend on the kind of processor."""
-    gradient = mean_gradient(sample, sample.model(), sample.plan)
+    gradient = mean_gradient(sample, sample.model())
     return [gradient.norm().item(), *gradient[::len(gradient) // NUMBERS + 1].tolist()]
 
 

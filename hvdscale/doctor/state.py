@@ -23,7 +23,7 @@ from ..update.step import DataParallelStep
 from ..workers.group import SingleWorker
 from .finding import JOB, Finding
 from .probe_step import Sample, mean_gradient, trained
-from .resume.checks import describe_lost
+from .resume.examine import describe_lost
 from .resume.listen import flatten
 from .resume.runs import KINDS, unlike
 
@@ -193,7 +193,7 @@ def rounding(sample: Sample) -> Finding:
     _shift(model, lambda values, noise: values + AWAY * noise, generator)
     eps, gradients = torch.finfo(PARAMETERS[sample.plan.precision]).eps, []
     for _ in range(LOOKS):
-        gradients.append(mean_gradient(sample, model, sample.plan))
+        gradients.append(mean_gradient(sample, model))
         _shift(model, lambda values, noise: values * (1 + SHIFT * eps * noise), generator)
     gradient = torch.stack(gradients).abs().amax(0)
     spread = torch.stack(gradients).amax(0) - torch.stack(gradients).amin(0)

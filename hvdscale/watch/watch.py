@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from . import checkpoints, collectives, devices, generators, loaders, optimizers, passes, still, wrappers
+from . import checkpoints, collectives, devices, generators, loaders, passes, still, wrappers
 from .listener import Listener, Watch
 
-WATCHED = (generators, devices, loaders, passes, optimizers, collectives, wrappers, checkpoints)
+WATCHED = (generators, devices, loaders, passes, collectives, wrappers, checkpoints)
 
 
 @contextlib.contextmanager

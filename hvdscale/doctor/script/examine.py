@@ -6,15 +6,16 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...formatting.lines import wrap
+from ...formatting.lines import line_width, wrap
 from ...formatting.numbers import counted, list_first, number
+from ...formatting.text_table import aligned
 from ...system.cores import describe_load
 from ...watch.place import place_for
 from ...watch.remarks import ALONE
 from ...watch.runner import ScriptRequest
 from ...workers.launch import Process
 from ..finding import Finding, Verdict, trace_cause
-from ..formats import NOTES, Judged, render_list, render_table
+from ..formats import NOTES, Judged, render_list
 from .compare.evaluation import evaluation
 from .compare.examples import epochs, examples
 from .compare.gradient import gradient
@@ -217,13 +218,11 @@ def _losses(pair: Pair) -> str:
     for name, records in ((counted(pair.base, "worker"), [pair.one]), (f"{pair.workers} workers", pair.many)):
         summed = [sum(one.loss for record in records for one in record.updates[at].passes) for at in shown]
         rows.append((name, *(number(loss / len(records), 4) for loss in summed)))
-    return f"loss (the mean of the ranks' own)\n{render_table(rows, (0,))}"
+    return "\n  ".join(["loss (the mean of the ranks' own)", *aligned(rows, (0,), line_width() - 2)])
 
 
-def files_of(examination: ScriptExamination) -> list[str]:
+def files_of(ran: ScriptExamination) -> list[str]:
     """Where the script ran, and which files it wrote."""
     return KINDS.sentences(
-        "report", examination, {"in_copy": examination.in_copy, "in_folder": not examination.copied,
-                                "outside": examination.written},
-        most=LARGEST >> 20, **{name: list_first(paths, SHOWN) for name, paths in (
-            ("there", examination.in_copy), ("paths", examination.written))}, copied=examination.copied)
+        "report", ran, {"in_copy": ran.in_copy, "in_folder": not ran.copied, "outside": ran.written},
+        most=LARGEST >> 20, there=list_first(ran.in_copy, SHOWN), paths=list_first(ran.written, SHOWN))

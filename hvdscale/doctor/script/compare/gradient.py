@@ -91,8 +91,12 @@ def _apart(both: BothRuns) -> Finding | None:
     if len(after) == 1 and after != {update.digest for update in both.ranks}:       # what steps change is the same
         return _combined_in_step(pair)
     passes = both.ranks[0].passes
-    not_reduced, reduced = _by_parameter(pair, one)
-    alone, group = _passes_alone(one), first.group
+    differs = {name: max(apart(parts[0], part) for part in parts) > pair.limit
+               for name, parts in pair.parts(one.gradients) if any(part.any() for part in parts)}
+    not_reduced, reduced = ([name for name, is_so in differs.items() if is_so == wanted] for wanted in (True, False))
+    alone, weights = _passes_alone(one), np.abs(one.weights).max(axis=2)
+    sizes = {int(count) for count in (weights > weights.max() / 100).sum(axis=1)}      # that one has the mean of
+    group = max(sizes) if len(sizes) == 1 and max(sizes) > 1 else first.group or len(weights)
     fetched = {batch.number for batch in pair.batches(first, both.at)}
     calls = {call for number, call in first.combined if number in fetched}
     if not_reduced and reduced:
@@ -105,11 +109,12 @@ def _apart(both: BothRuns) -> Finding | None:
         cause = "skips"
     elif averaged(pair):
         return finding(both, "local_steps", where="")
-    elif (group := _group_of(one, first.group)) < pair.workers:
+    elif group < pair.workers:
         cause = "own_group"
     else:
         cause = "left_off" if both.at else "not_averaged"
-        cause = "changed_by_rank" if _all_combine(one) and "reduce" not in calls else cause             # to one rank
+        combine = all(np.delete(each, rank).max(initial=0.0) > each.max() / 10 for rank, each in enumerate(weights))
+        cause = "changed_by_rank" if combine and "reduce" not in calls else cause                       # to one rank
     where = (first.wrapped if cause in OF_WRAPPER else "") or passes[(alone or [-1])[-1]].line
     clipping = [rank for rank, update in enumerate(both.ranks) if update.clips]
     if cause == "changed_by_rank":
@@ -153,35 +158,12 @@ def _combined_in_step(pair: Pair) -> Finding:
                         cause="summed_in_step" if close(times, pair.workers) else "scaled_in_step")
 
 
-def _by_parameter(pair: Pair, one: Reduction) -> tuple[list[str], list[str]]:
-    """The parameters of which the ranks have different gradients, and those of which they have one."""
-    different, same = [], []
-    for name, parts in pair.parts(one.gradients):
-        if any(part.any() for part in parts):
-            differs = max(apart(parts[0], part) for part in parts) > pair.limit
-            (different if differs else same).append(name)
-    return different, same
-
-
 def _passes_alone(one: Reduction) -> list[int]:
     """Passes whose gradients stayed on their rank: of the others' a rank has (next to) none."""
     own = np.eye(len(one.weights), dtype=bool)
     weights = np.abs(one.weights)
     return [at for at in range(weights.shape[2])
             if weights[~own, at].max(initial=0.0) < weights[own, at].max() / 10]
-
-
-def _all_combine(one: Reduction) -> bool:
-    """Whether every rank's gradient has those of others in it."""
-    weights = np.abs(one.weights).max(axis=2)
-    return all(np.delete(each, rank).max(initial=0.0) > each.max() / 10 for rank, each in enumerate(weights))
-
-
-def _group_of(one: Reduction, known: int) -> int:
-    """Of how many ranks' local gradients each rank has the mean, where these are some; else what its wrapper says."""
-    weights = np.abs(one.weights).max(axis=2)
-    found = {int(count) for count in (weights > weights.max() / 100).sum(axis=1)}
-    return found.pop() if len(found) == 1 and max(found) > 1 else known or len(weights)
 
 
 def _clipped_early(both: BothRuns) -> Finding | None:

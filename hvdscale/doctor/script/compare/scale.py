@@ -112,8 +112,9 @@ def unequal(both: BothRuns) -> Finding | None:
     counts = by.counts.sum(axis=1)
     if by.error <= limit or agrees(both) or len({*counts}) == 1 and not _accumulates(both, by):
         return None
-    if not comparable(pair, both.at) and _vary(both):
-        return None                     # which is what the script means, or not
+    kept = [one.losses[0].weights[one.losses[0].weights != 0] for one in passes_of(both.ranks)]
+    if not comparable(pair, both.at) and not all(np.allclose(each, each[:1], rtol=CLOSE) for each in kept):
+        return None                     # the script's own weights of targets, as it means them or not
     if len({*by.counts.reshape(-1)}) > 1 and np.allclose(by.weights, by.weights[0, 0], rtol=CLOSE):
         parts, counts = ("ranks", counts) if len({*counts}) > 1 else ("passes", by.counts[0])
         return finding(both, "unequal", by=by.error, limit=limit, parts=parts, counts=[*counts])
@@ -127,12 +128,6 @@ def unequal(both: BothRuns) -> Finding | None:
     of_target = by.weights / by.counts
     return finding(both, kind, by=by.error, limit=limit, weights=[*(of_target / of_target.max()).reshape(-1)],
                    cause=cause)
-
-
-def _vary(both: BothRuns) -> bool:
-    """Whether a call of the loss function weighs its targets by factors."""
-    kept = [one.losses[0].weights[one.losses[0].weights != 0] for one in passes_of(both.ranks)]
-    return not all(np.allclose(weights, weights[:1], rtol=CLOSE) for weights in kept)
 
 
 def against_one(both: BothRuns) -> Finding | None:
