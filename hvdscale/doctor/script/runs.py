@@ -165,13 +165,11 @@ def _first_failure(run: Run) -> Record | None:
         return None
     failed = {record.rank for record in run.records if record.state == FAILED}
     lost = {rank for rank in failed if LOST.search(run.records[rank].error)}       # what follows from another's end
-    if run.late and failed == lost:
-        for rank in lost:
-            run.records[rank].state = RUNNING
-        return None
-    for record in run.records if failed == lost else ():
-        if record.state == RUNNING and failed and not _text_of(runner.file_of(run.place, record.rank, "stack")):
+    for record in run.records if failed and failed == lost else ():
+        if run.late and record.rank in lost:
+            record.state = RUNNING
+        elif record.state == RUNNING and not (run.late or _text_of(runner.file_of(run.place, record.rank, "stack"))):
             record.error = DIED
             return record
-    rank = runner.first_to_fail(run.place, failed - lost or failed)
+    rank = runner.first_to_fail(run.place, failed - lost or (() if run.late else lost))
     return None if rank is None else run.records[rank]

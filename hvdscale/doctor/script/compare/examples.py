@@ -51,7 +51,7 @@ def examples(pair: Pair) -> Finding:
                             cause="divides" if many * pair.times == one else "not_all")
     other = next((at for at in range(pair.updates) if not pair.same_examples(at)), None)
     later = [one.updates for one in trained(pair.many[0])[1:]]
-    if pair.batch is not None and other in later and not pair.drew_by(other):
+    if other and pair.batch is not None and other in later and not pair.drew_by(other):
         return pair.finding(EXAMPLES, "departs", update=other + 1, where=first.made)
     return pair.finding(EXAMPLES, "apart", drawn=_replaces(pair), as_on_one=pair.batch is not None and other is None)
 

@@ -111,10 +111,11 @@ def _apart(both: BothRuns) -> Finding | None:
         return finding(both, "local_steps", where="")
     elif group < pair.workers:
         cause = "own_group"
+    elif "reduce" not in calls and all(                 # to one rank
+            np.delete(each, rank).max(initial=0.0) > each.max() / 10 for rank, each in enumerate(weights)):
+        cause = "changed_by_rank"
     else:
         cause = "left_off" if both.at else "not_averaged"
-        combine = all(np.delete(each, rank).max(initial=0.0) > each.max() / 10 for rank, each in enumerate(weights))
-        cause = "changed_by_rank" if combine and "reduce" not in calls else cause                       # to one rank
     where = (first.wrapped if cause in OF_WRAPPER else "") or passes[(alone or [-1])[-1]].line
     clipping = [rank for rank, update in enumerate(both.ranks) if update.clips]
     if cause == "changed_by_rank":
@@ -205,9 +206,10 @@ def _unexplained(both: BothRuns) -> Finding | None:
         local = [each.gradient for each in passes_of(both.ranks)]
         columns = np.stack([*local, both.pair.at(both.at - 1)[0].gradient], axis=1)
         *_, share = weights = np.linalg.lstsq(columns, one.gradients[0], rcond=None)[0]
-        if apart(columns @ weights, one.gradients[0]) <= limit:
-            return finding(both, "kept", times=share, count=round(share * both.pair.workers), by=one.residual,
-                           limit=limit, where=both.ranks[0].passes[-1].line)
+        count = max(1, round(share * both.pair.workers))
+        if scale.close(share * both.pair.workers, count) and apart(columns @ weights, one.gradients[0]) <= limit:
+            return finding(both, "kept", times=share, count=count, by=one.residual, limit=limit,
+                           where=both.ranks[0].passes[-1].line)
     hooks = {"hooked": HOOK, "own_hook": OWN_HOOK}
     cause = next((cause for cause, remark in hooks.items() if remark in both.pair.many[0].remarks), "")
     kind = "another" if cause == "own_hook" and scale.comparable(both.pair, both.at) else "changed"

@@ -76,7 +76,7 @@ def schedule(pair: Pair) -> Finding:
 def update(pair: Pair) -> Finding:
     """Whether steps, and what is done to the parameters after them, are those of one worker where gradients are."""
     compared, agree, settings = 0, None, [pair.steps(record).settings for record in (pair.one, pair.many[0])]
-    for name, one in settings[0].items() if pair.batch is not None else ():
+    for name, one in settings[0].items() if pair.batch is not None and pair.updates else ():
         if (many := settings[1].get(name, one)) != one:
             return pair.finding(UPDATE, "settings", name=name.replace(".", " "), one=one, many=many,
                                 where=pair.at(0)[0].line)

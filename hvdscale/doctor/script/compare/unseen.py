@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ....watch.remarks import REDRAWN
+from ....watch.remarks import OWN_HOOK, REDRAWN
 from ..record import Logged
 from .evaluation import rounds_of
 from .examples import filled_up
@@ -63,7 +63,7 @@ def unseen(pair: Pair, still: Pair | None = None) -> list[str]:
     loaded, rounds = all(map(trained, pair.records)), rounds_of(pair.many)
     one, many = ([*trained(record), None][0] for record in (pair.one, pair.many[0]))
     sizes = {batch.examples for each in rounds[:1] for rank in each.ranks for one in rank for batch in one.batches}
-    remarks = dict.fromkeys(remark for record in pair.many for remark in record.remarks if remark != REDRAWN)
+    remarks = dict.fromkeys(one for record in pair.many for one in record.remarks if one not in (REDRAWN, OWN_HOOK))
     return [*remarks, *KINDS.sentences("not_checked", pair, {
         "other_batches": pair.batch is None,
         "first_update": pair.batch is not None and not comparable(still or pair),
