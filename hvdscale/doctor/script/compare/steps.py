@@ -127,7 +127,7 @@ def _fault(both: BothRuns, error: float, agree: np.ndarray) -> Finding | None:
                 kind, worst["name"] = "unmoved", list_first(left, 3)
             times = None if pair.flat else factor(*(after.parameters - before.after for before, after in zip(
                 (both.alone, both.ranks[0]), following)))
-            if times is not None and not close(times, 1):
+            if times is not None and close(times, pair.times):
                 kind, worst["times"] = "written_times", times
             return pair.finding(UPDATE, kind, **worst, **given)
     return None
