@@ -9,8 +9,7 @@ TOLD = {"operators": [["aten::mm", 0.003], ["aten::mul", 0.0015]], "communicatio
 CASES = {           # of one worker, and of each of two ranks: what differs from their usual parts
     "parts that grew": ({}, dict(step=16, waiting=7), dict(step=16, waiting=5, backward=6)),
     "a rank that computes slowly": ({}, {}, dict(forward=6)),
-    "a rank that spends time elsewhere": ({}, {}, dict(step=14)),
-    "a rank that waits for data": ({}, {}, dict(data=4)),
+    "a rank that spends time elsewhere": ({}, {}, dict(step=14)), "a rank that waits for data": ({}, {}, dict(data=4)),
     "a busy host": ({}, {}, dict(forward=6, without_core=0.31)),
     "a hot GPU": ({}, {}, dict(clock=0.62, slowed_by=["heat"])),
     "traces": (dict(profile=TOLD), dict(profile=TOLD), dict(profile={**TOLD, "operators": []})),
