@@ -65,9 +65,8 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
         groups = analyse(ran, targets, Options(confidence=request.confidence, trials=trials))
         startups = np.concatenate([np.empty(0), *(log.restarts["startup_seconds"] for log in opened_logs
                                                   if not times_from or log.path in timed)])
-        startups = startups[startups > 0]
-        if request.relaunch is None and len(startups):
-            request = replace(request, relaunch=float(np.median(startups)), starts=len(startups))
+        if request.relaunch is None and len(seconds := startups[startups > 0]):
+            request = replace(request, relaunch=float(np.median(seconds)), starts=len(seconds))
         steps = partial(steps_of, studies=contents.studies)
         found = [plan for group in groups if not group.workload.batch_schedule for plan in plans_of(
             group, request, links=links, given=given, noise_scale=noise_scale, steps=steps)]
@@ -87,8 +86,9 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
     unused = [PLAN.say("unused", option=option, **{why: True}) for option, why, asked, used in (
         ("--steps", "target", given, not all(plan.target for plan in plans)),
         ("--noise-scale", "noise", noise_scale, any(plan.curve.predicted for plan in plans)),
-        ("--trials", "search", trials, any(point.searched for plan in plans for point in plan.curve.points)),
-        ("--accumulate", "fits", request.accumulate, any(one.passes > 1 for plan in plans for one in plan.options)),
+        ("--trials", "search", plans and trials, any(point.searched for plan in plans for point in plan.curve.points)),
+        ("--accumulate", "fits", plans and request.accumulate,
+         any(one.passes > 1 for plan in plans for one in plan.options)),
         ("--batch-schedule", "met", batch_schedule, growing), ("--format", "out", tuple(formats) != FORMATS, out),
         ("--relaunch", "grows", request.relaunch and not request.starts, growing)) if asked and not used]
     notes = *notes, *joined, *contents.notes, *describe_imports(logs), *refused, *unused

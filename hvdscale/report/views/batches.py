@@ -90,8 +90,8 @@ def find_regimes(regimes: Regimes, batches: Sequence[int], estimates: Sequence[E
     if until is None or useful is None or len(batches) < 2:
         return
     met = [(batch, one, inside) for batch, one, inside in zip(batches, estimates, regimes.perfect) if one.met]
-    fewest = min((batch * one.value, batch * one.high) for batch, one, _ in met)
-    most, limit = ((1 + regimes.options.perfect_within) * examples for examples in fewest)
+    smallest = min((batch * one.value, batch * one.high) for batch, one, _ in met)
+    most, limit = ((1 + regimes.options.perfect_within) * examples for examples in smallest)
     # outside perfect scaling, of one run each, whose evaluation before, that did not meet, lies inside: intervals over
     # repeats have that spread, too
     coarse = [batch for batch, one, _ in met
