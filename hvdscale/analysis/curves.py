@@ -21,7 +21,7 @@ from .defaults import CONFIDENCE, Options
 from .intervals import Estimate
 from .regimes import BatchEstimate, Regimes, regimes_of
 from .search import rank_deviate
-from .steps import RunCell
+from .steps import RunCell, run_of
 from .studies import Outcomes, Study, best_metric, best_value, outcomes, with_metric
 from .trials import JobKey
 
@@ -224,18 +224,18 @@ def _ends_of_point(point: CurvePoint) -> np.ndarray | None:
 
 
 def _ends_of_cell(cell: RunCell, target: Target) -> np.ndarray | None:
-    if not cell.searched:
-        return None
+    """Those of a search, or of runs at so many rates that they are one."""
     diverged = [trial for trial in cell.considered if trial.status == Status.INFEASIBLE]
-    problems = [[trial.plan.get("problem") or {} for trial in trials]
-                for trials in ([run.trial for run in cell.draws], diverged)]
-    of_draws, of_diverged = (np.log([effective_rate(one.get("peak_lr") or np.nan, one.get("momentum") or 0.0)
-                                     for one in some]) for some in problems)
-    values = [np.nan if run.trial.pruned else best_value(run.trial.metrics[target.column], target.minimizes)
-              for run in cell.draws]
-    signed = np.array(values) if target.minimizes else -np.array(values)
-    return None if np.isnan(of_draws).any() else ends_of(of_draws, np.array([run.steps for run in cell.draws]),
-                                                         of_diverged, signed)
+    runs = [run for run in cell.draws or (run_of(trial, target) for trial in cell.considered)
+            if run.measured and run.trial.status != Status.INFEASIBLE]
+    of_runs, of_diverged = (np.log([effective_rate(one.get("peak_lr") or np.nan, one.get("momentum") or 0.0)
+                                    for one in [trial.plan.get("problem") or {} for trial in trials]])
+                            for trials in ([run.trial for run in runs], diverged))
+    if np.isnan(of_runs).any() or not cell.draws and len(np.unique(of_runs)) < LEAST:
+        return None
+    values = np.array([np.nan if run.trial.pruned else best_value(run.trial.metrics[target.column], target.minimizes)
+                       for run in runs]) * (1 if target.minimizes else -1)
+    return ends_of(of_runs, np.array([run.steps for run in runs]), of_diverged, values)
 
 
 def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], options: Options = Options(),

@@ -228,10 +228,10 @@ def points_of(section: Section) -> PointsAndFit:
 
 
 def points_of_curve(curve: Curve) -> PointsAndFit:
-    """Likewise of a curve: each of a search's fewest steps, or of a setting's repeats."""
+    """Likewise of a curve's judged points, or of all if none is: of a search's fewest steps, or of repeats."""
     points = tuple(StepsPoint(point.global_batch, point.steps, searched=True, trials=point.keys)
                    if isinstance(point, CurvePoint) else point_of_cell(point)
-                   for point in curve.judged if isinstance(point, CurvePoint) or point.runs)
+                   for point in curve.judged or curve.points if isinstance(point, CurvePoint) or point.runs)
     return points, curve.regimes.fit.draws if curve.regimes.fit else None
 
 

@@ -103,10 +103,6 @@ def install(watch: Watch) -> None:
             watch.tell("remark", REDRAWN)
         return result
     follow_optimizers(watch)
-<<<<<<< HEAD
-=======
-    patches.around(torch.utils.checkpoint, "checkpoint", checkpoint)
->>>>>>> hA
     patches.around(torch.autograd, "backward", backward)
     patches.replace(torch.nn.Module, "__call__", noting_forward)
     patches.before(torch.nn.Module, "train", lambda self, mode=True: watch.tell("mode", bool(mode)))
@@ -185,11 +181,7 @@ def follow_optimizers(watch: Watch) -> None:
     patches.on_undo(optimizers.register_optimizer_step_post_hook(end).remove)
     for kind in (lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau):         # which makes itself
         patches.after(kind, "__init__", lambda _, schedule, *args, **options: watch.tell("schedule_made", schedule))
-<<<<<<< HEAD
     for name, limit in (CLIP if watch.details else {}).items():             # a norm is awaited from a GPU
-=======
-    for name, limit in CLIP.items():
->>>>>>> hA
         for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
             if hasattr(owner, name):
                 patches.around(owner, name, functools.partial(clip, limit))

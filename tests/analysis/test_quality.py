@@ -152,8 +152,7 @@ def test_a_metric_that_betters_with_the_batch_is_no_penalty_and_said_to():
 
 def test_better_large_batches_prove_nothing_if_small_ones_are_unfinished():
     studies = swept({2 ** k: 0.5 - 0.05 * k for k in range(1, 8)})
-    for budget, said in ((None, "within each trial's own budget"),
-                         (Budget(100, "steps"), "within 100 steps")):
+    for budget, said in ((None, "within each trial's own budget"), (Budget(100, "steps"), "within 100 steps")):
         found = quality_of(studies, COLUMN, True, budget)
         assert found.why == UNFINISHED and math.isnan(found.p_value) and not found.penalty
         [told] = sentences_of([find_quality(found)])

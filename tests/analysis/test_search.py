@@ -76,8 +76,7 @@ def test_with_censored_costs_the_median_lies_between_its_bounds(seed):
 
 def test_the_median_of_one_trial_is_unknown_if_most_were_pruned():
     found = search(drawn(0, 500), drawn(1, 700), *(drawn(k, pruned=700) for k in (2, 3, 4, 5)))
-    assert [(one.low, one.high) for one in found.curve] == [
-        (700, math.inf), (700, 700), (600, 600), *[(500, 500)] * 3]
+    assert [(one.low, one.high) for one in found.curve] == [(700, math.inf), (700, 700), (600, 600), *[(500, 500)] * 3]
     assert found.half == BestOf(3, 600, 600) and found.lowered == pytest.approx(1 / 6)
 
 

@@ -225,8 +225,7 @@ def test_seeds_that_kept_their_worker_count_alone_tell_the_speed_of_a_point():
     """Strong scaling: the same updates, of which the second point has one seed less that was timed."""
     moved = trial(id=12, seed=2, workers=2, steps=(0, 390, 400), error=(1, 1, 0.1), seconds=(0, 1, 99),
                   worker_counts=(2, 1))
-    [series] = section(*runs(1, 32, [400, 410, 400], [4, 4.2, 4]), *runs(2, 32, [400, 410], [2, 2.2], 10),
-                       moved).series
+    [series] = section(*runs(1, 32, [400, 410, 400], [4, 4.2, 4]), *runs(2, 32, [400, 410], [2, 2.2], 10), moved).series
     point = series.points[1]
     assert point.system_efficiency.low < point.system_efficiency.value < point.system_efficiency.high < 2
     assert point.time_speedup.low < point.time_speedup.value < point.time_speedup.high < 4

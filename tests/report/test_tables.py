@@ -328,26 +328,27 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_told(comma
 
 
 # what is given for an option that is neither a flag nor a choice nor a share
-GIVEN = {"targets": "train/loss<2", "formats": "json", "budgets": "200 steps", "compare": "shallue2019",
+GIVEN = {"targets": "train/loss<2", "formats": "json", "budgets": "200 steps", "compare": "shallue2019", "width": "40",
          "paper": "shallue2019", "rules": "power:0.7", "branch_tolerance": "0.5", "trials": "3", "sizes": "parameters",
-         "laws": "batch = 2 * tokens^0.3", "confidence": "0.8", "width": "40", "out": "out"}
+         "laws": "batch = 2 * tokens^0.3", "confidence": "0.8", "out": "out", "workers": "1-4", "deadline": "1h",
+         "parameters": "25M", "steps": "300@32", "batch_schedule": "[[0, 32], [100, 64]]", "relaunch": "90s",
+         "size": "parameters=7e9", "size_from": "parameters=([0-9]+)"}
 
 
-@pytest.mark.parametrize("form", ["timed repeats", "a search without times"])
-@pytest.mark.parametrize("option", [one for one in main.params if one.name not in ("logs", "version", "help_all")
-                                    and not one.hidden], ids=lambda one: one.name)
-def test_every_option_is_answered_on_a_training_loss_alone(option, form, tmp_path, monkeypatch):
+@pytest.mark.parametrize("command, timed, option", [
+    (command, timed, one) for command, timed in ((main, True), (main, False), (plan, True)) for one in command.params
+    if one.name not in ("logs", "version", "help_all") and not one.hidden], ids=lambda one: getattr(one, "name", one))
+def test_every_option_is_answered_on_a_training_loss_alone(command, option, timed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    timed = form == "timed repeats"
     made = [trial(number, (0, 100, 200, 300), (3, 2, 1.5, 1.1 + number / 50), [
         at + number / 10 if timed and at else math.nan for at in range(4)], batch=batch, seed=number, target=None,
         peak_lr=0.1 if timed else 0.1 * number) for number, batch in enumerate((32, 32, 32, 64, 64, 64), 1)]
-    save(log(*made, metric="train/loss"), "runs.h5")
+    save(log(*made, metric="train/loss"), "a.h5")
     (tmp_path / "broken.h5").write_text("")
-    logs = ["runs.h5", "broken.h5"] if option.name == "skip_broken" else ["runs.h5"]
-    values = [GIVEN.get(option.name) or getattr(option.type, "choices", ["", "40%"])[1]] * (not option.is_flag)
-    found, usual = (" ".join(CliRunner().invoke(main, [*logs, *given]).output.split())
-                    for given in ([option.opts[0], *values], []))
+    logs = ["a.h5", *["broken.h5"] * (option.name == "skip_broken"), *["--target=train/loss<1.8"] * (command is plan)]
+    values = [GIVEN.get(option.name) or getattr(option.type, "choices", ["", "40%" if command is main else "5"])[1]]
+    found, usual = (" ".join(CliRunner().invoke(command, [*logs, *given]).output.split())
+                    for given in ([option.opts[0], *values * (not option.is_flag)], []))
     assert option.opts[0] in found or found != usual
 
 

@@ -9,8 +9,8 @@ one. As in critical_batch_fit, the variance is that of the residuals and of the 
 OWN_FREEDOM residuals unless the residuals refute them (F test, 10 %); then as one. Intervals are Student's. Residuals
 beyond the points' own intervals are lack of fit: the law does not describe the cells, and a cell not measured scatters
 as much, which widens predictions. Beyond the sizes that were measured, a prediction's interval also holds that of a law
-with squares of the logarithms of sizes, since laws bend (arXiv 2606.29158). Points with an open interval bound a value
-from one side only; they are left out and listed.
+with squares of the logarithms of sizes: the best rate bends upward over parameters, hardly over tokens (Yang et al.
+2026, arXiv 2606.29158). Points with an open interval bound a value from one side only; they are left out and listed.
 
 Two sizes are told apart where the residual of the logarithm of one, regressed on that of the other, has at least a
 share SEPARABLE of its variance. On the path of one ratio of data to parameters nothing can: then the law is in the

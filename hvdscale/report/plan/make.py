@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -49,8 +50,7 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
 
     batch_schedule  a growing batch to predict, beside those that were run
     times_from      logs that alone give step times, those of ``paths`` then only steps; without any all do
-    notes           to be said first
-    whole           print every table, and how to read them
+    notes, whole    what is said first; to print every table, and how to read them
     Raises UsageError or LogError, with what would help, where nothing can be planned. See plans_of and make.make.
     """
     refuse_no_folder(out)
@@ -59,21 +59,18 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
         raise LogError(f"--times-from: no logs (*.h5) in {', '.join(map(str, times_from))}")
     with ExitStack() as opened:
         opened_logs, skipped = open_logs([*paths, *times_from], skip_broken, opened)
-        options = Options(confidence=request.confidence, trials=trials)
         contents = Contents(opened_logs)
         ran = [trial if not times_from or trial.log in timed else trial.without_times() for trial in contents.trials]
         ran, joined = join_scripts(ran, timed)
-        groups = analyse(ran, targets, options)
+        groups = analyse(ran, targets, Options(confidence=request.confidence, trials=trials))
         startups = np.concatenate([np.empty(0), *(log.restarts["startup_seconds"] for log in opened_logs
                                                   if not times_from or log.path in timed)])
-        startups = startups[startups > 0]
-        if request.relaunch is None and len(startups):
-            request = replace(request, relaunch=float(np.median(startups)), starts=len(startups))
-        found = [plan for group in groups if not group.workload.batch_schedule
-                 for plan in plans_of(group, request, links=links, given=given, noise_scale=noise_scale,
-                                      steps=lambda section: steps_of(section, contents.studies))]
-        growing = tuple(growing_plans(groups, request, asked=batch_schedule, links=links,
-                                      steps=lambda section: steps_of(section, contents.studies)))
+        if request.relaunch is None and len(seconds := startups[startups > 0]):
+            request = replace(request, relaunch=float(np.median(seconds)), starts=len(seconds))
+        steps = partial(steps_of, studies=contents.studies)
+        found = [plan for group in groups if not group.workload.batch_schedule for plan in plans_of(
+            group, request, links=links, given=given, noise_scale=noise_scale, steps=steps)]
+        growing = tuple(growing_plans(groups, request, asked=batch_schedule, links=links, steps=steps))
         logs = tuple(map(facts_of, opened_logs))
     plans = tuple(plan for plan in found if not isinstance(plan, NoPlan))
     only_times = {group.workload for group in groups if {trial.log for trial in group.trials} <= timed}
@@ -82,19 +79,22 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
     refused = [describe_no_join(plan, known) if known and plan.why == NO_TIMES else describe_no_plan(plan)
                for plan in found if isinstance(plan, NoPlan) and plan.workload not in only_times]
     if not plans and not growing:
-        raise LogError("\n".join(refused) or "no run with a growing batch met a target, and there are no others; "
-                       "--target gives an easier one")
+        raise LogError("\n".join(refused) or "no run with a growing batch met a target; --target gives an easier one")
     if plans and (request.deadline or request.budget) and all(plan.relative for plan in plans):
         raise UsageError("--deadline and --budget need times in seconds, and the steps to target are not known; "
                          "--steps S@B gives them at one batch")
-    unused = [PLAN.say("steps_unused")] if given is not None and all(plan.target for plan in plans) else []
-    if noise_scale is not None and not any(plan.curve.predicted for plan in plans):
-        unused.append(PLAN.say("noise_unused"))
+    unused = [PLAN.say("unused", option=option, **{why: True}) for option, why, asked, used in (
+        ("--steps", "target", given, not all(plan.target for plan in plans)),
+        ("--noise-scale", "noise", noise_scale, any(plan.curve.predicted for plan in plans)),
+        ("--trials", "search", plans and trials, any(point.searched for plan in plans for point in plan.curve.points)),
+        ("--accumulate", "fits", plans and request.accumulate,
+         any(one.passes > 1 for plan in plans for one in plan.options)),
+        ("--batch-schedule", "met", batch_schedule, growing), ("--format", "out", tuple(formats) != FORMATS, out),
+        ("--relaunch", "grows", request.relaunch and not request.starts, growing)) if asked and not used]
     notes = *notes, *joined, *contents.notes, *describe_imports(logs), *refused, *unused
     give_out(document_of_plans(plans, growing, logs, skipped, notes, request.confidence), out, formats, echo, whole)
-    for plan in growing:
-        for line in job_lines(plan):
-            echo(line)
+    for line in [line for plan in growing for line in job_lines(plan)]:
+        echo(line)
     return plans
 
 

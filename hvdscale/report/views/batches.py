@@ -90,14 +90,14 @@ def find_regimes(regimes: Regimes, batches: Sequence[int], estimates: Sequence[E
     if until is None or useful is None or len(batches) < 2:
         return
     met = [(batch, one, inside) for batch, one, inside in zip(batches, estimates, regimes.perfect) if one.met]
+    smallest = min((batch * one.value, batch * one.high) for batch, one, _ in met)
+    most, limit = ((1 + regimes.options.perfect_within) * examples for examples in smallest)
     # outside perfect scaling, of one run each, whose evaluation before, that did not meet, lies inside: intervals over
     # repeats have that spread, too
-    most = (1 + regimes.options.perfect_within) * min(batch * one.value for batch, one, _ in met)
     coarse = [batch for batch, one, _ in met
               if one.runs < 2 and batch > until and batch * one.before < most < batch * one.value]
-    least_high = min((batch * one.value, batch * one.high) for batch, one, _ in met)[1]
-    before = [(batch, batch * one.low <= (1 + regimes.options.perfect_within) * least_high)
-              for batch, one, inside in met if batch < until and not inside]     # whether its interval lies within
+    before = [(batch, batch * one.low <= limit) for batch, one, inside in zip(batches, estimates, regimes.perfect)
+              if batch < until and not inside and (one.met or batch * one.beyond > limit)]  # whether its interval is in
     again = [batch for batch, _, inside in met if batch > until and inside]
     but = [texts.say(kind, batches=found, within=within) for kind, within, found in (
         *(("outside_before", way, [batch for batch, within in before if within == way]) for way in (False, True)),

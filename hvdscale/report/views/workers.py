@@ -157,7 +157,7 @@ def _batch_table(section: Section, batches: Curve) -> Table:
     return table_of_cells("batches", cells, BY_BATCH, {
         "statistical_efficiency": lambda cell: ratio_cell(
             compare(cell, cells[0], batches.confidence).statistical_efficiency, cell, cells[0]),
-        "perfect_scaling": lambda cell: (batches.perfect.get(cell.global_batch, False) if cell.steps.met else
+        "perfect_scaling": lambda cell: (batches.perfect.get(cell.global_batch, "cut off") if cell.steps.met else
                                          "not met" if cell.runs else "diverged")},
         baseline=lambda cell: cells[0].keys, notes=notes,
         warnings=cell_warnings(section, cells, times=False), what=section.target,
