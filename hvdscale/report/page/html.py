@@ -65,12 +65,10 @@ def without_figures(document: Document, tell: Tell = quiet) -> str:
         "page.css", "page.js"))
     return environment().get_template("page.html").render(
         document=document, contents=contents, place=PLACE.format, style=Markup(style + PALETTE),
-        script=Markup(script), files={
+        script=Markup(script), allowed=_allowed(script), files={
             trial.key: trial.plan["file"] for page in pages if page.section for trial in page.section.trials
             if "file" in trial.plan},
         searched=any(page.section and page.section.searches for page in pages),
-        # by the Content-Security-Policy no other script runs, were one to get into the page
-        allowed=Markup(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"),
         confidence=f"{document.confidence:.0%}", own_from=OWN_FROM, most=MOST, lead=MAIN)
 
 
@@ -82,6 +80,11 @@ def environment() -> Environment:
                             "first_sentence": _first_sentence, "listed": listed, "trials_of": _trials_of,
                             "unbroken": _unbroken, "unsaid": _unsaid, "with_dash": _with_dash}
     return environment
+
+
+def _allowed(script: str) -> str:
+    """What a script is allowed by in a Content-Security-Policy: no other script runs, were one to get into the page."""
+    return Markup(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'")
 
 
 def _by_subject(figures: Iterable[Figure]) -> list[tuple[str, list[Figure]]]:
