@@ -41,7 +41,7 @@ def test_a_probe_costs_fifty_steps_and_a_run_those_to_the_target(two_counts):
 def test_their_command_sets_all_that_was_asked_for_and_the_target_of_the_plan():
     asked = {"data_args": {"a": 1}, "target": "val/error<0.2", "seed": 3, "decay_end": None}
     job = SimpleNamespace(target="val/error<0.1", job={"workload": "text/lstm", "asked": {EVERY_STEP: asked}})
-    words = shlex.split(command_of(job, [Measurement(2, 64, 1, EVERY_STEP, 0)]))
+    words = shlex.split(command_of(job, [Measurement(2, 64, 1, EVERY_STEP, 1)]))
     assert parse_assignments(one for option, one in zip(words, words[1:]) if option == "--set") == {
         "data_args": {"a": 1}, "target": "val/error<0.1"}
 

@@ -52,15 +52,17 @@ class Member(Workers):
 def on_each(workers, function):
     """What the function gives for each member of a group of so many workers, in rank order. One member runs at a time,
     until it waits for the others, and so may use the process's generators; autograd has no threads of its own."""
-    turn, barrier, slots = threading.Lock(), threading.Barrier(workers), [None] * workers
+    turn, barrier, slots, errors = threading.Lock(), threading.Barrier(workers), [None] * workers, []
 
     def guarded(member):
         with turn, torch.autograd.set_multithreading_enabled(False):
             try:
                 return function(member)
-            except BaseException:
-                barrier.abort()
-                raise
+            except BaseException as error:
+                errors.append(error)
+                barrier.abort()         # which the others may meet as they leave it
     with ThreadPoolExecutor(workers) as threads:
         running = [threads.submit(guarded, Member(rank, workers, turn, barrier, slots)) for rank in range(workers)]
-        return [future.result() for future in running]
+    for error in errors:                # the first
+        raise error
+    return [future.result() for future in running]

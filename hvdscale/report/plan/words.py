@@ -188,7 +188,7 @@ def command_of(plan: WorkerPlan, runs: Sequence[Measurement]) -> str:
     accumulate = f" --accumulate {first.passes}" if first.passes > 1 else ""
     how = f" --repeats {first.seeds}" if first.seeds else " --probe" if "workload" in plan.job else ""
     batch = "--local-batch" if "workload" in plan.job else "--batch"
-    target = {"target": str(plan.target)} if plan.target else {}        # that of the plan, where the runs had another
+    target = {"target": str(plan.target)} if plan.target and first.seeds else {}     # not that which the runs had
     asked = {key: value for key, value in {**plan.job.get("asked", {}).get(first.sync, {}), **target}.items()
              if key not in OF_A_RUN and value is not None}
     rest = "".join(f" --set {shlex.quote(f'{key}={value_as_toml(value)}')}" for key, value in asked.items()
