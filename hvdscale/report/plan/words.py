@@ -127,8 +127,9 @@ def _describe_local_steps(plan: WorkerPlan) -> Iterator[str]:
     best = min((option for option in plan.synced if option.sync != EVERY_STEP), default=None,
                key=lambda option: option.seconds.value)
     unmet = [sync for sync, curve in plan.curves.items() if not curve.met and curve.points]
-    never = "; ".join(f"{counted(replicas, 'replica')} at H = {listed(every for _, every in own)}" if replicas > 1 else
-                      describe_sync(EVERY_STEP) for replicas, own in group_by(unmet, lambda sync: sync[0]).items())
+    never = "; ".join(f"{counted(replicas, 'replica')} at H = {listed(every for _, every in own)}" if replicas else
+                      describe_sync(EVERY_STEP)
+                      for replicas, own in group_by(unmet, lambda sync: sync != EVERY_STEP and sync[0]).items())
     if best or never:
         ratio = best.speedup if best and plan.synced[0].sync == EVERY_STEP else None
         yield PLAN.say("local_steps", never=never, workers=best and best.workers,
