@@ -241,7 +241,7 @@ def test_what_is_no_fault_of_several_workers_is_said_and_passes(examined, name, 
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_an_error_of_the_script_is_its_traceback_and_one_line(examined, name):
-    code, out, err, _ = examined(name, *MARKED[:2], "--seconds", "10" if name == "hanging" else "60", *MARKED[2:])
+    code, out, err, _ = examined(name, *MARKED[:2], "--seconds", "5" if name == "hanging" else "60", *MARKED[2:])
     *before, last = err.strip().splitlines()
     assert (code, out) == (1, "") and last.startswith("Error: ") and ERRORS[name] in last
     if name == "raising":

@@ -21,7 +21,7 @@ from .record import Record, load
 
 RANK = "hvdscale.doctor.script.rank"
 STANDS = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)
-WAITING = re.compile(r"torch/(distributed|nn/parallel|autograd)/|/horovod/")      # of the innermost call
+WAITING = re.compile(r"torch/(distributed|nn/parallel|autograd)/|/horovod/|/watch/collectives")   # of the innermost
 LOST = re.compile(r"Connection (closed|reset) by|remote (worker|process)|Broken pipe")
 DIED = "its process died: it was killed, was out of memory, or called os._exit"
 MISMATCH = "op.preamble.length <= op.nbytes"         # by which Gloo ends a process
