@@ -9,6 +9,7 @@ steps of that trial; of a trial's rows in /trials the latest segment's counts.
 """
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -343,8 +344,18 @@ def read_log(path: str | os.PathLike[str]) -> Log:
     """The log whose first file is ``path``, with all its segments.
 
     Raises LogError, naming the file, where one is missing, empty, not a log, of a newer schema, truncated or damaged. A
-    log of up to 4 MiB is read at once; of a larger one the files stay open until ``close``.
+    log of up to 4 MiB is read at once; of a larger one the files stay open until ``close``. One that is being written
+    is read again where its headers were met in the middle of a write.
     """
+    for _ in range(2):
+        with contextlib.suppress(LogError):
+            return _read(path)
+        if not (os.path.isfile(path) and superblock(os.fspath(path)).flags):
+            break
+    return _read(path)
+
+
+def _read(path: str | os.PathLike[str]) -> Log:
     log = open_log(path)
     try:
         for part in log.parts:              # so that none is found to be wrong later
