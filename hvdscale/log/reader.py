@@ -9,7 +9,6 @@ steps of that trial; of a trial's rows in /trials the latest segment's counts.
 """
 from __future__ import annotations
 
-import contextlib
 import os
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -348,10 +347,11 @@ def read_log(path: str | os.PathLike[str]) -> Log:
     is read again where its headers were met in the middle of a write.
     """
     for _ in range(2):
-        with contextlib.suppress(LogError):
+        try:
             return _read(path)
-        if not (os.path.isfile(path) and superblock(os.fspath(path)).flags):
-            break
+        except LogError:
+            if not (os.path.isfile(path) and superblock(os.fspath(path)).flags):
+                raise
     return _read(path)
 
 
