@@ -22,7 +22,6 @@ import time
 from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -44,17 +43,6 @@ SM = 1                          # NVML's number of the clock that computing has,
 SLOWED = {0x04: "its power limit", 0x60: "heat", 0x88: "its hardware"}
 
 
-@dataclass
-class TimedUpdate:
-    """One update as it is timed: spans of each part, and what was read for it."""
-
-    began: Mark
-    ended: Mark = None
-    spans: dict[str, list[tuple[Mark, Mark]]] = field(default_factory=dict)
-    data_seconds: float = 0.0
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
-
-
 class UpdateClock(Listener):
     """Times updates after ``warm_up`` of them, and calls ``finish`` after ``updates`` more."""
 
@@ -63,7 +51,7 @@ class UpdateClock(Listener):
         self.made = 0
         self.optimizer = ""             # its class
         self.rate = math.nan            # its learning rate at first
-        self.device = torch.device("cpu")
+        self.device, self._mark = torch.device("cpu"), time.monotonic
         self.remarks: list[str] = []
         self.parameters = 0             # of the model, as its optimizers have them; 0: not known
         self._counted: set[torch.optim.Optimizer] = set()
@@ -71,8 +59,10 @@ class UpdateClock(Listener):
         self._used = math.nan, math.nan         # at the first of them: seconds, joules
         self._local_workers, self._cores = local_workers, CoreClock(local_workers)
         self._first: torch.optim.Optimizer | None = None
-        self._done: list[TimedUpdate] = []
-        self._now: TimedUpdate | None = None         # None: before the first update has ended
+        # what lasted from when to when, or was counted, up to each "step"; flat, as this is done within the step
+        self._events: list[tuple[str, Any, Mark]] = []
+        self._began: Mark = None                # when this update did; None: before the first has ended
+        self._apart = False                     # whether it is
         self._open: dict[str, Mark] = {}        # parts that have begun
         self._last_gradient: Mark = None
         self.long = LongUpdates(lambda: "waiting" in self._open or "backward" in self._open and (
@@ -83,8 +73,13 @@ class UpdateClock(Listener):
         self.long.ended.set()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        rows = [{**self._spent(update), **{name: update.counts[name] for name in COUNTED}}
-                for update in self._done[:self.updates]]
+        rows: list[dict[str, float]] = []
+        update: list[tuple[str, Any, Mark]] = []
+        for event in self._events:
+            update.append(event)
+            if event[0] == "step" and len(rows) < self.updates:
+                rows.append(self._spent(update))
+                update = []
         return {name: [row[name] for row in rows] for name in (*RANK_PARTS, *COUNTED)}
 
     def used(self) -> dict[str, Any]:
@@ -95,21 +90,23 @@ class UpdateClock(Listener):
         return {"look": self._cores.look(), "watts": watts if math.isfinite(watts) else None,
                 "clock": now.get("clock"), "slowed_by": now.get("slowed_by")}
 
-    def _spent(self, update: TimedUpdate) -> dict[str, float]:
-        """Seconds of each part. A moment counts once, in the innermost part: a wait in a pass is waiting, and a pass in
-        the optimizer's step, whose closure makes it, is no part of that step."""
-        spans = {part: [(self._seconds(update.began, begin), self._seconds(update.began, end)) for begin, end in each]
-                 for part, each in update.spans.items()}
-        spent, inner = dict.fromkeys(RANK_PARTS, 0.0), []
+    def _spent(self, update: Sequence[tuple[str, Any, Mark]]) -> dict[str, float]:
+        """Seconds of each part, and what was counted. A moment counts once, in the innermost part: a wait in a pass is
+        waiting, and a pass in the optimizer's step, whose closure makes it, is no part of that step."""
+        _, began, ended = update[-1]
+        spent, inner = {**dict.fromkeys(RANK_PARTS, 0.0), **dict.fromkeys(COUNTED, 0)}, []
+        for name, more, _ in update:
+            if name == "data" or name in COUNTED:
+                spent[name] += more
         for part in INNERMOST:
-            of_part = united(spans.get(part, []))
+            of_part = united([(self._seconds(began, since), self._seconds(began, to))
+                              for name, since, to in update if name == part])
             spent[part] = sum(end - begin - within(inner, begin, end) for begin, end in of_part)
             inner = united([*inner, *of_part])
-        return {**spent, "data": update.data_seconds, "step": self._seconds(update.began, update.ended)}
+        return {**spent, "step": self._seconds(began, ended)}
 
-    def _mark(self) -> Mark:
-        if self.device.type == "cpu":
-            return time.monotonic()
+    @staticmethod
+    def _event() -> Mark:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
@@ -119,36 +116,36 @@ class UpdateClock(Listener):
         return end - begin if isinstance(begin, float) else begin.elapsed_time(end) / 1000
 
     def _begin(self, part: str) -> None:
-        if self._now is not None:
+        if self._began is not None:
             self._open[part] = self._mark()
 
     def _end(self, part: str, at: Mark = None) -> None:
         began = self._open.pop(part, None)
-        if began is not None and self._now is not None:
-            self._now.spans.setdefault(part, []).append((began, self._mark() if at is None else at))
+        if began is not None:
+            self._events.append((part, began, self._mark() if at is None else at))
 
     def remark(self, text: str) -> None:
         self.remarks.append(text)
 
     instead = remark
 
-    def _count(self, name: str, more: int = 1) -> None:
-        if self._now is not None:
-            self._now.counts[name] += more
+    def _count(self, name: str, more: float = 1) -> None:
+        self._events.append((name, more, None))
 
     def mode(self, training: bool) -> None:
-        self._count("apart", int(not training))
+        if not training:
+            self.iteration_begins(None)
 
     def iteration_begins(self, iterator: Any) -> None:
+        self._apart = True
         self._count("apart")
 
     def batch_wanted(self, iterator: Any) -> None:
         self._wanted = time.monotonic()
 
     def batch(self, iterator: Any, index: Any, data: Any) -> None:
-        if self._now is not None:
-            self._now.data_seconds += time.monotonic() - self._wanted
-        for name, more in zip(("batches", "examples", "tokens"), (1, *size_of(data))):
+        since = time.monotonic() - self._wanted
+        for name, more in zip(("data", "batches", "examples", "tokens"), (since, 1, *size_of(data))):
             self._count(name, more)
 
     def forward_begins(self) -> None:
@@ -160,7 +157,7 @@ class UpdateClock(Listener):
         self._last_gradient = None
         self._begin("backward")
         root = next((one for one in roots if one.requires_grad), None) if self._reduces else None
-        if self._now is not None and root is not None:
+        if self._began is not None and root is not None:
             # what is queued as the pass begins runs at its end, before what DistributedDataParallel queues once it has
             # all gradients, which waits for the reduction
             queue = torch.autograd.Variable._execution_engine.queue_callback
@@ -192,6 +189,13 @@ class UpdateClock(Listener):
         self._end("waiting")
 
     def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
+        if optimizer not in self._counted or self.made == 1:
+            self._look_at(optimizer)
+        self._end("optimizer")
+        if optimizer is self._first:
+            self._end_update()
+
+    def _look_at(self, optimizer: torch.optim.Optimizer) -> None:
         group, first = optimizer.param_groups[0], self._first
         # again where Horovod wraps one that has stepped to make the state which is broadcast
         if first is None or self.made == 1 and optimizer is not first and (
@@ -200,15 +204,11 @@ class UpdateClock(Listener):
             self.optimizer = type(optimizer).__name__.removeprefix("Distributed").lower()
             self.rate = float(group["lr"])
             if group["params"][0].device.type == "cuda":
-                self.device = group["params"][0].device
-        if optimizer not in self._counted:
-            self._counted.add(optimizer)
-            groups = [group["params"] for one in self._counted for group in one.param_groups]
-            if not self._sharded:
-                self.parameters = sum(one.numel() for one in {one for parameters in groups for one in parameters})
-        self._end("optimizer")
-        if optimizer is self._first:
-            self._end_update()
+                self.device, self._mark = group["params"][0].device, self._event
+        self._counted.add(optimizer)
+        if not self._sharded:
+            self.parameters = sum(parameter.numel() for parameter in {
+                parameter for one in self._counted for group in one.param_groups for parameter in group["params"]})
 
     def sharded(self, by: str) -> None:
         self._sharded, self._reduces, self.parameters = True, True, 0
@@ -216,14 +216,14 @@ class UpdateClock(Listener):
     def _end_update(self) -> None:
         self.made += 1
         mark = self._mark()
-        if self._now is None:
+        if self._began is None:
             self.long.start()
         else:
-            self.long.update_ends(self.made > self.warm_up and not self._now.counts["apart"])
-            self._now.ended = mark
-            if self.made > self.warm_up:
-                self._done.append(self._now)
-        self._now = TimedUpdate(mark)
+            self.long.update_ends(self.made > self.warm_up and not self._apart)
+        self._events.append(("step", self._began, mark))
+        if self._began is None or self.made <= self.warm_up:
+            self._events.clear()
+        self._began, self._apart = mark, False
         self._open.clear()
         if self.made == self.warm_up:
             self._used = time.monotonic(), ask_driver(self.device).get("joules", math.nan)

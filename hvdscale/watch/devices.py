@@ -105,16 +105,17 @@ class Redirect:
 
     def device(self, owner: Any, name: str, at: int | None = None, name_of: str = "device") -> None:
         """Have a function take the CPU where it is given CUDA, by name or at that place of its arguments."""
-        def call(original, *args, **options):
-            place = on_cpu(options.get(name_of))
-            if place is not options.get(name_of):
-                options[name_of] = place
-                self.tell(owner, name)
-            if at is not None and len(args) > at and (place := on_cpu(args[at])) is not args[at]:
-                args = (*args[:at], place, *args[at + 1:])
-                self.tell(owner, name)
-            return original(*args, **options)
-        self.watch.patches.around(owner, name, call)
+        def make(original):
+            def call(*args, **options):
+                if name_of in options and (place := on_cpu(options[name_of])) is not options[name_of]:
+                    options[name_of] = place
+                    self.tell(owner, name)
+                if at is not None and len(args) > at and (place := on_cpu(args[at])) is not args[at]:
+                    args = (*args[:at], place, *args[at + 1:])
+                    self.tell(owner, name)
+                return original(*args, **options)
+            return call
+        self.watch.patches.replace(owner, name, make)
 
     def call(self, owner: Any, name: str, answer: Callable) -> None:
         """Have a function answer without CUDA; torch itself relies on some to fail."""

@@ -14,6 +14,7 @@ if _torch is None or _torch.origin is None:
     raise ModuleNotFoundError("No module named 'torch'", name="torch")
 TORCH = os.path.join(os.path.dirname(_torch.origin), "")
 SYMPY = os.path.join(os.path.dirname(os.path.dirname(TORCH)), "sympy", "")                # which torch.compile uses
+relative = cache(os.path.relpath)           # as seen at first, whatever folder the script goes into
 LIBRARY = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib"))
 
 
@@ -26,7 +27,7 @@ def line_of(frame: FrameType | None) -> str:
     """The same of what is running at a frame."""
     while frame is not None:
         if is_own(frame.f_code.co_filename):
-            return f"{os.path.relpath(frame.f_code.co_filename)}:{frame.f_lineno}"
+            return f"{relative(frame.f_code.co_filename)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
 

@@ -1,7 +1,7 @@
 """What happens in a watched script, and who is told of it."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .lines import line_of_call
@@ -73,13 +73,13 @@ class Watch:
     def __init__(self, listeners: Sequence[Listener], local_workers: int = 1, workers: int = 1, details: bool = True):
         self.listeners, self.local_workers, self.workers = tuple(listeners), local_workers, workers
         self.details = details
+        self.line_of_call: Callable[[], str] = line_of_call if details else str
         self.patches = Patches()
-
-    def line_of_call(self) -> str:
-        return line_of_call() if self.details else ""
+        self._told: dict[str, list[Callable]] = {}          # by event, the methods
 
     def tell(self, event: str, *told: Any) -> None:
         """Call the method of that name of each listener that has one."""
-        for listener in self.listeners:
-            if hasattr(listener, event):
-                getattr(listener, event)(*told)
+        if event not in self._told:
+            self._told[event] = [getattr(one, event) for one in self.listeners if hasattr(one, event)]
+        for act in self._told[event]:
+            act(*told)

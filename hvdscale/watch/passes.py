@@ -47,7 +47,7 @@ class Passes:
 def install(watch: Watch) -> None:
     """Watch passes, parameters, scalers, autocast, modes, losses, and each batch-norm's examples (SyncBatchNorm over
     several ranks makes no such call)."""
-    passes, patches = Passes(watch), watch.patches
+    passes, patches, plain = Passes(watch), watch.patches, not watch.details
 
     def backward(original, *args, **options):
         if passes.running:                      # within a pass, by checkpoints that compute once more
@@ -69,10 +69,10 @@ def install(watch: Watch) -> None:
 
     def noting_forward(original):
         def __call__(module, *args, **options):
-            training = passes.forward and not watch.details or torch.is_grad_enabled()
-            if training and passes.forward or torch.compiler.is_compiling() or not training and passes.inference:
+            if passes.forward and (plain or torch.is_grad_enabled()) or torch.compiler.is_compiling() or (
+                    passes.inference and not torch.is_grad_enabled()):
                 return original(module, *args, **options)
-            if training:
+            if torch.is_grad_enabled():
                 passes.forward = True
                 watch.tell("forward_begins")
                 return original(module, *args, **options)

@@ -56,13 +56,11 @@ class Rank:
             generators.seed_all(self.process.rank)
         with watching(listeners, self.process.local_size, self.process.size, details, bool(self.task.get("still"))):
             ended = run_script(self.script, self.arguments, bool(self.task.get("module")))
-            if isinstance(ended, StopIteration) and is_cut():
-                state, error = STOPPED, ""
-            else:
-                error = failure_of(ended)
-                state = FAILED if error else ENDED
-            save(state, error)
-        _exit(int(state == FAILED))
+            cut = isinstance(ended, StopIteration) and is_cut()
+            error = "" if cut else failure_of(ended)
+            finished = STOPPED if cut else ENDED
+            save(FAILED if error else finished, error)
+        _exit(int(bool(error)))
 
     def leave(self) -> NoReturn:
         """End this process together with the others, so that none of them loses a message that it waits for."""
