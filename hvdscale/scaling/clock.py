@@ -73,8 +73,7 @@ class UpdateClock(Listener):
         self.long.ended.set()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        rows: list[dict[str, float]] = []
-        update: list[tuple[str, Any, Mark]] = []
+        rows, update = [], []
         for event in self._events:
             update.append(event)
             if event[0] == "step" and len(rows) < self.updates:
