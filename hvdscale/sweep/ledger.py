@@ -217,7 +217,7 @@ class Ledger:
             return None
         attempt = max(files["claim"] | files["released"], default=0) + 1
         document = {"owner": owner.name, "host": owner.host, "pid": owner.pid, "job": owner.job, "time": time.time()}
-        if not _put_new(self._path(study, f"{number}.claim-{attempt}"), document):
+        if not _put_new(self._path(study, f"{number}.claim-{attempt}"), document, sync=False):      # it dies with us
             return None
         if os.path.exists(self._path(study, f"{number}.json")):        # recorded since the folder was listed
             self.release(study, number, attempt)
@@ -392,19 +392,19 @@ def _names_in(folder: str) -> list[str]:
         raise LogError(f"{folder}: cannot be read: {error.strerror or error}") from error
 
 
-def _put_new(path: str, document: dict) -> bool:
-    """Create a file atomically; False if it exists or another process creates it first."""
+def _put_new(path: str, document: dict, sync: bool = True) -> bool:
+    """Create a file atomically; False if it exists or another process creates it first. ``sync``: see new_file."""
     temporary = temporary_name(path)
     with writing(path):
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            with new_file(temporary) as file:
+            with new_file(temporary, sync) as file:
                 file.write(json.dumps(document, allow_nan=False).encode() + b"\n")
             made = _link(temporary, path)
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-    if made:
+    if made and sync:
         sync_directory(path)
     return made
 

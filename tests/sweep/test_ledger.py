@@ -351,13 +351,14 @@ def test_a_release_that_outlived_its_claim_is_not_that_of_the_next(ledger, owner
 
 
 def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_no_piece_of_it(ledger, owner, monkeypatch):
-    def full(_):
+    def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     ledger.claim(STUDY, 7, owner)
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(LogError, match="8.claim-1: cannot be written: No space left"):
+    with monkeypatch.context() as patched, pytest.raises(LogError, match="8.claim-1: cannot be written: No space left"):
+        patched.setattr(os, "link", full)
         ledger.claim(STUDY, 8, owner)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(LogError, match="7.json: cannot be written: No space left"):
         ledger.record(STUDY, RESULT)
     assert folder(ledger.out) == ["7.claim-1"]
