@@ -20,8 +20,8 @@ from .listener import Watch
 from .remarks import ALONE, HOOK, JOINED, JOINED_BY_ACTIVE, TENSOR_PARALLEL
 
 COMBINE = ("all_reduce", "reduce", "all_gather", "all_gather_object", "gather", "gather_object",
-           "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_reduce_coalesced",
-           "send", "isend")
+           "all_gather_into_tensor", "all_gather_single", "reduce_scatter", "reduce_scatter_tensor",
+           "reduce_scatter_single", "all_to_all", "all_to_all_single", "all_reduce_coalesced", "send", "isend")
 OF_HOROVOD = ("allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "grouped_allreduce",
               "grouped_allreduce_", "grouped_allreduce_async", "grouped_allreduce_async_", "allgather",
               "allgather_async", "allgather_object", "alltoall", "alltoall_async", "reducescatter",
@@ -65,13 +65,13 @@ def install(watch: Watch) -> None:
             first = part.unsharded_accumulated_grad is None and kept is not gradient
             watch.tell("gradient", part.sharded_param, gradient - before if kept is gradient else gradient, first)
             part._watched = gradient, gradient.clone()
-    for owner in (dist, distributed_c10d):
-        patches.around(owner, "init_process_group", make_group)
-        patches.around(owner, "new_group", make_group)
-        patches.changing(owner, "barrier", leave_gpus_out)
-        for name in COMBINE:
-            if hasattr(owner, name):
-                patches.around(owner, name, counting(watch))
+    patches.changing(distributed_c10d, "barrier", leave_gpus_out)
+    for name in ("init_process_group", "new_group"):
+        patches.around(distributed_c10d, name, make_group)
+    for name in filter(vars(distributed_c10d).__contains__, COMBINE):
+        patches.around(distributed_c10d, name, counting(watch))
+    for name in filter(vars(dist).__contains__, ("barrier", "init_process_group", "new_group", *COMBINE)):
+        patches.put(dist, name, getattr(distributed_c10d, name))        # the same: P2POp takes no other isend
     patches.around(dist.Work, "wait", counting(watch, "awaited"))
     patches.changing(DistributedDataParallel, "__init__", leave_gpus_out)
     patches.after(DistributedDataParallel, "__init__", wrapped)
