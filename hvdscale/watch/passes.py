@@ -20,6 +20,7 @@ from .remarks import REDRAWN
 
 LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "mse_loss",
           "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss", "gaussian_nll_loss")
+in_transform = torch._C._functorch.peek_interpreter_stack      # None outside torch.func, whose tensors hold no values
 CLIP = {"clip_grad_norm_": "max_norm", "clip_grad_value_": "clip_value", "clip_grads_with_norm_": "max_norm"}
 
 
@@ -70,7 +71,7 @@ def install(watch: Watch) -> None:
     def noting_forward(original):
         def __call__(module, *args, **options):
             if passes.forward and (plain or torch.is_grad_enabled()) or torch.compiler.is_compiling() or (
-                    passes.inference and not torch.is_grad_enabled()):
+                    in_transform() or passes.inference and not torch.is_grad_enabled()):
                 return original(module, *args, **options)
             if torch.is_grad_enabled():
                 passes.forward = True
@@ -122,7 +123,7 @@ def _follow_loss(watch: Watch, name: str) -> None:
     signature = inspect.signature(getattr(functional, name))
 
     def loss(value, *args, **options):
-        if isinstance(value, torch.Tensor) and value.requires_grad and not torch.compiler.is_compiling():
+        if getattr(value, "requires_grad", False) and not torch.compiler.is_compiling() and not in_transform():
             given = signature.bind(*args, **options)
             given.apply_defaults()
             watch.tell("loss", name, value, given.arguments, line_of_call())

@@ -31,8 +31,7 @@ from .watch import watching
 
 TOGETHER_SECONDS = 10.0             # that a rank which stops waits for the others
 PACKAGE = os.path.dirname(os.path.dirname(__file__))
-ROOMS = ("watch", "doctor", "scaling")
-OURS = (*(os.path.join(PACKAGE, room, "") for room in ROOMS), runpy.__file__, "<frozen runpy>")
+OURS = (*(os.path.join(PACKAGE, room, "") for room in ("watch", "doctor", "scaling")), runpy.__file__, "<frozen runpy>")
 
 
 class Rank:
