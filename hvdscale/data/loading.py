@@ -69,15 +69,13 @@ class Loader:
 
     def _place(self, taken: Iterator) -> Iterator:
         """Move the batches to the device, timing the wait for each."""
-        while True:
-            started = time.perf_counter()
-            batch = next(taken, _END)
-            if batch is not _END:
-                batch = to_device(batch, self._device, self._dtype)
+        started = time.perf_counter()
+        for batch in taken:
+            batch = to_device(batch, self._device, self._dtype)
             self.seconds += time.perf_counter() - started
-            if batch is _END:
-                return
             yield batch
+            started = time.perf_counter()
+        self.seconds += time.perf_counter() - started
 
     def _read(self, wanted: Iterable[tuple[str, Visits]]) -> Iterator:
         """The batches; small ones of one split are read several at a time."""
@@ -87,7 +85,15 @@ class Loader:
 
     def _receive(self, wanted: Iterable[tuple[str, Visits]]) -> Iterator:
         self._order.wanted = wanted
-        received = self._start()
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Got pickle error")       # the error below says it
+                received = iter(self._loader)
+        except Exception as error:          # of pickling, or raised by an object's own __reduce__
+            if self._loader._iterator is not None:      # the workers had started
+                raise _lost_worker(error) from None
+            raise DataError(f"the data set cannot be sent to loader workers: {error}. Define its class and its "
+                            "functions at the top level of a module, or set loader_workers=0") from None
         while True:
             try:
                 batch = next(received)
@@ -98,17 +104,6 @@ class Loader:
             if isinstance(batch, DataError):
                 raise batch
             yield batch
-
-    def _start(self) -> Iterator:
-        try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Got pickle error")       # the error below says it
-                return iter(self._loader)
-        except Exception as error:          # of pickling, or raised by an object's own __reduce__
-            if self._loader._iterator is not None:      # the workers had started
-                raise _lost_worker(error) from None
-            raise DataError(f"the data set cannot be sent to loader workers: {error}. Define its class and its "
-                            "functions at the top level of a module, or set loader_workers=0") from None
 
 
 class Feed:
@@ -145,9 +140,6 @@ class Feed:
                 yield TRAIN, self._stream.visits(step, part.start, part.stop)
 
 
-_END = object()
-
-
 def _lost_worker(error: Exception) -> DataError:
     return DataError(f"a loader worker was lost: {error}. The reason is printed above, unless it was killed because "
                      "memory or shared memory (/dev/shm) ran out: try fewer loader_workers")
@@ -182,10 +174,7 @@ def _identity(batch):
 
 def _context():
     """The context that starts loader workers: forked from a fork server, as a process with MPI, CUDA or threads cannot
-    be forked.
-
-    The server and its workers block the signals that ask a run to stop after its current step.
-    """
+    be forked. The server and its workers block the signals that ask a run to stop after its current step."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)

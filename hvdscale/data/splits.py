@@ -235,10 +235,6 @@ class Data:
         """What the log says of each split, so that other data is noticed; see digest_split."""
         return {name: digest_split(getattr(self, name)) for name in ("train", "val", "test")}
 
-    @property
-    def is_mapped(self) -> bool:
-        return any(isinstance(split, MapSplit) for split in (self.train, self.val, self.test, self.train_eval))
-
     def evaluated(self, train_examples: int) -> dict[str, Split | MapSplit]:
         """The splits for evaluation, by name; of train only this number of examples, without augmentation."""
         train = self.train_eval or (self.train.plain() if hasattr(self.train, "plain") else self.train)

@@ -23,7 +23,7 @@ from ..update.precision import describe_arithmetic, set_arithmetic
 from ..update.replicas import outer_optimizer
 from ..workers import group
 from ..workers.group import Workers
-from ..workload import Data, Workload, build_model, load_data
+from ..workload import Data, MapSplit, Workload, build_model, load_data
 from ..workloads import find
 from .describe import describe
 from .evaluate import try_measuring
@@ -69,7 +69,8 @@ def prepare(name: str, layers: list[dict], workers: Workers, data: Data | None =
             local_workers, cores = _host_share(hosts, workers.rank)
             torch.set_num_threads(plan.threads if plan.exact else settings.threads or max(1, cores // local_workers))
         workload.check_label_smoothing(plan.label_smoothing)
-        if "loader_workers" in settings.typed and plan.loader_workers and not data.is_mapped:
+        mapped = any(isinstance(split, MapSplit) for split in (data.train, data.val, data.test, data.train_eval))
+        if "loader_workers" in settings.typed and plan.loader_workers and not mapped:
             raise PlanError("loader_workers applies only to map-style data sets (MapSplit), but the examples of "
                             f"{workload.name} are in memory or memory-mapped; leave it out")
         model = make_model(workload, plan, device)

@@ -25,7 +25,7 @@ from torch import Tensor
 from ..errors import DataError, UsageError
 from ..plan.values import check_value, none_of
 from ..workload import Card, Classification, Data, Split
-from .files import Found, check_digests, collect, describe_files, describe_folder
+from .files import Found, collect, describe_folder, verify
 from .models.alexnet import AlexNet
 from .models.resnet import CIFAR_MODELS, CifarResNet
 from .pixels import meta_images, pad_crop_flip, standardised
@@ -144,9 +144,8 @@ def _load(dataset: str, data_dir: str | None, allow_missing: bool, augment: bool
     if augment:
         train = Split(train.inputs, train.labels, augment=pad_crop_flip)
     test = Split(*_read(layout, [found[layout.test]], layout.test_records, label)) if layout.test in found else None
-    digests = check_digests(found, SHA1, dataset, "sha1")
     model_args = {"classes": layout.classes[label]} if len(layout.classes) > 1 else {}
-    record, notes = describe_files(digests, SHA1[dataset], missing, "sha1")
+    record, notes = verify(found, SHA1, dataset, missing, "sha1")
     return Data(train, val, test, model_args=model_args, record=record, notes=notes)
 
 

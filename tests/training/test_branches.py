@@ -13,7 +13,7 @@ from hvdscale.errors import CheckpointError, ExitCode, PlanError, UsageError
 from hvdscale.log.reader import read_log
 from hvdscale.plan.branches import BranchRequest, branch_name
 from hvdscale.training import loop
-from hvdscale.training.branches import Branching, Places, layers_of_run
+from hvdscale.training.branches import Branching, layers_of_run
 from hvdscale.training.checkpoint import listed, read
 from hvdscale.training.display import Display
 from hvdscale.workers.group import SingleWorker
@@ -36,7 +36,7 @@ def branch(signalled, monkeypatch):
         monkeypatch.setattr(Signalled, "at", signal_at)
         os.makedirs(out, exist_ok=True)
         layer = {name: value for name, value in {**KEYS, **keys}.items() if value is not None}
-        return Branching("toy/net", [layer], asked, Places(out, source), shard, overwrite,
+        return Branching("toy/net", [layer], asked, out, source, shard, overwrite,
                          SingleWorker()).carry_out()
     return branch
 

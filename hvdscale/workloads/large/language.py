@@ -95,10 +95,14 @@ class LanguageModel(Workload):
         found = find_named(folder, named, allow_missing) if named else self.find(folder, allow_missing)
         files = {part: getattr(found, part) for part in PARTS if getattr(found, part)}
         cache = open_cache(files, vocabulary, ("train",), cache_dir, blank_lines=not self.sentences)
-        splits = {part: self._split(cache, part, sequence) for part in files}
-        record = self._record(found, cache, vocabulary, sequence)
-        return Data(**splits, model_args={"vocabulary": len(cache.vocabulary)}, record=record,
-                    notes=self._notes(found, cache, record))
+        kind = SentenceSplit if self.sentences else StreamSplit
+        splits = {part: kind(cache.parts[part], sequence) for part in files}
+        for part, split in splits.items():
+            if len(split) == 0:
+                raise DataError(f"{self.dataset}: no text is left for the {part} split; give longer files, or name "
+                                f"others with --data-arg {part}=FILE")
+        record, notes = self._describe(found, cache, vocabulary, sequence)
+        return Data(**splits, model_args={"vocabulary": len(cache.vocabulary)}, record=record, notes=notes)
 
     def loss(self, model: nn.Module, batch: Batch, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         tokens, labels = batch
@@ -111,14 +115,10 @@ class LanguageModel(Workload):
     def summarize(self, means: dict[str, float], parts: Mapping) -> dict[str, float]:
         return {"perplexity": perplexity(means["cross_entropy"])}
 
-    def _split(self, cache: Cache, part: str, sequence: int) -> StreamSplit | SentenceSplit:
-        split = (SentenceSplit if self.sentences else StreamSplit)(cache.parts[part], sequence)
-        if len(split) == 0:
-            raise DataError(f"{self.dataset}: no text is left for the {part} split; give longer files, or name others "
-                            f"with --data-arg {part}=FILE")
-        return split
-
-    def _record(self, files: TextFiles, cache: Cache, vocabulary: str, sequence: int) -> dict:
+    def _describe(self, files: TextFiles, cache: Cache, vocabulary: str, sequence: int
+                  ) -> tuple[dict, tuple[str, ...]]:
+        """The record of the data, and its notes."""
+        train, notes = cache.parts["train"], list(files.notes)
         record = {"vocabulary": vocabulary, "vocabulary_sha256": cache.vocabulary.sha256,
                   "text_sha256": cache.text_sha256, "sequence": sequence,
                   "tokens": {part: len(text.tokens) for part, text in cache.parts.items()},
@@ -127,20 +127,15 @@ class LanguageModel(Workload):
             record["cut"] = {part: text.longer_than(sequence) for part, text in cache.parts.items()}
         if files.missing:
             record["missing"] = list(files.missing)
+            notes.append(f"trains without {list_first(files.missing, SHOWN)} (--allow-missing)")
         if files.notes:
             record["divided"] = list(files.notes)
-        return record
-
-    def _notes(self, files: TextFiles, cache: Cache, record: Mapping) -> tuple[str, ...]:
-        train, notes = cache.parts["train"], list(files.notes)
-        if files.missing:
-            notes.append(f"trains without {list_first(files.missing, SHOWN)} (--allow-missing)")
         if self.sentences and record["cut"]["train"]:
-            notes.append(f"{record['cut']['train']:,} of {train.lines:,} training sentences have more than "
-                         f"{record['sequence']} tokens, and are cut")
+            notes.append(f"{record['cut']['train']:,} of {train.lines:,} training sentences have more than {sequence} "
+                         "tokens, and are cut")
         if train.unknown:
             notes.append(f"{train.unknown / len(train.tokens):.2%} of the training tokens are not in the vocabulary")
-        return tuple(notes)
+        return record, tuple(notes)
 
 
 FIND = {"lm1b": find_lm1b, "common_crawl": find_text, "text": find_text}

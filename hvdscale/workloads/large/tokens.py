@@ -300,21 +300,16 @@ class _Build:
             with whole_folder(self.place) as folder:
                 if isinstance(vocabulary, str):
                     vocabulary = learn(vocabulary, self._lines(learn_from, f"vocabulary {vocabulary}"))
-                self._write(Path(folder), vocabulary)
+                name, dtype = VOCABULARY + vocabulary.suffix, np.dtype("<u2" if len(vocabulary) <= 2**16 else "<u4")
+                write_whole(Path(folder, name), vocabulary.content)
+                manifest = {"vocabulary": {"file": name, "sha256": vocabulary.sha256, "tokens": len(vocabulary)},
+                            "parts": [self._encode(Path(folder, str(number)), part, vocabulary, dtype)
+                                      for number, part in enumerate(self.parts)]}
+                manifest["sha256"] = _checksum(manifest)
+                write_whole(Path(folder, MANIFEST), json.dumps(manifest, indent=1))
         except OSError:
             if _open(self.place) is None:          # else another host has built it; locks hold within a host only
                 raise
-
-    def _write(self, folder: Path, vocabulary: Vocabulary) -> None:
-        name = VOCABULARY + vocabulary.suffix
-        write_whole(folder / name, vocabulary.content)
-        dtype = np.dtype("<u2" if len(vocabulary) <= 2**16 else "<u4")
-        known = [self._encode(folder / str(number), part, vocabulary, dtype)
-                 for number, part in enumerate(self.parts)]
-        described = {"file": name, "sha256": vocabulary.sha256, "tokens": len(vocabulary)}
-        manifest = {"vocabulary": described, "parts": known}
-        manifest["sha256"] = _checksum(manifest)
-        write_whole(folder / MANIFEST, json.dumps(manifest, indent=1))
 
     def _encode(self, stem: Path, name: str, vocabulary: Vocabulary, dtype: np.dtype) -> dict:
         """Write a part's tokens and line starts; returns its entry in the manifest."""
@@ -344,11 +339,11 @@ class _Build:
         total = sum(text.stored_bytes for text in texts)
         screen = Screen(sys.stderr, terminal=False, every=(0, EVERY_SECONDS), drawn=started)
         for text in texts:
-            for chunk in text.chunks():
-                lines = chunk.lines if self.blank_lines else [line for line in chunk.lines if line.strip()]
+            for lines, read_bytes in text.chunks():
+                lines = lines if self.blank_lines else [line for line in lines if line.strip()]
                 if lines:
                     yield lines
-                done, now = done + chunk.read, time.monotonic()
+                done, now = done + read_bytes, time.monotonic()
                 if screen.due(now):
                     screen.line(f"{doing}: {done / max(total, 1):.0%} of {total / 1e6:.0f} MB, "
                                 f"{done / (now - started) / 1e6:.1f} MB/s", now)

@@ -196,7 +196,7 @@ class Translation(Workload):
         pairs, left_out = _training(texts["train"], *encoded.pop("train"), longest)
         known = tokens.vocabulary
         held_out = {part: Pairs(source, target, np.arange(source.lines), MOST_EVALUATED, False, References(
-            [line for chunk in texts[part][1].chunks() for line in chunk.lines], known, beam))
+            [line for lines, _ in texts[part][1].chunks() for line in lines], known, beam))
             for part, (source, target) in encoded.items()}
         special = {"vocabulary": len(known), "pad": known.pad, "begin": known.bos, "end": known.eos}
         reasons = {"empty": "with an empty side", "too_long": f"of more than {longest} tokens"}
