@@ -72,13 +72,26 @@ def _is_there(file: PublishedFile, path: Path) -> bool:
 
 
 def _fetch_archive(archive: Archive, folder: Path, progress: Progress, timeout: float) -> str:
+    """Fetch and unpack an archive, each wanted member under a temporary name until it is whole; a line on it."""
     path = folder / archive.file.name
     receipt = path.with_name(f"{path.name}.unpacked")
     if _is_unpacked(receipt):
         return f"{path.name}: already unpacked into {archive.count} files"
     if not _is_there(archive.file, path):
         download(archive.file, folder, progress, timeout)
-    sizes = _unpack(archive, path, progress)
+    sizes = {}
+    try:
+        for member, size, stream, done in _members(path):
+            name = next((name for pattern, name in archive.members.items() if fnmatchcase(member, pattern)), None)
+            if name is not None:
+                name += member.rpartition("/")[2] if name.endswith("/") else ""
+                kept = _is_kept(folder / name, size, stream)
+                sizes[name] = size if kept else _write([stream], folder / name)
+            progress(f"unpacking {path.name}", done, path.stat().st_size)
+    except DAMAGED as error:
+        raise DataError(f"{path}: cannot be unpacked: {error}") from None
+    if len(sizes) != archive.count:
+        raise DataError(f"{path}: has {len(sizes)} of {archive.count} expected files: {', '.join(sizes)}")
     with writing(receipt):
         write_whole(receipt, json.dumps(sizes, indent=1))     # before the archive is removed
         path.unlink()
@@ -91,24 +104,6 @@ def _is_unpacked(receipt: Path) -> bool:
         return all((receipt.parent / name).stat().st_size == size for name, size in sizes.items())
     except (OSError, ValueError, AttributeError):
         return False
-
-
-def _unpack(archive: Archive, path: Path, progress: Progress) -> dict[str, int]:
-    """Unpack the wanted members, each under a temporary name until it is whole; returns their sizes by name."""
-    sizes = {}
-    try:
-        for member, size, stream, done in _members(path):
-            name = next((name for pattern, name in archive.members.items() if fnmatchcase(member, pattern)), None)
-            if name is not None:
-                name += member.rpartition("/")[2] if name.endswith("/") else ""
-                kept = _is_kept(path.parent / name, size, stream)
-                sizes[name] = size if kept else _write([stream], path.parent / name)
-            progress(f"unpacking {path.name}", done, path.stat().st_size)
-    except DAMAGED as error:
-        raise DataError(f"{path}: cannot be unpacked: {error}") from None
-    if len(sizes) != archive.count:
-        raise DataError(f"{path}: has {len(sizes)} of {archive.count} expected files: {', '.join(sizes)}")
-    return sizes
 
 
 def _members(path: Path) -> Iterator[tuple[str, int, BinaryIO, int]]:

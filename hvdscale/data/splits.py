@@ -98,21 +98,17 @@ class Split:
 
     def take_each(self, visits: Iterable[Visits]) -> Iterator[Batch]:
         """The batches of these visits, one after another: for small ones the examples of several are copied at once."""
-        visits = iter(visits)
+        visits, nbytes = iter(visits), [tensor[0].nbytes for tensor in (self.inputs, self.labels) if len(tensor)]
         for first in visits:
             size = len(first.indices)
-            few = [first, *islice(visits, self._at_once(size) - 1)]
+            alone = self.augment is not None or any(size * each % ALIGNMENT for each in nbytes)
+            most = 1 if alone else max(1, min(MOST_AT_ONCE, AT_ONCE_BYTES // max(1, size * sum(nbytes))))
+            few = [first, *islice(visits, most - 1)]
             if len(few) == 1 or any(len(other.indices) != size for other in few):
                 yield from map(self.take, few)
                 continue
             taken = self.take(Visits(*map(np.concatenate, zip(*(one[:2] for one in few))), first.seed))
             yield from map(Batch, taken.inputs.split(size), taken.labels.split(size))
-
-    def _at_once(self, examples: int) -> int:
-        sizes = [examples * tensor[0].nbytes for tensor in (self.inputs, self.labels)] if len(self) else [0]
-        if self.augment is not None or any(size % ALIGNMENT for size in sizes):
-            return 1
-        return max(1, min(MOST_AT_ONCE, AT_ONCE_BYTES // max(1, sum(sizes))))
 
     def first(self, examples: int) -> Split:
         return replace(self, inputs=self.inputs[:examples], labels=self.labels[:examples])

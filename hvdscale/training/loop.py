@@ -18,7 +18,7 @@ from ..plan.averaging import AVERAGED
 from ..system.hangup import has_readers, heed, note_stop, take_postponed
 from ..target import SPLITS
 from ..update.replicas import LocalSteps
-from ..update.step import DataParallelStep, StepResult
+from ..update.step import DataParallelStep
 from ..workers.group import Workers
 from .checkpoint import Checkpoints
 from .display import Display
@@ -179,7 +179,16 @@ class Loop:
         if self.plan.scales_loss:
             self.display.scaled(result.measured["loss_scale"], self.take_step.scale.left_out)
         self.display.step(done.steps, self.stream.examples_before(done.steps), done.seconds, result.loss)
-        return self._stop_after(result)
+        if not math.isfinite(result.loss):
+            return Stop(Status.INFEASIBLE, f"diverged: the loss is {result.loss} at step {done.steps}",
+                        ExitCode.DIVERGED)
+        for vote, reason, exit_code in result.votes and (
+                ("log", "the log could not be written", ExitCode.FAILED),
+                ("signal", f"stopped by a signal after step {done.steps}", ExitCode.PREEMPTED),
+                ("prune", f"{PRUNED} after step {done.steps}", ExitCode.DONE)):
+            if vote in result.votes:
+                return Stop(Status.INCOMPLETE, reason, exit_code)
+        return None
 
     def _wishes(self) -> set[str]:
         wishes = self.signals | self.checkpoints.wishes()
@@ -190,18 +199,6 @@ class Loop:
         if self.workers.rank == 0:
             wishes |= self._seconds_spent()
         return wishes | self.wish(self.done) if self.wish else wishes
-
-    def _stop_after(self, result: StepResult) -> Stop | None:
-        step = self.done.steps
-        if not math.isfinite(result.loss):
-            return Stop(Status.INFEASIBLE, f"diverged: the loss is {result.loss} at step {step}", ExitCode.DIVERGED)
-        for vote, reason, exit_code in result.votes and (
-                ("log", "the log could not be written", ExitCode.FAILED),
-                ("signal", f"stopped by a signal after step {step}", ExitCode.PREEMPTED),
-                ("prune", f"{PRUNED} after step {step}", ExitCode.DONE)):
-            if vote in result.votes:
-                return Stop(Status.INCOMPLETE, reason, exit_code)
-        return None
 
     def end(self, stop: Stop) -> None:
         """Save the final state if checkpoints are kept, then record the outcome: no log says COMPLETE before."""

@@ -13,7 +13,6 @@ of apache/mxnet's ``gluon.data.vision``.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -93,10 +92,10 @@ def workload(dataset: str, model: str) -> Classification | None:
     layout = LAYOUTS[dataset]
     build = AlexNet if model == "alexnet" else partial(CifarResNet, **CIFAR_MODELS[model])
     defaults = {**DEFAULTS, "lr": LR[model], "target": f"val/error<{TARGETS[dataset][model]:g}"}
-    many = len(layout.classes) > 1
+    many, load = len(layout.classes) > 1, {"cifar_10": load_cifar_10, "cifar_100": load_cifar_100}[dataset]
     meta_batch = partial(meta_images, CHANNELS, SIDE)
     card = Card(45000, VALIDATION, meta_batch, {"classes": layout.classes[-1]} if many else {})
-    return Classification(dataset, model, None if many else layout.classes[0], LOADS[dataset], build,
+    return Classification(dataset, model, None if many else layout.classes[0], load, build,
                           partial(standardised, layout.mean, layout.std), defaults, card)
 
 
@@ -115,9 +114,6 @@ def load_cifar_100(data_dir: str | None, allow_missing: bool = False, augment: b
     if labels not in LABELS:
         raise UsageError(f"data_args.labels = {none_of(labels, LABELS)}")
     return _load("cifar_100", data_dir, allow_missing, augment, LABELS.index(labels))
-
-
-LOADS: dict[str, Callable[..., Data]] = {"cifar_10": load_cifar_10, "cifar_100": load_cifar_100}
 
 
 def _load(dataset: str, data_dir: str | None, allow_missing: bool, augment: bool, label: int) -> Data:

@@ -271,13 +271,14 @@ def test_a_run_that_had_ended_is_left_as_it_is(train, capsys):
     assert outcome()["exit_code"] == 0
 
 
-def test_a_run_that_had_diverged_would_diverge_again(train):
+def test_a_run_that_had_diverged_would_diverge_again_and_saves_no_model(train, capsys):
     keys = dict(lr=1e30, lr_rule="none", warmup_steps=0, eval_every=0, model_args={})
     assert train(**keys) == 3
     assert steps() == [0] and outcome()["status"] == "INFEASIBLE"
     with open("w.h5", "rb") as file:
         before = file.read()
-    assert train(**keys) == 3
+    assert train(save_model="m.pt", **keys) == 3
+    assert "model: not saved, as the run is INFEASIBLE" in capsys.readouterr().out and not os.path.exists("m.pt")
     assert outcome()["exit_code"] == 3
     with open("w.h5", "rb") as file:
         assert file.read() == before

@@ -1,6 +1,5 @@
 """Averages of weights against their closed forms, and optimizers that evaluate other weights than they train."""
 import copy
-import io
 
 import numpy as np
 import pytest
@@ -195,24 +194,3 @@ def test_metrics_are_trained_to_and_averaged_whatever_their_names_hold(tmp_path)
     assert {"val/c4/loss", "val/averaged_c4/loss", "val/averaged_Top-1 err (%)"} < set(log.evaluations)
     assert not np.array_equal(log.evaluations["val/c4/loss"], log.evaluations["val/averaged_c4/loss"])
     assert run_of(read_trials(log)[0], Target.parse("val/averaged_c4/loss<99")).steps == 0
-
-
-def test_an_average_is_saved_and_restored():
-    model, again = Normed(), Normed()
-    again.load_state_dict(model.state_dict())
-    first, second = (WeightAverage(settled(**TAIL), one) for one in (model, again))
-    with torch.no_grad():
-        for step in range(6):
-            model.linear.weight.add_(1.0)
-            first.update(step, 8)
-    file = io.BytesIO()
-    torch.save(first.state(), file)
-    file.seek(0)
-    second.restore(torch.load(file, weights_only=True))
-    again.load_state_dict(model.state_dict())
-    for one, average in ((model, first), (again, second)):
-        with torch.no_grad():
-            one.linear.weight.mul_(2.0)
-        average.update(6, 8)
-    with first.applied(), second.applied():
-        assert torch.equal(model.linear.weight, again.linear.weight)

@@ -66,7 +66,7 @@ def tarred(files, folder):
 
 
 def load(folder, dataset="cifar_10", **more):
-    return cifar.LOADS[dataset](str(folder), **more)
+    return cifar.workload(dataset, "alexnet").load(str(folder), **more)
 
 
 def refused(folder, said, dataset="cifar_10", **more):
@@ -179,7 +179,7 @@ def test_a_wrong_folder_is_said_with_what_it_holds(tmp_path):
     refused(tmp_path / "hundred", "has no data_batch_1.bin or other .*; it holds test.bin, train.bin$")
     refused(tmp_path / "hundred" / "test.bin", "it is a file, not a folder$")
     with pytest.raises(DataError, match="cifar_100 needs --data-dir DIR with train.bin and .*100-binary.tar.gz"):
-        cifar.LOADS["cifar_100"](None)
+        cifar.workload("cifar_100", "alexnet").load(None)
 
 
 # what is wrong

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from hvdscale.data.splits import Draws, Split
+from hvdscale.data.splits import Draws
 from hvdscale.plan.shards import Visits
 from hvdscale.workloads.pixels import pad_crop_flip
 
@@ -46,16 +46,6 @@ def test_type_and_shape_stay_and_the_pictures_are_left_as_they_were(dtype):
     assert (augmented.dtype, augmented.shape, augmented.is_contiguous()) == (dtype, pictures.shape, True)
     assert torch.equal(pictures, before) and not torch.equal(augmented, before)
     assert pad_crop_flip(pictures[:0], Draws(visits([]))).shape == (0, 3, 6, 5)
-
-
-def test_what_a_picture_becomes_depends_on_seed_epoch_and_example_alone():
-    split = Split(PICTURES, torch.zeros(7), augment=pad_crop_flip)
-    whole = split.take(visits(range(7), epoch=3)).inputs
-    for batch in ([4], [6, 4, 0], [1, 2, 3, 4, 5]):
-        for example, picture in zip(batch, split.take(visits(batch, epoch=3)).inputs):
-            assert torch.equal(picture, whole[example])
-    others = [split.take(visits(range(7), **where)).inputs for where in (dict(epoch=4), dict(epoch=3, seed=1))]
-    assert all((other != whole).any() for other in others)
 
 
 def test_all_crops_are_as_frequent_and_every_other_is_mirrored():

@@ -101,6 +101,12 @@ def test_a_compressed_file_cut_or_changed_anywhere_is_refused_or_read_whole(tmp_
             assert str(error).startswith(f"{path}: ")
         else:
             assert found == [str(number) for number in range(100)]              # a time or name in the header
+    if pack == "gzip":
+        path.write_bytes(whole + bytes(8))                                      # padding
+        assert len(lines(Text(path))) == 100
+        path.write_bytes(whole + b"more")
+        with pytest.raises(DataError, match="is damaged"):
+            lines(Text(path))
 
 
 READERS = {"text": lambda path: lines(Text(path)), "parts": cut_in_order, "IDX": read_file,

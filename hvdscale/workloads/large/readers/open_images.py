@@ -221,21 +221,18 @@ def _parse(path: Path, first: int, text: bytes, kind: str,
 
     found = LINES[kind].findall(text)
     if len(found) < text.count(NEWLINE):
-        wrong = next(at for at, line in enumerate(text.split(NEWLINE)) if not LINES[kind].fullmatch(line))
-        refuse(wrong, _explain(text.split(NEWLINE)[wrong], kind))
+        wrong, line = next((at, line) for at, line in enumerate(text.split(NEWLINE)) if not LINES[kind].fullmatch(line))
+        fields = line.split(b",")
+        if len(fields) != len(FIELDS[kind]):
+            refuse(wrong, f"has not the four fields {HEADER.decode()}")
+        refuse(wrong, next(why for field, (pattern, why) in zip(fields, FIELDS[kind])
+                           if not re.fullmatch(pattern, field)))
     images, names, confidence = zip(*found)
     numbers = [classes.get(name) for name in names]
     if None in numbers:
         refuse(numbers.index(None), "the label name is not one of class-descriptions.csv")
     return (np.frombuffer(bytes.fromhex(b"".join(images).decode()), ">u8").astype(np.uint64),
             np.array(numbers, np.int32), np.array(confidence).astype(float))
-
-
-def _explain(line: bytes, kind: str) -> str:
-    fields = line.split(b",")
-    if len(fields) != len(FIELDS[kind]):
-        return f"has not the four fields {HEADER.decode()}"
-    return next(why for field, (pattern, why) in zip(fields, FIELDS[kind]) if not re.fullmatch(pattern, field))
 
 
 def _quote(text: bytes) -> str:
