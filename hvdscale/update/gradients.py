@@ -33,11 +33,13 @@ class _Slot:
         bucket.slots.append(self)
 
 
-def _arrived(buffer: weakref.ref[GradientBuffer], number: int, _: nn.Parameter) -> None:
-    """A parameter's hook. It must not hold a reference to the buffer, which holds the parameter: Python's garbage
-    collector does not look into torch's hooks, so buffer and model would never be freed."""
-    if (there := buffer()) is not None:
-        there.arrived(number)
+def _arrived(buffer: weakref.ref[GradientBuffer], number: int, parameter: nn.Parameter) -> None:
+    """A parameter's hook, called when backward has computed its gradient. It must not hold a reference to the buffer,
+    which holds the parameter: Python's garbage collector does not look into torch's hooks, so buffer and model would
+    never be freed."""
+    there = buffer()
+    if there is not None and there._last_pass and not parameter.grad.is_sparse:     # else taken when all have arrived
+        there._take([there._slots[number]])
 
 
 class GradientBuffer:
@@ -154,11 +156,6 @@ class GradientBuffer:
         for slot in self._slots:
             slot.parameter.grad = slot.view
         return self._tail.tolist()
-
-    def arrived(self, number: int) -> None:
-        """Called when backward has computed the gradient of this parameter, an index into ``_slots``."""
-        if self._last_pass and not self._slots[number].parameter.grad.is_sparse:        # else when all have arrived
-            self._take([self._slots[number]])
 
     def _take(self, slots: Sequence[_Slot]) -> None:
         """Move the gradients of these parameters to the buffer, and reduce buckets that are full, in order.

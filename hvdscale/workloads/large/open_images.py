@@ -139,14 +139,18 @@ def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine
     splits, digest = {}, hashlib.sha256()
     record: dict = {"missing": [], "without_positive": [], "unused_files": []}
     for part in PARTS:
-        if part == "test" and allow_missing and not _is_there(folder, part):
+        try:
+            judged, files = find_labels(folder, part, "human"), find_images(folder, part)
+        except DataError:
+            if part != "test" or not allow_missing:
+                raise
             record["missing"].append(part)
             continue
-        human = read_labels(find_labels(folder, part, "human"), classes)
-        guessed = None
+        human, guessed = read_labels(judged, classes), None
         if machine is not None and part == "train":
             guessed = read_labels(find_labels(folder, part, "machine"), classes, machine)
-        images, labels, counts = _labelled(folder, part, human, guessed, allow_missing, negatives == "verified")
+        images, labels, counts = _labelled(folder / part, files, human, guessed, allow_missing,
+                                           negatives == "verified")
         for name, number in counts.items():
             record[name] += [f"{counted(number, 'image')} of {part}"] if number else []
         splits[part] = LabelledImages(images, *labels, count, NEGATIVES[negatives], centre_crop, side)
@@ -161,30 +165,20 @@ def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine
     return Data(train, val, test, train_eval, {"classes": count}, record, tuple(notes))
 
 
-def _is_there(folder: Path, part: str) -> bool:
-    try:
-        find_labels(folder, part, "human")
-        find_images(folder, part)
-    except DataError:
-        return False
-    return True
-
-
-def _labelled(folder: Path, part: str, human: Labels, machine: Labels | None, allow_missing: bool,
+def _labelled(place: Path, files: Images, human: Labels, machine: Labels | None, allow_missing: bool,
               verified: bool) -> tuple[Images, tuple[Labels, Labels | None], dict[str, int]]:
     """The part's labelled images that have files, their labels, and the counts for the record."""
     wanted = human.images[human.has_positive()]
     if machine is not None:
         wanted = np.union1d(wanted, machine.images)
     left_out = int((~among(wanted, human.images)).sum())
-    files = find_images(folder, part)
     has_file = among(files.names, wanted)
     found, missing = wanted[has_file], int((~has_file).sum())
     if len(found) == 0:
-        raise DataError(f"{folder / part}: none of its {len(files.names)} images has a label of a trainable class; are "
+        raise DataError(f"{place}: none of its {len(files.names)} images has a label of a trainable class; are "
                         "the files of one version?")
     if missing and not allow_missing:
-        raise DataError(f"{folder / part}: has no file of {missing} of {len(wanted)} labelled images, the first "
+        raise DataError(f"{place}: has no file of {missing} of {len(wanted)} labelled images, the first "
                         f"{wanted[~has_file][0]:016x}.jpg; fetch what is missing, or train on what is there with "
                         "--allow-missing")
     # negative human labels matter only if verified negatives count, or to overrule machine labels

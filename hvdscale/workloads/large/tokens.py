@@ -232,7 +232,7 @@ def open_cache(parts: Mapping[str, Sequence[Text]], vocabulary: str, learn_from:
         with _writing(root), alone(place):
             found = _open(place)           # another process may have made it in between
             if found is None:
-                _Build(place, parts, blank_lines).make(given or vocabulary, learn_from)
+                _build(place, parts, blank_lines, given or vocabulary, learn_from)
                 found = _open(place)
     if found is None:
         raise DataError(f"{place}: is not whole although it was just made; is something else writing or removing files "
@@ -287,66 +287,65 @@ def _writing(root: Path) -> Iterator[None]:
                         "can be written: --set cache_dir=DIR") from None
 
 
-@dataclass(frozen=True)
-class _Build:
-    place: Path
-    parts: Mapping[str, Sequence[Text]]
-    blank_lines: bool
+def _build(place: Path, parts: Mapping[str, Sequence[Text]], blank_lines: bool, vocabulary: Vocabulary | str,
+           learn_from: Sequence[str]) -> None:
+    """Write the cache and rename it; an error leaves nothing behind."""
+    shutil.rmtree(place, ignore_errors=True)            # it is damaged
+    try:
+        with whole_folder(place) as folder:
+            if isinstance(vocabulary, str):
+                texts = [text for name in learn_from for text in parts[name]]
+                vocabulary = learn(vocabulary, _lines(texts, blank_lines, f"vocabulary {vocabulary}"))
+            name, dtype = VOCABULARY + vocabulary.suffix, np.dtype("<u2" if len(vocabulary) <= 2**16 else "<u4")
+            write_whole(Path(folder, name), vocabulary.content)
+            encoded = [_encode(Path(folder, str(number)), part, vocabulary, dtype,
+                               _lines(texts, blank_lines, f"tokens of {part}"))
+                       for number, (part, texts) in enumerate(parts.items())]
+            manifest = {"vocabulary": {"file": name, "sha256": vocabulary.sha256, "tokens": len(vocabulary)},
+                        "parts": encoded}
+            manifest["sha256"] = _checksum(manifest)
+            write_whole(Path(folder, MANIFEST), json.dumps(manifest, indent=1))
+    except OSError:
+        if _open(place) is None:            # else another host has built it; locks hold within a host only
+            raise
 
-    def make(self, vocabulary: Vocabulary | str, learn_from: Sequence[str]) -> None:
-        """Write the cache and rename it; an error leaves nothing behind."""
-        shutil.rmtree(self.place, ignore_errors=True)           # it is damaged
-        try:
-            with whole_folder(self.place) as folder:
-                if isinstance(vocabulary, str):
-                    vocabulary = learn(vocabulary, self._lines(learn_from, f"vocabulary {vocabulary}"))
-                name, dtype = VOCABULARY + vocabulary.suffix, np.dtype("<u2" if len(vocabulary) <= 2**16 else "<u4")
-                write_whole(Path(folder, name), vocabulary.content)
-                manifest = {"vocabulary": {"file": name, "sha256": vocabulary.sha256, "tokens": len(vocabulary)},
-                            "parts": [self._encode(Path(folder, str(number)), part, vocabulary, dtype)
-                                      for number, part in enumerate(self.parts)]}
-                manifest["sha256"] = _checksum(manifest)
-                write_whole(Path(folder, MANIFEST), json.dumps(manifest, indent=1))
-        except OSError:
-            if _open(self.place) is None:          # else another host has built it; locks hold within a host only
-                raise
 
-    def _encode(self, stem: Path, name: str, vocabulary: Vocabulary, dtype: np.dtype) -> dict:
-        """Write a part's tokens and line starts; returns its entry in the manifest."""
-        known = {"name": name, "dtype": dtype.str, "tokens": 0, "lines": 0, "unknown": 0}
-        text = hashlib.sha256()
-        threads = max(1, len(usable_cores()))           # the other ranks of the host wait meanwhile
-        with new_file(f"{stem}.tokens") as tokens, new_file(f"{stem}.starts") as starts:
-            starts.write(np.zeros(1, STARTS).tobytes())
-            for lines in self._lines([name], f"tokens of {name}"):
-                text.update("\n".join([*lines, ""]).encode())
-                ids, counts = vocabulary.encode(lines, threads)
-                ends = np.cumsum(counts + 1)
-                ended = np.full(len(ids) + len(lines), vocabulary.eos, dtype)
-                own = np.ones(len(ended), bool)
-                own[ends - 1] = False
-                ended[own] = ids
-                tokens.write(ended.tobytes())
-                starts.write((known["tokens"] + ends).astype(STARTS).tobytes())
-                known["tokens"] += len(ended)
-                known["lines"] += len(lines)
-                known["unknown"] += int((ids == vocabulary.unk).sum())
-        return {**known, "sha256": text.hexdigest()}
+def _encode(stem: Path, name: str, vocabulary: Vocabulary, dtype: np.dtype, chunks: Iterator[list[str]]) -> dict:
+    """Write a part's tokens and line starts; returns its entry in the manifest."""
+    known = {"name": name, "dtype": dtype.str, "tokens": 0, "lines": 0, "unknown": 0}
+    text = hashlib.sha256()
+    threads = max(1, len(usable_cores()))           # the other ranks of the host wait meanwhile
+    with new_file(f"{stem}.tokens") as tokens, new_file(f"{stem}.starts") as starts:
+        starts.write(np.zeros(1, STARTS).tobytes())
+        for lines in chunks:
+            text.update("\n".join([*lines, ""]).encode())
+            ids, counts = vocabulary.encode(lines, threads)
+            ends = np.cumsum(counts + 1)
+            ended = np.full(len(ids) + len(lines), vocabulary.eos, dtype)
+            own = np.ones(len(ended), bool)
+            own[ends - 1] = False
+            ended[own] = ids
+            tokens.write(ended.tobytes())
+            starts.write((known["tokens"] + ends).astype(STARTS).tobytes())
+            known["tokens"] += len(ended)
+            known["lines"] += len(lines)
+            known["unknown"] += int((ids == vocabulary.unk).sum())
+    return {**known, "sha256": text.hexdigest()}
 
-    def _lines(self, names: Sequence[str], doing: str) -> Iterator[list[str]]:
-        """The lines of these parts in chunks; prints progress on stderr every few seconds, nothing for short work."""
-        texts, started, done = [text for name in names for text in self.parts[name]], time.monotonic(), 0
-        total = sum(text.stored_bytes for text in texts)
-        screen = Screen(sys.stderr, terminal=False, every=(0, EVERY_SECONDS), drawn=started)
-        for text in texts:
-            for lines, read_bytes in text.chunks():
-                lines = lines if self.blank_lines else [line for line in lines if line.strip()]
-                if lines:
-                    yield lines
-                done, now = done + read_bytes, time.monotonic()
-                if screen.due(now):
-                    screen.line(f"{doing}: {done / max(total, 1):.0%} of {total / 1e6:.0f} MB, "
-                                f"{done / (now - started) / 1e6:.1f} MB/s", now)
+
+def _lines(texts: Sequence[Text], blank_lines: bool, doing: str) -> Iterator[list[str]]:
+    """The lines of these texts in chunks; prints progress on stderr every few seconds, nothing for short work."""
+    started, done, total = time.monotonic(), 0, sum(text.stored_bytes for text in texts)
+    screen = Screen(sys.stderr, terminal=False, every=(0, EVERY_SECONDS), drawn=started)
+    for text in texts:
+        for lines, read_bytes in text.chunks():
+            lines = lines if blank_lines else [line for line in lines if line.strip()]
+            if lines:
+                yield lines
+            done, now = done + read_bytes, time.monotonic()
+            if screen.due(now):
+                screen.line(f"{doing}: {done / max(total, 1):.0%} of {total / 1e6:.0f} MB, "
+                            f"{done / (now - started) / 1e6:.1f} MB/s", now)
 
 
 def token_loss(logits: Tensor, labels: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:

@@ -78,16 +78,11 @@ class Pieces(Vocabulary):
     def __init__(self, content: bytes):
         self.content = content
         model = self._model
-        self._size = len(model)
+        new = itertools.count(len(model))           # for special tokens that the model has not
         self.unk = model.unk_id()
-        self.pad, self.bos, self.eos = (self._place(known()) for known in (model.pad_id, model.bos_id, model.eos_id))
-
-    def _place(self, known: int) -> int:
-        """The id of a special token; a new one if the model has none."""
-        if known >= 0:
-            return known
-        self._size += 1
-        return self._size - 1
+        self.pad, self.bos, self.eos = (known if known >= 0 else next(new) for known in (
+            model.pad_id(), model.bos_id(), model.eos_id()))
+        self._size = next(new)
 
     @cached_property
     def _model(self):
