@@ -45,7 +45,8 @@ def fetch(name: str, folder: Path, say: Callable[[str], None], progress: Progres
             say(f"  {_join(folder / joined, [folder / part for part in parts])}")
     except DownloadError as error:
         raise DataError(f"{name}: {error}\n{_explain_by_hand(name, data_set, folder)}") from None
-    say(f"{name} is complete in {folder} (terms: {data_set.terms}). Next:\n  {command(data_set, folder)}")
+    command = data_set.command.format(folder=shlex.quote(str(folder)))
+    say(f"{name} is complete in {folder} (terms: {data_set.terms}). Next:\n  {command}")
 
 
 def find(name: str) -> DataSet:
@@ -55,10 +56,6 @@ def find(name: str) -> DataSet:
     if name not in DATA_SETS:
         raise UsageError(f"there is no data set {name!r} to fetch; choose one of {', '.join(DATA_SETS)}")
     return DATA_SETS[name]
-
-
-def command(data_set: DataSet, folder: Path) -> str:
-    return data_set.command.format(folder=shlex.quote(str(folder)))
 
 
 def _is_there(file: PublishedFile, path: Path) -> bool:

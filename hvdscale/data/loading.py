@@ -35,16 +35,14 @@ TRAIN = "train"
 
 
 class Loader:
-    """Batches of some splits, by name. Loader workers read them all if any split is a map-style data set.
-
-    dtype  of floating-point tensors on the device; None: not converted;  seconds  spent waiting for batches so far
-    """
+    """Batches of some splits, by name. Loader workers read them all if any split is a map-style data set. dtype: of
+    floating-point tensors on the device; None: not converted"""
 
     def __init__(self, splits: Mapping[str, Split | MapSplit], device: torch.device, loader_workers: int = 0,
                  dtype: torch.dtype | None = None):
         self._splits, self._device, self._dtype = splits, device, dtype
         self._order, self._loader = _Order(), None
-        self.seconds = 0.0
+        self.seconds = 0.0          # spent waiting for batches so far
         if loader_workers and any(isinstance(split, MapSplit) for split in splits.values()):
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "This DataLoader will create")        # more workers than cores
@@ -56,10 +54,8 @@ class Loader:
 
     def batches(self, wanted: Iterable[tuple[str, Visits]], here: bool = False) -> Iterator:
         """The batches of these visits to splits; an earlier request that is not used up is dropped, but for ``here``,
-        where this process reads them itself.
-
-        Raises DataError naming the example that cannot be read, or if a loader worker is lost.
-        """
+        where this process reads them itself. Raises DataError naming the example that cannot be read, or if a loader
+        worker is lost."""
         return self._place(self._read(wanted) if here or self._loader is None else self._receive(wanted))
 
     def close(self) -> None:
@@ -108,9 +104,7 @@ class Loader:
 
 class Feed:
     """The batches of a rank's training passes, step after step; loader workers read the next steps ahead.
-
-    passes   step -> the rank's passes in it, none of them empty
-    """
+    passes: step -> the rank's passes in it, none of them empty"""
 
     def __init__(self, split: Split | MapSplit, stream: Stream, passes: Callable[[int], Sequence[Pass]],
                  device: torch.device, loader_workers: int = 0, dtype: torch.dtype | None = None):

@@ -50,11 +50,9 @@ class Draws:
         self._visits, self._calls = visits, 0
 
     def uniform(self, k: int) -> Tensor:
-        """k numbers in [0, 1) for each example: float64, shape (n, k); each call draws new ones.
-
-        They come from SplitMix64 (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number
-        generators") at k positions for each example; every epoch and call has its own stream.
-        """
+        """k numbers in [0, 1) for each example: float64, shape (n, k); each call draws new ones. They come from
+        SplitMix64 (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators") at k positions for each
+        example; every epoch and call has its own stream."""
         indices, epochs, seed = self._visits
         known, where = np.unique(epochs, return_inverse=True)
         keys = [stream_key(seed, AUGMENTATION, epoch, self._calls) for epoch in known.tolist()]
@@ -284,10 +282,8 @@ def tensors_of(batch, name: str = "the batch") -> Iterator[tuple[str, Tensor]]:
 
 
 def refuse_not_finite(batch, visits: Visits, where: str) -> None:
-    """Raise DataError, with name, value and example, if a batch holds a value that is not finite.
-
-    where  the words before the example's number, such as "in val"
-    """
+    """Raise DataError, with name, value and example, if a batch holds a value that is not finite; ``where`` has the
+    words before the example's number, such as "in val"."""
     for name, values in tensors_of(batch):
         bad = ~values.isfinite()
         if bad.any():

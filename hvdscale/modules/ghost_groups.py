@@ -40,10 +40,8 @@ class GhostGroups:
         self._uses.clear()
 
     def segments(self, rows: int) -> Iterator[tuple[int, int, int]]:
-        """(group, first, last + 1) for each group with examples in the pass: its number in the step, its rows.
-
-        Raises UsageError if a module's input does not have one row per example of the pass.
-        """
+        """(group, first, last + 1) for each group with examples in the pass: its number in the step, its rows. Raises
+        UsageError if a module's input does not have one row per example of the pass."""
         start, stop, _ = self.part
         if rows != stop - start:
             raise UsageError(f"a Dropout or BatchNorm of hvdscale.modules got {rows} rows in a pass of {stop - start} "
@@ -61,10 +59,8 @@ class GhostGroups:
 
     def keep(self, layer: int, shape: torch.Size, probability: float) -> Tensor:
         """A layer's dropout mask, each value True with this probability: bool, of the given shape, one row per example.
-
         A group's mask is drawn whole, from its own stream (a new one each time a pass uses the layer again), then cut
-        to the rows in this pass. Raises UsageError if the shape of a row depends on the pass.
-        """
+        to the rows in this pass. Raises UsageError if the shape of a row depends on the pass."""
         use = self._uses[layer]
         self._uses[layer] += 1
         whole = (self.part.start, self.part.stop) in zip(self.groups, self.groups[1:])      # it may have any shape

@@ -99,11 +99,8 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
 
 class _Shared(torch.autograd.Function):
     """Batch-norm of groups shared by several workers: x (n, channels, ...) -> y, and the means and unbiased variances
-    of all groups of the step, (groups, channels).
-
-    Takes three sums over the workers: forward of x and of its squared distance from the mean, backward of dy and
-    dy xhat (Ioffe & Szegedy 2015, arXiv:1502.03167, section 3).
-    """
+    of all groups of the step, (groups, channels). Takes three sums over the workers: forward of x and of its squared
+    distance from the mean, backward of dy and dy xhat (Ioffe & Szegedy 2015, arXiv:1502.03167, section 3)."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, eps, ghosts, segments, layer):

@@ -24,11 +24,10 @@ SUM_TO_ONE = 1e-3
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """What went through the model for a few examples: the range of its inputs, None: no numbers; what it returned,
-    None: more than one tensor."""
+    """What went through the model for a few examples."""
 
-    inputs: tuple[float, float] | None
-    outputs: Tensor | None
+    inputs: tuple[float, float] | None      # their range; None: no numbers
+    outputs: Tensor | None                  # None: more than one tensor
 
     @property
     def classes(self) -> int:

@@ -28,7 +28,7 @@ from ..workloads import find
 from .describe import describe
 from .evaluate import try_measuring
 from .job import Job, identify
-from .resume import kept_batch, known_ghost_batch, with_batch
+from .resume import kept_batch, newest_plan, with_batch
 from .weights import load_weights
 
 
@@ -79,7 +79,8 @@ def prepare(name: str, layers: list[dict], workers: Workers, data: Data | None =
         own = identify(name, workload, data, model)
     found = {**agree_on(plan, own, data, workers), "accepted": settings.accepted}
     share_model(model, workers)
-    known = known_ghost_batch(settings, workers)
+    resumed = newest_plan(settings, workers)
+    known = resumed and resumed["problem"]["ghost_batch"]
     with workers.together("the model"):
         plan, reason = fit_to_groups(
             plan, settings.group_by_group, workload, data.train, model, device,

@@ -98,10 +98,7 @@ class GradientBuffer:
         return self._flat[:len(self._flat) - len(self._rest)]
 
     def begin(self, note: Callable[[torch.Tensor], None] | None = None) -> None:
-        """Start a new step without gradients.
-
-        note  called with this rank's own gradients, bucket by bucket, before they are summed
-        """
+        """Start a new step; ``note`` is called with this rank's own gradients, bucket by bucket, before the sum."""
         self._last_pass, self._note, self._started = False, note, 0
         if len(self.statistics):
             self.statistics.zero_()
@@ -159,9 +156,7 @@ class GradientBuffer:
 
     def _take(self, slots: Sequence[_Slot]) -> None:
         """Move the gradients of these parameters to the buffer, and reduce buckets that are full, in order.
-
-        torch.distributed pairs the ranks' collectives by their order, and a parameter may have no gradient on one rank.
-        """
+        torch.distributed pairs the ranks' collectives by their order, and one rank may lack a gradient."""
         for slot in slots:
             if slot.parameter.grad is None:
                 slot.view.zero_()

@@ -126,10 +126,8 @@ def norms_and_biases(model: nn.Module) -> set[int]:
 
 
 def clip_(gradients: torch.Tensor, largest: float) -> torch.Tensor:
-    """Scale the mean gradient down to the norm ``largest`` if it is longer; returns the norm before, shape ().
-
-    g <- g largest / |g| where |g| > largest (Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063, algorithm 1).
-    """
+    """Scale the mean gradient g to the norm ``largest`` where |g| is larger (Pascanu, Mikolov & Bengio 2013,
+    arXiv:1211.5063, algorithm 1); returns the norm before, shape ()."""
     norm = torch.linalg.vector_norm(gradients)
     if not norm.isfinite():         # the squares may have overflowed, or the gradient is not finite and becomes NaN
         norm = torch.linalg.vector_norm(gradients, dtype=torch.float64)

@@ -181,10 +181,8 @@ class Muon(AdamW):
 
 def orthogonalized(matrix: Tensor) -> Tensor:
     """A matrix of the same singular vectors, shape (rows, columns), whose singular values are about 1: 0.68 to 1.13.
-
     Five iterations X <- a X + (b X X' + c (X X')^2) X from the matrix over its Frobenius norm. Singular values under
-    some thousandths of that norm stay smaller.
-    """
+    some thousandths of that norm stay smaller."""
     a, b, c = COEFFICIENTS
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     wide = wide / wide.norm().clamp(min=SMALLEST)

@@ -82,10 +82,8 @@ SUMS = len(Sums(0.0, 0, 0).tail())
 
 
 class DataParallelStep:
-    """Takes the plan's steps with a model and its optimizer; each call is a collective.
-
-    replica  of a plan of several: the number of the one whose share of each step is taken, by its own workers
-    """
+    """Takes the plan's steps with a model and its optimizer; each call is a collective. replica: of a plan of several,
+    the number of the one whose share of each step is taken, by its own workers"""
 
     def __init__(self, plan: Plan, workload: Workload, train: Split, model: nn.Module, optimizer: torch.optim.Optimizer,
                  workers: Workers, device: torch.device, average: WeightAverage | None = None, replica: int = 0):

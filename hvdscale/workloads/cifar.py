@@ -25,7 +25,7 @@ from ..errors import DataError, UsageError
 from ..plan.values import check_value, none_of
 from ..workload import Card, Classification, Data, Split
 from .files import Found, collect, describe_folder, verify
-from .models.alexnet import AlexNet
+from .models.plain import AlexNet
 from .models.resnet import CIFAR_MODELS, CifarResNet
 from .pixels import meta_images, pad_crop_flip, standardised
 
@@ -152,10 +152,8 @@ def _read(layout: Layout, files: list[Found], records: int, label: int) -> tuple
 
 
 def read_records(file: Found, classes: tuple[int, ...], records: int) -> tuple[np.ndarray, np.ndarray]:
-    """Images, uint8 (records, 3, 32, 32), and labels, uint8 (records, label bytes): views of the file's bytes.
-
-    Raises DataError for another number of records, or for a label that is none of its byte's ``classes``.
-    """
+    """Images, uint8 (records, 3, 32, 32), and labels, uint8 (records, label bytes): views of the file's bytes. Raises
+    DataError for another number of records, or for a label that is none of its byte's ``classes``."""
     length = len(classes) + PIXELS
     whole, rest = divmod(len(file.content), length)
     if (whole, rest) != (records, 0):

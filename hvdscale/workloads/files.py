@@ -111,9 +111,7 @@ def _members(archive: Path, names: set[str]) -> dict[str, Found]:
 def verify(found: Mapping[str, Found], published: Mapping[str, Mapping[str, str]], dataset: str, missing: list[str],
            algorithm: str) -> tuple[dict, tuple[str, ...]]:
     """The ``record`` and ``notes`` of Data on its files; raises DataError for the content of another published file, or
-    the same in two here.
-
-    published  data set -> file -> the digest of its content
+    the same in two here. published: data set -> file -> the digest of its content
 
     The record lists missing files and identifies this copy of the data set: the first 12 digits of ``sha1sum FILES |
     sha1sum`` (or md5sum), of unpacked files sorted by name.

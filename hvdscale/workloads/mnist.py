@@ -119,10 +119,8 @@ def _pair(found: dict[str, Found], part: str) -> tuple[Tensor, Tensor]:
 
 
 def read_idx(file: Found, dimensions: int) -> np.ndarray:
-    """The array of unsigned bytes in an IDX file with this number of dimensions: a view of the file's bytes.
-
-    Raises DataError for another magic number, or a length that contradicts its header.
-    """
+    """The array of unsigned bytes in an IDX file with this number of dimensions: a view of the file's bytes. Raises
+    DataError for another magic number, or a length that contradicts its header."""
     content = file.content
     wanted = UNSIGNED_BYTE << 8 | dimensions
     magic = int.from_bytes(content[:4], "big")

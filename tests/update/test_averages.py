@@ -15,13 +15,9 @@ from hvdscale.training.loop import train
 from hvdscale.training.outputs import open_run_log
 from hvdscale.training.prepare import prepare
 from hvdscale.update.averages import WeightAverage, evaluation_weights
-from hvdscale.update.model import make_model
-from hvdscale.update.optimizers import make_optimizer
-from hvdscale.update.step import DataParallelStep
 from hvdscale.workers.group import SingleWorker
 from hvdscale.workload import Classification
 from tests.factories.plans import settled
-from tests.factories.workers import on_each
 from tests.parallel import toy
 
 EMA = {"average": "ema", "average_half_life": 50.0}
@@ -84,29 +80,6 @@ def test_after_an_evaluation_of_the_average_the_weights_are_there_to_the_bit():
         assert not torch.equal(model.linear.weight, before["linear.weight"])
         raise RuntimeError("the workload's own")
     assert all(torch.equal(values, before[name]) for name, values in model.state_dict().items())
-
-
-@pytest.mark.parametrize("keys", [EMA, TAIL])
-def test_more_workers_have_the_same_average(keys):
-    def of(members):
-        plan = toy.settled(members, global_batch=22, ghost_batch=4, precision="fp64", **keys)
-        models = [make_model(toy.WORKLOAD, plan, torch.device("cpu")) for _ in range(members)]
-        train = toy.load().train
-
-        def average_of(member):
-            model = models[member.rank]
-            average = WeightAverage(plan, model)
-            step = DataParallelStep(plan, toy.WORKLOAD, train, model, make_optimizer(plan, model), member,
-                                    torch.device("cpu"), average)
-            for number in range(6):
-                step(number, 0.1, set())
-            with average.applied():
-                return torch.cat([p.detach().flatten().clone() for p in model.parameters()])
-        return on_each(members, average_of)
-
-    (reference,) = of(1)
-    for found in of(3):
-        assert (found - reference).norm() <= 1e-12 * reference.norm()
 
 
 # optimizers with train() and eval()

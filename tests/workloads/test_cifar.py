@@ -274,18 +274,6 @@ def test_a_folder_a_loop_or_an_unreadable_file_in_the_place_of_a_file_is_named(t
 
 # the workloads
 
-@pytest.mark.parametrize("dataset", ["cifar_10", "cifar_100"])
-def test_grey_levels_are_standardised_by_channel(dataset):
-    layout, prepare = cifar.LAYOUTS[dataset], cifar.workload(dataset, "alexnet").prepare
-    pictures = torch.arange(256, dtype=torch.uint8).repeat(3).reshape(1, 3, 16, 16)
-    for dtype in (torch.float32, torch.float64, torch.bfloat16):
-        prepared = prepare(pictures, dtype)
-        assert prepared.dtype == dtype
-        for c in range(3):
-            wanted = (pictures[:, c].double() - layout.mean[c]) / layout.std[c]
-            torch.testing.assert_close(prepared[:, c].double(), wanted, rtol=0, atol=torch.finfo(dtype).eps * 8)
-
-
 def test_the_real_files_are_standardised_to_mean_0_and_deviation_1(monkeypatch):
     """The first 10,000 of CIFAR-10."""
     found = collect(DATA, ["data_batch_1.bin"], ["cifar-10-batches-bin"])

@@ -54,21 +54,15 @@ TARGETS = {"lm1b": {"transformer": 3.9, "transformer_base": 3.9, "transformer_sh
 
 @dataclass(frozen=True)
 class LanguageModel(Workload):
-    """A workload that predicts the next token of a text.
-
-    find        (data_dir, allow_missing) -> the files
-    sentences   one example per line; else sequences are cut from the text as one stream
-    vocabulary  default vocabulary;  sequence: default number of tokens of an example
-    build       model arguments -> module from tokens, (n, T) int64, to logits (n, T, vocabulary)
-    """
+    """A workload that predicts the next token of a text."""
 
     dataset: str
     model: str
-    find: Callable[[Path, bool], TextFiles]
-    sentences: bool
-    vocabulary: str
-    sequence: int
-    build: Callable[..., nn.Module] = field()
+    find: Callable[[Path, bool], TextFiles]             # (data_dir, allow_missing) -> the files
+    sentences: bool         # one example per line; else sequences are cut from the text as one stream
+    vocabulary: str         # by default
+    sequence: int           # tokens of an example, by default
+    build: Callable[..., nn.Module] = field()           # -> module from tokens, (n, T) int64, to (n, T, vocabulary)
     defaults: Mapping = field(default_factory=dict)
     card: Card | None = None
 

@@ -12,7 +12,7 @@ files are not used. Data arguments:
                pair; without it machine labels are not read
 
 A pair of image and class judged both ways is positive. The Common Visual Data Foundation hosts only the images with
-boxes, 1,743,042 of the training set; --allow-missing trains on these.
+boxes, 1,743,042 of the training set; --allow-missing trains on these, also without the test part.
 
 The loss of an example is the sum over classes of the sigmoid cross-entropy, in nats. average_precision ranks all pairs
 of image and class together, except ignored ones, by decreasing score (micro average). It is the mean of the precision
@@ -72,17 +72,13 @@ def workload(dataset: str, model: str) -> MultiLabel | None:
 
 @dataclass(frozen=True)
 class MultiLabel(Workload):
-    """Images with any number of classes each.
-
-    load   data_dir and data arguments -> Data, of batches that unpack as images, uint8 (n, 3, h, w), and targets, int8
-           (n, classes): 1 if the image shows the class, 0 if not, -1 if ignored
-    build  model arguments -> module from images as returned by ``prepare`` to (n, classes) logits
-    """
+    """Images with any number of classes each: batches of images, uint8 (n, 3, h, w), and targets, int8 (n, classes): 1
+    if the image shows the class, 0 if not, -1 if ignored."""
 
     dataset: str
     model: str
     load: Callable[..., Data] = field()
-    build: Callable[..., nn.Module] = field()
+    build: Callable[..., nn.Module] = field()       # -> module from images by ``prepare`` to (n, classes) logits
     defaults: Mapping = field(default_factory=dict)
     card: Card | None = None
 
@@ -119,10 +115,7 @@ def sigmoid_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine: float | None = None,
          allow_missing: bool = False) -> Data:
-    """The three splits; raises DataError naming file and line that are wrong, UsageError for a data argument.
-
-    allow_missing  leave out labelled images without a file; the test part may be missing altogether
-    """
+    """The three splits; raises DataError naming file and line that are wrong, UsageError for a data argument."""
     check_value("data_args.side", side, int, least=1)
     if negatives not in NEGATIVES:
         raise UsageError(f"data_args.negatives = {none_of(negatives, NEGATIVES)}")
@@ -190,16 +183,13 @@ def _labelled(place: Path, files: Images, human: Labels, machine: Labels | None,
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """A map-style data set of pixels, uint8 (3, side, side), and targets, int8 (classes,).
-
-    machine  labels for pairs that no person judged, all positive;  others  the target of a class without a label
-    """
+    """A map-style data set of pixels, uint8 (3, side, side), and targets, int8 (classes,)."""
 
     images: Images
     human: Labels
-    machine: Labels | None
+    machine: Labels | None      # for pairs that no person judged, all positive
     classes: int
-    others: int
+    others: int                 # the target of a class without a label
     crop: Callable[[Path, int], Tensor]
     side: int
 
@@ -221,10 +211,8 @@ class LabelledImages:
 
 
 def score_counts(logits: Tensor, targets: Tensor) -> Tensor:
-    """Histograms of the scores, from the lowest: of the positive pairs, then of all pairs; (COUNTS,) float64.
-
-    All NaN if any logit is NaN. targets: 1 for a positive pair, 0 for a negative one, -1 for one that is ignored
-    """
+    """Histograms of the scores, from the lowest: of the positive pairs, then of all but ignored pairs; (COUNTS,)
+    float64, all NaN if any logit is NaN."""
     counts = torch.full((COUNTS,), torch.nan, dtype=torch.float64)
     if not logits.isnan().any():
         levels = ((logits.double() + LARGEST) * FINENESS).floor_().clamp_(0, LEVELS - 1).long()

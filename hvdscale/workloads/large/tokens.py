@@ -52,10 +52,8 @@ EVERY_SECONDS = 5.0         # between lines of progress
 
 
 class Mapped:
-    """A one-dimensional array in a file, mapped by each process on first use.
-
-    Pages are released at times: they stay in the system's file cache but do not count as the process's memory.
-    """
+    """A one-dimensional array in a file, mapped by each process on first use. Pages are released at times: they stay in
+    the system's file cache but do not count as the process's memory."""
 
     def __init__(self, path: Path, dtype: np.dtype, length: int):
         self.path, self.dtype, self.length = path, np.dtype(dtype), length
@@ -93,21 +91,14 @@ class Mapped:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A text as tokens, line after line, each ended by ``eos``.
+    """A text as tokens, line after line, each ended by ``eos``."""
 
-    tokens   ids of all lines
-    starts   start of each line, and the end of the last: lines + 1 values
-    special  the vocabulary's pad, unk, bos, eos;  vocabulary: its size
-    unknown  number of ``unk`` tokens
-    sha256   of the lines that it was made from, each ended by a line feed, as UTF-8
-    """
-
-    tokens: Mapped
-    starts: Mapped
-    special: Mapping[str, int]
-    vocabulary: int
-    unknown: int
-    sha256: str
+    tokens: Mapped                  # ids of all lines
+    starts: Mapped                  # start of each line, and the end of the last: lines + 1 values
+    special: Mapping[str, int]      # the vocabulary's pad, unk, bos, eos
+    vocabulary: int                 # its size
+    unknown: int                    # number of ``unk`` tokens
+    sha256: str                     # of the lines that it was made from, each ended by a line feed, as UTF-8
 
     @property
     def lines(self) -> int:

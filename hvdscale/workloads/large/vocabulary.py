@@ -40,14 +40,11 @@ LEARNED = "bpe:8000, unigram:8000, word, word:10000, char, char:200 or byte"
 
 
 class Vocabulary:
-    """Tokens 0 .. len-1, among them ``pad``, ``unk``, ``bos`` and ``eos``; can be pickled.
-
-    content, suffix  the bytes of its file, which ``read`` reads, and the end of that file's name
-    """
+    """Tokens 0 .. len-1, among them ``pad``, ``unk``, ``bos`` and ``eos``; can be pickled."""
 
     pad, unk, bos, eos = range(4)
-    content: bytes
-    suffix = ".txt"
+    content: bytes          # of its file, which ``read`` reads
+    suffix = ".txt"         # of that file's name
 
     def encode(self, lines: Sequence[str], threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """The concatenated token ids of all lines, and each line's number of tokens: two integer arrays.
@@ -225,8 +222,7 @@ def learn(wanted: str, chunks: Iterable[Sequence[str]]) -> Vocabulary:
 def read(path: Path) -> Vocabulary:
     """The vocabulary in a file: a SentencePiece model, or a UTF-8 list of tokens, one per line, special ones spelled
     <pad>, <unk>, <s>, </s>. A list is of words, or of characters if all are single and the file's name does not end in
-    .words. Raises DataError naming an invalid file.
-    """
+    .words. Raises DataError naming an invalid file."""
     try:
         with open_input(path) as file:
             content = file.read(MOST_LISTED + 1)
@@ -256,11 +252,9 @@ def parse(content: bytes, path: Path) -> Vocabulary:
 
 
 def sample(chunks: Iterable[Sequence[str]], most: int) -> list[str]:
-    """A uniform random sample of the lines, in order, of at most ``most`` characters; reproducible.
-
-    Each line draws a number, and lines below a threshold are kept; the threshold is halved while there are too many.
-    Lines are cut every LONGEST characters.
-    """
+    """A uniform random sample of the lines, in order, of at most ``most`` characters; reproducible. Each line draws a
+    number, and lines below a threshold are kept; the threshold is halved while there are too many. Lines are cut every
+    LONGEST characters."""
     draw, bar, kept, size = random.Random(SAMPLE_SEED).random, 1.0, [], 0
     for line in (line[at:at + LONGEST] for lines in chunks for line in lines for at in range(0, len(line), LONGEST)):
         number = draw()

@@ -311,17 +311,6 @@ def test_a_cache_folder_that_cannot_be_made_is_named(folder, tmp_path):
 
 # the workloads
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-def test_colours_are_brought_to_mean_0_and_deviation_1(dtype):
-    inputs = torch.tensor([0, 128, 255], dtype=torch.uint8).reshape(1, 1, 1, 3).expand(2, 3, 4, 3)
-    prepared = imagenet.prepare(inputs, dtype)
-    assert prepared.dtype == dtype and prepared.shape == inputs.shape
-    for channel, (mean, deviation) in enumerate(zip((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))):
-        for place, value in enumerate((0, 128, 255)):
-            wanted = (value / 255 - mean) / deviation
-            assert float(prepared[1, channel, 2, place]) == pytest.approx(wanted, rel=8 * torch.finfo(dtype).eps)
-
-
 @pytest.mark.skipif(not (DATA / "imagenet_sample").is_dir(), reason="needs the photographs of imagenet_sample")
 def test_the_photographs_are_split_and_read():
     data = load(DATA / "imagenet_sample", side=64)

@@ -240,14 +240,6 @@ def test_parts_that_do_not_belong_together_are_named(load, folder):
     refused(load, "is of a set of", "lm1b", folder)
 
 
-def test_compressed_shards_are_read(load, folder):
-    shards(folder, range(1, 5))
-    for path in list(folder.iterdir()):
-        (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
-        path.unlink()
-    assert len(load("lm1b", folder).train) == 9
-
-
 def test_sentences_longer_than_the_sequence_are_cut_and_counted(load, folder):
     shards(folder, range(1, 5))
     (folder / "news.en-00002-of-00005").write_text("a b c d e f g h i j\nshort\n")

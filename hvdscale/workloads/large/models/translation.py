@@ -86,16 +86,13 @@ class TranslationTransformer(nn.Module):
 
 
 class _Beams:
-    """The search of ``decode``: k hypotheses for each of m open sentences, as m k rows for the model.
-
-    open  (m,) indices of the open sentences;  best  (n, longest) tokens of the best hypothesis of the closed ones
-    """
+    """The search of ``decode``: k hypotheses for each of m open sentences, as m k rows for the model."""
 
     def __init__(self, model: TranslationTransformer, source: Tensor, longest: int, beam: int, length_penalty: float):
         n = len(source)
         self.model, self.longest, self.length_penalty = model, longest, length_penalty
-        self.open = torch.arange(n, device=source.device)
-        self.best = source.new_full((n, longest), model.pad)
+        self.open = torch.arange(n, device=source.device)           # (m,) indices of the open sentences
+        self.best = source.new_full((n, longest), model.pad)        # hypotheses of the closed ones
         memory, mask = model.encode(source)
         self._keep_memory(memory, mask, self.open.repeat_interleave(beam))
         self.past = [Past() for _ in memory]

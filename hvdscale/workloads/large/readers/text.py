@@ -28,10 +28,8 @@ class Text:
 
     def chunks(self) -> Iterator[tuple[list[str], int]]:
         """The lines in order, without their ends, LF or CR LF: about CHUNK bytes at a time, each with the number of
-        bytes read from disk for it; longer lines are split at a space.
-
-        Raises DataError naming the file, and the line if known, for text that is not UTF-8, has NUL bytes or is empty.
-        """
+        bytes read from disk for it; longer lines are split at a space. Raises DataError naming the file, and the line
+        if known, for text that is not UTF-8, has NUL bytes or is empty."""
         with opened(self.path) as (raw, file):
             file.seek(self.start)
             at, tail, seen = self.start, b"", raw.tell()
@@ -89,11 +87,7 @@ def cut_in_order(path: Path, *shares: float) -> list[Text]:
     with opened(path) as (_, file):
         size = file.seek(0, os.SEEK_END)            # of the uncompressed content
     held_out = [int(size * share) for share in shares] or [min(int(size * HELD_OUT_SHARE), HELD_OUT_MOST)] * 2
-    bounds, at = [], size
-    for part in reversed(held_out):
-        at -= part
-        bounds.append(_line_start(path, at))
-    bounds = [0, *reversed(bounds), size]
+    bounds = [0, *(_line_start(path, size - sum(held_out[part:])) for part in range(len(held_out))), size]
     return [Text(path, a, b) for a, b in zip(bounds, bounds[1:])]
 
 
