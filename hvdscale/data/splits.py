@@ -244,10 +244,8 @@ def _check_split(name: str, split) -> None:
 
 
 def to_device(batch, device: torch.device, dtype: torch.dtype | None = None):
-    """The batch on the device: tensors, also inside tuples, lists, dicts and dataclasses, and objects with ``.to``.
-
-    dtype  floating-point tensors are converted to it; None: not converted
-    """
+    """The batch on the device: tensors, also inside tuples, lists, dicts and dataclasses, and objects with ``.to``;
+    floating-point tensors in this type, None: in their own."""
     if isinstance(batch, Tensor):
         return batch.to(device, dtype if batch.is_floating_point() and dtype else batch.dtype, non_blocking=True)
     if type(batch) is Batch:

@@ -68,11 +68,8 @@ def refuse_others(out: str) -> None:
 
 
 class Branching:
-    """The base run and its branches.
-
-    layers  the strongest last;  shard  (i, n): every n-th branch, from the i-th
-    source  the folder of another run's checkpoints, which replaces the base run
-    """
+    """The base run and its branches. layers: the strongest last; source: the folder of another run's checkpoints, which
+    replaces the base run; shard: (i, n), every n-th branch, from the i-th"""
 
     def __init__(self, name: str, layers: list[dict], asked: BranchRequest, out: str, source: str | None,
                  shard: tuple[int, int], overwrite: bool, workers: Workers):

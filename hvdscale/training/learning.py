@@ -50,8 +50,7 @@ class ForwardPass:
 
 
 def look(job: Job) -> ForwardPass:
-    """What goes through the model of a run that has ended when its first training examples are measured; nothing where
-    its code raises an error by now."""
+    """What goes through the model when its first training examples are measured; nothing where its code fails."""
     seen: list[tuple[object, object]] = []
     hook = job.model.register_forward_hook(lambda model, given, returned: seen.append((given, returned)))
     try:

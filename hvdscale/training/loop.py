@@ -31,12 +31,10 @@ from .snapshot import RunState
 
 def train(job: Job, run_log: RunLog, display: Display, workers: Workers, checkpoints: Checkpoints | None = None,
           wish: Callable[[RunState], set[str]] | None = None) -> Outcome:
-    """Carry out the job's plan from where the checkpoints say; all measurements are in the log when it returns.
+    """Carry out the job's plan from where the checkpoints say; all measurements are in the log when it returns. An
+    error ends the trial INCOMPLETE there. Raises WorkerLostError if a worker is lost.
 
-    wish  returns this rank's votes at the next step, given the progress, and handles signals; None: only signals are
-    votes
-
-    An error ends the trial INCOMPLETE in the log. Raises WorkerLostError if a worker is lost.
+    wish  returns this rank's votes at the next step, given the progress, and handles signals; None: signals are votes
     """
     checkpoints = checkpoints or Checkpoints(Start())
 

@@ -14,6 +14,9 @@ from .averages import has_modes
 from .fused import SGD, Adam, AdamW, fusible
 from .rules import Lamb, Lars, Muon, RateInVelocity
 
+# BatchNorm2d, LayerNorm, LlamaRMSNorm, GhostBatchNorm1d, LayerNormalization; not NormalizedLinear
+NORM = re.compile(r"norm(alization)?(\d+d)?$", re.IGNORECASE)
+
 
 def make_optimizer(problem: Problem, model: nn.Module) -> torch.optim.Optimizer:
     """The problem's optimizer over the model's trainable parameters; raises UsageError for an unusable class.
@@ -111,15 +114,11 @@ def follow_batch(optimizer: torch.optim.Optimizer, values: Mapping[str, float]) 
                 group[name] = value
 
 
-# BatchNorm2d, LayerNorm, LlamaRMSNorm, GhostBatchNorm1d, LayerNormalization; not NormalizedLinear
-_NORM = re.compile(r"norm(alization)?(\d+d)?$", re.IGNORECASE)
-
-
 def norms_and_biases(model: nn.Module) -> set[int]:
     """Ids of the parameters that are not weights: of one dimension, named bias, or in a class named as a norm."""
     found = set()
     for module in model.modules():
-        norm = any(_NORM.search(kind.__name__) for kind in type(module).__mro__)
+        norm = any(NORM.search(kind.__name__) for kind in type(module).__mro__)
         found |= {id(parameter) for name, parameter in module.named_parameters(recurse=False)
                   if norm or parameter.ndim <= 1 or "bias" in name.split("_")}
     return found

@@ -83,18 +83,16 @@ class Sender:
 
     def __init__(self, weights: Sequence[Tensor], rank: int):
         self.kind = weights[0].dtype if rank else torch.bfloat16
-        self.shapes = [self._factors(weight.shape, rank) for weight in weights]
+        self.shapes: list[list[torch.Size]] = []        # of the factors that are sent of a tensor, or its own alone
+        for shape in (weight.shape for weight in weights):
+            rows, columns = (shape[0], shape[1:].numel()) if len(shape) > 1 else (0, 0)
+            fewer = 0 < rank * (rows + columns) < rows * columns
+            self.shapes.append([torch.Size((rows, rank)), torch.Size((columns, rank))] if fewer else [shape])
         self.size = sum(shape.numel() for shapes in self.shapes for shape in shapes)       # numbers that are sent
         drawn = torch.Generator(weights[0].device).manual_seed(0)
         self.unsent = [torch.zeros_like(weight) for weight in weights]
         self.bases = [weight.new_empty(shapes[1]).normal_(generator=drawn)
                       for weight, shapes in zip(weights, self.shapes) if shapes[1:]]
-
-    def _factors(self, shape: torch.Size, rank: int) -> list[torch.Size]:
-        """The shapes of the factors that are sent of a tensor, or its own alone."""
-        rows, columns = (shape[0], shape[1:].numel()) if len(shape) > 1 else (0, 0)
-        fewer = 0 < rank * (rows + columns) < rows * columns
-        return [torch.Size((rows, rank)), torch.Size((columns, rank))] if fewer else [shape]
 
     def send(self, changes: Sequence[Tensor]) -> Tensor:
         """The numbers to send of these changes, and of what was not sent before."""

@@ -106,30 +106,24 @@ class Lamb(PlainOptimizer):
     @torch.no_grad()
     def step(self) -> None:
         for group in self.param_groups:
-            parameters = group["params"]
-            directions = self._directions(group, parameters)
+            parameters, (beta1, beta2) = group["params"], group["betas"]
+            group["updates"] += 1
+            gradients = [p.grad for p in parameters]
+            means, squares = self.kept(parameters, "mean"), self.kept(parameters, "square")
+            torch._foreach_mul_(means, beta1)
+            torch._foreach_add_(means, gradients, alpha=1 - beta1)
+            torch._foreach_mul_(squares, beta2)
+            torch._foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
+            divisors = torch._foreach_div(squares, 1 - beta2 ** group["updates"])
+            torch._foreach_sqrt_(divisors)
+            torch._foreach_add_(divisors, group["epsilon"])
+            directions = torch._foreach_div(means, 1 - beta1 ** group["updates"])
+            torch._foreach_div_(directions, divisors)
+            torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
             if group["layerwise"]:
                 weight_norms, norms = _norms(parameters), _norms(directions)
                 _scale_each(directions, torch.where((weight_norms > 0) & (norms > 0), weight_norms / norms, 1.0))
             torch._foreach_add_(parameters, directions, alpha=-group["lr"])
-
-    def _directions(self, group: dict, parameters: list[Tensor]) -> list[Tensor]:
-        """d of every parameter, in new tensors; updates the moments first."""
-        group["updates"] += 1
-        beta1, beta2 = group["betas"]
-        gradients = [p.grad for p in parameters]
-        means, squares = self.kept(parameters, "mean"), self.kept(parameters, "square")
-        torch._foreach_mul_(means, beta1)
-        torch._foreach_add_(means, gradients, alpha=1 - beta1)
-        torch._foreach_mul_(squares, beta2)
-        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
-        divisors = torch._foreach_div(squares, 1 - beta2 ** group["updates"])
-        torch._foreach_sqrt_(divisors)
-        torch._foreach_add_(divisors, group["epsilon"])
-        directions = torch._foreach_div(means, 1 - beta1 ** group["updates"])
-        torch._foreach_div_(directions, divisors)
-        torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
-        return directions
 
 
 def _norms(tensors: list[Tensor]) -> Tensor:

@@ -23,20 +23,17 @@ SPLIT_SEED = 1797               # the splits do not depend on a trial's seed
 
 DEFAULTS = dict(optimizer="momentum", momentum=0.9, lr_rule="linear", max_lr_factor=8.0, warmup_epochs=1.0,
                 target="val/error<0.05", epochs=60.0, eval_every_epochs=0.25)
+CARD = Card(SIZES[0], SIZES[1], partial(meta_images, 1, 8))
 
 
 def workload(dataset: str, model: str) -> Classification | None:
     """digits/fc (one hidden layer of 64), digits/fc_WIDTH..., digits/cnn; None for another name."""
-    def make(build, batch, lr):
-        defaults = {**DEFAULTS, "local_batch": batch, "base_batch": batch, "lr": lr}
-        return Classification(dataset, model, CLASSES, load, build, prepare, defaults, CARD)
-    if model == "cnn":
-        return make(TinyCNN, 32, 0.02)
     widths = (64,) if model == "fc" else parse_widths(model)
-    return widths and make(partial(FullyConnected, PIXELS, widths, CLASSES), 16, 0.02)
-
-
-CARD = Card(SIZES[0], SIZES[1], partial(meta_images, 1, 8))
+    if model != "cnn" and not widths:
+        return None
+    build, batch = (TinyCNN, 32) if model == "cnn" else (partial(FullyConnected, PIXELS, widths, CLASSES), 16)
+    defaults = {**DEFAULTS, "local_batch": batch, "base_batch": batch, "lr": 0.02}
+    return Classification(dataset, model, CLASSES, load, build, prepare, defaults, CARD)
 
 
 def load(data_dir: str | None) -> Data:

@@ -65,18 +65,15 @@ def workload(dataset: str, model: str) -> Classification | None:
     """
     if dataset not in DATASETS or model not in BUILD:
         return None
-    target = f"val/error<{TARGETS.get((dataset, model), 0.3):g}"
-    return Classification(dataset, model, None, partial(load, dataset), BUILD[model], prepare,
-                          {**DEFAULTS, **BY_MODEL[model], "target": target}, card(dataset))
-
-
-def card(dataset: str) -> Card:
     train, val, classes = TRAIN - HELD_OUT, HELD_OUT, CLASSES
     if dataset != "imagenet":
         train //= 2
     if dataset == HALF_CLASSES:
         val, classes = val // 2, classes // 2
-    return Card(train, val, partial(meta_images, 3, SIDE), {"classes": classes})
+    target = f"val/error<{TARGETS.get((dataset, model), 0.3):g}"
+    return Classification(dataset, model, None, partial(load, dataset), BUILD[model], prepare,
+                          {**DEFAULTS, **BY_MODEL[model], "target": target},
+                          Card(train, val, partial(meta_images, 3, SIDE), {"classes": classes}))
 
 
 def load(dataset: str, data_dir: str | None, side: int = SIDE, validation: int | None = None, skip_broken: bool = False,

@@ -36,6 +36,9 @@ TRANSFORMERS = ("transformer", *(f"transformer_{size}" for size in SIZES))
 MODELS = {"lm1b": (*TRANSFORMERS, "lstm"), "common_crawl": ("transformer", "transformer_base"),
           "text": (*TRANSFORMERS, "lstm")}
 
+FIND = {"lm1b": find_lm1b, "common_crawl": find_text, "text": find_text}
+VOCABULARIES = {"lm1b": "bpe:32768", "common_crawl": "bpe:32768", "text": "bpe:8000"}
+SEQUENCE = 128
 LM1B_TRAIN, LM1B_VAL = 30_301_028, 6_075        # sentences; 6,075 is the number widely quoted for heldout-00000
 
 DEFAULTS = dict(local_batch=16, eval_batch=16, eval_splits="val")
@@ -130,11 +133,6 @@ class LanguageModel(Workload):
         if train.unknown:
             notes.append(f"{train.unknown / len(train.tokens):.2%} of the training tokens are not in the vocabulary")
         return record, tuple(notes)
-
-
-FIND = {"lm1b": find_lm1b, "common_crawl": find_text, "text": find_text}
-VOCABULARIES = {"lm1b": "bpe:32768", "common_crawl": "bpe:32768", "text": "bpe:8000"}
-SEQUENCE = 128
 
 
 def workload(dataset: str, model: str) -> LanguageModel | None:
