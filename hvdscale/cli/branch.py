@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def _run(parsed, error, workers) -> int:
-    from ..training.branches import Branching, Places, layers_of_run
+    from ..training.branches import Branching, layers_of_run
     with workers.together("the command line"):
         if error:
             raise error
@@ -99,7 +99,7 @@ def _run(parsed, error, workers) -> int:
             layers = [of_run, *layers]
         if workers.rank == 0 and not dry_run:
             os.makedirs(out, exist_ok=True)
-    return Branching(name, layers, wanted, Places(out, source), shard, overwrite, workers).carry_out(dry_run)
+    return Branching(name, layers, wanted, out, source, shard, overwrite, workers).carry_out(dry_run)
 
 
 if __name__ == "__main__":

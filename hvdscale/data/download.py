@@ -50,11 +50,9 @@ class _Broken(Exception):
 
 def download(file: PublishedFile, folder: Path, progress: Progress, timeout: float = 60.0,
              wait: Callable[[float], None] = time.sleep) -> Path:
-    """Download the file into the folder, which is created if missing; resumes a partial download.
-
-    Raises DownloadError if no address has the whole file with the published checksum, and DataError if the disk is
-    full or another process is fetching the same file. timeout: seconds without a byte that break a connection
-    """
+    """Download the file into the folder, which is created if missing; resumes a partial download. Raises DownloadError
+    if no address has the whole file with the published checksum, and DataError if the disk is full or another process
+    is fetching the same file. timeout: seconds without a byte that break a connection"""
     part = _PartialFile(folder / f"{file.name}.part")
     try:
         failures = []

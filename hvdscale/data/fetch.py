@@ -45,7 +45,8 @@ def fetch(name: str, folder: Path, say: Callable[[str], None], progress: Progres
             say(f"  {_join(folder / joined, [folder / part for part in parts])}")
     except DownloadError as error:
         raise DataError(f"{name}: {error}\n{_explain_by_hand(name, data_set, folder)}") from None
-    say(f"{name} is complete in {folder} (terms: {data_set.terms}). Next:\n  {command(data_set, folder)}")
+    command = data_set.command.format(folder=shlex.quote(str(folder)))
+    say(f"{name} is complete in {folder} (terms: {data_set.terms}). Next:\n  {command}")
 
 
 def find(name: str) -> DataSet:
@@ -55,10 +56,6 @@ def find(name: str) -> DataSet:
     if name not in DATA_SETS:
         raise UsageError(f"there is no data set {name!r} to fetch; choose one of {', '.join(DATA_SETS)}")
     return DATA_SETS[name]
-
-
-def command(data_set: DataSet, folder: Path) -> str:
-    return data_set.command.format(folder=shlex.quote(str(folder)))
 
 
 def _is_there(file: PublishedFile, path: Path) -> bool:
@@ -72,13 +69,26 @@ def _is_there(file: PublishedFile, path: Path) -> bool:
 
 
 def _fetch_archive(archive: Archive, folder: Path, progress: Progress, timeout: float) -> str:
+    """Fetch and unpack an archive, each wanted member under a temporary name until it is whole; a line on it."""
     path = folder / archive.file.name
     receipt = path.with_name(f"{path.name}.unpacked")
     if _is_unpacked(receipt):
         return f"{path.name}: already unpacked into {archive.count} files"
     if not _is_there(archive.file, path):
         download(archive.file, folder, progress, timeout)
-    sizes = _unpack(archive, path, progress)
+    sizes = {}
+    try:
+        for member, size, stream, done in _members(path):
+            name = next((name for pattern, name in archive.members.items() if fnmatchcase(member, pattern)), None)
+            if name is not None:
+                name += member.rpartition("/")[2] if name.endswith("/") else ""
+                kept = _is_kept(folder / name, size, stream)
+                sizes[name] = size if kept else _write([stream], folder / name)
+            progress(f"unpacking {path.name}", done, path.stat().st_size)
+    except DAMAGED as error:
+        raise DataError(f"{path}: cannot be unpacked: {error}") from None
+    if len(sizes) != archive.count:
+        raise DataError(f"{path}: has {len(sizes)} of {archive.count} expected files: {', '.join(sizes)}")
     with writing(receipt):
         write_whole(receipt, json.dumps(sizes, indent=1))     # before the archive is removed
         path.unlink()
@@ -91,24 +101,6 @@ def _is_unpacked(receipt: Path) -> bool:
         return all((receipt.parent / name).stat().st_size == size for name, size in sizes.items())
     except (OSError, ValueError, AttributeError):
         return False
-
-
-def _unpack(archive: Archive, path: Path, progress: Progress) -> dict[str, int]:
-    """Unpack the wanted members, each under a temporary name until it is whole; returns their sizes by name."""
-    sizes = {}
-    try:
-        for member, size, stream, done in _members(path):
-            name = next((name for pattern, name in archive.members.items() if fnmatchcase(member, pattern)), None)
-            if name is not None:
-                name += member.rpartition("/")[2] if name.endswith("/") else ""
-                kept = _is_kept(path.parent / name, size, stream)
-                sizes[name] = size if kept else _write([stream], path.parent / name)
-            progress(f"unpacking {path.name}", done, path.stat().st_size)
-    except DAMAGED as error:
-        raise DataError(f"{path}: cannot be unpacked: {error}") from None
-    if len(sizes) != archive.count:
-        raise DataError(f"{path}: has {len(sizes)} of {archive.count} expected files: {', '.join(sizes)}")
-    return sizes
 
 
 def _members(path: Path) -> Iterator[tuple[str, int, BinaryIO, int]]:

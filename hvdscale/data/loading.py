@@ -35,16 +35,14 @@ TRAIN = "train"
 
 
 class Loader:
-    """Batches of some splits, by name. Loader workers read them all if any split is a map-style data set.
-
-    dtype  of floating-point tensors on the device; None: not converted;  seconds  spent waiting for batches so far
-    """
+    """Batches of some splits, by name. Loader workers read them all if any split is a map-style data set. dtype: of
+    floating-point tensors on the device; None: not converted"""
 
     def __init__(self, splits: Mapping[str, Split | MapSplit], device: torch.device, loader_workers: int = 0,
                  dtype: torch.dtype | None = None):
         self._splits, self._device, self._dtype = splits, device, dtype
         self._order, self._loader = _Order(), None
-        self.seconds = 0.0
+        self.seconds = 0.0          # spent waiting for batches so far
         if loader_workers and any(isinstance(split, MapSplit) for split in splits.values()):
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "This DataLoader will create")        # more workers than cores
@@ -56,10 +54,8 @@ class Loader:
 
     def batches(self, wanted: Iterable[tuple[str, Visits]], here: bool = False) -> Iterator:
         """The batches of these visits to splits; an earlier request that is not used up is dropped, but for ``here``,
-        where this process reads them itself.
-
-        Raises DataError naming the example that cannot be read, or if a loader worker is lost.
-        """
+        where this process reads them itself. Raises DataError naming the example that cannot be read, or if a loader
+        worker is lost."""
         return self._place(self._read(wanted) if here or self._loader is None else self._receive(wanted))
 
     def close(self) -> None:
@@ -69,15 +65,13 @@ class Loader:
 
     def _place(self, taken: Iterator) -> Iterator:
         """Move the batches to the device, timing the wait for each."""
-        while True:
-            started = time.perf_counter()
-            batch = next(taken, _END)
-            if batch is not _END:
-                batch = to_device(batch, self._device, self._dtype)
+        started = time.perf_counter()
+        for batch in taken:
+            batch = to_device(batch, self._device, self._dtype)
             self.seconds += time.perf_counter() - started
-            if batch is _END:
-                return
             yield batch
+            started = time.perf_counter()
+        self.seconds += time.perf_counter() - started
 
     def _read(self, wanted: Iterable[tuple[str, Visits]]) -> Iterator:
         """The batches; small ones of one split are read several at a time."""
@@ -87,7 +81,15 @@ class Loader:
 
     def _receive(self, wanted: Iterable[tuple[str, Visits]]) -> Iterator:
         self._order.wanted = wanted
-        received = self._start()
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Got pickle error")       # the error below says it
+                received = iter(self._loader)
+        except Exception as error:          # of pickling, or raised by an object's own __reduce__
+            if self._loader._iterator is not None:      # the workers had started
+                raise _lost_worker(error) from None
+            raise DataError(f"the data set cannot be sent to loader workers: {error}. Define its class and its "
+                            "functions at the top level of a module, or set loader_workers=0") from None
         while True:
             try:
                 batch = next(received)
@@ -99,23 +101,10 @@ class Loader:
                 raise batch
             yield batch
 
-    def _start(self) -> Iterator:
-        try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Got pickle error")       # the error below says it
-                return iter(self._loader)
-        except Exception as error:          # of pickling, or raised by an object's own __reduce__
-            if self._loader._iterator is not None:      # the workers had started
-                raise _lost_worker(error) from None
-            raise DataError(f"the data set cannot be sent to loader workers: {error}. Define its class and its "
-                            "functions at the top level of a module, or set loader_workers=0") from None
-
 
 class Feed:
     """The batches of a rank's training passes, step after step; loader workers read the next steps ahead.
-
-    passes   step -> the rank's passes in it, none of them empty
-    """
+    passes: step -> the rank's passes in it, none of them empty"""
 
     def __init__(self, split: Split | MapSplit, stream: Stream, passes: Callable[[int], Sequence[Pass]],
                  device: torch.device, loader_workers: int = 0, dtype: torch.dtype | None = None):
@@ -143,9 +132,6 @@ class Feed:
         for step in count(first):
             for part in self._passes(step):
                 yield TRAIN, self._stream.visits(step, part.start, part.stop)
-
-
-_END = object()
 
 
 def _lost_worker(error: Exception) -> DataError:
@@ -182,10 +168,7 @@ def _identity(batch):
 
 def _context():
     """The context that starts loader workers: forked from a fork server, as a process with MPI, CUDA or threads cannot
-    be forked.
-
-    The server and its workers block the signals that ask a run to stop after its current step.
-    """
+    be forked. The server and its workers block the signals that ask a run to stop after its current step."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)

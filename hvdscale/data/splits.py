@@ -50,11 +50,9 @@ class Draws:
         self._visits, self._calls = visits, 0
 
     def uniform(self, k: int) -> Tensor:
-        """k numbers in [0, 1) for each example: float64, shape (n, k); each call draws new ones.
-
-        They come from SplitMix64 (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number
-        generators") at k positions for each example; every epoch and call has its own stream.
-        """
+        """k numbers in [0, 1) for each example: float64, shape (n, k); each call draws new ones. They come from
+        SplitMix64 (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators") at k positions for each
+        example; every epoch and call has its own stream."""
         indices, epochs, seed = self._visits
         known, where = np.unique(epochs, return_inverse=True)
         keys = [stream_key(seed, AUGMENTATION, epoch, self._calls) for epoch in known.tolist()]
@@ -98,21 +96,17 @@ class Split:
 
     def take_each(self, visits: Iterable[Visits]) -> Iterator[Batch]:
         """The batches of these visits, one after another: for small ones the examples of several are copied at once."""
-        visits = iter(visits)
+        visits, nbytes = iter(visits), [tensor[0].nbytes for tensor in (self.inputs, self.labels) if len(tensor)]
         for first in visits:
             size = len(first.indices)
-            few = [first, *islice(visits, self._at_once(size) - 1)]
+            alone = self.augment is not None or any(size * each % ALIGNMENT for each in nbytes)
+            most = 1 if alone else max(1, min(MOST_AT_ONCE, AT_ONCE_BYTES // max(1, size * sum(nbytes))))
+            few = [first, *islice(visits, most - 1)]
             if len(few) == 1 or any(len(other.indices) != size for other in few):
                 yield from map(self.take, few)
                 continue
             taken = self.take(Visits(*map(np.concatenate, zip(*(one[:2] for one in few))), first.seed))
             yield from map(Batch, taken.inputs.split(size), taken.labels.split(size))
-
-    def _at_once(self, examples: int) -> int:
-        sizes = [examples * tensor[0].nbytes for tensor in (self.inputs, self.labels)] if len(self) else [0]
-        if self.augment is not None or any(size % ALIGNMENT for size in sizes):
-            return 1
-        return max(1, min(MOST_AT_ONCE, AT_ONCE_BYTES // max(1, sum(sizes))))
 
     def first(self, examples: int) -> Split:
         return replace(self, inputs=self.inputs[:examples], labels=self.labels[:examples])
@@ -235,10 +229,6 @@ class Data:
         """What the log says of each split, so that other data is noticed; see digest_split."""
         return {name: digest_split(getattr(self, name)) for name in ("train", "val", "test")}
 
-    @property
-    def is_mapped(self) -> bool:
-        return any(isinstance(split, MapSplit) for split in (self.train, self.val, self.test, self.train_eval))
-
     def evaluated(self, train_examples: int) -> dict[str, Split | MapSplit]:
         """The splits for evaluation, by name; of train only this number of examples, without augmentation."""
         train = self.train_eval or (self.train.plain() if hasattr(self.train, "plain") else self.train)
@@ -254,10 +244,8 @@ def _check_split(name: str, split) -> None:
 
 
 def to_device(batch, device: torch.device, dtype: torch.dtype | None = None):
-    """The batch on the device: tensors, also inside tuples, lists, dicts and dataclasses, and objects with ``.to``.
-
-    dtype  floating-point tensors are converted to it; None: not converted
-    """
+    """The batch on the device: tensors, also inside tuples, lists, dicts and dataclasses, and objects with ``.to``;
+    floating-point tensors in this type, None: in their own."""
     if isinstance(batch, Tensor):
         return batch.to(device, dtype if batch.is_floating_point() and dtype else batch.dtype, non_blocking=True)
     if type(batch) is Batch:
@@ -292,10 +280,8 @@ def tensors_of(batch, name: str = "the batch") -> Iterator[tuple[str, Tensor]]:
 
 
 def refuse_not_finite(batch, visits: Visits, where: str) -> None:
-    """Raise DataError, with name, value and example, if a batch holds a value that is not finite.
-
-    where  the words before the example's number, such as "in val"
-    """
+    """Raise DataError, with name, value and example, if a batch holds a value that is not finite; ``where`` has the
+    words before the example's number, such as "in val"."""
     for name, values in tensors_of(batch):
         bad = ~values.isfinite()
         if bad.any():

@@ -40,10 +40,8 @@ class GhostGroups:
         self._uses.clear()
 
     def segments(self, rows: int) -> Iterator[tuple[int, int, int]]:
-        """(group, first, last + 1) for each group with examples in the pass: its number in the step, its rows.
-
-        Raises UsageError if a module's input does not have one row per example of the pass.
-        """
+        """(group, first, last + 1) for each group with examples in the pass: its number in the step, its rows. Raises
+        UsageError if a module's input does not have one row per example of the pass."""
         start, stop, _ = self.part
         if rows != stop - start:
             raise UsageError(f"a Dropout or BatchNorm of hvdscale.modules got {rows} rows in a pass of {stop - start} "
@@ -61,13 +59,16 @@ class GhostGroups:
 
     def keep(self, layer: int, shape: torch.Size, probability: float) -> Tensor:
         """A layer's dropout mask, each value True with this probability: bool, of the given shape, one row per example.
-
         A group's mask is drawn whole, from its own stream (a new one each time a pass uses the layer again), then cut
-        to the rows in this pass. Raises UsageError if the shape of a row depends on the pass.
-        """
+        to the rows in this pass. Raises UsageError if the shape of a row depends on the pass."""
         use = self._uses[layer]
         self._uses[layer] += 1
-        self._check_shape(layer, use, shape[1:])
+        whole = (self.part.start, self.part.stop) in zip(self.groups, self.groups[1:])      # it may have any shape
+        known = shape[1:] if whole else self._shapes.setdefault((layer, use), shape[1:])
+        if known != shape[1:]:
+            raise UsageError(f"a Dropout of hvdscale.modules got rows of shape {tuple(shape[1:])}, after rows of "
+                             f"{tuple(known)}: with examples padded to the longest of a pass, masks depend on the "
+                             "number of workers. Set group_by_group=always, or pad all to one length")
         where, rows = (layer, use) if use else (layer,), []
         for group, first, last in self.segments(shape[0]):
             a, b = self.groups[group:group + 2]
@@ -76,16 +77,6 @@ class GhostGroups:
             skipped = self.part.start + first - a
             rows.append(drawn[skipped:skipped + last - first])
         return torch.cat(rows) < probability
-
-    def _check_shape(self, layer: int, use: int, shape: torch.Size) -> None:
-        start, stop, _ = self.part
-        if (start, stop) in zip(self.groups, self.groups[1:]):      # a pass of one whole group may have any shape
-            return
-        known = self._shapes.setdefault((layer, use), shape)
-        if known != shape:
-            raise UsageError(f"a Dropout of hvdscale.modules got rows of shape {tuple(shape)}, after rows of "
-                             f"{tuple(known)}: with examples padded to the longest of a pass, masks depend on the "
-                             "number of workers. Set group_by_group=always, or pad all to one length")
 
     def seed_generators(self) -> None:
         """Seed torch's, numpy's and Python's global generators from the stream of the pass's first group."""

@@ -11,12 +11,12 @@ from torch.nn import functional
 
 from .ghost_groups import GhostGroups
 
+OF_TORCH = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
 
 class Dropout(nn.Module):
-    """Like nn.Dropout, (n, ...) -> (n, ...), with masks keyed by seed, step, ghost group and layer.
-
-    Masks are the same on every CPU; a GPU draws different ones, also the same at any number of workers.
-    """
+    """Like nn.Dropout, (n, ...) -> (n, ...), with masks keyed by seed, step, ghost group and layer. Masks are the same
+    on every CPU; a GPU draws different ones, also the same at any number of workers."""
 
     ghosts: GhostGroups | None = None
     layer = 0
@@ -40,11 +40,9 @@ class Dropout(nn.Module):
 
 class BatchNorm(nn.modules.batchnorm._BatchNorm):
     """Like nn.BatchNorm1d/2d/3d, (n, channels, ...) -> the same, with the statistics of each ghost group (Hoffer et al.
-    2017, arXiv:1705.08741), even if several workers share a group.
-
-    Running statistics move once a step, by the mean over the step's groups of their means and unbiased variances, so
-    the order of the groups does not matter. ``sums`` collects them, shape (2, channels), until ``merge``.
-    """
+    2017, arXiv:1705.08741), even if several workers share a group. Running statistics move once a step, by the mean
+    over the step's groups of their means and unbiased variances, so the order of the groups does not matter. ``sums``
+    collects them, shape (2, channels), until ``merge``."""
 
     ghosts: GhostGroups | None = None
     layer = 0
@@ -99,11 +97,8 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
 
 class _Shared(torch.autograd.Function):
     """Batch-norm of groups shared by several workers: x (n, channels, ...) -> y, and the means and unbiased variances
-    of all groups of the step, (groups, channels).
-
-    Takes three sums over the workers: forward of x and of its squared distance from the mean, backward of dy and
-    dy xhat (Ioffe & Szegedy 2015, arXiv:1502.03167, section 3).
-    """
+    of all groups of the step, (groups, channels). Takes three sums over the workers: forward of x and of its squared
+    distance from the mean, backward of dy and dy xhat (Ioffe & Szegedy 2015, arXiv:1502.03167, section 3)."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, eps, ghosts, segments, layer):
@@ -151,9 +146,6 @@ class _Shared(torch.autograd.Function):
         dx = (dy - mean - normal * along) * scale
         return (dx.view(shape).to(dtype), by_weight.sum(0) if weight is not None else None,
                 by_bias.sum(0) if ctx.affine else None, None, None, None, None)
-
-
-OF_TORCH = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def convert(model: nn.Module) -> nn.Module:

@@ -15,10 +15,7 @@ from .layers import BatchNorm
 
 
 class Buffers:
-    """A model's buffers, found by name, as a forward pass may replace the tensors.
-
-    without  modules whose buffers are left out
-    """
+    """A model's buffers, but of modules ``without``, found by name, as a forward pass may replace the tensors."""
 
     def __init__(self, model: nn.Module, without: tuple[nn.Module, ...] = ()):
         self._places = [(f"{path}.{name}".lstrip("."), module._buffers, name)
@@ -42,10 +39,7 @@ class Buffers:
 
 
 class Statistics:
-    """Collects how the groups of a step move the model's buffers.
-
-    group_by_group  whether ``group`` also collects buffers outside hvdscale's own BatchNorm
-    """
+    """Collects how the groups of a step move the buffers of hvdscale's BatchNorm; if group_by_group, also others."""
 
     def __init__(self, model: nn.Module, group_by_group: bool):
         self._norms = tuple(m for m in model.modules() if isinstance(m, BatchNorm) and m.track_running_stats)

@@ -12,9 +12,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields, replace
 
 from ..analysis.branches import DEFAULT_TOLERANCE, NO_RAMP, branched_of, ramp_of, smoothed
 from ..analysis.trials import read_trials
@@ -48,59 +47,51 @@ from .outcome import Outcome, Start
 from .outputs import open_display, open_folder, open_run_log
 from .prepare import prepare, read_data, settings_of
 from .resume import find_start, shared
-from .series import INSTEAD, refuse_another
+from .series import FINISHED, INSTEAD, refuse_another
 from .snapshot import RunState
 
 RESUMES = "stopped by a signal; the same command resumes here"
 ALL = "branches"                # the name of the log of all of them
 KEPT = 1_000_000                # checkpoints of the base run: all
+SCHEDULE = "schedule.toml"
 OF_GROUPS = ("betas", "eps", "momentum", "weight_decay")        # of a parameter group, as branches set them
 
+Ended = tuple[Mapping, int, Mapping]            # a branch's record, status and job
 
-@dataclass(frozen=True)
-class Places:
-    """Where a command writes, and the folder of checkpoints that it branches from, if that is another run's."""
 
-    out: str
-    source: str | None = None
-
-    @property
-    def checkpoints(self) -> str:
-        return self.source or os.path.join(self.out, "checkpoints")
-
-    def log(self, name: str) -> str:
-        return os.path.join(self.out, f"{name}.h5")
-
-    @property
-    def schedule(self) -> str:
-        return os.path.join(self.out, "schedule.toml")
-
-    def refuse_others(self) -> None:
-        for name in ("base", ALL):
-            refuse_taken(self.log(name))
-        refuse_foreign(self.schedule, Kind("a file of hvdscale-branch", lambda head: b"\nbatch_schedule = " in head))
+def refuse_others(out: str) -> None:
+    """Raise an error where a file of the folder that a command would replace is none of its own."""
+    for name in ("base", ALL):
+        refuse_taken(os.path.join(out, f"{name}.h5"))
+    refuse_foreign(os.path.join(out, SCHEDULE),
+                   Kind("a file of hvdscale-branch", lambda head: b"\nbatch_schedule = " in head))
 
 
 class Branching:
-    """The base run and its branches; layers: the strongest last; shard (i, n): every n-th branch, from the i-th."""
+    """The base run and its branches. layers: the strongest last; source: the folder of another run's checkpoints, which
+    replaces the base run; shard: (i, n), every n-th branch, from the i-th"""
 
-    def __init__(self, name: str, layers: list[dict], asked: BranchRequest, places: Places, shard: tuple[int, int],
-                 overwrite: bool, workers: Workers):
-        self.name, self.layers, self.asked, self.places = name, layers, asked, places
+    def __init__(self, name: str, layers: list[dict], asked: BranchRequest, out: str, source: str | None,
+                 shard: tuple[int, int], overwrite: bool, workers: Workers):
+        self.name, self.layers, self.asked, self.out, self.source = name, layers, asked, out, source
         self.shard, self.overwrite, self.workers = shard, overwrite, workers
+        self.checkpoints = source or os.path.join(out, "checkpoints")
         self.accepted: dict[str, str] = {}
+
+    def _log(self, name: str) -> str:
+        return os.path.join(self.out, f"{name}.h5")
 
     def carry_out(self, dry_run: bool = False) -> int:
         """Run what is left, or only foresee it; returns the exit code, the same on all ranks."""
         with self.workers.together("the settings"):
             self.workload = find(self.name)
             self.settings = settings_of(self.workload, self.layers)
-            self.places.refuse_others()
+            refuse_others(self.out)
         with self.workers.together("the data"):
             self.data = read_data(self.workload, self.settings)
             self.job = current_job(self.name, self.workload, self.data, self.settings.model_args)
         planned: list[Origin] = []
-        if self.places.source is None:
+        if self.source is None:
             job = self._prepare_base()
             if dry_run:
                 open_display(job, "none: a dry run", self.workers)
@@ -158,8 +149,8 @@ class Branching:
         with self.workers.together("the base run"):
             plan = self._settled(self.settings)
             self._steps = steps_at(self.asked, plan.budget_steps)
-            own = dict(steps=max(self._steps), target="none", log=self.places.log("base"), resume="auto",
-                       checkpoint=self.places.checkpoints, keep_checkpoints=KEPT)
+            own = dict(steps=max(self._steps), target="none", log=self._log("base"), resume="auto",
+                       checkpoint=self.checkpoints, keep_checkpoints=KEPT)
             if plan.decay in FALLING:
                 own["decay_steps"] = plan.decay_steps
             if plan.plateau:
@@ -193,11 +184,11 @@ class Branching:
     # its branches
 
     def _origins(self) -> list[Origin]:
-        paths = dict(listed(self.places.checkpoints))
-        steps = self.asked.at or (sorted(paths) if self.places.source else self._steps)
+        paths = dict(listed(self.checkpoints))
+        steps = self.asked.at or (sorted(paths) if self.source else self._steps)
         for step in steps:
             if step not in paths:
-                raise CheckpointError(f"{self.places.checkpoints}: has no checkpoint of step {step}; there are "
+                raise CheckpointError(f"{self.checkpoints}: has no checkpoint of step {step}; there are "
                                       f"{', '.join(map(str, sorted(paths))) or 'none'}")
         return [origin_of(paths[step]) for step in steps]
 
@@ -215,9 +206,9 @@ class Branching:
         own = found[self.shard[0]::self.shard[1]]
         if own:
             self._introduce(own, len(found))
-        merged: dict[str, EndedBranch] = {}                 # those in the log of all, which are not run again
-        if not (self.overwrite or self.workers.rank) and os.path.exists(self.places.log(ALL)):
-            merged = {found.name: found for found in _ended_in(self.places.log(ALL))}
+        merged: dict[str, Ended] = {}                   # those in the log of all, which are not run again
+        if not (self.overwrite or self.workers.rank) and os.path.exists(self._log(ALL)):
+            merged = _ended_in(self._log(ALL))
         for at, branch in enumerate(own, 1):
             with self.workers.together("the logs of branches"):
                 ended = self.workers.rank == 0 and not self.overwrite and self._ended(branch, merged)
@@ -232,31 +223,29 @@ class Branching:
                       f"{self._result(branch, outcome)}")
         with self.workers.together("the log of all branches"):
             if self.workers.rank == 0:
-                paths = [self.places.log(branch.name) for branch in found if branch.name not in merged]
+                paths = [self._log(branch.name) for branch in found if branch.name not in merged]
                 if paths and all(self._ended(branch, merged) for branch in found):   # another shard's may be to come
-                    whole = self.places.log(ALL)
-                    merge([*([whole] if merged else []), *paths], whole, overwrite=True)
+                    merge([*([self._log(ALL)] if merged else []), *paths], self._log(ALL), overwrite=True)
                     for path in paths:
                         os.unlink(path)
                 self._propose()
-        self._say(f"next: hvdscale-report {self.places.out}")
+        self._say(f"next: hvdscale-report {self.out}")
         return ExitCode.DONE
 
     def _propose(self) -> None:
         """Say which growing batch the branches allow, and write it as settings, once all have ended."""
-        if not os.path.exists(self.places.log(ALL)):
+        if not os.path.exists(self._log(ALL)):
             return
-        with read_log(self.places.log(ALL)) as log:
+        with read_log(self._log(ALL)) as log:
             runs = branched_of(read_trials(log))
         for run in runs:
-            ramp = ramp_of(run)
+            ramp, path = ramp_of(run), os.path.join(self.out, SCHEDULE)
             if ramp is None:
                 self._say(NO_RAMP)
                 continue
-            keys = {"batch_schedule": ramp.batches.pairs, "lr_rule": run.rule}
-            write_whole(self.places.schedule, f"# {ramp}\n" + "".join(
-                f"{name} = {value_as_toml(value)}\n" for name, value in keys.items()))
-            self._say(f"{ramp}: hvdscale-train {self.name} --config {self.places.schedule}")
+            write_whole(path, f"# {ramp}\nbatch_schedule = {value_as_toml(ramp.batches.pairs)}\n"
+                              f"lr_rule = {value_as_toml(run.rule)}\n")
+            self._say(f"{ramp}: hvdscale-train {self.name} --config {path}")
 
     def _introduce(self, own: list[Branch], count: int) -> None:
         record = own[0].record
@@ -270,28 +259,27 @@ class Branching:
         if outcome.stop.status == Status.INFEASIBLE:
             return outcome.stop.reason
         metric = branch.record["metric"]
-        with read_log(self.places.log(branch.name)) as log:
-            table = log.evaluations
-            values = table[metric][table["step"] > 0]
+        with read_log(self._log(branch.name)) as log:
+            values = log.evaluations[metric][log.evaluations["step"] > 0]
         return f"{metric} {number(smoothed(values), 4)}"
 
-    def _ended(self, branch: Branch, merged: Mapping[str, EndedBranch]) -> bool:
-        path = self.places.log(branch.name)
-        found = merged.get(branch.name)
-        if found is None and os.path.exists(path):
+    def _ended(self, branch: Branch, merged: Mapping[str, Ended]) -> bool:
+        path, found = self._log(ALL), merged.get(branch.name)
+        if found is None:
+            path = self._log(branch.name)
             with contextlib.suppress(LogError, KeyError, ValueError):
-                found = next(_ended_in(path), None)
+                found = next(iter(_ended_in(path).values()), None)
         if found is None:
             return False
-        path = self.places.log(ALL) if branch.name in merged else path
-        refuse_another("branch", path, {name: found.record.get(name) for name in branch.record}, branch.record)
-        self._accept(found.job, path)
-        return found.status in (Status.COMPLETE, Status.INFEASIBLE)
+        record, status, job = found
+        refuse_another("branch", path, {name: record.get(name) for name in branch.record}, branch.record)
+        self._accept(job, path)
+        return status in FINISHED
 
     def _run(self, branch: Branch) -> Outcome:
         with self.workers.together("the settings"):
             layers = [*self._layers(branch),
-                      {"log": self.places.log(branch.name), "overwrite": True, "accepted": self.accepted}]
+                      {"log": self._log(branch.name), "overwrite": True, "accepted": self.accepted}]
         job = prepare(self.name, layers, self.workers, self.data)
         with self.workers.together("the checkpoint"):
             problem = json.loads(json.dumps(job.plan.as_record({})))["problem"]
@@ -307,21 +295,12 @@ class Branching:
         return self._train(job, start, {"branch": dict(branch.record)}, lambda *_: Checkpoints(start))
 
 
-class EndedBranch(NamedTuple):
-    record: Mapping
-    status: int
-    job: Mapping
-
-    @property
-    def name(self) -> str:
-        return branch_name(self.record)
-
-
-def _ended_in(path: str) -> Iterator[EndedBranch]:
+def _ended_in(path: str) -> dict[str, Ended]:
+    """The branches in a log, by name."""
     with read_log(path) as log:
-        for status, plan in zip(log.trials["status"], log.trials["plan"]):
-            plan = json.loads(plan)
-            yield EndedBranch(plan["branch"], status, plan.get("job") or {})
+        plans = map(json.loads, log.trials["plan"])
+        return {branch_name(plan["branch"]): (plan["branch"], status, plan.get("job") or {})
+                for status, plan in zip(log.trials["status"], plans)}
 
 
 def origin_of(path: str) -> Origin:

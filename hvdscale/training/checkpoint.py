@@ -103,11 +103,9 @@ def _of_torchrun() -> dict[str, str]:
 
 
 def final_outcome(folder: str) -> str | None:
-    """How an earlier start of this launch of torchrun ended for good, in words; None: it did not, or was none.
-
-    torchrun starts workers again whatever their exit code. A signal outside the steps (ERROR) is no end: torchrun
-    sends it to the others when it has lost a worker.
-    """
+    """How an earlier start of this launch of torchrun ended for good, in words; None: it did not, or was none. torchrun
+    starts workers again whatever their exit code. A signal outside the steps (ERROR) is no end: torchrun sends it to
+    the others when it has lost a worker."""
     try:
         outcome = json.loads(input_text(os.path.join(folder, OUTCOME)))
         ours = outcome["torchrun"] == _of_torchrun()["torchrun"] and outcome["job"] == os.environ.get("SLURM_JOB_ID")
@@ -143,10 +141,6 @@ class CheckpointFolder:
     def newest(self) -> str | None:
         return next((path for _, path in listed(self.path)), None)
 
-    def remove(self, paths: list[str]) -> None:
-        for path in paths:
-            remove(path)
-
     def note_outcome(self, stop: Stop, **more: object) -> None:
         """Write DIR/outcome; an error of the disk is ignored, as the log says the same."""
         self._note(stop.status.name, stop.reason, stop.exit_code, **more)
@@ -167,12 +161,9 @@ class CheckpointFolder:
 
 
 class Checkpoints:
-    """The loop's interface to checkpoints; this base class, without a folder, writes none.
+    """The loop's interface to checkpoints; this base class, without a folder, writes none."""
 
-    failure  why the newest state could not be written; None: it was, or none was to be
-    """
-
-    failure: CheckpointError | None = None
+    failure: CheckpointError | None = None      # why the newest state was not written; None: it was, or was not to be
 
     def __init__(self, start: Start):
         self._start = start
@@ -218,8 +209,8 @@ class FolderCheckpoints(Checkpoints):
         self._kept_at = start.step if start.in_folder else None
         self._last = time.monotonic()
         if folder is not None:
-            others = self._beyond_kept(start.step) if start.in_folder else [path for _, path in listed(folder.path)]
-            folder.remove(others)
+            for path in self._beyond_kept(start.step) if start.in_folder else [path for _, path in listed(folder.path)]:
+                remove(path)
 
     def wishes(self):
         every = self.plan.checkpoint_seconds
@@ -262,7 +253,8 @@ class FolderCheckpoints(Checkpoints):
         write(self.folder.place(done.steps), state)
         # later ones are damaged, or belong to steps that are being retaken
         later = [path for at, path in listed(self.folder.path) if at > done.steps]
-        self.folder.remove(later + self._beyond_kept(done.steps))
+        for path in later + self._beyond_kept(done.steps):
+            remove(path)
 
     def _beyond_kept(self, step: int) -> list[str]:
         """The checkpoints up to this step but for the newest ones, which are kept."""

@@ -23,8 +23,8 @@ def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start |
         "data": _entries(plan.data), "workers": describe_workers(plan), "transport": TRANSPORTS.get(plan.transport),
         "global batch": describe_batch(plan), "replicas": _replicas(plan), "learning rate": _lr(plan),
         "optimizer": _optimizer(plan), "weight decay": _decay_timescale(plan), "half-lives": _half_lives(plan),
-        "budget": _budget(plan),
-        "evaluation": _evaluation(plan), "average": _average(plan), "seed": f"{plan.seed}, {plan.precision}",
+        "budget": _budget(plan), "evaluation": _evaluation(plan), "average": _average(plan),
+        "seed": f"{plan.seed}, {plan.precision}",
         "exact": plan.exact and (f"the same bits at any worker count, in {counted(plan.threads, 'thread')} each on "
                                  f"{plan.exact['arithmetic']}"),
         "log": log,

@@ -50,24 +50,15 @@ def regroup(workers: ElasticWorkers, attempt: Callable[[Recovery], int]) -> int:
 
 @dataclass
 class Memory(Recovery):
-    """By the memory of the workers; this is one worker's, empty in a new one.
+    """By the memory of the workers; this is one worker's, empty in a new one."""
 
-    batch       the job's global batch, its ghost batch and the most examples of a pass: keys of the settings
-    log         path of the log, once there is one
-    sure        the last state that all ranks copied, whose rows are surely in the log
-    newest      a later one, which others may not have copied yet; its rows may be lost with their writer
-    writes      whether this process writes the rows
-    end         why the last group ended
-    data        the data set, so that it is not read again
-    """
-
-    batch: dict | None = None
-    log: str = ""
-    sure: dict | None = None
-    newest: dict | None = None
-    writes: bool = False
-    end: str = ""
-    data: Data | None = None
+    batch: dict | None = None       # the job's batch, ghost batch and most examples of a pass: keys of the settings
+    log: str = ""                   # path of the log, once there is one
+    sure: dict | None = None        # the last state that all ranks copied, whose rows are surely in the log
+    newest: dict | None = None      # a later one, which others may not have yet; its rows may be lost with their writer
+    writes: bool = False            # whether this process writes the rows
+    end: str = ""                   # why the last group ended
+    data: Data | None = None        # so that it is not read again
 
     def prepare(self, name, layers, workers):
         self.meet(workers)

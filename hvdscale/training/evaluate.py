@@ -28,10 +28,8 @@ TRIED = 2           # examples measured before the log is created
 
 @torch.no_grad()
 def try_measuring(workload: Workload, split: Split, model: nn.Module, precision: str, device: torch.device) -> None:
-    """Measure and summarize the split's first examples without side effects; raises what the workload's code raises.
-
-    So a mistake in it is an error before the log is created. An undefined metric of so few examples is no error.
-    """
+    """Measure and summarize the split's first examples without side effects; raises what the workload's code raises. So
+    a mistake in it is an error before the log is created. An undefined metric of so few examples is no error."""
     first = np.arange(min(TRIED, len(split)))
     training = model.training
     with OwnGenerators(device), Buffers(model).kept(), explained(workload, model), autocast(precision, device):
@@ -57,10 +55,8 @@ class Evaluator:
 
     @torch.no_grad()
     def __call__(self, model: nn.Module, splits: tuple[str, ...]) -> dict[str, float]:
-        """``split/metric`` -> mean over the split, for these splits; NaN for an empty one.
-
-        Raises DataError where a mean is not finite and the split holds values that are not.
-        """
+        """``split/metric`` -> mean over the split, for these splits; NaN for an empty one. Raises DataError where a
+        mean is not finite and the split holds values that are not."""
         if not splits:
             return {}
         chunks = [(split, start) for split in splits for start in range(0, len(self.splits[split]), self.chunk)]

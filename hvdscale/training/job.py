@@ -5,7 +5,7 @@ import json
 import math
 import re
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -40,10 +40,6 @@ class Job:
     optimizer: torch.optim.Optimizer
     bound_to_passes: str    # why the model runs group by group, or would need to
     average: WeightAverage | None = None        # of its weights; None: the plan has none
-
-    def accept(self, accepted: dict[str, str]) -> None:
-        record = self.plan.job
-        self.plan = replace(self.plan, job={**record, "accepted": {**record.get("accepted", {}), **accepted}})
 
     def restore_model(self, state: dict) -> None:
         """Restore what ``save_model`` writes from a checkpoint's state."""

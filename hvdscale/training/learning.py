@@ -24,11 +24,10 @@ SUM_TO_ONE = 1e-3
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """What went through the model for a few examples: the range of its inputs, None: no numbers; what it returned,
-    None: more than one tensor."""
+    """What went through the model for a few examples."""
 
-    inputs: tuple[float, float] | None
-    outputs: Tensor | None
+    inputs: tuple[float, float] | None      # their range; None: no numbers
+    outputs: Tensor | None                  # None: more than one tensor
 
     @property
     def classes(self) -> int:
@@ -51,12 +50,14 @@ class ForwardPass:
 
 
 def look(job: Job) -> ForwardPass:
-    """What goes through the job's model when its first training examples are measured; raises what its code raises."""
+    """What goes through the model when its first training examples are measured; nothing where its code fails."""
     seen: list[tuple[object, object]] = []
     hook = job.model.register_forward_hook(lambda model, given, returned: seen.append((given, returned)))
     try:
         try_measuring(job.workload, job.data.evaluated(len(job.data.train))["train"], job.model, job.plan.precision,
                       job.device)
+    except (HvdscaleError, RuntimeError, TypeError, ValueError):
+        return ForwardPass(None, None)
     finally:
         hook.remove()
     given, returned = seen[0] if seen else ((), None)
@@ -69,21 +70,13 @@ def not_learned(job: Job, outcome: Outcome, log: str) -> list[str]:
     """Lines for the user where a run diverged, or its loss did not fall or ended near chance or above; else []."""
     target = job.plan.stop_target
     if outcome.stop.status == Status.INFEASIBLE:
-        return list(_try_to_look(job).suspects())
+        return list(look(job).suspects())
     if outcome.stop.status != Status.COMPLETE or not job.plan.eval_every or (
             target and target.met_by(outcome.measured.get(target.column, math.nan))):
         return []
     with read_log(log) as found:
         course = read_steps(found).get(TRIAL, {}).get("losses")
-    return describe_course(course, _try_to_look(job)) if course else []
-
-
-def _try_to_look(job: Job) -> ForwardPass:
-    """The same as ``look``, of a run that has ended: whatever its model's code raises by now."""
-    try:
-        return look(job)
-    except (HvdscaleError, RuntimeError, TypeError, ValueError):
-        return ForwardPass(None, None)
+    return describe_course(course, look(job)) if course else []
 
 
 def describe_course(course: LossCourse, seen: ForwardPass) -> list[str]:

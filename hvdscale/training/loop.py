@@ -18,7 +18,7 @@ from ..plan.averaging import AVERAGED
 from ..system.hangup import has_readers, heed, note_stop, take_postponed
 from ..target import SPLITS
 from ..update.replicas import LocalSteps
-from ..update.step import DataParallelStep, StepResult
+from ..update.step import DataParallelStep
 from ..workers.group import Workers
 from .checkpoint import Checkpoints
 from .display import Display
@@ -31,12 +31,10 @@ from .snapshot import RunState
 
 def train(job: Job, run_log: RunLog, display: Display, workers: Workers, checkpoints: Checkpoints | None = None,
           wish: Callable[[RunState], set[str]] | None = None) -> Outcome:
-    """Carry out the job's plan from where the checkpoints say; all measurements are in the log when it returns.
+    """Carry out the job's plan from where the checkpoints say; all measurements are in the log when it returns. An
+    error ends the trial INCOMPLETE there. Raises WorkerLostError if a worker is lost.
 
-    wish  returns this rank's votes at the next step, given the progress, and handles signals; None: only signals are
-    votes
-
-    An error ends the trial INCOMPLETE in the log. Raises WorkerLostError if a worker is lost.
+    wish  returns this rank's votes at the next step, given the progress, and handles signals; None: signals are votes
     """
     checkpoints = checkpoints or Checkpoints(Start())
 
@@ -179,7 +177,16 @@ class Loop:
         if self.plan.scales_loss:
             self.display.scaled(result.measured["loss_scale"], self.take_step.scale.left_out)
         self.display.step(done.steps, self.stream.examples_before(done.steps), done.seconds, result.loss)
-        return self._stop_after(result)
+        if not math.isfinite(result.loss):
+            return Stop(Status.INFEASIBLE, f"diverged: the loss is {result.loss} at step {done.steps}",
+                        ExitCode.DIVERGED)
+        for vote, reason, exit_code in result.votes and (
+                ("log", "the log could not be written", ExitCode.FAILED),
+                ("signal", f"stopped by a signal after step {done.steps}", ExitCode.PREEMPTED),
+                ("prune", f"{PRUNED} after step {done.steps}", ExitCode.DONE)):
+            if vote in result.votes:
+                return Stop(Status.INCOMPLETE, reason, exit_code)
+        return None
 
     def _wishes(self) -> set[str]:
         wishes = self.signals | self.checkpoints.wishes()
@@ -190,18 +197,6 @@ class Loop:
         if self.workers.rank == 0:
             wishes |= self._seconds_spent()
         return wishes | self.wish(self.done) if self.wish else wishes
-
-    def _stop_after(self, result: StepResult) -> Stop | None:
-        step = self.done.steps
-        if not math.isfinite(result.loss):
-            return Stop(Status.INFEASIBLE, f"diverged: the loss is {result.loss} at step {step}", ExitCode.DIVERGED)
-        for vote, reason, exit_code in result.votes and (
-                ("log", "the log could not be written", ExitCode.FAILED),
-                ("signal", f"stopped by a signal after step {step}", ExitCode.PREEMPTED),
-                ("prune", f"{PRUNED} after step {step}", ExitCode.DONE)):
-            if vote in result.votes:
-                return Stop(Status.INCOMPLETE, reason, exit_code)
-        return None
 
     def end(self, stop: Stop) -> None:
         """Save the final state if checkpoints are kept, then record the outcome: no log says COMPLETE before."""

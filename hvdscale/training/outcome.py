@@ -28,25 +28,16 @@ class Outcome:
 
 @dataclass
 class Start:
-    """Where a run starts; by default at the beginning, with a new log.
+    """Where a run starts; by default at the beginning, with a new log."""
 
-    checkpoint      path of the checkpoint to resume from; "": a new run;  in_folder  whether it is in the run's folder
-    step, state     the steps done by then, and the state, until it is restored
-    log             path of the log; "": from the settings
-    log_continues   whether the log continues in a new segment, after ``previous_end``
-    ended           how the run ended, if nothing is left to do
-    accepted        earlier jobs that count as this one: what differed, by key
-    notes           lines for the user;  news: what the display says in place of the plan, if anything
-    """
-
-    checkpoint: str = ""
-    in_folder: bool = False
-    step: int = 0
-    state: dict | None = None
-    log: str = ""
-    log_continues: bool = False
+    checkpoint: str = ""            # path of the checkpoint to resume from; "": a new run
+    in_folder: bool = False         # whether it is in the run's folder
+    step: int = 0                   # done by then
+    state: dict | None = None       # until it is restored
+    log: str = ""                   # path; "": from the settings
+    log_continues: bool = False     # in a new segment, after ``previous_end``
     previous_end: str = ""
-    ended: Stop | None = None
-    accepted: dict[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    news: str = ""
+    ended: Stop | None = None       # how the run ended, if nothing is left to do
+    accepted: dict[str, str] = field(default_factory=dict)      # earlier jobs that count as this: what differed, by key
+    notes: tuple[str, ...] = ()     # lines for the user
+    news: str = ""                  # what the display says in place of the plan, if anything

@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from ..errors import HvdscaleError
 from ..log.files import refuse_taken
@@ -31,7 +32,8 @@ def open_run_log(job: Job, workers: Workers, start: Start | None = None, more: M
     """The job's log on rank 0, NoLog on the others; ``opened`` is called even if another rank then fails."""
     run_log, start, settings = NoLog(), start or Start(), job.settings
     if start.accepted:
-        job.accept(start.accepted)
+        accepted = {**job.plan.job.get("accepted", {}), **start.accepted}
+        job.plan = replace(job.plan, job={**job.plan.job, "accepted": accepted})
     try:
         with workers.together("the log"):
             if workers.rank == 0:

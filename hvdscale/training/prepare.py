@@ -23,12 +23,12 @@ from ..update.precision import describe_arithmetic, set_arithmetic
 from ..update.replicas import outer_optimizer
 from ..workers import group
 from ..workers.group import Workers
-from ..workload import Data, Workload, build_model, load_data
+from ..workload import Data, MapSplit, Workload, build_model, load_data
 from ..workloads import find
 from .describe import describe
 from .evaluate import try_measuring
 from .job import Job, identify
-from .resume import kept_batch, known_ghost_batch, with_batch
+from .resume import kept_batch, newest_plan, with_batch
 from .weights import load_weights
 
 
@@ -69,7 +69,8 @@ def prepare(name: str, layers: list[dict], workers: Workers, data: Data | None =
             local_workers, cores = _host_share(hosts, workers.rank)
             torch.set_num_threads(plan.threads if plan.exact else settings.threads or max(1, cores // local_workers))
         workload.check_label_smoothing(plan.label_smoothing)
-        if "loader_workers" in settings.typed and plan.loader_workers and not data.is_mapped:
+        mapped = any(isinstance(split, MapSplit) for split in (data.train, data.val, data.test, data.train_eval))
+        if "loader_workers" in settings.typed and plan.loader_workers and not mapped:
             raise PlanError("loader_workers applies only to map-style data sets (MapSplit), but the examples of "
                             f"{workload.name} are in memory or memory-mapped; leave it out")
         model = make_model(workload, plan, device)
@@ -78,7 +79,8 @@ def prepare(name: str, layers: list[dict], workers: Workers, data: Data | None =
         own = identify(name, workload, data, model)
     found = {**agree_on(plan, own, data, workers), "accepted": settings.accepted}
     share_model(model, workers)
-    known = known_ghost_batch(settings, workers)
+    resumed = newest_plan(settings, workers)
+    known = resumed and resumed["problem"]["ghost_batch"]
     with workers.together("the model"):
         plan, reason = fit_to_groups(
             plan, settings.group_by_group, workload, data.train, model, device,

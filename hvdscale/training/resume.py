@@ -35,13 +35,8 @@ def find_start(settings: Settings, plan: Plan, workers: Workers) -> Start:
     return shared(found, workers)
 
 
-def known_ghost_batch(settings: Settings, workers: Workers) -> int | None:
-    """The ghost batch of the checkpoint that a run resumes from; None without a readable one; a collective."""
-    plan = _newest_plan(settings, workers)
-    return plan and plan["problem"]["ghost_batch"]
-
-
-def _newest_plan(settings: Settings, workers: Workers) -> dict | None:
+def newest_plan(settings: Settings, workers: Workers) -> dict | None:
+    """The plan of the checkpoint that a run resumes from; None without a readable one; a collective."""
     plan = None
     with workers.together("the checkpoint to resume from"):
         if workers.rank == 0 and settings.checkpoint is not None:
@@ -62,12 +57,10 @@ def ended_for_good(layers: list[dict], workers: Workers) -> str | None:
 
 def kept_batch(settings: Settings, workers: Workers) -> dict | None:
     """The batch of the checkpoint that a job of ``torchrun --max-restarts`` resumes from with other workers; else None.
-
-    Keys of the settings, for ``with_batch``; a collective under torchrun.
-    """
+    Keys of the settings, for ``with_batch``; a collective under torchrun."""
     if not (under_torchrun() and may_restart()) or settings.checkpoint is None:
         return None
-    plan = _newest_plan(settings, workers)
+    plan = newest_plan(settings, workers)
     if plan is None or plan["execution"]["workers"] == workers.size:
         return None
     batch, ghost_batch = plan["problem"]["global_batch"], plan["problem"]["ghost_batch"]
@@ -126,10 +119,8 @@ def _candidates(settings: Settings) -> list[str]:
 
 
 def _newest(paths: list[str], settings: Settings, plan: Plan) -> Start:
-    """The start from the first intact checkpoint whose log has all rows up to it; else from the first intact one.
-
-    A log lacks rows if it could not be written, or if a process that resumed earlier began to retake those steps.
-    """
+    """The start from the first intact checkpoint whose log has all rows up to it; else from the first intact one. A log
+    lacks rows if it could not be written, or if a process that resumed earlier began to retake those steps."""
     passed_over, starts = [], []
     for path in paths:
         try:
@@ -217,10 +208,8 @@ def _with_log(start: Start, settings: Settings, plan: Plan) -> tuple[Start, int]
 
 
 def _after(start: Start, log: Log, plan: Plan, last: int) -> Start:
-    """The start, updated with how the run has ended so far according to its log, whose last step is ``last``.
-
-    A run has ended once its log is finished and its last weights are in the checkpoint; else the end is redone.
-    """
+    """The start, updated with how the run has ended so far according to its log, whose last step is ``last``. A run has
+    ended once its log is finished and its last weights are in the checkpoint; else the end is redone."""
     status, reason = Status(log.trials["status"][-1]), log.trials["stop_reason"][-1]
     old, new = json.loads(log.trials["plan"][-1])["measurement"], _record(plan)["measurement"]
     start = replace(start, log=log.path, log_continues=True, previous_end=reason or INTERRUPTED)

@@ -43,12 +43,9 @@ def open_log(path: str, plan: Plan, metrics: Mapping[str, str], group: dict[str,
 
 
 class RunLog:
-    """Rank 0's rows of one trial in an open log, of which it writes the first at once; raises LogError if it cannot.
+    """Rank 0's rows of one trial in an open log, of which it writes the first at once; raises LogError if it cannot."""
 
-    failure: why the log could not be written; later rows are dropped
-    """
-
-    failure: LogError | None = None
+    failure: LogError | None = None     # why the log could not be written; later rows are dropped
     starts_on_disk = True           # whether the first rows are written at once
 
     def __init__(self, writer: LogWriter, trial: int, plan: Plan, record: dict, start: Start,

@@ -16,7 +16,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..analysis.defaults import PROBE_STEPS
 from ..analysis.next_runs import Measurement
@@ -98,20 +98,28 @@ def ended(run: SeriesRun, workload: str | None = None) -> bool:
         return False
     wanted = {**({"workload": workload} if workload else {}), **run.keys}
     refuse_another("series", run.log, *({key: value for key, value in each.items() if key not in ASIDE}
-                                        for each in (found[1], wanted)))
-    return found[0] in FINISHED
+                                        for each in (found.asked, wanted)))
+    return found.status in FINISHED
 
 
-def _last_trial(path: str) -> tuple[int, dict] | None:
+class _Trial(NamedTuple):
+    status: int
+    asked: dict
+    job: dict               # {}: unknown
+    log_id: str
+
+
+def _last_trial(path: str) -> _Trial | None:
     try:
         with read_log(path) as log:
-            return log.trials["status"][-1], json.loads(log.trials["plan"][-1])["asked"]
+            plan = json.loads(log.trials["plan"][-1])
+            return _Trial(log.trials["status"][-1], plan["asked"], plan.get("job") or {}, log.segments[0].log_id)
     except (LogError, IndexError, KeyError, ValueError):
         return None
 
 
 def finished_logs(out: str) -> list[str]:
-    return [path for path in find_logs([out]) if (found := _last_trial(path)) and found[0] in FINISHED]
+    return [path for path in find_logs([out]) if (found := _last_trial(path)) and found.status in FINISHED]
 
 
 def worker_hours(logs: Iterable[str]) -> float:
@@ -133,8 +141,7 @@ def refuse_another(what: str, log: str, then: Mapping, now: Mapping) -> None:
 
 def job_of(run: SeriesRun) -> dict:
     """The job that a finished run's log says it was; {}: unknown."""
-    with read_log(run.log) as log:
-        return json.loads(log.trials["plan"][-1]).get("job") or {}
+    return _last_trial(run.log).job
 
 
 def current_job(workload: str, keys: dict, say: Callable[[str], object]) -> dict:
@@ -170,7 +177,7 @@ def carry_out(run: SeriesRun, workload: str, launcher: str | None, hosts: str | 
     keys = {**run.keys, "log": run.log, "overwrite": True}
     given = [word for key, value in keys.items() for word in ("--set", f"{key}={value_as_toml(value)}")]
     command = module_command("hvdscale.cli.train", workload, *given)
-    command, earlier = launch_command(launcher, run.workers, command, hosts), _id_of(run.log)
+    command, earlier = launch_command(launcher, run.workers, command, hosts), _last_trial(run.log)
     refuse_foreign(run.output, PRINTED)
     with _writing(run.output):
         os.makedirs(os.path.dirname(run.output) or ".", exist_ok=True)
@@ -191,7 +198,7 @@ def carry_out(run: SeriesRun, workload: str, launcher: str | None, hosts: str | 
         finally:
             process.wait()
             process.stdout.close()
-    if not ended(run, workload) or _id_of(run.log) == earlier:
+    if not ended(run, workload) or earlier and earlier.log_id == _last_trial(run.log).log_id:
         with open(run.output, encoding="utf-8", errors="surrogateescape") as output:
             lines = output.readlines()
         killed = killed_process("".join(lines))
@@ -200,13 +207,6 @@ def carry_out(run: SeriesRun, workload: str, launcher: str | None, hosts: str | 
                             f"last lines, from {run.output}:\n"
                             f"{''.join(lines[-15:])}")
     return job_of(run)
-
-
-def _id_of(path: str) -> str | None:
-    with contextlib.suppress(LogError):
-        with read_log(path) as log:
-            return log.segments[0].log_id
-    return None
 
 
 @contextlib.contextmanager

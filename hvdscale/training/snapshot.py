@@ -24,21 +24,18 @@ PLAIN = (bool, int, float, str)
 
 @dataclass
 class RunState:
-    """The progress of a run: steps, the seconds spent in them, and the last evaluation, with its step (-1: none yet)
-    and values; all evaluations that a plateau decay has followed, (step, value) each."""
+    """The progress of a run."""
 
     steps: int = 0
-    seconds: float = 0.0
-    evaluated: int = -1
-    measured: dict[str, float] = field(default_factory=dict)
-    followed: tuple[tuple[int, float], ...] = ()
+    seconds: float = 0.0            # spent in them
+    evaluated: int = -1             # the step of the last evaluation; -1: none yet
+    measured: dict[str, float] = field(default_factory=dict)        # by it
+    followed: tuple[tuple[int, float], ...] = ()        # evaluations that a plateau decay has followed: (step, value)
 
 
 def capture(done: RunState, take_step: DataParallelStep | LocalSteps, of_step: dict | None = None) -> dict:
     """All state that the run needs to resume, as copies; ``random`` differs between ranks. Raises CheckpointError.
-
-    of_step  the step's state as ``state_of_all`` has it; None: this rank's
-    """
+    of_step: the step's state as ``state_of_all`` has it; None: this rank's"""
     return copied({"progress": asdict(done), "model": take_step.model.state_dict(),
                    "optimizer": take_step.optimizer.state_dict(), "step": of_step or take_step.state(),
                    "random": random_state(take_step.device)})

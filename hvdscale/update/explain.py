@@ -49,16 +49,12 @@ def _notes(workload: Workload, model: nn.Module, running: list[tuple[nn.Module, 
            error: Exception) -> list[str]:
     if running:
         layer, given = running[-1]
-        notes = [f"{_name(model, layer)} was given {', '.join(map(kind_of, given)) or 'nothing'}"]
+        name, text = next((name for name, module in model.named_modules() if module is layer), ""), repr(layer)
+        text = text if len(text) <= LONGEST and "\n" not in text else type(layer).__name__
+        where = f"layer {name}" if name else "the model"
+        notes = [f"{where}, {text}, was given {', '.join(map(kind_of, given)) or 'nothing'}"]
     else:
         notes = [f"the model returned {kind_of(result)}" for result in returned]
     if notes and not is_of_user_code(error):
         notes.append(describe_build(workload))
     return [note for note in notes if note]
-
-
-def _name(model: nn.Module, layer: nn.Module) -> str:
-    name = next((name for name, module in model.named_modules() if module is layer), "")
-    text = repr(layer)
-    text = text if len(text) <= LONGEST and "\n" not in text else type(layer).__name__
-    return f"layer {name}, {text}," if name else f"the model, {text},"

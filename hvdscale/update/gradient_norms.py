@@ -59,10 +59,6 @@ def joins_examples(plan: Plan, model: nn.Module) -> bool:
     return plan.group_by_group or any(map(is_batch_norm, model.modules()))
 
 
-def noise_columns(plan: Plan, model: nn.Module) -> tuple[str, ...]:
-    return () if not plan.noise_steps or why_not_measured(plan, model) else COLUMNS
-
-
 class Shares(NamedTuple):
     """How a step is split for the measurement."""
 
@@ -70,14 +66,6 @@ class Shares(NamedTuple):
     examples: int       # this rank's
     first: Pass         # the first share, at one worker
     number: int         # of shares
-
-    @classmethod
-    def of(cls, batch: int, plan: Plan, model: nn.Module, rank: int) -> Shares:
-        bounds = group_bounds(batch, plan.ghost_batch)
-        size = bounds[1] if joins_examples(plan, model) else max(1, batch // SHARE)
-        return cls(batch, sum(part.stop - part.start for part in plan.passes(batch, rank)),
-                   Pass(0, size, shared=size not in bounds),
-                   len(bounds) - 1 if plan.exact else max(2, plan.workers))
 
 
 class GradientNoise:
@@ -88,15 +76,18 @@ class GradientNoise:
         self._stream, self._by_group = plan.stream, bool(plan.exact)
         self._alone = plan.workers == 1 and not self._by_group
         self._every = 0 if why_not_measured(plan, model) else plan.noise_steps
-        self._by_batch = {batch: Shares.of(batch, plan, model, rank) for batch in plan.batches.sizes
-                          if self._every and can_measure(plan, model, batch)}
+        self._by_batch: dict[int, Shares] = {}
+        for batch in plan.batches.sizes if self._every else ():
+            if can_measure(plan, model, batch):
+                bounds = group_bounds(batch, plan.ghost_batch)
+                size = bounds[1] if joins_examples(plan, model) else max(1, batch // SHARE)
+                self._by_batch[batch] = Shares(
+                    batch, sum(part.stop - part.start for part in plan.passes(batch, rank)),
+                    Pass(0, size, shared=size not in bounds), len(bounds) - 1 if plan.exact else max(2, plan.workers))
+        self.size = 1 if self._every and not self._alone else 0         # of the tail
         self._shares: Shares | None = None              # of the step; None: it is not measured
         self._own: float | None = None                  # the squared norm; None: likewise
         self._kept: tuple[Tensor, float] | None = None
-
-    @property
-    def size(self) -> int:
-        return 1 if self._every and not self._alone else 0
 
     def first(self, step: int) -> Pass | None:
         """The pass whose gradients ``keep`` needs before the step; None if there is none."""
@@ -124,12 +115,18 @@ class GradientNoise:
         """The row's values by column, from what is summed over the workers; empty if not measured, or not finite."""
         if self._own is None:
             return {}
-        gradients = buffer.gradients
-        per_sum = (self._shares.batch / count / scale) ** 2
-        reduced = per_sum * _sqnorm(gradients)
-        local = self._of_two(gradients, count, scale) if self._alone else tail[0]
+        gradients, batch = buffer.gradients, self._shares.batch
+        reduced = (batch / count / scale) ** 2 * _sqnorm(gradients)
+        local = 0.0 if self._alone else tail[0]
+        if self._alone:                     # the summed tail of two shares: the kept gradient, and the rest
+            (first, first_count), self._kept = self._kept, None
+            size = self._shares.first.stop
+            for share, share_count, examples in ((first, first_count, size),
+                                                 (gradients - first, count - first_count, batch - size)):
+                weight = (batch / share_count / scale) ** 2 * examples / batch if share_count else math.nan
+                local += weight * _sqnorm(share)
         return {"local_sqnorm": local, "reduced_sqnorm": reduced,
-                "local_examples": self._shares.batch / self._shares.number} if math.isfinite(reduced + local) else {}
+                "local_examples": batch / self._shares.number} if math.isfinite(reduced + local) else {}
 
     def _note(self, gradients: Tensor) -> None:
         self._own = _sqnorm(gradients) + (0.0 if self._by_group else self._own)
@@ -137,16 +134,6 @@ class GradientNoise:
     def _due(self, step: int) -> Shares | None:
         """The shares of a step to measure: at the interval, if it has a full batch; else None."""
         return self._by_batch.get(self._stream.size(step)) if self._every and step % self._every == 0 else None
-
-    def _of_two(self, gradients: Tensor, count: float, scale: float) -> float:
-        """The value of the summed tail for two shares: the kept gradient, and the rest."""
-        (first, first_count), self._kept = self._kept, None
-        batch, size, found = self._shares.batch, self._shares.first.stop, 0.0
-        for share, share_count, examples in ((first, first_count, size),
-                                             (gradients - first, count - first_count, batch - size)):
-            weight = (batch / share_count / scale) ** 2 * examples / batch if share_count else math.nan
-            found += weight * _sqnorm(share)
-        return found
 
 
 def _sqnorm(gradients: Tensor) -> float:

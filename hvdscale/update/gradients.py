@@ -33,11 +33,13 @@ class _Slot:
         bucket.slots.append(self)
 
 
-def _arrived(buffer: weakref.ref[GradientBuffer], number: int, _: nn.Parameter) -> None:
-    """A parameter's hook. It must not hold a reference to the buffer, which holds the parameter: Python's garbage
-    collector does not look into torch's hooks, so buffer and model would never be freed."""
-    if (there := buffer()) is not None:
-        there.arrived(number)
+def _arrived(buffer: weakref.ref[GradientBuffer], number: int, parameter: nn.Parameter) -> None:
+    """A parameter's hook, called when backward has computed its gradient. It must not hold a reference to the buffer,
+    which holds the parameter: Python's garbage collector does not look into torch's hooks, so buffer and model would
+    never be freed."""
+    there = buffer()
+    if there is not None and there._last_pass and not parameter.grad.is_sparse:     # else taken when all have arrived
+        there._take([there._slots[number]])
 
 
 class GradientBuffer:
@@ -96,10 +98,7 @@ class GradientBuffer:
         return self._flat[:len(self._flat) - len(self._rest)]
 
     def begin(self, note: Callable[[torch.Tensor], None] | None = None) -> None:
-        """Start a new step without gradients.
-
-        note  called with this rank's own gradients, bucket by bucket, before they are summed
-        """
+        """Start a new step; ``note`` is called with this rank's own gradients, bucket by bucket, before the sum."""
         self._last_pass, self._note, self._started = False, note, 0
         if len(self.statistics):
             self.statistics.zero_()
@@ -155,16 +154,9 @@ class GradientBuffer:
             slot.parameter.grad = slot.view
         return self._tail.tolist()
 
-    def arrived(self, number: int) -> None:
-        """Called when backward has computed the gradient of this parameter, an index into ``_slots``."""
-        if self._last_pass and not self._slots[number].parameter.grad.is_sparse:        # else when all have arrived
-            self._take([self._slots[number]])
-
     def _take(self, slots: Sequence[_Slot]) -> None:
         """Move the gradients of these parameters to the buffer, and reduce buckets that are full, in order.
-
-        torch.distributed pairs the ranks' collectives by their order, and a parameter may have no gradient on one rank.
-        """
+        torch.distributed pairs the ranks' collectives by their order, and one rank may lack a gradient."""
         for slot in slots:
             if slot.parameter.grad is None:
                 slot.view.zero_()

@@ -24,7 +24,8 @@ from .precision import PARAMETERS, autocast
 
 PADDED = "examples that a collate function may pad to the longest of a pass"
 RANDOM = "random numbers of its own"
-EXACT, FP16 = OF_SETTINGS = "exact = true", "precision = fp16"
+# for which each ghost group has its own pass, so that sums inside a pass are the same anywhere
+OF_SETTINGS = "exact = true", "precision = fp16"
 
 
 def make_model(workload: Workload, plan: Plan, device: torch.device) -> nn.Module:
@@ -79,7 +80,9 @@ def fit_to_groups(plan: Plan, asked: str, workload: Workload, train: Split, mode
                ghost batch
     Raises PlanError if the plan cuts ghost groups that the model needs whole, and what the workload's loss raises.
     """
-    reason = bound_to_passes(plan, workload, train, model, device) or of_settings(plan)
+    of_settings = zip(OF_SETTINGS, (plan.exact, plan.precision == "fp16"))
+    reason = bound_to_passes(plan, workload, train, model, device) or next(
+        (name for name, is_set in of_settings if is_set), "")
     group_by_group = asked == "always" or (asked == "auto" and bool(reason))
     if group_by_group and plan_with is not None:
         # at least one group a worker, and the same at any worker count and global batch, so that these change no update
@@ -109,13 +112,6 @@ def bound_to_passes(plan: Plan, workload: Workload, train: Split, model: nn.Modu
 
 def describe_reason(reason: str) -> str:
     return f"the {'run' if reason in OF_SETTINGS else 'model'} has {reason or 'group_by_group = always'}"
-
-
-def of_settings(plan: Plan) -> str:
-    """The setting for which each ghost group has its own pass, so that sums inside a pass are the same anywhere."""
-    if plan.exact:
-        return EXACT
-    return FP16 if plan.precision == "fp16" else ""
 
 
 def _first_group(plan: Plan, workload: Workload, train: Split, model: nn.Module, device: torch.device,

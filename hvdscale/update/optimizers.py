@@ -14,6 +14,9 @@ from .averages import has_modes
 from .fused import SGD, Adam, AdamW, fusible
 from .rules import Lamb, Lars, Muon, RateInVelocity
 
+# BatchNorm2d, LayerNorm, LlamaRMSNorm, GhostBatchNorm1d, LayerNormalization; not NormalizedLinear
+NORM = re.compile(r"norm(alization)?(\d+d)?$", re.IGNORECASE)
+
 
 def make_optimizer(problem: Problem, model: nn.Module) -> torch.optim.Optimizer:
     """The problem's optimizer over the model's trainable parameters; raises UsageError for an unusable class.
@@ -111,25 +114,19 @@ def follow_batch(optimizer: torch.optim.Optimizer, values: Mapping[str, float]) 
                 group[name] = value
 
 
-# BatchNorm2d, LayerNorm, LlamaRMSNorm, GhostBatchNorm1d, LayerNormalization; not NormalizedLinear
-_NORM = re.compile(r"norm(alization)?(\d+d)?$", re.IGNORECASE)
-
-
 def norms_and_biases(model: nn.Module) -> set[int]:
     """Ids of the parameters that are not weights: of one dimension, named bias, or in a class named as a norm."""
     found = set()
     for module in model.modules():
-        norm = any(_NORM.search(kind.__name__) for kind in type(module).__mro__)
+        norm = any(NORM.search(kind.__name__) for kind in type(module).__mro__)
         found |= {id(parameter) for name, parameter in module.named_parameters(recurse=False)
                   if norm or parameter.ndim <= 1 or "bias" in name.split("_")}
     return found
 
 
 def clip_(gradients: torch.Tensor, largest: float) -> torch.Tensor:
-    """Scale the mean gradient down to the norm ``largest`` if it is longer; returns the norm before, shape ().
-
-    g <- g largest / |g| where |g| > largest (Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063, algorithm 1).
-    """
+    """Scale the mean gradient g to the norm ``largest`` where |g| is larger (Pascanu, Mikolov & Bengio 2013,
+    arXiv:1211.5063, algorithm 1); returns the norm before, shape ()."""
     norm = torch.linalg.vector_norm(gradients)
     if not norm.isfinite():         # the squares may have overflowed, or the gradient is not finite and becomes NaN
         norm = torch.linalg.vector_norm(gradients, dtype=torch.float64)

@@ -61,8 +61,7 @@ def autocast(precision: str, device: torch.device):
 class LossScale:
     """The factor on the loss before backward, so that small gradients do not vanish in fp16 (Micikevicius et al. 2018,
     arXiv:1710.03740, section 3.2). If the reduced gradient is not finite, it is halved and the update skipped; after
-    ``growth_steps`` finite steps it is doubled. All ranks see the same gradient, so all agree.
-    """
+    ``growth_steps`` finite steps it is doubled. All ranks see the same gradient, so all agree."""
 
     least, growth_steps = 2.0**-14, 2000
 

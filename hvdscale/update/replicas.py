@@ -11,8 +11,8 @@ algorithm 1). With eta = 1 and mu = 0, w is the replicas' mean (local SGD: Stich
 
 Which examples a replica has depends on its number alone, so the updates are the same at any number of workers: each has
 some of the replicas, or some of them one replica, whose gradients they sum. Buffers take the mean of the replicas'
-changes. Where these are compressed, each replica sends its own once, and all workers add them up in the replicas'
-order. Averages of weights take in those after each synchronization.
+changes. Where these are compressed (see ``Sender``), each replica sends its own once, and all workers add them up in
+the replicas' order. Averages of weights take in those after each synchronization.
 """
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ from ..plan.plan import Plan, Problem
 from ..workers.group import WorkerLostError, Workers
 from ..workload import Split, Workload
 from .averages import WeightAverage, has_modes, put_back
-from .compressed import Sender
 from .fused import SGD, fusible
 from .model import make_model
 from .optimizers import make_optimizer
@@ -69,6 +68,53 @@ def load_mean(model: nn.Module, replicas: Sequence[Mapping[str, Tensor]]) -> Non
             value -= sum(value - replica[name].to(value.device) for replica in replicas) / len(replicas)
         else:
             value.copy_(replicas[0][name])
+
+
+class Sender:
+    """Compresses the changes of one replica, tensors like ``weights``: rounded to bf16 (rank 0), or of each matrix a
+    product of two thin ones. With M a tensor as a matrix of the first and its other dimensions, and Q as of the
+    synchronization before,
+
+        P = orthogonalize(M Q),    Q <- M^T P,    what is received: P Q^T
+
+    (PowerSGD: Vogels et al. 2019, arXiv:1905.13727, algorithm 1, of one replica's M), where that is fewer numbers; all
+    else is sent as it is. What is not sent is added to the replica's next change (error feedback, algorithm 2).
+    """
+
+    def __init__(self, weights: Sequence[Tensor], rank: int):
+        self.kind = weights[0].dtype if rank else torch.bfloat16
+        self.shapes: list[list[torch.Size]] = []        # of the factors that are sent of a tensor, or its own alone
+        for shape in (weight.shape for weight in weights):
+            rows, columns = (shape[0], shape[1:].numel()) if len(shape) > 1 else (0, 0)
+            fewer = 0 < rank * (rows + columns) < rows * columns
+            self.shapes.append([torch.Size((rows, rank)), torch.Size((columns, rank))] if fewer else [shape])
+        self.size = sum(shape.numel() for shapes in self.shapes for shape in shapes)       # numbers that are sent
+        drawn = torch.Generator(weights[0].device).manual_seed(0)
+        self.unsent = [torch.zeros_like(weight) for weight in weights]
+        self.bases = [weight.new_empty(shapes[1]).normal_(generator=drawn)
+                      for weight, shapes in zip(weights, self.shapes) if shapes[1:]]
+
+    def send(self, changes: Sequence[Tensor]) -> Tensor:
+        """The numbers to send of these changes, and of what was not sent before."""
+        whole, parts, bases = torch._foreach_add(changes, self.unsent), list[Tensor](), iter(self.bases)
+        for change, shapes in zip(whole, self.shapes):
+            if shapes[1:]:
+                matrix, basis = change.flatten(1), next(bases)
+                parts += [torch.linalg.qr(matrix @ basis).Q, basis]
+                torch.matmul(matrix.T, parts[-2], out=basis)
+            else:
+                parts.append(change)
+        sent = torch.cat([part.flatten() for part in parts]).to(self.kind)
+        self.unsent = torch._foreach_sub(whole, self.receive(sent))
+        return sent
+
+    def receive(self, sent: Tensor) -> list[Tensor]:
+        """The changes that some replica's numbers stand for."""
+        parts, found = iter(sent.split([one.numel() for shapes in self.shapes for one in shapes])), []
+        for shapes, like in zip(self.shapes, self.unsent):
+            own = [next(parts).view(shape).to(like.dtype) for shape in shapes]
+            found.append((own[0] @ own[1].T if own[1:] else own[0]).view_as(like))
+        return found
 
 
 class LocalSteps:

@@ -106,30 +106,24 @@ class Lamb(PlainOptimizer):
     @torch.no_grad()
     def step(self) -> None:
         for group in self.param_groups:
-            parameters = group["params"]
-            directions = self._directions(group, parameters)
+            parameters, (beta1, beta2) = group["params"], group["betas"]
+            group["updates"] += 1
+            gradients = [p.grad for p in parameters]
+            means, squares = self.kept(parameters, "mean"), self.kept(parameters, "square")
+            torch._foreach_mul_(means, beta1)
+            torch._foreach_add_(means, gradients, alpha=1 - beta1)
+            torch._foreach_mul_(squares, beta2)
+            torch._foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
+            divisors = torch._foreach_div(squares, 1 - beta2 ** group["updates"])
+            torch._foreach_sqrt_(divisors)
+            torch._foreach_add_(divisors, group["epsilon"])
+            directions = torch._foreach_div(means, 1 - beta1 ** group["updates"])
+            torch._foreach_div_(directions, divisors)
+            torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
             if group["layerwise"]:
                 weight_norms, norms = _norms(parameters), _norms(directions)
                 _scale_each(directions, torch.where((weight_norms > 0) & (norms > 0), weight_norms / norms, 1.0))
             torch._foreach_add_(parameters, directions, alpha=-group["lr"])
-
-    def _directions(self, group: dict, parameters: list[Tensor]) -> list[Tensor]:
-        """d of every parameter, in new tensors; updates the moments first."""
-        group["updates"] += 1
-        beta1, beta2 = group["betas"]
-        gradients = [p.grad for p in parameters]
-        means, squares = self.kept(parameters, "mean"), self.kept(parameters, "square")
-        torch._foreach_mul_(means, beta1)
-        torch._foreach_add_(means, gradients, alpha=1 - beta1)
-        torch._foreach_mul_(squares, beta2)
-        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
-        divisors = torch._foreach_div(squares, 1 - beta2 ** group["updates"])
-        torch._foreach_sqrt_(divisors)
-        torch._foreach_add_(divisors, group["epsilon"])
-        directions = torch._foreach_div(means, 1 - beta1 ** group["updates"])
-        torch._foreach_div_(directions, divisors)
-        torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
-        return directions
 
 
 def _norms(tensors: list[Tensor]) -> Tensor:
@@ -181,10 +175,8 @@ class Muon(AdamW):
 
 def orthogonalized(matrix: Tensor) -> Tensor:
     """A matrix of the same singular vectors, shape (rows, columns), whose singular values are about 1: 0.68 to 1.13.
-
     Five iterations X <- a X + (b X X' + c (X X')^2) X from the matrix over its Frobenius norm. Singular values under
-    some thousandths of that norm stay smaller.
-    """
+    some thousandths of that norm stay smaller."""
     a, b, c = COEFFICIENTS
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     wide = wide / wide.norm().clamp(min=SMALLEST)

@@ -30,7 +30,7 @@ from ..workers.group import WorkerLostError, Workers
 from ..workload import Split, Workload, bound_loss
 from .averages import WeightAverage, evaluation_weights
 from .exact import ExactBuffer
-from .gradient_norms import GradientNoise, noise_columns
+from .gradient_norms import COLUMNS, GradientNoise, why_not_measured
 from .gradients import GradientBuffer
 from .optimizers import clip_, follow_batch
 from .precision import PARAMETERS, LossScale, autocast
@@ -56,7 +56,7 @@ class StepResult:
 
 def log_columns(plan: Plan, model: nn.Module) -> tuple[str, ...]:
     """The optional columns of /steps that such a run has."""
-    noise = noise_columns(plan, model)
+    noise = () if not plan.noise_steps or why_not_measured(plan, model) else COLUMNS
     parts = STEP_PARTS if plan.device == "cpu" else STEP_PARTS[:1]
     local = plan.local_steps or {}
     counts = ["without_core_seconds"] + [name for name, counted in (
@@ -77,20 +77,13 @@ class Sums(NamedTuple):
         # scalars that a reduction in float32 adds up exactly, the loss apart
         return [self.loss, *divmod(self.count, CARRY), *divmod(self.examples, CARRY)]
 
-    @classmethod
-    def of_tail(cls, tail: Sequence[float]) -> Sums:
-        loss, thousands, units, thousand_examples, unit_examples = tail
-        return cls(loss, CARRY * thousands + units, CARRY * thousand_examples + unit_examples)
-
 
 SUMS = len(Sums(0.0, 0, 0).tail())
 
 
 class DataParallelStep:
-    """Takes the plan's steps with a model and its optimizer; each call is a collective.
-
-    replica  of a plan of several: the number of the one whose share of each step is taken, by its own workers
-    """
+    """Takes the plan's steps with a model and its optimizer; each call is a collective. replica: of a plan of several,
+    the number of the one whose share of each step is taken, by its own workers"""
 
     def __init__(self, plan: Plan, workload: Workload, train: Split, model: nn.Module, optimizer: torch.optim.Optimizer,
                  workers: Workers, device: torch.device, average: WeightAverage | None = None, replica: int = 0):
@@ -217,8 +210,8 @@ class DataParallelStep:
 
     def _reduce(self, tail: list[float]) -> tuple[Sums, tuple[str, ...], list[float], list[float]]:
         """Sum gradients and tail; returns the sums, the votes, what was timed by rank and the squared norms."""
-        tail = self.buffer.sum_(tail)
-        sums, rest = Sums.of_tail(tail[:SUMS]), tail[SUMS:]
+        loss, thousands, units, thousand_examples, unit_examples, *rest = self.buffer.sum_(tail)
+        sums = Sums(loss, CARRY * thousands + units, CARRY * thousand_examples + unit_examples)
         agreed = tuple(vote for vote, ranks in zip(VOTES, rest) if ranks)
         rest = rest[len(VOTES):]
         return sums, agreed, rest[:self._timed], rest[self._timed:]

@@ -13,7 +13,6 @@ of apache/mxnet's ``gluon.data.vision``.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,8 +24,8 @@ from torch import Tensor
 from ..errors import DataError, UsageError
 from ..plan.values import check_value, none_of
 from ..workload import Card, Classification, Data, Split
-from .files import Found, check_digests, collect, describe_files, describe_folder
-from .models.alexnet import AlexNet
+from .files import Found, collect, describe_folder, verify
+from .models.plain import AlexNet
 from .models.resnet import CIFAR_MODELS, CifarResNet
 from .pixels import meta_images, pad_crop_flip, standardised
 
@@ -93,10 +92,10 @@ def workload(dataset: str, model: str) -> Classification | None:
     layout = LAYOUTS[dataset]
     build = AlexNet if model == "alexnet" else partial(CifarResNet, **CIFAR_MODELS[model])
     defaults = {**DEFAULTS, "lr": LR[model], "target": f"val/error<{TARGETS[dataset][model]:g}"}
-    many = len(layout.classes) > 1
+    many, load = len(layout.classes) > 1, {"cifar_10": load_cifar_10, "cifar_100": load_cifar_100}[dataset]
     meta_batch = partial(meta_images, CHANNELS, SIDE)
     card = Card(45000, VALIDATION, meta_batch, {"classes": layout.classes[-1]} if many else {})
-    return Classification(dataset, model, None if many else layout.classes[0], LOADS[dataset], build,
+    return Classification(dataset, model, None if many else layout.classes[0], load, build,
                           partial(standardised, layout.mean, layout.std), defaults, card)
 
 
@@ -115,9 +114,6 @@ def load_cifar_100(data_dir: str | None, allow_missing: bool = False, augment: b
     if labels not in LABELS:
         raise UsageError(f"data_args.labels = {none_of(labels, LABELS)}")
     return _load("cifar_100", data_dir, allow_missing, augment, LABELS.index(labels))
-
-
-LOADS: dict[str, Callable[..., Data]] = {"cifar_10": load_cifar_10, "cifar_100": load_cifar_100}
 
 
 def _load(dataset: str, data_dir: str | None, allow_missing: bool, augment: bool, label: int) -> Data:
@@ -144,9 +140,8 @@ def _load(dataset: str, data_dir: str | None, allow_missing: bool, augment: bool
     if augment:
         train = Split(train.inputs, train.labels, augment=pad_crop_flip)
     test = Split(*_read(layout, [found[layout.test]], layout.test_records, label)) if layout.test in found else None
-    digests = check_digests(found, SHA1, dataset, "sha1")
     model_args = {"classes": layout.classes[label]} if len(layout.classes) > 1 else {}
-    record, notes = describe_files(digests, SHA1[dataset], missing, "sha1")
+    record, notes = verify(found, SHA1, dataset, missing, "sha1")
     return Data(train, val, test, model_args=model_args, record=record, notes=notes)
 
 
@@ -157,10 +152,8 @@ def _read(layout: Layout, files: list[Found], records: int, label: int) -> tuple
 
 
 def read_records(file: Found, classes: tuple[int, ...], records: int) -> tuple[np.ndarray, np.ndarray]:
-    """Images, uint8 (records, 3, 32, 32), and labels, uint8 (records, label bytes): views of the file's bytes.
-
-    Raises DataError for another number of records, or for a label that is none of its byte's ``classes``.
-    """
+    """Images, uint8 (records, 3, 32, 32), and labels, uint8 (records, label bytes): views of the file's bytes. Raises
+    DataError for another number of records, or for a label that is none of its byte's ``classes``."""
     length = len(classes) + PIXELS
     whole, rest = divmod(len(file.content), length)
     if (whole, rest) != (records, 0):

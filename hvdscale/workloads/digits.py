@@ -23,41 +23,33 @@ SPLIT_SEED = 1797               # the splits do not depend on a trial's seed
 
 DEFAULTS = dict(optimizer="momentum", momentum=0.9, lr_rule="linear", max_lr_factor=8.0, warmup_epochs=1.0,
                 target="val/error<0.05", epochs=60.0, eval_every_epochs=0.25)
+CARD = Card(SIZES[0], SIZES[1], partial(meta_images, 1, 8))
 
 
 def workload(dataset: str, model: str) -> Classification | None:
     """digits/fc (one hidden layer of 64), digits/fc_WIDTH..., digits/cnn; None for another name."""
-    def make(build, batch, lr):
-        defaults = {**DEFAULTS, "local_batch": batch, "base_batch": batch, "lr": lr}
-        return Classification(dataset, model, CLASSES, load, build, prepare, defaults, CARD)
-    if model == "cnn":
-        return make(TinyCNN, 32, 0.02)
     widths = (64,) if model == "fc" else parse_widths(model)
-    return widths and make(partial(FullyConnected, PIXELS, widths, CLASSES), 16, 0.02)
-
-
-CARD = Card(SIZES[0], SIZES[1], partial(meta_images, 1, 8))
+    if model != "cnn" and not widths:
+        return None
+    build, batch = (TinyCNN, 32) if model == "cnn" else (partial(FullyConnected, PIXELS, widths, CLASSES), 16)
+    defaults = {**DEFAULTS, "local_batch": batch, "base_batch": batch, "lr": 0.02}
+    return Classification(dataset, model, CLASSES, load, build, prepare, defaults, CARD)
 
 
 def load(data_dir: str | None) -> Data:
     """The three splits of a fixed shuffle; raises DataError if scikit-learn is missing."""
-    images, labels = _load_all()
-    order = epoch_order(len(labels), SPLIT_SEED, 0)
-    inputs = torch.from_numpy(images.astype(np.uint8).reshape(-1, 1, 8, 8)[order])
-    labels = torch.from_numpy(labels.astype(np.int64)[order])
-    bounds = np.cumsum((0, *SIZES))
-    return Data(*(Split(inputs[a:b], labels[a:b]) for a, b in zip(bounds, bounds[1:])))
-
-
-def _load_all() -> tuple[np.ndarray, np.ndarray]:
-    """Images (1797, 64) and labels, read from the package's file: importing the package takes a second of CPU."""
     package = importlib.util.find_spec("sklearn")
     file = Path(package.origin).parent / "datasets/data/digits.csv.gz" if package and package.origin else None
-    if file and file.is_file():
-        table = np.loadtxt(file, np.int64, delimiter=",")
-        return table[:, :-1], table[:, -1]
-    package = import_extra("sklearn.datasets", "the digits data set", package="scikit-learn", refused=DataError)
-    return package.load_digits(return_X_y=True)
+    if file and file.is_file():             # read here, as importing the package takes a second of CPU
+        images, labels = np.split(np.loadtxt(file, np.int64, delimiter=","), [-1], axis=1)
+    else:
+        package = import_extra("sklearn.datasets", "the digits data set", package="scikit-learn", refused=DataError)
+        images, labels = package.load_digits(return_X_y=True)
+    order = epoch_order(len(labels), SPLIT_SEED, 0)
+    inputs = torch.from_numpy(images.astype(np.uint8).reshape(-1, 1, 8, 8)[order])
+    labels = torch.from_numpy(labels.ravel().astype(np.int64)[order])
+    bounds = np.cumsum((0, *SIZES))
+    return Data(*(Split(inputs[a:b], labels[a:b]) for a, b in zip(bounds, bounds[1:])))
 
 
 def prepare(inputs: Tensor, dtype: torch.dtype) -> Tensor:

@@ -108,9 +108,14 @@ def _members(archive: Path, names: set[str]) -> dict[str, Found]:
     return found
 
 
-def check_digests(found: Mapping[str, Found], published: Mapping[str, Mapping[str, str]], dataset: str,
-                  algorithm: str) -> dict[str, str]:
-    """The digest of each file's content; raises DataError for that of another published file, or of two here."""
+def verify(found: Mapping[str, Found], published: Mapping[str, Mapping[str, str]], dataset: str, missing: list[str],
+           algorithm: str) -> tuple[dict, tuple[str, ...]]:
+    """The ``record`` and ``notes`` of Data on its files; raises DataError for the content of another published file, or
+    the same in two here. published: data set -> file -> the digest of its content
+
+    The record lists missing files and identifies this copy of the data set: the first 12 digits of ``sha1sum FILES |
+    sha1sum`` (or md5sum), of unpacked files sorted by name.
+    """
     owners = {digest: (owner, name) for owner, files in published.items() for name, digest in files.items()}
     digests, holders = {}, {}
     for name, file in found.items():
@@ -121,25 +126,14 @@ def check_digests(found: Mapping[str, Found], published: Mapping[str, Mapping[st
                             f"{dataset}; put the right file there")
         if digest in holders:
             raise DataError(f"{file.where}: has the same bytes as {holders[digest]}; put the right file there")
-        holders[digest] = file.where
-        digests[name] = digest
-    return digests
-
-
-def describe_files(digests: Mapping[str, str], published: Mapping[str, str], missing: list[str],
-                   algorithm: str) -> tuple[dict, tuple[str, ...]]:
-    """The ``record`` and ``notes`` of Data on its files.
-
-    The record lists missing files and identifies this copy of the data set: the first 12 digits of ``sha1sum FILES |
-    sha1sum`` (or md5sum), of unpacked files sorted by name.
-    """
+        holders[digest], digests[name] = file.where, digest
     listed = "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
     record = {f"files_{algorithm}": hashlib.new(algorithm, listed.encode(), usedforsecurity=False).hexdigest()[:12]}
     notes = []
     if missing:
         record["missing"] = missing
         notes.append(f"does without {', '.join(missing)} (--allow-missing)")
-    unlike = [name for name, digest in digests.items() if digest != published.get(name, digest)]
+    unlike = [name for name, digest in digests.items() if digest != published[dataset].get(name, digest)]
     if unlike:
         notes.append(f"not the published bytes, as {algorithm} shows: {', '.join(unlike)}")
     return record, tuple(notes)

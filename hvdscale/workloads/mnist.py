@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..errors import DataError
 from ..workload import Card, Classification, Data, Split
-from .files import Found, check_digests, collect, describe_files, describe_folder
+from .files import Found, collect, describe_folder, verify
 from .models.cnn import WIDTHS, FullyConnected, SimpleCNN, parse_widths
 from .pixels import meta_images
 
@@ -95,8 +95,7 @@ def load(dataset: str, data_dir: str | None, allow_missing: bool = False) -> Dat
                         "validation; none are left")
     train, val = (Split(images[rows], labels[rows]) for rows in (slice(-VALIDATION), slice(-VALIDATION, None)))
     test = None if missing else Split(*_pair(found, "t10k"))
-    digests = check_digests(found, {name: each.md5 for name, each in DATASETS.items()}, dataset, "md5")
-    record, notes = describe_files(digests, DATASETS[dataset].md5, missing, "md5")
+    record, notes = verify(found, {name: each.md5 for name, each in DATASETS.items()}, dataset, missing, "md5")
     return Data(train, val, test, record=record, notes=notes)
 
 
@@ -120,10 +119,8 @@ def _pair(found: dict[str, Found], part: str) -> tuple[Tensor, Tensor]:
 
 
 def read_idx(file: Found, dimensions: int) -> np.ndarray:
-    """The array of unsigned bytes in an IDX file with this number of dimensions: a view of the file's bytes.
-
-    Raises DataError for another magic number, or a length that contradicts its header.
-    """
+    """The array of unsigned bytes in an IDX file with this number of dimensions: a view of the file's bytes. Raises
+    DataError for another magic number, or a length that contradicts its header."""
     content = file.content
     wanted = UNSIGNED_BYTE << 8 | dimensions
     magic = int.from_bytes(content[:4], "big")

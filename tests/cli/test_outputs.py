@@ -170,11 +170,11 @@ def test_a_sweep_refuses_results_that_are_not_its_own_before_its_first_trial(nam
 @torch_only
 @pytest.mark.parametrize("name", ["base.h5", "branches.h5", "schedule.toml"])
 def test_branches_refuse_results_that_are_not_their_own_before_the_first_step(name, tmp_path):
-    from hvdscale.training.branches import Places
-    Places(".").refuse_others()
+    from hvdscale.training.branches import refuse_others
+    refuse_others(".")
     (tmp_path / name).write_text("mine = 1\n")
     with pytest.raises(HvdscaleError, match=f"{name}: is not "):
-        Places(".").refuse_others()
+        refuse_others(".")
 
 
 def test_what_a_run_printed_is_known_by_its_command(tmp_path):

@@ -1,6 +1,7 @@
 """Branches of a run on one worker: what they start from, what they train, and how the command resumes."""
 import os
 import shutil
+from dataclasses import replace
 from functools import partial
 from io import StringIO
 
@@ -13,7 +14,7 @@ from hvdscale.errors import CheckpointError, ExitCode, PlanError, UsageError
 from hvdscale.log.reader import read_log
 from hvdscale.plan.branches import BranchRequest, branch_name
 from hvdscale.training import loop
-from hvdscale.training.branches import Branching, Places, layers_of_run
+from hvdscale.training.branches import Branching, layers_of_run
 from hvdscale.training.checkpoint import listed, read
 from hvdscale.training.display import Display
 from hvdscale.workers.group import SingleWorker
@@ -22,6 +23,7 @@ from tests.factories.runs import WORKLOAD, Signalled, assert_same_columns, asser
 KEYS = dict(eval_every=10, steps=20, model_args={"norm": "ours", "dropout": 0.3}, threads=1, global_batch=6,
             base_batch=6, optimizer="momentum", lr=0.05, warmup="none", decay="constant")
 ASKED = BranchRequest(at=(10, 20), factors=(1, 2), orders=1, examples=48, evaluations=4)
+LAST = replace(ASKED, at=(20,))
 NAMES = [f"at{step}-k{factor}-r1" for step in (10, 20) for factor in (1, 2)]
 
 
@@ -36,8 +38,7 @@ def branch(signalled, monkeypatch):
         monkeypatch.setattr(Signalled, "at", signal_at)
         os.makedirs(out, exist_ok=True)
         layer = {name: value for name, value in {**KEYS, **keys}.items() if value is not None}
-        return Branching("toy/net", [layer], asked, Places(out, source), shard, overwrite,
-                         SingleWorker()).carry_out()
+        return Branching("toy/net", [layer], asked, out, source, shard, overwrite, SingleWorker()).carry_out()
     return branch
 
 
@@ -119,7 +120,7 @@ def test_branches_of_one_order_see_the_same_examples_in_the_same_order(branch, m
             seen.setdefault((self.plan.seed, self.plan.global_batch), []).extend(visits.indices.tolist())
             return super().__call__(step, *given)
     monkeypatch.setattr("hvdscale.training.loop.DataParallelStep", Noted)
-    assert branch(BranchRequest(at=(20,), factors=(1, 2), orders=2, examples=48, evaluations=4), seed=3) == 0
+    assert branch(replace(LAST, orders=2), seed=3) == 0
     assert seen[4, 6] == seen[4, 12] and seen[5, 6] == seen[5, 12] and seen[4, 6] != seen[5, 6]
     assert len(seen[4, 6]) == 48
 
@@ -138,9 +139,8 @@ def test_one_step_of_a_branch_is_the_update_of_the_whole_batch_at_the_scaled_rat
             return found
     monkeypatch.setattr("hvdscale.training.loop.DataParallelStep", Kept)
     keys = dict(optimizer="sgd", precision="fp64", model_args={})
-    asked = BranchRequest(at=(20,), factors=(1, 2), orders=1, examples=48, evaluations=4)
-    assert branch(asked, out="linear", **keys) == 0
-    assert branch(BranchRequest(**{**vars(asked), "rule": "none"}), out="none", **keys) == 0
+    assert branch(LAST, out="linear", **keys) == 0
+    assert branch(replace(LAST, rule="none"), out="none", **keys) == 0
     for twice, once in zip(ends[1, 0.1, 12], ends[1, 0.05, 12]):
         torch.testing.assert_close(twice, 2 * once, rtol=1e-9, atol=1e-15)
 
@@ -163,7 +163,7 @@ def test_a_finished_command_runs_nothing_again_and_more_orders_add_to_it(branch,
     written = os.stat("out/branches.h5").st_mtime_ns
     assert branch() == 0 and os.stat("out/branches.h5").st_mtime_ns == written
     capsys.readouterr()
-    assert branch(BranchRequest(**{**vars(ASKED), "orders": 2})) == 0
+    assert branch(replace(ASKED, orders=2)) == 0
     assert len(trials("out")) == 8 and "order 1:" not in capsys.readouterr().out
 
 
@@ -184,9 +184,9 @@ def test_branches_from_the_checkpoints_of_another_run(branch):
 @pytest.mark.usefixtures("finished")
 def test_what_contradicts_what_is_there_is_refused(branch):
     with pytest.raises(UsageError, match="out/branches.h5 belongs to another branch: rule was linear, is now sqrt"):
-        branch(BranchRequest(**{**vars(ASKED), "rule": "sqrt"}))
+        branch(replace(ASKED, rule="sqrt"))
     with pytest.raises(CheckpointError, match="has no checkpoint of step 15; there are 0, 10, 20"):
-        branch(BranchRequest(**{**vars(ASKED), "at": (15, 20)}))
+        branch(replace(ASKED, at=(15, 20)))
     with pytest.raises(PlanError, match="belongs to another plan: .*label_smoothing was 0.1, is now 0.2"):
         branch(label_smoothing=0.2)
     with pytest.raises(PlanError, match="the checkpoints are of another problem: label_smoothing"):
@@ -198,11 +198,11 @@ def test_what_contradicts_what_is_there_is_refused(branch):
 
 def test_settings_that_no_branch_can_have_are_refused_before_the_first_one(branch):
     with pytest.raises(PlanError, match="larger than the training set"):
-        branch(BranchRequest(**{**vars(ASKED), "factors": (1, 64)}))
+        branch(replace(ASKED, factors=(1, 64)))
     assert not logs("out")
     with pytest.raises(PlanError, match="it must stay below 1"):
-        branch(BranchRequest(**{**vars(ASKED), "factors": (1, 16), "rule": "adam_sqrt"}), out="adam", optimizer="adam",
-               global_batch=2, base_batch=2)
+        branch(replace(ASKED, factors=(1, 16), rule="adam_sqrt"), out="adam", optimizer="adam", global_batch=2,
+               base_batch=2)
 
 
 def test_adams_state_is_kept_and_its_betas_are_those_of_the_branch(branch, monkeypatch):
@@ -213,23 +213,21 @@ def test_adams_state_is_kept_and_its_betas_are_those_of_the_branch(branch, monke
             super().__init__(job, *given)
             groups[job.plan.global_batch] = job.optimizer.param_groups[0]["betas"], job.optimizer.state_dict()["state"]
     monkeypatch.setattr(loop, "Loop", Seen)
-    asked = BranchRequest(at=(20,), factors=(1, 2), orders=1, examples=48, evaluations=4, rule="adam_sqrt")
-    assert branch(asked, optimizer="adam") == 0
+    assert branch(replace(LAST, rule="adam_sqrt"), optimizer="adam") == 0
     assert groups[6][0] == (0.9, 0.999) and groups[12][0] == pytest.approx((0.8, 0.998))
     assert groups[12][1]
 
 
 def test_a_run_at_a_tuned_rate_branches_from_that_rate(branch, tmp_path):
     (tmp_path / "tuned.toml").write_text("[global_batch.6]\nlr = 0.02\nmomentum = 0.5\n")
-    assert branch(BranchRequest(at=(20,), factors=(1, 2), orders=1, examples=48, evaluations=4), lr_rule="tuned",
-                  metaparameters="tuned.toml", lr=None, base_batch=None) == 0
+    assert branch(LAST, lr_rule="tuned", metaparameters="tuned.toml", lr=None, base_batch=None) == 0
     for trial in trials("out").values():
         problem = trial.plan["problem"]
         assert problem["momentum"] == 0.5 and problem["peak_lr"] == pytest.approx(0.02 * trial.branch["factor"])
 
 
 def test_a_branch_that_diverges_is_known_as_such_and_the_others_go_on(branch):
-    asked = BranchRequest(at=(20,), factors=(1, 4), orders=2, examples=48, evaluations=2, rule="power:10")
+    asked = replace(LAST, factors=(1, 4), orders=2, evaluations=2, rule="power:10")
     assert branch(asked, optimizer="sgd", model_args={}) == 0
     made = trials("out")
     [found] = branched_of(made.values())

@@ -14,7 +14,7 @@ from hvdscale.log.reader import read_log
 from hvdscale.plan.branches import BranchRequest
 from hvdscale.report.runs import read
 from hvdscale.training import prepare, series
-from hvdscale.training.branches import Branching, Places
+from hvdscale.training.branches import Branching
 from hvdscale.training.checkpoint import listed, read as read_checkpoint, write as write_checkpoint
 from hvdscale.training.current_job import current_job
 from hvdscale.training.display import Display
@@ -163,7 +163,7 @@ def test_branches_of_an_edited_job_are_an_error_unless_accepted(folder):
 
     def branch(orders=1, **keys):
         asked = BranchRequest(at=(8,), factors=(1, 2), orders=orders, examples=16, evaluations=2)
-        return Branching("job:workload", [{"threads": 1, **keys}], asked, Places("out"), (0, 1), False,
+        return Branching("job:workload", [{"threads": 1, **keys}], asked, "out", None, (0, 1), False,
                          SingleWorker()).carry_out()
     assert branch() == 0
     write_job(folder, TANH)

@@ -33,14 +33,6 @@ def test_a_run_killed_at_a_write_of_its_end_is_completed_by_the_same_command(how
     assert kills >= 80 // every
 
 
-def test_a_run_that_had_ended_removes_the_lock_file_that_a_killed_process_left(train):
-    assert train() == 0
-    with open("w.h5.lock", "w"):
-        pass
-    assert train() == 0
-    assert not os.path.exists("w.h5.lock")
-
-
 @pytest.mark.parametrize("keys, following", [
     (dict(checkpoint=None, resume=None, checkpoint_every=None), "restarts at step 0, .* 14 steps .* --checkpoint .*"),
     (dict(resume=None), "with --resume auto resumes at step 14"), ({}, "resumes at step 14")])
@@ -76,13 +68,6 @@ def test_a_run_that_had_ended_writes_the_model_that_is_asked_for_later(train, ca
     assert f"\nmodel: m.pt{', the averaged weights' * ('average' in keys)}\n" in capsys.readouterr().out
     assert_same_state(model("m.pt"), model("whole.pt"))
     assert_same_columns("w.h5", "whole.h5")
-
-
-def test_a_run_that_had_diverged_says_that_it_saves_no_model(train, capsys):
-    keys = dict(lr=1e30, lr_rule="none", warmup_steps=0, eval_every=0, model_args={})
-    assert train(**keys) == train(save_model="m.pt", **keys) == 3
-    assert "model: not saved, as the run is INFEASIBLE" in capsys.readouterr().out
-    assert not os.path.exists("m.pt")
 
 
 def test_a_model_that_cannot_be_written_is_written_by_the_same_command(train, monkeypatch):

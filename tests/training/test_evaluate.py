@@ -131,12 +131,6 @@ def test_the_model_is_left_in_its_mode(training):
     assert model.training == training
 
 
-def test_an_empty_split_has_no_mean():
-    measure = Evaluator(Whole(), splits_of({"val": 3, "test": 0}), 2, SingleWorker(), CPU)
-    measured = measure(nn.Linear(1, 1), ("val", "test"))
-    assert math.isnan(measured["test/label"]) and not math.isnan(measured["val/label"])
-
-
 def test_the_splits_that_are_asked_for_are_measured_and_no_others():
     splits = splits_of(SIZES)
     measured = Evaluator(Whole(), splits, 7, SingleWorker(), CPU)(nn.Linear(1, 1), ("test", "val"))

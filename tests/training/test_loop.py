@@ -19,7 +19,6 @@ from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.plan.batch_schedule import BatchSchedule
 from hvdscale.plan.plan import Plan
-from hvdscale.plan.schedule import Schedule
 from hvdscale.plan.shards import Stream
 from hvdscale.system.cores import usable_cores
 from hvdscale.target import Target
@@ -190,12 +189,6 @@ def test_a_text_job_counts_in_tokens_and_logs_those_of_each_step(train, tmp_path
     trial, = read_trials(log)
     seen = np.concatenate([[0], np.cumsum(log.steps["tokens"])])
     assert trial.tokens.tolist() == [seen[step] for step in trial.step]
-
-
-def test_the_schedule_is_in_the_log_step_by_step(train):
-    _, log = train(steps=20, local_batch=16, warmup_steps=5, decay="cosine")
-    schedule = Schedule(0.1, 0.05, "gradual", 5, "cosine", 20)
-    assert log.steps["lr"].tolist() == [schedule.lr_at(step) for step in range(20)]
 
 
 def test_the_plan_holds_what_was_asked(train):

@@ -1,6 +1,5 @@
 """Averages of weights against their closed forms, and optimizers that evaluate other weights than they train."""
 import copy
-import io
 
 import numpy as np
 import pytest
@@ -16,13 +15,9 @@ from hvdscale.training.loop import train
 from hvdscale.training.outputs import open_run_log
 from hvdscale.training.prepare import prepare
 from hvdscale.update.averages import WeightAverage, evaluation_weights
-from hvdscale.update.model import make_model
-from hvdscale.update.optimizers import make_optimizer
-from hvdscale.update.step import DataParallelStep
 from hvdscale.workers.group import SingleWorker
 from hvdscale.workload import Classification
 from tests.factories.plans import settled
-from tests.factories.workers import on_each
 from tests.parallel import toy
 
 EMA = {"average": "ema", "average_half_life": 50.0}
@@ -85,29 +80,6 @@ def test_after_an_evaluation_of_the_average_the_weights_are_there_to_the_bit():
         assert not torch.equal(model.linear.weight, before["linear.weight"])
         raise RuntimeError("the workload's own")
     assert all(torch.equal(values, before[name]) for name, values in model.state_dict().items())
-
-
-@pytest.mark.parametrize("keys", [EMA, TAIL])
-def test_more_workers_have_the_same_average(keys):
-    def of(members):
-        plan = toy.settled(members, global_batch=22, ghost_batch=4, precision="fp64", **keys)
-        models = [make_model(toy.WORKLOAD, plan, torch.device("cpu")) for _ in range(members)]
-        train = toy.load().train
-
-        def average_of(member):
-            model = models[member.rank]
-            average = WeightAverage(plan, model)
-            step = DataParallelStep(plan, toy.WORKLOAD, train, model, make_optimizer(plan, model), member,
-                                    torch.device("cpu"), average)
-            for number in range(6):
-                step(number, 0.1, set())
-            with average.applied():
-                return torch.cat([p.detach().flatten().clone() for p in model.parameters()])
-        return on_each(members, average_of)
-
-    (reference,) = of(1)
-    for found in of(3):
-        assert (found - reference).norm() <= 1e-12 * reference.norm()
 
 
 # optimizers with train() and eval()
@@ -195,24 +167,3 @@ def test_metrics_are_trained_to_and_averaged_whatever_their_names_hold(tmp_path)
     assert {"val/c4/loss", "val/averaged_c4/loss", "val/averaged_Top-1 err (%)"} < set(log.evaluations)
     assert not np.array_equal(log.evaluations["val/c4/loss"], log.evaluations["val/averaged_c4/loss"])
     assert run_of(read_trials(log)[0], Target.parse("val/averaged_c4/loss<99")).steps == 0
-
-
-def test_an_average_is_saved_and_restored():
-    model, again = Normed(), Normed()
-    again.load_state_dict(model.state_dict())
-    first, second = (WeightAverage(settled(**TAIL), one) for one in (model, again))
-    with torch.no_grad():
-        for step in range(6):
-            model.linear.weight.add_(1.0)
-            first.update(step, 8)
-    file = io.BytesIO()
-    torch.save(first.state(), file)
-    file.seek(0)
-    second.restore(torch.load(file, weights_only=True))
-    again.load_state_dict(model.state_dict())
-    for one, average in ((model, first), (again, second)):
-        with torch.no_grad():
-            one.linear.weight.mul_(2.0)
-        average.update(6, 8)
-    with first.applied(), second.applied():
-        assert torch.equal(model.linear.weight, again.linear.weight)

@@ -28,6 +28,21 @@ def whole_batch_gradient():
     return [p.grad for p in model.parameters()]
 
 
+def summed(member, model, loss, bucket_bytes):
+    """The gradients of one pass, summed over the workers; loss: None where a member computes none."""
+    buffer = GradientBuffer(model, 1, member, bucket_bytes)
+    buffer.begin()
+    if loss is not None:
+        buffer.backward(loss, last_pass=True)
+    buffer.sum_([0.0])
+    return [p.grad.clone() for p in model.parameters()]
+
+
+def assert_close(gradients, wanted):
+    for got, expected in zip(gradients, wanted):
+        torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-14)
+
+
 @pytest.mark.parametrize("bucket_bytes", [0, 1, 8 * 70, 10**6])
 @pytest.mark.parametrize("workers, passes", [(1, 1), (1, 3), (2, 1), (2, 3), (3, 2), (5, 1)])
 def test_passes_and_workers_add_up_to_the_gradient_of_the_whole_batch(workers, passes, bucket_bytes):
@@ -50,8 +65,7 @@ def test_passes_and_workers_add_up_to_the_gradient_of_the_whole_batch(workers, p
     buckets = {0: 1, 1: PARAMETERS, 10**6: 1} if workers > 1 else dict.fromkeys((0, 1, 8 * 70, 10**6), 0)
     ranks = on_each(workers, reduced)
     for gradients, tail, names in ranks:
-        for got, expected in zip(gradients, wanted):
-            torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-14)
+        assert_close(gradients, wanted)
         assert tail == [BATCH, workers * (workers + 1) / 2]
         assert names == [f"gradients/{i}" for i in range(buckets.get(bucket_bytes, len(names)))] == ranks[0][2]
 
@@ -85,8 +99,7 @@ def test_one_worker_has_the_same_gradients_whether_they_are_flat_or_not(flat):
             buffer.backward(losses(model[:5], INPUTS[number::3]).sum() / BATCH, last_pass=number == 2)
         assert buffer.without_gradient() == [model.unused.bias, model.unused.weight]
         assert buffer.sum_([2.5]) == [2.5]
-    for got, expected in zip(model.parameters(), whole_batch_gradient()):
-        torch.testing.assert_close(got.grad, expected, rtol=1e-12, atol=1e-14)
+    assert_close([p.grad for p in model.parameters()], whole_batch_gradient())
     assert model.unused.weight.grad.abs().max() == 0
     assert torch.equal(buffer.gradients, torch.cat([p.grad.flatten() for p in reversed(list(model.parameters()))]))
     assert [part.data_ptr() for part in buffer.parts] == (
@@ -100,20 +113,15 @@ def test_sparse_gradients_are_summed_as_dense_ones(workers, bucket_bytes):
         torch.manual_seed(0)            # of all threads, so that no member may make its own
         return nn.Sequential(nn.Embedding(5, 3, sparse=sparse), nn.Linear(3, 2)).double()
 
-    def reduced(member, model):
-        buffer = GradientBuffer(model, 1, member, bucket_bytes)
-        buffer.begin()
-        buffer.backward(model(torch.tensor([1, 3, 3, member.rank])).square().sum(), last_pass=True)
-        buffer.sum_([0.0])
-        return [p.grad.clone() for p in model.parameters()]
+    def gradients(member, model):
+        return summed(member, model, model(torch.tensor([1, 3, 3, member.rank])).square().sum(), bucket_bytes)
 
     both = []
     for sparse in (True, False):
         models = [made(sparse) for _ in range(workers)]
-        both.append(on_each(workers, lambda m: reduced(m, models[m.rank])))
+        both.append(on_each(workers, lambda m: gradients(m, models[m.rank])))
     for sparse, dense in zip(*both):
-        for got, expected in zip(sparse, dense):
-            torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-14)
+        assert_close(sparse, dense)
 
 
 @pytest.mark.parametrize("bucket_bytes", [0, 1])
@@ -146,15 +154,9 @@ def test_frozen_parameters_have_no_place_and_unused_ones_add_zeros(bucket_bytes)
 def test_a_parameter_that_one_rank_alone_uses_has_that_ranks_gradient():
     models = [model_of(), model_of()]
 
-    def reduced(member):
-        model = models[member.rank]
-        buffer = GradientBuffer(model, 1, member, bucket_bytes=1)
-        buffer.begin()
-        if member.rank == 1:
-            buffer.backward(losses(model, INPUTS).mean(), last_pass=True)
-        buffer.sum_([0.0])
-        return [p.grad for p in model.parameters()]
+    def gradients(member):
+        loss = losses(models[1], INPUTS).mean() if member.rank == 1 else None
+        return summed(member, models[member.rank], loss, bucket_bytes=1)
 
-    for gradients in on_each(2, reduced):
-        for got, expected in zip(gradients, whole_batch_gradient()):
-            torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-14)
+    for found in on_each(2, gradients):
+        assert_close(found, whole_batch_gradient())

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from hvdscale.plan.shards import epoch_order
-from hvdscale.update.compressed import Sender
 from hvdscale.workers.group import SingleWorker
+from hvdscale.update.replicas import Sender
 from tests.parallel import toy
 from tests.parallel.test_trajectory import EVERYTHING, norm_of_difference
 

@@ -66,7 +66,7 @@ def tarred(files, folder):
 
 
 def load(folder, dataset="cifar_10", **more):
-    return cifar.LOADS[dataset](str(folder), **more)
+    return cifar.workload(dataset, "alexnet").load(str(folder), **more)
 
 
 def refused(folder, said, dataset="cifar_10", **more):
@@ -179,7 +179,7 @@ def test_a_wrong_folder_is_said_with_what_it_holds(tmp_path):
     refused(tmp_path / "hundred", "has no data_batch_1.bin or other .*; it holds test.bin, train.bin$")
     refused(tmp_path / "hundred" / "test.bin", "it is a file, not a folder$")
     with pytest.raises(DataError, match="cifar_100 needs --data-dir DIR with train.bin and .*100-binary.tar.gz"):
-        cifar.LOADS["cifar_100"](None)
+        cifar.workload("cifar_100", "alexnet").load(None)
 
 
 # what is wrong
@@ -273,18 +273,6 @@ def test_a_folder_a_loop_or_an_unreadable_file_in_the_place_of_a_file_is_named(t
 
 
 # the workloads
-
-@pytest.mark.parametrize("dataset", ["cifar_10", "cifar_100"])
-def test_grey_levels_are_standardised_by_channel(dataset):
-    layout, prepare = cifar.LAYOUTS[dataset], cifar.workload(dataset, "alexnet").prepare
-    pictures = torch.arange(256, dtype=torch.uint8).repeat(3).reshape(1, 3, 16, 16)
-    for dtype in (torch.float32, torch.float64, torch.bfloat16):
-        prepared = prepare(pictures, dtype)
-        assert prepared.dtype == dtype
-        for c in range(3):
-            wanted = (pictures[:, c].double() - layout.mean[c]) / layout.std[c]
-            torch.testing.assert_close(prepared[:, c].double(), wanted, rtol=0, atol=torch.finfo(dtype).eps * 8)
-
 
 def test_the_real_files_are_standardised_to_mean_0_and_deviation_1(monkeypatch):
     """The first 10,000 of CIFAR-10."""

@@ -2,17 +2,22 @@
 import re
 import subprocess
 import sys
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from hvdscale.plan import presets
 from hvdscale.workload import Batch, Card, Classification, Data, Split, build_model
 from hvdscale.workloads import find, names
-from hvdscale.workloads.listing import HEADINGS, counts, example, format_count, format_rounded, listing
 from hvdscale.workloads.models.cnn import WIDTHS
 from tests.conftest import ROOT
+
+LOADER = SourceFileLoader("listing", str(ROOT / "tools/list_workloads"))
+listing = module_from_spec(spec_from_loader("listing", LOADER))
+LOADER.exec_module(listing)
+counts, example = listing.counts, listing.example
 
 
 def dense(*sizes):
@@ -57,29 +62,21 @@ def test_a_name_that_is_listed_is_found_and_builds_its_model(name):
     assert all(parameter.is_meta for parameter in build_on_meta(workload).parameters())
 
 
-@pytest.mark.parametrize("name", ["mnist/simple_cnn", "cifar_10/resnet_8", "lm1b/transformer_shallow", "lm1b/lstm"])
-def test_torchs_own_counter_agrees(name):
-    workload = find(name)
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        workload.loss(build_on_meta(workload).eval(), workload.card.batch())
-    assert counts(workload)[1] == counter.get_total_flops() > 0
-
-
 @pytest.fixture(scope="module")
 def lines():
-    return listing().splitlines()
+    return listing.listing().splitlines()
 
 
 def test_the_command_prints_the_table_as_it_is_now(lines):
     shipped = (ROOT / "hvdscale/cli/workloads.txt").read_text().splitlines()
-    assert shipped == lines, "python -m hvdscale.workloads.listing > hvdscale/cli/workloads.txt"
+    assert shipped == lines, "tools/list_workloads > hvdscale/cli/workloads.txt"
     listed = subprocess.run([sys.executable, "-X", "importtime", "-m", "hvdscale.cli.train", "--list"], cwd=ROOT,
                             capture_output=True, text=True)
     assert listed.stdout.splitlines() == lines and not re.search(r"\| +torch$", listed.stderr, re.MULTILINE)
 
 
 def test_the_table_fits_100_columns_and_has_each_workload_and_preset_once(lines):
-    assert lines[0].split("  ")[0] == HEADINGS[0] and max(map(len, lines)) <= 100
+    assert lines[0].split("  ")[0] == listing.HEADINGS[0] and max(map(len, lines)) <= 100
     first = [line.split()[0] for line in lines if line]
     for name in (*names(), *presets.names()):
         assert first.count(name) == 1, name
@@ -90,9 +87,9 @@ def test_the_table_fits_100_columns_and_has_each_workload_and_preset_once(lines)
     (0, "0"), (9.47e-6, "0.000009"), (0.000632, "0.000632"), (0.0277632, "0.0278"), (7.64, "7.64"), (15.2, "15.2"),
     (123.4, "123"), (1234567.0, "1,234,567")])
 def test_operations_have_three_figures_and_no_exponent(value, text):
-    assert format_rounded(value) == text
+    assert listing.format_rounded(value) == text
 
 
 @pytest.mark.parametrize("number, text", [(0, "0"), (55000, "55,000"), (25.8e9, "25.8 billion")])
 def test_examples_are_counted_to_the_last_up_to_a_billion(number, text):
-    assert format_count(int(number)) == text
+    assert listing.format_count(int(number)) == text

@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from hvdscale.data.splits import Draws, Split
+from hvdscale.data.splits import Draws
 from hvdscale.plan.shards import Visits
+from hvdscale.workloads import cifar
+from hvdscale.workloads.large import imagenet
 from hvdscale.workloads.pixels import pad_crop_flip
 
 PICTURES = torch.from_numpy(np.random.default_rng(0).integers(1, 256, (7, 3, 6, 5), dtype=np.uint8))
@@ -48,16 +50,6 @@ def test_type_and_shape_stay_and_the_pictures_are_left_as_they_were(dtype):
     assert pad_crop_flip(pictures[:0], Draws(visits([]))).shape == (0, 3, 6, 5)
 
 
-def test_what_a_picture_becomes_depends_on_seed_epoch_and_example_alone():
-    split = Split(PICTURES, torch.zeros(7), augment=pad_crop_flip)
-    whole = split.take(visits(range(7), epoch=3)).inputs
-    for batch in ([4], [6, 4, 0], [1, 2, 3, 4, 5]):
-        for example, picture in zip(batch, split.take(visits(batch, epoch=3)).inputs):
-            assert torch.equal(picture, whole[example])
-    others = [split.take(visits(range(7), **where)).inputs for where in (dict(epoch=4), dict(epoch=3, seed=1))]
-    assert all((other != whole).any() for other in others)
-
-
 def test_all_crops_are_as_frequent_and_every_other_is_mirrored():
     """The 81 places of 32x32 in 40x40, in 8,100 pictures that say where they were cut."""
     pictures = 1 + torch.arange(1024).view(1, 1, 32, 32).expand(8100, -1, -1, -1)       # 0 is padding
@@ -70,3 +62,17 @@ def test_all_crops_are_as_frequent_and_every_other_is_mirrored():
     chi2 = sum((count - 100)**2 / 100 for count in counts.values())
     assert 40 < chi2 < 130                                              # 80 degrees of freedom: mean 80, sd 12.6
     assert abs(int(mirrored.sum()) - 4050) < 4 * 45                     # sd 45
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("prepare, channels", [
+    (imagenet.prepare, [(255 * 0.485, 255 * 0.229), (255 * 0.456, 255 * 0.224), (255 * 0.406, 255 * 0.225)]),
+    *((cifar.workload(name, "alexnet").prepare, [*zip(layout.mean, layout.std)])
+      for name, layout in cifar.LAYOUTS.items())], ids=["imagenet", *cifar.LAYOUTS])
+def test_grey_levels_are_standardised_by_channel(prepare, channels, dtype):
+    pictures = torch.arange(256, dtype=torch.uint8).repeat(3).reshape(1, 3, 16, 16)
+    prepared = prepare(pictures, dtype)
+    assert prepared.dtype == dtype
+    for channel, (mean, deviation) in enumerate(channels):
+        wanted = (pictures[:, channel].double() - mean) / deviation
+        torch.testing.assert_close(prepared[:, channel].double(), wanted, rtol=0, atol=torch.finfo(dtype).eps * 8)

@@ -7,10 +7,9 @@ from torch import nn
 from torch.nn import functional
 
 from hvdscale.modules import BatchNorm, Dropout, is_batch_norm
-from hvdscale.workloads.models.alexnet import AlexNet
 from hvdscale.workloads.models.cnn import FullyConnected, SimpleCNN
+from hvdscale.workloads.models.plain import VGG, AlexNet
 from hvdscale.workloads.models.resnet import CIFAR_MODELS, CifarResNet, ImageNetResNet
-from hvdscale.workloads.large.models.vgg import VGG
 from tests.wording import refusals
 
 

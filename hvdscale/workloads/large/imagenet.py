@@ -32,9 +32,9 @@ from ...errors import DataError
 from ...plan.shards import epoch_order
 from ...plan.values import check_value
 from ...workload import Card, Classification, Data, MapSplit
+from ..models.plain import VGG
 from ..models.resnet import ImageNetResNet
 from ..pixels import meta_images, standardised
-from .models.vgg import VGG
 from .readers.folders import Crops, Pictures, class_folders, damaged, index_pictures
 from .readers.images import centre_crop, pillow, random_crop
 
@@ -65,26 +65,20 @@ def workload(dataset: str, model: str) -> Classification | None:
     """
     if dataset not in DATASETS or model not in BUILD:
         return None
-    target = f"val/error<{TARGETS.get((dataset, model), 0.3):g}"
-    return Classification(dataset, model, None, partial(load, dataset), BUILD[model], prepare,
-                          {**DEFAULTS, **BY_MODEL[model], "target": target}, card(dataset))
-
-
-def card(dataset: str) -> Card:
     train, val, classes = TRAIN - HELD_OUT, HELD_OUT, CLASSES
     if dataset != "imagenet":
         train //= 2
     if dataset == HALF_CLASSES:
         val, classes = val // 2, classes // 2
-    return Card(train, val, partial(meta_images, 3, SIDE), {"classes": classes})
+    target = f"val/error<{TARGETS.get((dataset, model), 0.3):g}"
+    return Classification(dataset, model, None, partial(load, dataset), BUILD[model], prepare,
+                          {**DEFAULTS, **BY_MODEL[model], "target": target},
+                          Card(train, val, partial(meta_images, 3, SIDE), {"classes": classes}))
 
 
 def load(dataset: str, data_dir: str | None, side: int = SIDE, validation: int | None = None, skip_broken: bool = False,
          allow_missing: bool = False, cache_dir: str | None = None) -> Data:
-    """The splits; raises DataError naming what is missing or wrong in the folders, UsageError for a data argument.
-
-    Data.model_args has the number of classes. The record identifies the data and lists what is missing or skipped.
-    """
+    """The splits; raises DataError naming what is missing or wrong in the folders, UsageError for a data argument."""
     check_value("data_args.side", side, int, least=1)
     if validation is not None:
         check_value("data_args.validation", validation, int, least=1)

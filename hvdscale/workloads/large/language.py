@@ -36,6 +36,9 @@ TRANSFORMERS = ("transformer", *(f"transformer_{size}" for size in SIZES))
 MODELS = {"lm1b": (*TRANSFORMERS, "lstm"), "common_crawl": ("transformer", "transformer_base"),
           "text": (*TRANSFORMERS, "lstm")}
 
+FIND = {"lm1b": find_lm1b, "common_crawl": find_text, "text": find_text}
+VOCABULARIES = {"lm1b": "bpe:32768", "common_crawl": "bpe:32768", "text": "bpe:8000"}
+SEQUENCE = 128
 LM1B_TRAIN, LM1B_VAL = 30_301_028, 6_075        # sentences; 6,075 is the number widely quoted for heldout-00000
 
 DEFAULTS = dict(local_batch=16, eval_batch=16, eval_splits="val")
@@ -54,21 +57,15 @@ TARGETS = {"lm1b": {"transformer": 3.9, "transformer_base": 3.9, "transformer_sh
 
 @dataclass(frozen=True)
 class LanguageModel(Workload):
-    """A workload that predicts the next token of a text.
-
-    find        (data_dir, allow_missing) -> the files
-    sentences   one example per line; else sequences are cut from the text as one stream
-    vocabulary  default vocabulary;  sequence: default number of tokens of an example
-    build       model arguments -> module from tokens, (n, T) int64, to logits (n, T, vocabulary)
-    """
+    """A workload that predicts the next token of a text."""
 
     dataset: str
     model: str
-    find: Callable[[Path, bool], TextFiles]
-    sentences: bool
-    vocabulary: str
-    sequence: int
-    build: Callable[..., nn.Module] = field()
+    find: Callable[[Path, bool], TextFiles]             # (data_dir, allow_missing) -> the files
+    sentences: bool         # one example per line; else sequences are cut from the text as one stream
+    vocabulary: str         # by default
+    sequence: int           # tokens of an example, by default
+    build: Callable[..., nn.Module] = field()           # -> module from tokens, (n, T) int64, to (n, T, vocabulary)
     defaults: Mapping = field(default_factory=dict)
     card: Card | None = None
 
@@ -95,10 +92,14 @@ class LanguageModel(Workload):
         found = find_named(folder, named, allow_missing) if named else self.find(folder, allow_missing)
         files = {part: getattr(found, part) for part in PARTS if getattr(found, part)}
         cache = open_cache(files, vocabulary, ("train",), cache_dir, blank_lines=not self.sentences)
-        splits = {part: self._split(cache, part, sequence) for part in files}
-        record = self._record(found, cache, vocabulary, sequence)
-        return Data(**splits, model_args={"vocabulary": len(cache.vocabulary)}, record=record,
-                    notes=self._notes(found, cache, record))
+        kind = SentenceSplit if self.sentences else StreamSplit
+        splits = {part: kind(cache.parts[part], sequence) for part in files}
+        for part, split in splits.items():
+            if len(split) == 0:
+                raise DataError(f"{self.dataset}: no text is left for the {part} split; give longer files, or name "
+                                f"others with --data-arg {part}=FILE")
+        record, notes = self._describe(found, cache, vocabulary, sequence)
+        return Data(**splits, model_args={"vocabulary": len(cache.vocabulary)}, record=record, notes=notes)
 
     def loss(self, model: nn.Module, batch: Batch, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         tokens, labels = batch
@@ -111,14 +112,10 @@ class LanguageModel(Workload):
     def summarize(self, means: dict[str, float], parts: Mapping) -> dict[str, float]:
         return {"perplexity": perplexity(means["cross_entropy"])}
 
-    def _split(self, cache: Cache, part: str, sequence: int) -> StreamSplit | SentenceSplit:
-        split = (SentenceSplit if self.sentences else StreamSplit)(cache.parts[part], sequence)
-        if len(split) == 0:
-            raise DataError(f"{self.dataset}: no text is left for the {part} split; give longer files, or name others "
-                            f"with --data-arg {part}=FILE")
-        return split
-
-    def _record(self, files: TextFiles, cache: Cache, vocabulary: str, sequence: int) -> dict:
+    def _describe(self, files: TextFiles, cache: Cache, vocabulary: str, sequence: int
+                  ) -> tuple[dict, tuple[str, ...]]:
+        """The record of the data, and its notes."""
+        train, notes = cache.parts["train"], list(files.notes)
         record = {"vocabulary": vocabulary, "vocabulary_sha256": cache.vocabulary.sha256,
                   "text_sha256": cache.text_sha256, "sequence": sequence,
                   "tokens": {part: len(text.tokens) for part, text in cache.parts.items()},
@@ -127,25 +124,15 @@ class LanguageModel(Workload):
             record["cut"] = {part: text.longer_than(sequence) for part, text in cache.parts.items()}
         if files.missing:
             record["missing"] = list(files.missing)
+            notes.append(f"trains without {list_first(files.missing, SHOWN)} (--allow-missing)")
         if files.notes:
             record["divided"] = list(files.notes)
-        return record
-
-    def _notes(self, files: TextFiles, cache: Cache, record: Mapping) -> tuple[str, ...]:
-        train, notes = cache.parts["train"], list(files.notes)
-        if files.missing:
-            notes.append(f"trains without {list_first(files.missing, SHOWN)} (--allow-missing)")
         if self.sentences and record["cut"]["train"]:
-            notes.append(f"{record['cut']['train']:,} of {train.lines:,} training sentences have more than "
-                         f"{record['sequence']} tokens, and are cut")
+            notes.append(f"{record['cut']['train']:,} of {train.lines:,} training sentences have more than {sequence} "
+                         "tokens, and are cut")
         if train.unknown:
             notes.append(f"{train.unknown / len(train.tokens):.2%} of the training tokens are not in the vocabulary")
-        return tuple(notes)
-
-
-FIND = {"lm1b": find_lm1b, "common_crawl": find_text, "text": find_text}
-VOCABULARIES = {"lm1b": "bpe:32768", "common_crawl": "bpe:32768", "text": "bpe:8000"}
-SEQUENCE = 128
+        return record, tuple(notes)
 
 
 def workload(dataset: str, model: str) -> LanguageModel | None:

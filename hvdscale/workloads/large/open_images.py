@@ -12,7 +12,7 @@ files are not used. Data arguments:
                pair; without it machine labels are not read
 
 A pair of image and class judged both ways is positive. The Common Visual Data Foundation hosts only the images with
-boxes, 1,743,042 of the training set; --allow-missing trains on these.
+boxes, 1,743,042 of the training set; --allow-missing trains on these, also without the test part.
 
 The loss of an example is the sum over classes of the sigmoid cross-entropy, in nats. average_precision ranks all pairs
 of image and class together, except ignored ones, by decreasing score (micro average). It is the mean of the precision
@@ -72,17 +72,13 @@ def workload(dataset: str, model: str) -> MultiLabel | None:
 
 @dataclass(frozen=True)
 class MultiLabel(Workload):
-    """Images with any number of classes each.
-
-    load   data_dir and data arguments -> Data, of batches that unpack as images, uint8 (n, 3, h, w), and targets, int8
-           (n, classes): 1 if the image shows the class, 0 if not, -1 if ignored
-    build  model arguments -> module from images as returned by ``prepare`` to (n, classes) logits
-    """
+    """Images with any number of classes each: batches of images, uint8 (n, 3, h, w), and targets, int8 (n, classes): 1
+    if the image shows the class, 0 if not, -1 if ignored."""
 
     dataset: str
     model: str
     load: Callable[..., Data] = field()
-    build: Callable[..., nn.Module] = field()
+    build: Callable[..., nn.Module] = field()       # -> module from images by ``prepare`` to (n, classes) logits
     defaults: Mapping = field(default_factory=dict)
     card: Card | None = None
 
@@ -119,10 +115,7 @@ def sigmoid_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine: float | None = None,
          allow_missing: bool = False) -> Data:
-    """The three splits; raises DataError naming file and line that are wrong, UsageError for a data argument.
-
-    allow_missing  leave out labelled images without a file; the test part may be missing altogether
-    """
+    """The three splits; raises DataError naming file and line that are wrong, UsageError for a data argument."""
     check_value("data_args.side", side, int, least=1)
     if negatives not in NEGATIVES:
         raise UsageError(f"data_args.negatives = {none_of(negatives, NEGATIVES)}")
@@ -139,14 +132,18 @@ def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine
     splits, digest = {}, hashlib.sha256()
     record: dict = {"missing": [], "without_positive": [], "unused_files": []}
     for part in PARTS:
-        if part == "test" and allow_missing and not _is_there(folder, part):
+        try:
+            judged, files = find_labels(folder, part, "human"), find_images(folder, part)
+        except DataError:
+            if part != "test" or not allow_missing:
+                raise
             record["missing"].append(part)
             continue
-        human = read_labels(find_labels(folder, part, "human"), classes)
-        guessed = None
+        human, guessed = read_labels(judged, classes), None
         if machine is not None and part == "train":
             guessed = read_labels(find_labels(folder, part, "machine"), classes, machine)
-        images, labels, counts = _labelled(folder, part, human, guessed, allow_missing, negatives == "verified")
+        images, labels, counts = _labelled(folder / part, files, human, guessed, allow_missing,
+                                           negatives == "verified")
         for name, number in counts.items():
             record[name] += [f"{counted(number, 'image')} of {part}"] if number else []
         splits[part] = LabelledImages(images, *labels, count, NEGATIVES[negatives], centre_crop, side)
@@ -161,30 +158,20 @@ def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine
     return Data(train, val, test, train_eval, {"classes": count}, record, tuple(notes))
 
 
-def _is_there(folder: Path, part: str) -> bool:
-    try:
-        find_labels(folder, part, "human")
-        find_images(folder, part)
-    except DataError:
-        return False
-    return True
-
-
-def _labelled(folder: Path, part: str, human: Labels, machine: Labels | None, allow_missing: bool,
+def _labelled(place: Path, files: Images, human: Labels, machine: Labels | None, allow_missing: bool,
               verified: bool) -> tuple[Images, tuple[Labels, Labels | None], dict[str, int]]:
     """The part's labelled images that have files, their labels, and the counts for the record."""
     wanted = human.images[human.has_positive()]
     if machine is not None:
         wanted = np.union1d(wanted, machine.images)
     left_out = int((~among(wanted, human.images)).sum())
-    files = find_images(folder, part)
     has_file = among(files.names, wanted)
     found, missing = wanted[has_file], int((~has_file).sum())
     if len(found) == 0:
-        raise DataError(f"{folder / part}: none of its {len(files.names)} images has a label of a trainable class; are "
+        raise DataError(f"{place}: none of its {len(files.names)} images has a label of a trainable class; are "
                         "the files of one version?")
     if missing and not allow_missing:
-        raise DataError(f"{folder / part}: has no file of {missing} of {len(wanted)} labelled images, the first "
+        raise DataError(f"{place}: has no file of {missing} of {len(wanted)} labelled images, the first "
                         f"{wanted[~has_file][0]:016x}.jpg; fetch what is missing, or train on what is there with "
                         "--allow-missing")
     # negative human labels matter only if verified negatives count, or to overrule machine labels
@@ -196,16 +183,13 @@ def _labelled(folder: Path, part: str, human: Labels, machine: Labels | None, al
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """A map-style data set of pixels, uint8 (3, side, side), and targets, int8 (classes,).
-
-    machine  labels for pairs that no person judged, all positive;  others  the target of a class without a label
-    """
+    """A map-style data set of pixels, uint8 (3, side, side), and targets, int8 (classes,)."""
 
     images: Images
     human: Labels
-    machine: Labels | None
+    machine: Labels | None      # for pairs that no person judged, all positive
     classes: int
-    others: int
+    others: int                 # the target of a class without a label
     crop: Callable[[Path, int], Tensor]
     side: int
 
@@ -227,10 +211,8 @@ class LabelledImages:
 
 
 def score_counts(logits: Tensor, targets: Tensor) -> Tensor:
-    """Histograms of the scores, from the lowest: of the positive pairs, then of all pairs; (COUNTS,) float64.
-
-    All NaN if any logit is NaN. targets: 1 for a positive pair, 0 for a negative one, -1 for one that is ignored
-    """
+    """Histograms of the scores, from the lowest: of the positive pairs, then of all but ignored pairs; (COUNTS,)
+    float64, all NaN if any logit is NaN."""
     counts = torch.full((COUNTS,), torch.nan, dtype=torch.float64)
     if not logits.isnan().any():
         levels = ((logits.double() + LARGEST) * FINENESS).floor_().clamp_(0, LEVELS - 1).long()

@@ -52,10 +52,8 @@ EVERY_SECONDS = 5.0         # between lines of progress
 
 
 class Mapped:
-    """A one-dimensional array in a file, mapped by each process on first use.
-
-    Pages are released at times: they stay in the system's file cache but do not count as the process's memory.
-    """
+    """A one-dimensional array in a file, mapped by each process on first use. Pages are released at times: they stay in
+    the system's file cache but do not count as the process's memory."""
 
     def __init__(self, path: Path, dtype: np.dtype, length: int):
         self.path, self.dtype, self.length = path, np.dtype(dtype), length
@@ -93,21 +91,14 @@ class Mapped:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A text as tokens, line after line, each ended by ``eos``.
+    """A text as tokens, line after line, each ended by ``eos``."""
 
-    tokens   ids of all lines
-    starts   start of each line, and the end of the last: lines + 1 values
-    special  the vocabulary's pad, unk, bos, eos;  vocabulary: its size
-    unknown  number of ``unk`` tokens
-    sha256   of the lines that it was made from, each ended by a line feed, as UTF-8
-    """
-
-    tokens: Mapped
-    starts: Mapped
-    special: Mapping[str, int]
-    vocabulary: int
-    unknown: int
-    sha256: str
+    tokens: Mapped                  # ids of all lines
+    starts: Mapped                  # start of each line, and the end of the last: lines + 1 values
+    special: Mapping[str, int]      # the vocabulary's pad, unk, bos, eos
+    vocabulary: int                 # its size
+    unknown: int                    # number of ``unk`` tokens
+    sha256: str                     # of the lines that it was made from, each ended by a line feed, as UTF-8
 
     @property
     def lines(self) -> int:
@@ -232,7 +223,7 @@ def open_cache(parts: Mapping[str, Sequence[Text]], vocabulary: str, learn_from:
         with _writing(root), alone(place):
             found = _open(place)           # another process may have made it in between
             if found is None:
-                _Build(place, parts, blank_lines).make(given or vocabulary, learn_from)
+                _build(place, parts, blank_lines, given or vocabulary, learn_from)
                 found = _open(place)
     if found is None:
         raise DataError(f"{place}: is not whole although it was just made; is something else writing or removing files "
@@ -287,71 +278,65 @@ def _writing(root: Path) -> Iterator[None]:
                         "can be written: --set cache_dir=DIR") from None
 
 
-@dataclass(frozen=True)
-class _Build:
-    place: Path
-    parts: Mapping[str, Sequence[Text]]
-    blank_lines: bool
+def _build(place: Path, parts: Mapping[str, Sequence[Text]], blank_lines: bool, vocabulary: Vocabulary | str,
+           learn_from: Sequence[str]) -> None:
+    """Write the cache and rename it; an error leaves nothing behind."""
+    shutil.rmtree(place, ignore_errors=True)            # it is damaged
+    try:
+        with whole_folder(place) as folder:
+            if isinstance(vocabulary, str):
+                texts = [text for name in learn_from for text in parts[name]]
+                vocabulary = learn(vocabulary, _lines(texts, blank_lines, f"vocabulary {vocabulary}"))
+            name, dtype = VOCABULARY + vocabulary.suffix, np.dtype("<u2" if len(vocabulary) <= 2**16 else "<u4")
+            write_whole(Path(folder, name), vocabulary.content)
+            encoded = [_encode(Path(folder, str(number)), part, vocabulary, dtype,
+                               _lines(texts, blank_lines, f"tokens of {part}"))
+                       for number, (part, texts) in enumerate(parts.items())]
+            manifest = {"vocabulary": {"file": name, "sha256": vocabulary.sha256, "tokens": len(vocabulary)},
+                        "parts": encoded}
+            manifest["sha256"] = _checksum(manifest)
+            write_whole(Path(folder, MANIFEST), json.dumps(manifest, indent=1))
+    except OSError:
+        if _open(place) is None:            # else another host has built it; locks hold within a host only
+            raise
 
-    def make(self, vocabulary: Vocabulary | str, learn_from: Sequence[str]) -> None:
-        """Write the cache and rename it; an error leaves nothing behind."""
-        shutil.rmtree(self.place, ignore_errors=True)           # it is damaged
-        try:
-            with whole_folder(self.place) as folder:
-                if isinstance(vocabulary, str):
-                    vocabulary = learn(vocabulary, self._lines(learn_from, f"vocabulary {vocabulary}"))
-                self._write(Path(folder), vocabulary)
-        except OSError:
-            if _open(self.place) is None:          # else another host has built it; locks hold within a host only
-                raise
 
-    def _write(self, folder: Path, vocabulary: Vocabulary) -> None:
-        name = VOCABULARY + vocabulary.suffix
-        write_whole(folder / name, vocabulary.content)
-        dtype = np.dtype("<u2" if len(vocabulary) <= 2**16 else "<u4")
-        known = [self._encode(folder / str(number), part, vocabulary, dtype)
-                 for number, part in enumerate(self.parts)]
-        described = {"file": name, "sha256": vocabulary.sha256, "tokens": len(vocabulary)}
-        manifest = {"vocabulary": described, "parts": known}
-        manifest["sha256"] = _checksum(manifest)
-        write_whole(folder / MANIFEST, json.dumps(manifest, indent=1))
+def _encode(stem: Path, name: str, vocabulary: Vocabulary, dtype: np.dtype, chunks: Iterator[list[str]]) -> dict:
+    """Write a part's tokens and line starts; returns its entry in the manifest."""
+    known = {"name": name, "dtype": dtype.str, "tokens": 0, "lines": 0, "unknown": 0}
+    text = hashlib.sha256()
+    threads = max(1, len(usable_cores()))           # the other ranks of the host wait meanwhile
+    with new_file(f"{stem}.tokens") as tokens, new_file(f"{stem}.starts") as starts:
+        starts.write(np.zeros(1, STARTS).tobytes())
+        for lines in chunks:
+            text.update("\n".join([*lines, ""]).encode())
+            ids, counts = vocabulary.encode(lines, threads)
+            ends = np.cumsum(counts + 1)
+            ended = np.full(len(ids) + len(lines), vocabulary.eos, dtype)
+            own = np.ones(len(ended), bool)
+            own[ends - 1] = False
+            ended[own] = ids
+            tokens.write(ended.tobytes())
+            starts.write((known["tokens"] + ends).astype(STARTS).tobytes())
+            known["tokens"] += len(ended)
+            known["lines"] += len(lines)
+            known["unknown"] += int((ids == vocabulary.unk).sum())
+    return {**known, "sha256": text.hexdigest()}
 
-    def _encode(self, stem: Path, name: str, vocabulary: Vocabulary, dtype: np.dtype) -> dict:
-        """Write a part's tokens and line starts; returns its entry in the manifest."""
-        known = {"name": name, "dtype": dtype.str, "tokens": 0, "lines": 0, "unknown": 0}
-        text = hashlib.sha256()
-        threads = max(1, len(usable_cores()))           # the other ranks of the host wait meanwhile
-        with new_file(f"{stem}.tokens") as tokens, new_file(f"{stem}.starts") as starts:
-            starts.write(np.zeros(1, STARTS).tobytes())
-            for lines in self._lines([name], f"tokens of {name}"):
-                text.update("\n".join([*lines, ""]).encode())
-                ids, counts = vocabulary.encode(lines, threads)
-                ends = np.cumsum(counts + 1)
-                ended = np.full(len(ids) + len(lines), vocabulary.eos, dtype)
-                own = np.ones(len(ended), bool)
-                own[ends - 1] = False
-                ended[own] = ids
-                tokens.write(ended.tobytes())
-                starts.write((known["tokens"] + ends).astype(STARTS).tobytes())
-                known["tokens"] += len(ended)
-                known["lines"] += len(lines)
-                known["unknown"] += int((ids == vocabulary.unk).sum())
-        return {**known, "sha256": text.hexdigest()}
 
-    def _lines(self, names: Sequence[str], doing: str) -> Iterator[list[str]]:
-        """The lines of these parts in chunks; prints progress on stderr every few seconds, nothing for short work."""
-        texts, started, done = [text for name in names for text in self.parts[name]], time.monotonic(), 0
-        total = sum(text.stored_bytes for text in texts)
-        screen = Screen(sys.stderr, terminal=False, every=(0, EVERY_SECONDS), drawn=started)
-        for text in texts:
-            for chunk in text.chunks():
-                lines = chunk.lines if self.blank_lines else [line for line in chunk.lines if line.strip()]
-                if lines:
-                    yield lines
-                done, now = done + chunk.read, time.monotonic()
-                if screen.due(now):
-                    screen.line(f"{doing}: {done / max(total, 1):.0%} of {total / 1e6:.0f} MB, "
-                                f"{done / (now - started) / 1e6:.1f} MB/s", now)
+def _lines(texts: Sequence[Text], blank_lines: bool, doing: str) -> Iterator[list[str]]:
+    """The lines of these texts in chunks; prints progress on stderr every few seconds, nothing for short work."""
+    started, done, total = time.monotonic(), 0, sum(text.stored_bytes for text in texts)
+    screen = Screen(sys.stderr, terminal=False, every=(0, EVERY_SECONDS), drawn=started)
+    for text in texts:
+        for lines, read_bytes in text.chunks():
+            lines = lines if blank_lines else [line for line in lines if line.strip()]
+            if lines:
+                yield lines
+            done, now = done + read_bytes, time.monotonic()
+            if screen.due(now):
+                screen.line(f"{doing}: {done / max(total, 1):.0%} of {total / 1e6:.0f} MB, "
+                            f"{done / (now - started) / 1e6:.1f} MB/s", now)
 
 
 def token_loss(logits: Tensor, labels: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:

@@ -49,35 +49,25 @@ ADAM = dict(optimizer="adam", beta1=0.9, beta2=0.98, epsilon=1e-9, lr_rule="sqrt
 
 @dataclass(frozen=True)
 class Corpus:
-    """A data set's defaults, which data arguments override.
+    """A data set's defaults, which data arguments override."""
 
-    train, val, test  prefixes of file names, before the language;  pairs  published numbers of them in train and val
-    tokens            of the vocabulary of both languages;  longest  the most of a training sentence
-    """
-
-    train: str
+    train: str                  # prefixes of file names, before the language
     val: str
     test: str
-    pairs: tuple[int, int]
+    pairs: tuple[int, int]      # published numbers of them in train and val
     vocabulary: str
-    tokens: int
-    longest: int
+    tokens: int                 # of the vocabulary of both languages
+    longest: int                # the most tokens of a training sentence
 
 
 @dataclass(frozen=True)
 class TranslationBatch:
-    """n pairs of sentences.
+    """n pairs of sentences."""
 
-    source      (n, S) int64: tokens, end, padding
-    inputs      (n, T) int64: begin, the target's tokens, padding
-    labels      (n, T) int64: the target's tokens, end, then IGNORED
-    references  for validation and test
-    """
-
-    source: Tensor
-    inputs: Tensor
-    labels: Tensor
-    references: References | None = None
+    source: Tensor          # (n, S) int64: tokens, end, padding
+    inputs: Tensor          # (n, T) int64: begin, the target's tokens, padding
+    labels: Tensor          # (n, T) int64: the target's tokens, end, then IGNORED
+    references: References | None = None        # for validation and test
 
     def __len__(self) -> int:
         return len(self.source)
@@ -97,20 +87,14 @@ class References:
 
 @dataclass(frozen=True)
 class Pairs:
-    """The examples of a split: pairs of sentences.
-
-    kept        (examples,) line numbers
-    longest     length that sentences are padded or cut to, end included
-    fixed       pad to ``longest``; else only to the longest sentence of the batch
-    references  by line
-    """
+    """The examples of a split: pairs of sentences."""
 
     source: Encoded
     target: Encoded
-    kept: np.ndarray
-    longest: int
-    fixed: bool
-    references: References | None = None
+    kept: np.ndarray        # (examples,) line numbers
+    longest: int            # length that sentences are padded or cut to, end included
+    fixed: bool             # pad to ``longest``; else only to the longest sentence of the batch
+    references: References | None = None        # by line
 
     def __len__(self) -> int:
         return len(self.kept)
@@ -196,7 +180,7 @@ class Translation(Workload):
         pairs, left_out = _training(texts["train"], *encoded.pop("train"), longest)
         known = tokens.vocabulary
         held_out = {part: Pairs(source, target, np.arange(source.lines), MOST_EVALUATED, False, References(
-            [line for chunk in texts[part][1].chunks() for line in chunk.lines], known, beam))
+            [line for lines, _ in texts[part][1].chunks() for line in lines], known, beam))
             for part, (source, target) in encoded.items()}
         special = {"vocabulary": len(known), "pad": known.pad, "begin": known.bos, "end": known.eos}
         reasons = {"empty": "with an empty side", "too_long": f"of more than {longest} tokens"}
@@ -285,10 +269,8 @@ def workload(dataset: str, model: str) -> Translation | None:
 
 
 def bleu_counts(translations: Sequence[str], references: Sequence[str]) -> Tensor:
-    """Counts over these sentences, (10,) float64: integers, so sums are exact in any order.
-
-    For n = 1 .. 4 the n-grams that match, then the n-grams of the translations, then the words of both.
-    """
+    """Counts over these sentences, (10,) float64: integers, so sums are exact in any order. For n = 1 .. 4 the n-grams
+    that match, then the n-grams of the translations, then the words of both."""
     if not translations:
         return torch.zeros(COUNTS, dtype=torch.float64)
     score = _metric().corpus_score(list(translations), [list(references)])

@@ -16,7 +16,7 @@ import itertools
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -40,16 +40,11 @@ LEARNED = "bpe:8000, unigram:8000, word, word:10000, char, char:200 or byte"
 
 
 class Vocabulary:
-    """Tokens 0 .. len-1, among them ``pad``, ``unk``, ``bos`` and ``eos``; can be pickled.
-
-    suffix  of the file with ``content``, which ``read`` reads
-    """
+    """Tokens 0 .. len-1, among them ``pad``, ``unk``, ``bos`` and ``eos``; can be pickled."""
 
     pad, unk, bos, eos = range(4)
-    suffix = ".txt"
-
-    def __len__(self) -> int:
-        raise NotImplementedError
+    content: bytes          # of its file, which ``read`` reads
+    suffix = ".txt"         # of that file's name
 
     def encode(self, lines: Sequence[str], threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """The concatenated token ids of all lines, and each line's number of tokens: two integer arrays.
@@ -67,11 +62,6 @@ class Vocabulary:
         return {name: value for name, value in vars(self).items() if name not in ("_ids", "_model")}
 
     @property
-    def content(self) -> bytes:
-        """The vocabulary as the bytes of a file."""
-        raise NotImplementedError
-
-    @property
     def sha256(self) -> str:
         """The file's checksum: vocabularies with the same checksum and suffix encode alike."""
         return hashlib.sha256(self.content).hexdigest()
@@ -83,22 +73,17 @@ class Pieces(Vocabulary):
     suffix = ".model"
 
     def __init__(self, content: bytes):
-        self._content = content
+        self.content = content
         model = self._model
-        self._size = len(model)
+        new = itertools.count(len(model))           # for special tokens that the model has not
         self.unk = model.unk_id()
-        self.pad, self.bos, self.eos = (self._place(known()) for known in (model.pad_id, model.bos_id, model.eos_id))
-
-    def _place(self, known: int) -> int:
-        """The id of a special token; a new one if the model has none."""
-        if known >= 0:
-            return known
-        self._size += 1
-        return self._size - 1
+        self.pad, self.bos, self.eos = (known if known >= 0 else next(new) for known in (
+            model.pad_id(), model.bos_id(), model.eos_id()))
+        self._size = next(new)
 
     @cached_property
     def _model(self):
-        return _sentencepiece().SentencePieceProcessor(model_proto=self._content)
+        return _sentencepiece().SentencePieceProcessor(model_proto=self.content)
 
     def __len__(self) -> int:
         return self._size
@@ -111,10 +96,6 @@ class Pieces(Vocabulary):
     def decode(self, ids):
         special = {self.pad, self.bos, self.eos}
         return self._model.decode([int(i) for i in ids if int(i) not in special])
-
-    @property
-    def content(self):
-        return self._content
 
 
 class Listed(Vocabulary):
@@ -176,7 +157,7 @@ class Characters(Listed):
 
     def encode(self, lines, threads=1):
         counts = np.fromiter(map(len, lines), np.int64, len(lines))
-        return self._ids[_code_points(lines)], counts
+        return self._ids[np.frombuffer("".join(lines).encode("utf-32-le"), "<u4")], counts
 
     def decode(self, ids):
         return "".join("\N{REPLACEMENT CHARACTER}" if token == self.tokens[self.unk] else token
@@ -185,6 +166,8 @@ class Characters(Listed):
 
 class Bytes(Vocabulary):
     """The bytes of the text as UTF-8: 260 tokens, the special ones first."""
+
+    content = b"bytes\n"
 
     def __len__(self):
         return len(SPECIAL) + BYTES
@@ -196,10 +179,6 @@ class Bytes(Vocabulary):
 
     def decode(self, ids):
         return bytes(int(i) - len(SPECIAL) for i in ids if int(i) >= len(SPECIAL)).decode("utf-8", "replace")
-
-    @property
-    def content(self):
-        return b"bytes\n"
 
 
 def is_learned(wanted: str) -> bool:
@@ -243,8 +222,7 @@ def learn(wanted: str, chunks: Iterable[Sequence[str]]) -> Vocabulary:
 def read(path: Path) -> Vocabulary:
     """The vocabulary in a file: a SentencePiece model, or a UTF-8 list of tokens, one per line, special ones spelled
     <pad>, <unk>, <s>, </s>. A list is of words, or of characters if all are single and the file's name does not end in
-    .words. Raises DataError naming an invalid file.
-    """
+    .words. Raises DataError naming an invalid file."""
     try:
         with open_input(path) as file:
             content = file.read(MOST_LISTED + 1)
@@ -256,7 +234,7 @@ def read(path: Path) -> Vocabulary:
 
 
 def parse(content: bytes, path: Path) -> Vocabulary:
-    if content == Bytes().content:
+    if content == Bytes.content:
         return Bytes()
     try:
         text = content.decode("utf-8")
@@ -274,13 +252,11 @@ def parse(content: bytes, path: Path) -> Vocabulary:
 
 
 def sample(chunks: Iterable[Sequence[str]], most: int) -> list[str]:
-    """A uniform random sample of the lines, in order, of at most ``most`` characters; reproducible.
-
-    Each line draws a number, and lines below a threshold are kept; the threshold is halved while there are too many.
-    Lines are cut every LONGEST characters.
-    """
+    """A uniform random sample of the lines, in order, of at most ``most`` characters; reproducible. Each line draws a
+    number, and lines below a threshold are kept; the threshold is halved while there are too many. Lines are cut every
+    LONGEST characters."""
     draw, bar, kept, size = random.Random(SAMPLE_SEED).random, 1.0, [], 0
-    for line in _cut(chunks):
+    for line in (line[at:at + LONGEST] for lines in chunks for line in lines for at in range(0, len(line), LONGEST)):
         number = draw()
         if number < bar:
             kept.append((number, line))
@@ -292,15 +268,6 @@ def sample(chunks: Iterable[Sequence[str]], most: int) -> list[str]:
     return [line for _, line in kept]
 
 
-def _cut(chunks: Iterable[Sequence[str]]) -> Iterator[str]:
-    for lines in chunks:
-        for line in lines:
-            if 0 < len(line) <= LONGEST:
-                yield line
-            else:
-                yield from (line[at:at + LONGEST] for at in range(0, len(line), LONGEST))
-
-
 def _pieces(wanted: str, kind: str, size: int, lines: list[str]) -> Pieces:
     if not any(map(str.strip, lines)):
         raise DataError(f"vocabulary={wanted}: the text to learn it from is empty")
@@ -310,25 +277,25 @@ def _pieces(wanted: str, kind: str, size: int, lines: list[str]) -> Pieces:
             sentence_iterator=iter(lines), model_writer=model, model_type=kind, vocab_size=size, byte_fallback=True,
             character_coverage=0.9995, normalization_rule_name="identity", remove_extra_whitespaces=False,
             pad_id=0, unk_id=1, bos_id=2, eos_id=3, num_threads=1, minloglevel=3)
-    except (RuntimeError, ValueError, OSError) as error:
-        raise DataError(f"vocabulary={wanted}: {_why_not(kind, str(error))}") from None
+    except (RuntimeError, ValueError, OSError) as error:        # whose message has the possible sizes
+        why = f"SentencePiece cannot learn it from this text ({' '.join(str(error).split())}); try char or byte"
+        if low := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
+            why = (f"the text's characters, the 256 bytes and the special tokens need {low[1]} tokens; ask for "
+                   f"{kind}:{int(low[1]) + 1} or more")
+        high = re.search(r"too high .*<= (\d+)", str(error), re.DOTALL)
+        if high and int(high[1]) > len(SPECIAL) + BYTES:
+            why = f"the text allows at most {high[1]} tokens of this kind; ask for {kind}:{high[1]} or fewer"
+        raise DataError(f"vocabulary={wanted}: {why}") from None
     return Pieces(model.getvalue())
 
 
-def _why_not(kind: str, error: str) -> str:
-    """The possible sizes, from SentencePiece's message."""
-    high = re.search(r"too high .*<= (\d+)", error, re.DOTALL)
-    if high and int(high[1]) > len(SPECIAL) + BYTES:
-        return f"the text allows at most {high[1]} tokens of this kind; ask for {kind}:{high[1]} or fewer"
-    low = re.search(r"smaller than required_chars\. \d+ vs (\d+)", error)
-    if low:
-        return (f"the text's characters, the 256 bytes and the special tokens need {low[1]} tokens; ask for "
-                f"{kind}:{int(low[1]) + 1} or more")
-    return f"SentencePiece cannot learn it from this text ({' '.join(error.split())}); try char or byte"
-
-
 def _counted(wanted: str, size: int | None, kind: type[Listed], chunks: Iterable[Sequence[str]]) -> Listed:
-    counts = _words(chunks) if kind is Words else _characters(chunks)
+    counts, rarest = Counter(), 0
+    for lines in chunks:
+        if len(counts) > MOST_COUNTED:          # words met once are dropped, later words met twice, ...
+            rarest += 1
+            counts = Counter({word: count for word, count in counts.items() if count > rarest})
+        counts.update(itertools.chain.from_iterable(map(str.split, lines) if kind is Words else lines))
     for token in SPELLED:
         counts.pop(token, None)
     if not counts:
@@ -339,28 +306,6 @@ def _counted(wanted: str, size: int | None, kind: type[Listed], chunks: Iterable
                         f" {most} tokens with the special ones; ask for {name}:{most} or fewer, or {name} for all")
     ordered = sorted(counts, key=lambda token: (-counts[token], token))
     return kind([*SPECIAL, *ordered[:size]])
-
-
-def _words(chunks: Iterable[Sequence[str]]) -> dict[str, int]:
-    """The count of each word; when there are too many, words met once are dropped, then words met twice, ..."""
-    counts, rarest = Counter(), 0
-    for lines in chunks:
-        if len(counts) > MOST_COUNTED:
-            rarest += 1
-            counts = Counter({word: count for word, count in counts.items() if count > rarest})
-        counts.update(itertools.chain.from_iterable(line.split() for line in lines))
-    return counts
-
-
-def _characters(chunks: Iterable[Sequence[str]]) -> dict[str, int]:
-    counts = np.zeros(CODE_POINTS, np.int64)
-    for lines in chunks:
-        counts += np.bincount(_code_points(lines), minlength=CODE_POINTS)
-    return {chr(point): int(counts[point]) for point in np.flatnonzero(counts)}
-
-
-def _code_points(lines: Sequence[str]) -> np.ndarray:
-    return np.frombuffer("".join(lines).encode("utf-32-le"), "<u4")
 
 
 def _parse_list(text: str, path: Path) -> Listed:

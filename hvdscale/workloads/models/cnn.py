@@ -18,8 +18,7 @@ class SimpleCNN(nn.Module):
     Sizes and dropout are from memory of the paper's appendix and not verified.
     """
 
-    def __init__(self, size: str = "base", dropout: float = 0.4, side: int = 28, classes: int = 10,
-                 width: float = 1):
+    def __init__(self, size: str = "base", dropout: float = 0.4, side: int = 28, classes: int = 10, width: float = 1):
         super().__init__()
         first, second, hidden = (widened(units, width) for units in WIDTHS[size])
         self.features = nn.Sequential(
@@ -56,8 +55,7 @@ def parse_widths(name: str) -> tuple[int, ...] | None:
 
 
 class FullyConnected(nn.Module):
-    """ReLU hidden layers of these widths, each with dropout if there is any, and a linear readout: (n, ...) -> (n,
-    classes)."""
+    """ReLU layers of these widths, each with dropout if any, and a linear readout: (n, ...) -> (n, classes)."""
 
     def __init__(self, inputs: int, widths: tuple[int, ...], classes: int, dropout: float = 0.0):
         super().__init__()

@@ -32,11 +32,9 @@ def channels_last(images: Tensor) -> Tensor:
 
 
 class Conv(nn.Conv2d):
-    """A convolution padded to change the sides only by its stride: N(0, 2 / fan out) weights, zero biases.
-
-    He et al. 2015 (arXiv:1502.01852), eq. 14, which preserves the size of gradients through ReLU layers; fan out is
-    kernel area times output channels.
-    """
+    """A convolution padded to change the sides only by its stride: N(0, 2 / fan out) weights, zero biases. He et al.
+    2015 (arXiv:1502.01852), eq. 14, which preserves the size of gradients through ReLU layers; fan out is kernel area
+    times output channels."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, bias: bool = True):
         super().__init__(inputs, outputs, kernel, stride, padding=kernel // 2, bias=bias)

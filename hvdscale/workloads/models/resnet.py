@@ -61,6 +61,10 @@ class ResNet(nn.Module):
     def __init__(self, stem: Conv, pool: list[nn.Module], blocks: list[Block], classes: int, norm: str,
                  preactivation: bool, zero_gamma: bool, readout_std: float | None):
         super().__init__()
+        one_of("norm", norm, ("batch", "none"))
+        one_of("preactivation", preactivation, (False, True))
+        if one_of("zero_gamma", zero_gamma, (False, True)) and norm == "none":
+            raise ValueError("zero_gamma sets the scale of batch-norm, and norm is none; leave it out")
         outputs = blocks[-1].outputs
         before = [] if preactivation else [*normed(norm, stem.out_channels), nn.ReLU()]
         self.stem, self.blocks = nn.Sequential(stem, *before, *pool), nn.Sequential(*blocks)
@@ -73,13 +77,6 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.readout(self.closing(self.blocks(self.stem(channels_last(x)))).mean((2, 3)))
-
-
-def _check(norm: str, preactivation: bool, zero_gamma: bool) -> None:
-    one_of("norm", norm, ("batch", "none"))
-    one_of("preactivation", preactivation, (False, True))
-    if one_of("zero_gamma", zero_gamma, (False, True)) and norm == "none":
-        raise ValueError("zero_gamma sets the scale of batch-norm, and norm is none; leave it out")
 
 
 class CifarResNet(ResNet):
@@ -97,7 +94,6 @@ class CifarResNet(ResNet):
     def __init__(self, depth: int = 20, norm: str = "batch", width: float = 1, classes: int = 10,
                  shortcut: str = "pad", preactivation: bool = False, zero_gamma: bool = False,
                  readout_std: float | None = None):
-        _check(norm, preactivation, zero_gamma)
         one_of("shortcut", shortcut, ("pad", "projection"))
         if not isinstance(depth, int) or depth < 8 or depth % 6 != 2:
             raise ValueError(f"depth = {depth!r} is not 6n + 2 layers; use 8, 14, 20, 26, 32, 44, 56, 110, ...")
@@ -117,20 +113,16 @@ class ImageNetResNet(ResNet):
     """ResNet-50 and its variants: bottlenecks in four stages with 64, 128, 256, 512 filters and four times as many
     outputs.
 
-    depth          26, 50, 101, 152
-    norm           "batch", or "none": convolutions with biases instead
-    width          multiplies all filters
-    stride_on      which convolution of a stage's first block has the stride: the "3x3" (Goyal et al. 2017, footnote of
-                   section 5.1), or the first "1x1" (He et al. 2016a)
-    preactivation  blocks of He et al. 2016b
-    zero_gamma     each block starts as its shortcut (Goyal et al. 2017, section 5.1)
-    readout_std    standard deviation of the readout's initial weights (Goyal et al.: 0.01); None: torch's own
+    depth      26, 50, 101, 152
+    stride_on  which convolution of a stage's first block has the stride: the "3x3" (Goyal et al. 2017, footnote of
+               section 5.1), or the first "1x1" (He et al. 2016a)
+
+    The others are those of CifarResNet; Goyal et al. have a readout_std of 0.01.
     """
 
     def __init__(self, depth: int = 50, norm: str = "batch", width: float = 1, classes: int = 1000,
                  stride_on: str = "3x3", preactivation: bool = False, zero_gamma: bool = False,
                  readout_std: float | None = 0.01):
-        _check(norm, preactivation, zero_gamma)
         one_of("stride_on", stride_on, ("3x3", "1x1"))
         bias = norm == "none"
         before, blocks = widened(64, width), []

@@ -10,14 +10,12 @@ from torch import nn
 
 from hvdscale.errors import DataError, UsageError
 from hvdscale.plan.shards import Visits
-from hvdscale.workload import bound_loss, build_model, load_data, measured, problems
+from hvdscale.workload import bound_loss, load_data, measured
 from hvdscale.workloads.large import language
 from hvdscale.workloads.large.language import MODELS
 from hvdscale.workloads.large.readers import corpora
 from hvdscale.workloads.large.tokens import IGNORED
 from tests.conftest import DATA, lacks
-
-SMALL = dict(layers=1, width=16, hidden=16, heads=2)
 
 
 class Tiny(nn.Module):
@@ -242,14 +240,6 @@ def test_parts_that_do_not_belong_together_are_named(load, folder):
     refused(load, "is of a set of", "lm1b", folder)
 
 
-def test_compressed_shards_are_read(load, folder):
-    shards(folder, range(1, 5))
-    for path in list(folder.iterdir()):
-        (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
-        path.unlink()
-    assert len(load("lm1b", folder).train) == 9
-
-
 def test_sentences_longer_than_the_sequence_are_cut_and_counted(load, folder):
     shards(folder, range(1, 5))
     (folder / "news.en-00002-of-00005").write_text("a b c d e f g h i j\nshort\n")
@@ -343,18 +333,6 @@ def test_a_batch_of_padding_alone_has_no_tokens():
     with torch.no_grad():
         found = measured(language.workload("text", "lstm"), Tiny(7), batch)
     assert found.sums == {"cross_entropy": (0.0, 0), "error": (0.0, 0)}
-
-
-@pytest.mark.parametrize("name", [f"{dataset}/{model}" for dataset, models in MODELS.items() for model in models])
-def test_each_workload_is_one_and_builds_its_model(name):
-    workload = language.workload(*name.split("/"))
-    assert problems(workload) == [] and workload.name == name
-    small = dict(hidden=16, projection=8, embedding=8) if name.endswith("lstm") else SMALL
-    model = build_model(workload, {"vocabulary": 11, **small})
-    assert model(torch.zeros(2, 5, dtype=torch.int64)).shape == (2, 5, 11)
-    assert language.workload(name.split("/")[0], "resnet_50") is None
-    if workload.card:
-        assert workload.card.model_args == {"vocabulary": 2**15} and workload.card.batch().inputs.shape == (1, 128)
 
 
 # real text

@@ -18,7 +18,7 @@ SAMPLE = "First line\n\n  spaces kept  \nümlaut ☃ 𝄞\nlast without end"
 
 
 def lines(text):
-    return [line for chunk in text.chunks() for line in chunk.lines]
+    return [line for lines, _ in text.chunks() for line in lines]
 
 
 def written(path, content, pack="plain"):
@@ -101,6 +101,12 @@ def test_a_compressed_file_cut_or_changed_anywhere_is_refused_or_read_whole(tmp_
             assert str(error).startswith(f"{path}: ")
         else:
             assert found == [str(number) for number in range(100)]              # a time or name in the header
+    if pack == "gzip":
+        path.write_bytes(whole + bytes(8))                                      # padding
+        assert len(lines(Text(path))) == 100
+        path.write_bytes(whole + b"more")
+        with pytest.raises(DataError, match="is damaged"):
+            lines(Text(path))
 
 
 READERS = {"text": lambda path: lines(Text(path)), "parts": cut_in_order, "IDX": read_file,
@@ -149,7 +155,7 @@ def test_what_is_held_out_of_a_large_file_is_bounded(tmp_path, monkeypatch):
 def test_bytes_read_add_up_to_the_files_size(tmp_path, small_chunks):
     for pack in PACK:
         file = Text(written(tmp_path / "file", "some words\n" * 5000, pack))
-        read = sum(chunk.read for chunk in file.chunks())
+        read = sum(read for _, read in file.chunks())
         assert file.stored_bytes == (tmp_path / "file").stat().st_size
         assert 0 <= file.stored_bytes - read <= 64 if pack == "plain" else read <= file.stored_bytes
     train, val, test = cut_in_order(written(tmp_path / "file", "some words\n" * 5000))
@@ -159,7 +165,7 @@ def test_bytes_read_add_up_to_the_files_size(tmp_path, small_chunks):
 def test_reading_takes_memory_for_chunks_not_for_the_file(tmp_path):
     path = written(tmp_path / "file", ("word " * 20 + "\n") * 300_000)          # 30 MB
     tracemalloc.start()
-    assert sum(len(chunk.lines) for chunk in Text(path).chunks()) == 300_000
+    assert sum(len(lines) for lines, _ in Text(path).chunks()) == 300_000
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 8e6

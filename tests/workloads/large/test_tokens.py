@@ -53,8 +53,8 @@ def expected(lines, vocabulary):
 
 def counting(monkeypatch):
     """A list that grows with each text that is encoded."""
-    made, encode = [], tokens._Build._encode
-    monkeypatch.setattr(tokens._Build, "_encode", lambda self, *args: made.append(args[1]) or encode(self, *args))
+    made, encode = [], tokens._encode
+    monkeypatch.setattr(tokens, "_encode", lambda *args: made.append(args[1]) or encode(*args))
     return made
 
 
@@ -337,13 +337,13 @@ def test_a_vocabulary_is_looked_for_in_the_users_home(made, tmp_path, monkeypatc
 
 def build_slowly(say, tmp_path, seconds):
     """Open the cache; what is said: that it is being made, and its tokens."""
-    encode = tokens._Build._encode
+    encode = tokens._encode
 
-    def slow(self, *args):
+    def slow(*args):
         say("building")
         time.sleep(seconds)
-        return encode(self, *args)
-    tokens._Build._encode = slow
+        return encode(*args)
+    tokens._encode = slow
     cache = open_cache({"train": [Text(tmp_path / "train.txt")]}, "char", cache_dir=str(tmp_path / "cache"))
     say(len(cache.parts["train"].tokens))
 

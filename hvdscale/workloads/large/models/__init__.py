@@ -1,1 +1,1 @@
-"""Language and translation models, and VGG, one file a family."""
+"""Language and translation models, one file a family."""

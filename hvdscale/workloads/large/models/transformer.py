@@ -56,10 +56,8 @@ class TransformerLM(nn.Module):
 
 
 class Embedding(nn.Module):
-    """One vector per token; as a module, the tokens' vectors plus positions: (n, T) int64 -> (n, T, width).
-
-    Vectors are drawn from N(0, 1 / width) and scaled by the root of the width, to a variance of one.
-    """
+    """One vector per token; as a module, the tokens' vectors plus positions: (n, T) int64 -> (n, T, width). Vectors are
+    drawn from N(0, 1 / width) and scaled by the root of the width, to a variance of one."""
 
     def __init__(self, vocabulary: int, width: int):
         super().__init__()

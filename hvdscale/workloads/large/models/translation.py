@@ -86,16 +86,13 @@ class TranslationTransformer(nn.Module):
 
 
 class _Beams:
-    """The search of ``decode``: k hypotheses for each of m open sentences, as m k rows for the model.
-
-    open  (m,) indices of the open sentences;  best  (n, longest) tokens of the best hypothesis of the closed ones
-    """
+    """The search of ``decode``: k hypotheses for each of m open sentences, as m k rows for the model."""
 
     def __init__(self, model: TranslationTransformer, source: Tensor, longest: int, beam: int, length_penalty: float):
         n = len(source)
         self.model, self.longest, self.length_penalty = model, longest, length_penalty
-        self.open = torch.arange(n, device=source.device)
-        self.best = source.new_full((n, longest), model.pad)
+        self.open = torch.arange(n, device=source.device)           # (m,) indices of the open sentences
+        self.best = source.new_full((n, longest), model.pad)        # hypotheses of the closed ones
         memory, mask = model.encode(source)
         self._keep_memory(memory, mask, self.open.repeat_interleave(beam))
         self.past = [Past() for _ in memory]
@@ -107,27 +104,22 @@ class _Beams:
         self.log_p[:, 0] = 0                    # start with one hypothesis
 
     def step(self, place: int) -> None:
-        m, k = self.last.shape
-        log_p, lengths = self._extended(place), self.lengths + ~self.ended
+        (m, k), model = self.last.shape, self.model
+        logits = model.logits(self.last.view(-1, 1), self.memory, self.mask, place, self.past)[:, 0]
+        logits[:, [model.pad, model.begin]] = -torch.inf
+        log_p = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(1).view(m, k, -1)
+        log_p[self.ended] = -torch.inf
+        log_p[self.ended, model.pad] = 0                # an ended one is extended only by pad
+        log_p, lengths = log_p + self.log_p[:, :, None], self.lengths + ~self.ended
         ranks = log_p / ((5 + lengths) / 6)[:, :, None] ** self.length_penalty
         chosen = ranks.flatten(1).topk(k).indices
         parent, token = chosen // log_p.shape[2], chosen % log_p.shape[2]
         self.log_p, self.lengths = log_p.flatten(1).gather(1, chosen), lengths.gather(1, parent)
-        self.ended = self.ended.gather(1, parent) | (token == self.model.end)
+        self.ended = self.ended.gather(1, parent) | (token == model.end)
         self.tokens = self.tokens.gather(1, parent[:, :, None].expand(m, k, self.longest))
-        self.tokens[:, :, place] = token.where(token != self.model.end, self.model.pad)
+        self.tokens[:, :, place] = token.where(token != model.end, model.pad)
         self.last = token
         self._close(parent, self.ended.all(1) if place + 1 < self.longest else torch.ones_like(self.ended[:, 0]))
-
-    def _extended(self, place: int) -> Tensor:
-        """log P of every hypothesis extended by every token, (m, k, vocabulary); an ended one only by pad."""
-        model = self.model
-        logits = model.logits(self.last.view(-1, 1), self.memory, self.mask, place, self.past)[:, 0]
-        logits[:, [model.pad, model.begin]] = -torch.inf
-        log_p = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(1).view(*self.last.shape, -1)
-        log_p[self.ended] = -torch.inf
-        log_p[self.ended, model.pad] = 0
-        return log_p + self.log_p[:, :, None]
 
     def _close(self, parent: Tensor, done: Tensor) -> None:
         m, k = parent.shape

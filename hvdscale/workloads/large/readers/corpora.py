@@ -38,23 +38,18 @@ ASKED = {"lm1b": f"the folder that has {LM1B_SHARDS}/news.en-00001-of-00100 and 
 
 @dataclass(frozen=True)
 class TextFiles:
-    """The files of a text, in order; without test files there is no test split.
-
-    missing  names of missing files of a numbered set;  notes  how the text was divided, if names do not tell
-    """
+    """The files of a text, in order; without test files there is no test split."""
 
     train: Sequence[Text]
     val: Sequence[Text]
     test: Sequence[Text] = ()
-    missing: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()       # names of missing files of a numbered set
+    notes: tuple[str, ...] = ()         # how the text was divided, if names do not tell
 
 
 def find_lm1b(folder: Path, allow_missing: bool) -> TextFiles:
-    """The shards of LM1B, in the folder itself or laid out as in the published archive.
-
-    Validation is on the first held-out shard, testing on the second; without them each is on half of the last shard.
-    """
+    """The shards of LM1B, in the folder itself or laid out as in the published archive. Validation is on the first
+    held-out shard, testing on the second; without them each is on half of the last shard."""
     if folder.is_file():
         raise DataError(f"{folder}: is a file; give {ASKED['lm1b']}")
     base = next((folder / name for name in LM1B_FOLDERS if (folder / name / LM1B_SHARDS).is_dir()), None)

@@ -30,22 +30,14 @@ SYNSET = re.compile(rb"n\d{8}$")
 
 @dataclass(frozen=True)
 class Pictures:
-    """The pictures of some classes, by class and name.
+    """The pictures of some classes, by class and name."""
 
-    directory  contains one folder per class
-    classes    their names; labels index them
-    names      uint8: the concatenated file names
-    ends       int64, shape (n,): the end of each name in ``names``
-    labels     int32, shape (n,)
-    others     number of files without a picture's name in these folders, and one of them
-    """
-
-    directory: Path
-    classes: tuple[str, ...]
-    names: np.ndarray
-    ends: np.ndarray
-    labels: np.ndarray
-    others: tuple[int, str] = (0, "")
+    directory: Path                         # contains one folder per class
+    classes: tuple[str, ...]                # their names; labels index them
+    names: np.ndarray                       # uint8: the concatenated file names
+    ends: np.ndarray                        # int64, shape (n,): the end of each name in ``names``
+    labels: np.ndarray                      # int32, shape (n,)
+    others: tuple[int, str] = (0, "")       # number of files there without a picture's name, and one of them
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -142,10 +134,8 @@ class Crops:
 
 def damaged(pictures: Pictures, cache_dir: str | None) -> tuple[dict[int, str], Path]:
     """The pictures that fail to decode, by index, with the reason, and the file in the cache folder that lists them.
-
     Every file is read once, by one process per host, in about a millisecond per picture and core. Pictures restored or
-    damaged later go unnoticed until the list is deleted. Raises DataError.
-    """
+    damaged later go unnoticed until the list is deleted. Raises DataError."""
     key = hashlib.sha256(os.fsencode(pictures.directory.absolute()) + pictures.fingerprint().encode())
     path = cache_folder(cache_dir) / f"damaged-{key.hexdigest()[:16]}.json"
     if path.exists():

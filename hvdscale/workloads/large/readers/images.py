@@ -35,10 +35,8 @@ Box = tuple[float, float, float, float]         # left, upper, right, lower
 
 
 def random_crop(path: Path, side: int) -> Tensor:
-    """A random part of the picture, resized and flipped half of the time: uint8, shape (3, side, side).
-
-    Szegedy et al. 2015 (arXiv:1409.4842), used by Goyal et al. 2017; see ``random_box``. Every call draws as much.
-    """
+    """A random part of the picture, resized and flipped half of the time: uint8, shape (3, side, side). Szegedy et al.
+    2015 (arXiv:1409.4842), used by Goyal et al. 2017; see ``random_box``. Every call draws as much."""
     *draws, flip = torch.rand(4 * TRIES + 1, dtype=torch.float64).tolist()
     crop = _cropped(path, side, lambda width, height: random_box(width, height, draws))
     return crop.flip(2) if flip < 0.5 else crop
@@ -70,10 +68,8 @@ def _find_fault(path: Path) -> str | None:
 
 
 def random_box(width: int, height: int, draws: list[float]) -> Box:
-    """A part of 8 % to 100 % of the area (uniform) with a width-to-height ratio of 3/4 to 4/3 (log-uniform).
-
-    The first of ten ``draws``, of four numbers in [0, 1) each, that fits in the picture; else the largest central box.
-    """
+    """A part of 8 % to 100 % of the area (uniform) with a width-to-height ratio of 3/4 to 4/3 (log-uniform). The first
+    of ten ``draws``, of four numbers in [0, 1) each, that fits in the picture; else the largest central box."""
     low, high = map(math.log, RATIO)
     for area, ratio, x, y in zip(*[iter(draws)] * 4):
         area = width * height * (AREA[0] + area * (AREA[1] - AREA[0]))

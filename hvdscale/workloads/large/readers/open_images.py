@@ -50,18 +50,12 @@ LINES = {kind: re.compile(rb"^" + b",".join(pattern for pattern, _ in fields) + 
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels of trainable classes by image; those of image i are at starts[i] .. starts[i+1]-1.
+    """Labels of trainable classes by image; those of image i are at starts[i] .. starts[i+1]-1."""
 
-    images      (m,) uint64, increasing: the names as numbers
-    starts      (m + 1,) int64
-    classes     (k,) uint16
-    positive    (k,) bool: whether the image shows the class
-    """
-
-    images: np.ndarray
-    starts: np.ndarray
-    classes: np.ndarray
-    positive: np.ndarray
+    images: np.ndarray          # (m,) uint64, increasing: the names as numbers
+    starts: np.ndarray          # (m + 1,) int64
+    classes: np.ndarray         # (k,) uint16
+    positive: np.ndarray        # (k,) bool: whether the image shows the class
 
     def has_positive(self) -> np.ndarray:
         return self._counts(self.positive) > 0
@@ -164,11 +158,9 @@ def _read_names(path: Path, header: bytes | None) -> dict[bytes, int]:
 
 
 def read_labels(path: Path, classes: Mapping[bytes, int], least: float | None = None) -> Labels:
-    """The labels of trainable classes in a file.
+    """The labels of trainable classes in a file; raises DataError naming file and line.
 
     least  None: labels by people, 0 or 1. Else machine labels: positive from this confidence on, otherwise ignored
-
-    The arrays take 3 bytes per label and 16 per image. Raises DataError naming file and line.
     """
     kind = "human" if least is None else "machine"
     columns = [array(code) for code in "QIHB"]          # image, count, class, positive: arrays that grow in place
@@ -208,9 +200,7 @@ def _firsts(images: np.ndarray) -> np.ndarray:
 
 def _starts(counts: np.ndarray) -> np.ndarray:
     """The starts of runs of these lengths, and the end of the last: (m + 1,) int64."""
-    starts = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=starts[1:])
-    return starts
+    return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
 
 
 def _parse(path: Path, first: int, text: bytes, kind: str,
@@ -221,21 +211,18 @@ def _parse(path: Path, first: int, text: bytes, kind: str,
 
     found = LINES[kind].findall(text)
     if len(found) < text.count(NEWLINE):
-        wrong = next(at for at, line in enumerate(text.split(NEWLINE)) if not LINES[kind].fullmatch(line))
-        refuse(wrong, _explain(text.split(NEWLINE)[wrong], kind))
+        wrong, line = next((at, line) for at, line in enumerate(text.split(NEWLINE)) if not LINES[kind].fullmatch(line))
+        fields = line.split(b",")
+        if len(fields) != len(FIELDS[kind]):
+            refuse(wrong, f"has not the four fields {HEADER.decode()}")
+        refuse(wrong, next(why for field, (pattern, why) in zip(fields, FIELDS[kind])
+                           if not re.fullmatch(pattern, field)))
     images, names, confidence = zip(*found)
     numbers = [classes.get(name) for name in names]
     if None in numbers:
         refuse(numbers.index(None), "the label name is not one of class-descriptions.csv")
     return (np.frombuffer(bytes.fromhex(b"".join(images).decode()), ">u8").astype(np.uint64),
             np.array(numbers, np.int32), np.array(confidence).astype(float))
-
-
-def _explain(line: bytes, kind: str) -> str:
-    fields = line.split(b",")
-    if len(fields) != len(FIELDS[kind]):
-        return f"has not the four fields {HEADER.decode()}"
-    return next(why for field, (pattern, why) in zip(fields, FIELDS[kind]) if not re.fullmatch(pattern, field))
 
 
 def _quote(text: bytes) -> str:

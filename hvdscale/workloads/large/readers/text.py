@@ -1,6 +1,6 @@
 """UTF-8 text files, read in chunks of whole lines; gzip and xz are recognised by their first bytes.
 
-    for chunk in Text(Path("train.txt")).chunks(): chunk.lines
+    for lines, read_bytes in Text(Path("train.txt")).chunks(): ...
     train, val, test = cut_in_order(Path("input.txt"))          parts of one file
 """
 from __future__ import annotations
@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from ....errors import DataError
 from ...files import opened
@@ -17,13 +16,6 @@ from ...files import opened
 CHUNK = 2**20               # bytes read at once; longer lines are split
 BYTE_ORDER_MARK = "\ufeff"
 HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 2**23         # of a single file's bytes, each for validation and testing
-
-
-class Chunk(NamedTuple):
-    """Whole lines without line ends, and the number of bytes read from disk for them."""
-
-    lines: list[str]
-    read: int
 
 
 @dataclass(frozen=True)
@@ -34,11 +26,10 @@ class Text:
     start: int = 0
     stop: int | None = None
 
-    def chunks(self) -> Iterator[Chunk]:
-        """The lines in order, about CHUNK bytes at a time; longer lines are split at a space. They end in LF or CR LF.
-
-        Raises DataError naming the file, and the line if known, for text that is not UTF-8, has NUL bytes or is empty.
-        """
+    def chunks(self) -> Iterator[tuple[list[str], int]]:
+        """The lines in order, without their ends, LF or CR LF: about CHUNK bytes at a time, each with the number of
+        bytes read from disk for it; longer lines are split at a space. Raises DataError naming the file, and the line
+        if known, for text that is not UTF-8, has NUL bytes or is empty."""
         with opened(self.path) as (raw, file):
             file.seek(self.start)
             at, tail, seen = self.start, b"", raw.tell()
@@ -49,8 +40,7 @@ class Text:
                 data = tail + block
                 cut = _whole_lines(data) if block else len(data)
                 if cut:
-                    lines = self._decoded(data[:cut], at)
-                    yield Chunk(lines, raw.tell() - seen)
+                    yield self._decoded(data[:cut], at), raw.tell() - seen
                     seen = raw.tell()
                 at, tail = at + cut, data[cut:]
                 if not block:
@@ -97,11 +87,7 @@ def cut_in_order(path: Path, *shares: float) -> list[Text]:
     with opened(path) as (_, file):
         size = file.seek(0, os.SEEK_END)            # of the uncompressed content
     held_out = [int(size * share) for share in shares] or [min(int(size * HELD_OUT_SHARE), HELD_OUT_MOST)] * 2
-    bounds, at = [], size
-    for part in reversed(held_out):
-        at -= part
-        bounds.append(_line_start(path, at))
-    bounds = [0, *reversed(bounds), size]
+    bounds = [0, *(_line_start(path, size - sum(held_out[part:])) for part in range(len(held_out))), size]
     return [Text(path, a, b) for a, b in zip(bounds, bounds[1:])]
 
 
@@ -110,8 +96,7 @@ def _whole_lines(data: bytes) -> int:
     cut = data.rfind(b"\n") + 1
     if cut or len(data) < CHUNK:
         return cut
-    cut = data.rfind(b" ") + 1
-    if cut:
+    if cut := data.rfind(b" ") + 1:
         return cut
     cut = len(data) - 4
     while data[cut] & 0xC0 == 0x80 and cut > len(data) - 8:        # inside a multi-byte character
