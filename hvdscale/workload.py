@@ -235,26 +235,22 @@ def mean_metrics(workload: Workload) -> list[str]:
     return [name for name in workload.metrics if name not in workload.summarized]
 
 
-def _mismatch(given, workload: Workload) -> str:
-    """``: mae is missing, MAE is unknown``, for the names that ``measure`` returned."""
-    if not isinstance(given, Mapping):
-        return ""
-    wanted = [*mean_metrics(workload), *workload.parts]
-    faults = [f"{name} is missing" for name in wanted if name not in given]
-    faults += [f"{name} comes only from summarize" if name in workload.summarized else f"{name} is unknown"
-               for name in given if name not in wanted]
-    return f": {', '.join(faults)}"
-
-
 def measured(workload: Workload, model: nn.Module, batch) -> BatchMeasures:
     """The workload's measurements of the batch, in the order that it declares; raises WorkloadError."""
     given, wanted = workload.measure(model, batch), mean_metrics(workload)
-    if not isinstance(given, Mapping) or set(given) != {*wanted, *workload.parts}:
-        names = ", ".join(map(str, given)) if isinstance(given, Mapping) else kind_of(given)
-        parts = f"; parts, {', '.join(workload.parts)}" if workload.parts else ""
-        raise WorkloadError(f"measure returned {names or 'nothing'}, but metrics declares {', '.join(wanted)}{parts}; "
-                            f"it must return {{metric: (sum, count)}} with each of these{_mismatch(given, workload)}")
-    sums = {}
+    both = {*wanted, *workload.parts}
+    if not isinstance(given, Mapping) or set(given) != both:
+        names, faults = kind_of(given), ""
+        if isinstance(given, Mapping):
+            names = ", ".join(map(str, given))
+            faults = ": " + ", ".join([
+                *(f"{name} is missing" for name in [*wanted, *workload.parts] if name not in given),
+                *(f"{name} comes only from summarize" if name in workload.summarized else f"{name} is unknown"
+                  for name in given if name not in both)])
+        declared = f"; parts, {', '.join(workload.parts)}" if workload.parts else ""
+        raise WorkloadError(f"measure returned {names or 'nothing'}, but metrics declares {', '.join(wanted)}"
+                            f"{declared}; it must return {{metric: (sum, count)}} with each of these{faults}")
+    sums, parts = {}, {}
     for name in wanted:
         try:
             total, count = given[name]
@@ -262,13 +258,12 @@ def measured(workload: Workload, model: nn.Module, batch) -> BatchMeasures:
         except (TypeError, ValueError, RuntimeError):
             raise WorkloadError(f"measure returned {kind_of(given[name])} for {name}; it must return the sum over the "
                                 "batch and the count: (values.sum(), len(values))") from None
-    return BatchMeasures(sums, {name: _vector(name, given[name], length) for name, length in workload.parts.items()})
-
-
-def _vector(name: str, values, length: int) -> list[float]:
-    if not isinstance(values, Tensor) or values.shape != (length,):
-        raise WorkloadError(f"measure returned {kind_of(values)} for {name}, but parts declares a vector of {length}")
-    return values.tolist()
+    for name, length in workload.parts.items():
+        if not isinstance(given[name], Tensor) or given[name].shape != (length,):
+            raise WorkloadError(f"measure returned {kind_of(given[name])} for {name}, but parts declares a vector of "
+                                f"{length}")
+        parts[name] = given[name].tolist()
+    return BatchMeasures(sums, parts)
 
 
 def summarized(workload: Workload, means: dict[str, float], parts: dict[str, np.ndarray]) -> dict[str, float]:

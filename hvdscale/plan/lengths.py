@@ -11,6 +11,7 @@ have the same number. So budgets, evaluations and batches stay functions of the 
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -73,27 +74,21 @@ def read(value: Any) -> Length | None:
     """What was written, as "10 epochs", "[30, 60] epochs" or ["30 epochs", "60 epochs"]; None if it is no length."""
     if isinstance(value, Length):
         return value
-    if isinstance(value, str):
-        return _parse(value)
-    if not isinstance(value, list):
+    if isinstance(value, list):
+        entries = [read(entry) for entry in value]
+        units = {entry.unit for entry in entries if entry and entry.unit}
+        if None in entries or len(units) > 1:
+            return None
+        return Length([entry.amount for entry in entries if entry], units.pop() if units else None)
+    if not isinstance(value, str):
         return Length(value, None)
-    entries = [read(entry) for entry in value]
-    units = {entry.unit for entry in entries if entry and entry.unit}
-    if None in entries or len(units) > 1:
-        return None
-    return Length([entry.amount for entry in entries if entry], units.pop() if units else None)
-
-
-def _parse(text: str) -> Length | None:
-    found = re.fullmatch(r"\s*(.+?)\s*([A-Za-z]+)\s*", text)
+    found = re.fullmatch(r"\s*(.+?)\s*([A-Za-z]+)\s*", value)
     word = found and (WORDS.get(found[2]) or WORDS.get(f"{found[2]}s"))
     if not found or not word:
         return None
     unit, times = word
     for written in (found[1], f"[{found[1]}]"):         # 30, 60, 80 epochs is a list, too
-        try:
+        with contextlib.suppress(ValueError):
             amount = json.loads(written)
-        except ValueError:
-            continue
-        return Length(amount * times if times > 1 and type(amount) in (int, float) else amount, unit)
+            return Length(amount * times if times > 1 and type(amount) in (int, float) else amount, unit)
     return None

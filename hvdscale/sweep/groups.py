@@ -50,9 +50,6 @@ class LaunchGroup(JoinedWorkers):
         self._form()
         self._active, self._groups = True, {}
 
-    def _form(self) -> None:
-        raise NotImplementedError
-
     def abandon(self):
         if self._active:
             self._active = False
@@ -119,7 +116,14 @@ def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[in
     stop_without_launcher(stall_seconds)
     process = place()
     if process.size % workers_per_trial:
-        raise UsageError(_explain_uneven(process, workers_per_trial))
+        below = process.size - process.size % workers_per_trial
+        fitting = " or ".join(str(size) for size in (below, below + workers_per_trial) if size)
+        raise UsageError(
+            f"workers_per_trial = {workers_per_trial} needs that many processes for each trial, and this one was "
+            f"started alone: start mpirun -np {workers_per_trial} (or a multiple of it), or srun --mpi=pmix"
+            if process.launcher is None else
+            f"{process.launcher} started {process.size} processes, which make no groups of workers_per_trial = "
+            f"{workers_per_trial}: start {fitting}, or set workers_per_trial to a divisor of {process.size}")
     if workers_per_trial == 1:
         return SingleGroup(process, cores)
     return GROUPS[choose(transport, process.launcher)](process, workers_per_trial, stall_seconds, cores)
@@ -147,16 +151,6 @@ def _horovod_group(process: Process, size: int, stall_seconds: float, cores: fro
 
 
 GROUPS = {"horovod": _horovod_group, "torch": _torch_group}         # by transport
-
-
-def _explain_uneven(process: Process, workers_per_trial: int) -> str:
-    if process.launcher is None:
-        return (f"workers_per_trial = {workers_per_trial} needs that many processes for each trial, and this one was "
-                f"started alone: start mpirun -np {workers_per_trial} (or a multiple of it), or srun --mpi=pmix")
-    below = process.size - process.size % workers_per_trial
-    fitting = " or ".join(str(size) for size in (below, below + workers_per_trial) if size)
-    return (f"{process.launcher} started {process.size} processes, which make no groups of workers_per_trial = "
-            f"{workers_per_trial}: start {fitting}, or set workers_per_trial to a divisor of {process.size}")
 
 
 def _begin_mpi(hvd):

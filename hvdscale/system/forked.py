@@ -28,7 +28,7 @@ def map_on_cores(function: Callable[[Item], Any], items: Sequence[Item]) -> Iter
     """
     global _work
     processes = min(len(usable_cores()), len(items) // LEAST)
-    if processes < 2 or not hasattr(os, "fork"):
+    if processes < 2:
         yield from map(function, items)
         return
     from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor     # slow
