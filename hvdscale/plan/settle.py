@@ -16,7 +16,7 @@ from .lengths import Length
 from .local_steps import refuse_uneven_replicas, settle_ghost_batch, settle_local_steps
 from .metaparameters import tuned_for
 from .plan import Plan
-from .scaling import SCALED_BETAS, TUNED, exponent, lr_factor, moments_ratio, scale_moments
+from .scaling import SCALED_BETAS, TUNED, exponent, lr_factor, scale_moments
 from .schedule import FALLING, INVERSE_SQRT, PLATEAU
 from .settings import ACTS_ONLY_WITH, DECOUPLED, HALF_LIVES, NO_CLASS, OPTIMIZER_KEYS, OPTIMIZERS, Settings
 from .shards import Stream, fewest_passes, largest_pass
@@ -322,7 +322,7 @@ def settle_moments(settings: Settings, optimizer: Mapping, rule: str, global_bat
                             "out, or choose --lr-rule sqrt beside it")
     moments = {name: optimizer[name] for name in ("beta1", "beta2", "epsilon")}
     try:
-        return scale_moments(rule, moments_ratio(global_batch / base_batch, settings.max_lr_factor), moments)
+        return scale_moments(rule, global_batch / base_batch, moments, settings.max_lr_factor)
     except PlanError as error:
         leave = " --lr-rule adam_sqrt:beta2, which leaves beta1 as it is," if "beta1" in SCALED_BETAS[rule] else ""
         raise PlanError(f"{error}, here {base_batch}. Choose a smaller batch,{leave} or max_lr_factor") from None

@@ -30,7 +30,7 @@ _taken: list[tuple[int, Lock]] = []             # those held, with the processes
 
 
 @dataclass
-class Lock:
+class Lock(contextlib.AbstractContextManager):
     """A lock that is held; ``release`` gives it back. A process that dies gives it back too."""
 
     path: str
@@ -102,9 +102,6 @@ class Lock:
                 os.unlink(self.path)
         os.close(self.descriptor)
         self.descriptor = -1
-
-    def __enter__(self) -> Lock:
-        return self
 
     def __exit__(self, *_):
         self.release()

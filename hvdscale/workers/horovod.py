@@ -7,7 +7,7 @@ import sys
 import time
 
 from ..errors import WorkersError
-from .group import POLL_SECONDS, JoinedWorkers, SingleWorker, Workers, starting
+from .group import POLL_SECONDS, JoinedWorkers
 from .launch import has_pmi, load_mpi
 
 
@@ -68,18 +68,6 @@ class HorovodWorkers(JoinedWorkers):
             self._hvd.shutdown()
 
 
-def join_horovod(launcher: str, processes: int, stall_seconds: float) -> Workers:
-    """The workers of this launch; a single one where one process is there and no Horovod. Raises WorkersError if
-    Horovod cannot be imported or joins fewer processes than were started: each would be alone."""
-    hvd = load_horovod(launcher, processes, stall_seconds)
-    if not hvd:
-        return SingleWorker()
-    with starting(stall_seconds, "Horovod"):
-        hvd.init()
-    check_joined(launcher, processes, hvd.size())
-    return HorovodWorkers(hvd, stall_seconds)
-
-
 def load_horovod(launcher: str, processes: int, stall_seconds: float):
     """Horovod, after the variables that it and MPI read are set; None where one process is there and no Horovod. Raises
     WorkersError for several processes that it could not join."""
@@ -98,7 +86,7 @@ def load_horovod(launcher: str, processes: int, stall_seconds: float):
                            f"process without {launcher}") from None
     if launcher == "srun" and processes > 1 and not has_pmi():
         with contextlib.suppress(ImportError):
-            if "Open MPI" in load_mpi().Get_library_version():      # others can join without; this one ends silently
+            if "Open MPI" in load_mpi().Get_library_version():      # others join without, and it would say nothing
                 raise WorkersError(
                     f"srun started {processes} processes without PMIx, by which Open MPI would join them: they would be "
                     f"{processes} separate runs. Use srun --mpi=pmix, or mpirun inside the allocation")

@@ -8,7 +8,7 @@ import importlib.util
 import os
 
 from ..errors import WorkersError
-from .group import SingleWorker, Workers
+from .group import SingleWorker, Workers, starting
 from .launch import launched
 from .orphans import refuse_launcher_in_torchrun, stop_without_launcher
 
@@ -33,12 +33,17 @@ def form(stall_seconds: float, transport: str = "auto", divided: bool = False) -
             return SingleWorker()
         from .torch_distributed import join
         return join(stall_seconds)
-    from .horovod import join_horovod, load_horovod
-    if os.environ.get("HOROVOD_ELASTIC") != "1":
-        return join_horovod(launcher, processes, stall_seconds)
-    from .elastic import ElasticWorkers
+    from .horovod import HorovodWorkers, check_joined, load_horovod
     hvd = load_horovod(launcher, processes, stall_seconds)
-    return ElasticWorkers(hvd, stall_seconds) if hvd else SingleWorker()
+    if not hvd:
+        return SingleWorker()
+    if os.environ.get("HOROVOD_ELASTIC") == "1":
+        from .elastic import ElasticWorkers
+        return ElasticWorkers(hvd, stall_seconds)
+    with starting(stall_seconds, "Horovod"):
+        hvd.init()
+    check_joined(launcher, processes, hvd.size())           # otherwise each would be alone
+    return HorovodWorkers(hvd, stall_seconds)
 
 
 def choose(transport: str, launcher: str) -> str:
