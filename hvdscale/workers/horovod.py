@@ -86,7 +86,7 @@ def load_horovod(launcher: str, processes: int, stall_seconds: float):
                            f"process without {launcher}") from None
     if launcher == "srun" and processes > 1 and not has_pmi():
         with contextlib.suppress(ImportError):
-            if "Open MPI" in load_mpi().Get_library_version():      # others join without, and it would say nothing
+            if "Open MPI" in load_mpi().Get_library_version():      # others join without; it would say nothing
                 raise WorkersError(
                     f"srun started {processes} processes without PMIx, by which Open MPI would join them: they would be "
                     f"{processes} separate runs. Use srun --mpi=pmix, or mpirun inside the allocation")
