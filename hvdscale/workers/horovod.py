@@ -85,11 +85,11 @@ def load_horovod(launcher: str, processes: int, stall_seconds: float):
                            f"they would be {processes} separate runs. Install it, start them by torchrun, or start one "
                            f"process without {launcher}") from None
     if launcher == "srun" and processes > 1 and not has_pmi():
-        with contextlib.suppress(ImportError):
-            if "Open MPI" in load_mpi().Get_library_version():      # others join without; it would say nothing
+        with contextlib.suppress(ImportError):          # Open MPI ends the process then, without a helpful message
+            if "Open MPI" in load_mpi().Get_library_version():
                 raise WorkersError(
-                    f"srun started {processes} processes without PMIx, by which Open MPI would join them: they would be "
-                    f"{processes} separate runs. Use srun --mpi=pmix, or mpirun inside the allocation")
+                    f"srun started {processes} processes without PMIx, by which Open MPI would join them: they would "
+                    f"be {processes} separate runs. Use srun --mpi=pmix, or mpirun inside the allocation")
     return hvd
 
 

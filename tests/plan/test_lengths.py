@@ -108,10 +108,6 @@ def test_a_length_is_written_so_that_it_can_be_read(length, text):
     assert str(length) == text and read(text) == length
 
 
-def test_a_rate_may_be_reduced_twice_at_one_step():
-    assert settled(decay="step", decay_at_steps=[5, 5, 9]).decay_at == (5, 5, 9)
-
-
 def test_a_later_length_of_the_warmup_makes_one_where_there_was_none():
     assert settled(defaults={**DEFAULTS, "warmup": "none"}, warmup="20 steps").warmup_steps == 20
     with pytest.raises(PlanError, match="warmup_steps acts only with warmup = gradual or constant"):
@@ -123,6 +119,7 @@ def test_a_later_length_of_the_warmup_makes_one_where_there_was_none():
     (dict(decay="linear", decay_end="6250 tokens"), dict(decay_steps=50)),
     (dict(decay="linear", decay_start="6250 tokens"), dict(decay_start=50)),
     (dict(decay="step", decay_at="6250, 8750 tokens"), dict(decay_at=(50, 70))),
+    (dict(decay="step", decay_at_steps=[5, 5, 9]), dict(decay_at=(5, 5, 9))),
     (dict(average="tail", average_start="500 examples"), dict(average_start=50)),
     (dict(checkpoint="x", checkpoint_every="250 examples"), dict(checkpoint_every=25)),
     (dict(checkpoint="x", checkpoint_every="5 min"), dict(checkpoint_every=0, checkpoint_seconds=300)),

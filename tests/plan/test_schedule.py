@@ -103,7 +103,7 @@ def test_a_decay_starts_by_default_where_the_warmup_ends(decay):
     of_warmup, none = (Schedule(1.0, 0.0, warmup, 10, decay, 50) for warmup in ("gradual", "none"))
     assert of_warmup.lr_at(30) == pytest.approx(1 - FALLING[decay](0.5))
     assert none.lr_at(25) == pytest.approx(1 - FALLING[decay](0.5))
-    assert "held" not in str(of_warmup)
+    assert "held" not in of_warmup.describe()
 
 
 def test_an_inverse_square_root_is_that_of_vaswani_et_al():

@@ -38,12 +38,6 @@ def test_a_doubles_values_are_the_quantiles_of_its_distribution(parameter, quant
         assert parameter.at(u) == pytest.approx(quantile(u), rel=1e-12)
 
 
-def test_the_middle_of_a_reverse_log_scale_is_geometric():
-    assert REVERSE_LOG.at(0.5) == pytest.approx(1 - math.sqrt(0.1 * 0.0001), rel=1e-14)
-    assert [1 - REVERSE_LOG.at(k / 3) for k in range(3)] == pytest.approx([0.1, 0.01, 0.001])
-    assert LOG.at(0.5) == pytest.approx(math.sqrt(1e-4 * 10))
-
-
 def test_every_integer_has_the_same_share_of_a_linear_scale():
     shares = [STEPS.at((i + 0.5) / 700) for i in range(700)]
     assert shares == sorted(shares) and [shares.count(k) for k in range(3, 10)] == [100] * 7

@@ -147,10 +147,6 @@ def test_a_step_is_cut_into_groups_of_at_most_the_ghost_batch(batch, ghost, size
     assert np.diff(group_bounds(batch, ghost)).tolist() == sizes
 
 
-def test_three_workers_carry_a_global_batch_of_256():
-    assert [passes[0].stop - passes[0].start for passes in step_passes(256, 32, 3, 1)] == [64, 96, 96]
-
-
 @pytest.mark.parametrize("total, parts", [(0, 3), (2, 3), (3, 3), (10, 3), (100, 7)])
 def test_even_bounds_differ_by_one_at_most(total, parts):
     lengths = np.diff(even_bounds(total, parts))
