@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from ..errors import UsageError
 from ..plan.batch_schedule import STAYS
-from ..plan.search_space import STEPS_TO_TARGET
+from ..plan.search_space import STEPS_TO_TARGET, Parameter
 from ..plan.settings import NO_CLASS, OPTIMIZERS, Settings, read
 from ..plan.values import none_of
 from ..target import Target
@@ -58,6 +58,9 @@ class StudySpec:
     def name(self) -> str:
         """The study's name in files: nesterov-b256."""
         return f"{name_in_files(self.optimizer)}-b{self.global_batch}"
+
+    def space(self, budget_steps: int) -> tuple[Parameter, ...]:
+        return tuple(dimension.over(budget_steps) for dimension in self.dimensions)
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def settle_study(sweep: Sweep, spec: StudySpec, workload: Workload, data: Data, 
     budget_steps = settle_budget(settings, stream)
     every = (max(1, round(budget_steps / sweep.evaluations)) if sweep.evaluations
              else settle_eval_every(settings, stream))
-    space = tuple(dimension.over(budget_steps) for dimension in spec.dimensions)
+    space = spec.space(budget_steps)
     facts = {"train_examples": train_examples, "budget_steps": budget_steps, "eval_every": every,
              **{name: value for name, value in spec.layer.items() if key_of(name) not in FREE_SETTINGS},
              **{f"space.{parameter.name}": parameter.record() for parameter in space}}
