@@ -304,11 +304,6 @@ def describe_build(workload: Workload) -> str:
     return f"{workload.name} builds the model at {code.co_filename}:{code.co_firstlineno}" if code else ""
 
 
-def as_stored(inputs: Tensor, dtype: torch.dtype) -> Tensor:
-    """The inputs in this floating type."""
-    return inputs.to(dtype)
-
-
 @dataclass(frozen=True)
 class Classification(Workload):
     """A ready-made workload: classification with one label per example.
@@ -316,7 +311,7 @@ class Classification(Workload):
     classes   labels are 0 .. classes-1; None: determined by the data, as its model_args["classes"]
     load      data_dir (None: no folder given) -> Data, of batches that unpack as inputs, labels (n,) int64
     build     model arguments -> module from a batch's inputs, as ``prepare`` makes them, to (n, classes) logits
-    prepare   stored inputs and a floating type -> the model's inputs
+    prepare   stored inputs and a floating type -> the model's inputs; by default they alone become of that type
     """
 
     dataset: str
@@ -324,7 +319,7 @@ class Classification(Workload):
     classes: int | None
     load: Callable[[str | None], Data] = field()
     build: Callable[..., nn.Module] = field()
-    prepare: Callable[[Tensor, torch.dtype], Tensor] = as_stored
+    prepare: Callable[[Tensor, torch.dtype], Tensor] = Tensor.to
     defaults: Mapping = field(default_factory=dict)
     card: Card | None = None
 

@@ -324,22 +324,18 @@ def _train(job, start, folder, workers, recovery) -> int:
             display.say(f"  note: {note}")
     if saved := job.save_model(outcome.stop, workers):
         display.say(saved)
-    failure = _failure(run_log, checkpoints, outcome)
+    failure: HvdscaleError | None = None
+    if run_log.failure is not None:
+        failure = LogError(f"{run_log.failure}. To read the rows written so far: "
+                           f"hvdscale-log show {shlex.quote(run_log.path)}")
+    elif checkpoints.failure is not None and outcome.stop.exit_code == ExitCode.DONE:
+        failure = CheckpointError(f"{checkpoints.failure}. The run is done, but its last checkpoint is missing. Make "
+                                  "room; then the same command with --resume auto takes the last steps again")
     checkpoints.end(outcome.stop._replace(exit_code=failure.exit_code) if failure else outcome.stop)
     if failure:
         raise failure
     display.say(f"log: {run_log.path}\nnext: {_next(job, outcome, run_log.path)}")
     return outcome.stop.exit_code
-
-
-def _failure(run_log, checkpoints, outcome) -> HvdscaleError | None:
-    if run_log.failure is not None:
-        return LogError(f"{run_log.failure}. To read the rows written so far: "
-                        f"hvdscale-log show {shlex.quote(run_log.path)}")
-    if checkpoints.failure is not None and outcome.stop.exit_code == ExitCode.DONE:
-        return CheckpointError(f"{checkpoints.failure}. The run is done, but its last checkpoint is missing. Make "
-                               "room; then the same command with --resume auto takes the last steps again")
-    return None
 
 
 def _finish_ended(job, start, stop, folder, workers) -> int:

@@ -31,7 +31,6 @@ from ..system.outputs import refuse_foreign, refuse_shared
 from .farm import SweepState
 from .file import Sweep, name_in_files
 from .ledger import DrawResult
-from .studies import Study
 from .tuned import TUNED, write_tuned
 
 LOGS = "logs"                                   # folder of the groups' logs in the sweep's folder
@@ -61,7 +60,12 @@ def close_one(states: SweepState, say: Callable[[str], object], begun: bool = Fa
         return False
     states.closed.add(study.name)
     out = states.ledger.out
-    path = collect(out, study.name, lambda: _choose(states, study), {"sweep": json.dumps(study.sweep.record)},
+
+    def choose() -> list[DrawResult]:
+        results = states.ledger.results(study.name)
+        repeats = [results[number] for number in states.repeats(study) if number in results]
+        return [one for one in (*states.of(study).results, *repeats) if one.pieces]
+    path = collect(out, study.name, choose, {"sweep": json.dumps(study.sweep.record)},
                    {"trials": study.spec.trials, "max_draws": study.spec.max_draws})
     searches = searches_in(path)
     said = [line for search in searches for line in lines(search)]
@@ -72,13 +76,6 @@ def close_one(states: SweepState, say: Callable[[str], object], begun: bool = Fa
     say("\n".join(said))
     write_best(out, study.sweep, {study.name: searches})
     return True
-
-
-def _choose(states: SweepState, study: Study) -> list[DrawResult]:
-    """The study's trials with rows, and the repeats of its winner."""
-    results = states.ledger.results(study.name)
-    repeats = [results[number] for number in states.repeats(study) if number in results]
-    return [one for one in (*states.of(study).results, *repeats) if one.pieces]
 
 
 def searches_in(path: str) -> tuple[Search, ...]:
@@ -133,7 +130,12 @@ def collect(out: str, study: str, choose: Callable[[], Iterable[DrawResult]], at
     """
     path = os.path.join(out, f"{study}.h5")
     with Lock.take(path, attempts=LOCK_ATTEMPTS), writing(path):
-        shares = _read_all(out, study, _pieces(choose()))
+        pieces: dict[str, list[tuple]] = {}         # in each group's log
+        for trial in choose():
+            for attempt, (log, number) in enumerate(trial.pieces):
+                pieces.setdefault(log, []).append((number, trial.number, attempt, attempt == len(trial.pieces) - 1,
+                                                   trial.last_step, trial.status, trial.reason))
+        shares = _read_all(out, study, {log: np.array(sorted(pieces[log]), PIECE) for log in sorted(pieces)})
         for share in shares:
             plans = [json.loads(text) for text in share["trials"].values.get("plan", ())]
             share["trials"].values["plan"] = np.array([
@@ -148,16 +150,6 @@ def collect(out: str, study: str, choose: Callable[[], Iterable[DrawResult]], at
                     file.add(name, spec.name, table.values[spec.name][order])
         show(temporary, path, ())
     return path
-
-
-def _pieces(chosen) -> dict[str, np.ndarray]:
-    """The pieces in each group's log, by file name: arrays of PIECE sorted by id."""
-    rows: dict[str, list[tuple]] = {}
-    for trial in chosen:
-        for attempt, (log, number) in enumerate(trial.pieces):
-            rows.setdefault(log, []).append((number, trial.number, attempt, attempt == len(trial.pieces) - 1,
-                                             trial.last_step, trial.status, trial.reason))
-    return {log: np.array(sorted(rows[log]), PIECE) for log in sorted(rows)}
 
 
 def _read_all(out, study, pieces) -> list[dict[str, TableRows]]:

@@ -63,8 +63,8 @@ class LaunchGroup(JoinedWorkers):
 
 
 class HorovodGroup(LaunchGroup, HorovodWorkers):
-    """A group of several processes of a launch; rank and size are within the group, the local ones within the launch.
-    All processes of the launch must be joined by ``mpi`` (mpi4py's MPI, initialized)."""
+    """A group of several processes of a launch, all of which ``mpi`` (mpi4py's, initialized) joins; rank and size are
+    within the group, the local ones within the launch."""
 
     def __init__(self, hvd, mpi, stall_seconds: float, process: Process, size: int, cores: frozenset[int]):
         self._mpi, self._process, self._cores = mpi, process, cores
@@ -103,8 +103,7 @@ class TorchGroup(LaunchGroup, TorchWorkers):
         own = PrefixStore(f"trials{launch.rank // size}", store)
         super().__init__(own, replace(launch, rank=launch.rank % size, size=size), stall_seconds)
 
-    def _form(self):
-        self._begin()
+    _form = TorchWorkers._begin
 
 
 def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[int],
@@ -126,12 +125,11 @@ def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[in
             f"{workers_per_trial}: start {fitting}, or set workers_per_trial to a divisor of {process.size}")
     if workers_per_trial == 1:
         return SingleGroup(process, cores)
-    return GROUPS[choose(transport, process.launcher)](process, workers_per_trial, stall_seconds, cores)
-
-
-def _torch_group(process: Process, size: int, stall_seconds: float, cores: frozenset[int]) -> TorchGroup:
-    with starting(stall_seconds, "torch.distributed"):
-        return TorchGroup(find_store(process, stall_seconds), process, stall_seconds, size, cores)
+    if choose(transport, process.launcher) == "torch":
+        with starting(stall_seconds, "torch.distributed"):
+            store = find_store(process, stall_seconds)
+            return TorchGroup(store, process, stall_seconds, workers_per_trial, cores)
+    return _horovod_group(process, workers_per_trial, stall_seconds, cores)
 
 
 def _horovod_group(process: Process, size: int, stall_seconds: float, cores: frozenset[int]) -> HorovodGroup:
@@ -148,9 +146,6 @@ def _horovod_group(process: Process, size: int, stall_seconds: float, cores: fro
         group = HorovodGroup(hvd, mpi, stall_seconds, process, size, cores)
     check_joined(process.launcher, size, group.size)
     return group
-
-
-GROUPS = {"horovod": _horovod_group, "torch": _torch_group}         # by transport
 
 
 def _begin_mpi(hvd):

@@ -26,10 +26,8 @@ LOOK_SECONDS = 0.1          # between looks at a child, when signals are heard
 
 
 def guard(process: Process, note: Callable[[int], bool]) -> int:
-    """Continue in a child process; returns the number of earlier ones. Call before any thread.
-
-    note  called with the process id of a child that has ended; returns whether it ended during a trial
-    """
+    """Continue in a child process; returns the number of earlier ones. Call before any thread. ``note`` is called with
+    the process id of a child that has ended, and returns whether it ended during a trial."""
     parent = os.getppid()
     for before in range(MOST):
         die_with_this = ending_with_this_process()

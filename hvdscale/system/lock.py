@@ -63,7 +63,11 @@ class Lock(contextlib.AbstractContextManager):
                 with contextlib.suppress(OSError):
                     if fresh:
                         os.unlink(path)
-                raise LogError(_refused(log, path, refusal))
+                owner = _read(path)
+                last = f" {path} was last signed by {describe(owner)}." if owner else ""
+                raise LogError(f"{log}: this file system refuses locks ({errno.errorcode.get(refusal, refusal)}), so "
+                               f"another process that writes the same log would go unseen.{last} If none does, add "
+                               f"--take-over (hvdscale-train: --set take_over=true), or set {CONSENT}=1")
         owner = _read(path)
         ours = "which is this one: close that run first" if {**owner, **this_process()} == owner else ""
         raise LogError(f"{log}: is being written by {describe(owner)}{ours and ', '}"
@@ -170,11 +174,3 @@ def _read(path: str) -> dict:
     except (OSError, ValueError, RecursionError):
         return {}
     return owner if isinstance(owner, dict) else {}
-
-
-def _refused(log: str, path: str, refusal: int) -> str:
-    owner = _read(path)
-    last = f" {path} was last signed by {describe(owner)}." if owner else ""
-    return (f"{log}: this file system refuses locks ({errno.errorcode.get(refusal, refusal)}), so another process "
-            f"that writes the same log would go unseen.{last} If none does, add --take-over "
-            f"(hvdscale-train: --set take_over=true), or set {CONSENT}=1")

@@ -17,7 +17,7 @@ from hvdscale.errors import ExitCode, LogError
 from hvdscale.log.plan_text import plan_at, read_plan
 from hvdscale.log.schema import Status
 from hvdscale.plan.search_space import discrete
-from tests.golden import make_v1
+from tests.conftest import GOLDEN
 from tests.factories.bad_logs import break_log, generator
 from tests.factories.logs import log as made_log
 from tests.factories.logs import save, study, trial
@@ -26,15 +26,6 @@ from tests.wording import answered
 
 SECONDS = 60                # a case may take, on a busy machine
 MEMORY = 3 << 30            # bytes that it may take beside what the process has
-
-
-def good_logs(folder):
-    """Paths of good logs: the golden one, a sweep's study, and runs of four worker counts."""
-    golden = make_v1.__file__.replace("make_v1.py", "v1.h5")
-    space = (*SPACE, discrete("label_smoothing", [0.0, 0.1]))
-    points = realistic(256, 0.1, 600, repeats=2, space=space)
-    sweep = save(studied(*points), folder / "sweep.h5")
-    return [golden, sweep, save(study(seeds=2)[2], folder / "runs.h5")]
 
 
 def commands_of(path, good, out):
@@ -106,7 +97,10 @@ def failures(numbers, folder, good, share=1.0, without=()):
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory):
-    return good_logs(tmp_path_factory.mktemp("good"))
+    """Paths of good logs: the golden one, a sweep's study, and runs of four worker counts."""
+    folder, space = tmp_path_factory.mktemp("good"), (*SPACE, discrete("label_smoothing", [0.0, 0.1]))
+    sweep = save(studied(*realistic(256, 0.1, 600, repeats=2, space=space)), folder / "sweep.h5")
+    return [str(GOLDEN / "v1.h5"), sweep, save(study(seeds=2)[2], folder / "runs.h5")]
 
 
 def told(found):

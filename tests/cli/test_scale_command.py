@@ -182,22 +182,16 @@ def test_too_many_workers_are_refused_before_the_smaller_counts_run(scaled, monk
     assert scaled("--workers", "1,3", "--hosts", "a:1,b:1", exit_code=2)[1] == []
 
 
-def test_a_run_whose_process_was_killed_says_which_of_what(tmp_path, monkeypatch):
-    launcher = tmp_path / "horovodrun"          # ends the other process before that has said anything
-    launcher.write_text("#!/bin/sh\necho 'Process name: 1'; echo 'Exit code: 137'; exit 1\n")
-    launcher.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with pytest.raises(HvdscaleError, match=r"\(exit code 1: process 1 was killed by signal 9 \(SIGKILL\), as the "):
-        carry_out(SeriesRun(2, str(tmp_path / "w2.h5"), {}), "digits/fc", "horovodrun", None, print)
-
-
-def test_a_failed_run_is_an_error_though_the_log_of_an_earlier_one_is_there(logged, tmp_path, monkeypatch):
-    run = logged(Status.COMPLETE)
-    (tmp_path / "horovodrun").write_text("#!/bin/sh\nexit 1\n")
+@pytest.mark.parametrize("printed, said", [     # a launcher that ends the other process before that has said anything
+    ("echo 'Process name: 1'; echo 'Exit code: 137'", "1: process 1 was killed by signal 9 .SIGKILL., as the "),
+    ("", r"1\)")])
+def test_a_failed_run_is_an_error_that_says_what_was_killed_though_an_earlier_log_is_there(
+        logged, tmp_path, monkeypatch, printed, said):
+    (tmp_path / "horovodrun").write_text(f"#!/bin/sh\n{printed}\nexit 1\n")
     (tmp_path / "horovodrun").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with pytest.raises(HvdscaleError, match=r"ended without a finished log \(exit code 1\)"):
-        carry_out(run, NAME, "horovodrun", None, print)
+    with pytest.raises(HvdscaleError, match=rf"ended without a finished log \(exit code {said}"):
+        carry_out(logged(Status.COMPLETE), NAME, "horovodrun", None, print)
 
 
 def test_probes_repeat_with_names_and_seeds_of_their_own():

@@ -9,6 +9,7 @@ import pytest
 
 from hvdscale.errors import HvdscaleError
 from hvdscale.system import forked
+from hvdscale.system.ancestors import find_process
 from hvdscale.system.forked import map_on_cores
 
 
@@ -71,14 +72,6 @@ def test_the_processes_end_with_the_one_that_started_them_even_if_that_is_killed
         children = [int(parent.stdout.readline()) for _ in range(4)]
         parent.kill()
     until = time.monotonic() + 10
-    while any(is_alive(child) for child in children) and time.monotonic() < until:
+    while any(map(find_process, children)) and time.monotonic() < until:
         time.sleep(0.05)
-    assert not any(is_alive(child) for child in children)
-
-
-def is_alive(process):
-    try:
-        with open(f"/proc/{process}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    assert not any(map(find_process, children))
