@@ -31,17 +31,12 @@ __all__ = ["Batch", "Card", "Classification", "Data", "Draws", "MapSplit", "Spli
 
 @dataclass(frozen=True)
 class Card:
-    """What is known of a workload before its data is read: facts of the published data set, as the workload loads it.
-
-    train_examples, val_examples   sizes of the training and validation splits
-    batch                          makes a batch of one example on the meta device, as a split's ``take`` would
-    model_args                     arguments of build that the published data determines, {"vocabulary": 32000}
-    """
+    """What is known of a workload before its data is read: facts of the published data set, as loaded."""
 
     train_examples: int
     val_examples: int
-    batch: Callable[[], object]
-    model_args: dict = field(default_factory=dict)
+    batch: Callable[[], object]                         # of one example on the meta device, as a split's ``take`` would
+    model_args: dict = field(default_factory=dict)      # of build, that the data determines: {"vocabulary": 32000}
 
 
 class Workload:
@@ -152,10 +147,7 @@ def _describe_attribute(workload, name: str) -> str:
 
 def load_data(workload: Workload, data_dir: str | None, data_args: Mapping = {}, **given) -> Data:
     """The workload's data; raises DataError or WorkloadError for unusable data, UsageError for data_args that ``load``
-    does not take.
-
-    given  allow_missing and cache_dir, for a ``load`` that takes them
-    """
+    does not take. ``given``: allow_missing and cache_dir, for a ``load`` that takes them."""
     taken = inspect.signature(workload.load).parameters
     if given.get("allow_missing") and "allow_missing" not in taken:
         raise UsageError(f"--allow-missing: the data of {workload.name} has no optional parts; leave it out")

@@ -68,7 +68,8 @@ def line_of(log: Log, row: int) -> tuple:
         way = better(metric, [log])
         if target and target.column == metric:
             way = SMALLER if target.minimizes else LARGER
-        best = short_number(measured.min() if way == SMALLER else measured.max()) if way else UNKNOWN_WAY
+        ends = {SMALLER: measured.min(), LARGER: measured.max()}
+        best = short_number(ends[way]) if way else UNKNOWN_WAY
     return (str(trials["id"][row]), state_of(log, row),
             printable(f"{trials['dataset'][row]}/{trials['model'][row]}", lines=False),
             str(trials["global_batch"][row]),

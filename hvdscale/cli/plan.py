@@ -173,10 +173,8 @@ def main(context, logs, targets, out, formats, full, skip_broken, network, bandw
 
 def links_of(context: click.Context, network: Sequence[str], bandwidth: float | None, latency: float | None,
              parameters: str | None) -> tuple[Links | None, str]:
-    """(the network between nodes, what its files say); the command line goes before the machine's file.
-
-    Raises UsageError if some options are missing, or contradict each other.
-    """
+    """(the network between nodes, what its files say); the command line goes before the machine's file. Raises
+    UsageError if some options are missing, or contradict each other."""
     from ..analysis.size.sizes import parse_size
     from ..analysis.step_time import Links
     of_file = {name: context.get_parameter_source(name) == ParameterSource.DEFAULT_MAP

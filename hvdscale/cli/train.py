@@ -192,10 +192,8 @@ def main() -> None:
 
 def carry_out_together(command: click.Command, run) -> None:
     """Run a command, which returns its arguments, the layers of settings second, or an exit code, on all ranks of the
-    launch, with one message and one exit code for all.
-
-    run      (the command's result, its error or None, workers) -> exit code; raises the same error on all ranks
-    """
+    launch, with one message and one exit code for all. ``run`` has its result, its error or None, and the workers, and
+    gives the exit code; it raises the same error on all ranks."""
     parsed, error = parse(command)
     if isinstance(parsed, int):
         sys.exit(parsed)

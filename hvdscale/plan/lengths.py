@@ -31,13 +31,10 @@ WORDS = {**{unit: (unit, 1) for unit in UNITS}, **{word: ("seconds", times) for 
 
 @dataclass(frozen=True)
 class Length:
-    """An amount with a unit of UNITS; None: no unit was given.
+    """An amount with a unit of UNITS."""
 
-    amount  a number; of several lengths in one unit a list, of numbers or of (start, batch) pairs
-    """
-
-    amount: Any
-    unit: str | None
+    amount: Any             # a number; of several lengths in one unit a list, of numbers or of (start, batch) pairs
+    unit: str | None        # None: none was given
 
     def __str__(self) -> str:
         text = f"{json.dumps(self.amount).removesuffix('.0')} {self.unit}"

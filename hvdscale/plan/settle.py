@@ -266,10 +266,8 @@ def _has_fp16(settings: Settings) -> bool:
 
 
 def settle_optimizer(settings: Settings, global_batch: int, train_examples: int) -> dict:
-    """The optimizer's fields of the plan, by name, those given by a half-life as at the global batch.
-
-    LARS has the rate in its velocity, uncorrected, as its paper does.
-    """
+    """The optimizer's fields of the plan, by name, those given by a half-life as at the global batch. LARS has the rate
+    in its velocity, uncorrected, as its paper does."""
     name = settings.optimizer
     if name not in OPTIMIZERS and ":" not in name:
         raise UsageError(f"optimizer {none_of(name, OPTIMIZERS, NO_CLASS)}")
@@ -329,11 +327,8 @@ def settle_moments(settings: Settings, optimizer: Mapping, rule: str, global_bat
 
 
 def settle_lr(settings: Settings, global_batch: int) -> tuple[str, float, int, float, float]:
-    """Rule, base learning rate, base batch, factor and peak learning rate.
-
-    With lr_per_example the peak is that rate times B (Masters & Luschi 2018, section 2.1): linear from a base batch of
-    1.
-    """
+    """Rule, base learning rate, base batch, factor and peak learning rate. With lr_per_example the peak is that rate
+    times B (Masters & Luschi 2018, section 2.1): linear from a base batch of 1."""
     if settings.lr_per_example is not None:
         if "lr_rule" in settings.typed and settings.lr_rule != "linear":
             raise PlanError(f"lr_per_example is a rate times the global batch, so --lr-rule {settings.lr_rule} "
@@ -415,11 +410,9 @@ def settle_rate_factors(settings: Settings, batches: BatchSchedule, rule: str, b
 
 def settle_plateau(settings: Settings, metrics: Mapping[str, str], target: Target | None, eval_every: int
                    ) -> dict | None:
-    """The plan's ``plateau``: metric (``split/name``), better (min or max), patience, threshold and cooldown.
-
-    None for another decay. It is torch's ReduceLROnPlateau, with threshold_mode = rel and patience in evaluations;
-    ``schedule.reductions`` has its steps.
-    """
+    """The plan's ``plateau``: metric (``split/name``), better (min or max), patience, threshold and cooldown; None for
+    another decay. It is torch's ReduceLROnPlateau, with threshold_mode = rel and patience in evaluations;
+    ``schedule.reductions`` has its steps."""
     if settings.decay != PLATEAU:
         return None
     if not eval_every:

@@ -138,16 +138,13 @@ class DrawResult:
 
 
 class Listing:
-    """The files of a study's draws as last listed, while other processes add to them.
-
-    attempts  of each draw: those with a file of each kind; its result counts as attempt 0
-    finished  the draws with a result
-    """
+    """The files of a study's draws as last listed, while other processes add to them."""
 
     def __init__(self, folder: str):
         self.folder = folder
+        # of each draw: those with a file of each kind; its result counts as attempt 0
         self.attempts: dict[int, dict[str, set[int]]] = defaultdict(lambda: {kind: set() for kind in KINDS})
-        self.finished: set[int] = set()
+        self.finished: set[int] = set()         # the draws with a result
         self._names: dict[str, set[str]] = {"": set()}          # by folder
 
     def refresh(self, number: int | None = None) -> bool:
@@ -183,12 +180,9 @@ def folder_of(number: int) -> str:
 
 
 class Ledger:
-    """The files of a sweep's draws in ``out``; every call lists the folder again, except in ``one_look``.
-
-    owner   whose folder it is: none other is read or written, should the folder be moved; None: any
-
-    All methods raise LogError naming a file that cannot be read or written or is invalid.
-    """
+    """The files of a sweep's draws in ``out``; every call lists the folder again, except in ``one_look``. With an owner
+    no other folder is read or written, should that be moved. All methods raise LogError naming a file that cannot be
+    read or written or is invalid."""
 
     def __init__(self, out: str, owner: Owner | None = None):
         self.out, self._owner = out, owner

@@ -88,10 +88,8 @@ def end_with_parent(*_: object) -> None:
 
 
 def ending_with_this_process(number: int = signal.SIGKILL) -> Callable[[], None]:
-    """What a child calls first after the fork: the kernel then sends it the signal when the thread that forked it ends.
-
-    Does nothing where the system is not Linux.
-    """
+    """What a child calls first after the fork: the kernel of Linux then sends it the signal when the thread that forked
+    it ends."""
     parent, prctl = os.getpid(), getattr(ctypes.CDLL(None), "prctl", None)
 
     def begin() -> None:

@@ -121,10 +121,8 @@ def unlink_own() -> None:
 
 
 def holder(log: str) -> dict | None:
-    """Who holds the log's lock: host, pid, job, time; None if no living process does.
-
-    Where the file system refuses locks, a lock file that is there counts as held.
-    """
+    """Who holds the log's lock: host, pid, job, time; None if no living process does. Where the file system refuses
+    locks, a lock file that is there counts as held."""
     path = log + SUFFIX
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)     # a pipe keeps nobody waiting
@@ -149,10 +147,8 @@ def describe(owner: dict) -> str:
 
 
 def flock(descriptor: int, shared: bool = False, wait: bool = False) -> int | None:
-    """None once the kernel's lock on a file is held, else the error number, one of BUSY where another has it.
-
-    The kernel gives the lock back when the file is closed, or its last process dies.
-    """
+    """None once the kernel's lock on a file is held, else the error number, one of BUSY where another has it. The
+    kernel gives the lock back when the file is closed, or its last process dies."""
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
     except OSError as error:

@@ -53,11 +53,9 @@ SEEN_SECONDS = 5        # by then all processes of a launch on one host have sta
 
 
 def find_launcher(wanted: str = "auto", environment: Mapping[str, str] = os.environ) -> str | None:
-    """The launcher to use; None where there is none.
-
-    Inside a Slurm allocation mpirun or srun, which need no ssh between the nodes; elsewhere horovodrun, which takes the
-    transport that Horovod was built with. torchrun is the last, and the first outside of Slurm if there is no Horovod.
-    """
+    """The launcher to use; None where there is none. Inside a Slurm allocation mpirun or srun, which need no ssh
+    between the nodes; elsewhere horovodrun, which takes the transport that Horovod was built with. torchrun is the
+    last, and the first outside of Slurm if there is no Horovod."""
     if wanted == "auto":
         candidates = ("mpirun", "srun", "horovodrun") if "SLURM_JOB_ID" in environment else ("horovodrun", "mpirun")
         last = "SLURM_JOB_ID" in environment or importlib.util.find_spec("horovod") is not None

@@ -17,9 +17,7 @@ LAUNCHERS = {"horovod": "horovodrun", "torch": "torchrun"}          # by transpo
 
 def form(stall_seconds: float, transport: str = "auto", divided: bool = False) -> Workers:
     """The worker group of this process, which from now on stops when its launcher has ended; raises WorkersError.
-
-    divided  whether it may be divided; Horovod then looks for new groups in each of its cycles
-    """
+    ``divided``: whether it may be; Horovod then looks for new groups in each of its cycles."""
     if divided:
         os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
     started = launched()
