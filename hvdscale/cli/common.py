@@ -98,13 +98,12 @@ class Brief(click.Command):
 
 
 class Command(_Ending, Brief):
-    """A click command that ends as described above."""
+    """A click command that ends as described above; its first argument may select another one: of ``words``, each
+    ``module:command``."""
 
-
-class CommandOfTwo(Command):
-    """A command of which the first argument may select another one: its ``words``, each ``module:command``."""
-
-    words: Mapping[str, str]
+    def __init__(self, *args, words: Mapping[str, str] = {}, **attrs):
+        super().__init__(*args, **attrs)
+        self.words = words
 
     def make_context(self, info_name, args, parent=None, **extra):
         if not args or args[0] not in self.words:   # a file of that name is ./WORD

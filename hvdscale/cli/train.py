@@ -78,15 +78,10 @@ def _kind(name: str) -> dict:
     if name in PATHS:
         return dict(metavar="PATH", shell_complete=paths)
     if rules["word"] or name in KEYS and rules["units"]:
-        return dict(type=_AsSet(), metavar=f"N|{rules['word']}" if rules["word"] else "LENGTH")
+        def as_set(value: str):
+            return parse_assignments([f"{name}={value}"])[name]
+        return dict(type=as_set, metavar=f"N|{rules['word']}" if rules["word"] else "LENGTH")
     return dict(type=kind, metavar=METAVARS.get(kind), shell_complete=rules["choices"] and words(rules["choices"]))
-
-
-class _AsSet(click.ParamType):
-    name = "value"
-
-    def convert(self, value, param, ctx):
-        return parse_assignments([f"{param.name}={value}"])[param.name]
 
 
 def asked(workload: str | None, config: str | None, assignments, model_args=(), data_args=(),

@@ -26,7 +26,7 @@ Models are those without --model-arg. WIDTH is a number, as in mnist/fc_1024_102
 
 def listing() -> str:
     """The workloads as a table, notes on its numbers, and the presets, in at most 100 columns."""
-    recipes = [(name, presets.load(name)[1], presets.title(name)) for name in presets.names()]
+    recipes = [(name, presets.read_config(name)[1], presets.title(name)) for name in presets.names()]
     return "\n".join([
         *aligned([HEADINGS, *map(list_workload, names())], left=(0, 4)), "", NOTES, "",
         "presets, for --config:", *aligned([(f"  {name}", workload) for name, workload, _ in recipes], left=(0, 1))])
