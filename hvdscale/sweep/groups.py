@@ -21,7 +21,7 @@ from dataclasses import replace
 from torch.distributed import PrefixStore, Store
 
 from ..errors import UsageError, WorkerLostError, WorkersError
-from ..workers.group import JoinedWorkers, Workers, starting
+from ..workers.group import JoinedWorkers, SingleWorker, Workers, starting
 from ..workers.horovod import HorovodWorkers, check_joined, load_horovod
 from ..workers.launch import Process, begin_mpi, load_mpi, place
 from ..workers.orphans import refuse_launcher_in_torchrun, stop_without_launcher
@@ -29,13 +29,6 @@ from ..workers.torch_distributed import TorchWorkers, find_store, forget_address
 from ..workers.transport import choose
 
 POLL_SECONDS = 0.1
-
-
-class SingleGroup(Workers):
-    """A group of one process, which needs neither MPI nor Horovod, with its local rank in the launch."""
-
-    def __init__(self, process: Process, cores: frozenset[int]):
-        self.local_rank, self.local_size, self._cores = process.local_rank, process.local_size, cores
 
 
 class LaunchGroup(JoinedWorkers):
@@ -107,7 +100,7 @@ class TorchGroup(LaunchGroup, TorchWorkers):
 
 
 def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[int],
-               transport: str = "auto") -> SingleGroup | LaunchGroup:
+               transport: str = "auto") -> Workers:
     """This process's group of consecutive ranks, which may use these cores of its host: see cores_of_launch. From now
     on the process stops when its launcher has ended. Raises UsageError if the processes do not divide into such groups,
     WorkersError if they cannot be joined."""
@@ -124,7 +117,7 @@ def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[in
             f"{process.launcher} started {process.size} processes, which make no groups of workers_per_trial = "
             f"{workers_per_trial}: start {fitting}, or set workers_per_trial to a divisor of {process.size}")
     if workers_per_trial == 1:
-        return SingleGroup(process, cores)
+        return SingleWorker(process.local_rank, process.local_size, cores)      # which needs neither MPI nor Horovod
     if choose(transport, process.launcher) == "torch":
         with starting(stall_seconds, "torch.distributed"):
             store = find_store(process, stall_seconds)
@@ -163,7 +156,7 @@ def _begin_mpi(hvd):
     return MPI
 
 
-def leave(group: SingleGroup | LaunchGroup, code: int, others_gone: Callable[[], bool]) -> int:
+def leave(group: Workers, code: int, others_gone: Callable[[], bool]) -> int:
     """Leave the launch without harm to its other groups; returns the exit code for os._exit. Only the launch's first
     process returns ``code``, once ``others_gone``; the others return 0."""
     group.leave()

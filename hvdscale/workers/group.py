@@ -99,7 +99,10 @@ class Workers:
 
 
 class SingleWorker(Workers):
-    """A worker without others."""
+    """A worker without others, which may have its place on a host among workers of other groups."""
+
+    def __init__(self, local_rank: int = 0, local_size: int = 1, cores: frozenset[int] | None = None):
+        self.local_rank, self.local_size, self._cores = local_rank, local_size, cores
 
 
 class JoinedWorkers(Workers):

@@ -9,7 +9,7 @@ import os
 
 from ..errors import WorkersError
 from .group import SingleWorker, Workers, starting
-from .launch import launched
+from .launch import launched, place
 from .orphans import refuse_launcher_in_torchrun, stop_without_launcher
 
 LAUNCHERS = {"horovod": "horovodrun", "torch": "torchrun"}          # by transport: whose processes no other joins
@@ -29,8 +29,13 @@ def form(stall_seconds: float, transport: str = "auto", divided: bool = False) -
     if choose(transport, launcher) == "torch":
         if processes == 1 and launcher != "torchrun":
             return SingleWorker()
-        from .torch_distributed import join
-        return join(stall_seconds)
+        from .torch_distributed import TorchWorkers, find_store, forget_address
+        here = place()
+        with starting(stall_seconds, "torch.distributed"):
+            workers = TorchWorkers(find_store(here, stall_seconds), here, stall_seconds)
+        if here.rank == 0:
+            forget_address(here)
+        return workers
     from .horovod import HorovodWorkers, check_joined, load_horovod
     hvd = load_horovod(launcher, processes, stall_seconds)
     if not hvd:
