@@ -270,20 +270,14 @@ def test_an_entry_of_a_plan_that_is_not_what_it_should_be_or_is_not_there_is_nam
     golden("plan_entries", answered("plan_entries", said))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", "[" * 100_000, "1" * 10_000])
-def test_a_text_that_is_no_object_is_no_plan(text):
-    assert read_plan(text) == {}
-
-
-def test_a_plan_nested_beyond_any_is_refused():
-    with pytest.raises(LogError, match="nested deeper than 40 times"):
-        read_plan('{"a":' * 100 + "1" + "}" * 100)
-
-
-def test_the_plans_of_the_good_logs_are_read():
+def test_plans_are_read_and_what_is_none_or_nested_beyond_any_is_not():
     assert read_plan(json.dumps(a_plan())) == a_plan()
     for made in (trial(), drawn(3, math.inf, diverged=True)):
         assert read_plan(made.row["plan"])["problem"]
+    for text in ("", "{", "[]", "3", "[" * 100_000, "1" * 10_000):
+        assert read_plan(text) == {}
+    with pytest.raises(LogError, match="nested deeper than 40 times"):
+        read_plan('{"a":' * 100 + "1" + "}" * 100)
 
 
 @pytest.mark.parametrize("trials, said", [

@@ -35,18 +35,18 @@ def test_a_series_has_a_run_of_each_seed_at_each_count_smallest_first():
     assert runs[0].output == "out/w1-r1.out"
 
 
-def test_a_probe_is_one_run_of_a_few_steps_without_evaluation_or_target():
+def test_a_probe_is_of_a_few_steps_without_evaluation_or_target_and_repeats_under_other_names():
     runs = runs_of([1, 2], 1, True, {"lr": 0.5, "steps": 900, "target": "val/error<0.1", "eval_every": 7}, "out")
     assert [run.log for run in runs] == ["out/w1-probe.h5", "out/w2-probe.h5"]
     for run in runs:
         assert run.keys == {"lr": 0.5, "steps": PROBE_STEPS, "eval_every": 0, "target": "none"}
         Settings.build({"epochs": 3.0}, run.keys)
-
-
-@pytest.mark.parametrize("typed", [{"epochs": 3.0}, {"seconds": 2.0}, {"eval_every_epochs": 0.5}, {"examples": 100}])
-def test_a_probe_unsets_what_its_steps_stand_for(typed):
-    run, = runs_of([1], 1, True, typed, "out")
-    assert Settings.build({}, run.keys).budget == Length(PROBE_STEPS, "steps")
+    runs = runs_of([1, 2], 2, True, {"seed": 4}, "out")
+    assert [(run.log, run.keys["seed"]) for run in runs] == [
+        ("out/w1-probe.h5", 4), ("out/w2-probe.h5", 4), ("out/w2-probe-r2.h5", 5), ("out/w1-probe-r2.h5", 5)]
+    for typed in ({"epochs": 3.0}, {"seconds": 2.0}, {"eval_every_epochs": 0.5}, {"examples": 100}):
+        run, = runs_of([1], 1, True, typed, "out")
+        assert Settings.build({}, run.keys).budget == Length(PROBE_STEPS, "steps")
 
 
 @pytest.mark.parametrize("keys", [
@@ -192,12 +192,6 @@ def test_a_failed_run_is_an_error_that_says_what_was_killed_though_an_earlier_lo
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with pytest.raises(HvdscaleError, match=rf"ended without a finished log \(exit code {said}"):
         carry_out(logged(Status.COMPLETE), NAME, "horovodrun", None, print)
-
-
-def test_probes_repeat_with_names_and_seeds_of_their_own():
-    runs = runs_of([1, 2], 2, True, {"seed": 4}, "out")
-    assert [(os.path.basename(run.log), run.keys["seed"]) for run in runs] == [
-        ("w1-probe.h5", 4), ("w2-probe.h5", 4), ("w2-probe-r2.h5", 5), ("w1-probe-r2.h5", 5)]
 
 
 def test_measurements_become_the_next_repeats(logged, tmp_path):

@@ -182,16 +182,6 @@ def test_a_series_runs_the_workload_of_the_configuration(tmp_path, monkeypatch):
     assert ran == [("digits/fc", 3)] * 2
 
 
-def test_without_any_workload_all_commands_say_how_to_name_one(tmp_path):
-    (tmp_path / "job.toml").write_text("seed = 3\n")
-    config = ("--config", str(tmp_path / "job.toml"))
-    for command in (train.command, doctor.command):
-        with pytest.raises(UsageError, match="which workload"):
-            typed(command, *config)
-    result = CliRunner().invoke(scale.main, [*config, "--out", str(tmp_path)])
-    assert result.exit_code == 2 and "which workload" in result.output
-
-
 def test_a_presets_keys_lie_under_the_command_line():
     _, layers, _ = typed(train.command, "--config", "horovod-resnet50", "--epochs", "3", "--model-arg", "width=0.5")
     settings = Settings.build({}, *layers)
