@@ -18,14 +18,11 @@ def four_cores(monkeypatch):
     monkeypatch.setattr(forked, "usable_cores", lambda: frozenset(range(4)))
 
 
-def test_results_come_in_order_from_several_processes():
+def test_results_come_in_order_from_several_processes_but_few_from_here():
     found = list(map_on_cores(lambda item: (item * item, os.getpid()), range(40)))
     assert [square for square, _ in found] == [item * item for item in range(40)]
     assert os.getpid() not in {process for _, process in found} and len({process for _, process in found}) > 1
-
-
-def test_few_items_are_worked_off_here():
-    assert set(map_on_cores(lambda item: os.getpid(), range(3))) == {os.getpid()}
+    assert set(map_on_cores(lambda item: os.getpid(), range(3))) == {os.getpid()}          # few
 
 
 def test_an_error_is_raised_as_it_is():
