@@ -10,7 +10,6 @@ from ..errors import PlanError, UsageError
 from ..formatting.numbers import counted, listed
 from ..system.inputs import sha256_of
 from ..target import SPLITS, Target
-from .averaging import settle_average, with_averaged
 from .batch_schedule import FOLLOWS_RULE, SEESAW, STAYS, BatchSchedule
 from .lengths import Length
 from .local_steps import refuse_uneven_replicas, settle_ghost_batch, settle_local_steps
@@ -24,6 +23,7 @@ from .time_scales import decay_of, weight_decay_of
 from .values import LARGEST_INT, MOST, none_of
 
 GLOBAL, GHOST_BATCH = "global", 32
+AVERAGED = "averaged_"      # before the name of a metric: that of the averaged weights
 PLANNED = frozenset(field.name for field in fields(Plan))       # a setting of such a name is planned as it was set
 
 
@@ -429,6 +429,30 @@ def settle_plateau(settings: Settings, metrics: Mapping[str, str], target: Targe
                         "below 1, such as 0.1")
     return {"metric": column, "better": metrics[name], "patience": settings.decay_patience,
             "threshold": settings.decay_threshold, "cooldown": settings.decay_cooldown}
+
+
+def with_averaged(metrics: Mapping[str, str], average: str | None) -> dict[str, str]:
+    """The metrics, "min" or "max" by name, with those of the averaged weights if there is an average."""
+    averaged = metrics if average not in (None, "none") else {}
+    return {**metrics, **{f"{AVERAGED}{name}": way for name, way in averaged.items()}}
+
+
+def settle_average(settings: Settings, stream: Stream, budget_steps: int) -> dict:
+    half_life, start = settings.average_half_life, settings.average_start
+    if settings.average == "none":
+        return dict(average=None, average_half_life=None, average_start=None)
+    if settings.average == "ema":
+        if half_life is None:
+            raise PlanError("average = ema needs average_half_life, such as '1e5 examples': how far back the weights "
+                            "count")
+        return dict(average="ema", average_half_life=half_life.in_examples(stream.examples), average_start=None)
+    if start is None and not budget_steps:
+        raise PlanError("average = tail needs average_start: a budget in seconds has no half in steps")
+    first = budget_steps // 2 if start is None else start.in_steps(stream)
+    if 0 < budget_steps <= first:
+        raise PlanError(f"average = tail starts at step {first}, and the budget is {budget_steps} steps; give an "
+                        "earlier average_start")
+    return dict(average="tail", average_half_life=None, average_start=first)
 
 
 def settle_target(settings: Settings, metrics: Mapping[str, str]) -> Target | None:

@@ -15,9 +15,9 @@ from ..formatting.escaping import say
 from ..formatting.numbers import counted, duration, listed
 from ..formatting.screen import Screen
 from ..formatting.text_table import aligned
-from ..plan.averaging import AVERAGED
 from ..plan.search_space import DrawEnd
 from ..plan.settings import Settings
+from ..plan.settle import AVERAGED
 from ..system.lock import describe
 from ..training.current_job import current_job
 from ..training.display import Display, NoDisplay
