@@ -38,11 +38,9 @@ CONTEXT = dict(help_option_names=["-h", "--help"], max_content_width=110,
 
 
 class _Ending:
-    """Mixin of click commands, the outermost of which turns errors into one message on stderr and an exit code.
-
-    HvdscaleError -> its own, Ctrl-C -> 130, a reader of stdout that left -> 141, TERM and HUP -> 143 and 129, with
-    nothing left behind.
-    """
+    """Mixin of click commands, the outermost of which turns errors into one message on stderr and an exit code, that of
+    an HvdscaleError, 130 of Ctrl-C, 141 where the reader of stdout left, 143 of TERM and 129 of HUP, with nothing left
+    behind."""
 
     def invoke(self, ctx):
         print_anything()

@@ -145,12 +145,9 @@ class Look:
 
 def follow(paths: Sequence[str], every: float = WATCH_SECONDS, out: TextIO | None = None,
            clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Show the running trials of the logs among files and folders, and of those that will come there, until all ended.
-
-    every   seconds between looks; on a terminal each draws the rows again, elsewhere only those that have changed
-    clock   seconds since 1970
-    Raises LogError at the end if a log could not be read.
-    """
+    """Show the running trials of the logs among files and folders, and of those that will come there, until all ended:
+    a look every so many seconds, which on a terminal draws the rows again, elsewhere only those that have changed.
+    ``clock`` has seconds since 1970. Raises LogError at the end if a log could not be read."""
     out = out or sys.stdout
     screen = Screen(out, out.isatty(), every=(0, 0))
     changed = GrowingTable(LIVE_HEADINGS, screen.say, width=terminal_width())

@@ -228,10 +228,8 @@ class Settings:
 
     @classmethod
     def build(cls, defaults: dict, *layers: dict) -> Settings:
-        """The settings from a workload's defaults and the user's layers, the last one strongest.
-
-        Raises UsageError for a key that does not exist, a value of the wrong kind, and two alternatives in one layer.
-        """
+        """The settings from a workload's defaults and the user's layers, the last one strongest. Raises UsageError for
+        a key that does not exist, a value of the wrong kind, and two alternatives in one layer."""
         return cls(**_laid(defaults, *layers), layers=(defaults, *layers))
 
     def over(self, tuned: dict) -> Settings:

@@ -21,11 +21,9 @@ _work: tuple[Callable, Sequence] = (lambda item: item, ())      # of the parent,
 
 
 def map_on_cores(function: Callable[[Item], Any], items: Sequence[Item]) -> Iterator[Any]:
-    """The function of each item, in order; the results must be picklable.
-
-    Forked children compute them where there are several cores and many items; what they change stays with them, and
-    they end with this process. Raises what the function raises, and HvdscaleError if a child was killed.
-    """
+    """The function of each item, in order; the results must be picklable. Forked children compute them where there are
+    several cores and many items; what they change stays with them, and they end with this process. Raises what the
+    function raises, and HvdscaleError if a child was killed."""
     global _work
     processes = min(len(usable_cores()), len(items) // LEAST)
     if processes < 2:
