@@ -37,15 +37,13 @@ def test_evaluations_in_tokens_come_at_the_first_step_with_so_many():
     assert (plan.eval_every, plan.eval_every_examples) == (in_examples.eval_every, in_examples.eval_every_examples)
 
 
-def test_a_schedule_in_tokens_is_that_in_examples():
-    in_tokens = settled(batch_schedule_tokens=[[0, 10], [2500, 20], [10_000, 40]])
-    assert in_tokens.batches == settled(batch_schedule_examples=[[0, 10], [200, 20], [800, 40]]).batches
-
-
-@pytest.mark.parametrize("name", ["beta1", "beta2"])
-def test_a_half_life_in_tokens_is_that_in_examples(name):
-    in_tokens = settled(optimizer="adam", **{f"{name}_half_life_tokens": 1250.0})
-    assert getattr(in_tokens, name) == getattr(settled(optimizer="adam", **{f"{name}_half_life": 100.0}), name)
+@pytest.mark.parametrize("name, in_tokens, in_examples", [
+    ("batch_schedule", [[0, 10], [2500, 20], [10_000, 40]], [[0, 10], [200, 20], [800, 40]]),
+    ("beta1_half_life", 1250.0, 100.0), ("beta2_half_life", 1250.0, 100.0)])
+def test_a_schedule_and_a_half_life_in_tokens_are_those_in_examples(name, in_tokens, in_examples):
+    found, expected = (settled(optimizer="adam", **{name: Length(amount, unit)}).as_record({})["problem"]
+                       for amount, unit in ((in_tokens, "tokens"), (in_examples, "examples")))
+    assert found == expected
 
 
 @pytest.mark.parametrize("name", [name for name, (_, unit) in LENGTHS.items() if unit == "tokens"])

@@ -195,14 +195,11 @@ def tuned(tmp_path):
     return str(tmp_path / "tuned.toml")
 
 
-def test_tuned_metaparameters_are_those_of_the_global_batch(tuned):
+def test_tuned_metaparameters_are_those_of_the_global_batch_and_what_was_typed_wins(tuned):
     plan = settled(4, lr_rule="tuned", metaparameters=tuned)
     assert (plan.peak_lr, plan.lr_factor, plan.base_batch, plan.momentum) == (0.37, 1.0, 40, 0.83)
     assert plan.schedule == Schedule(0.37, 0.0, "gradual", 7, "linear", 90, end_lr_factor=0.05)
     assert settled(8, lr_rule="tuned", metaparameters=tuned).peak_lr == 0.5
-
-
-def test_what_was_typed_wins_over_what_was_tuned(tuned):
     plan = settled(4, lr_rule="tuned", metaparameters=tuned, momentum=0.5, end_lr_factor=0.5, warmup_start_factor=0.1)
     assert (plan.peak_lr, plan.momentum, plan.end_lr_factor) == (0.37, 0.5, 0.5)
     assert (plan.warmup_steps, plan.start_lr) == (7, pytest.approx(0.037))
@@ -216,7 +213,7 @@ def rates(plan, steps=120):
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 @pytest.mark.parametrize("keys", [
-    dict(warmup_epochs=1), dict(decay="linear", decay_epochs=0.8),
+    dict(warmup_epochs=1), dict(decay="linear", decay_epochs=0.8), dict(decay="linear", decay_start_epochs=0.5),
     dict(decay="cosine", decay_epochs=0.5, warmup_epochs=0.2),
     dict(decay="step", decay_at_epochs=[0.2, 0.5]), dict(eval_every_epochs=0.1), dict(epochs=0.5)])
 def test_a_length_in_epochs_is_the_same_plan_as_in_steps(workers, keys):
@@ -246,12 +243,6 @@ def test_warmup_climbs_from_the_base_rate_but_not_from_above_the_peak_or_holds_i
     assert rates(settled(8, warmup="constant", warmup_steps=3))[:5] == pytest.approx([0.1, 0.1, 0.1, 0.8, 0.8])
 
 
-@pytest.mark.parametrize("keys", [dict(warmup="none"), dict(warmup_steps=0), dict(warmup_epochs=0), {}])
-def test_no_warmup_is_the_peak_from_the_first_step(keys):
-    plan = settled(8, **keys)
-    assert (plan.warmup, plan.warmup_steps, plan.start_lr) == ("none", 0, plan.peak_lr)
-
-
 @pytest.mark.parametrize("workers, keys", [(1, {}), (8, dict(lr_rule="none"))])
 def test_a_warmup_from_the_peak_is_flat_and_decay_still_starts_after_it(workers, keys):
     plan = settled(workers, warmup_steps=5, decay="linear", **keys)
@@ -264,13 +255,6 @@ def test_decay_ends_with_the_budget_unless_told(decay):
     assert settled(decay=decay).decay_steps == 100
     assert settled(decay=decay, end_lr_factor=0.01).schedule.lr_at(100) == pytest.approx(0.001)
     assert settled(decay=decay, decay_steps=30).decay_steps == 30
-
-
-def test_a_stable_phase_is_given_in_steps_or_epochs():
-    by_epochs = settled(decay="linear", decay_start_epochs=0.5).decay_start
-    assert settled(decay="linear", decay_start_steps=by_epochs).schedule == settled(
-        decay="linear", decay_start_epochs=0.5).schedule
-    assert by_epochs > 1 and settled(decay="linear").decay_start is None
 
 
 # budget, target, evaluation
@@ -381,6 +365,9 @@ FIELDS = {
         (3, keys, dict(budget_steps=steps, budget_seconds=seconds)) for keys, steps, seconds in (       # of 30 examples
             (dict(steps=77), 77, None), (dict(epochs=1), 34, None), (dict(seconds=2.5), 0, 2.5),
             *((dict(examples=examples), steps, None) for examples, steps in ((1000, 34), (30, 1), (31, 2), (1, 1))))],
+    "no warmup is the peak from the first step": [
+        (8, keys, dict(warmup="none", warmup_steps=0, start_lr=0.8, peak_lr=0.8))
+        for keys in (dict(warmup="none"), dict(warmup_steps=0), dict(warmup_epochs=0), {})],
     "warmup may start at a share of the peak": [
         (8, dict(warmup_steps=16, warmup_start_factor=share), dict(start_lr=approx(0.8 * share)))
         for share in (0, 0.5)],
