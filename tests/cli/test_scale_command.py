@@ -35,7 +35,7 @@ def test_a_series_has_a_run_of_each_seed_at_each_count_smallest_first():
     assert runs[0].output == "out/w1-r1.out"
 
 
-def test_a_probe_is_of_a_few_steps_without_evaluation_or_target_and_repeats_under_other_names():
+def test_a_probe_is_a_few_steps_without_evaluation_or_target_under_its_own_name():
     runs = runs_of([1, 2], 1, True, {"lr": 0.5, "steps": 900, "target": "val/error<0.1", "eval_every": 7}, "out")
     assert [run.log for run in runs] == ["out/w1-probe.h5", "out/w2-probe.h5"]
     for run in runs:
@@ -185,7 +185,7 @@ def test_too_many_workers_are_refused_before_the_smaller_counts_run(scaled, monk
 @pytest.mark.parametrize("printed, said", [     # a launcher that ends the other process before that has said anything
     ("echo 'Process name: 1'; echo 'Exit code: 137'", "1: process 1 was killed by signal 9 .SIGKILL., as the "),
     ("", r"1\)")])
-def test_a_failed_run_is_an_error_that_says_what_was_killed_though_an_earlier_log_is_there(
+def test_a_failed_run_is_an_error_though_an_earlier_log_is_there(
         logged, tmp_path, monkeypatch, printed, said):
     (tmp_path / "horovodrun").write_text(f"#!/bin/sh\n{printed}\nexit 1\n")
     (tmp_path / "horovodrun").chmod(0o755)

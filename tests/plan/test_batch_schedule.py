@@ -77,7 +77,7 @@ def test_a_schedule_in_any_unit_is_one_in_steps(keys):
     assert plan.stream.examples_before(30) == 1000
 
 
-def test_one_piece_is_the_plan_of_the_constant_batch_and_takes_the_place_of_one_of_an_earlier_layer():
+def test_a_schedule_of_one_piece_is_a_constant_batch_and_replaces_an_earlier_one():
     assert settled(batch_schedule=[[0, 40]], workers=2) == settled(global_batch=40, workers=2)
     assert Settings.build({"local_batch": 32}, {"batch_schedule": RAMP}).local_batch is None
 

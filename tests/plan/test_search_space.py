@@ -195,7 +195,7 @@ def test_the_scramble_is_unit_lower_triangular_with_a_shift():
 
 # a point as settings
 
-def test_an_entry_of_a_table_is_set_there_and_a_key_left_out_where_it_does_not_act_beside_others():
+def test_a_points_entries_are_set_in_their_tables_and_what_does_not_act_left_out():
     point = {"lr": 0.1, "model_args.dropout": 0.2, "model_args.width": 3, "optimizer_args.alpha": 0.9}
     assert layer_of(point) == {"lr": 0.1, "model_args": {"dropout": 0.2, "width": 3}, "optimizer_args": {"alpha": 0.9}}
     point = {"decay": "constant", "decay_steps": 30, "end_lr_factor": 0.1, "warmup": "none", "warmup_steps": 3}

@@ -195,7 +195,7 @@ def tuned(tmp_path):
     return str(tmp_path / "tuned.toml")
 
 
-def test_tuned_metaparameters_are_those_of_the_global_batch_and_what_was_typed_wins(tuned):
+def test_what_was_tuned_is_of_the_global_batch_and_what_was_typed_wins(tuned):
     plan = settled(4, lr_rule="tuned", metaparameters=tuned)
     assert (plan.peak_lr, plan.lr_factor, plan.base_batch, plan.momentum) == (0.37, 1.0, 40, 0.83)
     assert plan.schedule == Schedule(0.37, 0.0, "gradual", 7, "linear", 90, end_lr_factor=0.05)
@@ -299,7 +299,7 @@ def test_metaparameters_that_apply_are_numbers_and_others_nan():
     assert [found[name] for name in ("beta1", "beta2", "epsilon", "clip_norm")] == [0.9, 0.99, 1e-6, 1.0]
 
 
-def test_the_record_has_every_field_once_in_one_of_its_parts_and_goes_through_json():
+def test_the_record_has_every_field_once_and_goes_through_json():
     plan = settled(2, decay="step", decay_at_steps=[3], model_args={"width": 8}, target="val/error<0.1")
     record = plan.as_record({"seed": 0})
     back = json.loads(json.dumps(record, allow_nan=False))["problem"]
