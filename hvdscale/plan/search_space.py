@@ -44,9 +44,9 @@ class Parameter:
 
     name: str               # a key of hvdscale.plan.settings, or TABLE.key such as model_args.dropout
     type: str               # of TYPES
-    scale: str              # of SCALES; reverse_log of doubles alone; discrete: linear
-    low: float              # the least and the largest value, which may be equal; NaN where discrete
-    high: float
+    scale: str = "linear"   # of SCALES; reverse_log of doubles alone
+    low: float = math.nan   # the least and the largest value, which may be equal; NaN where discrete
+    high: float = math.nan
     values: tuple = ()      # those of a discrete one, each with the same share
 
     @property
@@ -82,13 +82,11 @@ class Parameter:
 
     @classmethod
     def of(cls, record: dict) -> Parameter:
-        if record["type"] == "discrete":
-            return discrete(record["name"], record["values"])
-        return cls(**record)
+        return cls(**{**record, "values": tuple(record.get("values", ()))})
 
 
 def discrete(name: str, values: Sequence) -> Parameter:
-    return Parameter(name, "discrete", "linear", math.nan, math.nan, tuple(values))
+    return Parameter(name, "discrete", values=tuple(values))
 
 
 def _spread(scale: str, low: float, high: float, u: float) -> float:
