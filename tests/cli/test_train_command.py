@@ -18,6 +18,7 @@ from hvdscale.plan.lengths import Length
 from hvdscale.plan.settings import KEYS, OPTIONS, Settings, key_type
 from hvdscale.workloads import names
 from tests.conftest import command_environment, heed_ctrl_c
+from tests.plan.test_presets import typed
 from tests.wording import naming
 
 TRAIN = (sys.executable, "-m", "hvdscale.cli.train")
@@ -25,10 +26,7 @@ TRAIN = (sys.executable, "-m", "hvdscale.cli.train")
 
 def parsed(*arguments):
     """What the command makes of these arguments: workload, layers, whether it is a dry run."""
-    result = CliRunner().invoke(command, arguments, standalone_mode=False)
-    if result.exception:
-        raise result.exception
-    return result.return_value
+    return typed(command, *arguments)
 
 
 def test_every_flag_sets_its_key():
@@ -62,8 +60,8 @@ def test_a_configuration_file_lies_under_the_command_line(tmp_path):
 
 
 def test_an_option_may_take_a_number_or_a_word():
-    for typed, value in (("16", 16), ("global", "global")):
-        assert Settings.build({}, *parsed("w", "--ghost-batch", typed)[1]).ghost_batch == value
+    for written, value in (("16", 16), ("global", "global")):
+        assert Settings.build({}, *parsed("w", "--ghost-batch", written)[1]).ghost_batch == value
     with pytest.raises(UsageError, match=naming("'some'", "'global'")):
         Settings.build({}, *parsed("w", "--ghost-batch", "some")[1])
 
