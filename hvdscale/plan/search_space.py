@@ -65,7 +65,7 @@ class Parameter:
 
     def position(self, value: float | str) -> float:
         """Where a value lies between the bounds, in the scale of the search: 0 at the low one, 1 at the high one; of a
-        discrete value its place among the values, ValueError for one that is none of them; 0.5 where all is one."""
+        discrete value its place among the values, ValueError for one that is none of them; 0.5 where there is but one."""
         if self.type == "discrete":
             place = self.values.index(value)
             return 0.5 if self.is_fixed else place / (len(self.values) - 1)

@@ -49,8 +49,8 @@ class NamedWorkload(Protocol):
 
 def settle(settings: Settings, workload: NamedWorkload, train_examples: int, val_examples: int, place: Place,
            train_tokens: int | None = None) -> Plan:
-    """The plan for these settings at this place, and the examples there are, after train_subset, with the tokens that
-    the loss counts (None: it counts examples); raises PlanError or UsageError for what cannot hold."""
+    """The plan for these settings at this place, for the training examples that there are after train_subset, with the
+    tokens that the loss counts (None: it counts examples). Raises PlanError or UsageError for what cannot hold."""
     settings = count_in_examples(settings, workload.name, train_examples, train_tokens)
     batches, accumulate = settle_batches(settings, place.workers, train_examples)
     settings = count_in_examples(settle_tuned(settings, workload.name, batches.first), workload.name, train_examples,
