@@ -64,8 +64,8 @@ class Parameter:
         return int(min(max(value, self.low), self.high))
 
     def position(self, value: float | str) -> float:
-        """Where a value lies between the bounds, in the scale of the search: 0 at the low one, 1 at the high one; of a
-        discrete value its place among the values, ValueError for one that is none of them; 0.5 where there is but one."""
+        """Where a value lies between the bounds, in the scale of the search: 0 at the low one, 1 at the high one, 0.5
+        where there is but one; of a discrete value its place among them, ValueError for one that is none."""
         if self.type == "discrete":
             place = self.values.index(value)
             return 0.5 if self.is_fixed else place / (len(self.values) - 1)
