@@ -31,17 +31,12 @@ __all__ = ["Batch", "Card", "Classification", "Data", "Draws", "MapSplit", "Spli
 
 @dataclass(frozen=True)
 class Card:
-    """What is known of a workload before its data is read: facts of the published data set, as the workload loads it.
-
-    train_examples, val_examples   sizes of the training and validation splits
-    batch                          makes a batch of one example on the meta device, as a split's ``take`` would
-    model_args                     arguments of build that the published data determines, {"vocabulary": 32000}
-    """
+    """What is known of a workload before its data is read: facts of the published data set, as loaded."""
 
     train_examples: int
     val_examples: int
-    batch: Callable[[], object]
-    model_args: dict = field(default_factory=dict)
+    batch: Callable[[], object]                         # of one example on the meta device, as a split's ``take`` would
+    model_args: dict = field(default_factory=dict)      # of build, that the data determines: {"vocabulary": 32000}
 
 
 class Workload:
@@ -152,10 +147,7 @@ def _describe_attribute(workload, name: str) -> str:
 
 def load_data(workload: Workload, data_dir: str | None, data_args: Mapping = {}, **given) -> Data:
     """The workload's data; raises DataError or WorkloadError for unusable data, UsageError for data_args that ``load``
-    does not take.
-
-    given  allow_missing and cache_dir, for a ``load`` that takes them
-    """
+    does not take. ``given``: allow_missing and cache_dir, for a ``load`` that takes them."""
     taken = inspect.signature(workload.load).parameters
     if given.get("allow_missing") and "allow_missing" not in taken:
         raise UsageError(f"--allow-missing: the data of {workload.name} has no optional parts; leave it out")
@@ -235,26 +227,22 @@ def mean_metrics(workload: Workload) -> list[str]:
     return [name for name in workload.metrics if name not in workload.summarized]
 
 
-def _mismatch(given, workload: Workload) -> str:
-    """``: mae is missing, MAE is unknown``, for the names that ``measure`` returned."""
-    if not isinstance(given, Mapping):
-        return ""
-    wanted = [*mean_metrics(workload), *workload.parts]
-    faults = [f"{name} is missing" for name in wanted if name not in given]
-    faults += [f"{name} comes only from summarize" if name in workload.summarized else f"{name} is unknown"
-               for name in given if name not in wanted]
-    return f": {', '.join(faults)}"
-
-
 def measured(workload: Workload, model: nn.Module, batch) -> BatchMeasures:
     """The workload's measurements of the batch, in the order that it declares; raises WorkloadError."""
     given, wanted = workload.measure(model, batch), mean_metrics(workload)
-    if not isinstance(given, Mapping) or set(given) != {*wanted, *workload.parts}:
-        names = ", ".join(map(str, given)) if isinstance(given, Mapping) else kind_of(given)
-        parts = f"; parts, {', '.join(workload.parts)}" if workload.parts else ""
-        raise WorkloadError(f"measure returned {names or 'nothing'}, but metrics declares {', '.join(wanted)}{parts}; "
-                            f"it must return {{metric: (sum, count)}} with each of these{_mismatch(given, workload)}")
-    sums = {}
+    both = {*wanted, *workload.parts}
+    if not isinstance(given, Mapping) or set(given) != both:
+        names, faults = kind_of(given), ""
+        if isinstance(given, Mapping):
+            names = ", ".join(map(str, given))
+            faults = ": " + ", ".join([
+                *(f"{name} is missing" for name in [*wanted, *workload.parts] if name not in given),
+                *(f"{name} comes only from summarize" if name in workload.summarized else f"{name} is unknown"
+                  for name in given if name not in both)])
+        declared = f"; parts, {', '.join(workload.parts)}" if workload.parts else ""
+        raise WorkloadError(f"measure returned {names or 'nothing'}, but metrics declares {', '.join(wanted)}"
+                            f"{declared}; it must return {{metric: (sum, count)}} with each of these{faults}")
+    sums, parts = {}, {}
     for name in wanted:
         try:
             total, count = given[name]
@@ -262,13 +250,12 @@ def measured(workload: Workload, model: nn.Module, batch) -> BatchMeasures:
         except (TypeError, ValueError, RuntimeError):
             raise WorkloadError(f"measure returned {kind_of(given[name])} for {name}; it must return the sum over the "
                                 "batch and the count: (values.sum(), len(values))") from None
-    return BatchMeasures(sums, {name: _vector(name, given[name], length) for name, length in workload.parts.items()})
-
-
-def _vector(name: str, values, length: int) -> list[float]:
-    if not isinstance(values, Tensor) or values.shape != (length,):
-        raise WorkloadError(f"measure returned {kind_of(values)} for {name}, but parts declares a vector of {length}")
-    return values.tolist()
+    for name, length in workload.parts.items():
+        if not isinstance(given[name], Tensor) or given[name].shape != (length,):
+            raise WorkloadError(f"measure returned {kind_of(given[name])} for {name}, but parts declares a vector of "
+                                f"{length}")
+        parts[name] = given[name].tolist()
+    return BatchMeasures(sums, parts)
 
 
 def summarized(workload: Workload, means: dict[str, float], parts: dict[str, np.ndarray]) -> dict[str, float]:
@@ -309,11 +296,6 @@ def describe_build(workload: Workload) -> str:
     return f"{workload.name} builds the model at {code.co_filename}:{code.co_firstlineno}" if code else ""
 
 
-def as_stored(inputs: Tensor, dtype: torch.dtype) -> Tensor:
-    """The inputs in this floating type."""
-    return inputs.to(dtype)
-
-
 @dataclass(frozen=True)
 class Classification(Workload):
     """A ready-made workload: classification with one label per example.
@@ -321,7 +303,7 @@ class Classification(Workload):
     classes   labels are 0 .. classes-1; None: determined by the data, as its model_args["classes"]
     load      data_dir (None: no folder given) -> Data, of batches that unpack as inputs, labels (n,) int64
     build     model arguments -> module from a batch's inputs, as ``prepare`` makes them, to (n, classes) logits
-    prepare   stored inputs and a floating type -> the model's inputs
+    prepare   stored inputs and a floating type -> the model's inputs; by default they alone become of that type
     """
 
     dataset: str
@@ -329,7 +311,7 @@ class Classification(Workload):
     classes: int | None
     load: Callable[[str | None], Data] = field()
     build: Callable[..., nn.Module] = field()
-    prepare: Callable[[Tensor, torch.dtype], Tensor] = as_stored
+    prepare: Callable[[Tensor, torch.dtype], Tensor] = Tensor.to
     defaults: Mapping = field(default_factory=dict)
     card: Card | None = None
 

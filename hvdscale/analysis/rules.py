@@ -400,7 +400,7 @@ class _Batch:
             return {}
         moments = {name: float(self.study.metaparameter(name)[self.best]) for name in ("beta1", "beta2", "epsilon")}
         try:
-            return scaling.scale_moments(rule.name, scaling.moments_ratio(batch_ratio, rule.cap), moments)
+            return scaling.scale_moments(rule.name, batch_ratio, moments, rule.cap)
         except PlanError:
             return {}
 

@@ -38,11 +38,9 @@ CONTEXT = dict(help_option_names=["-h", "--help"], max_content_width=110,
 
 
 class _Ending:
-    """Mixin of click commands, the outermost of which turns errors into one message on stderr and an exit code.
-
-    HvdscaleError -> its own, Ctrl-C -> 130, a reader of stdout that left -> 141, TERM and HUP -> 143 and 129, with
-    nothing left behind.
-    """
+    """Mixin of click commands, the outermost of which turns errors into one message on stderr and an exit code, that of
+    an HvdscaleError, 130 of Ctrl-C, 141 where the reader of stdout left, 143 of TERM and 129 of HUP, with nothing left
+    behind."""
 
     def invoke(self, ctx):
         print_anything()
@@ -98,13 +96,12 @@ class Brief(click.Command):
 
 
 class Command(_Ending, Brief):
-    """A click command that ends as described above."""
+    """A click command that ends as described above; its first argument may select another one: of ``words``, each
+    ``module:command``."""
 
-
-class CommandOfTwo(Command):
-    """A command of which the first argument may select another one: its ``words``, each ``module:command``."""
-
-    words: Mapping[str, str]
+    def __init__(self, *args, words: Mapping[str, str] = {}, **attrs):
+        super().__init__(*args, **attrs)
+        self.words = words
 
     def make_context(self, info_name, args, parent=None, **extra):
         if not args or args[0] not in self.words:   # a file of that name is ./WORD

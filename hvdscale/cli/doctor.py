@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TextIO
 
 import click
 
@@ -61,35 +60,28 @@ def main() -> None:
 
 
 def _run(parsed, error, workers) -> int:
-    from ..doctor.examine import ORDER
-    from ..doctor.formats import checks_of, stdout_alone
+    from ..doctor.children import play
+    from ..doctor.examine import ORDER, examine
+    from ..doctor.formats import TEXT, checks_of, render_for_machines, stdout_alone
+    from ..training.prepare import prepare
     with workers.together("the command line"):
         if error:
             raise error
         name, layers, sample, checks, wanted = parsed
         checks = checks_of(checks, ORDER)
     with stdout_alone(wanted) as out:
-        return _examine(name, layers, sample, checks, wanted, workers, out)
-
-
-def _examine(name: str, layers: list[dict], sample: int, checks: tuple[str, ...], wanted: str, workers,
-             out: TextIO) -> int:
-    from ..doctor.examine import examine
-    from ..doctor.formats import TEXT, render_for_machines
-    from ..doctor.children import play
-    from ..training.prepare import prepare
-    terminal = workers.rank == 0 and wanted == TEXT and on_terminal(out)
-    started, screen = time.monotonic(), Screen(out, terminal, (0.0, 0.0))
-    if launched() is None:
-        play(0, 1)                      # as in the child processes, so that the job may ask for its rank
-    job = prepare(name, layers, workers)
-    examination = examine(job, layers, workers, sample, say_on(workers.rank, screen), checks)
-    code = 0 if examination.sound else 1
-    if workers.rank == 0:
-        screen.erase()
-        print(examination.render(time.monotonic() - started, terminal) if wanted == TEXT else
-              render_for_machines(wanted, examination.about, examination.findings, code), file=out)
-    return code
+        terminal = workers.rank == 0 and wanted == TEXT and on_terminal(out)
+        started, screen = time.monotonic(), Screen(out, terminal, (0.0, 0.0))
+        if launched() is None:
+            play(0, 1)                      # as in the child processes, so that the job may ask for its rank
+        job = prepare(name, layers, workers)
+        examination = examine(job, layers, workers, sample, say_on(workers.rank, screen), checks)
+        code = 0 if examination.sound else 1
+        if workers.rank == 0:
+            screen.erase()
+            print(examination.render(time.monotonic() - started, terminal) if wanted == TEXT else
+                  render_for_machines(wanted, examination.about, examination.findings, code), file=out)
+        return code
 
 
 def say_on(rank: int, screen: Screen) -> Callable[[str], None]:

@@ -40,19 +40,13 @@ ASSUMED = "assumed: 1 worker, as {} does not say how many there were"
 UNTIMED = "assumed: 1 worker, without times, as MLPerf's lines do not say how many there were; --workers N or MxN does"
 
 
-class WorkerCount(click.ParamType):
-    """N workers, or M nodes of N workers each, as (workers, workers on a node or None)."""
-
-    name = "N|MxN"
-
-    def convert(self, value, param, ctx):
-        if isinstance(value, tuple):
-            return value
-        counts = value.lower().split("x")
-        if not (len(counts) <= 2 and all(count.isdecimal() and 0 < int(count) <= MOST_WORKERS for count in counts)):
-            self.fail(f"{value!r} is neither a number of workers, such as 8, nor nodes x workers, such as 16x8", param,
-                      ctx)
-        return math.prod(map(int, counts)), int(counts[1]) if len(counts) == 2 else None
+def worker_count(value: str) -> tuple[int, int | None]:
+    """(workers, workers on a node or None) of N workers, or M nodes of N workers each."""
+    counts = value.lower().split("x")
+    if not (len(counts) <= 2 and all(count.isdecimal() and 0 < int(count) <= MOST_WORKERS for count in counts)):
+        raise click.BadParameter(f"{value!r} is neither a number of workers, such as 8, nor nodes x workers, such as "
+                                 "16x8")
+    return math.prod(map(int, counts)), int(counts[1]) if len(counts) == 2 else None
 
 
 @click.command("import")
@@ -70,7 +64,8 @@ class WorkerCount(click.ParamType):
 @click.option("--dataset", help="runs, rcp, mllog: the name of the data set")
 @click.option("--model", help="runs, rcp, mllog: the name of the model")
 @click.option("--optimizer", help="runs, rcp, mllog: the name of the optimizer")
-@click.option("--workers", type=WorkerCount(), help="runs, mllog: workers of each run, or nodes x workers: 16x8")
+@click.option("--workers", type=worker_count, metavar="N|MXN", help="runs, mllog: workers of each run, or nodes x "
+              "workers: 16x8")
 @click.option("--batch", metavar="N", type=click.IntRange(1, 2**53), help="runs: the batch of each run")
 @click.option("--batch-per", type=click.Choice(PERS), help="runs: whose the batch is: of all workers, or a worker's")
 @click.option("--overwrite", is_flag=True, help="replace LOG where it exists")

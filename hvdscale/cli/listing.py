@@ -58,15 +58,23 @@ def lines_of(log: Log, everything: bool) -> list[tuple]:
 
 def line_of(log: Log, row: int) -> tuple:
     trials, target = log.trials, target_of(log, row)
-    metric = _metric(log, target)
+    metrics = [name for name in log.evaluations if "/" in name]
+    validation = [name for name in metrics if name.startswith("val/")]
+    wanted = ([target.column] if target else []) + ["val/error", *validation, *metrics]
+    metric = next((name for name in wanted if name in metrics), None)           # the one that decides
     values = log.evaluations.of_trial(metric, trials["id"][row]) if metric else np.empty(0)
-    measured = values[~np.isnan(values)]
+    measured, best = values[~np.isnan(values)], "-"
+    if len(measured):
+        way = better(metric, [log])
+        if target and target.column == metric:
+            way = SMALLER if target.minimizes else LARGER
+        ends = {SMALLER: measured.min(), LARGER: measured.max()}
+        best = short_number(ends[way]) if way else UNKNOWN_WAY
     return (str(trials["id"][row]), state_of(log, row),
             printable(f"{trials['dataset'][row]}/{trials['model'][row]}", lines=False),
             str(trials["global_batch"][row]),
             str(trials["workers"][row]) if has_workers(trials["source"][row]) else "-", str(steps_done(log, row)),
-            metric or "-", short_number(values[-1]) if len(values) else "-",
-            _best(log, target, metric, measured) if len(measured) else "-")
+            metric or "-", short_number(values[-1]) if len(values) else "-", best)
 
 
 def draw_of(log: Log, row: int) -> str:
@@ -108,24 +116,6 @@ def target_of(log: Log, row: int) -> Target | None:
         return None
 
 
-def _metric(log: Log, target: Target | None) -> str | None:
-    """The decisive metric: the target's, else the validation error, else the first one."""
-    metrics = [name for name in log.evaluations if "/" in name]
-    validation = [name for name in metrics if name.startswith("val/")]
-    wanted = ([target.column] if target else []) + ["val/error", *validation, *metrics]
-    return next((name for name in wanted if name in metrics), None)
-
-
-def _best(log: Log, target: Target | None, metric: str, measured) -> str:
-    """The best value: as the trial's target has it, else as the log declares the metric, else by the metric's name."""
-    way = better(metric, [log])
-    if target and target.column == metric:
-        way = SMALLER if target.minimizes else LARGER
-    if not way:
-        return UNKNOWN_WAY
-    return short_number(measured.min() if way == SMALLER else measured.max())
-
-
 def has_workers(source) -> bool:
     """Whether a trial's number of workers is known; archives, reference points and some tables do not record it."""
     return not any(mark in str(source) for mark in ('"imported": "archive"', '"imported": "rcp"', '"workers": null'))
@@ -155,12 +145,9 @@ class Look:
 
 def follow(paths: Sequence[str], every: float = WATCH_SECONDS, out: TextIO | None = None,
            clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Show the running trials of the logs among files and folders, and of those that will come there, until all ended.
-
-    every   seconds between looks; on a terminal each draws the rows again, elsewhere only those that have changed
-    clock   seconds since 1970
-    Raises LogError at the end if a log could not be read.
-    """
+    """Show the running trials of the logs among files and folders, and of those that will come there, until all ended:
+    a look every so many seconds, which on a terminal draws the rows again, elsewhere only those that have changed.
+    ``clock`` has seconds since 1970. Raises LogError at the end if a log could not be read."""
     out = out or sys.stdout
     screen = Screen(out, out.isatty(), every=(0, 0))
     changed = GrowingTable(LIVE_HEADINGS, screen.say, width=terminal_width())

@@ -203,13 +203,22 @@ def _trial(log: Log, row: int) -> list[str]:
     trials, plan = log.trials, plan_of(log, row)
     value = {name: trials[name][row] for name in trials}
     reason = f": {value['stop_reason']}" if value["stop_reason"] else ""
+    measurement, shares = plan.get("measurement") or {}, ", on a number of workers that is not known"
+    if has_workers(value.get("source")):
+        passes = f" x {value['accumulation']} passes" if value["accumulation"] > 1 else ""
+        shares = (f" = {counted(value['workers'], 'worker')} x {value['local_batch']}{passes}, ghost batch "
+                  f"{value['ghost_batch']}")
+    seconds = measurement.get("budget_seconds")
+    budget = "not known" if seconds is None else f"{short_number(seconds)} s"
+    if value["budget_steps"]:
+        budget = f"{value['budget_steps']} steps"
     settings = [f"{name.split('/', 1)[1]} {short_number(value[name])}" for name in trials
                 if name.startswith("metaparameters/") and not np.isnan(value[name])]
     lines = [f"trial {value['id']}: {state_of(log, row)}{reason}",
              f"  workload   {value['dataset']}/{value['model']}",
-             f"  batch      {value['global_batch']}{_shares(value)}",
+             f"  batch      {value['global_batch']}{shares}",
              f"  optimizer  {value['optimizer']}: {', '.join(settings)}",
-             f"  budget     {_budget(value['budget_steps'], plan)}, target {target_of(log, row) or 'none'}, "
+             f"  budget     {budget}, target {target_of(log, row) or 'none'}, "
              f"seed {'unknown' if value['seed'] == UNKNOWN_SEED else value['seed']}"]
     try:
         read_plan(trials["plan"][row])
@@ -217,7 +226,7 @@ def _trial(log: Log, row: int) -> list[str]:
         lines.append(f"  plan       not used: {error}")
     evaluated = log.evaluations["trial"] == value["id"]
     nans = count_nans({name: log.evaluations[name][evaluated] for name in log.evaluations if "/" in name},
-                      plan.get("measurement") or {})
+                      measurement)
     lines += [f"  NaN        {name} at {count} of {counted(int(evaluated.sum()), 'evaluation')}"
               for name, count in nans.items()]
     if draw_of(log, row):
@@ -229,21 +238,6 @@ def _trial(log: Log, row: int) -> list[str]:
     if asked:
         lines.append(f"  asked      {json.dumps(asked, ensure_ascii=False)}")
     return lines + _restarts(log, value["id"])
-
-
-def _budget(steps, plan) -> str:
-    seconds = (plan.get("measurement") or {}).get("budget_seconds")
-    if steps:
-        return f"{steps} steps"
-    return "not known" if seconds is None else f"{short_number(seconds)} s"
-
-
-def _shares(value) -> str:
-    if not has_workers(value.get("source")):
-        return ", on a number of workers that is not known"
-    passes = f" x {value['accumulation']} passes" if value["accumulation"] > 1 else ""
-    return (f" = {counted(value['workers'], 'worker')} x {value['local_batch']}{passes}, ghost batch "
-            f"{value['ghost_batch']}")
 
 
 def _source(text: str) -> str:

@@ -161,8 +161,6 @@ def main(context, logs, targets, out, formats, full, skip_broken, network, bandw
                        local_batch=request.max_local_batch or request.local_batch, skip_broken=skip_broken, out=out,
                        formats=formats_of(formats), whole=full, echo=echo)
         return
-    for name, value in (("--noise-scale", noise_scale), ("--bandwidth", bandwidth), ("--latency", latency)):
-        _positive(name, value)
     links, network_said = links_of(context, network, bandwidth, latency, parameters)
     make_plan(logs, [Target.parse(target) for target in targets], request, out=out,
               formats=formats_of(formats), skip_broken=skip_broken, links=links,
@@ -173,10 +171,8 @@ def main(context, logs, targets, out, formats, full, skip_broken, network, bandw
 
 def links_of(context: click.Context, network: Sequence[str], bandwidth: float | None, latency: float | None,
              parameters: str | None) -> tuple[Links | None, str]:
-    """(the network between nodes, what its files say); the command line goes before the machine's file.
-
-    Raises UsageError if some options are missing, or contradict each other.
-    """
+    """(the network between nodes, what its files say); the command line goes before the machine's file. Raises
+    UsageError if some options are missing, or contradict each other."""
     from ..analysis.size.sizes import parse_size
     from ..analysis.step_time import Links
     of_file = {name: context.get_parameter_source(name) == ParameterSource.DEFAULT_MAP
@@ -205,8 +201,10 @@ def links_of(context: click.Context, network: Sequence[str], bandwidth: float | 
 def request_of(context: click.Context, asked) -> Request:
     from ..analysis.worker_plan import Request
     for name in ("price", "per_node", "budget", "local_batch", "global_batch", "max_local_batch", "knee", "power",
-                 "memory"):
-        _positive(f"--{name.replace('_', '-')}", asked[name])
+                 "memory", "noise_scale", "bandwidth", "latency"):
+        value = context.params[name]
+        if value is not None and not 0 < value < float("inf"):
+            raise UsageError(f"--{name.replace('_', '-')} {value:g}: must be a number above 0")
     confidence_of(asked["confidence"])
     if asked["local_batch"] and asked["global_batch"]:
         raise UsageError(f"--local-batch {asked['local_batch']} and --global-batch {asked['global_batch']}: choose "
@@ -238,11 +236,6 @@ def wanted_sizes(wanted, size_from) -> tuple[tuple[Size, ...], dict[str, float]]
     if missing := [name for name in sizes if name not in values]:
         raise UsageError(f"--size-from {missing[0]}: --size {missing[0]}=VALUE says what to plan for")
     return tuple(sizes.values()), values
-
-
-def _positive(name, value):
-    if value is not None and not 0 < value < float("inf"):
-        raise UsageError(f"{name} {value:g}: must be a number above 0")
 
 
 def workers_of(text: str, per_node: int = 1, option: str = "--workers") -> tuple[int, ...]:

@@ -7,15 +7,11 @@ import click
 
 from ..analysis.defaults import CROSSINGS, FIRST, LOSS_WITHIN, PERFECT_WITHIN, RULE_WITHIN, RULES, USEFUL_WITHIN
 from ..formatting.screen import Progress
-from .common import (CONTEXT, CommandOfTwo, confidence_option, echo, formats_of, formats_option, full_option, paths,
+from .common import (CONTEXT, Command, confidence_option, echo, formats_of, formats_option, full_option, paths,
                      slow_imports, version_option, width_option)
 
 
-class ReportCommand(CommandOfTwo):
-    words = {"compare": "compare:main", "noise": "compare:noise"}
-
-
-@click.command(cls=ReportCommand, context_settings=CONTEXT,
+@click.command(cls=Command, context_settings=CONTEXT, words={"compare": "compare:main", "noise": "compare:noise"},
                few="--target --out --budget --compare --useful-within --size --figures --full --skip-broken --width")
 @click.argument("logs", nargs=-1, required=True, metavar="LOGS...", shell_complete=paths)
 @click.option("--target", "targets", multiple=True, metavar="TARGET",

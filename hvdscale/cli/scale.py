@@ -11,7 +11,7 @@ from ..errors import UsageError
 from ..plan.settings import OPTIONS, PLACES, Settings
 from ..system.cores import usable_cores
 from ..workers.launch import LAUNCHERS, find_launcher, most_workers, refuse_too_many
-from .common import (CONTEXT, CommandOfTwo, echo, hosts_option, ledger_option, paths, rerun_option, slow_imports,
+from .common import (CONTEXT, Command, echo, hosts_option, ledger_option, paths, rerun_option, slow_imports,
                      version_option, whole_numbers, width_option, within_option)
 from .plan import workers_of
 from .train import Grouped, asked, key_options
@@ -19,11 +19,11 @@ from .train import Grouped, asked, key_options
 LEAST_REPEATS = 2       # at each of the first worker counts, where runs are to decide
 
 
-class ScaleCommand(Grouped, CommandOfTwo):
-    words = {"script": "scale_script:main"}
+class ScaleCommand(Grouped, Command):
+    """It ends as described in common, and its options are under headings."""
 
 
-@click.command(cls=ScaleCommand, context_settings=CONTEXT,
+@click.command(cls=ScaleCommand, context_settings=CONTEXT, words={"script": "scale_script:main"},
                few="--workers --repeats --out --probe --until --against --decide --at-most --overwrite --config --set "
                    "--local-batch --global-batch --lr --lr-rule --optimizer --budget --target --data-dir --device")
 @click.option("--workers", "counts", default="1,2,4,8", show_default=True, metavar="LIST", help="worker counts")

@@ -32,10 +32,8 @@ def path_of(script: str, module: bool = False) -> str:
 def check_batch(arguments: Sequence[str], batch: int | None, counts: Iterable[int], option: str = "--batch",
                 local: int | None = None) -> None:
     """UsageError where the arguments mark a batch that is not given, or do not mark the global one that is; where that
-    does not divide by a number of workers; and for a mark that is not known.
-
-    option  which gives the global batch; local: a worker's, where another option gave it
-    """
+    does not divide by a number of workers; and for a mark that is not known. ``option`` gives the global batch, another
+    the ``local`` one."""
     found = {mark for one in arguments for mark in MARK.findall(one) if not mark.startswith("{{")}
     for mark in sorted(found - {*MARKS}):
         raise UsageError(f"{mark} is no mark: the script's arguments may have {', '.join(MARKS)}; write {{{mark}}} for "

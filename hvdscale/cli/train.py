@@ -78,15 +78,10 @@ def _kind(name: str) -> dict:
     if name in PATHS:
         return dict(metavar="PATH", shell_complete=paths)
     if rules["word"] or name in KEYS and rules["units"]:
-        return dict(type=_AsSet(), metavar=f"N|{rules['word']}" if rules["word"] else "LENGTH")
+        def as_set(value: str):
+            return parse_assignments([f"{name}={value}"])[name]
+        return dict(type=as_set, metavar=f"N|{rules['word']}" if rules["word"] else "LENGTH")
     return dict(type=kind, metavar=METAVARS.get(kind), shell_complete=rules["choices"] and words(rules["choices"]))
-
-
-class _AsSet(click.ParamType):
-    name = "value"
-
-    def convert(self, value, param, ctx):
-        return parse_assignments([f"{param.name}={value}"])[param.name]
 
 
 def asked(workload: str | None, config: str | None, assignments, model_args=(), data_args=(),
@@ -192,10 +187,8 @@ def main() -> None:
 
 def carry_out_together(command: click.Command, run) -> None:
     """Run a command, which returns its arguments, the layers of settings second, or an exit code, on all ranks of the
-    launch, with one message and one exit code for all.
-
-    run      (the command's result, its error or None, workers) -> exit code; raises the same error on all ranks
-    """
+    launch, with one message and one exit code for all. ``run`` has its result, its error or None, and the workers, and
+    gives the exit code; it raises the same error on all ranks."""
     parsed, error = parse(command)
     if isinstance(parsed, int):
         sys.exit(parsed)
@@ -324,22 +317,18 @@ def _train(job, start, folder, workers, recovery) -> int:
             display.say(f"  note: {note}")
     if saved := job.save_model(outcome.stop, workers):
         display.say(saved)
-    failure = _failure(run_log, checkpoints, outcome)
+    failure: HvdscaleError | None = None
+    if run_log.failure is not None:
+        failure = LogError(f"{run_log.failure}. To read the rows written so far: "
+                           f"hvdscale-log show {shlex.quote(run_log.path)}")
+    elif checkpoints.failure is not None and outcome.stop.exit_code == ExitCode.DONE:
+        failure = CheckpointError(f"{checkpoints.failure}. The run is done, but its last checkpoint is missing. Make "
+                                  "room; then the same command with --resume auto takes the last steps again")
     checkpoints.end(outcome.stop._replace(exit_code=failure.exit_code) if failure else outcome.stop)
     if failure:
         raise failure
     display.say(f"log: {run_log.path}\nnext: {_next(job, outcome, run_log.path)}")
     return outcome.stop.exit_code
-
-
-def _failure(run_log, checkpoints, outcome) -> HvdscaleError | None:
-    if run_log.failure is not None:
-        return LogError(f"{run_log.failure}. To read the rows written so far: "
-                        f"hvdscale-log show {shlex.quote(run_log.path)}")
-    if checkpoints.failure is not None and outcome.stop.exit_code == ExitCode.DONE:
-        return CheckpointError(f"{checkpoints.failure}. The run is done, but its last checkpoint is missing. Make "
-                               "room; then the same command with --resume auto takes the last steps again")
-    return None
 
 
 def _finish_ended(job, start, stop, folder, workers) -> int:

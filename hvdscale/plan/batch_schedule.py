@@ -24,14 +24,10 @@ RATES = (FOLLOWS_RULE, STAYS, SEESAW)
 
 @dataclass(frozen=True, order=True)
 class BatchSchedule:
-    """Pieces of constant batch; a constant batch is the schedule of one piece.
+    """Pieces of constant batch; a constant batch is the schedule of one piece."""
 
-    sizes   the global batch of each piece, in examples
-    starts  the first step of each piece: the first is 0, and they grow
-    """
-
-    sizes: tuple[int, ...]
-    starts: tuple[int, ...] = (0,)
+    sizes: tuple[int, ...]              # the global batch of each piece, in examples
+    starts: tuple[int, ...] = (0,)      # the first step of each: the first is 0, and they grow
 
     @classmethod
     def constant(cls, global_batch: int) -> BatchSchedule:

@@ -60,14 +60,6 @@ class Origin:
         return self.problem.batches.at(self.step)
 
     @property
-    def moments(self) -> dict[str, float]:
-        """Adam's betas and epsilon there, where a rule has scaled them from those that were set; else none."""
-        if self.problem.lr_rule not in SCALED_BETAS:
-            return {}
-        found = {name: getattr(self.problem, name) for name in ("beta1", "beta2", "epsilon")}
-        return found | {name: value for name, value in self.problem.updates_at(self.step).items() if name in found}
-
-    @property
     def rate(self) -> float:
         """The learning rate of the base run's next step; raises PlanError if it is 0."""
         rate = self.problem.schedule.lr_at(self.step)
@@ -156,11 +148,15 @@ def layers_of(branch: Branch, layers: Iterable[Mapping[str, Any]], evaluations: 
     origin, record = branch.origin, branch.record
     problem = origin.problem
     kept = [{name: value for name, value in layer.items() if key_of(name) not in OF_BASE} for layer in layers]
+    moments: dict[str, float] = {}          # Adam's there, where a rule has scaled them from those that were set
+    if problem.lr_rule in SCALED_BETAS:
+        moments = {name: problem.updates_at(origin.step).get(name, getattr(problem, name))
+                   for name in ("beta1", "beta2", "epsilon")}
     own = dict(
         global_batch=branch.factor * origin.batch, ghost_batch=problem.ghost_batch,
         lr=origin.rate, base_batch=origin.batch, lr_rule=record["rule"], warmup="none", decay="constant",
         seed=problem.seed + branch.order, steps=branch.steps, eval_every=branch.steps // evaluations,
-        eval_splits=record["metric"].partition("/")[0], target="none", **origin.moments)
+        eval_splits=record["metric"].partition("/")[0], target="none", **moments)
     if problem.adamw_lr is not None:
         own["adamw_lr"] = origin.rate * problem.adamw_lr / problem.peak_lr
     if not any("max_lr_factor" in layer for layer in kept):

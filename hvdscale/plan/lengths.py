@@ -11,6 +11,7 @@ have the same number. So budgets, evaluations and batches stay functions of the 
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -30,13 +31,10 @@ WORDS = {**{unit: (unit, 1) for unit in UNITS}, **{word: ("seconds", times) for 
 
 @dataclass(frozen=True)
 class Length:
-    """An amount with a unit of UNITS; None: no unit was given.
+    """An amount with a unit of UNITS."""
 
-    amount  a number; of several lengths in one unit a list, of numbers or of (start, batch) pairs
-    """
-
-    amount: Any
-    unit: str | None
+    amount: Any             # a number; of several lengths in one unit a list, of numbers or of (start, batch) pairs
+    unit: str | None        # None: none was given
 
     def __str__(self) -> str:
         text = f"{json.dumps(self.amount).removesuffix('.0')} {self.unit}"
@@ -73,27 +71,21 @@ def read(value: Any) -> Length | None:
     """What was written, as "10 epochs", "[30, 60] epochs" or ["30 epochs", "60 epochs"]; None if it is no length."""
     if isinstance(value, Length):
         return value
-    if isinstance(value, str):
-        return _parse(value)
-    if not isinstance(value, list):
+    if isinstance(value, list):
+        entries = [read(entry) for entry in value]
+        units = {entry.unit for entry in entries if entry and entry.unit}
+        if None in entries or len(units) > 1:
+            return None
+        return Length([entry.amount for entry in entries if entry], units.pop() if units else None)
+    if not isinstance(value, str):
         return Length(value, None)
-    entries = [read(entry) for entry in value]
-    units = {entry.unit for entry in entries if entry and entry.unit}
-    if None in entries or len(units) > 1:
-        return None
-    return Length([entry.amount for entry in entries if entry], units.pop() if units else None)
-
-
-def _parse(text: str) -> Length | None:
-    found = re.fullmatch(r"\s*(.+?)\s*([A-Za-z]+)\s*", text)
+    found = re.fullmatch(r"\s*(.+?)\s*([A-Za-z]+)\s*", value)
     word = found and (WORDS.get(found[2]) or WORDS.get(f"{found[2]}s"))
     if not found or not word:
         return None
     unit, times = word
     for written in (found[1], f"[{found[1]}]"):         # 30, 60, 80 epochs is a list, too
-        try:
+        with contextlib.suppress(ValueError):
             amount = json.loads(written)
-        except ValueError:
-            continue
-        return Length(amount * times if times > 1 and type(amount) in (int, float) else amount, unit)
+            return Length(amount * times if times > 1 and type(amount) in (int, float) else amount, unit)
     return None

@@ -45,14 +45,11 @@ def lr_factor(rule: str, batch_ratio: float, largest: float | None = None) -> fl
     return factor if largest is None else min(factor, largest)
 
 
-def moments_ratio(batch_ratio: float, largest: float | None = None) -> float:
-    """The kappa of ``scale_moments`` at B/B0 = batch_ratio: where the rate's factor is capped, the cap squared."""
-    return batch_ratio if largest is None else min(batch_ratio, largest ** 2)
-
-
-def scale_moments(rule: str, kappa: float, moments: Mapping[str, float]) -> dict[str, float]:
+def scale_moments(rule: str, batch_ratio: float, moments: Mapping[str, float], largest: float | None = None
+                  ) -> dict[str, float]:
     """beta1, beta2 and epsilon at kappa times the base batch: 1 - beta times kappa, epsilon over sqrt(kappa).
 
+    kappa is the batch ratio B/B0 or, where the rate's factor is capped at ``largest``, at most that squared.
     Together with the rate times sqrt(kappa) this is the square root scaling rule of Malladi et al. 2022
     (arXiv:2205.10287): with noise of the gradient in proportion to 1 / sqrt(B), rate * noise, (1 - beta) / rate^2 and
     epsilon / noise stay as they are, so the limiting stochastic differential equation does too. The formulas are from
@@ -61,6 +58,7 @@ def scale_moments(rule: str, kappa: float, moments: Mapping[str, float]) -> dict
 
     Raises PlanError where kappa (1 - beta) reaches 1, as then no decay is left, naming the largest kappa.
     """
+    kappa = batch_ratio if largest is None else min(batch_ratio, largest ** 2)
     scaled = {name: 1 - kappa * (1 - moments[name]) if kappa != 1 else moments[name] for name in SCALED_BETAS[rule]}
     spent = [name for name, beta in scaled.items() if beta < NO_DECAY and kappa > 1]
     if spent:

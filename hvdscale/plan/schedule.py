@@ -66,9 +66,6 @@ class Schedule:
         warmed_up = self.warmup_steps if self.warmup != "none" else 0
         return warmed_up if self.decay_start is None else self.decay_start
 
-    def __str__(self) -> str:
-        return self.describe()
-
     def describe(self, format_lr: Callable[[float], str] = "{:g}".format) -> str:
         words = format_lr(self.peak_lr)
         if self.warmup != "none":
@@ -92,8 +89,7 @@ class Schedule:
             return (f"x {self.decay_factor:g} when {self.plateau['metric']} has not improved in more than "
                     f"{counted(self.plateau['patience'], 'evaluation')}{least}")
         warmed = 0 if self.warmup == "none" else self.warmup_steps
-        stable = self.decay_start is not None and self.decay_start > warmed
-        held = f"held to step {self.decay_start}, then " if stable else ""
+        held = f"held to step {self.decay_start}, then " if self.falls_from > warmed else ""
         if self.decay == INVERSE_SQRT:
             return f"{held}falling as 1/sqrt(step)"
         return f"{held}{self.decay} decay to {format_lr(self.end_lr_factor * self.peak_lr)} at step {self.decay_steps}"

@@ -40,30 +40,22 @@ class DrawEnd(str, Enum):
 
 @dataclass(frozen=True)
 class Parameter:
-    """One dimension of a space, its bounds settled for one study.
+    """One dimension of a space, its bounds settled for one study."""
 
-    name    a key of hvdscale.plan.settings, or TABLE.key such as model_args.dropout
-    type, scale  of TYPES and SCALES; reverse_log of doubles alone; discrete: linear
-    low, high  least and largest value, which may be equal; NaN where discrete
-    values  those of a discrete one, each with the same share
-    """
-
-    name: str
-    type: str
-    scale: str
-    low: float
-    high: float
-    values: tuple = ()
+    name: str               # a key of hvdscale.plan.settings, or TABLE.key such as model_args.dropout
+    type: str               # of TYPES
+    scale: str = "linear"   # of SCALES; reverse_log of doubles alone
+    low: float = math.nan   # the least and the largest value, which may be equal; NaN where discrete
+    high: float = math.nan
+    values: tuple = ()      # those of a discrete one, each with the same share
 
     @property
     def is_fixed(self) -> bool:
         return len(self.values) == 1 if self.type == "discrete" else self.low == self.high
 
     def at(self, u: float) -> float | str:
-        """The value below which the share u of the scale lies, u in [0, 1): the inverse of its distribution.
-
-        On a log scale integer k has the share of [k - 1/2, k + 1/2], so both bounds have their whole share.
-        """
+        """The value below which the share u of the scale lies, u in [0, 1): the inverse of its distribution. On a log
+        scale integer k has the share of [k - 1/2, k + 1/2], so both bounds have their whole share."""
         if self.type == "discrete":
             return self.values[int(u * len(self.values))]
         if self.type == "double":
@@ -72,11 +64,8 @@ class Parameter:
         return int(min(max(value, self.low), self.high))
 
     def position(self, value: float | str) -> float:
-        """Where a value lies between the bounds, in the scale of the search: 0 at the low one, 1 at the high one.
-
-        A discrete value's is its place among the values; 0.5 where there is but one; ValueError for one that is none of
-        them.
-        """
+        """Where a value lies between the bounds, in the scale of the search: 0 at the low one, 1 at the high one, 0.5
+        where there is but one; of a discrete value its place among them, ValueError for one that is none."""
         if self.type == "discrete":
             place = self.values.index(value)
             return 0.5 if self.is_fixed else place / (len(self.values) - 1)
@@ -93,13 +82,11 @@ class Parameter:
 
     @classmethod
     def of(cls, record: dict) -> Parameter:
-        if record["type"] == "discrete":
-            return discrete(record["name"], record["values"])
-        return cls(**record)
+        return cls(**{**record, "values": tuple(record.get("values", ()))})
 
 
 def discrete(name: str, values: Sequence) -> Parameter:
-    return Parameter(name, "discrete", "linear", math.nan, math.nan, tuple(values))
+    return Parameter(name, "discrete", values=tuple(values))
 
 
 def _spread(scale: str, low: float, high: float, u: float) -> float:

@@ -228,10 +228,8 @@ class Settings:
 
     @classmethod
     def build(cls, defaults: dict, *layers: dict) -> Settings:
-        """The settings from a workload's defaults and the user's layers, the last one strongest.
-
-        Raises UsageError for a key that does not exist, a value of the wrong kind, and two alternatives in one layer.
-        """
+        """The settings from a workload's defaults and the user's layers, the last one strongest. Raises UsageError for
+        a key that does not exist, a value of the wrong kind, and two alternatives in one layer."""
         return cls(**_laid(defaults, *layers), layers=(defaults, *layers))
 
     def over(self, tuned: dict) -> Settings:
@@ -291,7 +289,14 @@ ACTS_ONLY_WITH = {
 def _laid(*layers: dict) -> dict:
     """The layers merged: each sets its keys, and unsets their alternatives and what they leave without effect."""
     settled: dict = {}
-    for layer in map(_read_layer, layers):
+    for written in layers:
+        layer: dict = {}
+        for name, given in written.items():
+            key, value = read(name, given)
+            if key in layer:
+                other = next(f"{name} = {said}" for name, said in written.items() if read(name, said)[0] == key)
+                raise UsageError(f"{other} and {name} = {given} are alternatives, as both set {key}; give one of them")
+            layer[key] = value
         for group in ALTERNATIVES:
             given = [name for name in group if name in layer]
             if len(given) > 1 and group is not BATCH:
@@ -308,17 +313,6 @@ def _laid(*layers: dict) -> dict:
         for name, value in layer.items():
             settled[name] = {**settled.get(name, {}), **value} if _TYPES[name] is dict else value
     return settled
-
-
-def _read_layer(layer: typing.Mapping[str, typing.Any]) -> dict:
-    found: dict = {}
-    for name, given in layer.items():
-        key, value = read(name, given)
-        if key in found:
-            other = next(f"{name} = {said}" for name, said in layer.items() if read(name, said)[0] == key)
-            raise UsageError(f"{other} and {name} = {given} are alternatives, as both set {key}; give one of them")
-        found[key] = value
-    return found
 
 
 KEYS = {f.name: f for f in fields(Settings) if f.name != "layers"}

@@ -10,13 +10,12 @@ from ..errors import PlanError, UsageError
 from ..formatting.numbers import counted, listed
 from ..system.inputs import sha256_of
 from ..target import SPLITS, Target
-from .averaging import settle_average, with_averaged
 from .batch_schedule import FOLLOWS_RULE, SEESAW, STAYS, BatchSchedule
 from .lengths import Length
 from .local_steps import refuse_uneven_replicas, settle_ghost_batch, settle_local_steps
 from .metaparameters import tuned_for
 from .plan import Plan
-from .scaling import SCALED_BETAS, TUNED, exponent, lr_factor, moments_ratio, scale_moments
+from .scaling import SCALED_BETAS, TUNED, exponent, lr_factor, scale_moments
 from .schedule import FALLING, INVERSE_SQRT, PLATEAU
 from .settings import ACTS_ONLY_WITH, DECOUPLED, HALF_LIVES, NO_CLASS, OPTIMIZER_KEYS, OPTIMIZERS, Settings
 from .shards import Stream, fewest_passes, largest_pass
@@ -24,6 +23,7 @@ from .time_scales import decay_of, weight_decay_of
 from .values import LARGEST_INT, MOST, none_of
 
 GLOBAL, GHOST_BATCH = "global", 32
+AVERAGED = "averaged_"      # before the name of a metric: that of the averaged weights
 PLANNED = frozenset(field.name for field in fields(Plan))       # a setting of such a name is planned as it was set
 
 
@@ -49,11 +49,8 @@ class NamedWorkload(Protocol):
 
 def settle(settings: Settings, workload: NamedWorkload, train_examples: int, val_examples: int, place: Place,
            train_tokens: int | None = None) -> Plan:
-    """The plan for these settings at this place; raises PlanError or UsageError for what cannot hold.
-
-    train_examples  training examples there are, after train_subset
-    train_tokens    of them that the loss counts; None: it counts examples
-    """
+    """The plan for these settings at this place, for the training examples that there are after train_subset, with the
+    tokens that the loss counts (None: it counts examples). Raises PlanError or UsageError for what cannot hold."""
     settings = count_in_examples(settings, workload.name, train_examples, train_tokens)
     batches, accumulate = settle_batches(settings, place.workers, train_examples)
     settings = count_in_examples(settle_tuned(settings, workload.name, batches.first), workload.name, train_examples,
@@ -266,10 +263,8 @@ def _has_fp16(settings: Settings) -> bool:
 
 
 def settle_optimizer(settings: Settings, global_batch: int, train_examples: int) -> dict:
-    """The optimizer's fields of the plan, by name, those given by a half-life as at the global batch.
-
-    LARS has the rate in its velocity, uncorrected, as its paper does.
-    """
+    """The optimizer's fields of the plan, by name, those given by a half-life as at the global batch. LARS has the rate
+    in its velocity, uncorrected, as its paper does."""
     name = settings.optimizer
     if name not in OPTIMIZERS and ":" not in name:
         raise UsageError(f"optimizer {none_of(name, OPTIMIZERS, NO_CLASS)}")
@@ -322,18 +317,15 @@ def settle_moments(settings: Settings, optimizer: Mapping, rule: str, global_bat
                             "out, or choose --lr-rule sqrt beside it")
     moments = {name: optimizer[name] for name in ("beta1", "beta2", "epsilon")}
     try:
-        return scale_moments(rule, moments_ratio(global_batch / base_batch, settings.max_lr_factor), moments)
+        return scale_moments(rule, global_batch / base_batch, moments, settings.max_lr_factor)
     except PlanError as error:
         leave = " --lr-rule adam_sqrt:beta2, which leaves beta1 as it is," if "beta1" in SCALED_BETAS[rule] else ""
         raise PlanError(f"{error}, here {base_batch}. Choose a smaller batch,{leave} or max_lr_factor") from None
 
 
 def settle_lr(settings: Settings, global_batch: int) -> tuple[str, float, int, float, float]:
-    """Rule, base learning rate, base batch, factor and peak learning rate.
-
-    With lr_per_example the peak is that rate times B (Masters & Luschi 2018, section 2.1): linear from a base batch of
-    1.
-    """
+    """Rule, base learning rate, base batch, factor and peak learning rate. With lr_per_example the peak is that rate
+    times B (Masters & Luschi 2018, section 2.1): linear from a base batch of 1."""
     if settings.lr_per_example is not None:
         if "lr_rule" in settings.typed and settings.lr_rule != "linear":
             raise PlanError(f"lr_per_example is a rate times the global batch, so --lr-rule {settings.lr_rule} "
@@ -415,11 +407,9 @@ def settle_rate_factors(settings: Settings, batches: BatchSchedule, rule: str, b
 
 def settle_plateau(settings: Settings, metrics: Mapping[str, str], target: Target | None, eval_every: int
                    ) -> dict | None:
-    """The plan's ``plateau``: metric (``split/name``), better (min or max), patience, threshold and cooldown.
-
-    None for another decay. It is torch's ReduceLROnPlateau, with threshold_mode = rel and patience in evaluations;
-    ``schedule.reductions`` has its steps.
-    """
+    """The plan's ``plateau``: metric (``split/name``), better (min or max), patience, threshold and cooldown; None for
+    another decay. It is torch's ReduceLROnPlateau, with threshold_mode = rel and patience in evaluations;
+    ``schedule.reductions`` has its steps."""
     if settings.decay != PLATEAU:
         return None
     if not eval_every:
@@ -436,6 +426,30 @@ def settle_plateau(settings: Settings, metrics: Mapping[str, str], target: Targe
                         "below 1, such as 0.1")
     return {"metric": column, "better": metrics[name], "patience": settings.decay_patience,
             "threshold": settings.decay_threshold, "cooldown": settings.decay_cooldown}
+
+
+def with_averaged(metrics: Mapping[str, str], average: str | None) -> dict[str, str]:
+    """The metrics, "min" or "max" by name, with those of the averaged weights if there is an average."""
+    averaged = metrics if average not in (None, "none") else {}
+    return {**metrics, **{f"{AVERAGED}{name}": way for name, way in averaged.items()}}
+
+
+def settle_average(settings: Settings, stream: Stream, budget_steps: int) -> dict:
+    half_life, start = settings.average_half_life, settings.average_start
+    if settings.average == "none":
+        return dict(average=None, average_half_life=None, average_start=None)
+    if settings.average == "ema":
+        if half_life is None:
+            raise PlanError("average = ema needs average_half_life, such as '1e5 examples': how far back the weights "
+                            "count")
+        return dict(average="ema", average_half_life=half_life.in_examples(stream.examples), average_start=None)
+    if start is None and not budget_steps:
+        raise PlanError("average = tail needs average_start: a budget in seconds has no half in steps")
+    first = budget_steps // 2 if start is None else start.in_steps(stream)
+    if 0 < budget_steps <= first:
+        raise PlanError(f"average = tail starts at step {first}, and the budget is {budget_steps} steps; give an "
+                        "earlier average_start")
+    return dict(average="tail", average_half_life=None, average_start=first)
 
 
 def settle_target(settings: Settings, metrics: Mapping[str, str]) -> Target | None:

@@ -41,9 +41,7 @@ def decay_timescale_of(weight_decay: float, peak_lr: float, global_batch: int, t
 
 def weight_decay_of(timescale: float, peak_lr: float, global_batch: int, train_examples: int) -> float:
     """The decoupled weight decay whose ``decay_timescale_of`` is ``timescale`` epochs; it does not follow the rate.
-
-    Raises PlanError for a time scale of a step or less, under which a step would remove all of a weight.
-    """
+    Raises PlanError for a time scale of a step or less, under which a step would remove all of a weight."""
     step = global_batch / train_examples
     if timescale <= step:
         raise PlanError(f"decay_timescale = {timescale:g} epochs is no longer than a step of {step:g} epochs, which "

@@ -12,7 +12,6 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,7 +30,6 @@ from ..system.outputs import refuse_foreign, refuse_shared
 from .farm import SweepState
 from .file import Sweep, name_in_files
 from .ledger import DrawResult
-from .studies import Study
 from .tuned import TUNED, write_tuned
 
 LOGS = "logs"                                   # folder of the groups' logs in the sweep's folder
@@ -40,15 +38,7 @@ NAMED = 12                                      # trials listed in an error
 STEP_COLUMNS = {"restarts": "first_step", "evaluations": "step", "steps": "step"}
 PIECE = np.dtype([("id", "i8"), ("number", "i8"), ("attempt", "i8"), ("last", "?"), ("stop_step", "i8"),
                   ("status", "i1"), ("reason", "O")])
-
-
-@dataclass(frozen=True)
-class TableRows:
-    """Rows of a table, and the attempt at the trial that wrote each row."""
-
-    specs: list[LogColumn]
-    values: dict[str, np.ndarray]
-    attempt: np.ndarray
+TableRows = tuple[list[LogColumn], dict[str, np.ndarray]]       # by column; "attempt": at the trial that wrote the row
 
 
 def close_one(states: SweepState, say: Callable[[str], object], begun: bool = False) -> bool:
@@ -61,7 +51,12 @@ def close_one(states: SweepState, say: Callable[[str], object], begun: bool = Fa
         return False
     states.closed.add(study.name)
     out = states.ledger.out
-    path = collect(out, study.name, lambda: _choose(states, study), {"sweep": json.dumps(study.sweep.record)},
+
+    def choose() -> list[DrawResult]:
+        results = states.ledger.results(study.name)
+        repeats = [results[number] for number in states.repeats(study) if number in results]
+        return [one for one in (*states.of(study).results, *repeats) if one.pieces]
+    path = collect(out, study.name, choose, {"sweep": json.dumps(study.sweep.record)},
                    {"trials": study.spec.trials, "max_draws": study.spec.max_draws})
     searches = searches_in(path)
     said = [line for search in searches for line in lines(search)]
@@ -72,13 +67,6 @@ def close_one(states: SweepState, say: Callable[[str], object], begun: bool = Fa
     say("\n".join(said))
     write_best(out, study.sweep, {study.name: searches})
     return True
-
-
-def _choose(states: SweepState, study: Study) -> list[DrawResult]:
-    """The study's trials with rows, and the repeats of its winner."""
-    results = states.ledger.results(study.name)
-    repeats = [results[number] for number in states.repeats(study) if number in results]
-    return [one for one in (*states.of(study).results, *repeats) if one.pieces]
 
 
 def searches_in(path: str) -> tuple[Search, ...]:
@@ -133,31 +121,28 @@ def collect(out: str, study: str, choose: Callable[[], Iterable[DrawResult]], at
     """
     path = os.path.join(out, f"{study}.h5")
     with Lock.take(path, attempts=LOCK_ATTEMPTS), writing(path):
-        shares = _read_all(out, study, _pieces(choose()))
+        pieces: dict[str, list[tuple]] = {}         # in each group's log
+        for trial in choose():
+            for attempt, (log, number) in enumerate(trial.pieces):
+                pieces.setdefault(log, []).append((number, trial.number, attempt, attempt == len(trial.pieces) - 1,
+                                                   trial.last_step, trial.status, trial.reason))
+        shares = _read_all(out, study, {log: np.array(sorted(pieces[log]), PIECE) for log in sorted(pieces)})
         for share in shares:
-            plans = [json.loads(text) for text in share["trials"].values.get("plan", ())]
-            share["trials"].values["plan"] = np.array([
+            _, trials = share["trials"]
+            plans = [json.loads(text) for text in trials.get("plan", ())]
+            trials["plan"] = np.array([
                 json.dumps({**plan, "sweep": {**plan.get("sweep", {}), **wanted}}) for plan in plans], object)
         root = {"id": uuid.uuid4().hex, "segment": 0, "segments": 1, "merged": len(shares), **attributes}
         tables = {name: _concatenate(name, [share[name] for share in shares]) for name in TABLES}
+        rows = {name: values for name, (_, values) in tables.items()}
         with CompactFile(temporary := temporary_name(path), root) as file:
-            for name, table in tables.items():
-                order = _in_sequence(name, tables)
-                for spec in table.specs:
+            for name, (specs, values) in tables.items():
+                order = _in_sequence(name, rows)
+                for spec in specs:
                     file.add_column(name, spec)
-                    file.add(name, spec.name, table.values[spec.name][order])
+                    file.add(name, spec.name, values[spec.name][order])
         show(temporary, path, ())
     return path
-
-
-def _pieces(chosen) -> dict[str, np.ndarray]:
-    """The pieces in each group's log, by file name: arrays of PIECE sorted by id."""
-    rows: dict[str, list[tuple]] = {}
-    for trial in chosen:
-        for attempt, (log, number) in enumerate(trial.pieces):
-            rows.setdefault(log, []).append((number, trial.number, attempt, attempt == len(trial.pieces) - 1,
-                                             trial.last_step, trial.status, trial.reason))
-    return {log: np.array(sorted(rows[log]), PIECE) for log in sorted(rows)}
 
 
 def _read_all(out, study, pieces) -> list[dict[str, TableRows]]:
@@ -200,33 +185,33 @@ def _select_pieces(log: Log, table: LogTable, pieces) -> TableRows:
         values |= {spec.name: kept[rows] for spec, kept in zip(SOURCE, source_of(log))}
     else:
         values["trial"] = piece["number"]
-    return TableRows(list(table.specs.values()), values, piece["attempt"])
+    return list(table.specs.values()), {**values, "attempt": piece["attempt"]}
 
 
 def _concatenate(name: str, shares: list[TableRows]) -> TableRows:
     """The rows of all logs; without trials, no rows of the columns that every log has."""
-    specs = joined(name, [share.specs for share in shares] or [columns()[name]])
+    specs = joined(name, [specs for specs, _ in shares] or [columns()[name]])
     if name == "trials":
         specs += SOURCE
-    parts = [share for share in shares if len(share.attempt)] or [TableRows([], {}, np.empty(0, np.int64))]
-    values = {spec.name: np.concatenate([part.values.get(spec.name, absent(spec.type, len(part.attempt)))
+    parts = [values for _, values in shares if len(values["attempt"])] or [{"attempt": np.empty(0, np.int64)}]
+    values = {spec.name: np.concatenate([part.get(spec.name, absent(spec.type, len(part["attempt"])))
                                          for part in parts]) for spec in specs}
-    return TableRows(specs, values, np.concatenate([part.attempt for part in parts]))
+    return specs, {**values, "attempt": np.concatenate([part["attempt"] for part in parts])}
 
 
-def _in_sequence(name: str, tables: dict[str, TableRows]) -> np.ndarray:
+def _in_sequence(name: str, tables: dict[str, dict[str, np.ndarray]]) -> np.ndarray:
     """Indices of a table's rows that count, ordered by trial and step: those from the first step of a later attempt on
     are superseded, as in a log's segments."""
     table, restarts = tables[name], tables["restarts"]
     if name == "trials":
-        return np.argsort(table.values["id"])
+        return np.argsort(table["id"])
     if name == "restarts":
-        return np.lexsort((table.attempt, table.values["trial"]))
-    trial, step = table.values["trial"], table.values["step"]
-    attempts = range(tables["trials"].attempt.max(initial=0) + 1)
-    rows = [np.flatnonzero(table.attempt == attempt) for attempt in attempts]
-    begun = [np.flatnonzero(restarts.attempt == attempt) for attempt in attempts]
+        return np.lexsort((table["attempt"], table["trial"]))
+    trial, step = table["trial"], table["step"]
+    attempts = range(tables["trials"]["attempt"].max(initial=0) + 1)
+    rows = [np.flatnonzero(table["attempt"] == attempt) for attempt in attempts]
+    begun = [np.flatnonzero(restarts["attempt"] == attempt) for attempt in attempts]
     kept = np.concatenate(rows)[current_rows(
         [(trial[at], step[at]) for at in rows],
-        [(restarts.values["trial"][at], restarts.values["first_step"][at]) for at in begun])]
+        [(restarts["trial"][at], restarts["first_step"][at]) for at in begun])]
     return kept[np.lexsort((step[kept], trial[kept]))]

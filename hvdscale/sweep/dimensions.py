@@ -26,7 +26,7 @@ from ..plan.metaparameters import TUNABLE
 from ..plan.scaling import SCALED_BETAS, exponent, lr_factor
 from ..plan.search_space import SCALES, TYPES, Parameter, discrete
 from ..plan.settings import KEYS, check, is_key, key_of, key_type, stored_names
-from ..plan.values import did_you_mean, none_of
+from ..plan.values import did_you_mean
 from .settings import TomlTable
 
 TABLES = ("model_args", "optimizer_args")       # keys whose entries can be searched
@@ -105,20 +105,13 @@ def overridden(table: TomlTable, own: TomlTable | None) -> TomlTable:
     return table.under(own, ("values",) if "min" in own or "max" in own else ())
 
 
-def choice(spec: TomlTable, name: str, default: str, choices: tuple[str, ...]) -> str:
-    chosen = spec.take(name, str, default)
-    if chosen not in choices:
-        raise spec.wrong(f"{name} = {none_of(chosen, choices)}", name)
-    return chosen
-
-
 def settle(name: str, spec: TomlTable, batch: int) -> Dimension:
     """The dimension at a global batch; raises UsageError naming file, table and key for an invalid one."""
     kind = key_type(name) if is_key(name) else None         # None: an entry of a table, whose type is free
     default = "integer" if kind is int else "double"
     if "values" in spec or kind is str:
         default = "discrete"
-    chosen = choice(spec, "type", default, TYPES)
+    chosen = spec.take("type", str, default, choices=TYPES)
     if kind is str and "values" not in spec:
         raise spec.wrong(f"{name} takes text; give values = [...] to choose from", "values")
     if chosen == "discrete":
@@ -149,36 +142,34 @@ def _discrete(name: str, spec: TomlTable) -> Parameter:
 
 
 def _ranged(name: str, spec: TomlTable, chosen: str, batch: int) -> Dimension:
-    scale = choice(spec, "scale", "linear", SCALES)
+    scale = spec.take("scale", str, "linear", choices=SCALES)
     if scale == "reverse_log" and chosen == "integer":
         raise spec.wrong("scale = 'reverse_log' is for doubles below 1, not integers; choose linear or log", "scale")
     factor = _factor(name, spec, batch)
-    shares = factor is None
-    low, high = (_bound(name, spec, word, chosen, scale, factor, batch) for word in ("min", "max"))
+
+    def bound(word: str) -> float:
+        """In the parameter's type; a share of the budget if there is no factor."""
+        as_it_is = "scaled" not in spec or (word in spec.overrides and factor is not None)
+        found = spec.take(word, int if as_it_is and chosen == "integer" else float)
+        at = f"{word} = {found!r}"
+        if not as_it_is and factor is not None:
+            found = _times(found, factor, chosen)
+            at += f", times {factor:g} at batch {batch},"
+        if scale == "log" and found <= 0:
+            raise spec.wrong(f"{at} must be above 0 on a log scale", word)
+        if scale == "reverse_log" and found >= 1:
+            raise spec.wrong(f"{at} must be below 1 on a reverse log scale", word)
+        if factor is None and found < 0:
+            raise spec.wrong(f"{at} must be at least 0, as a share of the budget", word)
+        wrong = None if factor is None else _find_fault(name, found)
+        if wrong:
+            raise spec.wrong(f"{at} is refused: {wrong}", word)
+        return found
+    low, high = bound("min"), bound("max")
     if low > high or (low == high and "scaled" not in spec):
         raise spec.wrong(f"min = {low} must be below max = {high}; a value that is not searched belongs in [settings]",
                          "min")
-    return Dimension(Parameter(name, chosen, scale, low, high), shares)
-
-
-def _bound(name: str, spec: TomlTable, word: str, chosen: str, scale: str, factor: float | None, batch: int) -> float:
-    """A bound at the batch, in the parameter's type; a share of the budget if there is no factor."""
-    as_it_is = "scaled" not in spec or (word in spec.overrides and factor is not None)
-    bound = spec.take(word, int if as_it_is and chosen == "integer" else float)
-    at = f"{word} = {bound!r}"
-    if not as_it_is and factor is not None:
-        bound = _times(bound, factor, chosen)
-        at += f", times {factor:g} at batch {batch},"
-    if scale == "log" and bound <= 0:
-        raise spec.wrong(f"{at} must be above 0 on a log scale", word)
-    if scale == "reverse_log" and bound >= 1:
-        raise spec.wrong(f"{at} must be below 1 on a reverse log scale", word)
-    if factor is None and bound < 0:
-        raise spec.wrong(f"{at} must be at least 0, as a share of the budget", word)
-    wrong = None if factor is None else _find_fault(name, bound)
-    if wrong:
-        raise spec.wrong(f"{at} is refused: {wrong}", word)
-    return bound
+    return Dimension(Parameter(name, chosen, scale, low, high), factor is None)
 
 
 def _factor(name: str, spec: TomlTable, batch: int) -> float | None:

@@ -1,25 +1,6 @@
-"""The sweep file: search space, global batches, budget, and objective.
+"""The sweep file: search space, global batches, budget, and objective; the guide to searches shows a whole one.
 
-    workload = "mnist/simple_cnn"
-    batch_sizes = [32, 128, 512, 2048]
-    optimizers = ["nesterov", "sgd"]
-    trials = 12                                         # feasible ones of each study
-    max_draws = 36                                      # default: 3 times the trials
-    targets = ["val/error<0.05", "val/error<0.02"]      # or objective = "val/error"
-    budget = "5 epochs"                                 # or epochs = 5
-    evaluations = 60                                    # over the budget, the same relative grid at every batch
-    [settings]                                          # further keys of hvdscale-train
-    decay = "linear"
-    [space.lr]                                          # see hvdscale.sweep.dimensions
-    scale = "log"
-    min = 1e-4
-    max = 10.0
-    [batch.2048]                                        # at that batch: budget, trials, max_draws
-    budget = "10 epochs"
-    [batch.2048.settings]
-    max_local_batch = 512
-    [batch.2048.space.lr]
-    max = 30.0
+``hvdscale.sweep.dimensions`` reads the tables [space.X] and [batch.N.space.X].
 """
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from dataclasses import replace
 from torch.distributed import PrefixStore, Store
 
 from ..errors import UsageError, WorkerLostError, WorkersError
-from ..workers.group import JoinedWorkers, Workers, starting
+from ..workers.group import JoinedWorkers, SingleWorker, Workers, starting
 from ..workers.horovod import HorovodWorkers, check_joined, load_horovod
 from ..workers.launch import Process, begin_mpi, load_mpi, place
 from ..workers.orphans import refuse_launcher_in_torchrun, stop_without_launcher
@@ -29,13 +29,6 @@ from ..workers.torch_distributed import TorchWorkers, find_store, forget_address
 from ..workers.transport import choose
 
 POLL_SECONDS = 0.1
-
-
-class SingleGroup(Workers):
-    """A group of one process, which needs neither MPI nor Horovod, with its local rank in the launch."""
-
-    def __init__(self, process: Process, cores: frozenset[int]):
-        self.local_rank, self.local_size, self._cores = process.local_rank, process.local_size, cores
 
 
 class LaunchGroup(JoinedWorkers):
@@ -50,9 +43,6 @@ class LaunchGroup(JoinedWorkers):
         self._form()
         self._active, self._groups = True, {}
 
-    def _form(self) -> None:
-        raise NotImplementedError
-
     def abandon(self):
         if self._active:
             self._active = False
@@ -66,8 +56,8 @@ class LaunchGroup(JoinedWorkers):
 
 
 class HorovodGroup(LaunchGroup, HorovodWorkers):
-    """A group of several processes of a launch; rank and size are within the group, the local ones within the launch.
-    All processes of the launch must be joined by ``mpi`` (mpi4py's MPI, initialized)."""
+    """A group of several processes of a launch, all of which ``mpi`` (mpi4py's, initialized) joins; rank and size are
+    within the group, the local ones within the launch."""
 
     def __init__(self, hvd, mpi, stall_seconds: float, process: Process, size: int, cores: frozenset[int]):
         self._mpi, self._process, self._cores = mpi, process, cores
@@ -106,12 +96,11 @@ class TorchGroup(LaunchGroup, TorchWorkers):
         own = PrefixStore(f"trials{launch.rank // size}", store)
         super().__init__(own, replace(launch, rank=launch.rank % size, size=size), stall_seconds)
 
-    def _form(self):
-        self._begin()
+    _form = TorchWorkers._begin
 
 
 def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[int],
-               transport: str = "auto") -> SingleGroup | LaunchGroup:
+               transport: str = "auto") -> Workers:
     """This process's group of consecutive ranks, which may use these cores of its host: see cores_of_launch. From now
     on the process stops when its launcher has ended. Raises UsageError if the processes do not divide into such groups,
     WorkersError if they cannot be joined."""
@@ -119,15 +108,21 @@ def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[in
     stop_without_launcher(stall_seconds)
     process = place()
     if process.size % workers_per_trial:
-        raise UsageError(_explain_uneven(process, workers_per_trial))
+        below = process.size - process.size % workers_per_trial
+        fitting = " or ".join(str(size) for size in (below, below + workers_per_trial) if size)
+        raise UsageError(
+            f"workers_per_trial = {workers_per_trial} needs that many processes for each trial, and this one was "
+            f"started alone: start mpirun -np {workers_per_trial} (or a multiple of it), or srun --mpi=pmix"
+            if process.launcher is None else
+            f"{process.launcher} started {process.size} processes, which make no groups of workers_per_trial = "
+            f"{workers_per_trial}: start {fitting}, or set workers_per_trial to a divisor of {process.size}")
     if workers_per_trial == 1:
-        return SingleGroup(process, cores)
-    return GROUPS[choose(transport, process.launcher)](process, workers_per_trial, stall_seconds, cores)
-
-
-def _torch_group(process: Process, size: int, stall_seconds: float, cores: frozenset[int]) -> TorchGroup:
-    with starting(stall_seconds, "torch.distributed"):
-        return TorchGroup(find_store(process, stall_seconds), process, stall_seconds, size, cores)
+        return SingleWorker(process.local_rank, process.local_size, cores)      # which needs neither MPI nor Horovod
+    if choose(transport, process.launcher) == "torch":
+        with starting(stall_seconds, "torch.distributed"):
+            store = find_store(process, stall_seconds)
+            return TorchGroup(store, process, stall_seconds, workers_per_trial, cores)
+    return _horovod_group(process, workers_per_trial, stall_seconds, cores)
 
 
 def _horovod_group(process: Process, size: int, stall_seconds: float, cores: frozenset[int]) -> HorovodGroup:
@@ -146,19 +141,6 @@ def _horovod_group(process: Process, size: int, stall_seconds: float, cores: fro
     return group
 
 
-GROUPS = {"horovod": _horovod_group, "torch": _torch_group}         # by transport
-
-
-def _explain_uneven(process: Process, workers_per_trial: int) -> str:
-    if process.launcher is None:
-        return (f"workers_per_trial = {workers_per_trial} needs that many processes for each trial, and this one was "
-                f"started alone: start mpirun -np {workers_per_trial} (or a multiple of it), or srun --mpi=pmix")
-    below = process.size - process.size % workers_per_trial
-    fitting = " or ".join(str(size) for size in (below, below + workers_per_trial) if size)
-    return (f"{process.launcher} started {process.size} processes, which make no groups of workers_per_trial = "
-            f"{workers_per_trial}: start {fitting}, or set workers_per_trial to a divisor of {process.size}")
-
-
 def _begin_mpi(hvd):
     # otherwise MPI_Finalize waits for the processes of all groups
     os.environ.setdefault("OMPI_MCA_async_mpi_finalize", "1")
@@ -174,7 +156,7 @@ def _begin_mpi(hvd):
     return MPI
 
 
-def leave(group: SingleGroup | LaunchGroup, code: int, others_gone: Callable[[], bool]) -> int:
+def leave(group: Workers, code: int, others_gone: Callable[[], bool]) -> int:
     """Leave the launch without harm to its other groups; returns the exit code for os._exit. Only the launch's first
     process returns ``code``, once ``others_gone``; the others return 0."""
     group.leave()

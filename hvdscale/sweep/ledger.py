@@ -19,7 +19,6 @@ within a host (Lustre's localflock, NFS's local_lock=flock), use the folder from
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import math
 import os
@@ -34,7 +33,7 @@ from ..errors import LogError
 from ..log.files import first_line
 from ..log.schema import Status
 from ..plan.search_space import DrawEnd
-from ..system.files import new_file, sync_directory, temporary_name, writing
+from ..system.files import new_file, remove, rename_new, sync_directory, temporary_name, writing
 from ..system.inputs import input_text
 from ..system.lock import SUFFIX, Lock, holder, this_process
 
@@ -44,7 +43,6 @@ KILLED = 3                              # attempts at a draw whose process alone
 ATTEMPTS = 10                           # attempts that died in any way, as when whole jobs are killed
 RETRIED = (DrawEnd.FAILED, DrawEnd.LOST)      # by --retry
 REPLACED = (DrawEnd.DIVERGED, *RETRIED)         # by the next draw
-NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 KINDS = ("claim", "released", "killed", "json")     # of files, the last that of a draw's result
 READS, WAIT_SECONDS = 5, 0.02           # without links, a reserved file is empty for an instant
 
@@ -140,16 +138,13 @@ class DrawResult:
 
 
 class Listing:
-    """The files of a study's draws as last listed, while other processes add to them.
-
-    attempts  of each draw: those with a file of each kind; its result counts as attempt 0
-    finished  the draws with a result
-    """
+    """The files of a study's draws as last listed, while other processes add to them."""
 
     def __init__(self, folder: str):
         self.folder = folder
+        # of each draw: those with a file of each kind; its result counts as attempt 0
         self.attempts: dict[int, dict[str, set[int]]] = defaultdict(lambda: {kind: set() for kind in KINDS})
-        self.finished: set[int] = set()
+        self.finished: set[int] = set()         # the draws with a result
         self._names: dict[str, set[str]] = {"": set()}          # by folder
 
     def refresh(self, number: int | None = None) -> bool:
@@ -185,12 +180,9 @@ def folder_of(number: int) -> str:
 
 
 class Ledger:
-    """The files of a sweep's draws in ``out``; every call lists the folder again, except in ``one_look``.
-
-    owner   whose folder it is: none other is read or written, should the folder be moved; None: any
-
-    All methods raise LogError naming a file that cannot be read or written or is invalid.
-    """
+    """The files of a sweep's draws in ``out``; every call lists the folder again, except in ``one_look``. With an owner
+    no other folder is read or written, should that be moved. All methods raise LogError naming a file that cannot be
+    read or written or is invalid."""
 
     def __init__(self, out: str, owner: Owner | None = None):
         self.out, self._owner = out, owner
@@ -277,13 +269,12 @@ class Ledger:
 
     def note_killed(self, studies: Iterable[str], host: str, pid: int) -> bool:
         """Record that this process died during draws that it had claimed; returns whether there were any."""
-        found = False
-        for study in studies:
-            for number, claim in self._held(study).items():
-                if (claim.get("host"), claim.get("pid")) == (host, pid):
-                    self._touch(study, f"{number}.killed-{claim['attempt']}")
-                    found = True
-        return found
+        names = [(study, f"{number}.killed-{claim['attempt']}") for study in studies
+                 for number, claim in self._held(study).items()
+                 if (claim.get("host"), claim.get("pid")) == (host, pid)]
+        for study, name in names:
+            self._touch(study, name)
+        return bool(names)
 
     def _standing(self, study: str, number: int, files: dict[str, set[int]]) -> str:
         """``finished``, ``running`` under a living owner, ``lost`` as its owners have died too often, or ``free``.
@@ -396,32 +387,17 @@ def _put_new(path: str, document: dict, sync: bool = True) -> bool:
     """Create a file atomically; False if it exists or another process creates it first. ``sync``: see new_file."""
     temporary = temporary_name(path)
     with writing(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
             with new_file(temporary, sync) as file:
                 file.write(json.dumps(document, allow_nan=False).encode() + b"\n")
-            made = _link(temporary, path)
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-    if made and sync:
-        sync_directory(path)
-    return made
-
-
-def _link(temporary: str, path: str) -> bool:
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        return os.stat(temporary).st_nlink == 2        # 2: ours, and the NFS server's first reply was lost
-    except OSError as error:
-        if error.errno not in NO_LINKS:
-            raise
-        try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+            rename_new(temporary, path)
         except FileExistsError:
             return False
-        os.replace(temporary, path)
+        finally:
+            remove(temporary)
+    if sync:
+        sync_directory(path)
     return True
 
 

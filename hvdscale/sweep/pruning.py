@@ -39,15 +39,14 @@ def threshold(results: Mapping[int, DrawResult], number: int, target: str | None
 
 
 class StudyState:
-    """The state of a study as its results come, independent of their order; see ``threshold`` for target and keep.
-
-    limit     draws below this number certainly belong to the study and may be started; never shrinks
-    results   of the draws from 0 on, as far as none is missing, as they count; those beyond a gap are not settled yet
-    """
+    """The state of a study as its results come, independent of their order; see ``threshold`` for target and keep."""
 
     def __init__(self, trials: int, max_draws: int, target: str | None, keep: int | None = None):
         self.target, self.keep, self.max_draws = target, keep, max_draws
-        self.limit, self.results = min(trials, max_draws), []
+        # draws below this number certainly belong to the study and may be started; it never shrinks
+        self.limit = min(trials, max_draws)
+        # of the draws from 0 on, as far as none is missing, as they count; those beyond a gap are not settled yet
+        self.results: list[DrawResult] = []
         self._fewest: list[float] = []          # steps to the target of the settled draws, in order
         self._read, self._timed, self._seconds = 0, 0, 0.0
 

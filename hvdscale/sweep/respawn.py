@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 from ..errors import ExitCode
 from ..system.hangup import STOPPING, heed
@@ -25,25 +26,29 @@ LOOK_SECONDS = 0.1          # between looks at a child, when signals are heard
 
 
 def guard(process: Process, note: Callable[[int], bool]) -> int:
-    """Continue in a child process, where there is fork; returns the number of earlier ones. Call before any thread.
-
-    note  called with the process id of a child that has ended; returns whether it ended during a trial
-    """
-    if not hasattr(os, "fork"):
-        return 0
+    """Continue in a child process; returns the number of earlier ones. Call before any thread. ``note`` is called with
+    the process id of a child that has ended, and returns whether it ended during a trial."""
     parent = os.getppid()
     for before in range(MOST):
-        child, die_with_this = _Child(), ending_with_this_process()
-        if child.fork():
+        die_with_this = ending_with_this_process()
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)      # until both processes have set their handlers
+        child = os.fork()
+        handlers = heed(partial(_pass_on, child)) if child else {}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+        if not child:
             os.setpgid(0, 0)            # leaves the terminal's signals to the parent
             die_with_this()
             return before
-        status = child.wait()
+        while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+            select.select([], [], [], LOOK_SECONDS)     # not for ever: a signal just before would be heard after it
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        status = ended[1]
         if os.getppid() != parent:      # the launcher has ended
             os._exit(ExitCode.FAILED)
-        if not note(child.pid) and os.WIFEXITED(status):        # the launch's exit code is rank 0's
+        if not note(child) and os.WIFEXITED(status):        # the launch's exit code is rank 0's
             os._exit(os.WEXITSTATUS(status) if process.rank == 0 else 0)
-        sys.stderr.write(f"rank {process.rank}: process {child.pid} {_describe_end(status)}; another takes its place\n")
+        sys.stderr.write(f"rank {process.rank}: process {child} {_describe_end(status)}; another takes its place\n")
         sys.stderr.flush()
         time.sleep(1)
     sys.stderr.write(f"Error: rank {process.rank}: {MOST} processes were killed\n")
@@ -57,27 +62,6 @@ def _describe_end(status: int) -> str:
     return f"was killed by {killed_by.name}{' (out of memory?)' if killed_by == signal.SIGKILL else ''}"
 
 
-class _Child:
-    """A child to which this process forwards signals."""
-
-    def fork(self) -> bool:
-        """Whether this is the child. Signals are blocked until both processes have set their handlers."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-        try:
-            self.pid = os.fork()
-            if self.pid:
-                self._before = heed(self._pass_on)
-            return not self.pid
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-
-    def wait(self) -> int:
-        while not (ended := os.waitpid(self.pid, os.WNOHANG))[0]:
-            select.select([], [], [], LOOK_SECONDS)     # not for ever: a signal just before would be heard after it
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        return ended[1]
-
-    def _pass_on(self, number: int, frame: object) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, number)
+def _pass_on(child: int, number: int, frame: object) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, number)

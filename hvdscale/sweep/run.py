@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 
 from ..errors import ExitCode, LogError, UsageError
@@ -15,9 +15,9 @@ from ..formatting.escaping import say
 from ..formatting.numbers import counted, duration, listed
 from ..formatting.screen import Screen
 from ..formatting.text_table import aligned
-from ..plan.averaging import AVERAGED
 from ..plan.search_space import DrawEnd
 from ..plan.settings import Settings
+from ..plan.settle import AVERAGED
 from ..system.lock import describe
 from ..training.current_job import current_job
 from ..training.display import Display, NoDisplay
@@ -71,9 +71,6 @@ class SweepDisplay(NoDisplay):
             text.append(describe_sweep(self._states))
         self._screen.block(text, self._screen.drawn)
         self._printed = current
-
-    def end(self):
-        """A trial has ended; others follow."""
 
 
 def describe_study(states: SweepState, study: Study) -> str:
@@ -288,35 +285,8 @@ def wanted_studies(sweep: Sweep, only: dict[str, list[str]]) -> list[StudySpec]:
     return wanted
 
 
-@dataclass(frozen=True)
-class StudyEstimate:
-    """A study's seconds per step and per evaluation on this group, and upper bounds for its trials."""
-
-    study: Study
-    step_seconds: float
-    evaluation_seconds: float
-
-    @property
-    def evaluations(self) -> int:
-        study = self.study
-        return math.ceil(study.budget_steps / study.eval_every) + 1 if study.eval_every else 0
-
-    @property
-    def trials(self) -> int:
-        return self.study.spec.trials + self.study.sweep.repeats
-
-    @property
-    def seconds(self) -> float:
-        """The seconds of all trials with their whole budgets; a larger batch takes longer in proportion at most."""
-        study = self.study
-        if not study.budget_steps:
-            return self.trials * study.spec.layer["seconds"]
-        steps = study.budget_examples / study.spec.global_batch
-        return self.trials * (steps * self.step_seconds + self.evaluations * self.evaluation_seconds)
-
-
-def estimate(study: Study, data: Data, group: Workers) -> StudyEstimate:
-    """Measure some steps and an evaluation of the study's first draw; a collective of the group."""
+def estimate(study: Study, data: Data, group: Workers) -> tuple[Study, float, float]:
+    """The study, its seconds per step and per evaluation, measured on its first draw; a collective of the group."""
     job = prepare(study.sweep.workload, study.layers(0, "none"), group, data)
     plan = job.plan
     kind = LocalSteps if plan.local_steps else DataParallelStep
@@ -330,25 +300,29 @@ def estimate(study: Study, data: Data, group: Workers) -> StudyEstimate:
     ended = time.perf_counter()
     take_step.close()
     evaluate.loader.close()
-    return StudyEstimate(study, median(steps), ended - started)
+    return study, median(steps), ended - started
 
 
-def estimate_table(found: list[StudyEstimate], groups: int) -> str:
-    head = ("study", "trials", "draws at most", "steps", "examples", "evaluations", "s a step", "time at most")
-    rows = []
-    for one in found:
-        budget = [f"{one.study.budget_steps:,}", f"{one.study.budget_examples:,}"]
-        rows.append((one.study.name, f"{one.trials}", f"{one.study.spec.max_draws}",
-                     *(budget if one.study.budget_steps else ["by time", "by time"]), f"{one.evaluations}",
-                     f"{one.step_seconds:.2g}", duration(one.seconds / groups, rough=True)))
-    lines = aligned([head, *rows], left=(0,))
+def estimate_table(found: Sequence[tuple[Study, float, float]], groups: int) -> str:
+    """Upper bounds for the trials of each study, with its seconds per step and per evaluation on a group; a larger
+    batch takes longer in proportion at most."""
+    lines = [("study", "trials", "draws at most", "steps", "examples", "evaluations", "s a step", "time at most")]
+    totals, every_second = [0, 0, 0], 0.0
+    for study, step_seconds, evaluation_seconds in found:
+        trials, steps, examples = study.spec.trials + study.sweep.repeats, study.budget_steps, study.budget_examples
+        evaluations = math.ceil(steps / study.eval_every) + 1 if study.eval_every else 0
+        seconds = trials * study.spec.layer["seconds"] if not steps else trials * (
+            examples / study.spec.global_batch * step_seconds + evaluations * evaluation_seconds)
+        totals = [total + more for total, more in zip(totals, (trials, trials * steps, trials * examples))]
+        every_second += seconds
+        budget = [f"{steps:,}", f"{examples:,}"] if steps else ["by time", "by time"]
+        lines.append((study.name, f"{trials}", f"{study.spec.max_draws}", *budget, f"{evaluations}",
+                      f"{step_seconds:.2g}", duration(seconds / groups, rough=True)))
+    lines = aligned(lines, left=(0,))
     lines.insert(1, "-" * len(lines[0]))
-    counts = [f"{sum(one.trials for one in found):,} trials"]
-    if all(one.study.budget_steps for one in found):
-        counts += [f"{sum(one.trials * one.study.budget_steps for one in found):,} steps",
-                   f"{sum(one.trials * one.study.budget_examples for one in found):,} examples"]
-    total = duration(sum(one.seconds for one in found) / groups, rough=True)
-    lines.append(f"\n{', '.join(counts)}: {total} at most with {counted(groups, 'group')} of workers.\n"
-                 "That is if every trial goes to the end of its budget; draws that diverge are replaced, and come on "
-                 "top.")
+    kinds = ("trials", "steps", "examples") if all(study.budget_steps for study, *_ in found) else ("trials",)
+    counts = ", ".join(f"{total:,} {kind}" for total, kind in zip(totals, kinds))
+    lines.append(f"\n{counts}: {duration(every_second / groups, rough=True)} at most with "
+                 f"{counted(groups, 'group')} of workers.\nThat is if every trial goes to the end of its budget; draws "
+                 "that diverge are replaced, and come on top.")
     return "\n".join(lines)

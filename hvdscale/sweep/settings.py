@@ -21,7 +21,7 @@ from ..plan.scaling import TUNED
 from ..plan.search_space import Parameter
 from ..plan.settings import (ACTS_ONLY_WITH, ALTERNATIVES, KEYS, LENGTHS, OPTIMIZERS, Settings, key_of, read, read_toml,
                              stored)
-from ..plan.values import WORDS, check_value, did_you_mean
+from ..plan.values import WORDS, check_value, did_you_mean, none_of
 
 REQUIRED = object()
 BUDGETS = ("budget", *UNITS)
@@ -70,12 +70,14 @@ class TomlTable(UserDict):
         path = self.overrides[key].path if key in self.overrides else self.path
         return UsageError(": ".join(filter(None, (self.file, ".".join(path), said))))
 
-    def take(self, name: str, kind: type, default=REQUIRED, least=None, below=None):
-        """The value of a key, checked for type and bounds, or the default; raises UsageError."""
+    def take(self, name: str, kind: type, default=REQUIRED, least=None, below=None, choices=()):
+        """The value of a key, checked for type, bounds and choices, or the default; raises UsageError."""
         if name not in self:
             if default is REQUIRED:
                 raise self.wrong(f"has no {name}; give {WORDS[kind]}")
             return default
+        if choices and type(self[name]) is kind and self[name] not in choices:
+            raise self.wrong(f"{name} = {none_of(self[name], choices)}", name)
         try:
             return check_value(name, self[name], kind, least=least, below=below)
         except UsageError as error:

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 from ..errors import LogError, PlanError, UsageError
 from ..log.files import first_line
-from ..plan.averaging import with_averaged
 from ..plan.job import changes_of, note_version, refuse_changes
 from ..plan.plan import Plan, differences
 from ..plan.search_space import Parameter, draws, layer_of
 from ..plan.settings import Settings, key_of
-from ..plan.settle import Place, count_in_examples, settle, settle_batches, settle_budget, settle_eval_every
+from ..plan.settle import (Place, count_in_examples, settle, settle_batches, settle_budget, settle_eval_every,
+                           with_averaged)
 from ..plan.shards import Stream, stream_key
 from ..system.files import write_whole, writing
 from ..system.inputs import input_text

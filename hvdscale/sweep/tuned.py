@@ -2,14 +2,8 @@
 
     write_tuned("runs/sweep/tuned.toml", searches_of(trials))
 
-    workload = "mnist/simple_cnn"
-
-    [global_batch.256]                  # metaparameters.TUNABLE of the best trial, searched or set
-    optimizer = "nesterov"
-    lr = 0.31415926535897931
-    [evidence.256]
-    trial = 7
-    steps = 420
+Of each batch it has [global_batch.256] as ``plan.metaparameters`` reads it, with what is TUNABLE of the best trial,
+searched or set; and [evidence.256]: trial, steps, interval and place in the space.
 """
 from __future__ import annotations
 

@@ -11,14 +11,11 @@ from functools import cache
 
 @dataclass(frozen=True)
 class SystemProcess:
-    """A process, recognized by the moment of its start, as another may get its number.
-
-    started  in clock ticks since boot; "" where /proc hides it
-    """
+    """A process, recognized by the moment of its start, as another may get its number."""
 
     pid: int
     parent: int
-    started: str
+    started: str        # in clock ticks since boot; "" where /proc hides it
 
     def runs(self) -> bool:
         """Whether it has not ended; a zombie has."""

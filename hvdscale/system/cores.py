@@ -40,11 +40,9 @@ def describe_load() -> str:
 
 
 class CoreClock:
-    """Measures how busy others keep a host that ``workers`` share alike, of which this process is one.
-
-    Waits alone would not show that: the workers' threads wait for each other, too, such as Horovod's, which ask over
-    and over whether the other ranks are there.
-    """
+    """Measures how busy others keep a host that ``workers`` share alike, of which this process is one. Waits alone
+    would not show that: the workers' threads wait for each other, too, such as Horovod's, which ask over and over
+    whether the other ranks are there."""
 
     def __init__(self, workers: int):
         self._cores = usable_cores()

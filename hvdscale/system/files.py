@@ -28,6 +28,7 @@ TEMPORARY = ".tmp"                        # a file is made under this ending and
 # as temporary_name makes them, with host and process
 ON_THE_WAY = re.compile(rf"\..*\.([0-9a-f]{{8}})-([0-9a-f]+)-[0-9a-f]{{8}}{re.escape(TEMPORARY)}", re.DOTALL)
 _made: deque[tuple[int, str]] = deque(maxlen=1000)              # process and path of the newest temporary names
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 FOREIGN_SECONDS = 600           # after which another host's file without a lock counts as left behind
 
 
@@ -87,15 +88,20 @@ def remove(path: str | os.PathLike) -> None:
 
 
 def rename_new(temporary: str, path: str) -> None:
-    """Rename a file to a name that nothing has; FileExistsError where another process, on any host, took it first."""
+    """Rename a file to a name that nothing has; FileExistsError where another process, on any host, took it first.
+    Without hard links the name is an empty file's for an instant."""
     try:
         os.link(temporary, path)
-    except FileExistsError:
-        raise FileExistsError(errno.EEXIST, "another process has made it meanwhile", path) from None
-    except OSError:                         # a file system without hard links
-        os.rename(temporary, path)
-    else:
-        os.unlink(temporary)
+    except FileExistsError as error:
+        if os.stat(temporary).st_nlink != 2:        # 2: ours, and the NFS server's first reply was lost
+            raise FileExistsError(errno.EEXIST, "another process has made it meanwhile", path) from error
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        os.replace(temporary, path)
+        return
+    os.unlink(temporary)
 
 
 def write_whole(path: str | os.PathLike, content: str | bytes, sync: bool = True) -> None:

@@ -21,14 +21,12 @@ _work: tuple[Callable, Sequence] = (lambda item: item, ())      # of the parent,
 
 
 def map_on_cores(function: Callable[[Item], Any], items: Sequence[Item]) -> Iterator[Any]:
-    """The function of each item, in order; the results must be picklable.
-
-    Forked children compute them where there are several cores and many items; what they change stays with them, and
-    they end with this process. Raises what the function raises, and HvdscaleError if a child was killed.
-    """
+    """The function of each item, in order; the results must be picklable. Forked children compute them where there are
+    several cores and many items; what they change stays with them, and they end with this process. Raises what the
+    function raises, and HvdscaleError if a child was killed."""
     global _work
     processes = min(len(usable_cores()), len(items) // LEAST)
-    if processes < 2 or not hasattr(os, "fork"):
+    if processes < 2:
         yield from map(function, items)
         return
     from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor     # slow
@@ -88,10 +86,8 @@ def end_with_parent(*_: object) -> None:
 
 
 def ending_with_this_process(number: int = signal.SIGKILL) -> Callable[[], None]:
-    """What a child calls first after the fork: the kernel then sends it the signal when the thread that forked it ends.
-
-    Does nothing where the system is not Linux.
-    """
+    """What a child calls first after the fork: the kernel of Linux then sends it the signal when the thread that forked
+    it ends."""
     parent, prctl = os.getpid(), getattr(ctypes.CDLL(None), "prctl", None)
 
     def begin() -> None:

@@ -69,9 +69,7 @@ def take_postponed() -> bool:
 
 def guard_streams(lasting: bool = False) -> None:
     """Let what cannot be printed be one error: OutputError, BrokenPipeError where the reader has left; on stderr none.
-
-    lasting  no error: what nobody reads, or no disk takes, is lost from then on
-    """
+    ``lasting``: no error; what nobody reads, or no disk takes, is lost from then on."""
     for number in range(3):                     # else the next file to be opened becomes stdout
         try:
             os.fstat(number)

@@ -49,12 +49,8 @@ def _why_not(module: str, error: Exception) -> str:
 
 def import_extra(module: str, need: str, otherwise: str = "", package: str = "",
                  refused: type[HvdscaleError] = UsageError) -> ModuleType:
-    """A module of a package that hvdscale does not bring; ``refused`` naming the package where it is not installed.
-
-    need        what needs it, such as ``to_pandas()``
-    otherwise   what does without it
-    package     its name for pip, if it is not that of the module
-    """
+    """A module of a package that hvdscale does not bring; ``refused`` naming the package where it is not installed, by
+    its name for pip if that is not the module's, what needs it, such as ``to_pandas()``, and what otherwise does."""
     package = package or module.partition(".")[0]
     try:
         return importlib.import_module(module)

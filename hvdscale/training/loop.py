@@ -14,7 +14,7 @@ import torch
 
 from ..errors import ExitCode, HvdscaleError
 from ..log.schema import PRUNED, Status
-from ..plan.averaging import AVERAGED
+from ..plan.settle import AVERAGED
 from ..system.hangup import has_readers, heed, note_stop, take_postponed
 from ..target import SPLITS
 from ..update.replicas import LocalSteps

@@ -19,8 +19,8 @@ from .. import __version__
 from ..errors import LogError
 from ..log.schema import DIRECTIONS, Status
 from ..log.writer import LogWriter
-from ..plan.averaging import with_averaged
 from ..plan.plan import Plan
+from ..plan.settle import with_averaged
 from ..system.ancestors import startup_seconds
 from ..system.version import commit_of
 from ..target import SPLITS

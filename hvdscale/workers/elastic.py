@@ -156,7 +156,14 @@ class Rendezvous:
         try:
             with contextlib.closing(HTTPConnection(self._server, timeout=self._stall_seconds)) as connection:
                 connection.connect()
-                self._set_keepalive(connection.sock)
+                # the answer may take any time, while the kernel of the other node is heard of
+                connection.sock.settimeout(None)
+                connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                seconds = max(1, int(self._stall_seconds / 4))
+                for option, number in (("TCP_KEEPIDLE", seconds), ("TCP_KEEPINTVL", seconds), ("TCP_KEEPCNT", 3),
+                                       ("TCP_USER_TIMEOUT", int(self._stall_seconds * 1000))):
+                    if hasattr(socket, option):         # not everywhere
+                        connection.sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), number)
                 connection.request(method, f"/{key}", value)
                 answer = connection.getresponse()
                 text = answer.read()
@@ -167,13 +174,3 @@ class Rendezvous:
         if answer.status != 200:
             raise WorkerLostError(f"horovodrun answers {answer.status} to {method} {key}")
         return text
-
-    def _set_keepalive(self, connection: socket.socket) -> None:
-        """The answer may take any time, while the kernel of the other node is heard of."""
-        connection.settimeout(None)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        seconds = max(1, int(self._stall_seconds / 4))
-        for option, number in (("TCP_KEEPIDLE", seconds), ("TCP_KEEPINTVL", seconds), ("TCP_KEEPCNT", 3),
-                               ("TCP_USER_TIMEOUT", int(self._stall_seconds * 1000))):
-            if hasattr(socket, option):         # not everywhere
-                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), number)

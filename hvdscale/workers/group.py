@@ -99,7 +99,10 @@ class Workers:
 
 
 class SingleWorker(Workers):
-    """A worker without others."""
+    """A worker without others, which may have its place on a host among workers of other groups."""
+
+    def __init__(self, local_rank: int = 0, local_size: int = 1, cores: frozenset[int] | None = None):
+        self.local_rank, self.local_size, self._cores = local_rank, local_size, cores
 
 
 class JoinedWorkers(Workers):
@@ -119,18 +122,15 @@ class JoinedWorkers(Workers):
         if size in (1, self.size):
             return self if size == self.size else SingleWorker()
         if size not in self._groups:
-            self._groups = {**self._groups, size: self._group_of(size)}
+            group = copy.copy(self)
+            group._first = self.rank - self.rank % size
+            group.rank, group.size = self.rank - group._first, size
+            group._collective = self._collective            # for which this object watches
+            with self._collective("dividing the workers"):
+                runs = [list(range(first, first + size)) for first in range(0, self.size, size)]
+                group._members = [self._unite(run) for run in runs][self.rank // size]
+            self._groups = {**self._groups, size: group}
         return self._groups[size]
-
-    def _group_of(self, size: int) -> JoinedWorkers:
-        group = copy.copy(self)
-        group._first = self.rank - self.rank % size
-        group.rank, group.size = self.rank - group._first, size
-        group._collective = self._collective            # for which this object watches
-        with self._collective("dividing the workers"):
-            runs = [list(range(first, first + size)) for first in range(0, self.size, size)]
-            group._members = [self._unite(run) for run in runs][self.rank // size]
-        return group
 
     def _unite(self, ranks: list[int]) -> object:
         """The transport's group of some of the workers, of which this need not be one; a collective of all."""

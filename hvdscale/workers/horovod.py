@@ -1,12 +1,13 @@
 """Workers joined by Horovod: MPI, Gloo or NCCL."""
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
 
 from ..errors import WorkersError
-from .group import POLL_SECONDS, JoinedWorkers, SingleWorker, Workers, starting
+from .group import POLL_SECONDS, JoinedWorkers
 from .launch import has_pmi, load_mpi
 
 
@@ -67,18 +68,6 @@ class HorovodWorkers(JoinedWorkers):
             self._hvd.shutdown()
 
 
-def join(launcher: str, processes: int, stall_seconds: float) -> Workers:
-    """The workers of this launch; a single one where one process is there and no Horovod. Raises WorkersError if
-    Horovod cannot be imported or joins fewer processes than were started: each would be alone."""
-    hvd = load_horovod(launcher, processes, stall_seconds)
-    if not hvd:
-        return SingleWorker()
-    with starting(stall_seconds, "Horovod"):
-        hvd.init()
-    check_joined(launcher, processes, hvd.size())
-    return HorovodWorkers(hvd, stall_seconds)
-
-
 def load_horovod(launcher: str, processes: int, stall_seconds: float):
     """Horovod, after the variables that it and MPI read are set; None where one process is there and no Horovod. Raises
     WorkersError for several processes that it could not join."""
@@ -95,9 +84,12 @@ def load_horovod(launcher: str, processes: int, stall_seconds: float):
         raise WorkersError(f"{launcher} started {processes} processes, but Horovod cannot be imported ({error}): "
                            f"they would be {processes} separate runs. Install it, start them by torchrun, or start one "
                            f"process without {launcher}") from None
-    if launcher == "srun" and processes > 1 and _is_open_mpi_without_pmi():
-        raise WorkersError(f"srun started {processes} processes without PMIx, by which Open MPI would join them: they "
-                           f"would be {processes} separate runs. Use srun --mpi=pmix, or mpirun inside the allocation")
+    if launcher == "srun" and processes > 1 and not has_pmi():
+        with contextlib.suppress(ImportError):          # Open MPI ends the process then, without a helpful message
+            if "Open MPI" in load_mpi().Get_library_version():
+                raise WorkersError(
+                    f"srun started {processes} processes without PMIx, by which Open MPI would join them: they would "
+                    f"be {processes} separate runs. Use srun --mpi=pmix, or mpirun inside the allocation")
     return hvd
 
 
@@ -106,13 +98,3 @@ def check_joined(launcher: str, processes: int, joined: int) -> None:
         raise WorkersError(f"{launcher} started {processes} processes, but Horovod joins {joined}: {launcher} and "
                            "Horovod do not use one MPI (`horovodrun --check-build` shows Horovod's; under srun try "
                            "--mpi=pmix)")
-
-
-def _is_open_mpi_without_pmi() -> bool:
-    """Whether MPI_Init would end this process of srun without a helpful message; other MPIs can join without PMI."""
-    if has_pmi():
-        return False
-    try:
-        return "Open MPI" in load_mpi().Get_library_version()
-    except ImportError:
-        return False

@@ -53,11 +53,9 @@ SEEN_SECONDS = 5        # by then all processes of a launch on one host have sta
 
 
 def find_launcher(wanted: str = "auto", environment: Mapping[str, str] = os.environ) -> str | None:
-    """The launcher to use; None where there is none.
-
-    Inside a Slurm allocation mpirun or srun, which need no ssh between the nodes; elsewhere horovodrun, which takes the
-    transport that Horovod was built with. torchrun is the last, and the first outside of Slurm if there is no Horovod.
-    """
+    """The launcher to use; None where there is none. Inside a Slurm allocation mpirun or srun, which need no ssh
+    between the nodes; elsewhere horovodrun, which takes the transport that Horovod was built with. torchrun is the
+    last, and the first outside of Slurm if there is no Horovod."""
     if wanted == "auto":
         candidates = ("mpirun", "srun", "horovodrun") if "SLURM_JOB_ID" in environment else ("horovodrun", "mpirun")
         last = "SLURM_JOB_ID" in environment or importlib.util.find_spec("horovod") is not None
@@ -270,23 +268,17 @@ def cores_of_launch(process: Process) -> frozenset[int]:
     """The cores of this host that the processes of the launch may use together. A launcher may bind each process to its
     own cores. Without MPI they cannot exchange these, so /proc is read. Processes that it does not show, such as those
     in other containers, are not counted."""
-    end = time.monotonic() + SEEN_SECONDS
+    end, counted = time.monotonic() + SEEN_SECONDS, _counted()
     while True:
-        by_rank = {process.rank: usable_cores(), **_cores_by_rank(process)}
+        found: dict[int, frozenset[int]] = {}
+        for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if counted else ():
+            with contextlib.suppress(OSError, ValueError):          # it has ended, or belongs to somebody else
+                environment, other = environment_of(pid), find_process(pid)
+                rank = int(environment.get(VARIABLES[counted][1], ""))
+                if other is not None and _job(counted, environment, other.parent) == process.job:
+                    cores = frozenset(os.sched_getaffinity(pid))
+                    found[rank] = min(found.get(rank, cores), cores, key=len)   # a script around it may be free to roam
+        by_rank = {process.rank: usable_cores(), **found}
         if len(by_rank) >= process.local_size or time.monotonic() > end:
             return frozenset().union(*by_rank.values())
         time.sleep(0.1)
-
-
-def _cores_by_rank(process: Process) -> dict[int, frozenset[int]]:
-    """Of each rank of the launch on this host that the system shows, the cores that it may use."""
-    found: dict[int, frozenset[int]] = {}
-    counted = _counted()
-    for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if counted else ():
-        with contextlib.suppress(OSError, ValueError):          # it has ended, or belongs to somebody else
-            environment, other = environment_of(pid), find_process(pid)
-            rank = int(environment.get(VARIABLES[counted][1], ""))
-            if other is not None and _job(counted, environment, other.parent) == process.job:
-                cores = frozenset(os.sched_getaffinity(pid))
-                found[rank] = min(found.get(rank, cores), cores, key=len)       # a script around it may be free to roam
-    return found

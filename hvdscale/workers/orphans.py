@@ -20,7 +20,7 @@ from ..system.ancestors import SystemProcess, ancestors, command_of, environment
 from .launch import LAUNCHED
 
 POLL_SECONDS = 0.2
-OF_HOROVODRUN = ("mpirun --allow-run-as-root --tag-output -np ", "mpirun -l -np ")      # Open MPI's, and MPICH's
+OF_HOROVODRUN = ("-c mpirun --allow-run-as-root --tag-output -np ", "-c mpirun -l -np ")        # Open MPI's, MPICH's
 
 
 def find_launchers() -> list[tuple[str, tuple[SystemProcess, ...]]]:
@@ -32,18 +32,12 @@ def find_launchers() -> list[tuple[str, tuple[SystemProcess, ...]]]:
     for variable in variables:
         at = next((at for at, environment in enumerate(given) if variable not in environment), None)
         if at is not None:
-            found.setdefault(at, (LAUNCHED[variable], (above[at], *_of_horovodrun(variable, *above[at:at + 2]))))
+            # horovodrun runs each worker by a shell, or becomes a shell that runs mpirun
+            runs_worker = variable == "HOROVOD_SIZE" and command_of(above[at].pid)[1:2] == ["-c"]
+            parents = [parent for parent in above[at + 1:at + 2]
+                       if runs_worker or " ".join(command_of(parent.pid)[1:3]).startswith(OF_HOROVODRUN)]
+            found.setdefault(at, (LAUNCHED[variable], (above[at], *parents)))
     return [found[at] for at in sorted(found)]
-
-
-def _of_horovodrun(variable: str, process: SystemProcess,
-                   parent: SystemProcess | None = None) -> tuple[SystemProcess, ...]:
-    """The parent, if it is horovodrun's: that runs each worker by a shell, or becomes a shell that runs mpirun."""
-    if parent is None:
-        return ()
-    runs_worker = variable == "HOROVOD_SIZE" and command_of(process.pid)[1:2] == ["-c"]
-    option, command = (*command_of(parent.pid), "", "", "")[1:3]
-    return (parent,) if runs_worker or option == "-c" and command.startswith(OF_HOROVODRUN) else ()
 
 
 LAUNCHERS = find_launchers()        # now: later they may have ended

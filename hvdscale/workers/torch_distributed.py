@@ -24,8 +24,8 @@ from ..errors import WorkersError
 from ..system.files import write_whole
 from ..system.inputs import read_own
 from .connections import Deadline, connected, shut, tcp_sockets
-from .group import APART, POLL_SECONDS, JoinedWorkers, starting
-from .launch import SHARED, Process, begin_mpi, has_pmi, load_mpi, place, shared_folder
+from .group import APART, POLL_SECONDS, JoinedWorkers
+from .launch import SHARED, Process, begin_mpi, has_pmi, load_mpi, shared_folder
 
 KILLED_AFTER = 1.25                 # stall times; by then the other workers have said for whom they wait
 LOOPBACK, LOOPBACK_INTERFACE = "127.0.0.1", "lo"
@@ -102,15 +102,6 @@ class TorchWorkers(JoinedWorkers):
 
     def _tend(self) -> None:
         self._deadline.put_off(KILLED_AFTER * self._stall_seconds)
-
-
-def join(stall_seconds: float) -> TorchWorkers:
-    process = place()
-    with starting(stall_seconds, "torch.distributed"):
-        workers = TorchWorkers(find_store(process, stall_seconds), process, stall_seconds)
-    if process.rank == 0:
-        forget_address(process)
-    return workers
 
 
 def find_store(process: Process, stall_seconds: float) -> dist.Store:

@@ -6,46 +6,18 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable
-from typing import NamedTuple
 
 from ..errors import WorkersError
-from .group import SingleWorker, Workers
-from .launch import launched
+from .group import SingleWorker, Workers, starting
+from .launch import launched, place
 from .orphans import refuse_launcher_in_torchrun, stop_without_launcher
 
-
-def _by_horovod(launcher: str, processes: int, stall_seconds: float) -> Workers:
-    from . import horovod
-    if os.environ.get("HOROVOD_ELASTIC") != "1":
-        return horovod.join(launcher, processes, stall_seconds)
-    from .elastic import ElasticWorkers
-    hvd = horovod.load_horovod(launcher, processes, stall_seconds)
-    return ElasticWorkers(hvd, stall_seconds) if hvd else SingleWorker()
-
-
-def _by_torch(launcher: str, processes: int, stall_seconds: float) -> Workers:
-    if processes == 1 and launcher != "torchrun":
-        return SingleWorker()
-    from . import torch_distributed
-    return torch_distributed.join(stall_seconds)
-
-
-class Transport(NamedTuple):
-    """The launcher whose processes no other transport joins, and how it joins those of any launcher."""
-
-    launcher: str
-    join: Callable[[str, int, float], Workers]
-
-
-TRANSPORTS = {"horovod": Transport("horovodrun", _by_horovod), "torch": Transport("torchrun", _by_torch)}
+LAUNCHERS = {"horovod": "horovodrun", "torch": "torchrun"}          # by transport: whose processes no other joins
 
 
 def form(stall_seconds: float, transport: str = "auto", divided: bool = False) -> Workers:
     """The worker group of this process, which from now on stops when its launcher has ended; raises WorkersError.
-
-    divided  whether it may be divided; Horovod then looks for new groups in each of its cycles
-    """
+    ``divided``: whether it may be; Horovod then looks for new groups in each of its cycles."""
     if divided:
         os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
     started = launched()
@@ -53,17 +25,38 @@ def form(stall_seconds: float, transport: str = "auto", divided: bool = False) -
         return SingleWorker()
     refuse_launcher_in_torchrun()
     stop_without_launcher(stall_seconds)
-    return TRANSPORTS[choose(transport, started[0])].join(*started, stall_seconds)
+    launcher, processes = started
+    if choose(transport, launcher) == "torch":
+        if processes == 1 and launcher != "torchrun":
+            return SingleWorker()
+        from .torch_distributed import TorchWorkers, find_store, forget_address
+        here = place()
+        with starting(stall_seconds, "torch.distributed"):
+            workers = TorchWorkers(find_store(here, stall_seconds), here, stall_seconds)
+        if here.rank == 0:
+            forget_address(here)
+        return workers
+    from .horovod import HorovodWorkers, check_joined, load_horovod
+    hvd = load_horovod(launcher, processes, stall_seconds)
+    if not hvd:
+        return SingleWorker()
+    if os.environ.get("HOROVOD_ELASTIC") == "1":
+        from .elastic import ElasticWorkers
+        return ElasticWorkers(hvd, stall_seconds)
+    with starting(stall_seconds, "Horovod"):
+        hvd.init()
+    check_joined(launcher, processes, hvd.size())           # otherwise each would be alone
+    return HorovodWorkers(hvd, stall_seconds)
 
 
 def choose(transport: str, launcher: str) -> str:
-    """A key of TRANSPORTS, for ``auto`` by the launcher and by whether Horovod is installed, as on all ranks alike.
+    """A key of LAUNCHERS, for ``auto`` by the launcher and by whether Horovod is installed, as on all ranks alike.
     Raises WorkersError for one that is unknown, or does not join the launcher's processes."""
-    only = next((name for name, one in TRANSPORTS.items() if one.launcher == launcher), None)
+    only = next((name for name, one in LAUNCHERS.items() if one == launcher), None)
     if transport == "auto":
         return only or ("torch" if importlib.util.find_spec("horovod") is None else "horovod")
-    if transport not in TRANSPORTS:
-        raise WorkersError(f"transport = {transport!r} is none of auto, {', '.join(TRANSPORTS)}")
+    if transport not in LAUNCHERS:
+        raise WorkersError(f"transport = {transport!r} is none of auto, {', '.join(LAUNCHERS)}")
     if only not in (None, transport):
         raise WorkersError(f"transport = {transport!r} does not join the processes of {launcher}: set auto, or start "
                            f"them with {'torchrun, ' if transport == 'torch' else ''}mpirun or srun")

@@ -17,7 +17,7 @@ from hvdscale.errors import ExitCode, LogError
 from hvdscale.log.plan_text import plan_at, read_plan
 from hvdscale.log.schema import Status
 from hvdscale.plan.search_space import discrete
-from tests.golden import make_v1
+from tests.conftest import GOLDEN
 from tests.factories.bad_logs import break_log, generator
 from tests.factories.logs import log as made_log
 from tests.factories.logs import save, study, trial
@@ -26,15 +26,6 @@ from tests.wording import answered
 
 SECONDS = 60                # a case may take, on a busy machine
 MEMORY = 3 << 30            # bytes that it may take beside what the process has
-
-
-def good_logs(folder):
-    """Paths of good logs: the golden one, a sweep's study, and runs of four worker counts."""
-    golden = make_v1.__file__.replace("make_v1.py", "v1.h5")
-    space = (*SPACE, discrete("label_smoothing", [0.0, 0.1]))
-    points = realistic(256, 0.1, 600, repeats=2, space=space)
-    sweep = save(studied(*points), folder / "sweep.h5")
-    return [golden, sweep, save(study(seeds=2)[2], folder / "runs.h5")]
 
 
 def commands_of(path, good, out):
@@ -106,7 +97,10 @@ def failures(numbers, folder, good, share=1.0, without=()):
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory):
-    return good_logs(tmp_path_factory.mktemp("good"))
+    """Paths of good logs: the golden one, a sweep's study, and runs of four worker counts."""
+    folder, space = tmp_path_factory.mktemp("good"), (*SPACE, discrete("label_smoothing", [0.0, 0.1]))
+    sweep = save(studied(*realistic(256, 0.1, 600, repeats=2, space=space)), folder / "sweep.h5")
+    return [str(GOLDEN / "v1.h5"), sweep, save(study(seeds=2)[2], folder / "runs.h5")]
 
 
 def told(found):
@@ -276,20 +270,14 @@ def test_an_entry_of_a_plan_that_is_not_what_it_should_be_or_is_not_there_is_nam
     golden("plan_entries", answered("plan_entries", said))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", "[" * 100_000, "1" * 10_000])
-def test_a_text_that_is_no_object_is_no_plan(text):
-    assert read_plan(text) == {}
-
-
-def test_a_plan_nested_beyond_any_is_refused():
-    with pytest.raises(LogError, match="nested deeper than 40 times"):
-        read_plan('{"a":' * 100 + "1" + "}" * 100)
-
-
-def test_the_plans_of_the_good_logs_are_read():
+def test_plans_are_read_and_what_is_none_or_nested_beyond_any_is_not():
     assert read_plan(json.dumps(a_plan())) == a_plan()
     for made in (trial(), drawn(3, math.inf, diverged=True)):
         assert read_plan(made.row["plan"])["problem"]
+    for text in ("", "{", "[]", "3", "[" * 100_000, "1" * 10_000):
+        assert read_plan(text) == {}
+    with pytest.raises(LogError, match="nested deeper than 40 times"):
+        read_plan('{"a":' * 100 + "1" + "}" * 100)
 
 
 @pytest.mark.parametrize("trials, said", [

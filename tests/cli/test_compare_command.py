@@ -65,13 +65,10 @@ def test_the_verdict_on_steps_follows_from_the_runs_of_either_side(before, after
     assert found.verdict == verdict and reason in found.reason
 
 
-def test_one_run_cannot_be_told_from_another():
+def test_one_run_cannot_be_told_from_another_but_pairs_that_need_half_more_can():
     other = measures_of(cell([400]), cell([400], wiggle=0.01))["steps"]
     assert (other.verdict, other.reason) == (UNDECIDED, "one run")
     assert other.change.low == pytest.approx(395 / 400) and other.change.high == pytest.approx(400 / 395)
-
-
-def test_pairs_of_seeds_that_all_need_half_more_are_a_regression():
     found = measures_of(cell([400, 300, 500]), cell([600, 450, 750]))["steps"]
     assert found.verdict == REGRESSION and found.change.value == pytest.approx(1.5)
     assert found.change.low == pytest.approx(np.exp(np.mean(np.log([595 / 400, 445 / 300, 745 / 500]))), rel=0.02)
@@ -238,16 +235,12 @@ def test_it_is_said_why_a_ratio_has_no_interval():
         one + several, other + several)
 
 
-def test_the_best_metric_of_runs_stopped_at_the_target_is_not_final():
-    stopped = cell([400, 300])
-    assert "which side was further by then, not which would end better" in notes_of(stopped, stopped)
+def test_a_best_metric_that_is_not_final_and_a_setting_that_changed_are_named():
+    stopped = notes_of(cell([400, 300], peak_lr=0.1), cell([400, 300], peak_lr=0.2))
+    assert "which side was further by then, not which would end better" in stopped
+    assert "The settings differ (peak_lr 0.1, then 0.2) at W = 1, B = 32." in stopped
     on = [trial(at, (0, 100, 200, 300), (0.9, 0.5, 0.1, 0.05), seed=at, keep_going=True) for at in range(2)]
     assert "further by then" not in notes_of(on, on)
-
-
-def test_a_setting_that_changed_is_named():
-    assert "The settings differ (peak_lr 0.1, then 0.2) at W = 1, B = 32." in notes_of(
-        cell([400, 300], peak_lr=0.1), cell([400, 305], peak_lr=0.2))
 
 
 def test_logs_without_a_target_are_compared_by_throughput():

@@ -57,6 +57,8 @@ def test_ls_shortens_a_log_of_many_trials_and_shows_a_log_without_one(tmp_path):
     assert len(call("ls", "--all", tmp_path / "many.h5").splitlines()) == 41
     open_log(tmp_path / "empty.h5").finish()
     assert call("ls", tmp_path / "empty.h5").splitlines()[1].split()[1:3] == ["-", "interrupted"]
+    assert "no trial has begun" in call("show", tmp_path / "empty.h5")
+    assert "trial 0: interrupted" in call("show", interrupted(tmp_path / "w.h5"))
 
 
 def test_ls_without_logs_looks_into_runs_and_says_when_there_is_none(tmp_path, monkeypatch):
@@ -97,13 +99,6 @@ def test_show_tells_what_a_run_was_and_why_it_ended(tmp_path):
     assert '"budget_steps": 1000' in call("show", path, "--plan")
     steps = call("show", path, "--steps").split("steps\n")[-1].splitlines()
     assert len(steps) == 301 and steps[-1].split() == ["300", f"{1 / 300:.5g}", "0.1", "0.01"]
-    log.abandon()
-
-
-def test_show_of_an_interrupted_log_says_so(tmp_path):
-    assert "trial 0: interrupted" in call("show", interrupted(tmp_path / "w.h5"))
-    log = open_log(tmp_path / "empty.h5")
-    assert "no trial has begun" in call("show", log.path)
     log.abandon()
 
 
@@ -157,7 +152,11 @@ def test_trials_keep_their_number_where_it_is_free(ids, expected):
     assert [n.tolist() for n in new] == expected
 
 
-def test_repair_closes_an_interrupted_log(tmp_path):
+def test_repair_closes_an_interrupted_log_and_none_that_is_being_written(tmp_path):
+    live = open_log(tmp_path / "live" / "w.h5")
+    assert "is being written by" in call("repair", live.path, code=1)
+    live.abandon()
+    shutil.rmtree(tmp_path / "live")
     path = interrupted(tmp_path / "w.h5", trials=2)
     before = read_log(path)
     said = call("repair", path)
@@ -178,12 +177,6 @@ def test_repair_goes_on_without_a_segment_that_is_lost(tmp_path):
     log = check(path)
     assert log.steps["step"].tolist() == [*range(1, 21), *range(41, 61)]
     assert sorted(os.listdir(tmp_path)) == ["w.1.h5.broken", "w.2.h5.broken", "w.h5", "w.h5.broken"]
-
-
-def test_repair_leaves_alone_what_is_being_written(tmp_path):
-    live = open_log(tmp_path / "live.h5")
-    assert "is being written by" in call("repair", live.path, code=1)
-    live.abandon()
 
 
 def test_ctrl_c_is_exit_code_130():

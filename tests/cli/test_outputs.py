@@ -85,9 +85,6 @@ def test_of_hdf5_only_a_log_is_replaced_and_one_that_is_damaged_counts(tmp_path)
         refuse_taken(path)
     (tmp_path / "empty.h5").touch()
     refuse_taken("empty.h5")
-
-
-def test_a_pipe_and_a_folder_are_refused_at_once():
     os.mkfifo("pipe.h5")
     for path in ("pipe.h5", "runs"):
         with pytest.raises(LogError, match="is not a regular file"):

@@ -35,18 +35,18 @@ def test_a_series_has_a_run_of_each_seed_at_each_count_smallest_first():
     assert runs[0].output == "out/w1-r1.out"
 
 
-def test_a_probe_is_one_run_of_a_few_steps_without_evaluation_or_target():
+def test_a_probe_is_a_few_steps_without_evaluation_or_target_under_its_own_name():
     runs = runs_of([1, 2], 1, True, {"lr": 0.5, "steps": 900, "target": "val/error<0.1", "eval_every": 7}, "out")
     assert [run.log for run in runs] == ["out/w1-probe.h5", "out/w2-probe.h5"]
     for run in runs:
         assert run.keys == {"lr": 0.5, "steps": PROBE_STEPS, "eval_every": 0, "target": "none"}
         Settings.build({"epochs": 3.0}, run.keys)
-
-
-@pytest.mark.parametrize("typed", [{"epochs": 3.0}, {"seconds": 2.0}, {"eval_every_epochs": 0.5}, {"examples": 100}])
-def test_a_probe_unsets_what_its_steps_stand_for(typed):
-    run, = runs_of([1], 1, True, typed, "out")
-    assert Settings.build({}, run.keys).budget == Length(PROBE_STEPS, "steps")
+    runs = runs_of([1, 2], 2, True, {"seed": 4}, "out")
+    assert [(run.log, run.keys["seed"]) for run in runs] == [
+        ("out/w1-probe.h5", 4), ("out/w2-probe.h5", 4), ("out/w2-probe-r2.h5", 5), ("out/w1-probe-r2.h5", 5)]
+    for typed in ({"epochs": 3.0}, {"seconds": 2.0}, {"eval_every_epochs": 0.5}, {"examples": 100}):
+        run, = runs_of([1], 1, True, typed, "out")
+        assert Settings.build({}, run.keys).budget == Length(PROBE_STEPS, "steps")
 
 
 @pytest.mark.parametrize("keys", [
@@ -182,28 +182,16 @@ def test_too_many_workers_are_refused_before_the_smaller_counts_run(scaled, monk
     assert scaled("--workers", "1,3", "--hosts", "a:1,b:1", exit_code=2)[1] == []
 
 
-def test_a_run_whose_process_was_killed_says_which_of_what(tmp_path, monkeypatch):
-    launcher = tmp_path / "horovodrun"          # ends the other process before that has said anything
-    launcher.write_text("#!/bin/sh\necho 'Process name: 1'; echo 'Exit code: 137'; exit 1\n")
-    launcher.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with pytest.raises(HvdscaleError, match=r"\(exit code 1: process 1 was killed by signal 9 \(SIGKILL\), as the "):
-        carry_out(SeriesRun(2, str(tmp_path / "w2.h5"), {}), "digits/fc", "horovodrun", None, print)
-
-
-def test_a_failed_run_is_an_error_though_the_log_of_an_earlier_one_is_there(logged, tmp_path, monkeypatch):
-    run = logged(Status.COMPLETE)
-    (tmp_path / "horovodrun").write_text("#!/bin/sh\nexit 1\n")
+@pytest.mark.parametrize("printed, said", [     # a launcher that ends the other process before that has said anything
+    ("echo 'Process name: 1'; echo 'Exit code: 137'", "1: process 1 was killed by signal 9 .SIGKILL., as the "),
+    ("", r"1\)")])
+def test_a_failed_run_is_an_error_though_an_earlier_log_is_there(
+        logged, tmp_path, monkeypatch, printed, said):
+    (tmp_path / "horovodrun").write_text(f"#!/bin/sh\n{printed}\nexit 1\n")
     (tmp_path / "horovodrun").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with pytest.raises(HvdscaleError, match=r"ended without a finished log \(exit code 1\)"):
-        carry_out(run, NAME, "horovodrun", None, print)
-
-
-def test_probes_repeat_with_names_and_seeds_of_their_own():
-    runs = runs_of([1, 2], 2, True, {"seed": 4}, "out")
-    assert [(os.path.basename(run.log), run.keys["seed"]) for run in runs] == [
-        ("w1-probe.h5", 4), ("w2-probe.h5", 4), ("w2-probe-r2.h5", 5), ("w1-probe-r2.h5", 5)]
+    with pytest.raises(HvdscaleError, match=rf"ended without a finished log \(exit code {said}"):
+        carry_out(logged(Status.COMPLETE), NAME, "horovodrun", None, print)
 
 
 def test_measurements_become_the_next_repeats(logged, tmp_path):

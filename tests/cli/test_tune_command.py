@@ -14,7 +14,7 @@ from hvdscale.errors import UsageError
 from hvdscale.sweep.farm import Farm, SweepState
 from hvdscale.sweep.file import read_sweep
 from hvdscale.sweep.ledger import DrawResult, Ledger, Owner
-from hvdscale.sweep.run import (StudyEstimate, SweepDisplay, describe_sweep, estimate_table as table,
+from hvdscale.sweep.run import (SweepDisplay, describe_sweep, estimate_table as table,
                                 wanted_studies)
 from hvdscale.sweep.studies import Study, settle_study
 from hvdscale.workers.group import SingleWorker
@@ -124,10 +124,7 @@ def test_on_a_terminal_the_block_is_drawn_in_place_of_the_last_one(tmp_path, mon
 def test_the_estimate_adds_up(tmp_path):
     settled = states_of(tmp_path, repeats=2).studies["sgd-b64"]
     assert isinstance(settled, Study) and (settled.budget_steps, settled.eval_every) == (48, 2)
-    one = StudyEstimate(settled, 0.5, 0.25)
-    assert one.evaluations == 25 and one.trials == 8
-    assert one.seconds == 8 * (48 * 0.5 + 25 * 0.25)
-    said = table([one], 2)
+    said = table([(settled, 0.5, 0.25)], 2)             # 8 * (48 * 0.5 + 25 * 0.25) seconds, over 2 groups
     assert re.search(r"sgd-b64 +8 +18 +48 +3,072 +25 +0.5 +2 min", said)
     assert "8 trials, 384 steps, 24,576 examples: 2 min at most with 2 groups" in said
 

@@ -77,8 +77,9 @@ def test_a_schedule_in_any_unit_is_one_in_steps(keys):
     assert plan.stream.examples_before(30) == 1000
 
 
-def test_one_piece_is_the_plan_of_the_constant_batch():
+def test_a_schedule_of_one_piece_is_a_constant_batch_and_replaces_an_earlier_one():
     assert settled(batch_schedule=[[0, 40]], workers=2) == settled(global_batch=40, workers=2)
+    assert Settings.build({"local_batch": 32}, {"batch_schedule": RAMP}).local_batch is None
 
 
 def test_budgets_and_warmup_in_epochs_or_examples_follow_the_batch():
@@ -134,7 +135,3 @@ def test_smaller_batches_take_as_few_passes_as_fit():
     assert [plan.accumulate_at(batch) for batch in plan.batches.sizes] == [1, 1, 4]
     for batch in plan.batches.sizes:
         assert plan.passes(batch, 1) == step_passes(batch, 10, 2, plan.accumulate_at(batch))[1]
-
-
-def test_a_schedule_takes_the_place_of_a_batch_of_an_earlier_layer():
-    assert Settings.build({"local_batch": 32}, {"batch_schedule": RAMP}).local_batch is None

@@ -136,11 +136,11 @@ def test_language_models_have_the_published_tolerance():
     assert tolerance_of(BranchRequest(tolerance="3%"), {"perplexity": "min"}, "1%") == "3%"
 
 
-def test_a_rule_that_is_none_is_refused():
-    with pytest.raises(UsageError, match="lr_rule = 'cubic' is none of"):
-        rule_of(BranchRequest(rule="cubic"), "sgd")
-    with pytest.raises(UsageError, match="--rule tuned: branches follow a rule"):
-        rule_of(BranchRequest(rule="tuned"), "sgd")
+@pytest.mark.parametrize("rule, said", [
+    ("cubic", "lr_rule = 'cubic' is none of"), ("tuned", "--rule tuned: branches follow a rule")])
+def test_a_rule_that_is_none_is_refused(rule, said):
+    with pytest.raises(UsageError, match=said):
+        rule_of(BranchRequest(rule=rule), "sgd")
 
 
 def test_a_branch_of_another_problem_is_refused():

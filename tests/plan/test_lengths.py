@@ -37,15 +37,13 @@ def test_evaluations_in_tokens_come_at_the_first_step_with_so_many():
     assert (plan.eval_every, plan.eval_every_examples) == (in_examples.eval_every, in_examples.eval_every_examples)
 
 
-def test_a_schedule_in_tokens_is_that_in_examples():
-    in_tokens = settled(batch_schedule_tokens=[[0, 10], [2500, 20], [10_000, 40]])
-    assert in_tokens.batches == settled(batch_schedule_examples=[[0, 10], [200, 20], [800, 40]]).batches
-
-
-@pytest.mark.parametrize("name", ["beta1", "beta2"])
-def test_a_half_life_in_tokens_is_that_in_examples(name):
-    in_tokens = settled(optimizer="adam", **{f"{name}_half_life_tokens": 1250.0})
-    assert getattr(in_tokens, name) == getattr(settled(optimizer="adam", **{f"{name}_half_life": 100.0}), name)
+@pytest.mark.parametrize("name, in_tokens, in_examples", [
+    ("batch_schedule", [[0, 10], [2500, 20], [10_000, 40]], [[0, 10], [200, 20], [800, 40]]),
+    ("beta1_half_life", 1250.0, 100.0), ("beta2_half_life", 1250.0, 100.0)])
+def test_a_schedule_and_a_half_life_in_tokens_are_those_in_examples(name, in_tokens, in_examples):
+    found, expected = (settled(optimizer="adam", **{name: Length(amount, unit)}).as_record({})["problem"]
+                       for amount, unit in ((in_tokens, "tokens"), (in_examples, "examples")))
+    assert found == expected
 
 
 @pytest.mark.parametrize("name", [name for name, (_, unit) in LENGTHS.items() if unit == "tokens"])
@@ -108,10 +106,6 @@ def test_a_length_is_written_so_that_it_can_be_read(length, text):
     assert str(length) == text and read(text) == length
 
 
-def test_a_rate_may_be_reduced_twice_at_one_step():
-    assert settled(decay="step", decay_at_steps=[5, 5, 9]).decay_at == (5, 5, 9)
-
-
 def test_a_later_length_of_the_warmup_makes_one_where_there_was_none():
     assert settled(defaults={**DEFAULTS, "warmup": "none"}, warmup="20 steps").warmup_steps == 20
     with pytest.raises(PlanError, match="warmup_steps acts only with warmup = gradual or constant"):
@@ -123,6 +117,7 @@ def test_a_later_length_of_the_warmup_makes_one_where_there_was_none():
     (dict(decay="linear", decay_end="6250 tokens"), dict(decay_steps=50)),
     (dict(decay="linear", decay_start="6250 tokens"), dict(decay_start=50)),
     (dict(decay="step", decay_at="6250, 8750 tokens"), dict(decay_at=(50, 70))),
+    (dict(decay="step", decay_at_steps=[5, 5, 9]), dict(decay_at=(5, 5, 9))),
     (dict(average="tail", average_start="500 examples"), dict(average_start=50)),
     (dict(checkpoint="x", checkpoint_every="250 examples"), dict(checkpoint_every=25)),
     (dict(checkpoint="x", checkpoint_every="5 min"), dict(checkpoint_every=0, checkpoint_seconds=300)),

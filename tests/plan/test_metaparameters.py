@@ -15,17 +15,12 @@ def written(tmp_path):
     return written
 
 
-def test_a_batchs_table_is_its_metaparameters(written):
-    path = written("[global_batch.64]\nlr = 1\nmomentum = 0.9\n"
-                   "[global_batch.128]\nlr = 2\noptimizer_args = {betas = [0.9, 0.9]}\n")
-    assert tuned_for(path, "made/net", 64) == {"lr": 1.0, "momentum": 0.9}
-    assert tuned_for(path, "made/net", 128) == {"lr": 2.0, "optimizer_args": {"betas": [0.9, 0.9]}}
-
-
-def test_optimizer_and_model_arguments_are_tuned_and_evidence_ignored(written):
+def test_a_batchs_table_is_its_metaparameters_and_evidence_is_ignored(written):
     path = written("workload = 'made/net'\n[global_batch.64]\noptimizer = 'sgd'\nlr = 1\nmodel_args = {dropout = 0.5}\n"
-                   "[evidence.64]\ntrial = 7\nsteps = 400\n[evidence.64.position]\nlr = 0.5\n")
+                   "[evidence.64]\ntrial = 7\nsteps = 400\n[evidence.64.position]\nlr = 0.5\n"
+                   "[global_batch.128]\nlr = 2\noptimizer_args = {betas = [0.9, 0.9]}\n")
     assert tuned_for(path, "made/net", 64) == {"optimizer": "sgd", "lr": 1.0, "model_args": {"dropout": 0.5}}
+    assert tuned_for(path, "made/net", 128) == {"lr": 2.0, "optimizer_args": {"betas": [0.9, 0.9]}}
 
 
 @pytest.mark.parametrize("typed", [{}, {"optimizer": "adam"}])
@@ -66,8 +61,3 @@ def test_a_file_that_does_not_serve_is_named_with_the_reason(written, golden, tm
             settled(global_batch=64, lr_rule="tuned", metaparameters="tuned.toml", **typed)
         return f"{type(raised.value).__name__}: {raised.value}"
     golden("tuned", answered("tuned", lambda content: eval(f"said({content})", {"said": said})))
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(UsageError, match="none.toml: cannot be read: No such file"):
-        tuned_for(tmp_path / "none.toml", "made/net", 64)

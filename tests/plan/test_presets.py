@@ -4,7 +4,7 @@ from click.testing import CliRunner
 
 from hvdscale.cli import doctor, scale, train
 from hvdscale.errors import DataError, UsageError
-from hvdscale.plan.presets import load, names, read_config, title
+from hvdscale.plan.presets import names, read_config, title
 from hvdscale.plan.settings import Settings
 from hvdscale.plan.settle import Place, settle
 from hvdscale.training.prepare import sketch
@@ -36,7 +36,7 @@ workload = Classification("own", "linear", 2, load, lambda: torch.nn.Linear(1, 2
 
 def planned(name, workers=1, **typed):
     """The plan of a preset at this many workers, from the published sizes."""
-    layer, workload = load(name)
+    layer, workload = read_config(name)
     workload = find(workload)
     settings, card = Settings.build(workload.defaults, layer, typed), workload.card or UNKNOWN
     return settle(settings, workload, card.train_examples, card.val_examples, Place(workers, workers, workers))
@@ -65,7 +65,7 @@ def test_a_preset_has_a_title_a_model_and_all_that_a_workload_would_set_differen
     """Defaults of a workload may change; the recipe's optimizer, schedule and batch stand in the preset itself."""
     import torch
     assert title(name).count(": ") == 1 and len(title(name)) < 100
-    layer, workload = load(name)
+    layer, workload = read_config(name)
     assert {"optimizer", "weight_decay", "warmup", "decay", "target", "eval_splits", "seed"} <= layer.keys()
     assert {"local_batch", "global_batch"} & layer.keys() and {"lr", "lr_per_example"} & layer.keys()
     assert {"epochs", "steps"} & layer.keys() and {"eval_every", "eval_every_epochs"} & layer.keys()
@@ -110,7 +110,7 @@ def test_horovods_workers_have_an_eighth_of_goyals_rate_and_batch(workers):
 
 @pytest.mark.parametrize("name", OF_MASTERS)
 def test_masters_rate_per_example_holds_at_any_batch_and_falls_at_half_and_three_quarters(name):
-    layer, _ = load(name)
+    layer, _ = read_config(name)
     plan, epochs = planned(name), 164 if "cifar100" in name else 82
     assert plan.budget_steps * plan.global_batch == pytest.approx(epochs * plan.train_examples, rel=1e-4)
     assert plan.decay_at == pytest.approx((plan.budget_steps / 2, 0.75 * plan.budget_steps), abs=2)
@@ -182,21 +182,11 @@ def test_a_series_runs_the_workload_of_the_configuration(tmp_path, monkeypatch):
     assert ran == [("digits/fc", 3)] * 2
 
 
-def test_without_any_workload_all_commands_say_how_to_name_one(tmp_path):
-    (tmp_path / "job.toml").write_text("seed = 3\n")
-    config = ("--config", str(tmp_path / "job.toml"))
-    for command in (train.command, doctor.command):
-        with pytest.raises(UsageError, match="which workload"):
-            typed(command, *config)
-    result = CliRunner().invoke(scale.main, [*config, "--out", str(tmp_path)])
-    assert result.exit_code == 2 and "which workload" in result.output
-
-
 def test_a_presets_keys_lie_under_the_command_line():
     _, layers, _ = typed(train.command, "--config", "horovod-resnet50", "--epochs", "3", "--model-arg", "width=0.5")
     settings = Settings.build({}, *layers)
     assert (settings.budget.amount, settings.lr, settings.seed) == (3, 0.0125, 42)
-    assert settings.model_args == {**load("horovod-resnet50")[0]["model_args"], "width": 0.5}
+    assert settings.model_args == {**read_config("horovod-resnet50")[0]["model_args"], "width": 0.5}
 
 
 # dry runs without data

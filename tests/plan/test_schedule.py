@@ -79,7 +79,7 @@ def test_step_decay_multiplies_at_each_of_its_steps():
      "0.5, held, then raised to 1 at step 5, cosine decay to 0.1 at step 50"),
     (Schedule(1.0, decay="step", decay_at=(3, 5), decay_factor=0.5), "1, x 0.5 at steps 3, 5")])
 def test_a_schedule_in_words_has_the_numbers_that_it_depends_on(schedule, said):
-    assert str(schedule) == said
+    assert schedule.describe() == said
     assert Schedule.of({**vars(schedule), "seed": 0}) == schedule
     assert Schedule.of({"peak_lr": 1.0}) is None
 
@@ -95,7 +95,7 @@ def test_warmup_stable_decay_holds_the_peak_until_its_start(decay, halfway):
     schedule = Schedule(2.0, 0.0, "gradual", 10, decay, 200, end_lr_factor=0.1, decay_start=100)
     assert [schedule.lr_at(step) for step in (5, 10, 60, 100)] == [1.0, 2.0, 2.0, 2.0]
     assert [schedule.lr_at(step) / 2 for step in (150, 200, 300)] == pytest.approx([halfway, 0.1, 0.1], rel=1e-12)
-    assert "held to step 100" in str(schedule)
+    assert "held to step 100" in schedule.describe()
 
 
 @pytest.mark.parametrize("decay", FALLING)
@@ -103,7 +103,7 @@ def test_a_decay_starts_by_default_where_the_warmup_ends(decay):
     of_warmup, none = (Schedule(1.0, 0.0, warmup, 10, decay, 50) for warmup in ("gradual", "none"))
     assert of_warmup.lr_at(30) == pytest.approx(1 - FALLING[decay](0.5))
     assert none.lr_at(25) == pytest.approx(1 - FALLING[decay](0.5))
-    assert "held" not in str(of_warmup)
+    assert "held" not in of_warmup.describe()
 
 
 def test_an_inverse_square_root_is_that_of_vaswani_et_al():

@@ -42,11 +42,6 @@ def test_two_alternatives_in_one_layer_are_an_error_naming_both(group):
         Settings.build({}, {group[1]: sample(group[1]), group[0]: sample(group[0])})
 
 
-def test_local_and_global_batch_may_stand_in_one_layer():
-    settings = Settings.build({}, {"local_batch": 8, "global_batch": 32})
-    assert (settings.local_batch, settings.global_batch) == (8, 32)
-
-
 def test_what_the_user_set_and_still_stands_is_what_was_asked_as_is_a_default_typed_again():
     settings = Settings.build({"lr": 0.1, "epochs": 5}, {"epochs": 2, "seed": 3}, {"steps": 7})
     assert settings.typed == {"seed", "budget"}

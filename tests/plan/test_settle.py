@@ -126,7 +126,8 @@ def test_adam_sqrt_scales_rate_betas_and_epsilon(optimizer, workers, base_batch)
 def test_workers_share_the_problem_of_one_worker_at_their_global_batch(workers, accumulate, keys):
     many = settled(workers, **keys, accumulate=accumulate, warmup_steps=5, decay="cosine")
     one = settled(1, **keys, global_batch=10 * workers * accumulate, warmup_steps=5, decay="cosine")
-    assert many.as_record({})["problem"] == one.as_record({})["problem"]
+    for part in ("problem", "measurement"):
+        assert many.as_record({})[part] == one.as_record({})[part]
     assert [many.schedule.lr_at(step) for step in range(101)] == [one.schedule.lr_at(step) for step in range(101)]
 
 
@@ -150,11 +151,6 @@ def test_a_half_life_halves_a_gradients_weight_over_as_many_examples_at_any_batc
     assert half_life_of(getattr(plan, name), plan.global_batch) == pytest.approx(600)
 
 
-def test_the_problem_is_that_of_the_decay_however_it_was_given():
-    decay = 2 ** (-40 / 600)
-    assert settled(4, optimizer="adam", beta1_half_life=600) == settled(4, optimizer="adam", beta1=decay)
-
-
 # weight decay by its time scale
 
 @pytest.mark.parametrize("workers, rule", [(1, "linear"), (4, "linear"), (4, "sqrt"), (8, "none"), (6, "adam_sqrt")])
@@ -173,10 +169,10 @@ def test_under_one_weight_decay_the_timescale_grows_by_what_the_rate_lacks(rule,
     assert eight / one == pytest.approx(8 ** power)
 
 
-def test_the_problem_is_that_of_the_weight_decay_however_it_was_given():
-    by_timescale, by_decay = (settled(4, optimizer="adamw", **keys) for keys in (
-        dict(decay_timescale=2), dict(weight_decay=40 / (0.4 * 2 * 1000))))
-    assert by_timescale == by_decay
+def test_the_problem_is_that_of_a_decay_however_it_was_given():
+    for scale, decay in ((dict(beta1_half_life=600), dict(beta1=2 ** (-40 / 600))),
+                         (dict(decay_timescale=2), dict(weight_decay=40 / (0.4 * 2 * 1000)))):
+        assert settled(4, optimizer="adamw", **scale) == settled(4, optimizer="adamw", **decay)
 
 
 TUNED = """
@@ -199,14 +195,11 @@ def tuned(tmp_path):
     return str(tmp_path / "tuned.toml")
 
 
-def test_tuned_metaparameters_are_those_of_the_global_batch(tuned):
+def test_what_was_tuned_is_of_the_global_batch_and_what_was_typed_wins(tuned):
     plan = settled(4, lr_rule="tuned", metaparameters=tuned)
     assert (plan.peak_lr, plan.lr_factor, plan.base_batch, plan.momentum) == (0.37, 1.0, 40, 0.83)
     assert plan.schedule == Schedule(0.37, 0.0, "gradual", 7, "linear", 90, end_lr_factor=0.05)
     assert settled(8, lr_rule="tuned", metaparameters=tuned).peak_lr == 0.5
-
-
-def test_what_was_typed_wins_over_what_was_tuned(tuned):
     plan = settled(4, lr_rule="tuned", metaparameters=tuned, momentum=0.5, end_lr_factor=0.5, warmup_start_factor=0.1)
     assert (plan.peak_lr, plan.momentum, plan.end_lr_factor) == (0.37, 0.5, 0.5)
     assert (plan.warmup_steps, plan.start_lr) == (7, pytest.approx(0.037))
@@ -220,7 +213,7 @@ def rates(plan, steps=120):
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 @pytest.mark.parametrize("keys", [
-    dict(warmup_epochs=1), dict(decay="linear", decay_epochs=0.8),
+    dict(warmup_epochs=1), dict(decay="linear", decay_epochs=0.8), dict(decay="linear", decay_start_epochs=0.5),
     dict(decay="cosine", decay_epochs=0.5, warmup_epochs=0.2),
     dict(decay="step", decay_at_epochs=[0.2, 0.5]), dict(eval_every_epochs=0.1), dict(epochs=0.5)])
 def test_a_length_in_epochs_is_the_same_plan_as_in_steps(workers, keys):
@@ -250,12 +243,6 @@ def test_warmup_climbs_from_the_base_rate_but_not_from_above_the_peak_or_holds_i
     assert rates(settled(8, warmup="constant", warmup_steps=3))[:5] == pytest.approx([0.1, 0.1, 0.1, 0.8, 0.8])
 
 
-@pytest.mark.parametrize("keys", [dict(warmup="none"), dict(warmup_steps=0), dict(warmup_epochs=0), {}])
-def test_no_warmup_is_the_peak_from_the_first_step(keys):
-    plan = settled(8, **keys)
-    assert (plan.warmup, plan.warmup_steps, plan.start_lr) == ("none", 0, plan.peak_lr)
-
-
 @pytest.mark.parametrize("workers, keys", [(1, {}), (8, dict(lr_rule="none"))])
 def test_a_warmup_from_the_peak_is_flat_and_decay_still_starts_after_it(workers, keys):
     plan = settled(workers, warmup_steps=5, decay="linear", **keys)
@@ -268,18 +255,6 @@ def test_decay_ends_with_the_budget_unless_told(decay):
     assert settled(decay=decay).decay_steps == 100
     assert settled(decay=decay, end_lr_factor=0.01).schedule.lr_at(100) == pytest.approx(0.001)
     assert settled(decay=decay, decay_steps=30).decay_steps == 30
-
-
-def test_a_stable_phase_is_given_in_steps_or_epochs():
-    by_epochs = settled(decay="linear", decay_start_epochs=0.5).decay_start
-    assert settled(decay="linear", decay_start_steps=by_epochs).schedule == settled(
-        decay="linear", decay_start_epochs=0.5).schedule
-    assert by_epochs > 1 and settled(decay="linear").decay_start is None
-
-
-def test_step_decay_falls_at_its_steps():
-    plan = settled(decay="step", decay_at_steps=[2, 4])
-    assert rates(plan)[:6] == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
 
 
 # budget, target, evaluation
@@ -311,15 +286,12 @@ def test_a_target_is_stored_in_one_spelling(target, settled_as):
 
 # the place, and the record
 
-def test_metaparameters_that_do_not_apply_are_nan():
+def test_metaparameters_that_apply_are_numbers_and_others_nan():
     found = settled(8, optimizer="sgd", weight_decay=1e-4, label_smoothing=0.1, warmup_steps=5).metaparameters()
     assert all(math.isnan(found.pop(name)) for name in ("momentum", "beta1", "beta2", "epsilon", "trust_coefficient",
                                                         "clip_norm", "decay_steps", "end_lr_factor"))
     applying = {"learning_rate": pytest.approx(0.8), "weight_decay": 1e-4, "label_smoothing": 0.1, "warmup_steps": 5}
     assert found == applying
-
-
-def test_metaparameters_that_apply_are_numbers():
     found = settled(decay="linear", end_lr_factor=0.01).metaparameters()
     assert (found["momentum"], found["decay_steps"], found["end_lr_factor"]) == (0.9, 100.0, 0.01)
     assert all(type(value) is float for value in found.values())
@@ -327,30 +299,17 @@ def test_metaparameters_that_apply_are_numbers():
     assert [found[name] for name in ("beta1", "beta2", "epsilon", "clip_norm")] == [0.9, 0.99, 1e-6, 1.0]
 
 
-def test_the_record_has_every_field_once_in_one_of_its_parts():
+def test_the_record_has_every_field_once_and_goes_through_json():
     plan = settled(2, decay="step", decay_at_steps=[3], model_args={"width": 8}, target="val/error<0.1")
     record = plan.as_record({"seed": 0})
+    back = json.loads(json.dumps(record, allow_nan=False))["problem"]
+    assert {**back, "decay_at": tuple(back["decay_at"])} == {**record["problem"], "decay_at": (3,)}
     parts = [record[part] for part in ("problem", "measurement", "execution")]
     assert sorted([*itertools.chain(*parts), "job"]) == sorted(field.name for field in fields(Plan))
     assert parts == [{field.name: getattr(plan, field.name) for field in fields(kind)}
                      for kind in (Problem, Measurement, Execution)]
     assert record["asked"] == {"seed": 0} and "job" not in record
     assert replace(plan, job={"source": {}}).as_record({})["job"] == {"source": {}}
-
-
-def test_the_record_goes_through_json():
-    plan = settled(2, decay="step", decay_at_steps=[3], model_args={"width": 8})
-    record = plan.as_record({"model_args": {"width": 8}})
-    back = json.loads(json.dumps(record, allow_nan=False))
-    assert back["problem"]["decay_at"] == [3]
-    assert {**back["problem"], "decay_at": (3,)} == record["problem"]
-
-
-def test_the_worker_count_changes_nothing_of_the_problem():
-    one, four = (settled(workers, global_batch=100, ghost_batch=10).as_record({}) for workers in (1, 4))
-    assert one["problem"] == four["problem"]
-    assert one["measurement"] == four["measurement"]
-    assert one["execution"] != four["execution"]
 
 
 @pytest.mark.parametrize("target, said", [
@@ -406,6 +365,9 @@ FIELDS = {
         (3, keys, dict(budget_steps=steps, budget_seconds=seconds)) for keys, steps, seconds in (       # of 30 examples
             (dict(steps=77), 77, None), (dict(epochs=1), 34, None), (dict(seconds=2.5), 0, 2.5),
             *((dict(examples=examples), steps, None) for examples, steps in ((1000, 34), (30, 1), (31, 2), (1, 1))))],
+    "no warmup is the peak from the first step": [
+        (8, keys, dict(warmup="none", warmup_steps=0, start_lr=0.8, peak_lr=0.8))
+        for keys in (dict(warmup="none"), dict(warmup_steps=0), dict(warmup_epochs=0), {})],
     "warmup may start at a share of the peak": [
         (8, dict(warmup_steps=16, warmup_start_factor=share), dict(start_lr=approx(0.8 * share)))
         for share in (0, 0.5)],

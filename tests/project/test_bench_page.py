@@ -1,11 +1,10 @@
 """tools/bench knows every benchmark, and its page has a place for each."""
-import importlib.machinery
-import importlib.util
 import sys
 
 import pytest
 
 from tests.conftest import ROOT
+from tests.project.test_lines import load_tool
 
 TOOLS = ROOT / "tools"
 
@@ -13,10 +12,7 @@ TOOLS = ROOT / "tools"
 @pytest.fixture
 def bench(monkeypatch):
     monkeypatch.syspath_prepend(str(TOOLS))
-    loader = importlib.machinery.SourceFileLoader("bench", str(TOOLS / "bench"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench", loader))
-    loader.exec_module(module)
-    yield module
+    yield load_tool("bench")
     sys.modules.pop("benchmarks", None)
 
 

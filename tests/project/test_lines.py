@@ -10,12 +10,16 @@ import pytest
 from tests.conftest import ROOT
 
 
-@pytest.fixture(scope="module")
-def tool():
-    loader = SourceFileLoader("lines", str(ROOT / "tools/lines"))
-    module = module_from_spec(spec_from_loader("lines", loader))
+def load_tool(name):
+    loader = SourceFileLoader(name, str(ROOT / "tools" / name))
+    module = module_from_spec(spec_from_loader(name, loader))
     loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def tool():
+    return load_tool("lines")
 
 
 def test_no_room_has_more_lines_than_its_entry_in_the_table(tool):

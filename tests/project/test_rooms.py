@@ -102,11 +102,15 @@ def test_no_files_import_each_other_in_a_circle():
         pytest.fail(" imports ".join(error.args[1]))
 
 
-def test_an_import_that_leads_up_is_named_with_its_line():
+@pytest.mark.parametrize("module, line, look, said", [
+    ("system.cores", "from ..report.table import as_text", upward, "imports hvdscale.report.table"),
+    ("training.prepare", "from ..workloads.large import tokens", straying,
+     "imports of workloads.large, which only workloads does")])
+def test_an_import_that_leads_up_or_to_what_is_of_special_interest_is_named(module, line, look, said):
     files = read(FILES)
-    path, text = files["hvdscale.system.cores"]
-    files["hvdscale.system.cores"] = path, text + "\n\ndef usable():\n    from ..report.table import as_text\n"
-    assert upward(files) == [f"{path}:{text.count(chr(10)) + 4} imports hvdscale.report.table"]
+    path, text = files[f"hvdscale.{module}"]
+    files[f"hvdscale.{module}"] = path, f"{text}\n\ndef late():\n    {line}\n"
+    assert look(files) == [f"{path}:{text.count(chr(10)) + 4} {said}"]
 
 
 def test_what_is_of_special_interest_is_reached_from_one_file():
@@ -115,14 +119,6 @@ def test_what_is_of_special_interest_is_reached_from_one_file():
 
 def test_all_that_the_table_of_special_interests_names_is_there_and_reached():
     assert set(SPECIAL.items()) <= {(interest, module) for interest, module, _ in reached(read(FILES))}
-
-
-def test_an_import_of_what_is_of_special_interest_is_named_with_its_line():
-    files = read(FILES)
-    path, text = files["hvdscale.training.prepare"]
-    files["hvdscale.training.prepare"] = path, text + "\n\ndef ids():\n    from ..workloads.large import tokens\n"
-    line = text.count(chr(10)) + 4
-    assert straying(files) == [f"{path}:{line} imports of workloads.large, which only workloads does"]
 
 
 def test_the_guide_to_the_code_lists_the_rooms_in_their_order():

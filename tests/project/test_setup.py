@@ -59,9 +59,10 @@ def one_message(done):
     return done.stderr
 
 
-def test_a_python_that_is_not_there_is_named(tree):
+def test_a_python_that_is_not_there_is_named_or_the_package_to_install(tree):
     assert "PYTHON=/nonexistent is no Python 3.10 to 3.13" in one_message(setup(tree, PYTHON="/nonexistent"))
-    assert not (tree / ".venv").exists()
+    (tree.parent / "bin" / "python3").unlink()
+    assert "apt install python3" in one_message(setup(tree)) and not (tree / ".venv").exists()
 
 
 def test_a_python_of_another_version_is_named_with_its_version(tree, tmp_path):
@@ -69,11 +70,6 @@ def test_a_python_of_another_version_is_named_with_its_version(tree, tmp_path):
     old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.2 || { echo 3.9 /usr; exit 1; }\n')
     old.chmod(0o755)
     assert "Python 3.9.2" in one_message(setup(tree, PYTHON=str(old)))
-
-
-def test_no_python_at_all_is_said_with_the_package_to_install(tree):
-    (tree.parent / "bin" / "python3").unlink()
-    assert "apt install python3" in one_message(setup(tree))
 
 
 def test_a_missing_compiler_is_named_with_its_package_and_the_log(tree):

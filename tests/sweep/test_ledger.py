@@ -6,6 +6,7 @@ import os
 import random
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +56,10 @@ def die(out, ledger, number=0):
     return attempt
 
 
+def placed(out, name):
+    return Path(out, "trials", STUDY, name)
+
+
 def folder(out):
     return sorted(os.listdir(os.path.join(out, "trials", STUDY)))
 
@@ -94,8 +99,7 @@ def test_what_is_running_says_where(ledger, owner, monkeypatch):
 
 def test_owners_of_one_process_differ(out):
     owners = [Owner.take(out) for _ in range(3)]
-    assert len({owner.name for owner in owners}) == 3
-    assert all(os.path.exists(os.path.join(out, "owners", f"{owner.name}.lock")) for owner in owners)
+    assert {*os.listdir(os.path.join(out, "owners"))} == {f"{owner.name}.lock" for owner in owners}
     for owner in owners:
         owner.release()
     assert os.listdir(os.path.join(out, "owners")) == []
@@ -109,7 +113,7 @@ def test_results_that_are_taken_back_leave_nothing_behind(out, ledger, owner):
     assert ledger.take_back(STUDY, ("failed", "lost")) == [1, 2]
     assert list(ledger.results(STUDY)) == [0] and ledger.claim(STUDY, 1, owner) == 1
     assert ledger.note_killed([STUDY], owner.host, owner.pid) and not ledger.note_killed([STUDY], owner.host, -1)
-    assert sorted(os.listdir(os.path.join(out, "trials", STUDY))) == ["0.claim-1", "0.json", "1.claim-1", "1.killed-1"]
+    assert folder(out) == ["0.claim-1", "0.json", "1.claim-1", "1.killed-1"]
 
 
 def test_a_released_draw_is_free_and_does_not_count_as_an_attempt(out, ledger, owner):
@@ -230,8 +234,7 @@ def test_results_are_read_once_in_order_and_again_where_they_were_removed(ledger
     ledger.record(STUDY, DrawResult(3, "met"))
     assert list(ledger.results(STUDY)) == [9, 10, 100_000, 3]
     assert reads == ["9.json", "10.json", "100000.json", "3.json"]
-    path = os.path.join(ledger.out, "trials", STUDY, "9.json")
-    os.unlink(path)
+    placed(ledger.out, "9.json").unlink()
     assert 9 not in ledger.results(STUDY)
     ledger.record(STUDY, DrawResult(9, "diverged"))
     assert ledger.results(STUDY)[9].kind == "diverged"
@@ -272,9 +275,7 @@ def test_draws_of_all_hundreds_are_found_and_taken_back(out, owner):
 
 def test_files_of_further_hundreds_where_0_3_kept_them_are_named(out, ledger):
     ledger.record(STUDY, DrawResult(7, "met"))
-    place = os.path.join(out, "trials", STUDY)
-    with open(os.path.join(place, "120.json"), "w") as file:
-        file.write("{}")
+    placed(out, "120.json").write_text("{}")
     with pytest.raises(LogError, match=r"120\.json: hvdscale 0\.3 kept it there; move .* from 100 on to .*/100,"):
         Ledger(out).results(STUDY)
 
@@ -318,35 +319,28 @@ def test_one_look_keeps_the_results_it_saw_but_a_claim_looks_again(ledger, owner
 def test_files_of_other_names_are_let_be(ledger, owner):
     ledger.record(STUDY, RESULT)
     for name in (".7.json.00.tmp", "notes.json", "08.json", "8.json~", "8.claim-0", "9.claim", "1e3.json"):
-        open(os.path.join(ledger.out, "trials", STUDY, name), "w").close()
+        placed(ledger.out, name).touch()
     assert list(ledger.results(STUDY)) == [7] and ledger.running(STUDY) == {}
 
 
 @pytest.mark.parametrize("text", ["", '{"owner": "no', "[]", "{}", '{"owner": [1]}', '{"owner": "../../x"}'])
 def test_a_claim_that_was_cut_off_counts_as_a_dead_one(ledger, owner, text):
     ledger.claim(STUDY, 0, owner)
-    with open(os.path.join(ledger.out, "trials", STUDY, "0.claim-1"), "w") as file:
-        file.write(text)
+    placed(ledger.out, "0.claim-1").write_text(text)
     fresh = Ledger(ledger.out)
     assert fresh.running(STUDY) == {} and fresh.claim(STUDY, 0, owner) == 2
 
 
 def test_a_result_whose_name_was_reserved_a_moment_ago_is_waited_for(ledger, monkeypatch):
     ledger.record(STUDY, RESULT)
-    path = os.path.join(ledger.out, "trials", STUDY, "7.json")
-    os.truncate(path, 0)
-
-    def moment(_):
-        with open(path, "w") as file:
-            json.dump(RESULT.as_json(), file)
-
-    monkeypatch.setattr(time, "sleep", moment)
+    placed(ledger.out, "7.json").write_text("")
+    monkeypatch.setattr(time, "sleep", lambda _: placed(ledger.out, "7.json").write_text(json.dumps(RESULT.as_json())))
     assert ledger.results(STUDY)[7].as_json() == RESULT.as_json()
 
 
 def test_a_release_that_outlived_its_claim_is_not_that_of_the_next(ledger, owner):
     ledger.release(STUDY, 0, ledger.claim(STUDY, 0, owner))
-    os.unlink(os.path.join(ledger.out, "trials", STUDY, "0.claim-1"))
+    placed(ledger.out, "0.claim-1").unlink()
     assert ledger.claim(STUDY, 0, owner) == 2 and ledger.claim(STUDY, 0, owner) is None
 
 

@@ -43,13 +43,10 @@ def test_batch_sizes_in_turn_find_the_same_and_tuned_toml_has_all(tmp_path, alon
     assert list(read_toml(alone / "tuned.toml")["global_batch"]) == ["16", "64"]
 
 
-def test_the_status_says_how_far_each_study_is_and_what_it_found(alone, capsys):
+def test_the_studies_logs_and_the_status_say_what_was_searched(alone, capsys):
     report_status(asked(sweep_file(alone.parent, high="0.4", repeats=1), alone))
     printed = capsys.readouterr().out
     assert all(f"{study}  6 of 6 feasible" in printed for study in studies_in(alone)) and "tuned.toml" in printed
-
-
-def test_the_studies_logs_are_whole_and_say_what_was_searched(alone):
     for study in studies_in(alone):
         check(alone / f"{study}.h5")
         with read_log(alone / f"{study}.h5") as log:

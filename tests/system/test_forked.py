@@ -9,6 +9,7 @@ import pytest
 
 from hvdscale.errors import HvdscaleError
 from hvdscale.system import forked
+from hvdscale.system.ancestors import find_process
 from hvdscale.system.forked import map_on_cores
 
 
@@ -17,14 +18,11 @@ def four_cores(monkeypatch):
     monkeypatch.setattr(forked, "usable_cores", lambda: frozenset(range(4)))
 
 
-def test_results_come_in_order_from_several_processes():
+def test_results_come_in_order_from_several_processes_but_few_from_here():
     found = list(map_on_cores(lambda item: (item * item, os.getpid()), range(40)))
     assert [square for square, _ in found] == [item * item for item in range(40)]
     assert os.getpid() not in {process for _, process in found} and len({process for _, process in found}) > 1
-
-
-def test_few_items_are_worked_off_here():
-    assert set(map_on_cores(lambda item: os.getpid(), range(3))) == {os.getpid()}
+    assert set(map_on_cores(lambda item: os.getpid(), range(3))) == {os.getpid()}          # few
 
 
 def test_an_error_is_raised_as_it_is():
@@ -71,14 +69,6 @@ def test_the_processes_end_with_the_one_that_started_them_even_if_that_is_killed
         children = [int(parent.stdout.readline()) for _ in range(4)]
         parent.kill()
     until = time.monotonic() + 10
-    while any(is_alive(child) for child in children) and time.monotonic() < until:
+    while any(map(find_process, children)) and time.monotonic() < until:
         time.sleep(0.05)
-    assert not any(is_alive(child) for child in children)
-
-
-def is_alive(process):
-    try:
-        with open(f"/proc/{process}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    assert not any(map(find_process, children))

@@ -1,4 +1,5 @@
 """Launchers: which one is found, the command line each needs, and what it tells its processes."""
+import sys
 
 import pytest
 
@@ -110,8 +111,8 @@ def test_a_process_knows_its_launcher_and_how_many_it_started(alone, monkeypatch
 
 @pytest.fixture
 def no_horovod(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "horovod", None)
-    monkeypatch.setitem(__import__("sys").modules, "horovod.torch", None)
+    for name in ("horovod", "horovod.torch"):
+        monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setenv("HOROVOD_STALL_CHECK_TIME_SECONDS", "1")         # set again where form() would leave them behind
     monkeypatch.setenv("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "2")
 

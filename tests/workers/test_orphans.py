@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from hvdscale.system.ancestors import find_process
 from tests.conftest import command_environment
 
 WORKER = """
@@ -63,13 +64,9 @@ def start(tmp_path):
 
 def gone(pid, seconds=60):
     until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
+    while find_process(pid) and time.monotonic() < until:
         time.sleep(0.01)
-    return False
+    return not find_process(pid)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])

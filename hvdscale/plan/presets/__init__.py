@@ -23,25 +23,19 @@ def names() -> list[str]:
 def read_config(config: str) -> tuple[dict, str | None]:
     """The keys and the workload, if any, of a preset or a file; what has a / or ends in .toml is a file."""
     if "/" in config or config.endswith(".toml") or Path(config).is_file():
-        return _with_workload(read_toml(config), config)
-    if config not in names():
+        layer = read_toml(config)
+    elif config in names():
+        with importlib.resources.as_file(FOLDER / f"{config}.toml") as path:
+            layer = read_toml(path)
+    else:
         raise UsageError(f"--config {config}: there is no such preset, and no such file; choose one of "
                          f"{', '.join(names())}, or a file such as job.toml")
-    return load(config)
-
-
-def load(name: str) -> tuple[dict, str | None]:
-    with importlib.resources.as_file(FOLDER / f"{name}.toml") as path:
-        return _with_workload(read_toml(path), name)
+    workload = layer.pop("workload", None)
+    if not isinstance(workload, str | None):
+        raise UsageError(f"{config}: workload = {workload!r} is not a name, such as workload = \"imagenet/resnet_50\"")
+    return layer, workload
 
 
 def title(name: str) -> str:
     """What a preset is, in a line: its file's first."""
     return (FOLDER / f"{name}.toml").read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
-
-
-def _with_workload(layer: dict, config: str) -> tuple[dict, str | None]:
-    workload = layer.pop("workload", None)
-    if not isinstance(workload, str | None):
-        raise UsageError(f"{config}: workload = {workload!r} is not a name, such as workload = \"imagenet/resnet_50\"")
-    return layer, workload
