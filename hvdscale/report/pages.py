@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 from ..analysis.defaults import LASTING
 from ..analysis.grouping import group_by
 from ..analysis.report_data import Contents, JobResults, analyse, analyse_studies, refuse_unknown
+from ..analysis.rules import rules_along, rules_of
 from ..analysis.studies import (Study, are_searched, best_metric, better, check_direction, is_measured,
                                 show_ends_alone)
 from ..analysis.trials import JobKey
@@ -43,7 +45,7 @@ from .document import (VERDICT, Chapter, Details, Document, Figures, Finding, Pa
 from .output import MOST_RULED, give_out, refuse_no_folder
 from .plan.words import cautions, describe_crowded, verdict
 from .request import ReportRequest, describe_unused
-from .subject import Subject, View, Whole, of_metric, with_costs
+from .subject import Subject, View, Whole, of_metric
 from .texts import GENERAL, SCALING
 from .views import batches, budgets, local_steps, noise, quality, rules, searches, step_times, trials, workers
 from .views.landscapes import landscapes
@@ -103,19 +105,27 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
         notes = [SCALING.say("lasting")] if lasting and any(
             section.target for group in groups for section in group.sections) else []
     taken: set[str] = set()
-    subjects = _subjects(groups, studies, asked)
-    pages = tuple(_pages(groups, subjects, ruled, taken, tell))
-    held = [subject for own in subjects for subject in own if subject.held]
+    subjects = list(_subjects(groups, studies, asked))
+    held = [subject for subject in subjects if subject.held]
+    costs = rules_along([one.curve for one in held], asked.rules, asked.rule_within) if ruled else repeat(None)
+    pages: dict[JobKey, list[Page]] = {group.workload: [] for group in groups}
+    for subject in subjects:
+        tell(f"{subject.workload}{f': {subject.target}' if subject.target else ''}")
+        if subject.held:            # all cores work on the costs of those that follow
+            subject.known[rules_of, subject.goal] = next(costs)
+        page = _page(subject, taken)
+        if page.tables or subject.trials or subject.held:
+            pages[subject.workload].append(page)
     searched = {subject.workload for subject in held}
-    repeats = [section for group in groups for section in group.sections if section.workload not in searched]
+    repeats = [subject for subject in subjects if subject.workload not in searched]
     whole = Whole(held, repeats, studies, asked, tell, groups, branches)
     notes += [*contents.notes, *describe_imports(logs), *describe_joining(
         [group.workload for group in groups], [log.attributes for log in logs])]
     chapters = tuple(Chapter(tuple(parts), slug=unique(slug(title), key or title, taken), title=title)
                      for title, parts, key in _chapters(whole))
-    aimed = bool(targets) or any(page.target for _, own in pages for page in own)
-    found = Document(pages, tuple(map(facts_of, logs)), tuple(skipped), asked.confidence, chapters, tuple(notes),
-                     hint="" if aimed else _describe_no_target(studies, logs))
+    aimed = bool(targets) or any(page.target for own in pages.values() for page in own)
+    found = Document(tuple(pages.items()), tuple(map(facts_of, logs)), tuple(skipped), asked.confidence, chapters,
+                     tuple(notes), hint="" if aimed else _describe_no_target(studies, logs))
     return replace(found, notes=(*notes, *describe_unused(targets, asked, found, bool(branches))))
 
 
@@ -150,35 +160,17 @@ def _describe_no_target(studies: Sequence[Study], logs: Sequence[Log]) -> str:
     return ""
 
 
-def _subjects(groups: Sequence[JobResults], studies: Sequence[Study], asked: ReportRequest) -> list[list[Subject]]:
-    of_workload, found = group_by(studies, lambda study: study.workload), []
+def _subjects(groups: Sequence[JobResults], studies: Sequence[Study], asked: ReportRequest) -> Iterator[Subject]:
+    of_workload = group_by(studies, lambda study: study.workload)
     for group in groups:
         known: dict[Hashable, Any] = {}
         own, targets = tuple(of_workload.get(group.workload, ())), [section.target for section in group.sections]
-        searched, subjects = bool(own) and (are_searched(own) or not group.trials), []
+        searched = bool(own) and (are_searched(own) or not group.trials)
         for section in group.sections:
             alike = [one for one in targets if one and section.target and one.column == section.target.column]
-            subjects.append(Subject.of(
+            yield Subject.of(
                 section, studies=own, asked=asked, held=bool(section.target and searched), known=known,
-                others=tuple(one for one in alike if one != section.target), first=section.target in alike[:1]))
-        found.append(subjects)
-    return found
-
-
-def _pages(groups: Sequence[JobResults], subjects: Sequence[Sequence[Subject]], ruled: bool, taken: set[str], tell: Tell
-           ) -> Iterator[tuple[JobKey, tuple[Page, ...]]]:
-    """Each workload's pages, without those that show nothing."""
-    held = [subject for own in subjects for subject in own if subject.held]
-    known_costs = with_costs(held, ruled)
-    for group, own in zip(groups, subjects):
-        found = []
-        for subject in own:
-            tell(f"{group.workload}{f': {subject.target}' if subject.target else ''}")
-            if subject.held:
-                next(known_costs)
-            page = _page(subject, taken)
-            found += [page] if page.tables or subject.trials or subject.held else []
-        yield group.workload, tuple(found)
+                others=tuple(one for one in alike if one != section.target), first=section.target in alike[:1])
 
 
 def show(views: Iterable[Needing], subject: Subject) -> Shown:
