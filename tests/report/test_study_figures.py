@@ -212,7 +212,7 @@ def test_arrows_are_drawn_whole(panels, kind):
                            for at in (1, 2, 3)]) for batch in (8, 16, 32)]
     unmet = study(4, [{"met": np.inf, "last": 3000, "lr": 0.1 * at} for at in (1, 2, 3)])
     curve = curve_of([unmet, *early], TARGET)
-    figure = curve_panels([CurvePanel(f"{at}", [curve]) for at in range(panels)], **kind)
+    figure = curve_panels([CurvePanel(f"{at}", [curve]) for at in range(panels)], "Steps to target", **kind)
     canvas = drawing._laid_out(figure)
     for axes in canvas.axes:
         assert axes.texts
@@ -412,7 +412,7 @@ EDGES = {
 def test_whatever_the_trials_are_figures_are_drawn_or_left_out(name):
     curves = [curve_of(EDGES[name], Target.parse(f"val/error<{value}")) for value in (0.1, 0.3)]
     found = [*workload_figures(curves), *family_figures(curves),
-             curve_panels([CurvePanel("a", curves[:1]), CurvePanel("b", curves[1:])]),
+             curve_panels([CurvePanel("a", curves[:1]), CurvePanel("b", curves[1:])], "Steps"),
              best_panels([("a", curves[0]), ("b", curves[1])], LEARNING_RATE)]
     for figure in filter(None, found):
         axes_of(figure, laid_out=figure.name in LAID_OUT)

@@ -25,7 +25,7 @@ from hvdscale.report.pages import document_of_logs, make
 from hvdscale.report.output import as_json
 from hvdscale.report.runs import read
 from hvdscale.report.views.cells import cell_warnings
-from hvdscale.report.table import as_csv, as_text, interval_of
+from hvdscale.report.table import as_csv, as_text, steps_cell
 from hvdscale.target import Target
 from tests.conftest import ROOT
 from tests.factories.logs import log, save, study, trial
@@ -64,7 +64,7 @@ def test_a_number_is_rounded_to_what_is_known_of_its_kind(write, shown):
     (Estimate(56, 20, 145, 8), "20-145"), (Estimate(56, 0, math.inf, 3), "no interval"),
     (Estimate(56, 40, math.inf, 3), "> 40")])
 def test_an_interval_without_content_is_not_shown(estimate, shown):
-    assert interval_of(estimate, whole) == shown
+    assert steps_cell(estimate, whole).below == shown
 
 
 @pytest.mark.parametrize("low, high, shown", [

@@ -136,7 +136,7 @@ class _Found:
             found.append(CurvePanel(title, [curve for _, curve in lines],
                                     [line.label or str(curve.target) for line, curve in lines], panel.ordered))
         kind = NORMALISED if sheet.kind == paper.NORMALISED else STEPS
-        return curve_panels(found, kind=kind, title=sheet.title)
+        return curve_panels(found, sheet.title, kind=kind)
 
     def _best(self, sheet: Sheet, panels: Drawn) -> Figure | None:
         return best_panels([(plain(panel.title), curve) for panel, lines in panels for _, curve in lines],

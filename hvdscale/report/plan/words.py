@@ -15,8 +15,8 @@ from ...analysis.timings import HOURS, Timings
 from ...analysis.slow_runs import LEAST_CHANGE
 from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED, RUN_DEVIATION
 from ...analysis.trials import EVERY_STEP, JobKey, Sync
-from ...analysis.worker_plan import (APART, AT_ONCE, IN_A_ROW, LINKS, NOT_MET, NO_STEPS, NO_TIMES, ONE_RUN, PROBED,
-                                     RATES, TIMED_ONCE, UNPLACED, NoPlan, Option, Request, WorkerPlan)
+from ...analysis.worker_plan import (AT_ONCE, NOT_MET, NO_STEPS, NO_TIMES, PROBED, NoPlan, Option, Request,
+                                     WorkerPlan)
 from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, unit_of
 from ...formatting.toml import value_as_toml
 from ..document import Finding
@@ -33,18 +33,6 @@ OF_A_RUN = ("workload", "local_batch", "global_batch", "batch_schedule", "accumu
             "overwrite", "checkpoint", "resume", "save_model", "take_over", "accept_changes", "accepted")
 WITHIN = 0.20           # of the best, that an option is said to be, with its chance
 SURE = 0.8              # chances of the cheapest and of the knee are said below this one
-ASSUMPTIONS = {
-    ONE_RUN: f"runs of a setting differ by {percent(RUN_DEVIATION)} in steps, as none ran twice",
-    TIMED_ONCE: f"their step times differ by {percent(ASSUMED_DEVIATION)}, as none was timed twice",
-    UNPLACED: "the workers of a run shared one node, or filled nodes of --per-node (no log says)",
-    LINKS: f"links that no log has timed are like those of other clusters ({percent(LINKS_BETWEEN[0])} of a pass for "
-           f"an allreduce over {MEMBERS:.0f} nodes, within a factor {math.exp(2 * LINKS_BETWEEN[1]):.0f})",
-    IN_A_ROW: f"times differ by {percent(HOURS)} between hours, as repeats of a setting ran one right after the other",
-    PROBED: f"{percent(SLOWS[0])} of jobs slow down, by {percent(SLOWS[1])} on average, after the first {PROBE_STEPS} "
-            "steps, as no longer run was timed",
-    RATES: "the learning rate is tuned at batches beyond those that met the target, where steps may rise otherwise",
-    APART: "workers exchange in every step, where runs here do so now and then (sync_every)",
-    PREDICTED: "the steps are those that the gradient noise scale predicts"}
 REFUSED = {NO_TIMES: "no_times", NO_STEPS: "no_steps", AT_ONCE: "at_once", NOT_MET: "not_met"}
 
 
@@ -153,7 +141,9 @@ def _step_from(plan: WorkerPlan, knee: Option) -> dict[str, object]:
 
 
 def cautions(plan: WorkerPlan) -> tuple[str, ...]:
-    reasons = [ASSUMPTIONS[reason] for reason in plan.assumed]
+    reasons = [PLAN.say(f"assumed_{reason.replace(' ', '_')}", runs=RUN_DEVIATION, times=ASSUMED_DEVIATION,
+                        links=LINKS_BETWEEN[0], factor=math.exp(2 * LINKS_BETWEEN[1]), nodes=MEMBERS, hours=HOURS,
+                        slow=SLOWS[0], slower=SLOWS[1], steps=PROBE_STEPS) for reason in plan.assumed]
     unmet = filter(None, map(_describe_unmet, _picked(plan)))
     timed, most = (max((one.workers for one in found), default=0) for found in (plan.times.timings.found, plan.options))
     return (*unmet, *([PLAN.say("as_timed", workers=timed)] if 0 < timed < most else ()),

@@ -140,20 +140,18 @@ def ran_at_cell(cell: RunCell) -> Cell:
     return Cell(every if len(every) < 12 else f"{cell.workers[0]}-{cell.workers[-1]}", every)
 
 
-def runs_cell(cell: RunCell, below: str = "") -> Cell:
+def runs_cell(cell: RunCell, lost: bool = True) -> Cell:
     seeds = len(cell.samples.seeds)
-    return Cell(f"{seeds}{ONE_RUN * (seeds == 1 and not cell.searched)}", seeds, below=below)
+    return Cell(f"{seeds}{ONE_RUN * (seeds == 1 and not cell.searched)}", seeds,
+                below=f"{len(cell.diverged)} div." if lost and cell.diverged else "")
 
 
 def met_cell(cell: RunCell) -> Cell:
     if cell.searched:
         met = sum(run.met for run in cell.draws)
         return Cell(f"{met}/{len(cell.draws)}", met)
-    return Cell(f"{cell.met}/{runs_cell(cell).shown}", cell.met, below=describe_lost(cell))
-
-
-def describe_lost(cell: RunCell) -> str:
-    return f"{len(cell.diverged)} div." if cell.diverged else ""
+    runs = runs_cell(cell)
+    return Cell(f"{cell.met}/{runs.shown}", cell.met, below=runs.below)
 
 
 def estimate_cell(estimate: Estimate, cell: RunCell, write: Write = number) -> Cell:
@@ -177,7 +175,7 @@ def ratio_cell(value: Estimate, cell: RunCell, baseline: RunCell) -> Cell:
 COLUMNS: dict[str, Callable[[RunCell], Any]] = {        # of cells, by key
     "workers": lambda cell: Cell(f"{cell.workers[0]}{mark_of(cell)}", cell.workers[0]), "ran_at": ran_at_cell,
     "global_batch": lambda cell: Cell(cell.batches.in_brief(), cell.global_batch),
-    "met": met_cell, "runs": lambda cell: runs_cell(cell, describe_lost(cell)),
+    "met": met_cell, "runs": runs_cell,
     "timed_steps": lambda cell: Cell(spread(ends := {run.last_step for run in cell.runs}), max(ends, default=0)),
     "steps_to_target": lambda cell: estimate_cell(cell.steps, cell, whole),
     "examples_to_target": lambda cell: estimate_cell(cell.examples, cell),

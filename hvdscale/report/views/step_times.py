@@ -29,7 +29,7 @@ MOST_ROWS = 16          # ranks of a worker count that the table names
 
 def step_parts(subject: Subject) -> Iterator[Part]:
     yield table_of_cells("step-time", subject.parts, "workers global_batch", {
-        "runs": lambda row: runs_cell(row[0]), "timed_steps": lambda row: row[1].steps,
+        "runs": lambda row: runs_cell(row[0], lost=False), "timed_steps": lambda row: row[1].steps,
         "step_ms": lambda row: 1000 * row[1].seconds,
         **{SCALING.column("part_ms", f"{name}_ms", part=name, what=PARTS.get(name, name)):
            partial(lambda name, row: 1000 * row[1].seconds * getattr(row[1], name), name) for name in STEP_PARTS},
