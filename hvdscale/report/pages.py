@@ -47,7 +47,7 @@ from .plan.words import cautions, describe_crowded, verdict
 from .request import ReportRequest, describe_unused
 from .subject import Subject, View, Whole, of_metric
 from .texts import GENERAL, SCALING
-from .views import batches, budgets, local_steps, noise, quality, rules, searches, step_times, trials, workers
+from .views import batches, budgets, local_steps, noise, quality, rules, searches, trials, workers
 from .views.landscapes import landscapes
 
 Needing = tuple[str, View]          # what a section must have for a view to show anything; "": no one thing
@@ -60,7 +60,7 @@ MEASURED: tuple[Needing, ...] = (
     ("", trials.drift), ("", trials.split_seeds), ("batches", batches.early_crossing), ("", trials.unlearned),
     ("workload.batch_schedule", workers.growing_batch),
     ("searches", lambda subject: searches.find_next(subject.searches)), ("target", searches.other_targets),
-    ("parts", step_times.step_parts), ("parts", step_times.ranks), ("noise", noise.noise_scales),
+    ("parts", workers.step_parts), ("parts", workers.ranks), ("noise", noise.noise_scales),
     ("searches", partial(searches.own_searches, to_target=True)), ("", trials.training), ("", trials.runs))
 STUDIED: tuple[Needing, ...] = (
     ("", batches.curve), ("", rules.rule_costs), ("", landscapes), ("", of_metric(budgets.parts_of_budgets)),

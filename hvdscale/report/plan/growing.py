@@ -12,7 +12,7 @@ from ...analysis.intervals import Estimate
 from ...formatting.numbers import duration, list_first, ratio, whole
 from ..table import Cell, Column, Table, bare_cell, pick, trial_list
 from ..texts import PLAN
-from .tables import value_cell
+from .views import value_cell
 from .words import describe_price
 
 MOST_NAMED = 4

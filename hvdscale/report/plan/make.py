@@ -33,9 +33,8 @@ from ..output import WORKLOAD, give_out, head_of, refuse_no_folder
 from ..pages import open_logs
 from ..table import as_values, encode, pick, trial_list
 from ..texts import PLAN
-from .figures import EAGER, figures_of_plan
 from .growing import describe_growing, describe_phases, growing_table, growing_values, job_lines, phases_table
-from .tables import model_table, plan_table
+from .views import figures_of_plan, model_table, plan_table
 from .words import WITHIN, advice, describe_next, describe_no_join, describe_no_plan, find_basis, title
 
 
@@ -182,7 +181,7 @@ def plan_values(plan: WorkerPlan) -> dict[str, object]:
             ("fastest", plan.fastest), ("cheapest", plan.cheapest), ("knee", plan.knee))},
         "pareto_front": [option.workers for option in plan.front],
         "within": [option.workers for option in plan.within()],
-        "knee_formula": f"least cost x time^{request.knee:g}; {EAGER}",
+        "knee_formula": f"least cost x time^{request.knee:g}; Eager, Zahorjan and Lazowska 1989",
         "tables": [as_values(plan_table(plan, True)), as_values(model_table(plan)), *(
             [as_values(plan_table(plan, synced=True))] if plan.synced else [])],
         "steps": [{"global_batch": point.global_batch, **encode(point.steps), "seeds": point.seeds or None,
