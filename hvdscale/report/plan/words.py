@@ -18,6 +18,7 @@ from ...analysis.trials import EVERY_STEP, JobKey, Sync
 from ...analysis.worker_plan import (AT_ONCE, NOT_MET, NO_STEPS, NO_TIMES, PROBED, NoPlan, Option, Request,
                                      WorkerPlan)
 from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, unit_of
+from ...formatting.templates import written
 from ...formatting.toml import value_as_toml
 from ..document import Finding
 from ..texts import GENERAL, PLAN, SOURCES
@@ -94,7 +95,7 @@ def verdict(plan: WorkerPlan) -> tuple[str, ...]:
         return PLAN.say(kind, within=percent(WITHIN), sure=chance(plan, share), unsure=share < SURE, **values)
     best = say("best" if fastest is cheapest else "fastest", fastest, math.inf, option=_describe_option(plan, fastest))
     other = [] if fastest is cheapest else [say("cheapest", cheapest, 0, option=_describe_option(plan, cheapest)),
-                                            say("knee", knee, plan.request.knee, mark=_mark_of(plan, knee),
+                                            say("knee", knee, plan.request.knee, mark=CROWDED * plan.is_crowded(knee),
                                                 **_step_from(plan, knee))]
     few, many = plan.decision.fastest_workers
     beyond, few, many = many > plan.most_measured, min(few, fastest.workers), max(many, fastest.workers)
@@ -152,16 +153,12 @@ def cautions(plan: WorkerPlan) -> tuple[str, ...]:
 
 
 def describe_next(found: NextRuns) -> str:
-    what = []
-    for first, *others in _alike(found):
-        counts = counted(first.workers, "worker")
-        if others:
-            counts = f"{listed([first.workers, *(run.workers for run in others)])} workers"
-        what.append(PLAN.say("measurement", counts=counts, steps=None if first.seeds else PROBE_STEPS,
-                             seeds=first.seeds or None, local=first.local_batch,
-                             sync=describe_sync(first.sync) if first.sync != EVERY_STEP else None))
-    return PLAN.say("next", what=listed(what), hours=found.worker_hours, before=percent(found.loss),
-                    after=percent(found.loss_after), workers=max(run.workers for run in found.runs),
+    what = [PLAN.say("measurement", workers=[run.workers for run in (first, *others)] if others else first.workers,
+                     steps=None if first.seeds else PROBE_STEPS, seeds=first.seeds or None, local=first.local_batch,
+                     sync=describe_sync(first.sync) if first.sync != EVERY_STEP else None)
+            for first, *others in _alike(found)]
+    return PLAN.say("next", what=listed(what), hours=found.worker_hours, before=found.loss, after=found.loss_after,
+                    workers=max(run.workers for run in found.runs),
                     batch=max((run.global_batch for run in found.runs if run.seeds), default=None))
 
 
@@ -220,15 +217,11 @@ def _describe_option(plan: WorkerPlan, option: Option) -> str:
     return PLAN.say(
         "option", workers=option.workers, nodes=option.nodes if plan.request.per_node else None,
         batch=option.global_batch, sync=describe_sync(option.sync) if option.sync != EVERY_STEP else None,
-        cost=option.cost.value, time=_describe_time(plan, option) + _mark_of(plan, option),
+        cost=option.cost.value, time=_describe_time(plan, option) + CROWDED * plan.is_crowded(option),
         priced=plan.request.price is not None or plan.relative,
         unit=f"{'node' if plan.request.per_node else 'worker'}-hours",
         mark=None if option.mark == MEASURED else option.mark, side="beyond" if above else "below",
         limit=(batches[-1] if above else batches[0]) if batches else None)
-
-
-def _mark_of(plan: WorkerPlan, option: Option) -> str:
-    return CROWDED if plan.is_crowded(option) else ""
 
 
 def _describe_time(plan: WorkerPlan, option: Option) -> str:
@@ -338,22 +331,16 @@ def describe_crowded(timings: Timings) -> list[Finding]:
 
 def describe_no_join(found: NoPlan, timed: Sequence[JobKey]) -> str:
     """Why the logs of --times-from, which are of these workloads, give no times for a plan; names the nearest."""
-    def written(value: object) -> str:
-        return f"{value:,}" if isinstance(value, int) and value else str(value) if value else "unknown"
-
     def differing(other: JobKey) -> list[str]:          # the optimizer is sgd, not lars
         pairs = {name: (getattr(other, field), getattr(found.workload, field))
                  for field, name in WORKLOAD_FIELDS.items()}
-        return [f"{name} {written(one)}, not {written(two)}" for name, (one, two) in pairs.items() if one != two]
-    return PLAN.say("not_joined", whose=_whose(found), differing=min(map(differing, timed), key=len))
-
-
-def _whose(found: NoPlan) -> str:
-    return f"{found.workload}{f': {found.target}' if found.target else ''}"
+        return [f"{name} {written(one or 'unknown')}, not {written(two or 'unknown')}"
+                for name, (one, two) in pairs.items() if one != two]
+    return PLAN.say("not_joined", workload=found.workload, target=found.target,
+                    differing=min(map(differing, timed), key=len))
 
 
 def describe_no_plan(found: NoPlan) -> str:
     """Why there is no plan, and what would make one."""
-    return PLAN.say(REFUSED.get(found.why, "not_met"), whose=_whose(found),
-                    metric=found.target.column if found.target else None,
-                    best=None if math.isnan(found.best) else found.best)
+    return PLAN.say(REFUSED[found.why], workload=found.workload, target=found.target,
+                    metric=found.target and found.target.column, best=None if math.isnan(found.best) else found.best)

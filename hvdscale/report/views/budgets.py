@@ -120,33 +120,30 @@ def base_rates_table(*found_maps: BaseRates | None) -> Table | None:
     maps = [found for found in found_maps if found is not None and found.best]
     if not maps:
         return None
+    best = [{int(found.global_batch[at]): at for at in found.best} for found in maps]       # by batch
 
-    def value(found: BaseRates, batch: int) -> Cell:
-        at = _best_at(found, batch)
-        mark = f" {MARK}" if at is not None and found.kind[at] == TrialKind.SHORT else ""
-        return Cell("n/a") if at is None else Cell(f"{number(found.value[at])}{mark}", float(found.value[at]))
+    def value(found: BaseRates, best: dict[int, int], batch: int) -> Cell:
+        if (at := best.get(batch)) is None:
+            return Cell("n/a")
+        mark = f" {MARK}" if found.kind[at] == TrialKind.SHORT else ""
+        return Cell(f"{number(found.value[at])}{mark}", float(found.value[at]))
 
-    def rate(found: BaseRates, batch: int) -> Cell:
-        at = _best_at(found, batch)
-        return Cell("n/a") if at is None else Cell(f"{found.log2_rate[at]:.1f}", float(found.log2_rate[at]))
+    def rate(found: BaseRates, best: dict[int, int], batch: int) -> Cell:
+        shown = float(found.log2_rate[best[batch]]) if batch in best else None
+        return Cell("n/a" if shown is None else f"{shown:.1f}", shown)
     columns: Cells = {}
-    for found in maps:
+    for found, own in zip(maps, best):
         within, key = within_budget(found.budget), _key(found.budget)
         columns |= {
-            SEARCH.column("base_value", f"{key}_value", within=within, metric=found.column): partial(value, found),
+            SEARCH.column("base_value", f"{key}_value", within=within, metric=found.column): partial(value, found, own),
             SEARCH.column("base_rate", f"{key}_log2_rate", within=within, effective=found.effective):
-                partial(rate, found)}
+                partial(rate, found, own)}
     short = any(found.kind[at] == TrialKind.SHORT for found in maps for at in found.best)
     return SEARCH.table(
-        "base-rates", sorted({int(found.global_batch[at]) for found in maps for at in found.best}),
-        {"global_batch": int, **columns},
-        lambda batch: tuple(found.key(at) for found in maps if (at := _best_at(found, batch)) is not None),
+        "base-rates", sorted(set().union(*best)), {"global_batch": int, **columns},
+        lambda batch: tuple(found.key(at[batch]) for found, at in zip(maps, best) if batch in at),
         file=f"base-rates-{column_name(maps[0].column)}", notes=[SEARCH.say("short_best", mark=MARK) if short else ""],
         metric=metric_name(maps[0].column))
-
-
-def _best_at(found: BaseRates, batch: int) -> int | None:
-    return next((at for at in found.best if found.global_batch[at] == batch), None)
 
 
 def best_under_figure(*records: BestUnder | None, title: str = "") -> Figure | None:
