@@ -12,17 +12,22 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ...analysis.grouping import group_by
+from ...analysis.growing_batch import GrowingOption, GrowingPlan
 from ...analysis.intervals import Estimate
 from ...analysis.step_time import (DETERMINED, EXTRAPOLATED, INTERPOLATED, MEASURED, PAUSES, POWERS,
                                    POWER_DETERMINED)
 from ...analysis.worker_plan import Option, WorkerPlan
-from ...formatting.numbers import counted, duration, number, percent, ratio, span, unit_of, whole
+from ...formatting.numbers import counted, duration, list_first, number, percent, ratio, span, unit_of, whole
 from ..drawing import (BLUE, CROWDED_COUNT, GREEN, MUTED, ORANGE, PURPLE, HOVER, Axes, Figure, Look, draw_line,
                        ends_of, explain, label_axes, log2_axis, power_ticks)
 from ..table import Cell, Column, Table, Write, bare_cell, cell_of
 from ..texts import PLAN
 from .words import BEYOND, CROWDED, ROLES, chance, describe_price, title
 
+MOST_NAMED = 4          # worker counts at which a batch cannot grow
+# of a constant batch over the growing one, and their words
+RATIOS = {"steps": "steps", "examples": "examples", "seconds": "time and cost"}
 LOOKS = {"fastest": (ORANGE, ">"), "knee": (GREEN, "*"), "cheapest": (PURPLE, "s")}
 Place = Callable[[Option, float], tuple[float, float]]      # where an option lies, if its value is that one
 SHORT = {"fastest": "fast", "cheapest": "cheap", INTERPOLATED: "interpol.", EXTRAPOLATED: "extrapol."}
@@ -135,6 +140,42 @@ def model_table(plan: WorkerPlan) -> Table:
         "parameter": lambda name: MODEL_WORDS[name][0], "symbol": lambda name: MODEL_WORDS[name][1],
         "value": value,
         "told": lambda name: "given" if name in model.given else model.is_determined(name, confidence)})
+
+
+def growing_table(plan: GrowingPlan) -> Table:
+    left_out = [PLAN.say("growing_not_at", why=why, counts=list_first([workers for workers, _ in own], MOST_NAMED))
+                for why, own in group_by(plan.left_out, lambda one: one[1]).items()]
+
+    def over(name: str, batch: int, option: GrowingOption) -> Cell:
+        beside = next((one for one in option.beside if one.global_batch == batch), None)
+        return Cell("unknown", math.nan) if beside is None else value_cell(getattr(beside, f"{name}_ratio"), ratio)
+    return PLAN.table("growing-batch", plan.options, {
+        PLAN.column("growing_workers", "workers"): lambda one: one.workers,
+        PLAN.column("growing_steps", "steps_to_target"): lambda one: value_cell(one.steps, whole),
+        PLAN.column("growing_examples", "examples_to_target"): lambda one: value_cell(one.examples),
+        PLAN.column("growing_seconds", "seconds_to_target"): lambda one: bare_cell(one.seconds, duration),
+        PLAN.column("cost"): lambda one: value_cell(one.cost),
+        **{PLAN.column("growing_ratio", f"{words.split()[0]}_ratio_{batch}", what=words, batch=batch,
+                       spare=name != "seconds"): partial(over, name, batch)
+           for batch in sorted({plan.batches.smallest, plan.batches.largest}) for name, words in RATIOS.items()},
+        PLAN.column("growing_known", "known"): lambda one: one.mark},
+        lambda one: plan.trials, target=plan.target, notes=(
+            PLAN.say("growing_ratios", batches=str(plan.batches)),
+            PLAN.say("growing_steps_from", predicted=plan.predicted), describe_price(plan.request), *left_out))
+
+
+def phases_table(plan: GrowingPlan) -> Table | None:
+    """The workers of each batch, where they change; None where no change pays."""
+    found = plan.phases_at_knee
+    return None if found is None or not found.changes else PLAN.table("worker-phases", found.phases, {
+        PLAN.column("phase_batch", "global_batch"): lambda one: one.global_batch,
+        PLAN.column("growing_workers", "workers"): lambda one: one.workers,
+        Column("nodes", "nodes"): lambda one: one.nodes,
+        PLAN.column("phase_start", "start"): lambda one: one.start,
+        PLAN.column("phase_steps", "steps"): lambda one: value_cell(one.steps, whole),
+        PLAN.column("phase_seconds", "seconds"): lambda one: bare_cell(one.seconds, duration),
+        PLAN.column("phase_known", "known"): lambda one: one.mark},
+        lambda one: plan.trials, notes=(PLAN.say("phases_by_knee"),), target=plan.target)
 
 
 def figures_of_plan(plan: WorkerPlan) -> tuple[Figure, ...]:

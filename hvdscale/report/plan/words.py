@@ -1,12 +1,15 @@
 """A plan of workers in sentences: what to take first, then what it is based on."""
 from __future__ import annotations
 
+import json
 import math
 import shlex
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from ...analysis.grouping import group_by
 from ...analysis.defaults import PROBE_STEPS
+from ...analysis.growing_batch import GrowingPlan
 from ...analysis.intervals import Estimate, geometric_mean
 from ...analysis.next_runs import Measurement, NextRuns, next_runs
 from ...analysis.step_time import (ASSUMED, ASSUMED_DEVIATION, EXTRAPOLATED, LINKS_BETWEEN, MEASURED, MEMBERS,
@@ -344,3 +347,50 @@ def describe_no_plan(found: NoPlan) -> str:
     """Why there is no plan, and what would make one."""
     return PLAN.say(REFUSED[found.why], workload=found.workload, target=found.target,
                     metric=found.target and found.target.column, best=None if math.isnan(found.best) else found.best)
+
+
+# Of a growing batch
+
+def describe_growing(plan: GrowingPlan) -> str:
+    best = plan.fastest
+    if best is None:
+        return PLAN.say("growing_unknown", why=plan.left_out[0][1])
+    beside = [PLAN.say("as_fast", ratio=one.seconds_ratio, batch=one.global_batch) for one in best.beside]
+    return PLAN.say("growing", workers=best.workers, time=_describe_range(best.seconds), predicted=plan.predicted,
+                    mark=best.mark, beside=" and ".join(beside))
+
+
+def describe_phases(plan: GrowingPlan) -> tuple[str, ...]:
+    """Which workers pay at each batch, beside the same workers all along."""
+    found, alone = plan.phases_at_knee, plan.knee
+    if found is None or alone is None or len(found.phases) < 2:
+        return ()
+    relaunch = PLAN.say("relaunch", seconds=plan.request.relaunch, starts=plan.request.starts or None)
+    if not found.changes:
+        return (PLAN.say("phases_alike", workers=found.phases[0].workers, relaunch=relaunch),)
+    ways = (PLAN.say("phase", workers=workers, batches=[one.global_batch for one in own])
+            for workers, own in groupby(found.phases, lambda one: one.workers))
+    return (PLAN.say("phases", ways=", ".join(ways), time=_describe_range(found.seconds), cost=found.cost.value,
+                     workers=alone.workers, alone=alone.seconds.value, alone_cost=alone.cost.value, relaunch=relaunch),)
+
+
+def job_lines(plan: GrowingPlan) -> tuple[str, ...]:
+    """The jobs of Slurm that carry out the phases, JOB_SCRIPT being what trains; () where the workers do not change."""
+    found = plan.phases_at_knee
+    if found is None or not found.changes:
+        return ()
+    lines, schedule = [], json.dumps(plan.batches.pairs)
+    jobs = [next(own) for _, own in groupby(found.phases, lambda one: one.workers)]     # their first phases
+    for at, one in enumerate(jobs):
+        each = plan.request.per_node or one.workers
+        until = f" --steps {jobs[at + 1].start}" if at + 1 < len(jobs) else ""
+        after = " --dependency=afterok:$job" if at else ""
+        lines.append(f"job=$(sbatch --parsable{after} -N{one.nodes if plan.request.per_node else 1} "
+                     f"--ntasks-per-node={min(each, one.workers)} JOB_SCRIPT OPTIONS "
+                     f"--set batch_schedule='{schedule}' --checkpoint CHECKPOINTS --resume auto{until})")
+    return tuple(lines)
+
+
+def _describe_range(value: Estimate) -> str:
+    has_ends = 0 < value.low < value.high < math.inf
+    return duration(value.value) + (f" ({duration(value.low)} to {duration(value.high)})" if has_ends else "")
