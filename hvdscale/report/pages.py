@@ -47,7 +47,7 @@ from .plan.words import cautions, describe_crowded, verdict
 from .request import ReportRequest, describe_unused
 from .subject import Subject, View, Whole, of_metric
 from .texts import GENERAL, SCALING
-from .views import batches, budgets, local_steps, noise, quality, rules, searches, trials, workers
+from .views import batches, budgets, local_steps, quality, rules, searches, trials, workers
 from .views.landscapes import landscapes
 
 Needing = tuple[str, View]          # what a section must have for a view to show anything; "": no one thing
@@ -60,19 +60,16 @@ MEASURED: tuple[Needing, ...] = (
     ("", trials.drift), ("", trials.split_seeds), ("batches", batches.early_crossing), ("", trials.unlearned),
     ("workload.batch_schedule", workers.growing_batch),
     ("searches", lambda subject: searches.find_next(subject.searches)), ("target", searches.other_targets),
-    ("parts", workers.step_parts), ("parts", workers.ranks), ("noise", noise.noise_scales),
+    ("parts", workers.step_parts), ("parts", workers.ranks), ("noise", batches.noise_scales),
     ("searches", partial(searches.own_searches, to_target=True)), ("", trials.training), ("", trials.runs))
 STUDIED: tuple[Needing, ...] = (
     ("", batches.curve), ("", rules.rule_costs), ("", landscapes), ("", of_metric(budgets.parts_of_budgets)),
-    ("", of_metric(quality.parts_of_quality)), ("noise", noise.beside_critical), ("", searches.results),
+    ("", of_metric(quality.parts_of_quality)), ("noise", batches.beside_critical), ("", searches.results),
     ("", of_metric(budgets.base_rates)))
-REPEATED: tuple[Needing, ...] = (("batches", batches.fitted), ("noise", noise.beside_critical))
+REPEATED: tuple[Needing, ...] = (("batches", batches.fitted), ("noise", batches.beside_critical))
 UNTARGETED: tuple[Needing, ...] = (("", quality.best_of_metrics),)
 
 Titled = tuple[str, Iterable[Part], Hashable]   # a title, what the chapter shows, and what is its own among others
-PLANNED = ("Costs are in worker-hours. The knee is the worker count with the least cost x time. How sure: the share "
-           "of draws, given all that was measured, in which it is so. hvdscale-plan compares other worker counts, "
-           "batches and prices.")
 BEST, THROUGHPUT = "Best measured", "Throughput"
 MOST_EVALUATIONS = 5_000_000        # in all logs, beyond which no trial is made of its own
 NAMED = {"model": "--model", "optimizer": "--optimizer", "train_examples": "--set-size"}    # by options of an import
@@ -204,7 +201,7 @@ def _page(subject: Subject, taken: set[str]) -> Page:
     lazy = [part for shown in (studied, ran) for part in shown.parts if isinstance(part, (Details, Figures))]
     return Page((*findings, *first.tables, *then.tables, *lazy), slug=name, title=title, target=subject.target,
                 section=subject, verdict=lines, left_out=(*careful, *trials.left_out(subject)),
-                notes=(*((PLANNED,) if plan else ()), *notes))
+                notes=(*((GENERAL.say("planned"),) if plan else ()), *notes))
 
 
 def _chapters(whole: Whole) -> Iterator[Titled]:

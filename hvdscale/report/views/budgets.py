@@ -159,18 +159,12 @@ def best_under_figure(*records: BestUnder | None, title: str = "") -> Figure | N
         if short:
             explain(axes[0], "open: the best trial ended earlier", marker="o", color=MUTED, markersize=5.5,
                     markerfacecolor="none")
-        draw_panels(draw_one, found, list(map(heading_of, found)))(*axes)
+        draw_panels(partial(_draw_best_under, found), found, list(map(heading_of, found)))(*axes)
 
     def heading_of(record: BestUnder) -> str:
         units = {budget.unit for budget in record.budgets if budget is not None}
         what = f"budgets of {' and '.join(sorted(units))}" if units else "each trial's own budget"
         return plain(what if len({one.workload for one in found}) == 1 else f"{record.workload.dataset}: {what}")
-
-    def draw_one(axes: Axes, record: BestUnder) -> None:
-        _draw_best_under(axes, record, len(found) > 1)
-        alike = [other for other in found if other.column == record.column]         # have one scale
-        value_axis(axes, "y", [point.best.value for other in alike for row in other.rows for point in _valued(row)],
-                   PANEL_TICKS if len(found) > 1 else TICKS)
     points = [point for one in found for row in one.rows for point in row]
     return SEARCH.figure("best-under-budgets", draw, keys_of(points), len(found), title=title,
                          metrics=" or ".join(sorted(metrics)), confidence=found[0].confidence,
@@ -181,11 +175,12 @@ def _valued(row: Iterable[BudgetPoint]) -> list[BudgetPoint]:
     return [point for point in row if math.isfinite(point.best.value)]
 
 
-def _draw_best_under(axes: Axes, record: BestUnder, paneled: bool) -> None:
+def _draw_best_under(found: Sequence[BestUnder], axes: Axes, record: BestUnder) -> None:
+    most = PANEL_TICKS if len(found) > 1 else TICKS
     rows = sorted(((budget, _valued(row)) for budget, row in zip(record.budgets, record.rows)),
                   key=lambda one: one[0].amount if one[0] else 0)
     batches = sorted({point.global_batch for _, row in rows for point in row})
-    log2_axis(axes, "x", batches, most=PANEL_TICKS if paneled else TICKS)
+    log2_axis(axes, "x", batches, most=most)
     gap = min((after / before for before, after in zip(batches, batches[1:])), default=2) ** ASIDE
     for at, (budget, row) in enumerate(rows):
         color, marker = shade(at, len(rows)), MARKERS[at % len(MARKERS)]
@@ -200,6 +195,8 @@ def _draw_best_under(axes: Axes, record: BestUnder, paneled: bool) -> None:
                       **({"markerfacecolor": "none"} if point.best_is_short else {"markeredgewidth": 0}))
         if row and is_named(at, len(rows)):
             explain(axes, str(budget or "its own budget"), **look, markeredgewidth=0)
+    alike = [other for other in found if other.column == record.column]         # have one scale
+    value_axis(axes, "y", [point.best.value for other in alike for row in other.rows for point in _valued(row)], most)
     label_axes(axes, "global batch B (examples)", metric_name(record.column))
 
 
