@@ -148,7 +148,7 @@ def cautions(plan: WorkerPlan) -> tuple[str, ...]:
     reasons = [PLAN.say(f"assumed_{reason.replace(' ', '_')}", runs=RUN_DEVIATION, times=ASSUMED_DEVIATION,
                         links=LINKS_BETWEEN[0], factor=math.exp(2 * LINKS_BETWEEN[1]), nodes=MEMBERS, hours=HOURS,
                         slow=SLOWS[0], slower=SLOWS[1], steps=PROBE_STEPS) for reason in plan.assumed]
-    unmet = filter(None, map(_describe_unmet, _picked(plan)))
+    unmet = filter(None, map(_describe_unmet, dict.fromkeys(filter(None, (plan.fastest, plan.cheapest, plan.knee)))))
     timed, most = (max((one.workers for one in found), default=0) for found in (plan.times.timings.found, plan.options))
     return (*unmet, *([PLAN.say("as_timed", workers=timed)] if 0 < timed < most else ()),
             *([PLAN.say("assumed", reasons=reasons)] if reasons and (
@@ -185,10 +185,6 @@ def command_of(plan: WorkerPlan, runs: Sequence[Measurement]) -> str:
     rest = "".join(f" --set {shlex.quote(f'{key}={value_as_toml(value)}')}" for key, value in asked.items()
                    if "workload" in plan.job)
     return f"    hvdscale-scale {job} --workers {counts} {batch} {first.local_batch}{accumulate}{how}{rest} --out next"
-
-
-def _picked(plan: WorkerPlan) -> list[Option]:
-    return list(dict.fromkeys(option for option in (plan.fastest, plan.cheapest, plan.knee) if option))
 
 
 def _describe_unmet(option: Option) -> str:
@@ -228,14 +224,11 @@ def _describe_option(plan: WorkerPlan, option: Option) -> str:
 
 
 def _describe_time(plan: WorkerPlan, option: Option) -> str:
+    seconds, size = option.seconds, 1 if plan.relative else unit_of(option.seconds.value)[0]
+    ends = in_brackets(seconds.low / size, seconds.high / size) if seconds.high > seconds.low else ""
     if plan.relative:
-        return PLAN.say("relative_time", time=option.seconds.value, ends=_ends(option.seconds),
-                        first=plan.options[0].workers)
-    return f"{duration(option.seconds.value)}{_ends(option.seconds, unit_of(option.seconds.value)[0])}"
-
-
-def _ends(value: Estimate, size: float = 1) -> str:
-    return in_brackets(value.low / size, value.high / size) if value.high > value.low else ""
+        return PLAN.say("relative_time", time=seconds.value, ends=ends, first=plan.options[0].workers)
+    return f"{duration(seconds.value)}{ends}"
 
 
 def _describe_limits(plan: WorkerPlan) -> Iterator[str]:
@@ -258,7 +251,8 @@ def _describe_limits(plan: WorkerPlan) -> Iterator[str]:
             roles.setdefault(min(found, key=lambda option: getattr(option, name).value), []).append(what)
     said = []
     for best, names in roles.items():
-        name, known, point = "cost" if "cheapest" in names else "seconds", best in _picked(plan), best.steps.point
+        name, point = "cost" if "cheapest" in names else "seconds", best.steps.point
+        known = best in (plan.fastest, plan.cheapest, plan.knee)
         safe = min(plan.within(plan.surest), key=lambda option: getattr(option, name).value, default=None)
         said.append(PLAN.say(
             "best_within", what=f"{capital(' and '.join(names))} of them: " if len(found) > 1 else "",

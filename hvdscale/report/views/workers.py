@@ -3,6 +3,7 @@ of a step goes, figures."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter, itemgetter
@@ -59,13 +60,15 @@ def series_kind(series: Series) -> str:
 
 
 def by_workers(subject: Subject) -> Iterator[Part]:
+    several = Counter(series.kind for series in subject.series)
     for series in subject.series:
         first, last, gained = series.points[0], series.points[-1], series.points[-1].throughput_speedup
+        kind = capital(series_kind(series) if several[series.kind] > 1 else f"{series.kind} scaling")
         if subject.target:
-            yield from _find_speedup(subject, series, bool(subject.plan))
+            yield from _find_speedup(subject, series, kind)
         elif not math.isnan(gained.value):
-            yield SCALING.find("throughput", gained, series=_kind(subject, series), first=first.workers,
-                               last=last.workers, mark=mark_of(last.cell) or mark_of(first.cell), speedup=gained,
+            yield SCALING.find("throughput", gained, series=kind, first=first.workers, last=last.workers,
+                               mark=mark_of(last.cell) or mark_of(first.cell), speedup=gained,
                                efficiency=last.system_efficiency.value, slow=first.cell.examples_per_second.value,
                                fast=last.cell.examples_per_second.value)
         yield _series_table(subject, series)
@@ -87,8 +90,7 @@ def _figures(section: Section) -> Iterator[Figure]:
                                  crowded=any(point.cell.oversubscribed for point in points))
 
 
-def _find_speedup(section: Section, series: Series, planned: bool) -> Iterator[Finding]:
-    kind = _kind(section, series)
+def _find_speedup(subject: Subject, series: Series, kind: str) -> Iterator[Finding]:
     timed = [point for point in series.points if not math.isnan(point.time_speedup.value)]
     if len(timed) > 1:
         best, last = min(timed, key=lambda point: point.cell.seconds.value), timed[-1]
@@ -97,21 +99,15 @@ def _find_speedup(section: Section, series: Series, planned: bool) -> Iterator[F
         yield SCALING.find("speedup", last.time_speedup, series=kind, first=timed[0].workers, last=last.workers,
                            mark=mark_of(last.cell) or mark_of(timed[0].cell), speedup=last.time_speedup,
                            product=last.product.value, greater=greater if 0 < statistical * system < 0.95 else "")
-        if best is not last and not planned:
+        if best is not last and not subject.plan:
             yield SCALING.find("shortest", best.cell.seconds, workers=best.workers, seconds=best.cell.seconds,
                                mark=mark_of(best.cell))
     if unmet := [SCALING.say("unmet_at", workers=point.workers, met=point.cell.met or None,
                              seeds=len(point.cell.samples.seeds))
                  for point in series.points if point.cell.runs and not point.cell.steps.met]:
-        yield SCALING.find("unmet", series=kind, target=section.target, where=unmet)
+        yield SCALING.find("unmet", series=kind, target=subject.target, where=unmet)
     if lost := [point.workers for point in series.points if not point.cell.runs]:
         yield SCALING.find("all_diverged", series=kind, workers=lost)
-
-
-def _kind(section: Section, series: Series) -> str:
-    """``Weak scaling``, with its size where there are several such series."""
-    several = sum(one.kind == series.kind for one in section.series) > 1
-    return capital(series_kind(series) if several else f"{series.kind} scaling")
 
 
 def _cells_alone(section: Section) -> Iterator[Part]:
