@@ -182,8 +182,8 @@ def _page(subject: Subject, taken: set[str]) -> Page:
     best_alone = subject.target is None and (are_searched(subject.studies) or not subject.trials or not any(
         cell.examples_per_second.value > 0 for cell in subject.cells))
     views = STUDIED if subject.held else REPEATED
-    if subject.target is None and (best_alone or subject.asked.budgets):
-        views = (*(() if best_alone else REPEATED), *UNTARGETED)
+    if subject.target is None:
+        views = UNTARGETED if best_alone or subject.asked.budgets else ()
     studied, ran = show(views, subject), Shown()
     notes: tuple[str, ...] = ()
     if subject.trials and (subject.searches or not subject.held):   # of studies from elsewhere it would be untrue

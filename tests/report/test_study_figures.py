@@ -296,10 +296,10 @@ def test_the_axes_of_trials_say_what_they_show(nesterov):
     every = axes_of(trials_figure(nesterov))
     assert "equal effective rate" in labels(every[0])
     assert all(axes.get_xlabel() == "learning rate η" and axes.get_ylabel() == "1 - momentum" for axes in every)
-    [best] = np.flatnonzero([key == nesterov.points[0].study.key(nesterov.points[0].best) for key in space_of(
-        nesterov.points[0].study, TARGET, LEARNING_RATE, MOMENTUM).keys])
     [star] = [one for one in every[0].get_lines() if one.get_marker() == "*" and len(one.get_xdata())]
-    space = space_of(nesterov.points[0].study, TARGET, LEARNING_RATE, MOMENTUM)
+    first = nesterov.points[0]
+    space = space_of(first.study, TARGET, LEARNING_RATE, MOMENTUM)
+    best = space.keys.index(first.study.key(first.best))
     assert star.get_xdata()[0] == space.x[best] and star.get_ydata()[0] == pytest.approx(1 - space.y[best])
 
 
@@ -307,8 +307,6 @@ def test_budgets_of_steps_and_of_epochs_are_one_at_the_middle_batch(nesterov):
     figure = budgets_figure(nesterov)
     assert figure.panels == 6
     titles = [axes.get_title() for axes in axes_of(figure)]
-    middle = nesterov.points[len(nesterov.points) // 2]
-    assert titles[1].startswith(f"B = {middle.global_batch}") or titles[1].startswith("B = ")
     steps = float(re.search(r", ([\d,.]+) steps", titles[0])[1].replace(",", ""))
     assert any(steps == pytest.approx(2 * point.steps.value, rel=0.01) for point in nesterov.points)
 
