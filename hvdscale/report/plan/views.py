@@ -31,13 +31,6 @@ RATIOS = {"steps": "steps", "examples": "examples", "seconds": "time and cost"}
 LOOKS = {"fastest": (ORANGE, ">"), "knee": (GREEN, "*"), "cheapest": (PURPLE, "s")}
 Place = Callable[[Option, float], tuple[float, float]]      # where an option lies, if its value is that one
 SHORT = {"fastest": "fast", "cheapest": "cheap", INTERPOLATED: "interpol.", EXTRAPOLATED: "extrapol."}
-MODEL_WORDS = {
-    "fixed": ("a pass of few examples", "a"), "example": ("each example of a full pass", "b"),
-    "hop": ("a hop within a node", "h"), "volume": ("the gradient's bytes within a node", "v"),
-    "node_hop": ("a hop between nodes", "h'"), "node_volume": ("the gradient's bytes between nodes", "v'"),
-    "overlap": ("overlap of pass and allreduce", "p"), "sharpness": ("how sharply a pass fills the device", "q"),
-    "pause": ("a worker's pause, in passes", "l"), "pausing": ("share of steps with a pause", "r"),
-    "outer": ("a replica's part in a synchronization", "o")}
 
 
 def plan_table(plan: WorkerPlan, all_columns: bool = False, synced: bool = False) -> Table:
@@ -137,8 +130,7 @@ def model_table(plan: WorkerPlan) -> Table:
         return Cell(number(middle) if math.isfinite(middle) else "full", middle, low, high,
                     "" if name in model.given else span(low, high))
     return PLAN.table("step-model", model.names, notes=notes, cells={
-        "parameter": lambda name: MODEL_WORDS[name][0], "symbol": lambda name: MODEL_WORDS[name][1],
-        "value": value,
+        "parameter": PLAN.words("parameter").get, "symbol": PLAN.words("symbol").get, "value": value,
         "told": lambda name: "given" if name in model.given else model.is_determined(name, confidence)})
 
 

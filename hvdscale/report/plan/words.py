@@ -26,8 +26,6 @@ from ...formatting.toml import value_as_toml
 from ..document import Finding
 from ..texts import GENERAL, PLAN, SOURCES
 
-WORKLOAD_FIELDS = {"dataset": "the data set is", "model": "the model is", "model_args": "the model's arguments are",
-                   "optimizer": "the optimizer is", "train_examples": "the number of training examples is"}
 BEYOND = "~"            # marks steps at a batch beyond those that met the target
 CROWDED = "#"           # marks times of hosts with too few free cores
 ROLES = ("fastest", "cheapest", "knee")
@@ -330,7 +328,7 @@ def describe_no_join(found: NoPlan, timed: Sequence[JobKey]) -> str:
     """Why the logs of --times-from, which are of these workloads, give no times for a plan; names the nearest."""
     def differing(other: JobKey) -> list[str]:          # the optimizer is sgd, not lars
         pairs = {name: (getattr(other, field), getattr(found.workload, field))
-                 for field, name in WORKLOAD_FIELDS.items()}
+                 for field, name in PLAN.words("workload").items()}
         return [f"{name} {written(one or 'unknown')}, not {written(two or 'unknown')}"
                 for name, (one, two) in pairs.items() if one != two]
     return PLAN.say("not_joined", workload=found.workload, target=found.target,

@@ -33,7 +33,7 @@ Cells = dict[Column | str, Callable[[Any], Any]]        # what each column of a 
 class Texts:
     """The texts of one subject. Sections: ``finding``, ``warning`` and ``note``, a template a kind; ``table``: titles
     by name; ``figure``: title, caption, formula and source by name; ``column``: by key what table.Column has, ``spare``
-    where its template is not empty."""
+    where its template is not empty; ``words``: by name words that are no template, by key."""
 
     subject: str
 
@@ -52,6 +52,10 @@ class Texts:
         severity = next(name for name in ("finding", "warning", "note") if kind in self.sections.get(name, ()))
         return Finding(fill(self.sections[severity][kind], SOURCES | values), tuple(filter(None, more)), estimate, kind,
                        values, severity)
+
+    def words(self, name: str) -> dict[str, str]:
+        found: dict[str, str] = self.sections["words"][name]
+        return found
 
     def column(self, key: str, name: str = "", /, **values: Any) -> Column:
         """A column of a table, its own or one that all share; ``name``: its key in files where that is another one."""
