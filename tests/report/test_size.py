@@ -17,12 +17,14 @@ def chapter(logs, targets=(TARGET,), **asked):
     return next(one for one in document_of_logs(logs, targets, asked=wanted).chapters if one.title == "Laws over size")
 
 
-def test_a_report_has_the_laws_in_a_figure_and_their_powers_in_intervals():
-    found = chapter(runs_to_target())
-    [power] = [cell for cell in found.tables[0].rows[2].cells if cell.low is not None][:1]
+def test_a_report_has_the_laws_in_a_figure_their_powers_in_intervals_and_a_rules_cost_in_steps():
+    found = chapter(runs_to_target(), laws="batch = 64")
+    power = next(cell for cell in found.tables[0].rows[2].cells if cell.low is not None)
     assert power.low <= 0.5 <= power.high
     [figure] = found.figures
     assert figure.panels == 4 and b"extrapolated" in render(figure, "svg")
+    assert "costs at most" in found.findings[-1].said and "times the fewest examples" in found.findings[-1].said
+    assert [column.key for column in found.tables[-1].columns][-2:] == ["steps", "examples"]
 
 
 @pytest.mark.parametrize("count, match", [(2, "2 cells with an interval are too few"),
@@ -47,9 +49,3 @@ def test_a_rule_from_elsewhere_has_its_cost_in_words_and_a_table():
     first, second = (table for table in found.tables if table.name.startswith("size-rule"))
     assert [row.cells[-1].low is not None for row in first.rows] == [True] * 4
     assert {row.cells[-1].shown for row in second.rows} == {"outside"}
-
-
-def test_a_rule_costs_steps_where_there_is_a_target():
-    found = chapter(runs_to_target(), laws="batch = 64")
-    assert "costs at most" in found.findings[-1].said and "times the fewest examples" in found.findings[-1].said
-    assert [column.key for column in found.tables[-1].columns][-2:] == ["steps", "examples"]
