@@ -12,7 +12,7 @@ from tests.factories.logs import save, study
 from tests.factories.studies import realistic, studied
 
 
-def test_what_is_short_is_silent_what_is_long_is_told_ever_more_rarely_and_what_will_be_at_once():
+def test_what_is_short_is_silent_and_what_is_long_is_told_ever_more_rarely():
     said, now = [], [0.0]
     tell = Progress(said.append, lambda: now[0])
     for tenth in range(10 * 900):

@@ -13,11 +13,11 @@ TARGET = Target.parse("val/error<0.2")
 
 
 def chapter(logs, targets=(TARGET,), **asked):
-    wanted = request_of(sizes=[PATTERN], **asked)
-    return next(one for one in document_of_logs(logs, targets, asked=wanted).chapters if one.title == "Laws over size")
+    document = document_of_logs(logs, targets, asked=request_of(sizes=[PATTERN], **asked))
+    return next(one for one in document.chapters if one.title == "Laws over size")
 
 
-def test_a_report_has_the_laws_in_a_figure_their_powers_in_intervals_and_a_rules_cost_in_steps():
+def test_a_report_has_laws_over_size_in_a_figure_and_what_a_rule_costs_in_steps():
     found = chapter(runs_to_target(), laws="batch = 64")
     power = next(cell for cell in found.tables[0].rows[2].cells if cell.low is not None)
     assert power.low <= 0.5 <= power.high
