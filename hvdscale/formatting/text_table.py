@@ -2,9 +2,8 @@
 
     print("\\n".join(aligned([("study", "trials"), ("mnist-64", "100")], left=(0,))))
 
-    table = TextTable([Heading("examples per second", short="ex./s")], [["1,130\\n1,090-1,160"]])
-    table.narrow(100)
-    print("\\n".join(table.lines(100)))
+    fits, lines = narrowed([Heading("examples per second", short="ex./s")], [["1,130\\n1,090-1,160"]], 100)
+    print("\\n".join(lines))
 """
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ BLOCK_SECONDS = 0.25            # between two blocks of a table that grows
 
 @dataclass(frozen=True)
 class Heading:
-    """Over a column of a TextTable."""
+    """Over a column of a table."""
 
     title: str
     short: str = ""             # where the full one is too wide
@@ -80,49 +79,33 @@ class GrowingTable:
         self._rows, self._headed, self._shown_at = [], columns, self._clock()
 
 
-class TextTable:
-    """Headings, a rule, and rows of entries that end at the right; an entry's later lines are its interval."""
+def narrowed(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width: int) -> tuple[bool, list[str]]:
+    """(whether a table is no wider than this, its lines): headings, a rule, and entries that end at the right, whose
+    later lines are intervals. Where it is too wide, headings are short, then the widest intervals on two lines; where
+    that is not enough, intervals stay whole, and it is in parts, as in ``aligned``."""
+    whole = [[row[at].split("\n") for row in rows] for at in range(len(headings))]
+    heads, cells = [_wrapped(heading.title) for heading in headings], list(whole)
 
-    def __init__(self, headings: Sequence[Heading], rows: Sequence[Sequence[str]]):
-        self.headings = headings
-        self.heads = [_wrapped(heading.title) for heading in headings]
-        self.cells = [[row[at].split("\n") for row in rows] for at in range(len(headings))]
-
-    def narrow(self, width: int) -> None:
-        """Shorten headings, then write the widest intervals on two lines, until it is no wider than this; where that is
-        not enough, intervals stay whole, and ``lines`` makes parts."""
-        whole = list(self.cells)
-        if self.width > width:
-            self.heads = [_wrapped(heading.short or heading.title) for heading in self.headings]
-        while self.width > width:
-            tried = [[[shown, *RANGE.sub("-\n", "".join(below)).split("\n")] for shown, *below in cells]
-                     for cells in self.cells]
-            gains = [_width([head, *now]) - _width([head, *then])
-                     for head, now, then in zip(self.heads, self.cells, tried)]
-            at = gains.index(max(gains))            # the column that this makes narrowest
-            if gains[at] <= 0:
-                break
-            self.cells[at] = tried[at]
-        if self.width > width:
-            self.cells = whole
-
-    def lines(self, width: int | None = None) -> list[str]:
-        """The whole as text; what is wider than ``width`` is in parts, as in ``aligned``."""
-        parts = []
-        for columns in _parts(self._widths, width):
-            widths = [self._widths[at] for at in columns]
-            parts.append([*_lines([self.heads[at] for at in columns], widths, bottom=True), "-" * _total(widths)])
-            for row in zip(*(self.cells[at] for at in columns)):
-                parts[-1] += _lines(row, widths)
-        return _under_each_other(parts)
-
-    @property
-    def width(self) -> int:
-        return _total(self._widths)
-
-    @property
-    def _widths(self):
-        return [_width([head, *cells]) for head, cells in zip(self.heads, self.cells)]
+    def widths():
+        return [_width([head, *column]) for head, column in zip(heads, cells)]
+    if _total(widths()) > width:
+        heads = [_wrapped(heading.short or heading.title) for heading in headings]
+    while _total(widths()) > width:
+        tried = [[[shown, *RANGE.sub("-\n", "".join(below)).split("\n")] for shown, *below in column]
+                 for column in cells]
+        gains = [before - _width([head, *then]) for before, head, then in zip(widths(), heads, tried)]
+        at = gains.index(max(gains))            # the column that this makes narrowest
+        if gains[at] <= 0:
+            cells = whole
+            break
+        cells[at] = tried[at]
+    parts = []
+    for columns in _parts(widths(), width):
+        own = [widths()[at] for at in columns]
+        parts.append([*_lines([heads[at] for at in columns], own, bottom=True), "-" * _total(own)])
+        for row in zip(*(cells[at] for at in columns)):
+            parts[-1] += _lines(row, own)
+    return _total(widths()) <= width, _under_each_other(parts)
 
 
 def lines_within(width: int, headings: Sequence[Heading], rows: Sequence[Sequence[str]],
@@ -132,11 +115,10 @@ def lines_within(width: int, headings: Sequence[Heading], rows: Sequence[Sequenc
     every, kept = range(len(headings)), [at for at, heading in enumerate(headings) if not heading.spare]
     joined = [*zip(*(_joined([row[at] for row in rows]) for at in every))]
     for columns, rows in ((every, joined), (kept, joined), (kept, under)):
-        table = TextTable([headings[at] for at in columns], [[row[at] for at in columns] for row in rows])
-        table.narrow(width)
-        if table.width <= width:
+        fits, lines = narrowed([headings[at] for at in columns], [[row[at] for at in columns] for row in rows], width)
+        if fits:
             break
-    return table.lines(width)
+    return lines
 
 
 def _joined(entries):

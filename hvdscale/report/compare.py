@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -21,7 +22,7 @@ from ..formatting.numbers import NARROWEST, capital, listed, percent, ratio, spa
 from ..log.schema import UNKNOWN_SEED
 from .differences import how_they_differ
 from .output import head_of
-from .table import Cell, Table, TrialKeys, as_values, cell_of, encode, pick
+from .table import Cell, Column, Row, Table, TrialKeys, as_values, bare_cell, cell_of, encode, pick
 from .texts import COMPARE, Cells
 
 NAMES = {STEPS: "steps", SECONDS: "time", SPEED: "throughput", BEST: "best metric"}
@@ -29,20 +30,13 @@ CHANGES = {STEPS: "steps_ratio", SECONDS: "seconds_ratio", SPEED: "speed_ratio",
 MOST_NAMED = 6                  # of what the verdict names
 MOST_ROWS, MOST_SEEN = 40, 10.0         # of the noise on a screen; difference that is shown as a number
 ALL = "all"
-ComparedRow = tuple[ComparedCell | None, Sequence[Test], str]       # a cell, or what all say together; its verdict
-DETAILS = {"workload": "1", "target": "1", "workers": "1", "global_batch": "examples", "measure": "1", "baseline": "",
-           "candidate": "", "change": "", "verdict": "1", "reason": "1"}        # and their units
+DETAILS = "workload target workers global_batch measure baseline candidate change verdict reason"
 
 
 def comparison_table(comparison: Comparison) -> Table:
     """One workload's cells, a row each, and what they say together: of no cell."""
     target = comparison.target
-    rows: list[ComparedRow] = [(cell, cell.tests, cell.verdict) for cell in comparison.cells]
-    if comparison.overall:
-        rows.append((None, comparison.overall, worst_of(test.verdict for test in comparison.overall)))
-
-    def of_cell(fill: Callable[[ComparedCell], Cell], together: str, row: ComparedRow) -> Cell:
-        return fill(row[0]) if row[0] else Cell(together, together or None)
+    measures = tuple(NAMES) if target else (SPEED,)
 
     def met(cell: ComparedCell) -> Cell:
         """Of seeds, or where it is searched of its draws: in the baseline, then in the candidate."""
@@ -53,40 +47,40 @@ def comparison_table(comparison: Comparison) -> Table:
         lost = [len(side.diverged) for side in (cell.baseline, cell.candidate)]
         return Cell(", ".join(said), ", ".join(said), below=f"{lost[0]}, {lost[1]} div." if any(lost) else "")
 
-    def verdict(row: ComparedRow) -> Cell:
-        about = [NAMES[test.measure] for test in row[1] if test.verdict == row[2] != OK]
-        return Cell(row[2], row[2], below=", ".join(about[:2]) + (" ..." if len(about) > 2 else ""))
-    steps: Cells = {"steps_before": partial(of_cell, lambda cell: _steps(cell.baseline), ""),
-                    "steps_after": partial(of_cell, lambda cell: _steps(cell.candidate), "")}
-    return COMPARE.table("compare", rows, {
-        "workers": partial(of_cell, lambda cell: cell_of(cell.workers), ALL),
-        "global_batch": partial(of_cell, lambda cell: cell_of(cell.global_batch), ALL),
-        "met": partial(of_cell, met, ""), **(steps if target else {}),
-        **{CHANGES[name]: partial(_change, name) for name in (tuple(NAMES) if target else (SPEED,))},
-        "verdict": verdict}, lambda row: row[0].candidate.keys if row[0] else (),
-        diverged=lambda row: tuple(trial.key for trial in row[0].candidate.diverged) if row[0] else (),
-        baseline=lambda row: row[0].baseline.keys if row[0] else (), notes=_notes(comparison),
-        workload=str(comparison.workload), changed_to=comparison.changed_to and str(comparison.changed_to),
-        what=target or "throughput")
+    def verdict(tests: Sequence[Test]) -> Cell:
+        worst = worst_of(test.verdict for test in tests)
+        about = [NAMES[test.measure] for test in tests if test.verdict == worst != OK]
+        return Cell(worst, worst, below=", ".join(about[:2]) + (" ..." if len(about) > 2 else ""))
+    steps: Cells = {"steps_before": lambda cell: _steps(cell.baseline),
+                    "steps_after": lambda cell: _steps(cell.candidate)}
+    table = COMPARE.table("compare", comparison.cells, {
+        "workers": lambda cell: cell.workers, "global_batch": lambda cell: cell.global_batch, "met": met,
+        **(steps if target else {}),
+        **{CHANGES[name]: partial(lambda name, cell: _change(name, cell.tests), name) for name in measures},
+        "verdict": lambda cell: verdict(cell.tests)}, lambda cell: cell.candidate.keys,
+        diverged=lambda cell: tuple(trial.key for trial in cell.candidate.diverged),
+        baseline=lambda cell: cell.baseline.keys, notes=_notes(comparison), workload=str(comparison.workload),
+        changed_to=comparison.changed_to and str(comparison.changed_to), what=target or "throughput")
+    if not comparison.overall:
+        return table
+    together = (*[Cell(ALL, ALL)] * 2, *[Cell("")] * (3 if target else 1),
+                *(_change(name, comparison.overall) for name in measures), verdict(comparison.overall))
+    return replace(table, rows=(*table.rows, Row(together, (), ())))
 
 
 def detail_table(comparisons: Sequence[Comparison]) -> Table:
-    rows: list[tuple[tuple[Cell, ...], TrialKeys]] = []         # as DETAILS has them
-
+    """Every test, and every cell that the candidate lacks, for a CSV."""
     def named(*values: object) -> Iterator[Cell]:
         return (Cell(str(value), value if isinstance(value, int) else str(value)) for value in values)
+    rows = []
     for comparison in comparisons:
         about = comparison.workload, comparison.target or ""
-        for workers, batch, test, trials in _all_tests(comparison):
-            change, write = test.change, _signed if test.measure == BEST else ratio
-            rows.append(((*named(*about, workers, batch, test.measure), cell_of(test.before),
-                          cell_of(test.after), Cell(write(change.value), change.value, change.low, change.high),
-                          *named(test.verdict or "", test.reason)), trials))
-        rows += [((*named(*about, *place), *[Cell("")] * 4, *named(UNDECIDED, "not in the candidate")), ())
+        rows += [Row((*named(*about, workers, batch, test.measure), cell_of(test.before), cell_of(test.after),
+                      bare_cell(test.change), *named(test.verdict or "", test.reason)), trials, ())
+                 for workers, batch, test, trials in _all_tests(comparison)]
+        rows += [Row((*named(*about, *place), *[Cell("")] * 4, *named(UNDECIDED, "not in the candidate")), (), ())
                  for place in comparison.missing]
-    return COMPARE.table("compare-details", rows, {
-        COMPARE.column("detail", key, title=key.replace("_", " "), unit=unit): partial(lambda at, row: row[0][at], at)
-        for at, (key, unit) in enumerate(DETAILS.items())}, lambda row: row[1], file="compare")
+    return Table("compare", "", tuple(Column(key, key) for key in DETAILS.split()), tuple(rows))
 
 
 def _all_tests(comparison: Comparison) -> Iterator[tuple[int | str, int | str, Test, TrialKeys]]:
@@ -202,8 +196,8 @@ def _steps(cell: RunCell) -> Cell:
     return Cell(whole(steps.value), steps.value)
 
 
-def _change(name: str, row: ComparedRow) -> Cell:
-    test = next((test for test in row[1] if test.measure == name), None)
+def _change(name: str, tests: Sequence[Test]) -> Cell:
+    test = next((test for test in tests if test.measure == name), None)
     if test is None:
         return Cell("")
     change, write, ends = test.change, ratio, _ends(test.change)

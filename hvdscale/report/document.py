@@ -4,7 +4,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -177,7 +177,7 @@ class Page(Chapter):
 
 @dataclass(frozen=True, eq=False)
 class Document:
-    pages: tuple[tuple[JobKey, tuple[Page, ...]], ...]      # by workload
+    pages: tuple[tuple[JobKey, Sequence[Page]], ...]        # by workload
     logs: tuple[LogFacts, ...]
     skipped: tuple[str, ...]        # messages about logs that could not be read, and trials that imports left out
     confidence: float
@@ -193,12 +193,11 @@ class Document:
 
     def with_main_figures(self) -> Document:
         """The same with the first MAIN figures of each workload alone, beside those of chapters."""
-        def cut(page: Page, most: int) -> Page:
+        def with_first(page: Page, most: int) -> Page:
             rest = (part for part in page.parts if not isinstance(part, Figures))
             return replace(page, parts=(*rest, Figures(lambda: islice(page.find(), most))))
-        return replace(self, pages=tuple(
-            (workload, tuple(cut(page, 0 if at else MAIN) for at, page in enumerate(own)))
-            for workload, own in self.pages))
+        return replace(self, pages=tuple((workload, [with_first(one, 0 if at else MAIN) for at, one in enumerate(own)])
+                                         for workload, own in self.pages))
 
     @property
     def how_to_read(self) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -12,7 +12,7 @@ from ..analysis.intervals import OWN_FROM
 from ..analysis.report_data import Section
 from ..errors import HvdscaleError, UsageError
 from ..formatting.lines import line_width, wrap
-from ..formatting.numbers import capital, counted
+from ..formatting.numbers import counted
 from ..formatting.screen import Tell, quiet
 from ..system.importing import uncollected
 from ..system.files import writing
@@ -21,18 +21,13 @@ from ..system.outputs import replace_own
 from . import FORMATS
 from .document import LONGEST_FILE, MOST, Chapter, Document, Finding, Page, Path, cut
 from .table import as_csv, as_text, as_values, encode, pick, trial_list
+from .texts import GENERAL
 from .views.searches import lines
 
 if TYPE_CHECKING:
     from .drawing import Figure
 
-MORE = "how to read all this: --full, or the files of --out."
-LEFT_OUT = ("Tables. Columns that follow from others are left out of a table that would be too wide; the files of "
-            "--out have them.")
 WORKLOAD = "dataset model model_args optimizer train_examples"
-FORMULA = ("exp(mean(log) +- t s / sqrt(n)); s^2 = sum of squares within points / sum of (n - 1), the degrees of "
-           f"freedom of t; a point with n >= {OWN_FROM} uses its own s; ratios: s^2 / n of both sides added, degrees "
-           "of freedom by Welch-Satterthwaite where two spreads differ; same updates: paired by seed")
 MOST_RULED = 20_000                 # trials, beyond which a report is written fast, and rules' costs are left out
 
 
@@ -58,10 +53,10 @@ def on_screen(document: Document, whole: bool = False) -> Iterator[str]:
     if not whole:
         more = sum(len(shown.tables) for shown in document.shown) - sum(
             bool(page.tables) for _, pages in document.pages for page in pages)
-        yield wrap(capital(f"{counted(more, 'more table')} and {MORE}" if more else MORE)) + "\n"
+        yield wrap(GENERAL.say("more", tables=more or None)) + "\n"
     elif document.how_to_read:
         yield titled("How to read this") + bullets(
-            [*(f"{about}. {' '.join(notes)}" for about, notes in document.how_to_read), LEFT_OUT])
+            [*(f"{about}. {' '.join(notes)}" for about, notes in document.how_to_read), GENERAL.say("spare_left_out")])
     if document.hint:
         yield f"{wrap(document.hint)}\n"
 
@@ -193,7 +188,8 @@ def _section_values(section: Section) -> dict[str, object]:
         "best_of_n": [pick(one, "n low high") for one in search.curve], **pick(search, "saved_steps"),
     } for search in section.searches]
     return {
-        "intervals": {"confidence": section.options.confidence, "formula": FORMULA, "pooled": pooled, "paired": paired},
+        "intervals": {"confidence": section.options.confidence, "formula": GENERAL.say(
+            "interval_formula", own_from=OWN_FROM), "pooled": pooled, "paired": paired},
         "tolerances": pick(section.options, "perfect_within useful_within loss_within"),
         **({"searches": searches} if searches else {})}
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 from ..analysis.defaults import LASTING
 from ..analysis.grouping import group_by
 from ..analysis.report_data import Contents, JobResults, analyse, analyse_studies, refuse_unknown
+from ..analysis.rules import rules_along, rules_of
 from ..analysis.studies import (Study, are_searched, best_metric, better, check_direction, is_measured,
                                 show_ends_alone)
 from ..analysis.trials import JobKey
@@ -43,9 +45,9 @@ from .document import (VERDICT, Chapter, Details, Document, Figures, Finding, Pa
 from .output import MOST_RULED, give_out, refuse_no_folder
 from .plan.words import cautions, describe_crowded, verdict
 from .request import ReportRequest, describe_unused
-from .subject import Subject, View, Whole, of_metric, with_costs
+from .subject import Subject, View, Whole, of_metric
 from .texts import GENERAL, SCALING
-from .views import batches, budgets, local_steps, noise, quality, rules, searches, step_times, trials, workers
+from .views import batches, budgets, local_steps, quality, rules, searches, trials, workers
 from .views.landscapes import landscapes
 
 Needing = tuple[str, View]          # what a section must have for a view to show anything; "": no one thing
@@ -58,19 +60,16 @@ MEASURED: tuple[Needing, ...] = (
     ("", trials.drift), ("", trials.split_seeds), ("batches", batches.early_crossing), ("", trials.unlearned),
     ("workload.batch_schedule", workers.growing_batch),
     ("searches", lambda subject: searches.find_next(subject.searches)), ("target", searches.other_targets),
-    ("parts", step_times.step_parts), ("parts", step_times.ranks), ("noise", noise.noise_scales),
+    ("parts", workers.step_parts), ("parts", workers.ranks), ("noise", batches.noise_scales),
     ("searches", partial(searches.own_searches, to_target=True)), ("", trials.training), ("", trials.runs))
 STUDIED: tuple[Needing, ...] = (
     ("", batches.curve), ("", rules.rule_costs), ("", landscapes), ("", of_metric(budgets.parts_of_budgets)),
-    ("", of_metric(quality.parts_of_quality)), ("noise", noise.beside_critical), ("", searches.results),
+    ("", of_metric(quality.parts_of_quality)), ("noise", batches.beside_critical), ("", searches.results),
     ("", of_metric(budgets.base_rates)))
-REPEATED: tuple[Needing, ...] = (("batches", batches.fitted), ("noise", noise.beside_critical))
+REPEATED: tuple[Needing, ...] = (("batches", batches.fitted), ("noise", batches.beside_critical))
 UNTARGETED: tuple[Needing, ...] = (("", quality.best_of_metrics),)
 
 Titled = tuple[str, Iterable[Part], Hashable]   # a title, what the chapter shows, and what is its own among others
-PLANNED = ("Costs are in worker-hours. The knee is the worker count with the least cost x time. How sure: the share "
-           "of draws, given all that was measured, in which it is so. hvdscale-plan compares other worker counts, "
-           "batches and prices.")
 BEST, THROUGHPUT = "Best measured", "Throughput"
 MOST_EVALUATIONS = 5_000_000        # in all logs, beyond which no trial is made of its own
 NAMED = {"model": "--model", "optimizer": "--optimizer", "train_examples": "--set-size"}    # by options of an import
@@ -103,19 +102,27 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
         notes = [SCALING.say("lasting")] if lasting and any(
             section.target for group in groups for section in group.sections) else []
     taken: set[str] = set()
-    subjects = _subjects(groups, studies, asked)
-    pages = tuple(_pages(groups, subjects, ruled, taken, tell))
-    held = [subject for own in subjects for subject in own if subject.held]
+    subjects = list(_subjects(groups, studies, asked))
+    held = [subject for subject in subjects if subject.held]
+    costs = rules_along([one.curve for one in held], asked.rules, asked.rule_within) if ruled else repeat(None)
+    pages: dict[JobKey, list[Page]] = {group.workload: [] for group in groups}
+    for subject in subjects:
+        tell(f"{subject.workload}{f': {subject.target}' if subject.target else ''}")
+        if subject.held:            # all cores work on the costs of those that follow
+            subject.known[rules_of, subject.goal] = next(costs)
+        page = _page(subject, taken)
+        if page.tables or subject.trials or subject.held:
+            pages[subject.workload].append(page)
     searched = {subject.workload for subject in held}
-    repeats = [section for group in groups for section in group.sections if section.workload not in searched]
+    repeats = [subject for subject in subjects if subject.workload not in searched]
     whole = Whole(held, repeats, studies, asked, tell, groups, branches)
     notes += [*contents.notes, *describe_imports(logs), *describe_joining(
         [group.workload for group in groups], [log.attributes for log in logs])]
     chapters = tuple(Chapter(tuple(parts), slug=unique(slug(title), key or title, taken), title=title)
                      for title, parts, key in _chapters(whole))
-    aimed = bool(targets) or any(page.target for _, own in pages for page in own)
-    found = Document(pages, tuple(map(facts_of, logs)), tuple(skipped), asked.confidence, chapters, tuple(notes),
-                     hint="" if aimed else _describe_no_target(studies, logs))
+    aimed = bool(targets) or any(page.target for own in pages.values() for page in own)
+    found = Document(tuple(pages.items()), tuple(map(facts_of, logs)), tuple(skipped), asked.confidence, chapters,
+                     tuple(notes), hint="" if aimed else _describe_no_target(studies, logs))
     return replace(found, notes=(*notes, *describe_unused(targets, asked, found, bool(branches))))
 
 
@@ -150,35 +157,17 @@ def _describe_no_target(studies: Sequence[Study], logs: Sequence[Log]) -> str:
     return ""
 
 
-def _subjects(groups: Sequence[JobResults], studies: Sequence[Study], asked: ReportRequest) -> list[list[Subject]]:
-    of_workload, found = group_by(studies, lambda study: study.workload), []
+def _subjects(groups: Sequence[JobResults], studies: Sequence[Study], asked: ReportRequest) -> Iterator[Subject]:
+    of_workload = group_by(studies, lambda study: study.workload)
     for group in groups:
         known: dict[Hashable, Any] = {}
         own, targets = tuple(of_workload.get(group.workload, ())), [section.target for section in group.sections]
-        searched, subjects = bool(own) and (are_searched(own) or not group.trials), []
+        searched = bool(own) and (are_searched(own) or not group.trials)
         for section in group.sections:
             alike = [one for one in targets if one and section.target and one.column == section.target.column]
-            subjects.append(Subject.of(
+            yield Subject.of(
                 section, studies=own, asked=asked, held=bool(section.target and searched), known=known,
-                others=tuple(one for one in alike if one != section.target), first=section.target in alike[:1]))
-        found.append(subjects)
-    return found
-
-
-def _pages(groups: Sequence[JobResults], subjects: Sequence[Sequence[Subject]], ruled: bool, taken: set[str], tell: Tell
-           ) -> Iterator[tuple[JobKey, tuple[Page, ...]]]:
-    """Each workload's pages, without those that show nothing."""
-    held = [subject for own in subjects for subject in own if subject.held]
-    known_costs = with_costs(held, ruled)
-    for group, own in zip(groups, subjects):
-        found = []
-        for subject in own:
-            tell(f"{group.workload}{f': {subject.target}' if subject.target else ''}")
-            if subject.held:
-                next(known_costs)
-            page = _page(subject, taken)
-            found += [page] if page.tables or subject.trials or subject.held else []
-        yield group.workload, tuple(found)
+                others=tuple(one for one in alike if one != section.target), first=section.target in alike[:1])
 
 
 def show(views: Iterable[Needing], subject: Subject) -> Shown:
@@ -193,8 +182,8 @@ def _page(subject: Subject, taken: set[str]) -> Page:
     best_alone = subject.target is None and (are_searched(subject.studies) or not subject.trials or not any(
         cell.examples_per_second.value > 0 for cell in subject.cells))
     views = STUDIED if subject.held else REPEATED
-    if subject.target is None and (best_alone or subject.asked.budgets):
-        views = (*(() if best_alone else REPEATED), *UNTARGETED)
+    if subject.target is None:
+        views = UNTARGETED if best_alone or subject.asked.budgets else ()
     studied, ran = show(views, subject), Shown()
     notes: tuple[str, ...] = ()
     if subject.trials and (subject.searches or not subject.held):   # of studies from elsewhere it would be untrue
@@ -212,7 +201,7 @@ def _page(subject: Subject, taken: set[str]) -> Page:
     lazy = [part for shown in (studied, ran) for part in shown.parts if isinstance(part, (Details, Figures))]
     return Page((*findings, *first.tables, *then.tables, *lazy), slug=name, title=title, target=subject.target,
                 section=subject, verdict=lines, left_out=(*careful, *trials.left_out(subject)),
-                notes=(*((PLANNED,) if plan else ()), *notes))
+                notes=(*((GENERAL.say("planned"),) if plan else ()), *notes))
 
 
 def _chapters(whole: Whole) -> Iterator[Titled]:
@@ -220,7 +209,7 @@ def _chapters(whole: Whole) -> Iterator[Titled]:
     if whole.asked.sizes:
         from .views.size import laws_over_size
         yield "Laws over size", laws_over_size(whole), ""
-    if len(whole.first) > 1:
+    if len({subject.workload for subject in whole.subjects}) > 1:
         from .views.study_figures import family_figures
         curves = [subject.curve for subject in whole.first.values()]
         yield "Workloads beside each other", [Figures(lambda: family_figures(curves))], ""

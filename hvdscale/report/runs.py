@@ -50,6 +50,8 @@ class Frame(Columns):
     The first column, ``log``, is the path of each row's log. A status is its name, a text a str, both in object arrays.
     A column that some of the logs lack is NaN, or empty, in their rows. Columns are read when asked for, and kept. What
     only a DataFrame does, or does otherwise, is refused with the way to one.
+
+    units, meanings     of each column, by name; the unit "1": a pure number
     """
 
     def __init__(self, name: str, logs: Sequence[Log]) -> None:
@@ -59,16 +61,8 @@ class Frame(Columns):
         own = LogColumn(LOG, "text", "1", "the path of the log")
         super().__init__({LOG: own, **in_order(name, found)})
         self.rows = sum(table.rows for _, table in self._tables)
-
-    @property
-    def units(self) -> dict[str, str]:
-        """The unit of each column; "1": a pure number."""
-        return {name: spec.unit for name, spec in self.specs.items()}
-
-    @property
-    def meanings(self) -> dict[str, str]:
-        """The meaning of each column."""
-        return {name: spec.meaning for name, spec in self.specs.items()}
+        self.units = {name: spec.unit for name, spec in self.specs.items()}
+        self.meanings = {name: spec.meaning for name, spec in self.specs.items()}
 
     def to_numpy(self, columns: Iterable[str] | None = None) -> np.ndarray:
         """The columns, by default all, as one structured array of shape (rows,)."""
@@ -190,25 +184,17 @@ def read(paths: Path | Iterable[Path], *, skip_broken: bool = False) -> Runs:
 
 
 class ReportTable:
-    """A table of a report. ``print`` shows it as hvdscale-report does."""
+    """A table of a report. ``print`` shows it as hvdscale-report does.
+
+    title       what it is about
+    columns     each column: key, title, unit, formula and source
+    notes       what its numbers cannot be trusted for, then how to read them
+    """
 
     def __init__(self, table: Table, target: Target | None) -> None:
-        self.table, self.target = table, table.target or target
-
-    @property
-    def title(self) -> str:
-        """What it is about."""
-        return self.table.title
-
-    @property
-    def columns(self) -> list[Record]:
-        """Each column: key, title, unit, formula and source."""
-        return [pick(column, "key title unit formula source") for column in self.table.columns]
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What its numbers cannot be trusted for, then how to read them."""
-        return (*self.table.warnings, *self.table.notes)
+        self.table, self.target, self.title = table, table.target or target, table.title
+        self.columns: list[Record] = [pick(column, "key title unit formula source") for column in table.columns]
+        self.notes = (*table.warnings, *table.notes)
 
     def records(self) -> list[Record]:
         """The rows at full precision: a value by key; KEY_low and KEY_high are its interval; inf: the target was not
@@ -279,17 +265,16 @@ class Figures(LazyMapping[Canvas]):
 
 
 class Report:
-    """A report on some runs. ``print`` shows what hvdscale-report prints; a notebook, its verdict and tables."""
+    """A report on some runs. ``print`` shows what hvdscale-report prints; a notebook, its verdict and tables.
+
+    verdict     at most three sentences for each workload and target
+    """
 
     def __init__(self, document: Document) -> None:
         self.document = document
+        self.verdict = [said for _, pages in document.pages for page in pages for said in page.verdict]
         for shown in document.shown:            # while the logs are open
             shown.details
-
-    @property
-    def verdict(self) -> list[str]:
-        """At most three sentences for each workload and target."""
-        return [said for _, pages in self.document.pages for page in pages for said in page.verdict]
 
     @property
     def findings(self) -> list[Record]:

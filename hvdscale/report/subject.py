@@ -1,16 +1,15 @@
 """What views are made from: of a page a workload held against one target, of a chapter all workloads."""
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from itertools import repeat
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from ..analysis.curves import Curve, curve_of
 from ..analysis.grouping import group_by
 from ..analysis.report_data import JobResults, Section
-from ..analysis.rules import RuleCosts, rules_along, rules_of
+from ..analysis.rules import RuleCosts, rules_of
 from ..analysis.timings import timings_of
 from ..analysis.studies import Study
 from ..analysis.trials import JobKey, Trial
@@ -19,6 +18,9 @@ from ..formatting.screen import Tell
 from ..target import Target
 from .document import Part
 from .request import ReportRequest
+
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,20 +48,18 @@ class Subject(Section):
         return self.curve_to(self.goal)
 
     def curve_to(self, target: Target) -> Curve:
-        found: Curve = self.once((curve_of, target), lambda: curve_of(self.studies, target, self.asked))
-        return found
+        return cast(Curve, self.once((curve_of, target), lambda: curve_of(self.studies, target, self.asked)))
 
     @property
     def costs(self) -> RuleCosts | None:
-        found: RuleCosts | None = self.once((rules_of, self.goal), lambda: rules_of(
-            self.curve, self.asked.rules, self.asked.rule_within))
-        return found
+        return self.once((rules_of, self.goal), lambda: rules_of(self.curve, self.asked.rules, self.asked.rule_within))
 
-    def once(self, key: Hashable, find: Callable[[], object]) -> Any:
+    def once(self, key: Hashable, find: Callable[[], Found]) -> Found:
         """What ``find`` gives, worked out once for all targets of the workload."""
         if key not in self.known:
             self.known[key] = find()
-        return self.known[key]
+        found: Found = self.known[key]
+        return found
 
     @cached_property
     def plan(self) -> WorkerPlan | None:
@@ -79,18 +79,8 @@ def of_metric(show: Callable[[Subject, str, bool], Iterable[Part]]) -> View:
     """A view of the target's metric and its better way, worked out once for all targets of the metric."""
     def view(subject: Subject) -> Iterable[Part]:
         metric = subject.goal.column, subject.goal.minimizes
-        found: Iterable[Part] = subject.once((show, *metric), lambda: tuple(show(subject, *metric)))
-        return found
+        return subject.once((show, *metric), lambda: tuple(show(subject, *metric)))
     return view
-
-
-def with_costs(subjects: Sequence[Subject], ruled: bool) -> Iterator[Subject]:
-    """Each of them once its costs are known, or left out; all cores work on those of the ones that follow."""
-    asked = subjects[0].asked if subjects else ReportRequest()
-    costs = rules_along([one.curve for one in subjects], asked.rules, asked.rule_within) if ruled else repeat(None)
-    for subject, found in zip(subjects, costs):
-        subject.known[rules_of, subject.goal] = found
-        yield subject
 
 
 @dataclass(frozen=True, eq=False)

@@ -199,19 +199,16 @@ def no_cell(shown: str = "n/a", below: str = "") -> Cell:
 
 
 def steps_cell(estimate: Estimate, write: Write = number) -> Cell:
-    """An estimate that may be known from below alone: ``> 300``, not met."""
-    if estimate.met:
-        return Cell(write(estimate.value), estimate.value, estimate.low, estimate.high, interval_of(estimate, write))
-    shown = "n/a" if math.isnan(estimate.beyond) else f"> {write(estimate.beyond)}"
-    return Cell(shown, estimate.value, estimate.low, estimate.high, "not met")
-
-
-def interval_of(estimate: Estimate, write: Write = number) -> str:
-    """What goes under its value: its interval, or that so few trials or seeds give none; of one run, which has none,
-    more than the evaluation before, which did not meet."""
-    if estimate.runs == 1 and math.isnan(estimate.low):
-        return f"> {write(estimate.before)}" if estimate.before > 0 else ""
-    return NO_INTERVAL if _has_none(estimate) else span(estimate.low, estimate.high, write)
+    """An estimate that may be known from below alone: ``> 300``, not met. Under its value goes its interval, or that
+    so few trials or seeds give none; of one run, which has none, the evaluation before, which did not meet."""
+    shown, below = write(estimate.value), span(estimate.low, estimate.high, write)
+    if not estimate.met:
+        shown, below = "n/a" if math.isnan(estimate.beyond) else f"> {write(estimate.beyond)}", "not met"
+    elif estimate.runs == 1 and math.isnan(estimate.low):
+        below = f"> {write(estimate.before)}" if estimate.before > 0 else ""
+    elif _has_none(estimate):
+        below = NO_INTERVAL
+    return Cell(shown, estimate.value, estimate.low, estimate.high, below)
 
 
 def as_shown(estimate: Estimate) -> Estimate:

@@ -10,7 +10,7 @@ from hvdscale.analysis.intervals import Estimate, over, times
 from hvdscale.analysis.noise import Noise, NoiseScale, noise_against
 from hvdscale.cli.report import main
 from hvdscale.report.document import sentences_of
-from hvdscale.report.views.noise import noise_against_table, find_noise
+from hvdscale.report.views.batches import noise_against_table, find_noise
 from hvdscale.report.table import as_csv, as_text
 from hvdscale.target import Target
 from tests.factories.logs import log, save, trial

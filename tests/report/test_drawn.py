@@ -7,7 +7,7 @@ from hvdscale.report.drawing import as_matplotlib, render
 from hvdscale.report.page.html import as_html
 from hvdscale.report.pages import document_of_logs
 from hvdscale.report.runs import read
-from hvdscale.report.plan.figures import figures_of_plan
+from hvdscale.report.plan.views import figures_of_plan
 from hvdscale.report.table import NO_INTERVAL, as_records
 from tests.analysis.test_worker_plan import plan, run
 from tests.factories.logs import log, trial

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from hvdscale.analysis.trials import JobKey
-from hvdscale.report.document import LONGEST_FILE, section_name, unique
+from hvdscale.report.document import LONGEST_FILE, section_name
 from hvdscale.report.pages import make
 from hvdscale.report.views.study_figures import family_figures
 from hvdscale.target import Target
@@ -60,9 +60,6 @@ def test_a_long_name_keeps_its_target_and_tells_apart_what_was_cut():
     names = [section_name(workload, Target.parse("val/error<0.01")) for workload in workloads]
     assert len(set(names)) == len(names)
     assert all(name.startswith("a-data-set") and name.endswith("-val-error-below-0.01") for name in names)
-    taken = set()
-    names = [unique("a-b", of, taken) for of in ("a/b", "a_b")]
-    assert names[0] == "a-b" and names[1].startswith("a-b-") and len(set(names)) == 2
 
 
 def test_targets_that_differ_have_names_that_differ():

@@ -15,12 +15,12 @@ from hvdscale.report.document import MOST
 from hvdscale.report.output import as_json, on_screen
 from hvdscale.report.page.html import as_html
 from hvdscale.report.pages import describe_joining
-from hvdscale.report.request import ReportRequest
+from hvdscale.report.request import ReportRequest, request_of
 from hvdscale.report.pages import document_of_logs
 from hvdscale.report.views import budgets, quality
 from hvdscale.target import Target
 from tests.factories.archives import write_big_log
-from tests.factories.logs import log, save, study, trial
+from tests.factories.logs import log, study, trial
 from tests.factories.studies import realistic
 
 FEWEST = {16: 2000, 64: 800, 256: 500, 1024: 450}
@@ -154,12 +154,8 @@ def test_without_a_target_the_best_measured_is_shown_and_a_target_asked_for(wide
 @pytest.mark.parametrize("text, found", [
     (["5000 steps, 10 epochs"], [(5000, "steps"), (10, "epochs")]),
     (["5,000 steps,1 epoch", "3600 seconds"], [(5000, "steps"), (1, "epochs"), (3600, "seconds")])])
-def test_lists_of_budgets(tmp_path, monkeypatch, text, found):
-    given = []
-    monkeypatch.setattr("hvdscale.report.pages.make", lambda *_, asked, **__: given.extend(asked.budgets))
-    arguments = [word for one in text for word in ("--budget", one)]
-    assert CliRunner().invoke(main, ["x.h5", *arguments]).exit_code == 0
-    assert [(one.amount, one.unit) for one in given] == found
+def test_lists_of_budgets(text, found):
+    assert [(one.amount, one.unit) for one in request_of(budgets=text).budgets] == found
 
 
 @pytest.mark.parametrize("arguments, said", [
@@ -171,23 +167,11 @@ def test_misuse_is_explained_of_huge_logs_too(wide, arguments, said):
     assert result.exit_code == UsageError.exit_code and said in result.output
 
 
-def test_the_rules_and_how_much_they_may_lose_are_the_user_s(monkeypatch):
-    given = []
-    monkeypatch.setattr("hvdscale.report.pages.make", lambda *_, asked, **__: given.append(asked))
-    words_given = ["x.h5", "--rule", "power:0.7", "--rule", "sqrt<=4", "--rule-within", "35%"]
-    assert CliRunner().invoke(main, words_given, catch_exceptions=False).exit_code == 0
-    [page] = document_of_logs(sweep(), asked=given[0]).shown
+def test_the_rules_and_how_much_they_may_lose_are_the_user_s():
+    [page] = document_of_logs(sweep(), asked=request_of(rules=["power:0.7", "sqrt<=4"], rule_within="35%")).shown
     [table] = [table for table in page.tables if table.name == "lr-rules"]
     assert [column.key for column in table.columns[4:]] == ["loss_power_0p7", "loss_sqrt_max_4"]
     assert any("surely more than 35%;" in note for note in table.notes)
-
-
-def test_compare_is_a_command_of_its_own(tmp_path):
-    made = [trial(seed, seed=seed, steps=(0, 90 + seed, 100 + seed)) for seed in range(3)]
-    path = save(log(*made), tmp_path / "a.h5")
-    result = CliRunner().invoke(main, ["compare", path, path])
-    assert result.exit_code == 0 and "Usage: " not in result.output, result.output
-    assert "BASELINE" in CliRunner().invoke(main, ["compare", "--help"]).output
 
 
 def archived(trials):

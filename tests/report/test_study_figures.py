@@ -212,7 +212,7 @@ def test_arrows_are_drawn_whole(panels, kind):
                            for at in (1, 2, 3)]) for batch in (8, 16, 32)]
     unmet = study(4, [{"met": np.inf, "last": 3000, "lr": 0.1 * at} for at in (1, 2, 3)])
     curve = curve_of([unmet, *early], TARGET)
-    figure = curve_panels([CurvePanel(f"{at}", [curve]) for at in range(panels)], **kind)
+    figure = curve_panels([CurvePanel(f"{at}", [curve]) for at in range(panels)], "Steps to target", **kind)
     canvas = drawing._laid_out(figure)
     for axes in canvas.axes:
         assert axes.texts
@@ -296,10 +296,10 @@ def test_the_axes_of_trials_say_what_they_show(nesterov):
     every = axes_of(trials_figure(nesterov))
     assert "equal effective rate" in labels(every[0])
     assert all(axes.get_xlabel() == "learning rate η" and axes.get_ylabel() == "1 - momentum" for axes in every)
-    [best] = np.flatnonzero([key == nesterov.points[0].study.key(nesterov.points[0].best) for key in space_of(
-        nesterov.points[0].study, TARGET, LEARNING_RATE, MOMENTUM).keys])
     [star] = [one for one in every[0].get_lines() if one.get_marker() == "*" and len(one.get_xdata())]
-    space = space_of(nesterov.points[0].study, TARGET, LEARNING_RATE, MOMENTUM)
+    first = nesterov.points[0]
+    space = space_of(first.study, TARGET, LEARNING_RATE, MOMENTUM)
+    best = space.keys.index(first.study.key(first.best))
     assert star.get_xdata()[0] == space.x[best] and star.get_ydata()[0] == pytest.approx(1 - space.y[best])
 
 
@@ -307,8 +307,6 @@ def test_budgets_of_steps_and_of_epochs_are_one_at_the_middle_batch(nesterov):
     figure = budgets_figure(nesterov)
     assert figure.panels == 6
     titles = [axes.get_title() for axes in axes_of(figure)]
-    middle = nesterov.points[len(nesterov.points) // 2]
-    assert titles[1].startswith(f"B = {middle.global_batch}") or titles[1].startswith("B = ")
     steps = float(re.search(r", ([\d,.]+) steps", titles[0])[1].replace(",", ""))
     assert any(steps == pytest.approx(2 * point.steps.value, rel=0.01) for point in nesterov.points)
 
@@ -412,7 +410,7 @@ EDGES = {
 def test_whatever_the_trials_are_figures_are_drawn_or_left_out(name):
     curves = [curve_of(EDGES[name], Target.parse(f"val/error<{value}")) for value in (0.1, 0.3)]
     found = [*workload_figures(curves), *family_figures(curves),
-             curve_panels([CurvePanel("a", curves[:1]), CurvePanel("b", curves[1:])]),
+             curve_panels([CurvePanel("a", curves[:1]), CurvePanel("b", curves[1:])], "Steps"),
              best_panels([("a", curves[0]), ("b", curves[1])], LEARNING_RATE)]
     for figure in filter(None, found):
         axes_of(figure, laid_out=figure.name in LAID_OUT)

@@ -6,7 +6,6 @@ import re
 import zlib
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from hashlib import sha256
 from importlib import resources
 from itertools import groupby
@@ -63,23 +62,13 @@ def without_figures(document: Document, tell: Tell = quiet) -> str:
                 *((chapter.slug, chapter.title) for chapter in document.chapters)]
     style, script = ((resources.files(__package__) / name).read_text(encoding="utf-8") for name in (
         "page.css", "page.js"))
-    return environment().get_template("page.html").render(
+    return ENVIRONMENT.get_template("page.html").render(
         document=document, contents=contents, place=PLACE.format, style=Markup(style + PALETTE),
         script=Markup(script), allowed=_allowed(script), files={
             trial.key: trial.plan["file"] for page in pages if page.section for trial in page.section.trials
             if "file" in trial.plan},
         searched=any(page.section and page.section.searches for page in pages),
         confidence=f"{document.confidence:.0%}", own_from=OWN_FROM, most=MOST, lead=MAIN)
-
-
-@lru_cache(maxsize=1)
-def environment() -> Environment:
-    """Where templates are found; every text in them is escaped unless it is Markup."""
-    environment = Environment(loader=PackageLoader(__package__, ""), autoescape=True, undefined=StrictUndefined)
-    environment.globals |= {"by_subject": _by_subject, "cells_of": _cells_of, "counted": counted,
-                            "first_sentence": _first_sentence, "listed": listed, "trials_of": _trials_of,
-                            "unbroken": _unbroken, "unsaid": _unsaid, "with_dash": _with_dash}
-    return environment
 
 
 def _allowed(script: str) -> str:
@@ -129,13 +118,6 @@ def _cell(cell: Cell, tag: str) -> str:
 def _first_sentence(text: str) -> tuple[str, str]:
     first, *rest = re.split(r"(?<=[\w)]\.) (?=[A-Z])", text, maxsplit=1)
     return first, "".join(rest)
-
-
-def _unsaid(warnings: Iterable[str], said: list[str]) -> list[str]:
-    """Of warnings those that are not among ``said``, to which they are added."""
-    found = [warning for warning in warnings if warning not in said]
-    said += found
-    return found
 
 
 def _unbroken(said: str) -> Markup:
@@ -192,4 +174,11 @@ def _shown(value: Any) -> str:
 
 def notebook_html(part: str, **values: Any) -> str:
     """What a notebook shows of a table, a report and the like: see notebook.html."""
-    return printable(environment().get_template("notebook.html").render(part=part, most=MOST, **values).strip())
+    return printable(ENVIRONMENT.get_template("notebook.html").render(part=part, most=MOST, **values).strip())
+
+
+# where templates are found; every text in them is escaped unless it is Markup
+ENVIRONMENT = Environment(loader=PackageLoader(__package__, ""), autoescape=True, undefined=StrictUndefined)
+ENVIRONMENT.globals |= {
+    "by_subject": _by_subject, "cells_of": _cells_of, "counted": counted, "first_sentence": _first_sentence,
+    "listed": listed, "trials_of": _trials_of, "unbroken": _unbroken, "with_dash": _with_dash}

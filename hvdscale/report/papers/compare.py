@@ -17,7 +17,7 @@ from ..drawing import (BLUE, MUTED, ORANGE, Axes, Figure, arrows, draw_line, end
 from ..table import Cell, Table, as_shown, keys_of, steps_cell
 from ..texts import PAPERS, Cells
 from ..views.curves import mark_regimes
-from ..views.noise import is_bounded, one_ended
+from ..views.batches import is_bounded, one_ended
 
 INTERPOLATED = "~"      # marks a batch size between two published ones
 MARK_NAMES = {"steps": "the curve", "b_crit": "B_crit", "intervals": "the coverage"}

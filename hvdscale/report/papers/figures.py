@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from importlib import resources
+from typing import Any
 
 from ...analysis.best_points import first_feasible
 from ...analysis.budgets import Budget, best_under
@@ -17,21 +19,96 @@ from ...analysis.report_data import Options
 from ...analysis.studies import Study
 from ...analysis.trials import JobKey
 from ...formatting.screen import Tell, quiet
+from ...plan.settings import tomllib
 from ...target import Target
 from ..document import Figures, Part
 from ..drawing import Figure
 from ..request import PAPER
 from ..subject import Whole
-from ..texts import PAPERS
+from ..texts import PAPERS, SOURCES
 from ..views.budgets import best_under_figure
 from ..views.curves import NORMALISED, STEPS, CurvePanel, curve_panels, plain
 from ..views.study_figures import best_panels, budgets_figure, scatter, second, split_figure
-from . import shallue2019 as paper
 from .compare import beside_published
-from .shallue2019 import Line, Panel, Sheet
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+# kinds of figures, beside STEPS and NORMALISED
+SPLIT, BEST, TRIALS, BUDGET_TRIALS, BEST_UNDER = "split", "best", "trials", "budget-trials", "best-under"
+TRIALS_TAKEN = 100          # feasible ones, the first by id, of each study ...
+TAKEN = {"lm1b/lstm/nesterov_momentum": 50, "common_crawl/transformer_base/nesterov_momentum": 50,
+         "lm1b/transformer_shallow/sgd": 50}                    # ... but of these
+SAME_MODEL = {"simple_cnn": "simple_cnn_base", "transformer": "transformer_base"}
+SAME_OPTIMIZER = {"nesterov": "nesterov_momentum"}
+SUBSETS = {"mnist": (6875, 13750, 27500, 55000)}
+FOLDERS = {"imagenet_half_images": "imagenet_subsets", "imagenet_half_classes": "imagenet_subsets",
+           **{f"mnist_{size}": "mnist_subsets" for size in SUBSETS["mnist"]}}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve: a workload and its target, and what it is called in its panel."""
+
+    workload: str
+    target: str
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The curves of one panel; ``ordered``: easy to strict, small to large; ``budgets``: of steps and of epochs."""
+
+    title: str
+    lines: tuple[Line, ...]
+    ordered: bool = False
+    budgets: tuple[Sequence[float], Sequence[float]] = ((), ())
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One figure of the paper. ``batch``, ``metaparameter``: what its kind asks for."""
+
+    number: str
+    kind: str
+    title: str
+    panels: tuple[Panel, ...]
+    batch: int = 0
+    metaparameter: str = ""
+
+    @property
+    def apart(self) -> bool:
+        """Whether its panels are figures of their own, a, b, ...: curves of several names need each a legend."""
+        return self.kind == BEST_UNDER or max(len(panel.lines) for panel in self.panels) > 1 and self.kind != TRIALS
+
+
+def _read_sheets() -> tuple[Sheet, ...]:
+    """The figures of shallue2019.toml; ``like``: one has the panels of another, by its number."""
+    text = (resources.files(__package__) / f"{PAPER}.toml").read_text(encoding="utf-8")
+    sheets: dict[str, Sheet] = {}
+    for entry in tomllib.loads(text)["figure"]:
+        like, panels = entry.pop("like", None), entry.pop("panels", ())
+        made = tuple(Panel(**{**panel, "lines": tuple(Line(*line) for line in panel["lines"])}) for panel in panels)
+        sheets[entry["number"]] = Sheet(**entry, panels=sheets[like].panels if like else made)
+    return tuple(sheets.values())
+
+
+FIGURES = _read_sheets()
 Drawn = Sequence[tuple[Panel, Sequence[tuple[Line, Curve]]]]        # panels that have curves, and whose these are
+
+
+def names_of(workload: JobKey) -> tuple[str, ...]:
+    """The archive's names that an analysis.trials.JobKey goes by, the most its own first."""
+    dataset, model = workload.dataset, SAME_MODEL.get(workload.model, workload.model)
+    optimizer = SAME_OPTIMIZER.get(workload.optimizer, workload.optimizer)
+    datasets = [f"{FOLDERS[dataset]}/{dataset}" if dataset in FOLDERS else dataset]
+    if workload.train_examples in SUBSETS.get(dataset, ()):
+        subset = f"{dataset}_{workload.train_examples}"
+        if workload.train_examples == max(SUBSETS[dataset]):
+            datasets += [f"{FOLDERS[subset]}/{subset}"]
+        else:
+            datasets = [f"{FOLDERS[subset]}/{subset}"]
+    if datasets[0] in ("mnist", "fashion_mnist"):
+        datasets.append(f"solution_quality/{datasets[0]}")
+    return tuple(f"{one}/{model}/{optimizer}" for one in datasets)
 
 
 def chapters(whole: Whole) -> Iterator[tuple[str, Iterable[Part], str]]:
@@ -51,8 +128,8 @@ def chapters(whole: Whole) -> Iterator[tuple[str, Iterable[Part], str]]:
 
 def target_of(workload: JobKey) -> tuple[Target, ...]:
     """The first target that the paper has for a workload; () where it has none."""
-    names = paper.names_of(workload)
-    found = [line.target for sheet in paper.FIGURES for panel in sheet.panels for line in panel.lines
+    names = names_of(workload)
+    found = [line.target for sheet in FIGURES for panel in sheet.panels for line in panel.lines
              if line.workload in names]
     return tuple(map(Target.parse, found[:1]))
 
@@ -60,10 +137,11 @@ def target_of(workload: JobKey) -> tuple[Target, ...]:
 def figures(studies: Sequence[Study], options: Options = Options(), tell: Tell = quiet) -> Iterator[Part]:
     """Every figure of the paper that these studies have the data for, in its order, and those that they lack."""
     found, figures = _Found(studies, options, tell), []
-    for at, sheet in enumerate(paper.FIGURES, 1):
-        tell(f"figure {sheet.number} of the paper, {at} of {len(paper.FIGURES)}")
+    for at, sheet in enumerate(FIGURES, 1):
+        tell(f"figure {sheet.number} of the paper, {at} of {len(FIGURES)}")
         figures += [replace(figure, name=f"{PAPER}-figure-{number}", title=f"Figure {number}. {figure.title}",
-                            source=f"{paper.SOURCE}, figure {number}") for number, figure in found.figures(sheet)]
+                            source=f"{SOURCES['SHALLUE']}, figure {number}")
+                    for number, figure in found.figures(sheet)]
     for number, names in found.missing.items():
         yield PAPERS.find("figure_missing", number=number, names=list(names))
     for name, (n, wanted) in sorted(found.short.items()):
@@ -82,20 +160,20 @@ class _Found:
         most: dict[str, tuple[int, int, JobKey]] = {}       # of several that go by one name, that with the most trials
         for workload, group in group_by(studies, lambda study: study.workload).items():
             trials = sum(int(study.feasible.sum()) for study in group)
-            for place, name in enumerate(paper.names_of(workload)):
+            for place, name in enumerate(names_of(workload)):
                 key = place, -trials, workload
                 if name not in most or key < most[name]:
                     most[name], self.studies[name] = key, group
         self.missing: dict[str, dict[str, None]] = {}       # of a figure, by its number: names
         self.short: dict[str, tuple[int, int]] = {}     # by workload: (trials compared, trials that the paper takes)
         self.empty: list[str] = []      # numbers of figures whose workloads are there
-        lines = {(panel_line.workload, panel_line.target) for sheet in paper.FIGURES for panel in sheet.panels
-                 for panel_line in panel.lines if sheet.kind in (paper.STEPS, paper.NORMALISED, paper.BEST)}
+        lines = {(line.workload, line.target) for sheet in FIGURES if sheet.kind in (STEPS, NORMALISED, BEST)
+                 for panel in sheet.panels for line in panel.lines}
         self.curves = {line: self._curve(*line, f"curve {at} of {len(lines)}")
                        for at, line in enumerate(sorted(lines), 1)}
 
     def _curve(self, name: str, goal: str, which: str = "a curve") -> Curve | None:
-        wanted, target = paper.TAKEN.get(name, paper.TRIALS_TAKEN), Target.parse(goal)
+        wanted, target = TAKEN.get(name, TRIALS_TAKEN), Target.parse(goal)
         studies = [first_feasible(study, wanted) for study in self.studies.get(name, ())]
         if not studies or any(target.column not in study.evaluations.columns for study in studies):
             return None
@@ -113,20 +191,21 @@ class _Found:
             self.missing.setdefault(sheet.number, {})[line.workload] = None
         return curve
 
-    def figures(self, sheet: Sheet) -> list[tuple[str, Figure]]:
+    def figures(self, sheet: Sheet) -> Iterator[tuple[str, Figure]]:
         """What can be shown of one figure of the paper, with its number; panels of several curves are each a figure."""
-        draw = {paper.STEPS: self._steps, paper.NORMALISED: self._steps, paper.BEST: self._best,
-                paper.TRIALS: self._trials}.get(sheet.kind, self._of_one_curve)
-        panels = []
+        draw = {STEPS: self._steps, NORMALISED: self._steps, BEST: self._best,
+                TRIALS: self._trials}.get(sheet.kind, self._of_one_curve)
+        panels: dict[str, Any] = {}     # by the number of their figure
         for letter, panel in zip(LETTERS, sheet.panels):
             lines = [(line, curve) for line in panel.lines if (curve := self.curve(sheet, line)) is not None]
-            panels += [(letter, panel, lines)] if lines else []
-        if sheet.apart:
-            found = [(f"{sheet.number}{letter}", draw(sheet, [(panel, lines)])) for letter, panel, lines in panels]
-        else:
-            found = [(sheet.number, draw(sheet, [(panel, lines) for _, panel, lines in panels]))] if panels else []
-        self.empty += [number for number, figure in found if figure is None]
-        return [(number, figure) for number, figure in found if figure is not None]
+            if lines:
+                panels.setdefault(sheet.number + letter * sheet.apart, []).append((panel, lines))
+        for number, shown in panels.items():
+            figure = draw(sheet, shown)
+            if figure is None:
+                self.empty.append(number)
+            else:
+                yield number, figure
 
     def _steps(self, sheet: Sheet, panels: Drawn) -> Figure | None:
         found = []
@@ -135,8 +214,7 @@ class _Found:
             title = f"{panel.title}, {min(targets)}" if len(panels) == 1 == len(targets) else panel.title
             found.append(CurvePanel(title, [curve for _, curve in lines],
                                     [line.label or str(curve.target) for line, curve in lines], panel.ordered))
-        kind = NORMALISED if sheet.kind == paper.NORMALISED else STEPS
-        return curve_panels(found, kind=kind, title=sheet.title)
+        return curve_panels(found, sheet.title, kind=sheet.kind)
 
     def _best(self, sheet: Sheet, panels: Drawn) -> Figure | None:
         return best_panels([(plain(panel.title), curve) for panel, lines in panels for _, curve in lines],
@@ -153,9 +231,9 @@ class _Found:
     def _of_one_curve(self, sheet: Sheet, panels: Drawn) -> Figure | None:
         [(panel, [(line, curve)])] = panels
         target, (steps, epochs) = curve.target, panel.budgets
-        if sheet.kind == paper.SPLIT:
+        if sheet.kind == SPLIT:
             return split_figure(curve, sheet.metaparameter, self.options, f"{sheet.title}\n{panel.title}, {target}")
-        if sheet.kind == paper.BUDGET_TRIALS:
+        if sheet.kind == BUDGET_TRIALS:
             return budgets_figure(curve, steps=steps[0], epochs=epochs[0],
                                   title=f"{sheet.title}: {panel.title}, {target}")
         budgets = [[Budget(amount, "steps") for amount in steps]]

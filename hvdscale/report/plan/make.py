@@ -33,10 +33,9 @@ from ..output import WORKLOAD, give_out, head_of, refuse_no_folder
 from ..pages import open_logs
 from ..table import as_values, encode, pick, trial_list
 from ..texts import PLAN
-from .figures import EAGER, figures_of_plan
-from .growing import describe_growing, describe_phases, growing_table, growing_values, job_lines, phases_table
-from .tables import model_table, plan_table
-from .words import WITHIN, advice, describe_next, describe_no_join, describe_no_plan, find_basis, title
+from .views import figures_of_plan, growing_table, model_table, phases_table, plan_table
+from .words import (WITHIN, advice, describe_growing, describe_next, describe_no_join, describe_no_plan,
+                    describe_phases, find_basis, job_lines, title)
 
 
 @np.errstate(over="ignore")         # what is beyond the largest float counts as inf
@@ -182,7 +181,7 @@ def plan_values(plan: WorkerPlan) -> dict[str, object]:
             ("fastest", plan.fastest), ("cheapest", plan.cheapest), ("knee", plan.knee))},
         "pareto_front": [option.workers for option in plan.front],
         "within": [option.workers for option in plan.within()],
-        "knee_formula": f"least cost x time^{request.knee:g}; {EAGER}",
+        "knee_formula": f"least cost x time^{request.knee:g}; Eager, Zahorjan and Lazowska 1989",
         "tables": [as_values(plan_table(plan, True)), as_values(model_table(plan)), *(
             [as_values(plan_table(plan, synced=True))] if plan.synced else [])],
         "steps": [{"global_batch": point.global_batch, **encode(point.steps), "seeds": point.seeds or None,
@@ -200,3 +199,16 @@ def plan_values(plan: WorkerPlan) -> dict[str, object]:
                  "runs": len(one.seconds), **_sync(one), **pick(one, "crowded"), "trials": trial_list(one.trials)}
                 for one in plan.times.timings.found]},
         "left_out": [{"workers": workers, "why": why} for workers, why in plan.left_out]}
+
+
+def growing_values(plan: GrowingPlan) -> dict[str, object]:
+    beside = "global_batch steps seconds cost steps_ratio examples_ratio seconds_ratio"
+    return {**pick(plan, "workload target"), "batch_schedule": plan.batches.pairs, **pick(plan, "predicted"),
+            "summary": " ".join((describe_growing(plan), *describe_phases(plan))),
+            "worker_phases": [{**pick(one, "seconds cost changes"), "phases": [
+                pick(phase, "global_batch workers start known=mark") for phase in one.phases]} for one in plan.phases],
+            "jobs": job_lines(plan), "options": [
+                {**pick(option, "workers nodes known=mark steps examples seconds cost"),
+                 "beside": [pick(one, beside) for one in option.beside]} for option in plan.options],
+            "left_out": [{"workers": workers, "why": why} for workers, why in plan.left_out],
+            "trials": trial_list(plan.trials)}

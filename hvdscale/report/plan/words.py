@@ -1,12 +1,15 @@
 """A plan of workers in sentences: what to take first, then what it is based on."""
 from __future__ import annotations
 
+import json
 import math
 import shlex
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from ...analysis.grouping import group_by
 from ...analysis.defaults import PROBE_STEPS
+from ...analysis.growing_batch import GrowingPlan
 from ...analysis.intervals import Estimate, geometric_mean
 from ...analysis.next_runs import Measurement, NextRuns, next_runs
 from ...analysis.step_time import (ASSUMED, ASSUMED_DEVIATION, EXTRAPOLATED, LINKS_BETWEEN, MEASURED, MEMBERS,
@@ -15,15 +18,14 @@ from ...analysis.timings import HOURS, Timings
 from ...analysis.slow_runs import LEAST_CHANGE
 from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED, RUN_DEVIATION
 from ...analysis.trials import EVERY_STEP, JobKey, Sync
-from ...analysis.worker_plan import (APART, AT_ONCE, IN_A_ROW, LINKS, NOT_MET, NO_STEPS, NO_TIMES, ONE_RUN, PROBED,
-                                     RATES, TIMED_ONCE, UNPLACED, NoPlan, Option, Request, WorkerPlan)
+from ...analysis.worker_plan import (AT_ONCE, NOT_MET, NO_STEPS, NO_TIMES, PROBED, NoPlan, Option, Request,
+                                     WorkerPlan)
 from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, unit_of
+from ...formatting.templates import written
 from ...formatting.toml import value_as_toml
 from ..document import Finding
 from ..texts import GENERAL, PLAN, SOURCES
 
-WORKLOAD_FIELDS = {"dataset": "the data set is", "model": "the model is", "model_args": "the model's arguments are",
-                   "optimizer": "the optimizer is", "train_examples": "the number of training examples is"}
 BEYOND = "~"            # marks steps at a batch beyond those that met the target
 CROWDED = "#"           # marks times of hosts with too few free cores
 ROLES = ("fastest", "cheapest", "knee")
@@ -33,18 +35,6 @@ OF_A_RUN = ("workload", "local_batch", "global_batch", "batch_schedule", "accumu
             "overwrite", "checkpoint", "resume", "save_model", "take_over", "accept_changes", "accepted")
 WITHIN = 0.20           # of the best, that an option is said to be, with its chance
 SURE = 0.8              # chances of the cheapest and of the knee are said below this one
-ASSUMPTIONS = {
-    ONE_RUN: f"runs of a setting differ by {percent(RUN_DEVIATION)} in steps, as none ran twice",
-    TIMED_ONCE: f"their step times differ by {percent(ASSUMED_DEVIATION)}, as none was timed twice",
-    UNPLACED: "the workers of a run shared one node, or filled nodes of --per-node (no log says)",
-    LINKS: f"links that no log has timed are like those of other clusters ({percent(LINKS_BETWEEN[0])} of a pass for "
-           f"an allreduce over {MEMBERS:.0f} nodes, within a factor {math.exp(2 * LINKS_BETWEEN[1]):.0f})",
-    IN_A_ROW: f"times differ by {percent(HOURS)} between hours, as repeats of a setting ran one right after the other",
-    PROBED: f"{percent(SLOWS[0])} of jobs slow down, by {percent(SLOWS[1])} on average, after the first {PROBE_STEPS} "
-            "steps, as no longer run was timed",
-    RATES: "the learning rate is tuned at batches beyond those that met the target, where steps may rise otherwise",
-    APART: "workers exchange in every step, where runs here do so now and then (sync_every)",
-    PREDICTED: "the steps are those that the gradient noise scale predicts"}
 REFUSED = {NO_TIMES: "no_times", NO_STEPS: "no_steps", AT_ONCE: "at_once", NOT_MET: "not_met"}
 
 
@@ -106,7 +96,7 @@ def verdict(plan: WorkerPlan) -> tuple[str, ...]:
         return PLAN.say(kind, within=percent(WITHIN), sure=chance(plan, share), unsure=share < SURE, **values)
     best = say("best" if fastest is cheapest else "fastest", fastest, math.inf, option=_describe_option(plan, fastest))
     other = [] if fastest is cheapest else [say("cheapest", cheapest, 0, option=_describe_option(plan, cheapest)),
-                                            say("knee", knee, plan.request.knee, mark=_mark_of(plan, knee),
+                                            say("knee", knee, plan.request.knee, mark=CROWDED * plan.is_crowded(knee),
                                                 **_step_from(plan, knee))]
     few, many = plan.decision.fastest_workers
     beyond, few, many = many > plan.most_measured, min(few, fastest.workers), max(many, fastest.workers)
@@ -153,8 +143,10 @@ def _step_from(plan: WorkerPlan, knee: Option) -> dict[str, object]:
 
 
 def cautions(plan: WorkerPlan) -> tuple[str, ...]:
-    reasons = [ASSUMPTIONS[reason] for reason in plan.assumed]
-    unmet = filter(None, map(_describe_unmet, _picked(plan)))
+    reasons = [PLAN.say(f"assumed_{reason.replace(' ', '_')}", runs=RUN_DEVIATION, times=ASSUMED_DEVIATION,
+                        links=LINKS_BETWEEN[0], factor=math.exp(2 * LINKS_BETWEEN[1]), nodes=MEMBERS, hours=HOURS,
+                        slow=SLOWS[0], slower=SLOWS[1], steps=PROBE_STEPS) for reason in plan.assumed]
+    unmet = filter(None, map(_describe_unmet, dict.fromkeys(filter(None, (plan.fastest, plan.cheapest, plan.knee)))))
     timed, most = (max((one.workers for one in found), default=0) for found in (plan.times.timings.found, plan.options))
     return (*unmet, *([PLAN.say("as_timed", workers=timed)] if 0 < timed < most else ()),
             *([PLAN.say("assumed", reasons=reasons)] if reasons and (
@@ -162,16 +154,12 @@ def cautions(plan: WorkerPlan) -> tuple[str, ...]:
 
 
 def describe_next(found: NextRuns) -> str:
-    what = []
-    for first, *others in _alike(found):
-        counts = counted(first.workers, "worker")
-        if others:
-            counts = f"{listed([first.workers, *(run.workers for run in others)])} workers"
-        what.append(PLAN.say("measurement", counts=counts, steps=None if first.seeds else PROBE_STEPS,
-                             seeds=first.seeds or None, local=first.local_batch,
-                             sync=describe_sync(first.sync) if first.sync != EVERY_STEP else None))
-    return PLAN.say("next", what=listed(what), hours=found.worker_hours, before=percent(found.loss),
-                    after=percent(found.loss_after), workers=max(run.workers for run in found.runs),
+    what = [PLAN.say("measurement", workers=[run.workers for run in (first, *others)] if others else first.workers,
+                     steps=None if first.seeds else PROBE_STEPS, seeds=first.seeds or None, local=first.local_batch,
+                     sync=describe_sync(first.sync) if first.sync != EVERY_STEP else None)
+            for first, *others in _alike(found)]
+    return PLAN.say("next", what=listed(what), hours=found.worker_hours, before=found.loss, after=found.loss_after,
+                    workers=max(run.workers for run in found.runs),
                     batch=max((run.global_batch for run in found.runs if run.seeds), default=None))
 
 
@@ -195,10 +183,6 @@ def command_of(plan: WorkerPlan, runs: Sequence[Measurement]) -> str:
     rest = "".join(f" --set {shlex.quote(f'{key}={value_as_toml(value)}')}" for key, value in asked.items()
                    if "workload" in plan.job)
     return f"    hvdscale-scale {job} --workers {counts} {batch} {first.local_batch}{accumulate}{how}{rest} --out next"
-
-
-def _picked(plan: WorkerPlan) -> list[Option]:
-    return list(dict.fromkeys(option for option in (plan.fastest, plan.cheapest, plan.knee) if option))
 
 
 def _describe_unmet(option: Option) -> str:
@@ -230,26 +214,19 @@ def _describe_option(plan: WorkerPlan, option: Option) -> str:
     return PLAN.say(
         "option", workers=option.workers, nodes=option.nodes if plan.request.per_node else None,
         batch=option.global_batch, sync=describe_sync(option.sync) if option.sync != EVERY_STEP else None,
-        cost=option.cost.value, time=_describe_time(plan, option) + _mark_of(plan, option),
+        cost=option.cost.value, time=_describe_time(plan, option) + CROWDED * plan.is_crowded(option),
         priced=plan.request.price is not None or plan.relative,
         unit=f"{'node' if plan.request.per_node else 'worker'}-hours",
         mark=None if option.mark == MEASURED else option.mark, side="beyond" if above else "below",
         limit=(batches[-1] if above else batches[0]) if batches else None)
 
 
-def _mark_of(plan: WorkerPlan, option: Option) -> str:
-    return CROWDED if plan.is_crowded(option) else ""
-
-
 def _describe_time(plan: WorkerPlan, option: Option) -> str:
+    seconds, size = option.seconds, 1 if plan.relative else unit_of(option.seconds.value)[0]
+    ends = in_brackets(seconds.low / size, seconds.high / size) if seconds.high > seconds.low else ""
     if plan.relative:
-        return PLAN.say("relative_time", time=option.seconds.value, ends=_ends(option.seconds),
-                        first=plan.options[0].workers)
-    return f"{duration(option.seconds.value)}{_ends(option.seconds, unit_of(option.seconds.value)[0])}"
-
-
-def _ends(value: Estimate, size: float = 1) -> str:
-    return in_brackets(value.low / size, value.high / size) if value.high > value.low else ""
+        return PLAN.say("relative_time", time=seconds.value, ends=ends, first=plan.options[0].workers)
+    return f"{duration(seconds.value)}{ends}"
 
 
 def _describe_limits(plan: WorkerPlan) -> Iterator[str]:
@@ -272,7 +249,8 @@ def _describe_limits(plan: WorkerPlan) -> Iterator[str]:
             roles.setdefault(min(found, key=lambda option: getattr(option, name).value), []).append(what)
     said = []
     for best, names in roles.items():
-        name, known, point = "cost" if "cheapest" in names else "seconds", best in _picked(plan), best.steps.point
+        name, point = "cost" if "cheapest" in names else "seconds", best.steps.point
+        known = best in (plan.fastest, plan.cheapest, plan.knee)
         safe = min(plan.within(plan.surest), key=lambda option: getattr(option, name).value, default=None)
         said.append(PLAN.say(
             "best_within", what=f"{capital(' and '.join(names))} of them: " if len(found) > 1 else "",
@@ -348,22 +326,63 @@ def describe_crowded(timings: Timings) -> list[Finding]:
 
 def describe_no_join(found: NoPlan, timed: Sequence[JobKey]) -> str:
     """Why the logs of --times-from, which are of these workloads, give no times for a plan; names the nearest."""
-    def written(value: object) -> str:
-        return f"{value:,}" if isinstance(value, int) and value else str(value) if value else "unknown"
-
     def differing(other: JobKey) -> list[str]:          # the optimizer is sgd, not lars
         pairs = {name: (getattr(other, field), getattr(found.workload, field))
-                 for field, name in WORKLOAD_FIELDS.items()}
-        return [f"{name} {written(one)}, not {written(two)}" for name, (one, two) in pairs.items() if one != two]
-    return PLAN.say("not_joined", whose=_whose(found), differing=min(map(differing, timed), key=len))
-
-
-def _whose(found: NoPlan) -> str:
-    return f"{found.workload}{f': {found.target}' if found.target else ''}"
+                 for field, name in PLAN.words("workload").items()}
+        return [f"{name} {written(one or 'unknown')}, not {written(two or 'unknown')}"
+                for name, (one, two) in pairs.items() if one != two]
+    return PLAN.say("not_joined", workload=found.workload, target=found.target,
+                    differing=min(map(differing, timed), key=len))
 
 
 def describe_no_plan(found: NoPlan) -> str:
     """Why there is no plan, and what would make one."""
-    return PLAN.say(REFUSED.get(found.why, "not_met"), whose=_whose(found),
-                    metric=found.target.column if found.target else None,
-                    best=None if math.isnan(found.best) else found.best)
+    return PLAN.say(REFUSED[found.why], workload=found.workload, target=found.target,
+                    metric=found.target and found.target.column, best=None if math.isnan(found.best) else found.best)
+
+
+# Of a growing batch
+
+def describe_growing(plan: GrowingPlan) -> str:
+    best = plan.fastest
+    if best is None:
+        return PLAN.say("growing_unknown", why=plan.left_out[0][1])
+    beside = [PLAN.say("as_fast", ratio=one.seconds_ratio, batch=one.global_batch) for one in best.beside]
+    return PLAN.say("growing", workers=best.workers, time=_describe_range(best.seconds), predicted=plan.predicted,
+                    mark=best.mark, beside=" and ".join(beside))
+
+
+def describe_phases(plan: GrowingPlan) -> tuple[str, ...]:
+    """Which workers pay at each batch, beside the same workers all along."""
+    found, alone = plan.phases_at_knee, plan.knee
+    if found is None or alone is None or len(found.phases) < 2:
+        return ()
+    relaunch = PLAN.say("relaunch", seconds=plan.request.relaunch, starts=plan.request.starts or None)
+    if not found.changes:
+        return (PLAN.say("phases_alike", workers=found.phases[0].workers, relaunch=relaunch),)
+    ways = (PLAN.say("phase", workers=workers, batches=[one.global_batch for one in own])
+            for workers, own in groupby(found.phases, lambda one: one.workers))
+    return (PLAN.say("phases", ways=", ".join(ways), time=_describe_range(found.seconds), cost=found.cost.value,
+                     workers=alone.workers, alone=alone.seconds.value, alone_cost=alone.cost.value, relaunch=relaunch),)
+
+
+def job_lines(plan: GrowingPlan) -> tuple[str, ...]:
+    """The jobs of Slurm that carry out the phases, JOB_SCRIPT being what trains; () where the workers do not change."""
+    found = plan.phases_at_knee
+    if found is None or not found.changes:
+        return ()
+    lines, schedule = [], json.dumps(plan.batches.pairs)
+    jobs = [next(own) for _, own in groupby(found.phases, lambda one: one.workers)]     # their first phases
+    for at, one in enumerate(jobs):
+        each = plan.request.per_node or one.workers
+        until = f" --steps {jobs[at + 1].start}" if at + 1 < len(jobs) else ""
+        after = " --dependency=afterok:$job" if at else ""
+        lines.append(f"job=$(sbatch --parsable{after} -N{one.nodes if plan.request.per_node else 1} "
+                     f"--ntasks-per-node={min(each, one.workers)} JOB_SCRIPT OPTIONS "
+                     f"--set batch_schedule='{schedule}' --checkpoint CHECKPOINTS --resume auto{until})")
+    return tuple(lines)
+
+
+def _describe_range(value: Estimate) -> str:
+    has_ends = 0 < value.low < value.high < math.inf
+    return duration(value.value) + (f" ({duration(value.low)} to {duration(value.high)})" if has_ends else "")

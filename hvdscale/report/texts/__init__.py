@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.resources
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -28,13 +29,13 @@ OfRow = Callable[[Any], TrialKeys]
 Cells = dict[Column | str, Callable[[Any], Any]]        # what each column of a table shows of its row: see cell_of
 
 
+@dataclass(frozen=True)
 class Texts:
     """The texts of one subject. Sections: ``finding``, ``warning`` and ``note``, a template a kind; ``table``: titles
     by name; ``figure``: title, caption, formula and source by name; ``column``: by key what table.Column has, ``spare``
-    where its template is not empty."""
+    where its template is not empty; ``words``: by name words that are no template, by key."""
 
-    def __init__(self, subject: str) -> None:
-        self.subject = subject
+    subject: str
 
     @cached_property
     def sections(self) -> dict[str, dict[str, Any]]:
@@ -42,17 +43,19 @@ class Texts:
             return read_toml(str(path))
 
     def say(self, kind: str, /, **values: Any) -> str:
-        return fill(self.sections[self._severity(kind)][kind], SOURCES | values)
+        return self.find(kind, **values).said
 
     def find(self, kind: str, estimate: object = None, more: Sequence[str] = (), /, **values: Any) -> Finding:
         """A finding; ``estimate`` is the number that it is about, and more: further sentences on the same."""
         if estimate is not None:
             values = {"estimate": estimate, **values}
-        return Finding(self.say(kind, **values), tuple(filter(None, more)), estimate, kind, values,
-                       self._severity(kind))
+        severity = next(name for name in ("finding", "warning", "note") if kind in self.sections.get(name, ()))
+        return Finding(fill(self.sections[severity][kind], SOURCES | values), tuple(filter(None, more)), estimate, kind,
+                       values, severity)
 
-    def _severity(self, kind: str) -> str:
-        return next(name for name in ("finding", "warning", "note") if kind in self.sections.get(name, ()))
+    def words(self, name: str) -> dict[str, str]:
+        found: dict[str, str] = self.sections["words"][name]
+        return found
 
     def column(self, key: str, name: str = "", /, **values: Any) -> Column:
         """A column of a table, its own or one that all share; ``name``: its key in files where that is another one."""

@@ -20,7 +20,7 @@ from ..drawing import (BLUE, GREEN, MUTED, ORANGE, PANEL_TICKS, Axes, arrows, dr
 from ..subject import Whole
 from ..table import Cell, Table, interval_cell, keys_of, known_cell
 from ..texts import BRANCHES, Cells
-from .noise import is_bounded
+from .batches import is_bounded
 
 MOST_PANELS = 9
 ASIDE = 1.04                # of the marks of noise scales, beside those of critical batches

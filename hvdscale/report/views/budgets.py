@@ -120,33 +120,30 @@ def base_rates_table(*found_maps: BaseRates | None) -> Table | None:
     maps = [found for found in found_maps if found is not None and found.best]
     if not maps:
         return None
+    best = [{int(found.global_batch[at]): at for at in found.best} for found in maps]       # by batch
 
-    def value(found: BaseRates, batch: int) -> Cell:
-        at = _best_at(found, batch)
-        mark = f" {MARK}" if at is not None and found.kind[at] == TrialKind.SHORT else ""
-        return Cell("n/a") if at is None else Cell(f"{number(found.value[at])}{mark}", float(found.value[at]))
+    def value(found: BaseRates, best: dict[int, int], batch: int) -> Cell:
+        if (at := best.get(batch)) is None:
+            return Cell("n/a")
+        mark = f" {MARK}" if found.kind[at] == TrialKind.SHORT else ""
+        return Cell(f"{number(found.value[at])}{mark}", float(found.value[at]))
 
-    def rate(found: BaseRates, batch: int) -> Cell:
-        at = _best_at(found, batch)
-        return Cell("n/a") if at is None else Cell(f"{found.log2_rate[at]:.1f}", float(found.log2_rate[at]))
+    def rate(found: BaseRates, best: dict[int, int], batch: int) -> Cell:
+        shown = float(found.log2_rate[best[batch]]) if batch in best else None
+        return Cell("n/a" if shown is None else f"{shown:.1f}", shown)
     columns: Cells = {}
-    for found in maps:
+    for found, own in zip(maps, best):
         within, key = within_budget(found.budget), _key(found.budget)
         columns |= {
-            SEARCH.column("base_value", f"{key}_value", within=within, metric=found.column): partial(value, found),
+            SEARCH.column("base_value", f"{key}_value", within=within, metric=found.column): partial(value, found, own),
             SEARCH.column("base_rate", f"{key}_log2_rate", within=within, effective=found.effective):
-                partial(rate, found)}
+                partial(rate, found, own)}
     short = any(found.kind[at] == TrialKind.SHORT for found in maps for at in found.best)
     return SEARCH.table(
-        "base-rates", sorted({int(found.global_batch[at]) for found in maps for at in found.best}),
-        {"global_batch": int, **columns},
-        lambda batch: tuple(found.key(at) for found in maps if (at := _best_at(found, batch)) is not None),
+        "base-rates", sorted(set().union(*best)), {"global_batch": int, **columns},
+        lambda batch: tuple(found.key(at[batch]) for found, at in zip(maps, best) if batch in at),
         file=f"base-rates-{column_name(maps[0].column)}", notes=[SEARCH.say("short_best", mark=MARK) if short else ""],
         metric=metric_name(maps[0].column))
-
-
-def _best_at(found: BaseRates, batch: int) -> int | None:
-    return next((at for at in found.best if found.global_batch[at] == batch), None)
 
 
 def best_under_figure(*records: BestUnder | None, title: str = "") -> Figure | None:
@@ -162,18 +159,12 @@ def best_under_figure(*records: BestUnder | None, title: str = "") -> Figure | N
         if short:
             explain(axes[0], "open: the best trial ended earlier", marker="o", color=MUTED, markersize=5.5,
                     markerfacecolor="none")
-        draw_panels(draw_one, found, list(map(heading_of, found)))(*axes)
+        draw_panels(partial(_draw_best_under, found), found, list(map(heading_of, found)))(*axes)
 
     def heading_of(record: BestUnder) -> str:
         units = {budget.unit for budget in record.budgets if budget is not None}
         what = f"budgets of {' and '.join(sorted(units))}" if units else "each trial's own budget"
         return plain(what if len({one.workload for one in found}) == 1 else f"{record.workload.dataset}: {what}")
-
-    def draw_one(axes: Axes, record: BestUnder) -> None:
-        _draw_best_under(axes, record, len(found) > 1)
-        alike = [other for other in found if other.column == record.column]         # have one scale
-        value_axis(axes, "y", [point.best.value for other in alike for row in other.rows for point in _valued(row)],
-                   PANEL_TICKS if len(found) > 1 else TICKS)
     points = [point for one in found for row in one.rows for point in row]
     return SEARCH.figure("best-under-budgets", draw, keys_of(points), len(found), title=title,
                          metrics=" or ".join(sorted(metrics)), confidence=found[0].confidence,
@@ -184,11 +175,12 @@ def _valued(row: Iterable[BudgetPoint]) -> list[BudgetPoint]:
     return [point for point in row if math.isfinite(point.best.value)]
 
 
-def _draw_best_under(axes: Axes, record: BestUnder, paneled: bool) -> None:
+def _draw_best_under(found: Sequence[BestUnder], axes: Axes, record: BestUnder) -> None:
+    most = PANEL_TICKS if len(found) > 1 else TICKS
     rows = sorted(((budget, _valued(row)) for budget, row in zip(record.budgets, record.rows)),
                   key=lambda one: one[0].amount if one[0] else 0)
     batches = sorted({point.global_batch for _, row in rows for point in row})
-    log2_axis(axes, "x", batches, most=PANEL_TICKS if paneled else TICKS)
+    log2_axis(axes, "x", batches, most=most)
     gap = min((after / before for before, after in zip(batches, batches[1:])), default=2) ** ASIDE
     for at, (budget, row) in enumerate(rows):
         color, marker = shade(at, len(rows)), MARKERS[at % len(MARKERS)]
@@ -203,6 +195,8 @@ def _draw_best_under(axes: Axes, record: BestUnder, paneled: bool) -> None:
                       **({"markerfacecolor": "none"} if point.best_is_short else {"markeredgewidth": 0}))
         if row and is_named(at, len(rows)):
             explain(axes, str(budget or "its own budget"), **look, markeredgewidth=0)
+    alike = [other for other in found if other.column == record.column]         # have one scale
+    value_axis(axes, "y", [point.best.value for other in alike for row in other.rows for point in _valued(row)], most)
     label_axes(axes, "global batch B (examples)", metric_name(record.column))
 
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -38,15 +38,15 @@ def cell_notes(section: Section, cells: Sequence[RunCell], times: bool = True) -
     """How to read a table of these cells: first what intervals claim and are based on."""
     repeated = [cell for cell in cells if not cell.searched]
     repeats = {len(cell.samples.seeds) for cell in repeated} - {0, 1}
-    freedom, pool, hours = degrees_of_freedom(section, times), section.pools.of("steps"), section.pools.of(SPEED).apart
-    if repeats and freedom:
-        own = min(repeats) >= OWN_FROM
-        yield SCALING.say("intervals", confidence=section.options.confidence, own=own, freedom=_freedom(freedom),
+    (freedom, fewest), pool = _degrees_of_freedom(section, times), section.pools.of("steps")
+    if repeats and fewest:
+        own, hours = min(repeats) >= OWN_FROM, section.pools.of(SPEED).apart
+        yield SCALING.say("intervals", confidence=section.options.confidence, own=own, freedom=freedom,
                           own_from=OWN_FROM if max(repeats) >= OWN_FROM else None, hours=times and hours > 0)
         if not own and pool.growth > 0:
             at = [float(pool.at(cell.global_batch).deviation) for cell in repeated]
             yield SCALING.say("spread_grows", least=min(at), most=max(at))
-        if not own and min(freedom.values()) <= 2:
+        if not own and fewest <= 2:
             yield SCALING.say("few_repeats")
     if any(0 < cell.met < len(cell.samples.seeds) for cell in repeated) and section.target:
         yield SCALING.say("some_unmet")
@@ -67,7 +67,7 @@ def cell_warnings(section: Section, cells: Sequence[RunCell], times: bool = True
     first = sum(math.isnan(run.steps_before) for run in met)
     if first:
         yield SCALING.say("first_evaluation", first=first, runs=len(met))
-    pooled = repeats and min(repeats) < OWN_FROM and degrees_of_freedom(section, times)
+    pooled = repeats and min(repeats) < OWN_FROM and _degrees_of_freedom(section, times)[1]
     for name, what in {"steps": "steps", **({SPEED: "examples per second"} if times else {})}.items():
         if pooled and (apart := stand_out(repeated, name)):     # so large a spread that pooling it misleads
             yield SCALING.say("stands_out", what=what, where=[
@@ -99,19 +99,16 @@ def tuned_by(section: Section, cells: Sequence[RunCell]) -> dict[int, list[Searc
     return found
 
 
-def degrees_of_freedom(section: Section, times: bool = True) -> dict[str, int]:
-    """Of the pooled spreads of a section, those that are known: steps, seconds, examples per second."""
+def _degrees_of_freedom(section: Section, times: bool) -> tuple[str, int]:
+    """(``6 degrees of freedom`` or ``4 degrees of freedom for steps and 6 for seconds``, the fewest) of the pooled
+    spreads that are known; 0 where none is."""
     names = (["steps"] if section.target else []) + ((["seconds"] if section.target else []) + [SPEED] if times else [])
-    return {name: max(1, int(section.pools.of(name).freedom)) for name in names if section.pools.of(name).freedom}
-
-
-def _freedom(degrees: Mapping[str, int]) -> str:
-    """``6 degrees of freedom`` or ``4 degrees of freedom for steps and 6 for seconds``."""
-    if len(set(degrees.values())) == 1:
-        return counted(next(iter(degrees.values())), "degree") + " of freedom"
-    (first, count), *rest = ((name.replace("_", " "), count) for name, count in degrees.items())
-    said = [first, *(f"{other} for {name}" for name, other in rest)]
-    return f"{counted(count, 'degree')} of freedom for {listed(said)}"
+    degrees = {name.replace("_", " "): max(1, int(section.pools.of(name).freedom)) for name in names
+               if section.pools.of(name).freedom}
+    (first, count), *rest = degrees.items() or [("", 0)]
+    said = listed([first, *(f"{other} for {name}" for name, other in rest)])
+    differ = len(set(degrees.values())) > 1
+    return f"{counted(count, 'degree')} of freedom{f' for {said}' if differ else ''}", min(degrees.values(), default=0)
 
 
 def crowded_warnings(cells: Sequence[RunCell]) -> list[str]:
@@ -140,20 +137,18 @@ def ran_at_cell(cell: RunCell) -> Cell:
     return Cell(every if len(every) < 12 else f"{cell.workers[0]}-{cell.workers[-1]}", every)
 
 
-def runs_cell(cell: RunCell, below: str = "") -> Cell:
+def runs_cell(cell: RunCell, lost: bool = True) -> Cell:
     seeds = len(cell.samples.seeds)
-    return Cell(f"{seeds}{ONE_RUN * (seeds == 1 and not cell.searched)}", seeds, below=below)
+    return Cell(f"{seeds}{ONE_RUN * (seeds == 1 and not cell.searched)}", seeds,
+                below=f"{len(cell.diverged)} div." if lost and cell.diverged else "")
 
 
 def met_cell(cell: RunCell) -> Cell:
     if cell.searched:
         met = sum(run.met for run in cell.draws)
         return Cell(f"{met}/{len(cell.draws)}", met)
-    return Cell(f"{cell.met}/{runs_cell(cell).shown}", cell.met, below=describe_lost(cell))
-
-
-def describe_lost(cell: RunCell) -> str:
-    return f"{len(cell.diverged)} div." if cell.diverged else ""
+    runs = runs_cell(cell)
+    return Cell(f"{cell.met}/{runs.shown}", cell.met, below=runs.below)
 
 
 def estimate_cell(estimate: Estimate, cell: RunCell, write: Write = number) -> Cell:
@@ -177,7 +172,7 @@ def ratio_cell(value: Estimate, cell: RunCell, baseline: RunCell) -> Cell:
 COLUMNS: dict[str, Callable[[RunCell], Any]] = {        # of cells, by key
     "workers": lambda cell: Cell(f"{cell.workers[0]}{mark_of(cell)}", cell.workers[0]), "ran_at": ran_at_cell,
     "global_batch": lambda cell: Cell(cell.batches.in_brief(), cell.global_batch),
-    "met": met_cell, "runs": lambda cell: runs_cell(cell, describe_lost(cell)),
+    "met": met_cell, "runs": runs_cell,
     "timed_steps": lambda cell: Cell(spread(ends := {run.last_step for run in cell.runs}), max(ends, default=0)),
     "steps_to_target": lambda cell: estimate_cell(cell.steps, cell, whole),
     "examples_to_target": lambda cell: estimate_cell(cell.examples, cell),

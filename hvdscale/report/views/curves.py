@@ -22,20 +22,6 @@ LONGEST, LONGEST_TITLE = 44, 60     # letters of a label, of a line of a title
 OWN_LINES = 3               # curves without an order that have each a line of perfect scaling of their own
 ASIDE = 0.4                 # of the space between batches, over which the marks of several curves are spread
 AXES = {STEPS: "steps to target S", EXAMPLES: "examples to target / the fewest"}
-NAMES = {STEPS: "Steps to target", NORMALISED: "Steps to target, normalised",
-         EXAMPLES: "Examples to target, normalised"}
-FORMULAS = {
-    STEPS: "S: fewest steps at the first evaluation that meets the target, over trials; perfect scaling: S1 B1 / B "
-           "from the smallest batch that met it",
-    NORMALISED: "S(B) / S(B0), B0: the smallest batch at which every curve of the panel met its target; perfect "
-                "scaling: B0 / B",
-    EXAMPLES: "B S(B) / min of B S(B) over the batches of a curve; perfect scaling: 1"}
-SAID = {
-    STEPS: "along a dashed line the batch doubles and the steps halve",
-    NORMALISED: "each curve is divided by its own steps at the smallest batch that all have; along the dashed line the "
-                "batch doubles and the steps halve",
-    EXAMPLES: "each curve is divided by the fewest examples that it needed at any batch; along the dashed line no "
-              "example is wasted"}
 ScaledPoint = tuple[CurvePoint, Estimate]                   # and its steps as this kind of figure shows them
 PerfectLine = tuple[str, Sequence[float], Sequence[float]]  # colour, batches, values
 
@@ -66,9 +52,8 @@ def curves_figure(curves: Sequence[Curve], *, kind: str = STEPS, labels: Sequenc
     return _figure(panels, empty, kind, title or own, name or f"{kind}-batch")
 
 
-def curve_panels(panels: Iterable[CurvePanel], *, kind: str = STEPS, title: str = "") -> Figure | None:
+def curve_panels(panels: Iterable[CurvePanel], title: str, *, kind: str = STEPS) -> Figure | None:
     panels, empty = _with_something(panels, kind)
-    title = title or NAMES[kind]
     return _figure(panels, empty, kind, title if len(panels) > 1 else f"{title}\n{heading(panels[0].title)}",
                    f"{kind}-batch-panels") if panels else None
 
@@ -143,8 +128,8 @@ def _figure(panels: Sequence[CurvePanel], empty: Sequence[str], kind: str, title
         titles.append("\n".join(map(plain, [panel.title, *(targets if len(targets) == 1 else ())])))
     return SEARCH.figure(
         "steps", draw_panels(lambda axes, panel: _draw(axes, panel, kind, len(panels) > 1), panels, titles),
-        tuple(keys), len(panels), name=name, title=title, what=NAMES[kind], scaled=kind != STEPS, how=SAID[kind],
-        formula=FORMULAS[kind], several=most > 1, few=few, confidence=curves[0].confidence,
+        tuple(keys), len(panels), name=name, title=title, scaled=kind != STEPS, examples=kind == EXAMPLES,
+        several=most > 1, few=few, confidence=curves[0].confidence,
         arrows=few and any(one.low == 0 or one.met and math.isinf(one.high) for one in estimates),
         unmet=few and any(not one.met for one in estimates), regimes=alone,
         fit=alone and any(map(_drawn_fit, curves)),

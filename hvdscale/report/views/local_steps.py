@@ -27,7 +27,7 @@ from ...analysis.trials import EVERY_STEP
 from ...formatting.numbers import whole
 from ...target import Target
 from ..document import Figures, Finding, Part
-from ..drawing import MUTED, Axes, Figure, draw_line, ends_of, label_axes, log2_axis, mark_estimate
+from ..drawing import MUTED, Axes, draw_line, ends_of, label_axes, log2_axis, mark_estimate
 from ..subject import Subject
 from ..table import Cell, Table, as_shown, keys_of, metric_name
 from ..texts import LOCAL_STEPS, SCALING
@@ -43,8 +43,12 @@ def local_steps(subject: Subject) -> Iterator[Part]:
         yield from _find_losses(subject, cells, regimes)
     yield _table(subject, subject.goal, curves)
     by_batch = group_by(curves, lambda curve: curve[0][0].global_batch)
-    yield Figures(lambda: [_figure(subject, cells, by_batch[batch]) for batch, cells in group_by(
-        subject.synced, lambda cell: cell.global_batch).items() if batch in by_batch])
+    yield Figures(lambda: [
+        LOCAL_STEPS.figure("local-steps", partial(_draw, cells, by_batch[batch]), keys_of(cells), target=subject.target,
+                           batch=batch, several=len(by_batch[batch]) > 1, fit=len(by_batch[batch]) == 1,
+                           confidence=subject.options.confidence, searched=all(cell.searched for cell in cells),
+                           synchronous=cells[0].sync == EVERY_STEP)
+        for batch, cells in group_by(subject.synced, lambda cell: cell.global_batch).items() if batch in by_batch])
 
 
 def by_replicas(cells: Sequence[RunCell]) -> list[list[RunCell]]:
@@ -99,6 +103,9 @@ def _table(section: Section, target: Target, curves: Sequence[tuple[list[RunCell
     perfect = {id(cell): inside for own, found in curves for cell, inside in zip(own, found.perfect) if cell.steps.met}
     steps, best = best_within(cells, target, options.confidence)
     within = dict(zip(map(id, cells), best))
+    tuned = tuned_by(section, cells)
+    rates = {(run.trial.plan.get("problem") or {}).get("peak_lr") for cell in cells if id(cell) not in tuned
+             for run in cell.runs}
 
     def over(cell: RunCell) -> Cell:
         beside = _synchronous(cells).get(cell.global_batch)
@@ -116,25 +123,10 @@ def _table(section: Section, target: Target, curves: Sequence[tuple[list[RunCell
         LOCAL_STEPS.column("best_within", steps=steps, metric=metric_name(target.column)):
             lambda cell: within[id(cell)]}, lambda cell: cell.keys, what=target, searched=of_searches(section, cells),
         diverged=lambda cell: tuple(trial.key for trial in cell.diverged),
-        warnings=(*_find_rates(section), *cell_warnings(section, cells)),
+        warnings=(LOCAL_STEPS.say("untuned", rates=sorted(filter(None, rates)) if len(rates) > 1 else None)
+                  if rates else "", *cell_warnings(section, cells)),
         notes=(LOCAL_STEPS.say("meanings", perfect=options.perfect_within, useful=options.useful_within),
                *cell_notes(section, cells)))
-
-
-def _find_rates(section: Section) -> Iterator[str]:
-    """That rates were not tuned for each row by a search, and whether they differ."""
-    tuned = tuned_by(section, section.synced)
-    rates = {(run.trial.plan.get("problem") or {}).get("peak_lr") for cell in section.synced for run in cell.runs
-             if id(cell) not in tuned}
-    if rates:
-        yield LOCAL_STEPS.say("untuned", rates=sorted(filter(None, rates)) if len(rates) > 1 else None)
-
-
-def _figure(section: Section, cells: Sequence[RunCell], curves: Sequence[tuple[list[RunCell], Regimes]]) -> Figure:
-    return LOCAL_STEPS.figure(
-        "local-steps", partial(_draw, cells, curves), keys_of(cells), target=section.target,
-        batch=cells[0].global_batch, several=len(curves) > 1, confidence=section.options.confidence,
-        searched=all(cell.searched for cell in cells), synchronous=cells[0].sync == EVERY_STEP, fit=len(curves) == 1)
 
 
 def _draw(cells: Sequence[RunCell], curves: Sequence[tuple[list[RunCell], Regimes]], axes: Axes) -> None:

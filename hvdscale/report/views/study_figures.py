@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ...analysis.base_rates import both_readings
-from ...analysis.best_points import (DIVERGED, EFFECTIVE, LEARNING_RATE, MOMENTUM, REACHED, STOPPED, BestOfTrials,
-                                     BestPoint, Space, best_of_trials, best_points, choices, is_varied, many_valued,
-                                     space_of, split_by)
+from ...analysis.best_points import (DIVERGED, EFFECTIVE, LEARNING_RATE, MISSED, MOMENTUM, REACHED, STOPPED,
+                                     BestOfTrials, BestPoint, Space, best_of_trials, best_points, choices, is_varied,
+                                     many_valued, space_of, split_by)
 from ...analysis.budgets import Budget, best_under
 from ...analysis.curves import Curve, CurvePoint, curve_of
 from ...analysis.defaults import USEFUL_WITHIN
@@ -43,10 +43,10 @@ BUDGET_BATCHES = 3          # panels in a row of budgets_figure
 SPARE = 2                   # the budgets are this many times what the middle batch's best trial needed
 LEAST = 3                   # trials in a panel
 Values = TypeVar("Values", float, np.ndarray)
-MARKS: tuple[tuple[int | None, Look, str], ...] = (     # kind, look, and its name
+MARKS: tuple[tuple[int, Look, str], ...] = (     # kind, look, and its name
     (DIVERGED, {"marker": "x", "color": MUTED, "markersize": 4.5, "markeredgewidth": 1.1}, "diverged"),
     (STOPPED, {"marker": ".", "color": MUTED, "markersize": 7, "markeredgewidth": 0}, "stopped by the search"),
-    (None, {"marker": "^", "markeredgecolor": ORANGE, "markerfacecolor": "none", "markersize": 5.5}, "did not meet"),
+    (MISSED, {"marker": "^", "markeredgecolor": ORANGE, "markerfacecolor": "none", "markersize": 5.5}, "did not meet"),
     (REACHED, {"marker": "o", "color": BLUE, "markersize": 5.5, "markeredgewidth": 0}, "met the target"))
 
 
@@ -59,7 +59,6 @@ def best_panels(panels: Iterable[tuple[str, Curve]], what: str = EFFECTIVE, *, t
     found = [(panel, curve, points) for panel, curve, points in found if len(points) > 1]
     if not found:
         return None
-
     most = PANEL_TICKS if len(found) > 1 else TICKS
     targets = {str(curve.target) for _, curve, _ in found}
     return SEARCH.figure(
@@ -156,7 +155,6 @@ def scatter(panels: Iterable[tuple[str, Study, Target, float]], y: str | None, *
     found = [(panel, space) for panel, space in found if len(space.x)]
     if not found:
         return None
-
     titles, spaces = [panel for panel, _ in found], [space for _, space in found]
     return SEARCH.figure(
         "trials", draw_panels(lambda axes, space: _draw_space(axes, space, spaces, y), spaces, titles),
@@ -180,13 +178,10 @@ def _draw_space(axes: Axes, space: Space, spaces: Sequence[Space], y: str | None
         for power in range(math.floor(math.log10(left / high)), math.ceil(math.log10(right / low)) + 1):
             axes.plot([left, right], [left / 10 ** power, right / 10 ** power], **pale)
         explain(axes, "equal effective rate", **pale, linestyle="-")
-    known = [kind for kind, *_ in MARKS if kind is not None]
-    crowded = len(every_x) > MOST_MARKS
     for kind, look, label in MARKS:
-        at = np.flatnonzero(space.kind == kind if kind is not None else ~np.isin(space.kind, known))
-        axes.plot(across[at], up[at], linestyle="", **look, rasterized=crowded)
-        if any((one.kind == kind).any() if kind is not None else not np.isin(one.kind, known).all()
-               for one in spaces):
+        at = space.kind == kind
+        axes.plot(across[at], up[at], linestyle="", **look, rasterized=len(every_x) > MOST_MARKS)
+        if any((one.kind == kind).any() for one in spaces):
             explain(axes, label, **look)
     if space.best is not None:
         star: Look = {"marker": "*", "markersize": 12, "markerfacecolor": AMBER, "markeredgecolor": INK,

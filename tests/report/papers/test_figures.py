@@ -16,7 +16,7 @@ from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.report.document import Shown
 from hvdscale.report.drawing import render
-from hvdscale.report.papers import shallue2019
+from hvdscale.report.papers.figures import FIGURES, names_of
 from hvdscale.report.papers.figures import figures as parts_of_figures
 from hvdscale.report.request import request_of
 from tests.factories.archives import write_big_log
@@ -43,9 +43,9 @@ def test_every_figure_of_the_paper_comes_from_its_archive_or_is_named_and_can_be
     found = figures(archive, tell=lambda what, long=False: told.append(what))
     sheets, curves = ([one for one in told if re.search(pattern, one)] for pattern in (
         r"^figure \S+ of the paper, \d+ of \d+$", r", curve \d+ of \d+ for the figures of the paper$"))
-    assert len(sheets) == len(shallue2019.FIGURES) and sheets[0].endswith(f", 1 of {len(sheets)}") and curves
+    assert len(sheets) == len(FIGURES) and sheets[0].endswith(f", 1 of {len(sheets)}") and curves
     numbers = [re.fullmatch(r"Figure (\w+)\. .*", figure.title.splitlines()[0])[1] for figure in found.figures]
-    asked = [number for sheet in shallue2019.FIGURES for number in (
+    asked = [number for sheet in FIGURES for number in (
         [f"{sheet.number}{letter}" for letter, _ in zip("abcdef", sheet.panels)] if sheet.apart else [sheet.number])]
     named = [re.match(r"Figure (\w+)", said)[1] for said in found.summary if said.startswith("Figure ")]
     assert [number for number in asked if number in numbers] == numbers
@@ -57,7 +57,7 @@ def test_every_figure_of_the_paper_comes_from_its_archive_or_is_named_and_can_be
     assert all(axes_of(by_number[number]) for number in ("3d", "8", "11a"))
     assert render(by_number["10"], "svg").startswith(b"<?xml")
     titles = [axes.get_title().splitlines() for axes in axes_of(by_number["1"])]
-    goals = {panel.title: panel.lines[0].target for panel in shallue2019.NINE}
+    goals = {panel.title: panel.lines[0].target for panel in FIGURES[0].panels}
     assert len(titles) > 3 and all(goals[name] == goal for name, goal in titles)
 
 
@@ -92,7 +92,7 @@ def test_a_columns_rows_are_read_a_few_times_at_most_where_few_can_be_kept(archi
 
 def test_logs_of_no_workload_of_a_paper_give_no_figure_and_an_unknown_paper_is_refused_by_name():
     found = figures(sweep())
-    assert found.figures == () and len(found.summary) == len(shallue2019.FIGURES)
+    assert found.figures == () and len(found.summary) == len(FIGURES)
     with pytest.raises(UsageError, match="goyal: .*shallue2019"):
         request_of(paper="goyal")
 
@@ -108,7 +108,7 @@ def test_logs_of_no_workload_of_a_paper_give_no_figure_and_an_unknown_paper_is_r
     ("fashion_mnist", "simple_cnn", "nesterov", 0, "solution_quality/fashion_mnist/simple_cnn_base/nesterov_momentum"),
     ("mnist", "fc_64_64_64", "sgd", 55_000, "mnist/fc_64_64_64/sgd")])
 def test_logs_of_the_archive_and_of_hvdscale_itself_are_found_by_their_names(dataset, model, optimizer, examples, name):
-    names = shallue2019.names_of(JobKey(dataset, model, "", optimizer, examples))
+    names = names_of(JobKey(dataset, model, "", optimizer, examples))
     assert name in names and (examples != 6_875 or names == (name,))       # a subset is not taken for the whole
 
 
