@@ -34,6 +34,7 @@ LOG = Kind("a log", lambda head: head.startswith(SIGNATURE))
 SUPERBLOCK = struct.Struct("<8sBBBBQQQQI")
 MOST_ATTRIBUTE, MOST_ATTRIBUTES = 1 << 20, 4 << 20      # bytes of one, and of all of a file; a log has a few thousand
 MOST_CHUNK = 1 << 26                     # bytes of a piece of a column
+WRITTEN = {"versions": dict, "changes": dict, "imported": dict, "merged": int}         # types of root attributes
 NAMES = {"text", *(f"{table}/{name}" for table in TABLES for name in ("committed_rows", *KNOWN[table]))}
 NUMBERS = (h5py.h5t.INTEGER, h5py.h5t.FLOAT, h5py.h5t.ENUM)
 
@@ -101,21 +102,9 @@ def write_attribute(where: h5py.HLObject, name: str, value: Any) -> None:
     where.attrs.create(name, np.array(data), dtype=h5py.string_dtype("utf-8", max(len(data), 1)))
 
 
-def read_attribute(value: Any) -> Any:
-    """An attribute as it was given to ``create``: int, float, str, or the dict or list that was stored as JSON."""
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, str) and value[:1] in ("{", "["):
-        with contextlib.suppress(ValueError):
-            return json.loads(value)
-    return value
-
-
 def attribute_of(where: h5py.HLObject, name: str) -> Any:
-    """``read_attribute`` of the attribute of this name; None where there is none, or one that no log has: of another
-    type, or of more than MOST_ATTRIBUTE bytes."""
+    """An attribute as it was written: int, float, str, or the dict or list that is stored as JSON. None where there is
+    none, or one that no log has: of another type, or of more than MOST_ATTRIBUTE bytes."""
     try:
         found = h5py.h5a.open(where.id, name.encode("utf-8", "surrogateescape"))
     except KeyError:
@@ -128,24 +117,35 @@ def attribute_of(where: h5py.HLObject, name: str) -> Any:
         found.read(number, mtype=kind)
         return number.item()
     if not isinstance(kind, h5py.h5t.TypeStringID):
-        return read_attribute(h5py.AttributeManager(where)[name]) if kind.get_class() in NUMBERS else None
+        value = h5py.AttributeManager(where)[name] if kind.get_class() in NUMBERS else None
+        return value.item() if isinstance(value, np.generic) else value
     if not kind.is_variable_str() and size == kind.get_size():      # as they are written: past h5py's slower way
         written = np.empty((), f"S{size}")
         found.read(written, mtype=kind)
-        return read_attribute(written.item())
-    value = h5py.AttributeManager(where)[name] if found.get_space().get_simple_extent_npoints() == 1 else ""
-    return read_attribute(value) if isinstance(value, (str, bytes)) and 0 < len(value) <= MOST_ATTRIBUTE else None
+        value = written.item()
+    else:
+        value = h5py.AttributeManager(where)[name] if found.get_space().get_simple_extent_npoints() == 1 else ""
+        if not isinstance(value, (str, bytes)) or not 0 < len(value) <= MOST_ATTRIBUTE:
+            return None
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    if text[:1] in ("{", "["):
+        with contextlib.suppress(ValueError):
+            return json.loads(text)
+    return text
 
 
 def root_attributes(path: str, file: h5py.File) -> dict[str, Any]:
-    """All attributes of a log's file; LogError where they are more than a log has."""
+    """The attributes of a log's file but those of another type than they are written with; arrays as text. LogError
+    where they are more than a log has."""
     found, size = {}, 0
     for name in file.attrs:
-        found[name] = attribute_of(file, name)
-        size += len(str(found[name]))
+        value = attribute_of(file, name)
+        size += len(str(value))
         if size > MOST_ATTRIBUTES:
             raise LogError(f"{path}: its attributes have over {MOST_ATTRIBUTES >> 20} MiB, as no log's have")
-    return {name: value for name, value in found.items() if value is not None}
+        if value is not None and isinstance(value, WRITTEN.get(name, object)):
+            found[name] = str(value) if isinstance(value, np.ndarray) else value
+    return found
 
 
 def create_column(group: h5py.Group, column: LogColumn, rows: int, **layout: Any) -> h5py.Dataset:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
-from typing import Any
 
 import h5py
 import numpy as np
@@ -104,15 +102,6 @@ def refuse_hollow(path: str, what: str, dataset: h5py.Dataset | Stored, rows: in
         raise LogError(f"{path}: {what} claims {rows:,} rows, but the file has {there:,} bytes; a row takes "
                        f"{ROW_BYTES} or more")
     return size
-
-
-def known_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Root attributes without those that are of another type than they are written with; arrays as text."""
-    wrong = [name for name in ("versions", "changes", "imported") if not isinstance(attributes.get(name, {}), dict)]
-    if not isinstance(attributes.get("merged", 0), int):
-        wrong.append("merged")
-    return {name: str(value) if isinstance(value, np.ndarray) else value for name, value in attributes.items()
-            if name not in wrong}
 
 
 def as_column(kind: str, values: np.ndarray) -> np.ndarray:

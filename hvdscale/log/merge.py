@@ -6,7 +6,6 @@ the log that it came from.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import uuid
@@ -22,7 +21,7 @@ from . import segments
 from .check import check
 from .compact_file import CompactFile
 from .files import refuse_taken, superblock
-from .reader import Log, LogTable, absent, in_order, read_log
+from .reader import Log, LogTable, absent, join_columns, read_log
 from .schema import SOURCE, TABLES, LogColumn
 
 PER_SEGMENT = ("id", "segment", "segments", "host", "changes")      # attributes that need not agree between segments
@@ -141,11 +140,8 @@ def _write(logs: Sequence[Log], numbers: Sequence[np.ndarray], path: str) -> Non
 
 def joined(table: str, logs: Iterable[Iterable[LogColumn]]) -> list[LogColumn]:
     """The columns of a table of all logs together, in order; those that say where a trial came from are left out."""
-    every: dict[str, LogColumn] = {}
-    for spec in itertools.chain.from_iterable(logs):
-        if spec.name not in _SOURCE:
-            every.setdefault(spec.name, spec)
-    return list(in_order(table, every).values())
+    every = join_columns(table, ({spec.name: spec for spec in log} for log in logs))
+    return [spec for name, spec in every.items() if name not in _SOURCE]
 
 
 def _values(log: Log, table: LogTable, spec: LogColumn, new: np.ndarray) -> np.ndarray:

@@ -24,7 +24,7 @@ from ..system.lock import Lock
 from . import segments
 from .check import IN_PLAN, ORDERED, UnsoundRows, check, check_rows, contradictions, disordered, parse_plan
 from .files import TYPES, open_file, part_of, reading, root_attributes, rows_within, superblock
-from .layout import as_column, known_attributes, refuse_hollow, refuse_wrong_type
+from .layout import as_column, refuse_hollow, refuse_wrong_type
 from .merge import merged_attributes, show, write_log
 from .reader import Log, LogTable, Part, absent, begun_trials, column_spec, decode
 from .schema import INTERRUPTED, SCHEMA, SOURCE, TABLES, UNKNOWN_SEED, LogColumn, Status, known_column
@@ -144,7 +144,7 @@ class SalvagedPart(Part):
         self.size, self._claimed = superblock(path).size, 0
         with reading(path):
             self.segment = segments.of_file(path, self.file)
-            self.attributes = known_attributes(root_attributes(path, self.file))
+            self.attributes = root_attributes(path, self.file)
         self.rows, self.columns = {}, {}
         self._values: dict[tuple[str, str], np.ndarray] = {}
         for table in TABLES:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from hvdscale.errors import LogError
+from hvdscale.log import reader
 from hvdscale.log.compact_file import Texts
-from hvdscale.log.files import lookup3
+from hvdscale.log.files import Unclosed, lookup3
 from hvdscale.log.reader import current_rows, latest_rows, read_log
 from hvdscale.log.schema import RESTARTS, STEPS, TRIALS, Status
 from hvdscale.log.segments import find_logs
@@ -183,6 +184,26 @@ def test_of_a_large_log_only_what_is_asked_for_is_read(make, tmp_path, monkeypat
         log.steps["lr"]
     with read_log(path) as log:
         assert_same(whole, columns_of(log))
+
+
+def test_a_live_log_that_is_met_in_the_middle_of_a_write_is_read_again(written, monkeypatch):
+    whole, met, readinto = columns_of(read_log(written.path)), [], Unclosed.readinto
+
+    def torn(file, buffer):
+        size = readinto(file, buffer)
+        if bytes(buffer[:4]) in (b"OHDR", b"EAHD", b"EAIB"):        # what has a checksum
+            met.append(size)
+            if len(met) == at:
+                memoryview(buffer).cast("B")[8:] = bytes(size - 8)
+        return size
+    monkeypatch.setattr(Unclosed, "readinto", torn)
+    at, last = 1, 2
+    while at <= last:
+        with reader.open_log(written.path) as log:
+            assert_same(whole, columns_of(log))
+        at, last = at + 1, len(met)
+        met.clear()
+    assert last > 20
 
 
 def test_an_existing_log_is_not_overwritten_unless_asked_and_then_goes_with_all_segments(tmp_path):
