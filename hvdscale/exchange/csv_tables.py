@@ -145,7 +145,7 @@ def _apply_rules(tables: Mapping[str, CsvRows], left: LeftOut):
 
 def _leave_out(tables: Mapping[str, CsvRows], left: LeftOut, faults: Iterable[Fault]):
     for fault in faults:
-        table = tables[fault.where]
+        table = fault.table
         repeated = "step" in table and np.array_equal(np.sort(disordered(table, "step", True)), fault.rows)
         for row in fault.rows.tolist():
             left.add(fault.trial(row), f"{table.path}:{table.lines[row]}: trial {fault.trial(row)}{fault.say(row, '')}"

@@ -6,6 +6,7 @@ the log that it came from.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import uuid
@@ -57,15 +58,13 @@ def write_log(path: str, log: Log, attributes: Mapping[str, Any]) -> None:
 
 def merged_attributes(log: Log) -> dict[str, Any]:
     """Root attributes of all segments as one: the first's, with ``changes`` where a later one has another commit."""
-    first, *rest = (part.attributes for part in log.parts)
-    changes = dict(first.get("changes", {}))
-    before = first
-    for attributes in rest:
+    every = [part.attributes for part in log.parts]
+    changes = dict(every[0].get("changes", {}))
+    for before, attributes in itertools.pairwise(every):
         changed = {k: v for k, v in attributes.items() if k not in PER_SEGMENT and before.get(k) != v}
         if changed:
             changes[f"segment {attributes['segment']}"] = changed
-        before = attributes
-    merged = {**first, "segment": 0, "segments": max(log.segments[-1].number + 1, log.segments[0].stands_for)}
+    merged = {**every[0], "segment": 0, "segments": max(log.segments[-1].number + 1, log.segments[0].stands_for)}
     return {**merged, "changes": changes} if changes else merged
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..errors import HvdscaleError, LogError
 from ..target import Target
+from .files import first_line
 from .reader import Log
 
 DEEPEST = 40                    # of what lies within each other; a plan has four or five
@@ -105,16 +106,18 @@ BRANCH: dict[str, Rule] = {
 
 
 @lru_cache(maxsize=512)
-def read_plan(text: str) -> dict[str, Any]:
-    """The plan that a text holds, not to be changed; {} of one that is no JSON object.
+def read_plan(text: str, must_be_json: bool = False) -> dict[str, Any]:
+    """The plan that a text holds, not to be changed; {} of one that is no JSON object, or LogError where it must be.
 
     Raises LogError, naming the entry, where one is not of the type that it is written with.
     """
     try:
-        plan = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
+        plan, wrong = json.loads(text), f"plan is JSON, but no object: {text[:40]!r}"
+    except (ValueError, RecursionError) as error:
+        plan, wrong = None, f"plan is not JSON: {first_line(error)}"
     if not isinstance(plan, dict):
+        if must_be_json:
+            raise LogError(wrong)
         return {}
     if is_deeper(plan, DEEPEST):
         raise LogError(f"its plan is nested deeper than {DEEPEST} times")

@@ -22,10 +22,11 @@ from ..errors import LogError
 from ..system.files import temporary_name
 from ..system.lock import Lock
 from . import segments
-from .check import IN_PLAN, ORDERED, UnsoundRows, check, check_rows, contradictions, disordered, parse_plan
+from .check import IN_PLAN, ORDERED, UnsoundRows, check, check_rows, contradictions, disordered
 from .files import TYPES, open_file, part_of, reading, root_attributes, rows_within, superblock
 from .layout import as_column, refuse_hollow, refuse_wrong_type
 from .merge import merged_attributes, show, write_log
+from .plan_text import read_plan
 from .reader import Log, LogTable, Part, absent, begun_trials, column_spec, decode
 from .schema import INTERRUPTED, SCHEMA, SOURCE, TABLES, UNKNOWN_SEED, LogColumn, Status, known_column
 
@@ -336,7 +337,7 @@ def _plans(log: Mended) -> None:
     columns = [name for name in IN_PLAN if name in trials]
     for row, text in enumerate(trials["plan"]):
         try:
-            planned = dict(contradictions({name: trials[name][row] for name in columns}, parse_plan(text)))
+            planned = dict(contradictions({name: trials[name][row] for name in columns}, read_plan(text, True)))
             for name, value in planned.items():
                 if isinstance(value, str) != (trials.specs[name].type == "text"):
                     raise TypeError

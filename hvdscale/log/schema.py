@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 
 FORMAT = "hvdscale-log"
 VERSION = 1
@@ -49,6 +50,7 @@ class LogColumn:
     better: str = ""
 
 
+_optional = partial(LogColumn, optional=True)
 TRIALS = (
     LogColumn("id", "int", "1", "the trial's number, unique in this log"),
     LogColumn("status", "status", "1", "RUNNING, COMPLETE, INCOMPLETE or INFEASIBLE"),
@@ -74,16 +76,15 @@ RESTARTS = (
     LogColumn("device", "text", "1", "what the workers compute on"),
     LogColumn("time", "float", "seconds", "start of the process, since 1970-01-01 UTC"),
     LogColumn("previous_end", "text", "1", "why the process before this one ended; empty for the first"),
-    LogColumn("startup_seconds", "float", "seconds", "from the process's start to its first step: imports, data, state",
-              optional=True),
+    _optional("startup_seconds", "float", "seconds",
+              "from the process's start to its first step: imports, data, state"),
 )
 EVALUATIONS = (
     LogColumn("trial", "int", "1", "the trial's id"),
     LogColumn("step", "int", "steps", "steps done when evaluated"),
     LogColumn("examples", "int", "examples", "training examples seen in those steps"),
     LogColumn("train_seconds", "float", "seconds", "time spent in those steps, evaluation left out"),
-    LogColumn("waited_seconds", "float", "seconds", "its part without a core, where a search logs no steps",
-              optional=True),
+    _optional("waited_seconds", "float", "seconds", "its part without a core, where a search logs no steps"),
 )
 STEPS = (
     LogColumn("trial", "int", "1", "the trial's id"),
@@ -91,27 +92,22 @@ STEPS = (
     LogColumn("loss", "float", "1", "training loss over the global batch, before the step's update"),
     LogColumn("lr", "float", "1", "learning rate of the step"),
     LogColumn("step_seconds", "float", "seconds", "time of the step on rank 0"),
-    LogColumn("global_batch", "float", "examples", "B of the step, where it changes during training", optional=True),
-    LogColumn("tokens", "float", "tokens", "tokens of the step that its loss counts", optional=True),
-    LogColumn("loss_scale", "float", "1", "factor on the loss in the step, for fp16 gradients", optional=True),
-    LogColumn("skipped_updates", "float", "1", "1: no update, as the step's fp16 gradient overflowed; else 0",
-              optional=True),
-    LogColumn("data_seconds", "float", "seconds", "its part spent getting the batch", optional=True),
-    LogColumn("compute_seconds", "float", "seconds", "its part in the model and the optimizer", optional=True),
-    LogColumn("communication_seconds", "float", "seconds", "its part waiting for the allreduce", optional=True),
-    LogColumn("without_core_seconds", "float", "seconds", "its part without a core, of the worker that fared worst",
-              optional=True),
-    LogColumn("local_sqnorm", "float", "1", "mean over shares, weighted by their examples, of the square norm of their "
-              "own gradients; a share is a worker's, or at one worker a part of its batch", optional=True),
-    LogColumn("reduced_sqnorm", "float", "1", "square norm of the gradient averaged over the global batch",
-              optional=True),
-    LogColumn("local_examples", "float", "examples", "mean over shares of their example counts", optional=True),
-    LogColumn("replica_distance", "float", "1", "before a synchronization: root mean square over the replicas of the "
-              "norm of their weights' difference from the mean", optional=True),
-    LogColumn("outer_step", "float", "1", "norm of the synchronization's change of the weights since the last one",
-              optional=True),
-    LogColumn("exchange_error", "float", "1", "root mean square over the replicas of the norm of what is unsent yet",
-              optional=True),
+    _optional("global_batch", "float", "examples", "B of the step, where it changes during training"),
+    _optional("tokens", "float", "tokens", "tokens of the step that its loss counts"),
+    _optional("loss_scale", "float", "1", "factor on the loss in the step, for fp16 gradients"),
+    _optional("skipped_updates", "float", "1", "1: no update, as the step's fp16 gradient overflowed; else 0"),
+    _optional("data_seconds", "float", "seconds", "its part spent getting the batch"),
+    _optional("compute_seconds", "float", "seconds", "its part in the model and the optimizer"),
+    _optional("communication_seconds", "float", "seconds", "its part waiting for the allreduce"),
+    _optional("without_core_seconds", "float", "seconds", "its part without a core, of the worker that fared worst"),
+    _optional("local_sqnorm", "float", "1", "mean over shares, weighted by their examples, of the square norm of their "
+              "own gradients; a share is a worker's, or at one worker a part of its batch"),
+    _optional("reduced_sqnorm", "float", "1", "square norm of the gradient averaged over the global batch"),
+    _optional("local_examples", "float", "examples", "mean over shares of their example counts"),
+    _optional("replica_distance", "float", "1", "before a synchronization: root mean square over the replicas of the "
+              "norm of their weights' difference from the mean"),
+    _optional("outer_step", "float", "1", "norm of the synchronization's change of the weights since the last one"),
+    _optional("exchange_error", "float", "1", "root mean square over the replicas of the norm of what is unsent yet"),
 )
 STEP_PARTS = ("data_seconds", "compute_seconds", "communication_seconds")        # of step_seconds, in this order
 
@@ -123,9 +119,8 @@ RANK_PARTS = {"step": "the step", "data": "getting the batch", "forward": "the f
 
 # columns of /trials in a file that several logs were merged into
 SOURCE = (
-    LogColumn("source", "text", "1", "JSON: path and root attributes of the log the trial was merged from",
-              optional=True),
-    LogColumn("source_trial", "int", "1", "the trial's id in that log", optional=True),
+    _optional("source", "text", "1", "JSON: path and root attributes of the log the trial was merged from"),
+    _optional("source_trial", "int", "1", "the trial's id in that log"),
 )
 
 

@@ -72,13 +72,6 @@ def _numbered(folder: str, changed: int) -> dict[tuple[str, str], list[tuple[int
     return found
 
 
-def free_name(path: str) -> str:
-    """The first name for a later segment that no file has, after all that are there."""
-    stem, extension = os.path.splitext(path)
-    taken = candidates(path)
-    return f"{stem}.{taken[-1][0] + 1 if taken else 1}{extension}"
-
-
 def later(first: Segment, named: Iterable[tuple[int, str]] | None = None) -> list[Segment]:
     """The segments after the first file's own, in order, leftovers of its merge included, among the ``candidates``
     (None: those there are now)."""

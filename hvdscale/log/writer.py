@@ -191,7 +191,10 @@ class LogWriter:
     def _open(self, attributes: Mapping[str, Any], overwrite: bool, resume: bool) -> None:
         """Makes the segment's file and shows it; an old log goes only when the new one is there."""
         old = self._existing(overwrite, resume)
-        self.segment_path = segments.free_name(self.path) if resume and old else self.path
+        self.segment_path = self.path
+        if resume and old:                  # under the first name that no file has, after all that are there
+            stem, extension = os.path.splitext(self.path)
+            self.segment_path = f"{stem}.{max([0, *dict(segments.candidates(self.path))]) + 1}{extension}"
         last = old[-1] if old and resume else None
         self._number = max(last.number + 1, old[0].stands_for) if last else 0
         self.log_id = last.log_id if last else attributes.get("id") or uuid.uuid4().hex

@@ -47,12 +47,12 @@ def export_archive(path, out, progress: Callable[[float], None] = lambda share: 
             os.makedirs(os.path.join(root, folder), exist_ok=True)
             _write(os.path.join(root, folder, "study.json"), text)
             for row, end in zip(rows, last):
-                place = os.path.join(root, folder, str(trials.folder(row)))
+                name = log.trials["source_trial" if trials.published(row) else "id"][row]
+                place = os.path.join(root, folder, str(name))
                 try:
                     os.mkdir(place)
                 except FileExistsError:
-                    raise LogError(f"{log.path}: {folder} has two trials {trials.folder(row)}; export them one by "
-                                   "one") from None
+                    raise LogError(f"{log.path}: {folder} has two trials {name}; export them one by one") from None
                 _write(os.path.join(place, "metadata.json"), trials.metadata(row, end))
                 _write(os.path.join(place, "measurements.csv"), _measurements_text(*found[int(trials.ids[row])]))
                 done.trials += 1
@@ -72,7 +72,6 @@ class _Trials:
         self.path, self._table = log.path, (table := log.trials)
         self.ids = table["id"]
         self._metadata = table["metadata"] if "metadata" in table else np.full(len(self.ids), "", object)
-        self._source = table["source_trial"]
         self._points = {name.partition("/")[2]: table[name] for name in table if name.startswith("metaparameters/")}
 
     def study_of(self, row: int) -> tuple:
@@ -87,20 +86,22 @@ class _Trials:
         plan = self._plan(rows[0])
         published = plan.get("archive")
         if isinstance(published, Mapping) and {"path", "study"} <= published.keys():
-            return self._check_folder(str(published["path"])), _json(published["study"])
-        batch = int(self._table["global_batch"][rows[0]])
-        dataset, model, optimizer = (str(self._table[name][rows[0]]) for name in ("dataset", "model", "optimizer"))
-        model += "".join(f",{name}={value}" for name, value in self._model_args(rows[0]).items())
-        sweep = plan.get("sweep") or {}
-        steps = max(int(self._table["budget_steps"][row]) for row in rows)
-        early = any(end < steps and self._table["status"][row] == Status.COMPLETE for row, end in zip(rows, last))
-        study = {"batch_size": batch, "dataset": dataset, "early_stopping": early or bool(sweep.get("prune_keep")),
-                 "model": model, "optimizer": optimizer, "train_steps": steps,
-                 "parameter_configs": dict(map(_config, sweep.get("space", ())))}
-        return self._check_folder(f"{dataset}/{model}/{optimizer}/{batch}"), _json(study)
-
-    def folder(self, row) -> int:
-        return int(self._source[row]) if self.published(row) else int(self.ids[row])
+            folder, study = str(published["path"]), published["study"]
+        else:
+            batch = int(self._table["global_batch"][rows[0]])
+            dataset, model, optimizer = (str(self._table[name][rows[0]]) for name in ("dataset", "model", "optimizer"))
+            model += "".join(f",{name}={value}" for name, value in self._model_args(rows[0]).items())
+            sweep = plan.get("sweep") or {}
+            steps = max(int(self._table["budget_steps"][row]) for row in rows)
+            early = any(end < steps and self._table["status"][row] == Status.COMPLETE for row, end in zip(rows, last))
+            folder, study = f"{dataset}/{model}/{optimizer}/{batch}", {
+                "batch_size": batch, "dataset": dataset, "early_stopping": early or bool(sweep.get("prune_keep")),
+                "model": model, "optimizer": optimizer, "train_steps": steps,
+                "parameter_configs": dict(map(_config, sweep.get("space", ())))}
+        if not all(map(is_folder, folder.split("/"))):
+            raise LogError(f"{self.path}: {folder!r} cannot be the folder of a study: names of letters, digits and "
+                           "+ - _ . , = @ are; --as csv takes any name")
+        return folder, _json(study)
 
     def published(self, row) -> bool:
         return bool(self._metadata[row])
@@ -117,12 +118,6 @@ class _Trials:
             "_internal_trial_id": int(self.ids[row]), "parameters": point,
             "status": status if status in STATUSES else Status.INCOMPLETE.name, "steps": steps,
             "trial_id": int(self.ids[row])})
-
-    def _check_folder(self, folder) -> str:
-        if not all(map(is_folder, folder.split("/"))):
-            raise LogError(f"{self.path}: {folder!r} cannot be the folder of a study: names of letters, digits and "
-                           "+ - _ . , = @ are; --as csv takes any name")
-        return folder
 
     def _model_args(self, row) -> dict:
         plan = self._plan(row)

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ...errors import LogError
-from ...log.schema import UNKNOWN_SEED, Status
+from ...log.schema import UNKNOWN_SEED
 from ..files import LARGEST_INT, WrongFile, json_of, text_of, whole_number
 from ..imported import ImportedLog, Seen, beyond_errors, skipped_note
 from .sources import ArchiveStudy, Folder, Tar, is_folder
-from .trial_files import LARGEST, TrialBatch, pieces, read_trials
+from .trial_files import LARGEST, ReadTrial, pieces, read_trials
 
 TRIALS, BYTES = 48, 4 << 20             # that are read at once
 # sizes of the training sets, which are not in the archive (55,000, 45,000 and 30,301,028: README of the archive's
@@ -36,9 +36,9 @@ def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = 
     found = Folder(source) if os.path.isdir(source) else Tar(source)
     seen = Seen()
     with ImportedLog(out, {"kind": "archive", "from": source}, overwrite=overwrite, take_over=take_over) as log:
-        for study, plan, batch in _read(found, seen, skip_broken):
-            _add(log, study, plan, batch, seen)
-            _report_wrong(batch.wrong, seen, skip_broken)
+        for study, plan, (trials, wrong) in _read(found, seen, skip_broken):
+            _add(log, study, plan, trials, seen)
+            _report_wrong(wrong, seen, skip_broken)
             progress(found.share())
         if not seen.trials:
             raise LogError(seen.wrong[0] if seen.wrong else f"{source}: there is no study.json in it: no archive of "
@@ -49,7 +49,7 @@ def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = 
     return seen
 
 
-def _read(found, seen, skip_broken) -> Iterator[tuple[ArchiveStudy, dict, TrialBatch]]:
+def _read(found, seen, skip_broken) -> Iterator[tuple[ArchiveStudy, dict, tuple[list[ReadTrial], list[str]]]]:
     """Each batch of trials, in order, with its study and plan."""
     for study in found.studies():
         _report_wrong(study.wrong, seen, skip_broken)
@@ -97,20 +97,22 @@ def _plan(study: ArchiveStudy) -> dict:
             "archive": {"path": "/".join(folders), "study": data}}
 
 
-def _add(log: ImportedLog, study: ArchiveStudy, plan: dict, batch: TrialBatch, seen: Seen):
-    *dataset, model, optimizer, size = plan["archive"]["path"].split("/")
-    size, count = int(size), len(batch.ids)
-    if len(batch.step) and int(batch.step.max()) > LARGEST_INT // size:
-        raise LogError(f"{study.where}: {batch.step.max()} steps of {size} examples are more than 64 bits can count")
-    status = np.array(batch.status, np.int8)
-    ids = log.trials({
-        "status": status, "stop_reason": [f"the archive says {Status(s).name}" for s in batch.status],
+def _add(log: ImportedLog, study: ArchiveStudy, plan: dict, trials: list[ReadTrial], seen: Seen):
+    *dataset, model, optimizer, folder = plan["archive"]["path"].split("/")
+    size, step = int(folder), np.concatenate([np.empty(0, np.int64), *(one.step for one in trials)])
+    if step.max(initial=0) > LARGEST_INT // size:
+        raise LogError(f"{study.where}: {step.max()} steps of {size} examples are more than 64 bits can count")
+    ids = log.trials([one.point for one in trials], {
+        "status": [one.status for one in trials],
+        "stop_reason": [f"the archive says {one.status.name}" for one in trials],
         "dataset": "/".join(dataset), "model": model, "optimizer": optimizer, "global_batch": size,
-        "seed": UNKNOWN_SEED, "source_trial": np.array(batch.ids, np.int64),
+        "seed": UNKNOWN_SEED, "source_trial": [one.id for one in trials],
         "budget_steps": plan["measurement"]["budget_steps"],
-        "plan": [json.dumps(plan, ensure_ascii=False)] * count,
+        "plan": json.dumps(plan, ensure_ascii=False),
         "source": json.dumps({"path": plan["archive"]["path"], "imported": "archive"}, ensure_ascii=False),
-        "metadata": batch.metadata}, batch.points)
-    log.evaluations(ids, batch.rows, batch.step, batch.step * size, batch.columns)
-    seen.trials += count
-    seen.evaluations += len(batch.step)
+        "metadata": [one.text for one in trials]})
+    log.evaluations(ids, [one.rows for one in trials], step, step * size, {
+        name: np.concatenate([one.values[name] if name in one.values else np.full(one.rows, np.nan) for one in trials])
+        for name in dict.fromkeys(name for one in trials for name in one.values)})
+    seen.trials += len(trials)
+    seen.evaluations += len(step)

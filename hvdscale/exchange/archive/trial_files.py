@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -37,41 +36,20 @@ class TrialFiles(NamedTuple):
     measurements: bytes | str | None
 
 
-@dataclass
-class TrialBatch:
-    """The contents of some trials' files; lists have one entry per valid trial."""
-
-    ids: list[int]                          # the archive's
-    status: list[Status]
-    metadata: list[str]                     # texts of metadata.json
-    points: list[dict[str, float]]          # numeric "parameters", under our names
-    rows: list[int]                         # number of evaluations
-    step: np.ndarray                        # of all evaluations, int64
-    columns: dict[str, np.ndarray]          # of all evaluations, float64 by column of the log
-    wrong: list[str]                        # messages about wrong files, in order
-
-
-def read_trials(trials: Sequence[TrialFiles], budget_steps: int = 0) -> TrialBatch:
+def read_trials(trials: Sequence[TrialFiles], budget_steps: int = 0) -> tuple[list[ReadTrial], list[str]]:
     """The trials with valid files, in order, and messages about the others; ``budget_steps``: of a COMPLETE trial; 0:
     those that its metadata.json has."""
     wrong: list[str] = []
-    found: list[_Trial] = []
+    found: list[ReadTrial] = []
     for trial in trials:
         try:
-            found.append(_Trial(trial))
+            found.append(ReadTrial(trial))
         except WrongFile as error:
             wrong.append(str(error))
     for group in pieces(found, BLOCK_BYTES, lambda one: len(one.lines), lambda one, first: one.header == first.header):
         _parse(group)
     _apply_rules([one for one in found if not one.wrong], budget_steps)
-    good = [one for one in found if not one.wrong]
-    return TrialBatch(
-        [one.id for one in good], [one.status for one in good], [one.text for one in good],
-        [one.point for one in good], [one.rows for one in good],
-        np.concatenate([np.empty(0, np.int64), *(one.step for one in good)]),
-        {name: np.concatenate([one.values[name] if name in one.values else np.full(one.rows, np.nan) for one in good])
-         for name in dict.fromkeys(name for one in good for name in one.values)},
-        wrong + [one.wrong for one in found if one.wrong])
+    return [one for one in found if not one.wrong], wrong + [one.wrong for one in found if one.wrong]
 
 
 def pieces(items: Iterable[Item], most: int, size_of: Callable[[Item], int],
@@ -105,8 +83,9 @@ def column_names(header: tuple[str, ...]) -> list[str]:
     return found
 
 
-class _Trial(CsvText):
-    """A trial's two files: what is wrong with them, or "", and steps and values by column, both set by _parse."""
+class ReadTrial(CsvText):
+    """A trial's two files: what is wrong with them, or ""; step (int64) and values (float64 by column of the log), both
+    set by _parse; of metadata.json text, id, status, steps, and as point the numeric "parameters", under our names."""
 
     def __init__(self, trial: TrialFiles):
         data = file_bytes(trial.measurements, f"{trial.folder}/measurements.csv", LARGEST["measurements.csv"])
@@ -153,7 +132,7 @@ class _Trial(CsvText):
         self.values = {name: values for name, values in zip(self.names, columns) if name != "step"}
 
 
-def _parse(tables: list[_Trial]):
+def _parse(tables: list[ReadTrial]):
     """Read the numbers of files with the same header together; where some cell may be wrong, each file by itself."""
     names = tables[0].names
     lines = b"".join(table.lines for table in tables)
@@ -174,7 +153,7 @@ def _parse(tables: list[_Trial]):
             table.take(steps, columns)
 
 
-def _apply_rules(found: list[_Trial], budget_steps: int):
+def _apply_rules(found: list[ReadTrial], budget_steps: int):
     """Mark files whose evaluations break the rules of a log, and COMPLETE trials that were not evaluated to their end;
     one of 0 steps was only timed, so that an archive has no evaluations of it."""
     ids = np.arange(len(found))

@@ -83,13 +83,13 @@ def _add(log: ImportedLog, measured: Measured) -> None:
                       or isinstance(value, float) and math.isfinite(value)}}
     seed = as_whole(run.given.get("seed"))
     log.better |= benchmark.better
-    ids = log.trials({
-        "status": np.full(1, status, np.int8), "stop_reason": reason, "dataset": benchmark.name,
+    ids = log.trials([measured.parameters], {
+        "status": status, "stop_reason": reason, "dataset": benchmark.name,
         "model": "reference", "optimizer": optimizer_of(run.given, benchmark),
         "global_batch": measured.batch, "seed": UNKNOWN_SEED if seed is None else seed, "budget_steps": budget,
         "workers": workers or 1, "accumulation": as_whole(run.given.get("gradient_accumulation_steps")) or 1,
         "plan": json.dumps(plan, ensure_ascii=False),
-        "source": json.dumps({"path": run.path, "imported": "mllog"}), **wanted.names}, [measured.parameters],
+        "source": json.dumps({"path": run.path, "imported": "mllog"}), **wanted.names},
         run.started / 1000 if workers and run.started else math.nan)
     log.evaluations(ids, [len(rows)], np.array(steps, np.int64), np.array([row.examples for row in rows], np.int64),
                     measured.columns, np.array([row.seconds for row in rows], float) if workers else None)

@@ -142,12 +142,12 @@ def _add(log, source, point, spacing, names) -> int:
     plan = {"problem": {"reference": point.name, **({"train_examples": size} if size else {})},
             "measurement": {"budget_steps": max(steps), "target": TARGET, "eval_every": spacing_steps or None},
             "rcp": {"name": point.name, "unit": unit, "hyperparameters": point.hyperparameters, **point.about}}
-    ids = log.trials({
-        "status": np.full(count, Status.COMPLETE, np.int8), "stop_reason": "the target of the benchmark was met",
+    ids = log.trials([numbers] * count, {
+        "status": Status.COMPLETE, "stop_reason": "the target of the benchmark was met",
         "dataset": benchmark.name, "model": "reference", "optimizer": optimizer_of(point.hyperparameters, benchmark),
         "global_batch": point.batch, "seed": UNKNOWN_SEED, "source_trial": np.arange(count), "budget_steps": max(steps),
         "plan": json.dumps(plan, ensure_ascii=False),
-        "source": json.dumps({"path": point.name, "imported": "rcp"}), **names}, [numbers] * count)
+        "source": json.dumps({"path": point.name, "imported": "rcp"}), **names})
     rows = []
     for last, total in zip(steps, examples):
         if spacing_steps:

@@ -124,36 +124,44 @@ def _first(wanted: Iterable[str], there: Collection[str]) -> str:
     return next((name for name in wanted if name in there), "")
 
 
+def _source(keys: Iterable[str], there: Collection[str], pattern: str, runs: Sequence[FoundRun]) -> Source | None:
+    """The first of these parameters that is there, else the pattern, where all paths have it."""
+    if key := _first(keys, there):
+        return Source(parameter=key)
+    return Source(pattern=pattern) if pattern and all(re.search(pattern, run.path) for run in runs) else None
+
+
 def _guess_counts(runs: Sequence[FoundRun]) -> tuple[dict[str, Source], str, dict[str, str]]:
     """(settings of batch, workers, nodes and accumulation; whose the batch is; why)."""
-    batch, per, why = _guess_batch(runs)
+    there = {name for name in runs[0].parameters if all(count_of(run.parameters.get(name)) for run in runs)}
+    found = {kind: _source(names(kind), there, _PATTERNS.get(kind, ""), runs)
+             for kind in ("workers", "nodes", "accumulation")}
+    per_node, nodes = _first(names("per_node"), there), _first(names("nodes"), there)
+    if per_node and not _first(names("workers"), there):
+        found["workers"] = Source(parameter=per_node, times=(nodes,) if nodes else ())
+    batch, per, why = _guess_batch(runs, there)
     evidence = {"batch": why}
-    accumulation, workers, nodes, per_node = (
-        _counted(kind, runs) for kind in ("accumulation", "workers", "nodes", "per_node"))
-    found = {"batch": batch, "workers": workers or _in_paths(_PATTERNS["workers"], runs),
-             "nodes": nodes or _in_paths(_PATTERNS["nodes"], runs), "accumulation": accumulation}
-    if per_node and not workers:
-        found["workers"] = replace(per_node, times=(nodes.parameter,) if nodes else ())
-    if accumulation and batch and accumulation.parameter in batch.times:
+    if found["accumulation"] and batch and found["accumulation"].parameter in batch.times:
         found["accumulation"] = None
     loaders = [name for name in names("loaders") if any(name in run.parameters for run in runs)]
     if loaders and not found["workers"]:
         evidence["workers"] = (f"{' and '.join(loaders)} count the processes of a loader in most programs, so that "
                                "they are not taken for workers")
-    return {name: source for name, source in found.items() if source}, per, evidence
+    return {name: source for name, source in {"batch": batch, **found}.items() if source}, per, evidence
 
 
-def _guess_batch(runs: Sequence[FoundRun]) -> tuple[Source | None, str, str]:
-    """(where the batch comes from, whose it is, why), by the first rule under which there is one."""
+def _guess_batch(runs: Sequence[FoundRun], there: Collection[str]) -> tuple[Source | None, str, str]:
+    """(where the batch comes from, whose it is, why), by the first rule under which there is one; ``there``: counts."""
     known = sorted(_batches_of_programs(runs), key=lambda found: found[1] != GLOBAL_BATCH)
-    by_name = _counted("global_batch", runs), GLOBAL_BATCH, "{} is that of a step over all workers, by its name"
+    by_name = _source(names("global_batch"), there, "", runs), GLOBAL_BATCH, (
+        "{} is that of a step over all workers, by its name")
     otherwise = "is taken for that of a step over all workers; --batch-per worker says otherwise"
     rules = [*known[:1], by_name] if known and known[0][0].over else [by_name, *known]
     rules += [
-        (_counted("batch", runs), GLOBAL_BATCH, f"nothing says whose batch {{}} is; it {otherwise}"),
-        (_in_paths(_PATTERNS["batch"], runs), GLOBAL_BATCH,
+        (_source(names("batch"), there, "", runs), GLOBAL_BATCH, f"nothing says whose batch {{}} is; it {otherwise}"),
+        (_source((), (), _PATTERNS["batch"], runs), GLOBAL_BATCH,
          f"it is of the names of the runs, which do not say whose it is, and {otherwise}"),
-        (_counted("worker_batch", runs), WORKER_BATCH, "{} is that of a worker, by its name")]
+        (_source(names("worker_batch"), there, "", runs), WORKER_BATCH, "{} is that of a worker, by its name")]
     return next(((source, per, why.format(source.parameter)) for source, per, why in rules if source),
                 (None, GLOBAL_BATCH, ""))
 
@@ -169,30 +177,20 @@ def _batches_of_programs(runs: Sequence[FoundRun]) -> Iterator[tuple[Source, str
             yield source, program["per"], f"{{}} is that of {whose}, as in {name}{more}"
 
 
-def _counted(kind: str, runs: Sequence[FoundRun]) -> Source | None:
-    """The first parameter of this kind that is a count in every run."""
-    return next((Source(parameter=name) for name in names(kind)
-                 if all(count_of(run.parameters.get(name)) for run in runs)), None)
-
-
-def _in_paths(pattern: str | None, runs: Sequence[FoundRun]) -> Source | None:
-    return Source(pattern=pattern) if pattern and all(re.search(pattern, run.path) for run in runs) else None
-
-
 def _guess_names(runs: Sequence[FoundRun]) -> dict[str, Source]:
     """Seed, data set, model and optimizer: parameters that all runs have, else of their paths, else of their folder."""
     folder = os.path.commonpath([os.path.abspath(run.path) for run in runs])
     named = os.path.basename(folder if len(runs) > 1 else os.path.dirname(folder)) or UNKNOWN
     there = set.intersection(*({key for key, value in run.parameters.items()
                                 if value is not None and not isinstance(value, bool)} for run in runs))
-    return {name: Source(parameter=key) if (key := _first(keys, there)) else _in_paths(_PATTERNS.get(name), runs)
-            or Source({"dataset": named}.get(name, UNKNOWN)) for name, keys in _table()["labels"].items()}
+    return {name: _source(keys, there, _PATTERNS.get(name, ""), runs) or Source({"dataset": named}.get(name, UNKNOWN))
+            for name, keys in _table()["labels"].items()}
 
 
 def _guess_points(runs: Sequence[FoundRun]) -> dict[str, Source]:
     there = {key for run in runs for key, value in run.parameters.items() if isinstance(value, (int, float))}
-    found = {name: Source(parameter=key) if (key := _first(keys, there)) else _in_paths(
-        _POINT.format("|".join(map(re.escape, keys))), runs) for name, keys in _table()["metaparameters"].items()}
+    found = {name: _source(keys, there, _POINT.format("|".join(map(re.escape, keys))), runs)
+             for name, keys in _table()["metaparameters"].items()}
     return {name: source for name, source in found.items() if source}
 
 

@@ -345,12 +345,12 @@ def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool 
     reason = {Status.COMPLETE: "the run's files say no more", Status.INFEASIBLE: f"the last loss is {loss}",
               Status.INCOMPLETE: f"its state is {trial.run.unfinished}"}[status]
     seed = trial.settings.get("seed")
-    ids = log.trials({
-        "status": np.full(1, status, np.int8), "stop_reason": reason, "global_batch": trial.batch,
+    ids = log.trials([trial.points], {
+        "status": status, "stop_reason": reason, "global_batch": trial.batch,
         "accumulation": passes, "local_batch": -(-trial.batch // (workers * passes)), "workers": workers,
         **{name: str(trial.settings[name]) for name in NAMES}, "budget_steps": 0,
         "seed": UNKNOWN_SEED if seed is None else seed,
-        "plan": json.dumps(plan), "source": json.dumps(source, ensure_ascii=False)}, [trial.points])
+        "plan": json.dumps(plan), "source": json.dumps(source, ensure_ascii=False)})
     steps = trial.evaluated
     log.evaluations(ids, [len(steps)], steps, steps * trial.batch, {
         column: _column(found, steps) for column, found in trial.evaluations.items()}, _seconds(trial, steps))
