@@ -166,9 +166,8 @@ def _import_archive(source, out, skip_broken, how):
 
 def _import_csv(source, out, skip_broken, overlap, how):
     left_out: list[str] = []
-    notes: list[str] = []
-    rows = import_tables(source, out, left_out=left_out if skip_broken else None, overlap=overlap,
-                         progress=_share("imported"), note=notes.append, **how)
+    rows, notes = import_tables(source, out, left_out=left_out if skip_broken else None, overlap=overlap,
+                                progress=_share("imported"), **how)
     _say_made(out, format_counts(rows), left_out, notes)
 
 

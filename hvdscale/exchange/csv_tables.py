@@ -49,13 +49,12 @@ def is_tables(path) -> bool:
 
 def import_tables(source, out, *, left_out: list[str] | None = None, overlap: str | None = None,
                   overwrite: bool = False, take_over: bool = False,
-                  progress: Callable[[float], None] = lambda share: None,
-                  note: Callable[[str], object] = lambda text: None) -> dict[str, int]:
-    """Import the tables in the folder ``source`` into the new log ``out``; returns the number of rows of each.
+                  progress: Callable[[float], None] = lambda share: None) -> tuple[dict[str, int], list[str]]:
+    """Import the tables in the folder ``source`` into the new log ``out``; returns the number of rows of each, and
+    remarks on suspicious values and guesses.
 
     left_out  collects messages about trials that break a rule and are skipped; None: the first raises LogError
     overlap   which rows stay where those of a trial go back over its steps, see csv_file.repeats; None: LogError
-    note      receives remarks on suspicious values and guesses
 
     Raises LogError naming file and line for any other fault; then there is no ``out``.
     """
@@ -78,9 +77,7 @@ def import_tables(source, out, *, left_out: list[str] | None = None, overlap: st
             if isinstance(before, dict) and isinstance(before.get("count"), int):
                 skipped["count"] += before["count"]             # when the tables were first made
             log.note("skipped", skipped)
-    for text in (*said, *beyond_errors(errors)):
-        note(text)
-    return {table.name: table.rows for table in tables.values()}
+    return {table.name: table.rows for table in tables.values()}, [*said, *beyond_errors(errors)]
 
 
 class LeftOut:
@@ -299,19 +296,14 @@ def _plan_search(trials: CsvRows) -> str:
 
 
 def _default_values(table: CsvRows, name: str, trials: CsvRows) -> np.ndarray:
-    if name == "examples":
-        return _examples(table, trials)
+    if name == "examples":              # steps times the global batch, as far as 64 bits count
+        batch = dict(zip(trials["id"].tolist(), trials["global_batch"].tolist()))
+        batches = np.array([batch.get(trial, 0) for trial in table["trial"].tolist()], np.int64)    # 0: refused later
+        beyond = table["step"] > LARGEST_INT // np.maximum(batches, 1)
+        return np.where(beyond, LARGEST_INT, table["step"] * batches)
     if name in COPIED:
         return table[COPIED[name]]
     kind = next(column.type for column in (*SCHEMA[table.name], *SOURCE) if column.name == name)
     known = {**GAPS, "status": Status.COMPLETE, "stop_reason": "the tables say no more",
              "source": json.dumps(SOURCE_OF_ROWS)}
     return np.full(table.rows, known.get(name, {"text": "", "float": np.nan, "int": 0}.get(kind)), TYPES[kind])
-
-
-def _examples(evaluations: CsvRows, trials: CsvRows) -> np.ndarray:
-    """Steps times the global batch, as far as 64 bits count; of an unknown trial, which is refused, 0."""
-    batch = dict(zip(trials["id"].tolist(), trials["global_batch"].tolist()))
-    batches = np.array([batch.get(trial, 0) for trial in evaluations["trial"].tolist()], np.int64)
-    step = evaluations["step"]
-    return np.where(step > LARGEST_INT // np.maximum(batches, 1), LARGEST_INT, step * batches)

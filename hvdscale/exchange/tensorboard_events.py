@@ -10,7 +10,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack
 from heapq import merge
 from operator import itemgetter
 from typing import Any
@@ -32,53 +32,41 @@ SECONDS = "evaluations/train_seconds"
 def export_events(path, out, progress: Callable[[float], None] = lambda share: None) -> tuple[int, int]:
     """Write a run for each trial of the log into the new folder ``out``, see ``exporting``; returns how many trials and
     scalars. Raises UsageError without tensorboard, and for a name that it cannot write to."""
-    writer = _Writer()
+    modules = [import_extra(f"tensorboard.{name}", NEED) for name in (
+        "summary.writer.event_file_writer", "compat.proto.event_pb2", "compat.proto.summary_pb2",
+        "plugins.hparams.summary_v2")]
     try:
         os.fspath(out).encode()
     except UnicodeEncodeError:
         raise UsageError(f"{out}: TensorBoard writes to no folder whose name is not UTF-8; choose another") from None
-    with exporting(path, out) as (log, folder), _silent_threads():
+    with ExitStack() as ends, exporting(path, out) as (log, folder):
+        # without tracebacks from the writers' threads: what these raise, as for a full disk, the writers raise again
+        ends.callback(setattr, threading, "excepthook", threading.excepthook)
+        threading.excepthook = lambda raised: None
         ids, scalars = log.trials["id"], 0
         for row, trial in enumerate(ids.tolist()):
             workers, batch = (log.trials[name][row] for name in ("workers", "global_batch"))
-            scalars += writer.write(os.path.join(folder, f"w{workers}-b{batch}-trial{trial}"), log, row)
+            scalars += _write(os.path.join(folder, f"w{workers}-b{batch}-trial{trial}"), log, row, *modules)
             progress((row + 1) / len(ids))
         return len(ids), scalars
 
 
-@contextmanager
-def _silent_threads() -> Iterator[None]:
-    """Without tracebacks from the writer's thread: what it raises, such as for a full disk, the writer raises again."""
-    before, threading.excepthook = threading.excepthook, lambda raised: None
+def _write(folder: str, log: Log, row: int, files: Any, events: Any, summaries: Any, plugin: Any) -> int:
+    trial, scalars = int(log.trials["id"][row]), 0
+    times = log.restarts["time"][log.restarts["trial"] == trial]
+    start = 0.0 if np.isnan(times).all() else float(np.nanmin(times))           # 0: unknown, as of an imported log
+    writer = files.EventFileWriter(folder, max_queue_size=QUEUE)
     try:
-        yield
+        hparams = plugin.hparams_pb(_hparams(log, row), trial_id=str(trial), start_time_secs=start)
+        writer.add_event(events.Event(wall_time=start, summary=hparams))
+        for step, seconds, values in _rows(log, trial):
+            found = [summaries.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+            writer.add_event(events.Event(wall_time=start + seconds, step=step, summary=summaries.Summary(value=found)))
+            scalars += len(found)
+        writer.flush()              # raises what the writer's thread has met; close does not
     finally:
-        threading.excepthook = before
-
-
-class _Writer:
-    def __init__(self) -> None:
-        self._files: Any = import_extra("tensorboard.summary.writer.event_file_writer", NEED)
-        self._event: Any = import_extra("tensorboard.compat.proto.event_pb2", NEED).Event
-        self._summary: Any = import_extra("tensorboard.compat.proto.summary_pb2", NEED).Summary
-        self._hparams: Any = import_extra("tensorboard.plugins.hparams.summary_v2", NEED)
-
-    def write(self, folder: str, log: Log, row: int) -> int:
-        trial, scalars = int(log.trials["id"][row]), 0
-        times = log.restarts["time"][log.restarts["trial"] == trial]
-        start = 0.0 if np.isnan(times).all() else float(np.nanmin(times))           # 0: unknown, as of an imported log
-        writer = self._files.EventFileWriter(folder, max_queue_size=QUEUE)
-        try:
-            hparams = self._hparams.hparams_pb(_hparams(log, row), trial_id=str(trial), start_time_secs=start)
-            writer.add_event(self._event(wall_time=start, summary=hparams))
-            for step, seconds, values in _rows(log, trial):
-                found = [self._summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-                writer.add_event(self._event(wall_time=start + seconds, step=step, summary=self._summary(value=found)))
-                scalars += len(found)
-            writer.flush()              # raises what the writer's thread has met; close does not
-        finally:
-            writer.close()
-        return scalars
+        writer.close()
+    return scalars
 
 
 def _hparams(log: Log, row: int) -> dict[str, Any]:

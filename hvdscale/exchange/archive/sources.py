@@ -52,8 +52,11 @@ class Folder:
     """An archive in a folder. Links are not followed: one from elsewhere must not expose this machine's other files."""
 
     def __init__(self, root: str):
+        def order(found):
+            *workload, batch = found[0] or ("",)
+            return workload, _trial_id(batch) or 0, batch           # which is a number
         self.root, self.others = root, []
-        self._found = sorted(self._study_folders(), key=_order)
+        self._found = sorted(self._study_folders(), key=order)
         self._read = 0
 
     def share(self) -> float:
@@ -108,12 +111,6 @@ def _inner(folders):
     while folders and folders[0] in (".", ROOT):
         folders = folders[1:]
     return folders
-
-
-def _order(found):
-    """Workload, then batch size as a number."""
-    *workload, batch = found[0] or ("",)
-    return workload, _trial_id(batch) or 0, batch
 
 
 class Tar:

@@ -117,19 +117,17 @@ def _lines(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
                 if OLDER in text:
                     raise WrongFile(f"{path}:{number}: is in the line format of rounds 0.5 and 0.6 ({OLDER}...), "
                                     f"which is older than {TOKEN}and is not read")
-                if TOKEN in text:
-                    yield f"{path}:{number}", _object(f"{path}:{number}", text.partition(TOKEN)[2])
+                if TOKEN not in text:
+                    continue
+                where, text = f"{path}:{number}", text.partition(TOKEN)[2].strip()
+                found = json_of(text, where, dict)
+                if not isinstance(found.get("key"), str) or not is_number(found.get("time_ms")):
+                    raise WrongFile(f"{where}: a line has an object with key, a text, and time_ms, a number, not "
+                                    f"{text[:40]!r}")
+                found["metadata"] = found.get("metadata") if isinstance(found.get("metadata"), dict) else {}
+                yield where, found
     except OSError as error:
         raise WrongFile(f"{path}: {refusal(error)}") from None
-
-
-def _object(where: str, text: str) -> dict[str, Any]:
-    line = json_of(text.strip(), where, dict)
-    if not isinstance(line.get("key"), str) or not is_number(line.get("time_ms")):
-        raise WrongFile(f"{where}: a line has an object with key, a text, and time_ms, a number, not "
-                        f"{text.strip()[:40]!r}")
-    line["metadata"] = line.get("metadata") if isinstance(line.get("metadata"), dict) else {}
-    return line
 
 
 def is_number(value: Any) -> bool:

@@ -61,7 +61,13 @@ class Measured:
         self.batch = whole_number(run.given.get("global_batch_size"), 1, run.path, "global_batch_size")
         self.said_size = _size(run.given.get("train_samples"))
         self.epochs = [one.about["epoch_num"] for one in run.evaluations if _counter(one)[0] == "epoch_num"]
-        self.benchmark = self._find_benchmark()
+        sizes = (self.said_size, self.said_size * self.batch) if self.said_size else ()
+        self.benchmark = found = find_benchmark(
+            str(run.given.get("submission_benchmark") or "mlperf"), max(self.epochs, default=0), sizes,
+            unit=wanted.unit, examples=wanted.train_examples)
+        if found.largest_batch and self.batch >= found.largest_batch and not wanted.train_examples:
+            raise WrongFile(f"{run.path}: global_batch_size {self.batch:,} of {found.name} counts tokens, and how many "
+                            "an epoch has is not known: give --set-size N in tokens")
         self.counting = self._find_counting()
         self.rows = self._find_rows()
         if not self.rows and run.ended == "success":
@@ -79,16 +85,6 @@ class Measured:
         for key in keys:
             if is_number(self.run.given[key]):
                 found.setdefault(PARAMETERS.get(key) or parameter_name(key, self.run.path), float(self.run.given[key]))
-        return found
-
-    def _find_benchmark(self) -> Benchmark:
-        name = str(self.run.given.get("submission_benchmark") or "mlperf")
-        sizes = (self.said_size, self.said_size * self.batch) if self.said_size else ()
-        found = find_benchmark(name, max(self.epochs, default=0), sizes, unit=self.wanted.unit,
-                               examples=self.wanted.train_examples)
-        if found.largest_batch and self.batch >= found.largest_batch and not self.wanted.train_examples:
-            raise WrongFile(f"{self.run.path}: global_batch_size {self.batch:,} of {found.name} counts tokens, and how "
-                            "many an epoch has is not known: give --set-size N in tokens")
         return found
 
     def _find_counting(self) -> Benchmark:
@@ -111,10 +107,9 @@ class Measured:
         if not found.known:
             self.notes.append(f"{found.name} is not in the table of benchmarks; assumed: epoch_num counts " + (
                 f"epochs of {size:,} examples" if size else "examples"))
-        return self._find_first(found) if found.unit == "epochs" else found
-
-    def _find_first(self, found: Benchmark) -> Benchmark:
-        """With the number of its first epoch, where the file shows that it is not the table's."""
+        if found.unit != "epochs":
+            return found
+        # with the number of its first epoch, where the file shows that it is not the table's
         if found.first == 0 and self.run.block == (0, self.epochs[0] + 1):
             self.notes.append("its first epoch has the number 0, so that it trained one epoch more than epoch_num")
             return replace(found, first=-1)

@@ -89,8 +89,15 @@ def read_points(source: str, unit: str | None = None, train_examples: int | None
     largest: dict[str, Fraction] = {}
     for entry, (key, values) in zip(data.values(), given):
         largest[entry["Benchmark"]] = max(largest.get(entry["Benchmark"], Fraction(0)), *values)
-    points = [_point(source, name, entry, key, values, largest[entry["Benchmark"]], unit, train_examples)
-              for (name, entry), (key, values) in zip(data.items(), given)]
+    points = []
+    for (name, entry), (key, values) in zip(data.items(), given):
+        most = largest[entry["Benchmark"]]
+        benchmark = find_benchmark(entry["Benchmark"], float(most), examples=train_examples, unit=unit or (
+            "examples" if key == VALUES[1] else None))
+        if benchmark.unit == "epochs" and most >= benchmark.examples_from:
+            benchmark = replace(benchmark, unit="examples")
+        about = {one: value for one, value in entry.items() if one not in (*VALUES, "Hyperparams", "Benchmark", "BS")}
+        points.append(ReferencePoint(name, benchmark, entry["BS"], values, entry.get("Hyperparams", {}), about))
     return sorted(points, key=lambda point: (point.benchmark.name, point.batch))
 
 
@@ -109,15 +116,6 @@ def _values(where, entry) -> tuple[str, tuple[Fraction, ...]]:
         if not is_number(value) or not 0 < value <= LARGEST_INT:
             raise WrongFile(f"{where}: {key} has {value!r}, not a positive number")
     return key, tuple(Fraction(str(value)) for value in values)         # as written: 0.85 is 85/100
-
-
-def _point(source, name, entry, key, values, largest, unit, train_examples) -> ReferencePoint:
-    benchmark = find_benchmark(entry["Benchmark"], float(largest), examples=train_examples, unit=unit or (
-        "examples" if key == VALUES[1] else None))
-    if benchmark.unit == "epochs" and largest >= benchmark.examples_from:
-        benchmark = replace(benchmark, unit="examples")
-    about = {name: value for name, value in entry.items() if name not in (*VALUES, "Hyperparams", "Benchmark", "BS")}
-    return ReferencePoint(name, benchmark, entry["BS"], values, entry.get("Hyperparams", {}), about)
 
 
 def _add(log, source, point, spacing, names) -> int:

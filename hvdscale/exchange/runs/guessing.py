@@ -279,8 +279,13 @@ def _guess_metric(tag: str, tags: Mapping[str, Series]) -> Metric | None:
 def _guess_offset(runs: Sequence[FoundRun], mapping: RunMapping) -> int:
     """1 where steps count from 0: where measurements lie before round numbers, or a loss was logged at step 0."""
     steps = [(run, run.spread(mapping.step)) for run in runs if mapping.step in run.series]
-    votes = [_before_round(at[run.series[tag].rows]) for run, at in steps
-             for tag in (*mapping.tags, *mapping.steps.values()) if tag in run.series]
+    votes = []                  # 1 of a tag that was logged at steps such as 49 and 99, -1 of one at 50 and 100
+    for run, at in steps:
+        for tag in (tag for tag in (*mapping.tags, *mapping.steps.values()) if tag in run.series):
+            logged = at[run.series[tag].rows]
+            logged = logged[np.isfinite(logged) & (abs(logged) < 2**53)].astype(np.int64)
+            if len(logged) and logged.min() < logged.max():
+                votes.append(int(np.sign(np.gcd.reduce(logged + 1) - np.gcd.reduce(logged))))
     if any(votes) and not mapping.within:
         return int(sum(votes) > 0)
     if mapping.step == STEP and all(run.counts_done for run in runs):
@@ -292,15 +297,6 @@ def _guess_offset(runs: Sequence[FoundRun], mapping: RunMapping) -> int:
     return int(any((at[run.series[tag].rows] == 0).any() for run, at in steps for tag in counted if tag in run.series))
 
 
-def _before_round(steps: np.ndarray) -> int:
-    """1 where a tag was logged at steps such as 49 and 99, -1 at such as 50 and 100, 0: neither."""
-    found = steps[np.isfinite(steps) & (abs(steps) < 2**53)].astype(np.int64)
-    if not len(found) or found.min() == found.max():
-        return 0
-    before, at = np.gcd.reduce(found + 1), np.gcd.reduce(found)
-    return int(before > at) - int(at > before)
-
-
 def accounts(runs: Sequence[FoundRun], mapping: RunMapping) -> dict[str, str]:
     """What every tag, column and file of the runs is used for, or that it is left out and why, by its name."""
     sources = [*mapping.settings.items(), *mapping.metaparameters.items()]
@@ -308,14 +304,13 @@ def accounts(runs: Sequence[FoundRun], mapping: RunMapping) -> dict[str, str]:
             mapping.step: "step", mapping.within: "step within the epoch", mapping.seconds: "seconds since the start",
             mapping.step_seconds: "seconds of a step", **{tag: f"steps/{name}" for name, tag in mapping.steps.items()},
             **{tag: f"{metric.column} {metric.way or '(better way unknown)'}" for tag, metric in mapping.tags.items()}}
-    found = {tag: used.get(tag) or LEFT_OUT + _why_left_out(tag)
-             for tag in dict.fromkeys(tag for run in runs for tag in run.series)}
+    found = {}
+    for tag in dict.fromkeys(tag for run in runs for tag in run.series):
+        why = "it names no split"
+        if _guess_metric(tag, {}):
+            why = "another tag has its column, or there are too many"
+        elif _OF_RUN.fullmatch(_PARTS.split(tag)[-1]) or _OF_RUN.fullmatch(tag):
+            why = "of the run, not of its quality"
+        found[tag] = used.get(tag) or LEFT_OUT + why
     return found | {name: LEFT_OUT + why for run in runs for name, why in (run.left_out or {}).items()
                     if name not in found}
-
-
-def _why_left_out(tag: str) -> str:
-    if _guess_metric(tag, {}):
-        return "another tag has its column, or there are too many"
-    of_run = _OF_RUN.fullmatch(_PARTS.split(tag)[-1]) or _OF_RUN.fullmatch(tag)
-    return "of the run, not of its quality" if of_run else "it names no split"
