@@ -93,7 +93,6 @@ class ImportedLog(BulkLog):
         spec = columns()
         spec["trials"] += (*SOURCE, METADATA)
         super().__init__(path, spec, {"imported": dict(imported)}, **how)
-        self.count = 0
         self.better: dict[str, str] = {}    # of metrics whose names do not say which way they get better
         self.errors: dict[str, tuple[float, float]] = {}        # see widen
 
@@ -105,19 +104,18 @@ class ImportedLog(BulkLog):
         given   columns of /trials, a list each, or a value of all: status, stop_reason, dataset, model, optimizer,
                 global_batch, seed, budget_steps, plan; optionally workers, accumulation, those of SOURCE and METADATA
         """
-        size = len(points)
-        ids = self.count + np.arange(size)
+        size, before = len(points), self.rows("trials", "id")
+        ids = before + np.arange(size)
         rest = {"local_batch": given["global_batch"], "accumulation": 1, "ghost_batch": 0, "workers": 1,
                 "source": "", "source_trial": given["seed"], "metadata": ""}
         for name, values in {"id": ids, **rest, **given}.items():
             self.add("trials", name, _repeat(values, size), shared=name != "metadata")
-        self._add_measured("trials", self.count, size, {
+        self._add_measured("trials", before, size, {
             f"metaparameters/{name}": np.array([point.get(name, np.nan) for point in points], float)
             for name in dict.fromkeys(chain.from_iterable(points))})
         for name, value in {"trial": ids, "first_step": 0, "workers": given.get("workers", 1), "host": "",
                             "device": "", "time": time, "previous_end": ""}.items():
             self.add("restarts", name, _repeat(value, size))
-        self.count += size
         return ids
 
     def evaluations(self, ids: np.ndarray, rows: Sequence[int], step: np.ndarray, examples: np.ndarray,

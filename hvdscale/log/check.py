@@ -151,15 +151,12 @@ class Ends:
         self._ids = ids[self._order]
         self.last, self.spacing = np.full(len(ids), -1), np.zeros(len(ids), np.int64)
 
-    def places(self, trial: np.ndarray) -> np.ndarray:
-        """Where trials, all of them known, are in the order of ``ids``."""
-        return self._order[np.searchsorted(self._ids, trial)]
-
     def add(self, trial: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Takes more evaluations, each trial's in order; gives the places of their trials, and each one's last row."""
+        """Takes more evaluations of known trials, each one's in order; gives the places of these trials in the order of
+        ``ids``, and each one's last row."""
         if not len(trial):
             return np.empty(0, int), np.empty(0, int)
-        place = self.places(trial)
+        place = self._order[np.searchsorted(self._ids, trial)]
         order = np.argsort(place, kind="stable")
         place, step = place[order], step[order]
         first = np.flatnonzero(np.diff(place, prepend=-1))

@@ -16,7 +16,7 @@ import struct
 import tempfile
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -107,7 +107,11 @@ class CompactFile:
         """
         column = self._columns[table, name]
         if not shared:
-            self._spans.setdefault((table, name), []).append(self._put_aside(values))
+            encoded = [text.encode("utf-8", "replace") for text in values]
+            lengths = np.array([len(text) for text in encoded], np.int64)
+            starts = self._spooled + np.cumsum(lengths) - lengths           # behind the shared ones
+            self._spans.setdefault((table, name), []).append(np.stack([starts, lengths], 1))
+            self._put_aside(b"".join(encoded))
             return
         if column.spec.type == "text":
             values = np.array([self._texts.span(text) for text in values], np.int64).reshape(-1, 2)
@@ -167,21 +171,16 @@ class CompactFile:
         with contextlib.suppress(OSError):
             os.unlink(self._target)
 
-    def _put_aside(self, texts: Iterable[str]) -> np.ndarray:
-        """Where the texts will be, behind the shared ones."""
-        encoded = [text.encode("utf-8", "replace") for text in texts]
-        lengths = np.array([len(text) for text in encoded], np.int64)
-        starts = self._spooled + np.cumsum(lengths) - lengths
+    def _put_aside(self, data: bytes) -> None:
+        self._spooled += len(data)
         try:
             if self._spool is None:
                 self._spool = tempfile.TemporaryFile(dir=os.path.dirname(self._target) or ".", buffering=0)
-            data = memoryview(b"".join(encoded))
-            while len(data):
-                data = data[self._spool.write(data):]
+            rest = memoryview(data)
+            while len(rest):
+                rest = rest[self._spool.write(rest):]
         except OSError as error:
             raise self._refusal(error) from error
-        self._spooled += int(lengths.sum())
-        return np.stack([starts, lengths], 1)
 
     def _extend(self, column: _Piecewise, values: np.ndarray) -> None:
         column.extend(values)

@@ -127,8 +127,15 @@ def read_plan(text: str, must_be_json: bool = False) -> dict[str, Any]:
             raise LogError(f"its plan has {format_value(value)} as {part!r}, where an object belongs")
     for part, rules in ENTRIES.items():
         _refuse_wrong(part, plan.get(part) or {}, rules)
-    if plan.get("sweep"):
-        _check_sweep(plan["sweep"])
+    if sweep := plan.get("sweep"):
+        _refuse_wrong("sweep", sweep, SWEEP, needed=True)
+        if sweep["objective"] != "steps" and not isinstance(sweep.get("minimizes"), bool):
+            raise LogError(f"its plan does not say whether the sweep's objective {format_value(sweep['objective'])} is "
+                           "to be small: sweep.minimizes is true or false")
+        for parameter in sweep["space"]:
+            _check_parameter(parameter, sweep["point"])
+        floats = {name: value for name, value in sweep["point"].items() if isinstance(value, float)}
+        _refuse_wrong("sweep.point", floats, dict.fromkeys(floats, NUMBER))
     if plan.get("branch"):
         _refuse_wrong("branch", plan["branch"], BRANCH, needed=True)
     return plan
@@ -158,18 +165,6 @@ def _refuse_wrong(part: str, entries: Mapping[str, Any], rules: Mapping[str, Rul
         rule = rules.get(name)
         if rule is not None and not rule[0](value):
             raise LogError(f"its plan has {format_value(value)} as {part}.{name}, where {rule[1]} belongs")
-
-
-def _check_sweep(sweep: Mapping[str, Any]) -> None:
-    _refuse_wrong("sweep", sweep, SWEEP, needed=True)
-    if sweep["objective"] != "steps" and not isinstance(sweep.get("minimizes"), bool):
-        raise LogError(f"its plan does not say whether the sweep's objective {format_value(sweep['objective'])} is to "
-                       "be small: sweep.minimizes is true or false")
-    for parameter in sweep["space"]:
-        _check_parameter(parameter, sweep["point"])
-    for name, value in sweep["point"].items():
-        if isinstance(value, float) and not _number(value):
-            raise LogError(f"its plan has {format_value(value)} as sweep.point.{name}, where a finite number belongs")
 
 
 def _check_parameter(parameter: Any, point: Mapping[str, Any]) -> None:

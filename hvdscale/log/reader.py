@@ -417,9 +417,11 @@ def current_rows(rows: Sequence[tuple[np.ndarray, np.ndarray]], restarts: Sequen
     keep = [np.arange(offsets[-1] - len(rows[-1][0]), offsets[-1])]
     ids, first_lost = np.empty(0, np.int64), np.empty(0, np.int64)      # per trial: the first step that is superseded
     for number in range(len(rows) - 2, -1, -1):
-        ids, first_lost = smallest(
-            np.concatenate([ids, restarts[number + 1][0], rows[number + 1][0]]),
-            np.concatenate([first_lost, restarts[number + 1][1] + 1, rows[number + 1][1]]))
+        keys = np.concatenate([ids, restarts[number + 1][0], rows[number + 1][0]])
+        values = np.concatenate([first_lost, restarts[number + 1][1] + 1, rows[number + 1][1]])
+        order = np.lexsort((values, keys))
+        ids, first = np.unique(keys[order], return_index=True)
+        first_lost = values[order][first]
         trial, step = rows[number]
         current = np.ones(len(trial), bool)
         if len(ids):
@@ -427,10 +429,3 @@ def current_rows(rows: Sequence[tuple[np.ndarray, np.ndarray]], restarts: Sequen
             current = (ids[place] != trial) | (step < first_lost[place])
         keep.append(offsets[number] + np.flatnonzero(current))
     return np.concatenate(keep[::-1])
-
-
-def smallest(keys: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each key once, ascending, with the smallest of its values."""
-    order = np.lexsort((values, keys))
-    keys, first = np.unique(keys[order], return_index=True)
-    return keys, values[order][first]

@@ -173,7 +173,20 @@ class Recording:
             self.flush()
             seen: dict[str, SupportsFloat] = {}
             yield seen
-            self._add_evaluation(seen, seconds)
+            for name in seen:
+                if name not in self._metrics:
+                    near = did_you_mean(name, self._metrics, f"there are {', '.join(self._metrics)}")
+                    raise UsageError(f"the metric {name!r} was not declared: {near}")
+            if self._evaluated == self.steps:
+                raise UsageError(f"step {self.steps} is evaluated twice; measure all metrics in one evaluation()")
+            self._evaluated, values = self.steps, {
+                name: _number(name, value, finite=False) for name, value in seen.items()}
+            self.met = self._target is not None and bool(
+                self._target.met_by(values.get(self._target.column, math.nan)))
+            if self._writer is not None:
+                self._write(self._writer.append, "evaluations", trial=TRIAL, step=self.steps,
+                            examples=self.steps * self._batch, train_seconds=seconds, **values)
+                self._write(self._writer.flush)
 
     @contextmanager
     def pause(self) -> Iterator[float]:
@@ -224,21 +237,6 @@ class Recording:
         if self.steps < self._budget:
             return Status.INCOMPLETE, f"the loop ended before its {self._budget} steps"
         return Status.COMPLETE, "the loop ended"
-
-    def _add_evaluation(self, seen: Mapping[str, SupportsFloat], seconds: float) -> None:
-        for name in seen:
-            if name not in self._metrics:
-                near = did_you_mean(name, self._metrics, f"there are {', '.join(self._metrics)}")
-                raise UsageError(f"the metric {name!r} was not declared: {near}")
-        if self._evaluated == self.steps:
-            raise UsageError(f"step {self.steps} is evaluated twice; measure all metrics in one evaluation()")
-        self._evaluated, values = self.steps, {
-            name: _number(name, value, finite=False) for name, value in seen.items()}
-        self.met = self._target is not None and bool(self._target.met_by(values.get(self._target.column, math.nan)))
-        if self._writer is not None:
-            self._write(self._writer.append, "evaluations", trial=TRIAL, step=self.steps,
-                        examples=self.steps * self._batch, train_seconds=seconds, **values)
-            self._write(self._writer.flush)
 
     def _read_losses(self) -> None:
         """Has the losses as floats: tensors on a GPU in one copy."""

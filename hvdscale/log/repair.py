@@ -316,20 +316,33 @@ class Mended(Log):
 
 def mend(log: Log) -> Mended:
     """The log's rows that keep all invariants of ``check``; LogError where those it lacks have no rows to leave out."""
-    mended = Mended(log)
-    for restore in (_plans, _endings, _restarts, _order):
-        restore(mended)
-    seeds = mended.trials["seed"]
+    mended, path = Mended(log), log.path
+    trials, restarts = mended.trials, mended.restarts
+    _restore_columns(mended)
+    status, reason = trials["status"], trials["stop_reason"]
+    running = status == Status.RUNNING                      # so interrupted, as its writer is gone
+    reason[running & (reason == "")] = INTERRUPTED
+    status[running] = Status.INCOMPLETE
+    if (silent := reason == "").any():
+        reason[silent] = UNKNOWN
+        mended.lost.append(f"{path}: {silent.sum()} of {trials.rows} entries of trials/stop_reason")
+    missing = ~np.isin(trials["id"], restarts["trial"])
+    if missing.any():
+        restarts.add(int(missing.sum()), trial=trials["id"][missing], first_step=0, workers=trials["workers"][missing],
+                     previous_end=UNKNOWN)
+        mended.restored.append(f"{path}: {missing.sum()} rows of restarts, without host, device and time")
+    _drop_disordered(mended)
+    seeds = trials["seed"]
     seeds[seeds == LOST] = UNKNOWN_SEED
     while True:
         try:
             check_rows(mended)
             return mended
         except UnsoundRows as error:
-            mended.drop(error.table, error.wrong, str(error).removeprefix(f"{log.path}: "))
+            mended.drop(error.table, error.wrong, str(error).removeprefix(f"{path}: "))
 
 
-def _plans(log: Mended) -> None:
+def _restore_columns(log: Mended) -> None:
     """Where a column of /trials and the plan differ, the plan is right, as damage seldom leaves it JSON; a plan that
     cannot be read becomes an empty one."""
     trials, lost = log.trials, 0
@@ -351,27 +364,7 @@ def _plans(log: Mended) -> None:
         log.restored.append(f"{log.path}: {count} of {trials.rows} entries of trials/{name}, from the plans")
 
 
-def _endings(log: Mended) -> None:
-    """A trial that still runs was interrupted, as its writer is gone; one that has ended has a reason."""
-    status, reason = log.trials["status"], log.trials["stop_reason"]
-    running = status == Status.RUNNING
-    reason[running & (reason == "")] = INTERRUPTED
-    status[running] = Status.INCOMPLETE
-    if (silent := reason == "").any():
-        reason[silent] = UNKNOWN
-        log.lost.append(f"{log.path}: {silent.sum()} of {log.trials.rows} entries of trials/stop_reason")
-
-
-def _restarts(log: Mended) -> None:
-    """A trial without a row in /restarts gets one of what is known."""
-    missing = ~np.isin(log.trials["id"], log.restarts["trial"])
-    if missing.any():
-        log.restarts.add(int(missing.sum()), trial=log.trials["id"][missing], first_step=0,
-                         workers=log.trials["workers"][missing], previous_end=UNKNOWN)
-        log.restored.append(f"{log.path}: {missing.sum()} rows of restarts, without host, device and time")
-
-
-def _order(log: Mended) -> None:
+def _drop_disordered(log: Mended) -> None:
     for name, column, strict in ORDERED:
         table = getattr(log, name)
         falls = np.sort(disordered(table, column, strict))[::-1]

@@ -23,6 +23,7 @@ from ..formatting.numbers import counted
 from .files import attribute_of, open_file, reading
 
 _NUMBERED = re.compile(r"\.[1-9]\d*")          # what follows the stem in a later segment's name
+MOST_NAMED = 8                  # folders with logs
 LISTED_AGAIN = 10 ** 9          # ns: a folder that was changed so lately may change again within its clock's tick
 
 
@@ -126,7 +127,7 @@ def logs_in(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
     return names
 
 
-def refuse_outer(path: str, most: int = 8) -> None:
+def refuse_outer(path: str) -> None:
     """LogError where a directory has no log of its own while those in it have: what lies apart is not mixed unasked."""
     if not os.path.isdir(path) or find_logs([path]):
         return
@@ -136,9 +137,9 @@ def refuse_outer(path: str, most: int = 8) -> None:
         count = len(find_logs([folder]))
         within += [f"\n  {folder}: {counted(count, 'log')}"] if count else []
     if within:
-        more = f"\n  and {len(within) - most} more" if len(within) > most else ""
+        more = f"\n  and {len(within) - MOST_NAMED} more" if len(within) > MOST_NAMED else ""
         raise LogError(f"no logs (*.h5) in {path} itself, but in directories in it; name those that are meant:"
-                       f"{''.join(within[:most])}{more}")
+                       f"{''.join(within[:MOST_NAMED])}{more}")
 
 
 def refuse_none(names: Sequence[str], paths: Iterable[str | os.PathLike[str]]) -> None:

@@ -24,6 +24,7 @@ from hvdscale.report.runs import Frame
 from hvdscale.target import Target
 from tests import guides
 from tests.exchange.test_tables_and_rcp import tables as make_tables
+from tests.exchange.test_tables_and_rcp import taken
 from tests.wording import answered
 
 TRIALS = "id,dataset,model,optimizer,global_batch\n0,d,m,sgd,32\n1,d,m,sgd,32\n"
@@ -45,9 +46,8 @@ def call(command, *words):
 
 def imported(folder, *options, **files):
     """The tables as a log that passes its check, and what the import said."""
-    code, said = call(main, "import", tables(folder, **files), folder / "log.h5", *options)
-    assert code == 0, said
-    return check(str(folder / "log.h5")), said
+    log, said = taken(tables(folder, **files), folder / "log.h5", *options)
+    return log, " ".join(said.split())
 
 
 def refused(folder, **files):

@@ -54,7 +54,8 @@ def written(tmp_path):
     log.abandon()
 
 
-def assert_holds_what_was_written(log):
+def test_rows_read_as_they_were_written_while_the_log_is_live(written):
+    log = read_log(written.path)
     trials, steps = log.trials, log.steps
     assert trials.rows == 1 and trials["id"].dtype == np.int64 and trials["id"].tolist() == [0]
     assert trials["dataset"].tolist() == ["digits"] and trials["plan"].tolist() == [plan()]
@@ -68,25 +69,17 @@ def assert_holds_what_was_written(log):
     assert "h5py" in log.attributes["versions"] and log.attributes["version"] == 1
 
 
-def test_rows_read_as_they_were_written_while_the_log_is_live(written):
-    assert_holds_what_was_written(read_log(written.path))
-
-
 def test_rows_read_as_they_were_written_once_the_log_is_finished(written):
     written.set_status(0, Status.INFEASIBLE, "the loss is nan – at step 2")
     live = columns_of(read_log(written.path))
     written.finish()
     log = read_log(written.path)
     assert_same(live, columns_of(log))
-    assert_holds_status(log, Status.INFEASIBLE, "the loss is nan – at step 2")
+    assert log.trials["status"].dtype == np.int8 and log.trials["status"].tolist() == [Status.INFEASIBLE]
+    assert log.trials["stop_reason"].tolist() == ["the loss is nan – at step 2"]
     assert os.listdir(os.path.dirname(written.path)) == ["w.h5"]
     with open(written.path, "rb") as file:
         assert file.read(12)[11] == 0                 # closed: any HDF5 tool opens it
-
-
-def assert_holds_status(log, status, reason):
-    assert log.trials["status"].dtype == np.int8
-    assert (log.trials["status"].tolist(), log.trials["stop_reason"].tolist()) == ([status], [reason])
 
 
 def test_columns_come_in_the_schemas_order_and_metrics_by_split(written):

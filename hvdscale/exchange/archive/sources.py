@@ -67,7 +67,7 @@ class Folder:
             where = os.path.join(self.root, *folders)
             study = ArchiveStudy(_inner(folders), where, os.path.join(path, "study.json"), [])
             for entry in os.scandir(path):
-                if not _is_folder(entry):
+                if not entry.is_dir(follow_symlinks=False):
                     if entry.name != "study.json":
                         self.others.append(os.path.join(where, entry.name) + " (a link)" * entry.is_symlink())
                 elif _trial_id(entry.name) is None:
@@ -88,7 +88,7 @@ class Folder:
                 entries = list(os.scandir(path))
             except OSError as error:
                 raise LogError(f"{path}: cannot be read: {error.strerror}") from error
-            names = [entry.name for entry in entries if _is_folder(entry)]
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
             if any(entry.name == "study.json" for entry in entries) or any(
                     _trial_id(name) is not None and os.path.isfile(os.path.join(path, name, FILES[0]))
                     for name in names[:3]):
@@ -96,10 +96,6 @@ class Folder:
             elif len(folders) < 6:
                 self.others += [f"{entry.path} (a link)" for entry in entries if entry.is_symlink()]
                 waiting += [((*folders, name), os.path.join(path, name)) for name in names]
-
-
-def _is_folder(entry: os.DirEntry) -> bool:
-    return entry.is_dir(follow_symlinks=False)
 
 
 def _trial_id(name: str) -> int | None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
@@ -152,7 +152,15 @@ def _guess_counts(runs: Sequence[FoundRun]) -> tuple[dict[str, Source], str, dic
 
 def _guess_batch(runs: Sequence[FoundRun], there: Collection[str]) -> tuple[Source | None, str, str]:
     """(where the batch comes from, whose it is, why), by the first rule under which there is one; ``there``: counts."""
-    known = sorted(_batches_of_programs(runs), key=lambda found: found[1] != GLOBAL_BATCH)
+    known = []                  # what the programs mean whose marks all runs have: see programs.toml
+    for name, program in _table()["programs"].items():
+        source, files = source_of("batch", program["batch"]), {*program.get("files", ())}
+        if source.parameter in there and all(run.parameters.keys() >= {*program.get("has", ())} and (
+                not files or files & {*run.files}) for run in runs):
+            whose = "a worker" if program["per"] == WORKER_BATCH else "a step over all workers"
+            more = f", accumulated up to {source.nominal} examples" if source.nominal else ""
+            known.append((source, program["per"], f"{{}} is that of {whose}, as in {name}{more}"))
+    known.sort(key=lambda found: found[1] != GLOBAL_BATCH)
     by_name = _source(names("global_batch"), there, "", runs), GLOBAL_BATCH, (
         "{} is that of a step over all workers, by its name")
     otherwise = "is taken for that of a step over all workers; --batch-per worker says otherwise"
@@ -164,17 +172,6 @@ def _guess_batch(runs: Sequence[FoundRun], there: Collection[str]) -> tuple[Sour
         (_source(names("worker_batch"), there, "", runs), WORKER_BATCH, "{} is that of a worker, by its name")]
     return next(((source, per, why.format(source.parameter)) for source, per, why in rules if source),
                 (None, GLOBAL_BATCH, ""))
-
-
-def _batches_of_programs(runs: Sequence[FoundRun]) -> Iterator[tuple[Source, str, str]]:
-    """What the known programs mean whose marks all runs have: see programs.toml."""
-    for name, program in _table()["programs"].items():
-        source, files = source_of("batch", program["batch"]), {*program.get("files", ())}
-        if all(count_of(run.parameters.get(source.parameter)) and run.parameters.keys() >= {*program.get("has", ())}
-               and (not files or files & {*run.files}) for run in runs):
-            whose = "a worker" if program["per"] == WORKER_BATCH else "a step over all workers"
-            more = f", accumulated up to {source.nominal} examples" if source.nominal else ""
-            yield source, program["per"], f"{{}} is that of {whose}, as in {name}{more}"
 
 
 def _guess_names(runs: Sequence[FoundRun]) -> dict[str, Source]:

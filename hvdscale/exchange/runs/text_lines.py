@@ -109,7 +109,8 @@ class Form:
             of_total = after.strip() == "/" and place + 2 < len(texts)
             counter = found["counter"].lower() if found else ""
             if not named:               # 3epoch results:, or a.py:48] [500] loss=2, or [500/900]
-                counter = "step" if text.endswith("] [") and after.startswith("] ") or (text, after) == ("[", "/") else ""
+                bare = text.endswith("] [") and after.startswith("] ") or (text, after) == ("[", "/")
+                counter = "step" if bare else ""
                 counter = "epoch" if after.startswith("epoch") and not text.endswith("/") else counter
             if of_total and text.endswith("[") and texts[place + 2] == "][":
                 counter = counter or "epoch"            # Train: [0/300][20/1251]

@@ -13,7 +13,7 @@ from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import UNKNOWN_SEED, Status
 from hvdscale.target import Target
-from tests.exchange.test_tables_and_rcp import call, invoke
+from tests.exchange.test_tables_and_rcp import call, invoke, taken
 from tests.wording import answered
 
 
@@ -76,9 +76,8 @@ def test_epochs_of_unknown_length_must_be_told(tmp_path):
     code, said = call("import", tmp_path / "rcp.json", tmp_path / "log.h5")
     assert code == 2 and "other counts epochs" in said and "--set-size" in said
     assert os.listdir(tmp_path) == ["rcp.json"]
-    assert call("import", tmp_path / "rcp.json", tmp_path / "log.h5", "--train-examples", "640")[0] == 0
-    with read_log(tmp_path / "log.h5") as log:
-        assert log.evaluations["step"].tolist() == [20, 30, 30, 40]
+    log, _ = taken(tmp_path / "rcp.json", tmp_path / "log.h5", "--train-examples", "640")
+    assert log.evaluations["step"].tolist() == [20, 30, 30, 40]
     assert call("import", tmp_path / "rcp.json", tmp_path / "log.h5", "--unit", "steps", "--overwrite")[0] == 0
 
 
