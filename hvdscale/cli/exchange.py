@@ -17,13 +17,12 @@ from ..exchange.benchmarks.mllog import Wanted, import_mllog, is_mllog
 from ..exchange.benchmarks.mlperf_rcp import TARGET, import_rcp
 from ..exchange.benchmarks.table import UNITS
 from ..exchange.csv_tables import OVERLAPS, import_tables, is_tables
-from ..exchange.exported import export_parquet, export_tables
+from ..exchange.exported import export_events, export_parquet, export_tables
 from ..exchange.runs.formats import KNOWN, has_runs, is_archive, read_runs
 from ..exchange.runs.guessing import guess
 from ..exchange.runs.into_log import settle, shown
 from ..exchange.runs.into_log import write as write_runs
 from ..exchange.runs.mapping import GLOBAL_BATCH, PERS, Source, read_lines, read_mapping, with_given
-from ..exchange.tensorboard_events import export_events
 from ..formatting.numbers import byte_size, counted, list_first
 from ..formatting.screen import Progress
 from ..log.files import SIGNATURE

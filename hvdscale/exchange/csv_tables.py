@@ -18,7 +18,7 @@ import numpy as np
 from ..formatting.numbers import list_first, listed
 from ..log.check import Ends, Fault, disordered, faults_of_rows, faults_of_trials, unfinished, unstarted
 from ..log.directions import better
-from ..log.schema import SCHEMA, SOURCE, TABLES, LogColumn, Status, metaparameter_column, metric_column
+from ..log.schema import SCHEMA, SOURCE, TABLES, LogColumn, Status, column_of
 from ..plan.values import did_you_mean
 from ..system.inputs import LARGEST
 from ..target import SPLITS, logged_name, metric_faults
@@ -217,11 +217,11 @@ def _columns_of(file: TableFile, described: Mapping[str, LogColumn]) -> tuple[Lo
         if name in described:
             found.append(described[name])
         elif file.table == "trials" and prefix == "metaparameters" and rest and _is_path(name):
-            found.append(metaparameter_column(rest))
+            found.append(column_of("trials", name))
         elif file.table == "evaluations" and prefix in SPLITS and rest:
             for fault in metric_faults([rest]):
                 raise WrongFile(f"{file.path}:1: {fault}")
-            found.append(metric_column(name, better(name)))
+            found.append(column_of("evaluations", name, better(name)))
         else:
             more = {"trials": f", {SEARCH}, metaparameters/NAME", "evaluations": ", SPLIT/METRIC such as val/error"}
             raise WrongFile(f"{file.path}:1: {file.table} have no column {name!r}; there are "

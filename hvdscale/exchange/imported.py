@@ -14,7 +14,7 @@ import json
 import os
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import Any
 
@@ -26,7 +26,7 @@ from ..log.compact_file import CompactFile
 from ..log.directions import better
 from ..log.files import make_directory, refuse_taken
 from ..log.merge import show
-from ..log.schema import SOURCE, LogColumn, columns, known_column
+from ..log.schema import SOURCE, LogColumn, column_of, columns
 from ..system.files import temporary_name, writing
 from ..system.lock import Lock
 
@@ -84,8 +84,9 @@ class BulkLog(CompactFile):
         with contextlib.suppress(OSError):
             self._lock.release()
 
-    def _refusal(self, error):
-        return LogError(f"{self.path}: cannot be written: {error.strerror or error}; nothing of it was left")
+    def _raise_if_full(self):
+        if error := self._sink.error:
+            raise LogError(f"{self.path}: cannot be written: {error.strerror or error}; nothing of it was left")
 
 
 class ImportedLog(BulkLog):
@@ -134,7 +135,7 @@ class ImportedLog(BulkLog):
         for name in values:
             if (table, name) not in self._columns:
                 way = self.better.get(name) or better(name) if table == "evaluations" else ""
-                self.add_column(table, replace(known_column(table, name), better=way), before)
+                self.add_column(table, column_of(table, name, way), before)
         for of, name in self._columns:
             if of == table and "/" in name:
                 self.add(table, name, values[name] if name in values else np.full(rows, np.nan))

@@ -7,7 +7,7 @@ The ring of analysis.step_time and messages of h + V / bandwidth are fitted to a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -77,11 +77,14 @@ def _transfers_of(file: str) -> Transfers:
     if title := OSU.search(text):
         lines = OSU.split(text[title.end():])[0].splitlines()
         pairs = filter(None, (re.match(rf"\s*(\d+)\s+({NUMBER})(\s|$)", line, re.A) for line in lines))
-        kind, (sizes, values) = title[1], _columns(path, ((float(pair[1]), float(pair[2])) for pair in pairs))
+        kind, rows = title[1], [(float(pair[1]), float(pair[2])) for pair in pairs]
     else:
         kind, (hosts, rows) = NCCL, _of_text(path, text)
-        sizes, values = _columns(path, rows)
         nodes = len(hosts) or nodes
+    found = sorted((size, value) for size, value in rows if LEAST < size < MOST and LEAST < value < MOST)
+    if len({size for size, _ in found}) < 2:
+        raise UsageError(f"{path}: has no table of sizes and times; taken are {TAKEN}")
+    sizes, values = np.array(found).T
     if kind == ONE_WAY:                         # MB/s of messages sent one upon the other
         return Transfers(2, 0.0, 1.0, sizes[-1:], sizes[-1:] / (1e6 * values[-1:]))
     if kind == MESSAGE:
@@ -94,15 +97,6 @@ def _transfers_of(file: str) -> Transfers:
         raise UsageError(f"{path}: all ranks are on one node, so it says nothing of the network between nodes; run it "
                          "on two nodes or more")
     return Transfers(nodes, RING.hops(nodes), RING.volumes(nodes), sizes, values / 1e6)
-
-
-def _columns(path: str, rows: Iterable[tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:
-    """(bytes, values), of the rows that have both, by size."""
-    found = sorted((size, value) for size, value in rows if LEAST < size < MOST and LEAST < value < MOST)
-    if len({size for size, _ in found}) < 2:
-        raise UsageError(f"{path}: has no table of sizes and times; taken are {TAKEN}")
-    sizes, values = np.array(found).T
-    return sizes, values
 
 
 def _of_text(path: str, text: str) -> tuple[set[str], list[tuple[float, float]]]:

@@ -106,10 +106,11 @@ def check(path: str | os.PathLike[str]) -> Log:
 def check_rows(log: Log) -> None:
     """Raises UnsoundRows at the first invariant that the rows of a log, superseded ones left out, break."""
     trials, others = log.trials, log.tables[1:]
-    _raise_first(log.path, chain(
-        _identities(trials), _ended(trials), *(_unknown(trials, table) for table in others),
-        unstarted(trials, log.restarts["trial"]), *(_numbers(trials, table) for table in log.tables),
-        *(_order(table) for table in others), _examples(trials, log.evaluations), _plans(trials)))
+    for fault in chain(
+            _identities(trials), _ended(trials), *(_unknown(trials, table) for table in others),
+            unstarted(trials, log.restarts["trial"]), *(_numbers(trials, table) for table in log.tables),
+            *(_order(table) for table in others), _examples(trials, log.evaluations), _plans(trials)):
+        raise UnsoundRows(log.path, fault)
 
 
 def refuse_unsound(log: Log) -> None:
@@ -117,12 +118,13 @@ def refuse_unsound(log: Log) -> None:
     below 1 or beyond MOST, negative steps or seconds. What any analysis relies on; ``check`` looks further.
     """
     refuse_unsound_trials(log)
-    _raise_first(log.path, chain.from_iterable(_ranges(table, RELIED_ON[table.name]) for table in (
-        log.evaluations, log.steps)))
+    for fault in chain.from_iterable(_ranges(table, RELIED_ON[table.name]) for table in (log.evaluations, log.steps)):
+        raise UnsoundRows(log.path, fault)
 
 
 def refuse_unsound_trials(log: Log) -> None:
-    _raise_first(log.path, chain(_identities(log.trials), _ranges(log.trials, RELIED_ON["trials"])))
+    for fault in chain(_identities(log.trials), _ranges(log.trials, RELIED_ON["trials"])):
+        raise UnsoundRows(log.path, fault)
 
 
 def faults_of_trials(trials: AnyTable) -> Iterator[Fault]:
@@ -191,11 +193,6 @@ def unfinished(trials: AnyTable, ends: Ends, stepped: np.ndarray, value_at: Call
             goal := Target.parse(target)).met_by(value_at(row, goal.column)))
     yield from _fault(trials, early, lambda row, at: f" is COMPLETE and {said} {budget[row]} steps, but its "
                       f"evaluations end at step {ends.last[row]}; if it was stopped, its status is INCOMPLETE")
-
-
-def _raise_first(path: str, faults: Iterable[Fault]) -> None:
-    for fault in faults:
-        raise UnsoundRows(path, fault)
 
 
 def _fault(table: AnyTable, wrong: np.ndarray, say: Callable[[int, str], str]) -> Iterator[Fault]:

@@ -13,7 +13,6 @@ import contextlib
 import functools
 import os
 import struct
-import tempfile
 import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -74,8 +73,8 @@ class CompactFile:
         self._target = path
         self._threads = len(usable_cores())
         self._texts = Texts()
-        self._spool: Any = None             # a temporary file, once texts are put aside
-        self._spooled = 0
+        self._aside: list[bytes] = []       # texts that will lie behind the shared ones, packed
+        self._aside_bytes = 0               # of these, unpacked
         self._spans: dict[tuple[str, str], list[np.ndarray]] = {}
         self._waiting: deque[tuple[_Piecewise, int, Future[bytes]]] = deque()
         self._columns: dict[tuple[str, str], _Piecewise] = {}
@@ -103,15 +102,16 @@ class CompactFile:
         """The next rows of a column: an array, or str of a text column.
 
         shared  of texts: the same are met again and again, and are stored once. Others come to lie behind all shared
-                ones, so that who reads names does not read them; until then they are in a file without a name
+                ones, so that who reads names does not read them; until then they are held, packed
         """
         column = self._columns[table, name]
         if not shared:
             encoded = [text.encode("utf-8", "replace") for text in values]
             lengths = np.array([len(text) for text in encoded], np.int64)
-            starts = self._spooled + np.cumsum(lengths) - lengths           # behind the shared ones
+            starts = self._aside_bytes + np.cumsum(lengths) - lengths
             self._spans.setdefault((table, name), []).append(np.stack([starts, lengths], 1))
-            self._put_aside(b"".join(encoded))
+            self._aside.append(zlib.compress(b"".join(encoded), 1))
+            self._aside_bytes += int(lengths.sum())
             return
         if column.spec.type == "text":
             values = np.array([self._texts.span(text) for text in values], np.int64).reshape(-1, 2)
@@ -128,11 +128,8 @@ class CompactFile:
 
     def close(self) -> None:
         first = self._heap.rows
-        if self._spool is not None:
-            self._spool.seek(0)
-            while data := self._spool.read(HEAP_CHUNK):
-                self._extend(self._heap, np.frombuffer(data, np.uint8))
-            self._spool.close()
+        for packed in self._aside:
+            self._extend(self._heap, np.frombuffer(zlib.decompress(packed), np.uint8))
         for key, pieces in self._spans.items():
             self._extend(self._columns[key], np.concatenate(pieces) + np.array([first, 0]))
         for column in (*self._columns.values(), self._heap):
@@ -165,22 +162,11 @@ class CompactFile:
     def _abandon(self) -> None:
         """Leaves nothing behind; never raises, safe to call twice."""
         self._pool.shutdown(cancel_futures=True)
-        for close in (self._file, self._sink, self._spool):
+        for close in (self._file, self._sink):
             with contextlib.suppress(Exception):
                 close.close()
         with contextlib.suppress(OSError):
             os.unlink(self._target)
-
-    def _put_aside(self, data: bytes) -> None:
-        self._spooled += len(data)
-        try:
-            if self._spool is None:
-                self._spool = tempfile.TemporaryFile(dir=os.path.dirname(self._target) or ".", buffering=0)
-            rest = memoryview(data)
-            while len(rest):
-                rest = rest[self._spool.write(rest):]
-        except OSError as error:
-            raise self._refusal(error) from error
 
     def _extend(self, column: _Piecewise, values: np.ndarray) -> None:
         column.extend(values)
@@ -197,10 +183,7 @@ class CompactFile:
 
     def _raise_if_full(self) -> None:
         if self._sink.error is not None:
-            raise self._refusal(self._sink.error)
-
-    def _refusal(self, error: OSError) -> Exception:
-        return error
+            raise self._sink.error
 
 
 HEAP = LogColumn("text", "bytes", "1", "the texts, one after another")

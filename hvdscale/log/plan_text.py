@@ -108,9 +108,7 @@ BRANCH: dict[str, Rule] = {
 @lru_cache(maxsize=512)
 def read_plan(text: str, must_be_json: bool = False) -> dict[str, Any]:
     """The plan that a text holds, not to be changed; {} of one that is no JSON object, or LogError where it must be.
-
-    Raises LogError, naming the entry, where one is not of the type that it is written with.
-    """
+    LogError, naming the entry, where one is not of the type that it is written with."""
     try:
         plan, wrong = json.loads(text), f"plan is JSON, but no object: {text[:40]!r}"
     except (ValueError, RecursionError) as error:

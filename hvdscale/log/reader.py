@@ -22,9 +22,8 @@ from ..errors import LogError
 from ..system import lock
 from ..target import SPLITS
 from . import segments
-from .files import (attribute_of, datasets_in, open_file, part_of, reading, refuse_link, root_attributes, rows_within,
-                    superblock)
-from .layout import Stored, as_column, refuse_hollow, refuse_wrong_layout, refuse_wrong_type
+from .files import (Stored, as_column, attribute_of, datasets_in, open_file, part_of, reading, refuse_hollow,
+                    refuse_link, refuse_wrong_layout, refuse_wrong_type, root_attributes, rows_within, superblock)
 from .schema import SCHEMA, SOURCE, TABLES, LogColumn, Status
 
 SMALL = 4 << 20     # bytes: logs up to this size are read whole and closed, so that a thousand of them can be read
@@ -257,10 +256,8 @@ class Columns(Mapping[str, np.ndarray]):
 
 
 class LogTable(Columns):
-    """One table of a log; ``rows`` is the number of rows, ``len``, as of any mapping, that of columns.
-
-    An optional column that a log, or a segment, does not have reads as NaN (a text as empty); any other is a KeyError.
-    """
+    """One table of a log; ``rows`` is the number of rows, ``len``, as of any mapping, that of columns. An optional
+    column that a log, or a segment, does not have reads as NaN (a text as empty); any other is a KeyError."""
 
     def __init__(self, name: str, parts: Sequence[Part], keep: np.ndarray | None = None) -> None:
         """keep    row numbers to keep of the parts' rows, laid end to end, in the order wanted; None: all."""
@@ -319,7 +316,8 @@ class Log:
         self.path = path
         self.segments = [part.segment for part in parts]
         self.parts = parts
-        self.tables = tuple(LogTable(name, parts, _rows_that_count(name, parts)) for name in TABLES)
+        self.tables = tuple(LogTable(name, parts, _rows_that_count(name, parts) if len(parts) > 1 else None)
+                            for name in TABLES)
         self.trials, self.restarts, self.evaluations, self.steps = self.tables
 
     @property
@@ -347,11 +345,9 @@ class Log:
 
 
 def read_log(path: str | os.PathLike[str]) -> Log:
-    """The log whose first file is ``path``, with all its segments.
-
-    Raises LogError, naming the file, where one is missing, empty, not a log, of a newer schema, truncated or damaged. A
-    log of up to 4 MiB is read at once; of a larger one the files stay open until ``close``.
-    """
+    """The log whose first file is ``path``, with all its segments: read at once up to 4 MiB, else its files stay open
+    until ``close``. Raises LogError, naming the file, where one is missing, empty, not a log, of a newer schema,
+    truncated or damaged."""
     log = open_log(path)
     try:
         for part in log.parts:              # so that none is found to be wrong later
@@ -390,7 +386,7 @@ def open_log(path: str | os.PathLike[str]) -> Log:
 
 def _rows_that_count(table: str, parts: Sequence[Part]) -> np.ndarray | None:
     """Numbers of the rows to keep, the parts' rows laid end to end; None where all count."""
-    if len(parts) == 1 or table == "restarts":
+    if table == "restarts":
         return None
     if table == "trials":
         return latest_rows(np.concatenate([part.read("trials", "id") for part in parts]))

@@ -166,9 +166,7 @@ class Recording:
     @contextmanager
     def evaluation(self) -> Iterator[dict[str, SupportsFloat]]:
         """An evaluation after the steps so far: what is put into the dict becomes its row. Its time is not counted.
-
-        Raises UsageError for a metric that was not declared, and where this step was evaluated before.
-        """
+        UsageError for a metric that was not declared, and where this step was evaluated before."""
         with self.pause() as seconds:
             self.flush()
             seen: dict[str, SupportsFloat] = {}
@@ -295,8 +293,7 @@ def _settle(metrics: Mapping[str, str], target: str | None) -> tuple[Target | No
 
 
 def _whole_numbers(**given: Any) -> dict[str, int]:
-    """The arguments that are given, as ints; raises UsageError naming one that is not, or is beyond 64 bits or below 0.
-    """
+    """The arguments that are given, as ints; UsageError for one that is none, or is beyond 64 bits or below 0."""
     found = {}
     for name, value in given.items():
         if value is not None or name not in ("workers", "rank", "seed", "train_examples", "first_step"):
@@ -335,10 +332,8 @@ def _rank_and_size() -> tuple[tuple[int, int], int]:
 
 
 def _continued(path: str | os.PathLike[str], first_step: int | None, row: Mapping[str, Any]) -> tuple[float, str]:
-    """Seconds of training before the first step, and how the process before ended; 0 and "" of a new run.
-
-    Raises LogError for the log of another run.
-    """
+    """Seconds of training before the first step, and how the process before ended; 0 and "" of a new run. LogError for
+    the log of another run."""
     if first_step is None or not os.path.lexists(path):
         return 0.0, ""
     with read_log(path) as log:

@@ -11,7 +11,7 @@ import os
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,8 +23,8 @@ from ..system.files import temporary_name
 from ..system.lock import Lock
 from . import segments
 from .check import IN_PLAN, ORDERED, UnsoundRows, check, check_rows, contradictions, disordered
-from .files import TYPES, open_file, part_of, reading, root_attributes, rows_within, superblock
-from .layout import as_column, refuse_hollow, refuse_wrong_type
+from .files import (TYPES, as_column, open_file, part_of, reading, refuse_hollow, refuse_wrong_type, root_attributes,
+                    rows_within, superblock)
 from .merge import merged_attributes, show, write_log
 from .plan_text import read_plan
 from .reader import Log, LogTable, Part, absent, begun_trials, column_spec, decode
@@ -47,11 +47,9 @@ class Repair:
 
 
 def repair(path: str, take_over: bool = False) -> Repair | None:
-    """Replaces the log by one clean file of all rows that can be read; None where it is one already.
-
-    A trial still RUNNING becomes INCOMPLETE: nobody writes it. What is written passes ``check``; raises LogError where
-    there is nothing of that kind, and leaves everything as it was.
-    """
+    """Replaces the log by one clean file of all rows that can be read, which passes ``check``; None where it is one
+    already. A trial still RUNNING becomes INCOMPLETE: nobody writes it. LogError where there is nothing of that kind,
+    and all is left as it was."""
     lock = Lock.take(path, take_over)
     try:
         with contextlib.suppress(LogError), check(path) as log:
@@ -66,7 +64,13 @@ def repair(path: str, take_over: bool = False) -> Repair | None:
         attributes = merged_attributes(log)
         if log.segments[0].path != path:
             attributes["id"] = uuid.uuid4().hex      # the first file is lost: what lies beside it is not read again
-        temporary = _write(path, mended, attributes)
+        write_log(temporary := temporary_name(path), mended, attributes)
+        try:
+            check(temporary).close()
+        except LogError as error:
+            os.unlink(temporary)
+            raise LogError(f"{path}: nothing can be saved: what can be read of it contradicts itself "
+                           f"({str(error).removeprefix(f'{temporary}: ')})") from error
         kept = {table.name: table.rows for table in mended.tables}
         log.close()
         originals = [_keep(name) for name in names]
@@ -76,19 +80,6 @@ def repair(path: str, take_over: bool = False) -> Repair | None:
         raise LogError(f"{path}: cannot be repaired: {error.strerror or error}") from error
     finally:
         lock.release()
-
-
-def _write(path: str, mended: Mended, attributes: Mapping[str, Any]) -> str:
-    """Writes the log under a temporary name; LogError, and no file, where it then does not pass ``check``."""
-    temporary = temporary_name(path)
-    write_log(temporary, mended, attributes)
-    try:
-        check(temporary).close()
-    except LogError as error:
-        os.unlink(temporary)
-        raise LogError(f"{path}: nothing can be saved: what can be read of it contradicts itself "
-                       f"({str(error).removeprefix(f'{temporary}: ')})") from error
-    return temporary
 
 
 def _salvage(path: str) -> tuple[list[SalvagedPart], list[str], list[str]]:

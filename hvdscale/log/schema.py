@@ -37,10 +37,8 @@ DIRECTIONS = {"min": SMALLER, "max": LARGER}        # as workloads and loops dec
 @dataclass(frozen=True)
 class LogColumn:
     """One column: its name in the table, its type (int, float, text or status), unit ("1": a pure number) and meaning.
-
-    An optional column may be absent from a log; readers then give NaN. ``better`` says of a metric which way it gets
-    better, "smaller" or "larger"; "": unknown.
-    """
+    An optional one may be absent from a log; readers then give NaN. ``better`` says of a metric which way it gets
+    better, "smaller" or "larger"; "": unknown."""
 
     name: str
     type: str
@@ -124,35 +122,27 @@ SOURCE = (
 )
 
 
-def metric_column(name: str, better: str = "") -> LogColumn:
-    split, metric = name.split("/", 1)
-    return LogColumn(name, "float", "1", f"{metric} on the {split} split", better=better)
-
-
-def metaparameter_column(name: str) -> LogColumn:
-    """The /trials column of a metaparameter, named ``metaparameters/<name>``."""
-    return LogColumn(f"metaparameters/{name}", "float", "1", f"{name}, as the plan settled it")
+def column_of(table: str, name: str, better: str = "") -> LogColumn:
+    """The column of a ``split/metric``, of ``metaparameters/<name>``, or of a rank's part of the step."""
+    above, _, rest = name.partition("/")
+    if table == "trials":
+        return LogColumn(name, "float", "1", f"{rest}, as the plan settled it")
+    if table == "steps" and above == "ranks" and rest.count("/") == 1:
+        rank, _, part = rest.partition("/")
+        what = RANK_PARTS.get(part.removesuffix("_seconds"), "a part of the step")
+        return _optional(name, "float", "seconds", f"time of rank {rank} in {what}")
+    return LogColumn(name, "float", "1", f"{rest} on the {above} split", better=better)
 
 
 def known_column(table: str, name: str) -> LogColumn | None:
-    """The schema's column of this name, be it optional, a metric, a metaparameter or of a part of the model; None for a
-    column of a log's own making."""
-    if "/" not in name:
-        return KNOWN[table].get(name)
-    if table == "steps" and name.startswith("ranks/") and name.count("/") == 2:
-        return _rank_column(name)
-    return metaparameter_column(name.split("/", 1)[1]) if table == "trials" else metric_column(name)
+    """The schema's column of this name, optional ones and those of ``column_of`` included; None for a column of a log's
+    own making."""
+    return column_of(table, name) if "/" in name else KNOWN[table].get(name)
 
 
 def rank_column(rank: int, part: str) -> str:
     """The name of the optional /steps column of one of RANK_PARTS."""
     return f"ranks/{rank}/{part}_seconds"
-
-
-def _rank_column(name: str) -> LogColumn:
-    _, rank, part = name.split("/")
-    what = RANK_PARTS.get(part.removesuffix("_seconds"), "a part of the step")
-    return LogColumn(name, "float", "seconds", f"time of rank {rank} in {what}", optional=True)
 
 
 def columns(metaparameters: Iterable[str] = (), metrics: Iterable[str] | Mapping[str, str] = (),
@@ -166,11 +156,12 @@ def columns(metaparameters: Iterable[str] = (), metrics: Iterable[str] | Mapping
 
     def chosen(among: Iterable[LogColumn]) -> tuple[LogColumn, ...]:
         return tuple(column for column in among if not column.optional or column.name in optional)
-    of_ranks = (_rank_column(rank_column(rank, part)) for rank in range(ranks) for part in RANK_PARTS)
+    of_ranks = (column_of("steps", rank_column(rank, part)) for rank in range(ranks) for part in RANK_PARTS)
     return {
-        "trials": TRIALS + tuple(map(metaparameter_column, metaparameters)),
+        "trials": (*TRIALS, *(column_of("trials", f"metaparameters/{name}") for name in metaparameters)),
         "restarts": chosen(RESTARTS),
-        "evaluations": chosen(EVALUATIONS) + tuple(metric_column(name, better.get(name, "")) for name in metrics),
+        "evaluations": (*chosen(EVALUATIONS), *(
+            column_of("evaluations", name, better.get(name, "")) for name in metrics)),
         "steps": (*chosen(STEPS), *of_ranks),
     }
 

@@ -1,6 +1,7 @@
 """Numbers out of text: each as float() reads it, by numpy as by pyarrow, and none where float() finds none."""
 import random
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -71,12 +72,8 @@ def test_infinity_is_a_number_what_is_beyond_float64_is_none_and_a_gap_is_empty_
 
 @pytest.mark.parametrize("text, value", [
     ("007", 7), ("1e3", 1000), ("-4", -4), ("100.0", 100), ("9007199254740993.0", 9007199254740993),
-    ("99999999999999999999", 99999999999999999999)])
-def test_integers_are_exact(text, value):
-    assert integer_of(text) == value
-
-
-@pytest.mark.parametrize("text", ["", "x", "1.5", "9007199254740992.5", "1e999999999", "nan", "1_0"])
-def test_what_is_no_integer_is_none(text):
-    with pytest.raises(ValueError):
-        integer_of(text)
+    ("99999999999999999999", 99999999999999999999),
+    *dict.fromkeys(("", "x", "1.5", "9007199254740992.5", "1e999999999", "nan", "1_0"), ValueError).items()])
+def test_integers_are_exact_and_what_is_none_is_an_error(text, value):
+    with pytest.raises(ValueError) if value is ValueError else nullcontext():
+        assert integer_of(text) == value

@@ -75,6 +75,7 @@ def odd_log(path):
 
 LOGS = {"finished": lambda path: finished(path, 1000, 2), "odd": odd_log,
         "imported": lambda path: write_big_log(path, 3, 60, 3000) or str(path),
+        "interrupted": lambda path: interrupted(path, 30),
         "golden": lambda path: str(ROOT / "tests" / "golden" / "v1.h5"),
         "empty": lambda path: open_log(path).finish() or str(path)}
 
@@ -85,15 +86,6 @@ def test_a_log_goes_to_csv_and_back_without_loss(make, tmp_path):
     assert call("export", path, tmp_path / "tables", "--as", "csv")[0] == 0
     assert call("import", tmp_path / "tables", tmp_path / "back.h5")[0] == 0
     same(path, tmp_path / "back.h5")
-
-
-def test_an_interrupted_log_is_exported_as_it_is_read(tmp_path):
-    path = interrupted(tmp_path / "log.h5", 30)
-    export_tables(path, tmp_path / "tables")
-    import_tables(tmp_path / "tables", tmp_path / "back.h5")
-    with read_log(path) as one, read_log(tmp_path / "back.h5") as two:
-        assert one.steps["loss"].tolist() == two.steps["loss"].tolist() and two.steps.rows == 30
-        assert two.trials["status"].tolist() == [Status.RUNNING]
 
 
 TRIALS = ("id,dataset,model,optimizer,global_batch,metaparameters/learning_rate\n"

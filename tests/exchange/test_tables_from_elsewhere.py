@@ -16,7 +16,7 @@ from hvdscale.cli.log import main
 from hvdscale.cli.plan import main as plan
 from hvdscale.cli.report import main as report
 from hvdscale.exchange.csv_file import repeats
-from hvdscale.exchange.tensorboard_events import _hparams
+from hvdscale.exchange.exported import _hparams
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import UNKNOWN_SEED
@@ -94,8 +94,7 @@ def test_a_seed_may_be_known_of_some_runs_and_stays_so_in_csv(known, unknown, tm
     assert "seed unknown" in call(main, "show", log.path, "--trial", 1)[1]
     assert call(main, "export", log.path, tmp_path / "csv", "--as", "csv")[0] == 0
     assert call(main, "import", tmp_path / "csv", tmp_path / "back.h5")[0] == 0
-    with read_log(tmp_path / "back.h5") as back:
-        assert back.trials["seed"].tolist() == [7, UNKNOWN_SEED]
+    assert read_log(tmp_path / "back.h5").trials["seed"].tolist() == [7, UNKNOWN_SEED]
 
 
 def test_exports_have_no_seed_where_it_is_unknown(tmp_path):

@@ -24,8 +24,8 @@ from ...target import ALIASES
 from ..exported import exporting
 from ..files import LARGEST_INT, RENAMED
 from ..imported import Seen
+from .read import STATUSES
 from .sources import is_folder
-from .trial_files import STATUSES
 
 PUBLISHED = {ours: theirs for theirs, ours in RENAMED.items()}      # names of metaparameters
 METRICS = {ours: theirs for theirs, ours in ALIASES.items()}
@@ -101,7 +101,7 @@ class _Trials:
         if not all(map(is_folder, folder.split("/"))):
             raise LogError(f"{self.path}: {folder!r} cannot be the folder of a study: names of letters, digits and "
                            "+ - _ . , = @ are; --as csv takes any name")
-        return folder, _json(study)
+        return folder, json.dumps(study, indent=2, sort_keys=True) + "\n"
 
     def published(self, row) -> bool:
         return bool(self._metadata[row])
@@ -113,11 +113,11 @@ class _Trials:
         found = {PUBLISHED.get(name, name): float(values[row]) for name, values in self._points.items()}
         point = {name: int(value) if value.is_integer() and abs(value) <= LARGEST_INT else value
                  for name, value in found.items() if not math.isnan(value)}
-        return _json({
+        return json.dumps({
             "_internal_study_name": str((self._plan(row).get("sweep") or {}).get("study", "")),
             "_internal_trial_id": int(self.ids[row]), "parameters": point,
             "status": status if status in STATUSES else Status.INCOMPLETE.name, "steps": steps,
-            "trial_id": int(self.ids[row])})
+            "trial_id": int(self.ids[row])}, indent=2, sort_keys=True) + "\n"
 
     def _model_args(self, row) -> dict:
         plan = self._plan(row)
@@ -148,10 +148,6 @@ def _config(parameter) -> tuple[str, dict]:
         return name, {"feasible_points": parameter["values"], "type": "DISCRETE"}
     return name, {"max_value": parameter["high"], "min_value": parameter["low"], "type": parameter["type"].upper(),
                   "scale": SCALES.get(parameter.get("scale"), "")}
-
-
-def _json(value) -> str:
-    return json.dumps(value, indent=2, sort_keys=True) + "\n"
 
 
 def _measurements_text(step: np.ndarray, columns: Mapping[str, np.ndarray]) -> str:

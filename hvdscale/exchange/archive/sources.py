@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
+from typing import NamedTuple
 
 from ...errors import LogError, UsageError
 from ...system.inputs import open_input, refusal
-from .trial_files import LARGEST, TrialFiles
 
 OPENERS = {b"BZh": bz2.open, b"\x1f\x8b": gzip.open,               # by a compressed file's first bytes; zeros after it
            b"\xfd7zXZ\0": partial(lzma.open, format=lzma.FORMAT_XZ)}       # would be the start of another in a .lzma
+LARGEST = {"study.json": 4 << 20, "metadata.json": 4 << 20, "measurements.csv": 1 << 30}
 LARGEST_STUDY = 4 << 30                 # bytes of a study's files in a tar file, held in memory
 LARGEST_HEADER = 1 << 20                # bytes of an extended header, held in memory
 EXTENDED = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE,
@@ -32,6 +33,15 @@ ROOT = "batch_science"                  # the published archive's top folder
 GROUPS = ("mnist_subsets", "imagenet_subsets", "solution_quality")      # of data sets, in the published archive
 FILES = ("metadata.json", "measurements.csv")
 TarFile = tuple[tuple[str, ...], str, str, tarfile.TarInfo]         # folders of the study, trial or "", file name
+
+
+class TrialFiles(NamedTuple):
+    """A trial's two files, as contents or paths."""
+
+    folder: str             # for messages
+    id: int
+    metadata: bytes | str | None
+    measurements: bytes | str | None
 
 
 @dataclass

@@ -32,8 +32,7 @@ def test_reference_points_become_trials_that_meet_their_target(tmp_path):
     done = invoke("import", tmp_path / "rcp.json", tmp_path / "log.h5")
     assert done.exit_code == 0 and done.stdout.startswith(f"{tmp_path}/log.h5: 5 trials under the target {TARGET}, ")
     assert done.stderr == "assumed: 1 worker, as a reference point does not say how many there were\n"
-    check(str(tmp_path / "log.h5"))
-    with read_log(tmp_path / "log.h5") as log:
+    with check(tmp_path / "log.h5") as log:
         runs = [run_of(trial, Target.parse(TARGET)) for trial in read_trials(log)]
         epoch = 1281167
         steps = {1000: [40, 41, 41], 64: [30, 30]}
@@ -65,10 +64,10 @@ def test_units_and_spacings_of_reference_points(points, unit, batch, steps, befo
     rcp(tmp_path / "rcp.json", **points)
     assert {found.benchmark.unit for found in read_points(str(tmp_path / "rcp.json"))} == {unit}
     import_rcp(tmp_path / "rcp.json", tmp_path / "log.h5")
-    with read_log(tmp_path / "log.h5") as log:
-        runs = [run_of(trial, Target.parse(TARGET)) for trial in read_trials(log) if trial.global_batch == batch]
-        assert [run.steps for run in runs] == steps
-        np.testing.assert_equal([run.steps_before for run in runs], before)
+    trials = read_trials(read_log(tmp_path / "log.h5"))
+    runs = [run_of(trial, Target.parse(TARGET)) for trial in trials if trial.global_batch == batch]
+    assert [run.steps for run in runs] == steps
+    np.testing.assert_equal([run.steps_before for run in runs], before)
 
 
 def test_epochs_of_unknown_length_must_be_told(tmp_path):
