@@ -172,12 +172,10 @@ def test_a_report_on_tables_names_the_command_that_imports_them(tmp_path):
 def test_each_kind_is_imported_by_itself(tmp_path):
     runs = write(tmp_path / "runs", "b8", ("step", "val_error"), [(1, 0.5)])
     tables = write(tmp_path / "tables", "trials", ("id", "global_batch"), [(1, 8)])
-    code, said = call("import", runs, tables, tmp_path / "log.h5")
-    assert code == 2 and "is of kind runs, and others are of kind csv" in said
-    code, said = call("import", tables, tables, tmp_path / "log.h5")
-    assert code == 2 and "takes one source" in said
-    code, said = call("import", tables, tmp_path / "log.h5", "--dry-run")
-    assert code == 2 and "--dry-run is for --kind runs" in said
+    for words, message in (((runs, tables), "is of kind runs, and others are of kind csv"),
+                           ((tables, tables), "takes one source"), ((tables, "--dry-run"), "is for --kind runs")):
+        code, said = call("import", *words, tmp_path / "log.h5")
+        assert code == 2 and message in said
 
 
 def test_the_help_fits_a_screen():
