@@ -51,12 +51,10 @@ def import_tables(source, out, *, left_out: list[str] | None = None, overlap: st
                   overwrite: bool = False, take_over: bool = False,
                   progress: Callable[[float], None] = lambda share: None) -> tuple[dict[str, int], list[str]]:
     """Import the tables in the folder ``source`` into the new log ``out``; returns the number of rows of each, and
-    remarks on suspicious values and guesses.
+    remarks on suspicious values and guesses. Other faults are a LogError naming file and line, without an ``out``.
 
     left_out  collects messages about trials that break a rule and are skipped; None: the first raises LogError
     overlap   which rows stay where those of a trial go back over its steps, see csv_file.repeats; None: LogError
-
-    Raises LogError naming file and line for any other fault; then there is no ``out``.
     """
     source, left = os.fspath(source), LeftOut(left_out)
     files = {table: TableFile(source, table) for table in TABLES}

@@ -26,7 +26,7 @@ import numpy as np
 
 from ..errors import LogError, UsageError
 from ..formatting.escaping import as_cell
-from ..log.check import refuse_unsound_trials
+from ..log.check import refuse_unsound
 from ..log.reader import Log, LogTable, read_log
 from ..log.schema import UNKNOWN_SEED, LogColumn, Status
 from ..system.importing import import_extra
@@ -54,7 +54,7 @@ def exporting(path, out) -> Iterator[tuple[Log, str]]:
         with writing(out):
             os.makedirs(os.path.dirname(out) or ".", exist_ok=True)
             with whole_folder(out) as folder:
-                refuse_unsound_trials(log)
+                refuse_unsound(log, trials_only=True)
                 yield log, folder
 
 

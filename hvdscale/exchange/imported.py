@@ -48,12 +48,11 @@ class Seen:
 
 
 class BulkLog(CompactFile):
-    """The only writer of a new log, which is created when ``with`` ends without an error.
+    """The only writer of a new log, which is created when ``with`` ends without an error; LogError if it exists, is
+    being written, or cannot be written.
 
     columns     each table's (schema.columns); for more see ``add_column``
     overwrite   replace an existing log;  take_over: write even without file locks
-
-    Raises LogError if the log exists, is being written, or cannot be written.
     """
 
     def __init__(self, path, columns: Mapping[str, Sequence[LogColumn]], attributes: Mapping | None = None, *,

@@ -113,17 +113,12 @@ def check_rows(log: Log) -> None:
         raise UnsoundRows(log.path, fault)
 
 
-def refuse_unsound(log: Log) -> None:
+def refuse_unsound(log: Log, trials_only: bool = False) -> None:
     """LogError where a log's rows cannot be what was measured: two trials of one id, a status that there is not, counts
     below 1 or beyond MOST, negative steps or seconds. What any analysis relies on; ``check`` looks further.
     """
-    refuse_unsound_trials(log)
-    for fault in chain.from_iterable(_ranges(table, RELIED_ON[table.name]) for table in (log.evaluations, log.steps)):
-        raise UnsoundRows(log.path, fault)
-
-
-def refuse_unsound_trials(log: Log) -> None:
-    for fault in chain(_identities(log.trials), _ranges(log.trials, RELIED_ON["trials"])):
+    tables = (log.trials,) if trials_only else (log.trials, log.evaluations, log.steps)
+    for fault in chain(_identities(log.trials), *(_ranges(table, RELIED_ON[table.name]) for table in tables)):
         raise UnsoundRows(log.path, fault)
 
 

@@ -66,7 +66,7 @@ class Texts:
         return data
 
 
-class CompactFile:
+class CompactFile(contextlib.AbstractContextManager["CompactFile"]):
     """The one writer of a closed file of a log, with root attributes to add; OSError where it cannot be written."""
 
     def __init__(self, path: str, attributes: Mapping[str, Any]) -> None:
@@ -145,9 +145,6 @@ class CompactFile:
         self._sink.close()
         self._raise_if_full()
         self._pool.shutdown()
-
-    def __enter__(self) -> CompactFile:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:

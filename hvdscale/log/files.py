@@ -166,7 +166,7 @@ def create_column(group: h5py.Group, column: LogColumn, rows: int, **layout: Any
     return dataset
 
 
-class reading:
+class reading(contextlib.AbstractContextManager["reading"]):
     """Turns what goes wrong while HDF5 reads ``path`` into a LogError; FileNotFoundError stays, for who retries, and
     what is raised on purpose, such as by a signal. A class, as each column of a thousand logs is read within one."""
 
@@ -174,9 +174,6 @@ class reading:
 
     def __init__(self, path: str) -> None:
         self.path = path
-
-    def __enter__(self) -> None:
-        pass
 
     def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
         # damaged files make h5py raise OSError, RuntimeError, KeyError, ValueError, ... alike

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property, lru_cache, partial, wraps
 from typing import Any
 
@@ -309,7 +310,7 @@ def absent(kind: str, rows: int) -> np.ndarray:
     return np.full(rows, Status.RUNNING, np.int8) if kind == "status" else np.full(rows, np.nan)
 
 
-class Log:
+class Log(AbstractContextManager["Log"]):
     """A whole log: its root attributes and its four tables. ``read_log`` or ``open_log`` makes it."""
 
     def __init__(self, path: str, parts: Sequence[Part]) -> None:
@@ -336,9 +337,6 @@ class Log:
         """Closes the files; columns that were read stay."""
         for part in self.parts:
             part.close()
-
-    def __enter__(self) -> Log:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

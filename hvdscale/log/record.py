@@ -23,7 +23,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import TracebackType
 from typing import Any, SupportsFloat
 
@@ -110,7 +110,7 @@ def record(path: str | os.PathLike[str], *, dataset: str, model: str, optimizer:
         raise
 
 
-class Recording:
+class Recording(AbstractContextManager["Recording"]):
     """A run whose steps and evaluations go to its log; made by ``record``.
 
     steps   steps done;  met: whether the last evaluation met the target
@@ -252,9 +252,6 @@ class Recording:
             except LogError as error:
                 self.failure = error
                 warnings.warn(f"{error}; the loop continues without its log", stacklevel=4)
-
-    def __enter__(self) -> Recording:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:

@@ -87,10 +87,9 @@ def later(first: Segment, named: Iterable[tuple[int, str]] | None = None) -> lis
 
 def beside(path: str) -> list[str]:
     """The files of the later segments of a log that is to be overwritten; none where it cannot be read."""
-    try:
+    with contextlib.suppress(LogError, FileNotFoundError):
         return [segment.path for segment in later(describe(path))]
-    except (LogError, FileNotFoundError):
-        return []
+    return []
 
 
 def rest(first: Segment, named: Iterable[tuple[int, str]]) -> list[Segment]:

@@ -62,9 +62,9 @@ def import_rcp(source, out, *, unit: str | None = None, train_examples: int | No
                names: Mapping[str, str] = {}, overwrite: bool = False, take_over: bool = False
                ) -> tuple[int, list[str]]:
     """Import a trial for each seed of each point into the new log ``out``; returns the number of trials, and notes.
+    LogError for an invalid file, UsageError for epochs of unknown size.
 
     unit    of the values; None: see above;  train_examples: in an epoch;  names: dataset, model, optimizer instead
-    Raises LogError for an invalid file, UsageError for epochs of unknown size.
     """
     source = os.fspath(source)
     points = read_points(source, unit, train_examples)
