@@ -115,8 +115,7 @@ def check_rows(log: Log) -> None:
 
 def refuse_unsound(log: Log, trials_only: bool = False) -> None:
     """LogError where a log's rows cannot be what was measured: two trials of one id, a status that there is not, counts
-    below 1 or beyond MOST, negative steps or seconds. What any analysis relies on; ``check`` looks further.
-    """
+    below 1 or beyond MOST, negative steps or seconds. What any analysis relies on; ``check`` looks further."""
     tables = (log.trials,) if trials_only else (log.trials, log.evaluations, log.steps)
     for fault in chain(_identities(log.trials), *(_ranges(table, RELIED_ON[table.name]) for table in tables)):
         raise UnsoundRows(log.path, fault)
@@ -183,9 +182,11 @@ def unfinished(trials: AnyTable, ends: Ends, stepped: np.ndarray, value_at: Call
             measurement = read_plan(trials["plan"][row]).get("measurement") or {}
         except LogError:                    # a fault of its own
             continue
-        target = measurement.get("target") if not measurement.get("keep_going") else None
-        early[row] = not (measurement.get("budget_seconds") or target and (
-            goal := Target.parse(target)).met_by(value_at(row, goal.column)))
+        if measurement.get("budget_seconds"):
+            early[row] = False
+        elif measurement.get("target") and not measurement.get("keep_going"):
+            target = Target.parse(measurement["target"])
+            early[row] = not target.met_by(value_at(row, target.column))
     yield from _fault(trials, early, lambda row, at: f" is COMPLETE and {said} {budget[row]} steps, but its "
                       f"evaluations end at step {ends.last[row]}; if it was stopped, its status is INCOMPLETE")
 

@@ -282,7 +282,6 @@ def lookup3(data: bytes) -> int:
 
     def rotate(x: int, bits: int) -> int:
         return (x << bits | x >> (32 - bits)) & mask
-
     for block in range(blocks):
         a, b, c = ((x + word) & mask for x, word in zip((a, b, c), words[3 * block:]))
         for bits in (4, 6, 8, 16, 19, 4) if block < blocks - 1 else ():
@@ -319,7 +318,6 @@ def datasets_in(file: h5py.File) -> list[str]:
     def visit(name: bytes, link: Any) -> None:
         if link.type == h5py.h5l.TYPE_HARD:
             found.append(name.decode("utf-8", "surrogateescape"))
-
     root = h5py.h5g.open(file.id, b"/")         # which its links do not keep open
     root.links.visit(visit, info=True)
     groups = {name.rpartition("/")[0] for name in found}

@@ -16,7 +16,6 @@ from tests.exchange.test_tables_and_rcp import LOGS, call
 from tests.factories.archives import write_big_log
 from tests.factories.log_files import begin, evaluation, finished, open_log, step
 
-
 needs_tensorboard = pytest.mark.skipif(find_spec("tensorboard") is None, reason="needs tensorboard")
 
 

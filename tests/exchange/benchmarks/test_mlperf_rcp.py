@@ -96,12 +96,11 @@ def test_wrong_reference_points_and_those_of_mixed_units_are_named(golden, tmp_p
     ("ssd", 256, [4], "retinanet", 4_681_204), ("cosmoflow", 64, [17], "cosmoflow", 17 * 524_288),
     ("oc20", 256, [18], "oc20", 36_000_000), ("qwen35_397b_grpo", 256, [4608], "qwen35_397b_grpo", 4608)])
 def test_sizes_and_units_of_benchmarks_are_known(benchmark, batch, values, dataset, examples, tmp_path):
-    rcp(tmp_path / "rcp.json", a=point(batch, values, benchmark))
-    import_rcp(tmp_path / "rcp.json", tmp_path / "log.h5")
-    with read_log(tmp_path / "log.h5") as log:
-        [trial] = read_trials(log)
-        assert trial.workload.dataset == dataset and trial.last_step == -(-examples // batch)
-        assert abs(log.evaluations["examples"][-1] - examples) <= 1
+    import_rcp(rcp(tmp_path / "rcp.json", a=point(batch, values, benchmark)), tmp_path / "log.h5")
+    log = read_log(tmp_path / "log.h5")
+    [trial] = read_trials(log)
+    assert trial.workload.dataset == dataset and trial.last_step == -(-examples // batch)
+    assert abs(log.evaluations["examples"][-1] - examples) <= 1
 
 
 @pytest.mark.parametrize("values, outlier", [
