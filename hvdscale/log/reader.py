@@ -83,8 +83,8 @@ class Part:
         self.columns: dict[str, Mapping[str, LogColumn]] = {}
         datasets = datasets_in(self.file)           # it reads all headers, after the rows that count: columns grow
         for table in TABLES:
-            names = [name for top, _, name in (path.partition("/") for path in datasets)
-                     if top == table and name != "committed_rows"]
+            names = dict.fromkeys(name[len(table) + 1:] for name in datasets if name.startswith(f"{table}/"))
+            names.pop("committed_rows", None)
             for column in SCHEMA[table]:
                 if not column.optional and column.name not in names:
                     raise LogError(f"{self.path}: {table} has no column {column.name}; is it a log of another program?")
