@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import UsageError
 from ..log import directions
-from ..log.check import refuse_unsound_trials
+from ..log.check import refuse_unsound
 from ..log.plan_text import OF_SEARCH, read_plan
 from ..log.reader import Log
 from ..log.schema import LARGER, SMALLER, Status
@@ -89,7 +89,7 @@ def studies_of(logs: Iterable[Log], versions: Versions = ONE_VERSION) -> tuple[S
     kept = Kept()
     found: dict[tuple[JobKey, int], list[tuple[TrialRows, np.ndarray, SourceRows]]] = {}
     for log in sorted(logs, key=lambda log: log.path):
-        refuse_unsound_trials(log)
+        refuse_unsound(log, trials_only=True)
         rows = TrialRows(log, versions)
         groups = rows.by_study()
         for own, source in zip(groups, rows.sources_of(groups)):

@@ -17,13 +17,12 @@ from ..exchange.benchmarks.mllog import Wanted, import_mllog, is_mllog
 from ..exchange.benchmarks.mlperf_rcp import TARGET, import_rcp
 from ..exchange.benchmarks.table import UNITS
 from ..exchange.csv_tables import OVERLAPS, import_tables, is_tables
-from ..exchange.exported import export_parquet, export_tables
+from ..exchange.exported import export_events, export_parquet, export_tables
 from ..exchange.runs.formats import KNOWN, has_runs, is_archive, read_runs
 from ..exchange.runs.guessing import guess
 from ..exchange.runs.into_log import settle, shown
 from ..exchange.runs.into_log import write as write_runs
 from ..exchange.runs.mapping import GLOBAL_BATCH, PERS, Source, read_lines, read_mapping, with_given
-from ..exchange.tensorboard_events import export_events
 from ..formatting.numbers import byte_size, counted, list_first
 from ..formatting.screen import Progress
 from ..log.files import SIGNATURE
@@ -161,9 +160,8 @@ def _import_archive(source, out, skip_broken, how):
 
 def _import_csv(source, out, skip_broken, overlap, how):
     left_out: list[str] = []
-    notes: list[str] = []
-    rows = import_tables(source, out, left_out=left_out if skip_broken else None, overlap=overlap,
-                         progress=_share("imported"), note=notes.append, **how)
+    rows, notes = import_tables(source, out, left_out=left_out if skip_broken else None, overlap=overlap,
+                                progress=_share("imported"), **how)
     _say_made(out, format_counts(rows), left_out, notes)
 
 

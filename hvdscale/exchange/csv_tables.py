@@ -18,7 +18,7 @@ import numpy as np
 from ..formatting.numbers import list_first, listed
 from ..log.check import Ends, Fault, disordered, faults_of_rows, faults_of_trials, unfinished, unstarted
 from ..log.directions import better
-from ..log.schema import SCHEMA, SOURCE, TABLES, LogColumn, Status, metaparameter_column, metric_column
+from ..log.schema import SCHEMA, SOURCE, TABLES, LogColumn, Status, column_of
 from ..plan.values import did_you_mean
 from ..system.inputs import LARGEST
 from ..target import SPLITS, logged_name, metric_faults
@@ -49,15 +49,12 @@ def is_tables(path) -> bool:
 
 def import_tables(source, out, *, left_out: list[str] | None = None, overlap: str | None = None,
                   overwrite: bool = False, take_over: bool = False,
-                  progress: Callable[[float], None] = lambda share: None,
-                  note: Callable[[str], object] = lambda text: None) -> dict[str, int]:
-    """Import the tables in the folder ``source`` into the new log ``out``; returns the number of rows of each.
+                  progress: Callable[[float], None] = lambda share: None) -> tuple[dict[str, int], list[str]]:
+    """Import the tables in the folder ``source`` into the new log ``out``; returns the number of rows of each, and
+    remarks on suspicious values and guesses. Other faults are a LogError naming file and line, without an ``out``.
 
     left_out  collects messages about trials that break a rule and are skipped; None: the first raises LogError
     overlap   which rows stay where those of a trial go back over its steps, see csv_file.repeats; None: LogError
-    note      receives remarks on suspicious values and guesses
-
-    Raises LogError naming file and line for any other fault; then there is no ``out``.
     """
     source, left = os.fspath(source), LeftOut(left_out)
     files = {table: TableFile(source, table) for table in TABLES}
@@ -78,9 +75,7 @@ def import_tables(source, out, *, left_out: list[str] | None = None, overlap: st
             if isinstance(before, dict) and isinstance(before.get("count"), int):
                 skipped["count"] += before["count"]             # when the tables were first made
             log.note("skipped", skipped)
-    for text in (*said, *beyond_errors(errors)):
-        note(text)
-    return {table.name: table.rows for table in tables.values()}
+    return {table.name: table.rows for table in tables.values()}, [*said, *beyond_errors(errors)]
 
 
 class LeftOut:
@@ -145,7 +140,7 @@ def _apply_rules(tables: Mapping[str, CsvRows], left: LeftOut):
 
 def _leave_out(tables: Mapping[str, CsvRows], left: LeftOut, faults: Iterable[Fault]):
     for fault in faults:
-        table = tables[fault.where]
+        table = fault.table
         repeated = "step" in table and np.array_equal(np.sort(disordered(table, "step", True)), fault.rows)
         for row in fault.rows.tolist():
             left.add(fault.trial(row), f"{table.path}:{table.lines[row]}: trial {fault.trial(row)}{fault.say(row, '')}"
@@ -220,11 +215,11 @@ def _columns_of(file: TableFile, described: Mapping[str, LogColumn]) -> tuple[Lo
         if name in described:
             found.append(described[name])
         elif file.table == "trials" and prefix == "metaparameters" and rest and _is_path(name):
-            found.append(metaparameter_column(rest))
+            found.append(column_of("trials", name))
         elif file.table == "evaluations" and prefix in SPLITS and rest:
             for fault in metric_faults([rest]):
                 raise WrongFile(f"{file.path}:1: {fault}")
-            found.append(metric_column(name, better(name)))
+            found.append(column_of("evaluations", name, better(name)))
         else:
             more = {"trials": f", {SEARCH}, metaparameters/NAME", "evaluations": ", SPLIT/METRIC such as val/error"}
             raise WrongFile(f"{file.path}:1: {file.table} have no column {name!r}; there are "
@@ -299,19 +294,14 @@ def _plan_search(trials: CsvRows) -> str:
 
 
 def _default_values(table: CsvRows, name: str, trials: CsvRows) -> np.ndarray:
-    if name == "examples":
-        return _examples(table, trials)
+    if name == "examples":              # steps times the global batch, as far as 64 bits count
+        batch = dict(zip(trials["id"].tolist(), trials["global_batch"].tolist()))
+        batches = np.array([batch.get(trial, 0) for trial in table["trial"].tolist()], np.int64)    # 0: refused later
+        beyond = table["step"] > LARGEST_INT // np.maximum(batches, 1)
+        return np.where(beyond, LARGEST_INT, table["step"] * batches)
     if name in COPIED:
         return table[COPIED[name]]
     kind = next(column.type for column in (*SCHEMA[table.name], *SOURCE) if column.name == name)
     known = {**GAPS, "status": Status.COMPLETE, "stop_reason": "the tables say no more",
              "source": json.dumps(SOURCE_OF_ROWS)}
     return np.full(table.rows, known.get(name, {"text": "", "float": np.nan, "int": 0}.get(kind)), TYPES[kind])
-
-
-def _examples(evaluations: CsvRows, trials: CsvRows) -> np.ndarray:
-    """Steps times the global batch, as far as 64 bits count; of an unknown trial, which is refused, 0."""
-    batch = dict(zip(trials["id"].tolist(), trials["global_batch"].tolist()))
-    batches = np.array([batch.get(trial, 0) for trial in evaluations["trial"].tolist()], np.int64)
-    step = evaluations["step"]
-    return np.where(step > LARGEST_INT // np.maximum(batches, 1), LARGEST_INT, step * batches)

@@ -1,10 +1,12 @@
-"""A log as tables of other programs, and the folder that every export writes.
+"""A log as tables of other programs and as TensorBoard's event files, and the folder that every export writes.
 
     export_tables("w8.h5", "w8")        trials.csv, restarts.csv, evaluations.csv, steps.csv, log.json
     export_parquet("w8.h5", "w8")       the same tables for pandas, polars, DuckDB, Spark and others; needs pyarrow
+    export_events("w8.h5", "tb/w8")     each trial is a run: tensorboard --logdir tb; needs neither torch nor TensorFlow
 
 In CSV numbers are written without loss, missing values and unknown seeds as empty cells, a status by its name. log.json
-and the metadata of Parquet have units, meanings and root attributes.
+and the metadata of Parquet have units, meanings and root attributes. An event's time is the trial's start, where it is
+known, and the training seconds since; NaN is left out.
 """
 from __future__ import annotations
 
@@ -13,15 +15,18 @@ import csv
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from heapq import merge
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from ..errors import LogError
+from ..errors import LogError, UsageError
 from ..formatting.escaping import as_cell
-from ..log.check import refuse_unsound_trials
+from ..log.check import refuse_unsound
 from ..log.reader import Log, LogTable, read_log
 from ..log.schema import UNKNOWN_SEED, LogColumn, Status
 from ..system.importing import import_extra
@@ -31,6 +36,10 @@ FORMAT = "hvdscale-csv"
 ROWS, GROUP = 1 << 15, 1 << 18          # of CSV written at a time; of a row group of Parquet
 OF_FILE = ("format", "version", "segment", "segments")      # root attributes that belong to the file, not the log
 PARQUET = "--as parquet", "--as csv does without it"
+NEED = "--as tensorboard"
+QUEUE = 1000                    # events that the writer's thread may lag behind
+ABOUT = ("dataset", "model", "optimizer", "global_batch", "workers", "seed")
+SECONDS = "evaluations/train_seconds"
 Progress = Callable[[float], None]
 
 
@@ -45,7 +54,7 @@ def exporting(path, out) -> Iterator[tuple[Log, str]]:
         with writing(out):
             os.makedirs(os.path.dirname(out) or ".", exist_ok=True)
             with whole_folder(out) as folder:
-                refuse_unsound_trials(log)
+                refuse_unsound(log, trials_only=True)
                 yield log, folder
 
 
@@ -125,3 +134,70 @@ def _plain_values(values: np.ndarray, spec: LogColumn) -> np.ndarray | list:
     if spec.name == "seed":
         return [None if seed == UNKNOWN_SEED else seed for seed in values.tolist()]
     return values
+
+
+def export_events(path, out, progress: Progress = lambda share: None) -> tuple[int, int]:
+    """Write a run for each trial of the log into the new folder ``out``, see ``exporting``; returns how many trials and
+    scalars. Raises UsageError without tensorboard, and for a name that it cannot write to."""
+    modules = [import_extra(f"tensorboard.{name}", NEED) for name in (
+        "summary.writer.event_file_writer", "compat.proto.event_pb2", "compat.proto.summary_pb2",
+        "plugins.hparams.summary_v2")]
+    try:
+        os.fspath(out).encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{out}: TensorBoard writes to no folder whose name is not UTF-8; choose another") from None
+    with contextlib.ExitStack() as ends, exporting(path, out) as (log, folder):
+        # without tracebacks from the writers' threads: what these raise, as for a full disk, the writers raise again
+        ends.callback(setattr, threading, "excepthook", threading.excepthook)
+        threading.excepthook = lambda raised: None
+        ids, scalars = log.trials["id"], 0
+        for row, trial in enumerate(ids.tolist()):
+            workers, batch = (log.trials[name][row] for name in ("workers", "global_batch"))
+            scalars += _write_events(os.path.join(folder, f"w{workers}-b{batch}-trial{trial}"), log, row, *modules)
+            progress((row + 1) / len(ids))
+        return len(ids), scalars
+
+
+def _write_events(folder: str, log: Log, row: int, files: Any, events: Any, summaries: Any, plugin: Any) -> int:
+    trial, scalars = int(log.trials["id"][row]), 0
+    times = log.restarts["time"][log.restarts["trial"] == trial]
+    start = 0.0 if np.isnan(times).all() else float(np.nanmin(times))           # 0: unknown, as of an imported log
+    writer = files.EventFileWriter(folder, max_queue_size=QUEUE)
+    try:
+        hparams = plugin.hparams_pb(_hparams(log, row), trial_id=str(trial), start_time_secs=start)
+        writer.add_event(events.Event(wall_time=start, summary=hparams))
+        for step, seconds, values in _rows(log, trial):
+            found = [summaries.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+            writer.add_event(events.Event(wall_time=start + seconds, step=step, summary=summaries.Summary(value=found)))
+            scalars += len(found)
+        writer.flush()              # raises what the writer's thread has met; close does not
+    finally:
+        writer.close()
+    return scalars
+
+
+def _hparams(log: Log, row: int) -> dict[str, Any]:
+    found = {}
+    for name in (*ABOUT, *(name for name in log.trials if name.startswith("metaparameters/"))):
+        value = log.trials[name][row]
+        value = value.item() if isinstance(value, np.generic) else value
+        if not (name == "seed" and value == UNKNOWN_SEED or isinstance(value, float) and math.isnan(value)):
+            found[name.removeprefix("metaparameters/")] = value
+    return found
+
+
+def _rows(log: Log, trial: int) -> Iterator[tuple[int, float, dict[str, float]]]:
+    """(step, seconds since the start, scalars by tag) of the trial's evaluations and steps, in order."""
+    evaluations, steps = log.evaluations, log.steps
+    measured = {SECONDS: "train_seconds", **{name: name for name in evaluations if "/" in name}}
+    of_step = {f"steps/{name}": name for name in steps if steps.specs[name].type == "float"}
+    return merge(
+        _rows_of(evaluations, trial, measured, np.nan_to_num(evaluations.of_trial("train_seconds", trial))),
+        _rows_of(steps, trial, of_step, np.nancumsum(steps.of_trial("step_seconds", trial))), key=itemgetter(0))
+
+
+def _rows_of(table: LogTable, trial: int, columns: Mapping[str, str], seconds: np.ndarray
+             ) -> Iterator[tuple[int, float, dict[str, float]]]:
+    values = {tag: table.of_trial(name, trial).tolist() for tag, name in columns.items()}
+    for at, step in enumerate(table.of_trial("step", trial).tolist()):
+        yield step, seconds[at], {tag: column[at] for tag, column in values.items() if not math.isnan(column[at])}

@@ -4,7 +4,7 @@
         out.add("evaluations", "step", steps)             the column's next rows; columns need not be in step
 
     with ImportedLog(path, {"kind": "archive", "from": source}) as out:             columns are created when first met
-        ids = out.trials({"dataset": [...], "global_batch": [...], ...}, points)        new ids in order
+        ids = out.trials(points, {"dataset": "mnist", "global_batch": [...], ...})      new ids in order
         out.evaluations(ids, rows, step, examples, {"val/error": ...})                  of these trials, concatenated
 """
 from __future__ import annotations
@@ -15,7 +15,8 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from ..log.compact_file import CompactFile
 from ..log.directions import better
 from ..log.files import make_directory, refuse_taken
 from ..log.merge import show
-from ..log.schema import SOURCE, LogColumn, columns, metaparameter_column, metric_column
+from ..log.schema import SOURCE, LogColumn, column_of, columns
 from ..system.files import temporary_name, writing
 from ..system.lock import Lock
 
@@ -47,12 +48,11 @@ class Seen:
 
 
 class BulkLog(CompactFile):
-    """The only writer of a new log, which is created when ``with`` ends without an error.
+    """The only writer of a new log, which is created when ``with`` ends without an error; LogError if it exists, is
+    being written, or cannot be written.
 
     columns     each table's (schema.columns); for more see ``add_column``
     overwrite   replace an existing log;  take_over: write even without file locks
-
-    Raises LogError if the log exists, is being written, or cannot be written.
     """
 
     def __init__(self, path, columns: Mapping[str, Sequence[LogColumn]], attributes: Mapping | None = None, *,
@@ -83,8 +83,9 @@ class BulkLog(CompactFile):
         with contextlib.suppress(OSError):
             self._lock.release()
 
-    def _refusal(self, error):
-        return LogError(f"{self.path}: cannot be written: {error.strerror or error}; nothing of it was left")
+    def _raise_if_full(self):
+        if error := self._sink.error:
+            raise LogError(f"{self.path}: cannot be written: {error.strerror or error}; nothing of it was left")
 
 
 class ImportedLog(BulkLog):
@@ -92,37 +93,29 @@ class ImportedLog(BulkLog):
         spec = columns()
         spec["trials"] += (*SOURCE, METADATA)
         super().__init__(path, spec, {"imported": dict(imported)}, **how)
-        self.count = 0
         self.better: dict[str, str] = {}    # of metrics whose names do not say which way they get better
         self.errors: dict[str, tuple[float, float]] = {}        # see widen
-        self._points: dict[str, None] = {}
-        self._metrics: dict[str, None] = {}
 
-    def trials(self, given: Mapping[str, Sequence], points: Sequence[Mapping[str, float]], time: float = np.nan
+    def trials(self, points: Sequence[Mapping[str, float]], given: Mapping[str, Any], time: float = np.nan
                ) -> np.ndarray:
         """Add trials; returns their ids.
 
-        given   columns of /trials: status, stop_reason, dataset, model, optimizer, global_batch, seed, budget_steps,
-                plan; optionally workers, accumulation, and those of SOURCE and METADATA
         points  each trial's metaparameters;  time: their start, in seconds since 1970
+        given   columns of /trials, a list each, or a value of all: status, stop_reason, dataset, model, optimizer,
+                global_batch, seed, budget_steps, plan; optionally workers, accumulation, those of SOURCE and METADATA
         """
-        size = len(given["status"])
-        ids = self.count + np.arange(size)
+        size, before = len(points), self.rows("trials", "id")
+        ids = before + np.arange(size)
         rest = {"local_batch": given["global_batch"], "accumulation": 1, "ghost_batch": 0, "workers": 1,
                 "source": "", "source_trial": given["seed"], "metadata": ""}
         for name, values in {"id": ids, **rest, **given}.items():
             self.add("trials", name, _repeat(values, size), shared=name != "metadata")
-        for name in dict.fromkeys(name for point in points for name in point):
-            if name not in self._points:
-                self.add_column("trials", metaparameter_column(name), self.count)
-                self._points[name] = None
-        for name in self._points:
-            values = np.array([point.get(name, np.nan) for point in points], float)
-            self.add("trials", f"metaparameters/{name}", values)
+        self._add_measured("trials", before, size, {
+            f"metaparameters/{name}": np.array([point.get(name, np.nan) for point in points], float)
+            for name in dict.fromkeys(chain.from_iterable(points))})
         for name, value in {"trial": ids, "first_step": 0, "workers": given.get("workers", 1), "host": "",
                             "device": "", "time": time, "previous_end": ""}.items():
             self.add("restarts", name, _repeat(value, size))
-        self.count += size
         return ids
 
     def evaluations(self, ids: np.ndarray, rows: Sequence[int], step: np.ndarray, examples: np.ndarray,
@@ -134,12 +127,17 @@ class ImportedLog(BulkLog):
         self.add("evaluations", "step", step)
         self.add("evaluations", "examples", examples)
         self.add("evaluations", "train_seconds", np.full(len(step), np.nan) if train_seconds is None else train_seconds)
+        self._add_measured("evaluations", before, len(step), values)
+
+    def _add_measured(self, table: str, before: int, rows: int, values: Mapping[str, np.ndarray]):
+        """Add rows of metaparameters or metrics; a new one is absent in the rows ``before``, any other is in these."""
         for name in values:
-            if name not in self._metrics:
-                self.add_column("evaluations", metric_column(name, self.better.get(name) or better(name)), before)
-                self._metrics[name] = None
-        for name in self._metrics:
-            self.add("evaluations", name, values[name] if name in values else np.full(len(step), np.nan))
+            if (table, name) not in self._columns:
+                way = self.better.get(name) or better(name) if table == "evaluations" else ""
+                self.add_column(table, column_of(table, name, way), before)
+        for of, name in self._columns:
+            if of == table and "/" in name:
+                self.add(table, name, values[name] if name in values else np.full(rows, np.nan))
 
 
 def skipped_note(wrong: Sequence[str]) -> dict:

@@ -7,9 +7,8 @@ The ring of analysis.step_time and messages of h + V / bandwidth are fitted to a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -39,22 +38,12 @@ class Network:
     misses: float           # root mean square of fitted / measured - 1
 
 
-class Transfers(NamedTuple):
-    """Times of one file: of messages over ``hops`` links, ``volumes`` times the whole of ``sizes`` bytes."""
-
-    nodes: int
-    hops: float
-    volumes: float
-    sizes: np.ndarray
-    seconds: np.ndarray     # shape as sizes
-
-
 def network_of(files: Sequence[str]) -> Network:
     """The network of these files; raises UsageError naming the file that says nothing of it, and LogError."""
-    found = list(map(_transfers_of, files))
-    hops = np.concatenate([np.full(len(one.sizes), one.hops) for one in found])
-    volumes = np.concatenate([one.volumes * one.sizes for one in found])
-    sizes, seconds = (np.concatenate([getattr(one, name) for one in found]) for name in ("sizes", "seconds"))
+    nodes, hops_of, volumes_of, sizes_of, seconds_of = zip(*map(_transfers_of, files))
+    hops = np.repeat(hops_of, list(map(len, sizes_of)))
+    volumes = np.concatenate([volume * sizes for volume, sizes in zip(volumes_of, sizes_of)])
+    sizes, seconds = np.concatenate(sizes_of), np.concatenate(seconds_of)
     (latency, per_byte), _ = scipy.optimize.nnls(np.column_stack([hops, volumes]) / seconds[:, None],
                                                  np.ones(len(seconds)))
     ends = f"{' and '.join(files)}: sizes of {sizes.min():,.0f} to {sizes.max():,.0f} bytes"
@@ -65,27 +54,30 @@ def network_of(files: Sequence[str]) -> Network:
         raise UsageError(f"{ends} say nothing of the bandwidth; measure up to the size of the gradient, such as 1G "
                          "(-e 1G)")
     misses = (hops * latency + volumes * per_byte) / seconds - 1
-    return Network(float(latency), float(1 / per_byte), max(one.nodes for one in found),
-                   float(np.sqrt(np.mean(misses ** 2))))
+    return Network(float(latency), float(1 / per_byte), max(nodes), float(np.sqrt(np.mean(misses ** 2))))
 
 
-def _transfers_of(file: str) -> Transfers:
-    """What a file has of transfers between nodes; raises UsageError where it has none, or is not of two or more."""
+def _transfers_of(file: str) -> tuple[int, float, float, np.ndarray, np.ndarray]:
+    """(nodes, links of a message, how often they have the whole of its bytes, bytes, seconds), the last two of each
+    message of a file; raises UsageError where it has none, or is not of two nodes or more."""
     given = re.fullmatch(r"(?P<path>.*)@(?P<nodes>\d{1,9})", file, re.S | re.A)
     path, nodes = (given["path"], int(given["nodes"])) if given else (file, None)
     text = file_bytes(path, path, LARGEST).decode("utf-8", "replace")
     if title := OSU.search(text):
         lines = OSU.split(text[title.end():])[0].splitlines()
         pairs = filter(None, (re.match(rf"\s*(\d+)\s+({NUMBER})(\s|$)", line, re.A) for line in lines))
-        kind, (sizes, values) = title[1], _columns(path, ((float(pair[1]), float(pair[2])) for pair in pairs))
+        kind, rows = title[1], [(float(pair[1]), float(pair[2])) for pair in pairs]
     else:
         kind, (hosts, rows) = NCCL, _of_text(path, text)
-        sizes, values = _columns(path, rows)
         nodes = len(hosts) or nodes
+    found = sorted((size, value) for size, value in rows if LEAST < size < MOST and LEAST < value < MOST)
+    if len({size for size, _ in found}) < 2:
+        raise UsageError(f"{path}: has no table of sizes and times; taken are {TAKEN}")
+    sizes, values = np.array(found).T
     if kind == ONE_WAY:                         # MB/s of messages sent one upon the other
-        return Transfers(2, 0.0, 1.0, sizes[-1:], sizes[-1:] / (1e6 * values[-1:]))
+        return 2, 0.0, 1.0, sizes[-1:], sizes[-1:] / (1e6 * values[-1:])
     if kind == MESSAGE:
-        return Transfers(2, 1.0, 1.0, sizes, values / 1e6)
+        return 2, 1.0, 1.0, sizes, values / 1e6
     if kind not in (NCCL, ALLREDUCE):
         raise UsageError(f"{path}: is of '{kind}'; taken are {TAKEN}")
     if not nodes:
@@ -93,16 +85,7 @@ def _transfers_of(file: str) -> Transfers:
     if nodes < 2:
         raise UsageError(f"{path}: all ranks are on one node, so it says nothing of the network between nodes; run it "
                          "on two nodes or more")
-    return Transfers(nodes, RING.hops(nodes), RING.volumes(nodes), sizes, values / 1e6)
-
-
-def _columns(path: str, rows: Iterable[tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:
-    """(bytes, values), of the rows that have both, by size."""
-    found = sorted((size, value) for size, value in rows if LEAST < size < MOST and LEAST < value < MOST)
-    if len({size for size, _ in found}) < 2:
-        raise UsageError(f"{path}: has no table of sizes and times; taken are {TAKEN}")
-    sizes, values = np.array(found).T
-    return sizes, values
+    return nodes, RING.hops(nodes), RING.volumes(nodes), sizes, values / 1e6
 
 
 def _of_text(path: str, text: str) -> tuple[set[str], list[tuple[float, float]]]:

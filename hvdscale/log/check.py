@@ -7,13 +7,12 @@ Imports apply the rules for rows to what they read, piece by piece (``faults_of_
 """
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,9 +20,8 @@ from ..errors import LogError, UsageError
 from ..formatting.numbers import counted
 from ..plan.values import MOST
 from ..target import Target
-from .files import first_line
 from .plan_text import read_plan
-from .reader import Log, read_log
+from .reader import Log, LogTable, read_log
 from .schema import STEP_PARTS, Status
 
 FEW = 8                     # ids that are compared one by one
@@ -43,28 +41,25 @@ ORDERED = (("evaluations", "step", True), ("steps", "step", True), ("evaluations
            ("evaluations", "examples", False))
 # column of /trials -> where the plan says the same
 IN_PLAN = {
-    "global_batch": ("problem", "global_batch"), "ghost_batch": ("problem", "ghost_batch"), "seed": ("problem", "seed"),
-    "optimizer": ("problem", "optimizer"), "dataset": ("problem", "dataset"), "model": ("problem", "model"),
+    **{name: ("problem", name) for name in ("global_batch", "ghost_batch", "seed", "optimizer", "dataset", "model")},
     "budget_steps": ("measurement", "budget_steps"), "local_batch": ("execution", "local_batch"),
     "accumulation": ("execution", "accumulate"), "workers": ("execution", "workers"),
-    "metaparameters/learning_rate": ("problem", "peak_lr"), "metaparameters/momentum": ("problem", "momentum"),
-    "metaparameters/weight_decay": ("problem", "weight_decay"),
-    "metaparameters/label_smoothing": ("problem", "label_smoothing"),
-    "metaparameters/warmup_steps": ("problem", "warmup_steps"),
+    "metaparameters/learning_rate": ("problem", "peak_lr"),
     **{f"metaparameters/{name}": ("problem", name)
-       for name in ("beta1", "beta2", "epsilon", "trust_coefficient", "clip_norm")},
+       for name in ("momentum", "weight_decay", "label_smoothing", "warmup_steps", "beta1", "beta2", "epsilon",
+                    "trust_coefficient", "clip_norm")},
 }
 
 
-class AnyTable(Protocol):
-    """A table, or some rows of it: arrays by column."""
+class Rows(dict[str, np.ndarray]):
+    """Some rows of a table: arrays by column."""
 
-    name: str
-    rows: int
+    def __init__(self, name: str, rows: int, columns: Mapping[str, np.ndarray]) -> None:
+        super().__init__(columns)
+        self.name, self.rows = name, rows
 
-    def __getitem__(self, name: str, /) -> np.ndarray: ...
 
-    def __contains__(self, name: object, /) -> bool: ...
+AnyTable = LogTable | Rows
 
 
 class Fault(NamedTuple):
@@ -72,12 +67,11 @@ class Fault(NamedTuple):
     its place, such as " at row 3"; "": the caller has named the place."""
 
     table: AnyTable
-    where: str                  # the table's name
     rows: np.ndarray
     say: Callable[[int, str], str]
 
     def trial(self, row: int) -> int:
-        return int(self.table["id" if self.where == "trials" else "trial"][row])
+        return int(self.table["id" if self.table.name == "trials" else "trial"][row])
 
 
 class UnsoundRows(LogError):
@@ -87,16 +81,8 @@ class UnsoundRows(LogError):
     def __init__(self, path: str, fault: Fault) -> None:
         row = int(fault.rows[0])
         super().__init__(f"{path}: trial {fault.trial(row)}{fault.say(row, f' at row {row}')}")
-        self.table, self.wrong = fault.where, np.zeros(fault.table.rows, np.bool_)
+        self.table, self.wrong = fault.table.name, np.zeros(fault.table.rows, np.bool_)
         self.wrong[fault.rows] = True
-
-
-class Rows(dict[str, np.ndarray]):
-    """Some rows of a table: arrays by column."""
-
-    def __init__(self, name: str, rows: int, columns: Mapping[str, np.ndarray]) -> None:
-        super().__init__(columns)
-        self.name, self.rows = name, rows
 
 
 def check(path: str | os.PathLike[str]) -> Log:
@@ -120,23 +106,19 @@ def check(path: str | os.PathLike[str]) -> Log:
 def check_rows(log: Log) -> None:
     """Raises UnsoundRows at the first invariant that the rows of a log, superseded ones left out, break."""
     trials, others = log.trials, log.tables[1:]
-    _raise_first(log.path, chain(
-        _identities(trials), _ended(trials), *(_unknown(trials, table) for table in others),
-        unstarted(trials, log.restarts["trial"]), *(_numbers(trials, table) for table in log.tables),
-        *(_order(table) for table in others), _examples(trials, log.evaluations), _plans(trials)))
+    for fault in chain(
+            _identities(trials), _ended(trials), *(_unknown(trials, table) for table in others),
+            unstarted(trials, log.restarts["trial"]), *(_numbers(trials, table) for table in log.tables),
+            *(_order(table) for table in others), _examples(trials, log.evaluations), _plans(trials)):
+        raise UnsoundRows(log.path, fault)
 
 
-def refuse_unsound(log: Log) -> None:
+def refuse_unsound(log: Log, trials_only: bool = False) -> None:
     """LogError where a log's rows cannot be what was measured: two trials of one id, a status that there is not, counts
-    below 1 or beyond MOST, negative steps or seconds. What any analysis relies on; ``check`` looks further.
-    """
-    refuse_unsound_trials(log)
-    _raise_first(log.path, chain.from_iterable(_ranges(table, RELIED_ON[table.name]) for table in (
-        log.evaluations, log.steps)))
-
-
-def refuse_unsound_trials(log: Log) -> None:
-    _raise_first(log.path, chain(_identities(log.trials), _ranges(log.trials, RELIED_ON["trials"])))
+    below 1 or beyond MOST, negative steps or seconds. What any analysis relies on; ``check`` looks further."""
+    tables = (log.trials,) if trials_only else (log.trials, log.evaluations, log.steps)
+    for fault in chain(_identities(log.trials), *(_ranges(table, RELIED_ON[table.name]) for table in tables)):
+        raise UnsoundRows(log.path, fault)
 
 
 def faults_of_trials(trials: AnyTable) -> Iterator[Fault]:
@@ -165,15 +147,12 @@ class Ends:
         self._ids = ids[self._order]
         self.last, self.spacing = np.full(len(ids), -1), np.zeros(len(ids), np.int64)
 
-    def places(self, trial: np.ndarray) -> np.ndarray:
-        """Where trials, all of them known, are in the order of ``ids``."""
-        return self._order[np.searchsorted(self._ids, trial)]
-
     def add(self, trial: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Takes more evaluations, each trial's in order; gives the places of their trials, and each one's last row."""
+        """Takes more evaluations of known trials, each one's in order; gives the places of these trials in the order of
+        ``ids``, and each one's last row."""
         if not len(trial):
             return np.empty(0, int), np.empty(0, int)
-        place = self.places(trial)
+        place = self._order[np.searchsorted(self._ids, trial)]
         order = np.argsort(place, kind="stable")
         place, step = place[order], step[order]
         first = np.flatnonzero(np.diff(place, prepend=-1))
@@ -199,34 +178,22 @@ def unfinished(trials: AnyTable, ends: Ends, stepped: np.ndarray, value_at: Call
                       lambda row, at: " is COMPLETE, but has no evaluations")
     early = complete & (ends.last >= 0) & (ends.last + ends.spacing < budget)
     for row in np.flatnonzero(early).tolist():
-        early[row] = not _ended_before(trials["plan"][row], partial(value_at, row))
+        try:
+            measurement = read_plan(trials["plan"][row]).get("measurement") or {}
+        except LogError:                    # a fault of its own
+            continue
+        if measurement.get("budget_seconds"):
+            early[row] = False
+        elif measurement.get("target") and not measurement.get("keep_going"):
+            target = Target.parse(measurement["target"])
+            early[row] = not target.met_by(value_at(row, target.column))
     yield from _fault(trials, early, lambda row, at: f" is COMPLETE and {said} {budget[row]} steps, but its "
                       f"evaluations end at step {ends.last[row]}; if it was stopped, its status is INCOMPLETE")
 
 
-def _ended_before(plan: str, value_of: Callable[[str], float]) -> bool:
-    """Whether a trial may have ended before its budget of steps: at a target that its last evaluation met, or after a
-    budget of seconds."""
-    try:
-        measurement = read_plan(plan).get("measurement") or {}
-    except LogError:
-        return False                        # a fault of its own
-    if measurement.get("budget_seconds"):
-        return True
-    if not measurement.get("target") or measurement.get("keep_going"):
-        return False
-    target = Target.parse(measurement["target"])
-    return bool(target.met_by(value_of(target.column)))
-
-
-def _raise_first(path: str, faults: Iterable[Fault]) -> None:
-    for fault in faults:
-        raise UnsoundRows(path, fault)
-
-
 def _fault(table: AnyTable, wrong: np.ndarray, say: Callable[[int, str], str]) -> Iterator[Fault]:
     if wrong.any():
-        yield Fault(table, table.name, np.flatnonzero(wrong), say)
+        yield Fault(table, np.flatnonzero(wrong), say)
 
 
 def _value(table: AnyTable, name: str, wrong: np.ndarray, what: str) -> Iterator[Fault]:
@@ -305,7 +272,7 @@ def _order(table: AnyTable) -> Iterator[Fault]:
     for where, name, strict in ORDERED:
         rows = disordered(table, name, strict) if where == table.name and name in table else ()
         if len(rows):
-            yield Fault(table, where, np.sort(rows), partial(say, name))
+            yield Fault(table, np.sort(rows), partial(say, name))
 
 
 def disordered(table: AnyTable, name: str, strict: bool) -> np.ndarray:
@@ -336,13 +303,14 @@ def _plans(trials: AnyTable) -> Iterator[Fault]:
     wrong: dict[int, str] = {}
     for row, text in enumerate(trials["plan"]):
         try:
-            for name, said in contradictions({name: columns[name][row] for name in columns}, parse_plan(text)):
+            plan = read_plan(text, must_be_json=True)
+            for name, said in contradictions({name: columns[name][row] for name in columns}, plan):
                 where = ".".join(IN_PLAN[name])
                 wrong.setdefault(row, f"trials/{name} is {columns[name][row]}, but its plan says {said!r} ({where})")
         except LogError as error:
             wrong[row] = str(error)
     if wrong:
-        yield Fault(trials, "trials", np.array(list(wrong)), lambda row, at: f": {wrong[row]}")
+        yield Fault(trials, np.array(list(wrong)), lambda row, at: f": {wrong[row]}")
 
 
 def contradictions(values: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -350,22 +318,9 @@ def contradictions(values: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterat
     for name, value in values.items():
         part, key = IN_PLAN[name]
         planned = plan[part].get(key) if isinstance(plan.get(part), dict) else None
-        if planned is not None and not _agree(value, planned):
+        if isinstance(planned, (int, float)) and not isinstance(value, str):
+            agree = math.isclose(value, planned, rel_tol=1e-12) or math.isnan(value)
+        else:
+            agree = planned is None or value == planned
+        if not agree:
             yield name, planned
-
-
-def parse_plan(text: str) -> dict[str, Any]:
-    """A plan, which must be JSON of the entries that plans have; LogError if it is not."""
-    try:
-        plan = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise LogError(f"plan is not JSON: {first_line(error)}") from error
-    if not isinstance(plan, dict):
-        raise LogError(f"plan is JSON, but no object: {text[:40]!r}")
-    return read_plan(text)
-
-
-def _agree(column: Any, planned: Any) -> bool:
-    if isinstance(planned, (int, float)) and not isinstance(column, str):
-        return math.isclose(column, planned, rel_tol=1e-12) or math.isnan(column)
-    return column == planned

@@ -13,10 +13,9 @@ import contextlib
 import functools
 import os
 import struct
-import tempfile
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -67,15 +66,15 @@ class Texts:
         return data
 
 
-class CompactFile:
+class CompactFile(contextlib.AbstractContextManager["CompactFile"]):
     """The one writer of a closed file of a log, with root attributes to add; OSError where it cannot be written."""
 
     def __init__(self, path: str, attributes: Mapping[str, Any]) -> None:
         self._target = path
         self._threads = len(usable_cores())
         self._texts = Texts()
-        self._spool: Any = None             # a temporary file, once texts are put aside
-        self._spooled = 0
+        self._aside: list[bytes] = []       # texts that will lie behind the shared ones, packed
+        self._aside_bytes = 0               # of these, unpacked
         self._spans: dict[tuple[str, str], list[np.ndarray]] = {}
         self._waiting: deque[tuple[_Piecewise, int, Future[bytes]]] = deque()
         self._columns: dict[tuple[str, str], _Piecewise] = {}
@@ -90,11 +89,11 @@ class CompactFile:
         except BaseException:
             self._abandon()
             raise
-        self._heap = _Piecewise(self._file, HEAP)
+        self._heap = _Piecewise(self._file, HEAP, self._write)
 
     def add_column(self, table: str, spec: LogColumn, rows: int = 0) -> None:
         """One more column, of which the first ``rows`` rows are absent: NaN, or empty texts."""
-        column = self._columns[table, spec.name] = _Piecewise(self._file[table], spec)
+        column = self._columns[table, spec.name] = _Piecewise(self._file[table], spec, self._write)
         absent = np.zeros((1, 2), np.int64) if spec.type == "text" else np.full(1, np.nan)
         for first in range(0, rows, CHUNK_ROWS):
             self._extend(column, np.repeat(absent, min(CHUNK_ROWS, rows - first), 0))
@@ -103,14 +102,21 @@ class CompactFile:
         """The next rows of a column: an array, or str of a text column.
 
         shared  of texts: the same are met again and again, and are stored once. Others come to lie behind all shared
-                ones, so that who reads names does not read them; until then they are in a file without a name
+                ones, so that who reads names does not read them; until then they are held, packed
         """
         column = self._columns[table, name]
+        if not shared:
+            encoded = [text.encode("utf-8", "replace") for text in values]
+            lengths = np.array([len(text) for text in encoded], np.int64)
+            starts = self._aside_bytes + np.cumsum(lengths) - lengths
+            self._spans.setdefault((table, name), []).append(np.stack([starts, lengths], 1))
+            self._aside.append(zlib.compress(b"".join(encoded), 1))
+            self._aside_bytes += int(lengths.sum())
+            return
         if column.spec.type == "text":
-            if not shared:
-                self._spans.setdefault((table, name), []).append(self._put_aside(values))
-                return
-            values = self._store(values)
+            values = np.array([self._texts.span(text) for text in values], np.int64).reshape(-1, 2)
+            if data := self._texts.take():
+                self._extend(self._heap, np.frombuffer(data, np.uint8))
         self._extend(column, np.asarray(values, TYPES[column.spec.type]))
 
     def note(self, name: str, value: Any) -> None:
@@ -121,9 +127,13 @@ class CompactFile:
         return self._columns[table, name].rows
 
     def close(self) -> None:
-        self._take_back()
+        first = self._heap.rows
+        for packed in self._aside:
+            self._extend(self._heap, np.frombuffer(zlib.decompress(packed), np.uint8))
+        for key, pieces in self._spans.items():
+            self._extend(self._columns[key], np.concatenate(pieces) + np.array([first, 0]))
         for column in (*self._columns.values(), self._heap):
-            column.finish(self._write)
+            column.finish()
         self._drain(0)
         for table in TABLES:
             rows = {name: column.rows for (of, name), column in self._columns.items() if of == table}
@@ -131,15 +141,10 @@ class CompactFile:
                 raise ValueError(f"the columns of {table} have not the same number of rows: {rows}")
             self._file[table].create_dataset("committed_rows", data=np.full(1, max(rows.values(), default=0), np.int64))
         self._file.close()
-        if self._spool is not None:
-            self._spool.close()
         self._sink.sync()
         self._sink.close()
         self._raise_if_full()
         self._pool.shutdown()
-
-    def __enter__(self) -> CompactFile:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
@@ -154,46 +159,14 @@ class CompactFile:
     def _abandon(self) -> None:
         """Leaves nothing behind; never raises, safe to call twice."""
         self._pool.shutdown(cancel_futures=True)
-        for close in (self._file, self._sink, self._spool):
+        for close in (self._file, self._sink):
             with contextlib.suppress(Exception):
                 close.close()
         with contextlib.suppress(OSError):
             os.unlink(self._target)
 
-    def _store(self, texts: Sequence[str] | np.ndarray) -> np.ndarray:
-        """Where the texts are in /text: int64 of shape (rows, 2)."""
-        spans = np.array([self._texts.span(text) for text in texts], np.int64).reshape(-1, 2)
-        if data := self._texts.take():
-            self._extend(self._heap, np.frombuffer(data, np.uint8))
-        return spans
-
-    def _put_aside(self, texts: Iterable[str]) -> np.ndarray:
-        """Where the texts will be, behind the shared ones."""
-        encoded = [text.encode("utf-8", "replace") for text in texts]
-        lengths = np.array([len(text) for text in encoded], np.int64)
-        starts = self._spooled + np.cumsum(lengths) - lengths
-        try:
-            if self._spool is None:
-                self._spool = tempfile.TemporaryFile(dir=os.path.dirname(self._target) or ".", buffering=0)
-            data = memoryview(b"".join(encoded))
-            while len(data):
-                data = data[self._spool.write(data):]
-        except OSError as error:
-            raise self._refusal(error) from error
-        self._spooled += int(lengths.sum())
-        return np.stack([starts, lengths], 1)
-
-    def _take_back(self) -> None:
-        first = self._heap.rows
-        if self._spool is not None:
-            self._spool.seek(0)
-            while data := self._spool.read(HEAP_CHUNK):
-                self._extend(self._heap, np.frombuffer(data, np.uint8))
-        for key, pieces in self._spans.items():
-            self._extend(self._columns[key], np.concatenate(pieces) + np.array([first, 0]))
-
     def _extend(self, column: _Piecewise, values: np.ndarray) -> None:
-        column.extend(values, self._write)
+        column.extend(values)
         self._raise_if_full()
 
     def _write(self, column: _Piecewise, first: int, values: np.ndarray) -> None:
@@ -207,29 +180,26 @@ class CompactFile:
 
     def _raise_if_full(self) -> None:
         if self._sink.error is not None:
-            raise self._refusal(self._sink.error)
-
-    def _refusal(self, error: OSError) -> Exception:
-        return error
+            raise self._sink.error
 
 
-_Write = Callable[["_Piecewise", int, np.ndarray], None]
 HEAP = LogColumn("text", "bytes", "1", "the texts, one after another")
 
 
 class _Piecewise:
-    """One column on its way into the file: rows that wait for a whole chunk, and where the next one goes."""
+    """One column on its way into the file: rows that wait for a whole chunk, and where the next one goes;
+    ``write(column, first row, values)`` is called for each whole chunk."""
 
-    def __init__(self, group: h5py.Group, spec: LogColumn) -> None:
+    def __init__(self, group: h5py.Group, spec: LogColumn,
+                 write: Callable[[_Piecewise, int, np.ndarray], None]) -> None:
         self.spec, self.rows = spec, 0
-        self._group = group
+        self._group, self._write = group, write
         self._dataset: Any = None           # an h5py.Dataset, once there is a chunk
         self._chunk = HEAP_CHUNK if spec is HEAP else CHUNK_ROWS
         self._pieces: list[np.ndarray] = []
         self._gathered = self._begun = 0
 
-    def extend(self, values: np.ndarray, write: _Write) -> None:
-        """``write(column, first row, values)`` is called for each whole chunk."""
+    def extend(self, values: np.ndarray) -> None:
         self.rows += len(values)
         while len(values):
             piece = values[:self._chunk - self._gathered]
@@ -237,9 +207,9 @@ class _Piecewise:
             self._gathered += len(piece)
             values = values[len(piece):]
             if self._gathered == self._chunk:
-                self._flush(write)
+                self._flush()
 
-    def finish(self, write: _Write) -> None:
+    def finish(self) -> None:
         """The last chunk; a column of few bytes is stored as it is."""
         if self._dataset is None:
             values = self._joined()
@@ -251,12 +221,12 @@ class _Piecewise:
             self._chunk = len(values)
             self._begin(len(values))
         if self._gathered:
-            self._flush(write)
+            self._flush()
 
     def put(self, first: int, packed: bytes) -> None:
         self._dataset.id.write_direct_chunk((first,) + (0,) * (self._dataset.ndim - 1), packed)
 
-    def _flush(self, write: _Write) -> None:
+    def _flush(self) -> None:
         if self._dataset is None:
             self._begin(0, maxshape=(None,))
         values = self._joined()
@@ -264,7 +234,7 @@ class _Piecewise:
             rest = np.zeros((self._chunk - len(values), *values.shape[1:]), values.dtype)
             values = np.concatenate([values, rest])
         self._dataset.resize(self._begun + self._gathered, axis=0)
-        write(self, self._begun, values)
+        self._write(self, self._begun, values)
         self._begun += self._gathered
         self._pieces, self._gathered = [], 0
 
@@ -306,21 +276,14 @@ def _packed(plane: np.ndarray, kind: str) -> list[_Bytes]:
     counts = np.bincount(plane[::SAMPLED], minlength=256)
     share = counts[counts > 0] / counts.sum()
     if kind == "f" and -(share * np.log2(share)).sum() > STORED:        # other numbers repeat in patterns
-        return _stored(plane.data)
+        blocks = [plane.data[start:start + LONGEST] for start in range(0, len(plane), LONGEST)]
+        return [part for block in blocks for part in (struct.pack("<BHH", 0, len(block), 0xFFFF ^ len(block)), block)]
     return _deflated(plane.data)
 
 
 @functools.lru_cache(64)
 def _constant(byte: int, size: int) -> list[_Bytes]:
     return _deflated(memoryview(bytes([byte]) * size))
-
-
-def _stored(data: memoryview) -> list[_Bytes]:
-    blocks: list[_Bytes] = []
-    for start in range(0, len(data), LONGEST):
-        block = data[start:start + LONGEST]
-        blocks += [struct.pack("<BHH", 0, len(block), 0xFFFF ^ len(block)), block]
-    return blocks
 
 
 def _deflated(data: memoryview) -> list[_Bytes]:

@@ -1,4 +1,5 @@
-"""One HDF5 file of a log: what each has when it is made, and what is looked at when it is opened.
+"""One HDF5 file of a log: what each has when it is made, what is looked at when it is opened, and its datasets, which
+must be laid out as the schema says, so that what is read is what was meant, and claim no more than the file can hold.
 
     with reading(path):                               any failure inside is a LogError that names the file
         file = open_file(path)
@@ -11,7 +12,7 @@ import math
 import os
 import platform
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import h5py
@@ -22,7 +23,7 @@ from ..errors import HvdscaleError, LogError
 from ..system.inputs import open_input
 from ..system.outputs import Kind, refuse_foreign
 from .safe_file import Positioned
-from .schema import FORMAT, KNOWN, TABLES, VERSION, LogColumn, Status
+from .schema import FORMAT, KNOWN, TABLES, VERSION, LogColumn, Status, known_column
 
 NO_END = 1 << 60
 BOUNDS = ("v110", "v110")                # the oldest file layout that has SWMR: HDF5 1.10 and later read it
@@ -34,7 +35,14 @@ LOG = Kind("a log", lambda head: head.startswith(SIGNATURE))
 SUPERBLOCK = struct.Struct("<8sBBBBQQQQI")
 MOST_ATTRIBUTE, MOST_ATTRIBUTES = 1 << 20, 4 << 20      # bytes of one, and of all of a file; a log has a few thousand
 MOST_CHUNK = 1 << 26                     # bytes of a piece of a column
+WRITTEN = {"versions": dict, "changes": dict, "imported": dict, "merged": int}         # types of root attributes
 NAMES = {"text", *(f"{table}/{name}" for table in TABLES for name in ("committed_rows", *KNOWN[table]))}
+KINDS = {"int": "iu", "float": "f", "status": "iu", "text": "iu"}
+DENSEST = 1100              # bytes that one byte of gzip may expand to (1,032), and some more
+SMALL_BYTES = 1 << 20       # columns up to this size are not held against their file's
+SMALL_ROWS, ROW_BYTES = 1 << 20, 2      # a row takes at least so many bytes of the file, in a table of more rows
+# as HDF5 has the types of most columns: h5py takes longer to make one of the other
+MEMORY = {np.dtype("<i8"): h5py.h5t.STD_I64LE, np.dtype("<f8"): h5py.h5t.IEEE_F64LE}
 NUMBERS = (h5py.h5t.INTEGER, h5py.h5t.FLOAT, h5py.h5t.ENUM)
 
 
@@ -101,21 +109,9 @@ def write_attribute(where: h5py.HLObject, name: str, value: Any) -> None:
     where.attrs.create(name, np.array(data), dtype=h5py.string_dtype("utf-8", max(len(data), 1)))
 
 
-def read_attribute(value: Any) -> Any:
-    """An attribute as it was given to ``create``: int, float, str, or the dict or list that was stored as JSON."""
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, str) and value[:1] in ("{", "["):
-        with contextlib.suppress(ValueError):
-            return json.loads(value)
-    return value
-
-
 def attribute_of(where: h5py.HLObject, name: str) -> Any:
-    """``read_attribute`` of the attribute of this name; None where there is none, or one that no log has: of another
-    type, or of more than MOST_ATTRIBUTE bytes."""
+    """An attribute as it was written: int, float, str, or the dict or list that is stored as JSON. None where there is
+    none, or one that no log has: of another type, or of more than MOST_ATTRIBUTE bytes."""
     try:
         found = h5py.h5a.open(where.id, name.encode("utf-8", "surrogateescape"))
     except KeyError:
@@ -128,24 +124,35 @@ def attribute_of(where: h5py.HLObject, name: str) -> Any:
         found.read(number, mtype=kind)
         return number.item()
     if not isinstance(kind, h5py.h5t.TypeStringID):
-        return read_attribute(h5py.AttributeManager(where)[name]) if kind.get_class() in NUMBERS else None
+        value = h5py.AttributeManager(where)[name] if kind.get_class() in NUMBERS else None
+        return value.item() if isinstance(value, np.generic) else value
     if not kind.is_variable_str() and size == kind.get_size():      # as they are written: past h5py's slower way
         written = np.empty((), f"S{size}")
         found.read(written, mtype=kind)
-        return read_attribute(written.item())
-    value = h5py.AttributeManager(where)[name] if found.get_space().get_simple_extent_npoints() == 1 else ""
-    return read_attribute(value) if isinstance(value, (str, bytes)) and 0 < len(value) <= MOST_ATTRIBUTE else None
+        value = written.item()
+    else:
+        value = h5py.AttributeManager(where)[name] if found.get_space().get_simple_extent_npoints() == 1 else ""
+        if not isinstance(value, (str, bytes)) or not 0 < len(value) <= MOST_ATTRIBUTE:
+            return None
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    if text[:1] in ("{", "["):
+        with contextlib.suppress(ValueError):
+            return json.loads(text)
+    return text
 
 
 def root_attributes(path: str, file: h5py.File) -> dict[str, Any]:
-    """All attributes of a log's file; LogError where they are more than a log has."""
+    """The attributes of a log's file but those of another type than they are written with; arrays as text. LogError
+    where they are more than a log has."""
     found, size = {}, 0
     for name in file.attrs:
-        found[name] = attribute_of(file, name)
-        size += len(str(found[name]))
+        value = attribute_of(file, name)
+        size += len(str(value))
         if size > MOST_ATTRIBUTES:
             raise LogError(f"{path}: its attributes have over {MOST_ATTRIBUTES >> 20} MiB, as no log's have")
-    return {name: value for name, value in found.items() if value is not None}
+        if value is not None and isinstance(value, WRITTEN.get(name, object)):
+            found[name] = str(value) if isinstance(value, np.ndarray) else value
+    return found
 
 
 def create_column(group: h5py.Group, column: LogColumn, rows: int, **layout: Any) -> h5py.Dataset:
@@ -159,7 +166,7 @@ def create_column(group: h5py.Group, column: LogColumn, rows: int, **layout: Any
     return dataset
 
 
-class reading:
+class reading(contextlib.AbstractContextManager["reading"]):
     """Turns what goes wrong while HDF5 reads ``path`` into a LogError; FileNotFoundError stays, for who retries, and
     what is raised on purpose, such as by a signal. A class, as each column of a thousand logs is read within one."""
 
@@ -167,9 +174,6 @@ class reading:
 
     def __init__(self, path: str) -> None:
         self.path = path
-
-    def __enter__(self) -> None:
-        pass
 
     def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
         # damaged files make h5py raise OSError, RuntimeError, KeyError, ValueError, ... alike
@@ -207,11 +211,9 @@ def superblock(path: str) -> Superblock:
 
 
 def open_file(path: str, tolerant: bool = False) -> h5py.File:
-    """A log's file, opened for reading whatever state it is in: closed, live, or left by a killed writer.
-
-    Raises LogError where it is not a log or of a newer schema; FileNotFoundError where it is missing. ``tolerant``
-    opens a closed file that was cut off, too; what is lost may read as zeros (see ``rows_within``).
-    """
+    """A log's file, opened for reading whatever state it is in: closed, live, or left by a killed writer. LogError
+    where it is not a log or of a newer schema; FileNotFoundError where it is missing. ``tolerant`` opens a closed file
+    that was cut off, too; what is lost may read as zeros (see ``rows_within``)."""
     state = superblock(path)
     with reading(path):
         if state.flags or tolerant:
@@ -221,7 +223,21 @@ def open_file(path: str, tolerant: bool = False) -> h5py.File:
         else:
             file = h5py.File(path, "r", locking=False)
         try:
-            _verify(path, file, () if tolerant else (*TABLES, "text"))
+            if attribute_of(file, "format") != FORMAT:
+                raise ForeignFile(f"{path}: is an HDF5 file, but not an hvdscale log (it has no attribute format = "
+                                  f"{FORMAT!r})")
+            version = attribute_of(file, "version")
+            if version is None or int(version) < 1:
+                raise LogError(f"{path}: names no schema version of a log; its attribute version is {version}")
+            if int(version) > VERSION:
+                raise LogError(f"{path}: is written in schema version {int(version)}, this hvdscale ({__version__}) "
+                               f"reads up to version {VERSION}; install a newer hvdscale")
+            # none is opened: of a live log the rows that count are read before all else
+            for name in () if tolerant else (*TABLES, "text"):
+                try:
+                    refuse_link(path, file.id, "", name)
+                except KeyError:
+                    raise LogError(f"{path}: is a damaged log: it has no /{name}") from None
         except BaseException as error:
             file.close()
             if state.size < state.end:
@@ -258,17 +274,14 @@ class Unclosed(Positioned):
 
 
 def lookup3(data: bytes) -> int:
-    """HDF5's checksum of metadata: Bob Jenkins' lookup3, hashlittle with initial value 0 (public domain, 2006).
-
-    Each round works on (a, b, c) and then renames them, so that one line serves for all three.
-    """
+    """HDF5's checksum of metadata: Bob Jenkins' lookup3, hashlittle with initial value 0 (public domain, 2006). Each
+    round works on (a, b, c) and then renames them, so that one line serves for all three."""
     mask, blocks = 0xFFFFFFFF, -(-len(data) // 12)
     words = struct.unpack(f"<{3 * blocks}I", data.ljust(12 * blocks, b"\0"))
     a = b = c = (0xDEADBEEF + len(data)) & mask
 
     def rotate(x: int, bits: int) -> int:
         return (x << bits | x >> (32 - bits)) & mask
-
     for block in range(blocks):
         a, b, c = ((x + word) & mask for x, word in zip((a, b, c), words[3 * block:]))
         for bits in (4, 6, 8, 16, 19, 4) if block < blocks - 1 else ():
@@ -278,28 +291,9 @@ def lookup3(data: bytes) -> int:
     return b
 
 
-def _verify(path: str, file: h5py.File, parts: Iterable[str]) -> None:
-    """Raises LogError unless the file is a log of a schema version known here, with these parts."""
-    if attribute_of(file, "format") != FORMAT:
-        raise ForeignFile(f"{path}: is an HDF5 file, but not an hvdscale log (it has no attribute format = {FORMAT!r})")
-    version = attribute_of(file, "version")
-    if version is None or int(version) < 1:
-        raise LogError(f"{path}: names no schema version of a log; its attribute version is {version}")
-    if int(version) > VERSION:
-        raise LogError(f"{path}: is written in schema version {int(version)}, this hvdscale ({__version__}) reads "
-                       f"up to version {VERSION}; install a newer hvdscale")
-    for name in parts:                  # none is opened: of a live log the rows that count are read before all else
-        try:
-            refuse_link(path, file.id, "", name)
-        except KeyError:
-            raise LogError(f"{path}: is a damaged log: it has no /{name}") from None
-
-
 def part_of(path: str, file: h5py.File, name: str) -> Any:
-    """The table, column or heap of this name; KeyError where there is none.
-
-    Raises LogError where it lies in another file: a log from elsewhere must not show, or copy, what this machine has.
-    """
+    """The table, column or heap of this name; KeyError where there is none. LogError where it lies in another file: a
+    log from elsewhere must not show, or copy, what this machine has."""
     found, above = file.id, ""
     for step in name.split("/"):
         refuse_link(path, found, above, step)
@@ -324,7 +318,6 @@ def datasets_in(file: h5py.File) -> list[str]:
     def visit(name: bytes, link: Any) -> None:
         if link.type == h5py.h5l.TYPE_HARD:
             found.append(name.decode("utf-8", "surrogateescape"))
-
     root = h5py.h5g.open(file.id, b"/")         # which its links do not keep open
     root.links.visit(visit, info=True)
     groups = {name.rpartition("/")[0] for name in found}
@@ -359,3 +352,93 @@ def rows_within(dataset: h5py.Dataset, rows: int, size: int) -> int:
         if chunk.byte_offset is None or chunk.byte_offset + chunk.size > size:
             return first
     return rows
+
+
+class Stored:
+    """The dataset ``name`` of an open file; KeyError where there is none. Its links are followed (see ``refuse_link``).
+
+    offset        first byte of its values, where they lie in the file in one piece; else None
+    descriptor    of the open file, where its bytes may be read as they are: not of one that is being written
+    """
+
+    __slots__ = ("path", "name", "id", "shape", "dtype", "offset", "_descriptor")
+
+    def __init__(self, path: str, file: h5py.File, name: str, descriptor: int | None = None) -> None:
+        self.path, self.name = path, f"/{name}"
+        self.id = h5py.h5d.open(file.id, name.encode("utf-8", "surrogateescape"))
+        self.offset, self._descriptor = self.id.get_offset(), descriptor
+        self.shape, self.dtype = self.id.shape, self.id.dtype
+        if self.offset is None or descriptor is None:
+            refuse_odd_storage(path, self)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        first, stop, _ = rows.indices(len(self))
+        values = np.empty((max(0, stop - first), *self.shape[1:]), self.dtype)
+        if self._descriptor is None or self.offset is None or stop <= first:
+            if stop - first < len(self) or self.dtype not in MEMORY:
+                return h5py.Dataset(self.id)[first:stop]
+            self.id.read(h5py.h5s.ALL, h5py.h5s.ALL, values, MEMORY[self.dtype])
+            return values
+        buffer, done = values.data.cast("B"), 0
+        start = self.offset + first * (values.nbytes // len(values))
+        while done < len(buffer):
+            got = os.preadv(self._descriptor, [buffer[done:]], start + done)
+            if not got:
+                raise LogError(f"{self.path}: {self.name} ends at byte {start + done:,}, where the file does; "
+                               f"'hvdscale-log repair {self.path}' saves what is left")
+            done += got
+        return values
+
+
+def refuse_wrong_layout(path: str, table: str, found: LogColumn, dataset: Stored, rows: int, there: int) -> int:
+    """LogError where a column holds what does not belong there or says another unit than the schema's, and where there
+    is less in the file, of ``there`` bytes, than the rows it claims; else the bytes of the rows."""
+    what, wanted = f"{table}/{found.name}", known_column(table, found.name)
+    refuse_wrong_type(path, what, dataset, found.type)
+    if wanted and found.type != wanted.type:
+        raise LogError(f"{path}: {what} holds {found.type} entries ({dataset.dtype}) where {wanted.type} belongs")
+    if wanted and found.unit and found.unit != wanted.unit:
+        raise LogError(f"{path}: {what} is in {found.unit} where {wanted.unit} belongs; units are not converted, as "
+                       "nothing says that the rest of the log is in them")
+    size = refuse_hollow(path, what, dataset, rows, there)
+    if size < rows * dataset.dtype.itemsize * (1 + (found.type == "text")):
+        raise LogError(f"{path}: {what} has {len(dataset)} rows where {rows} were committed; "
+                       f"'hvdscale-log repair {path}' saves what is left")
+    return size
+
+
+def refuse_wrong_type(path: str, what: str, dataset: h5py.Dataset | Stored, kind: str) -> None:
+    shape, of_row = dataset.shape, (2,) if kind == "text" else ()
+    if dataset.dtype.kind not in KINDS[kind] or not shape or shape[1:] != of_row:
+        raise LogError(f"{path}: {what} holds {dataset.dtype} entries in the shape {shape}, as no column of a log does")
+
+
+def refuse_hollow(path: str, what: str, dataset: h5py.Dataset | Stored, rows: int, there: int) -> int:
+    """LogError where a column claims more rows than its bytes in the file can expand to, or, but for the texts, than a
+    file of this size has: reading it would take memory out of all proportion. Else the bytes of the rows that it has.
+
+    there   bytes of the file
+    """
+    shape = dataset.shape
+    rows = min(rows, shape[0])
+    size = rows * dataset.dtype.itemsize * math.prod(shape[1:])
+    if size <= SMALL_BYTES:
+        return size
+    stored = min(dataset.id.get_storage_size(), there)
+    if size > DENSEST * stored:
+        raise LogError(f"{path}: {what} claims {rows:,} rows, but has {stored:,} bytes in the file; "
+                       f"'hvdscale-log repair {path}' saves what there is")
+    if rows > SMALL_ROWS and rows * ROW_BYTES > there and what != "text":
+        raise LogError(f"{path}: {what} claims {rows:,} rows, but the file has {there:,} bytes; a row takes "
+                       f"{ROW_BYTES} or more")
+    return size
+
+
+def as_column(kind: str, values: np.ndarray) -> np.ndarray:
+    """Values in the type that every reader counts on: int64, float64 or int8; the same array where they are so."""
+    if kind == "status":
+        return values.astype(np.int8, copy=False)
+    return values.astype(np.float64 if kind == "float" else np.int64, copy=False)

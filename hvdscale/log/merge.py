@@ -22,7 +22,7 @@ from . import segments
 from .check import check
 from .compact_file import CompactFile
 from .files import refuse_taken, superblock
-from .reader import Log, LogTable, absent, in_order, read_log
+from .reader import Log, LogTable, absent, join_columns, read_log
 from .schema import SOURCE, TABLES, LogColumn
 
 PER_SEGMENT = ("id", "segment", "segments", "host", "changes")      # attributes that need not agree between segments
@@ -58,15 +58,13 @@ def write_log(path: str, log: Log, attributes: Mapping[str, Any]) -> None:
 
 def merged_attributes(log: Log) -> dict[str, Any]:
     """Root attributes of all segments as one: the first's, with ``changes`` where a later one has another commit."""
-    first, *rest = (part.attributes for part in log.parts)
-    changes = dict(first.get("changes", {}))
-    before = first
-    for attributes in rest:
+    every = [part.attributes for part in log.parts]
+    changes = dict(every[0].get("changes", {}))
+    for before, attributes in itertools.pairwise(every):
         changed = {k: v for k, v in attributes.items() if k not in PER_SEGMENT and before.get(k) != v}
         if changed:
             changes[f"segment {attributes['segment']}"] = changed
-        before = attributes
-    merged = {**first, "segment": 0, "segments": max(log.segments[-1].number + 1, log.segments[0].stands_for)}
+    merged = {**every[0], "segment": 0, "segments": max(log.segments[-1].number + 1, log.segments[0].stands_for)}
     return {**merged, "changes": changes} if changes else merged
 
 
@@ -141,11 +139,8 @@ def _write(logs: Sequence[Log], numbers: Sequence[np.ndarray], path: str) -> Non
 
 def joined(table: str, logs: Iterable[Iterable[LogColumn]]) -> list[LogColumn]:
     """The columns of a table of all logs together, in order; those that say where a trial came from are left out."""
-    every: dict[str, LogColumn] = {}
-    for spec in itertools.chain.from_iterable(logs):
-        if spec.name not in _SOURCE:
-            every.setdefault(spec.name, spec)
-    return list(in_order(table, every).values())
+    every = join_columns(table, ({spec.name: spec for spec in log} for log in logs))
+    return [spec for name, spec in every.items() if name not in _SOURCE]
 
 
 def _values(log: Log, table: LogTable, spec: LogColumn, new: np.ndarray) -> np.ndarray:

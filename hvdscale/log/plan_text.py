@@ -17,6 +17,7 @@ import numpy as np
 
 from ..errors import HvdscaleError, LogError
 from ..target import Target
+from .files import first_line
 from .reader import Log
 
 DEEPEST = 40                    # of what lies within each other; a plan has four or five
@@ -105,16 +106,16 @@ BRANCH: dict[str, Rule] = {
 
 
 @lru_cache(maxsize=512)
-def read_plan(text: str) -> dict[str, Any]:
-    """The plan that a text holds, not to be changed; {} of one that is no JSON object.
-
-    Raises LogError, naming the entry, where one is not of the type that it is written with.
-    """
+def read_plan(text: str, must_be_json: bool = False) -> dict[str, Any]:
+    """The plan that a text holds, not to be changed; {} of one that is no JSON object, or LogError where it must be.
+    LogError, naming the entry, where one is not of the type that it is written with."""
     try:
-        plan = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
+        plan, wrong = json.loads(text), f"plan is JSON, but no object: {text[:40]!r}"
+    except (ValueError, RecursionError) as error:
+        plan, wrong = None, f"plan is not JSON: {first_line(error)}"
     if not isinstance(plan, dict):
+        if must_be_json:
+            raise LogError(wrong)
         return {}
     if is_deeper(plan, DEEPEST):
         raise LogError(f"its plan is nested deeper than {DEEPEST} times")
@@ -124,8 +125,15 @@ def read_plan(text: str) -> dict[str, Any]:
             raise LogError(f"its plan has {format_value(value)} as {part!r}, where an object belongs")
     for part, rules in ENTRIES.items():
         _refuse_wrong(part, plan.get(part) or {}, rules)
-    if plan.get("sweep"):
-        _check_sweep(plan["sweep"])
+    if sweep := plan.get("sweep"):
+        _refuse_wrong("sweep", sweep, SWEEP, needed=True)
+        if sweep["objective"] != "steps" and not isinstance(sweep.get("minimizes"), bool):
+            raise LogError(f"its plan does not say whether the sweep's objective {format_value(sweep['objective'])} is "
+                           "to be small: sweep.minimizes is true or false")
+        for parameter in sweep["space"]:
+            _check_parameter(parameter, sweep["point"])
+        floats = {name: value for name, value in sweep["point"].items() if isinstance(value, float)}
+        _refuse_wrong("sweep.point", floats, dict.fromkeys(floats, NUMBER))
     if plan.get("branch"):
         _refuse_wrong("branch", plan["branch"], BRANCH, needed=True)
     return plan
@@ -155,18 +163,6 @@ def _refuse_wrong(part: str, entries: Mapping[str, Any], rules: Mapping[str, Rul
         rule = rules.get(name)
         if rule is not None and not rule[0](value):
             raise LogError(f"its plan has {format_value(value)} as {part}.{name}, where {rule[1]} belongs")
-
-
-def _check_sweep(sweep: Mapping[str, Any]) -> None:
-    _refuse_wrong("sweep", sweep, SWEEP, needed=True)
-    if sweep["objective"] != "steps" and not isinstance(sweep.get("minimizes"), bool):
-        raise LogError(f"its plan does not say whether the sweep's objective {format_value(sweep['objective'])} is to "
-                       "be small: sweep.minimizes is true or false")
-    for parameter in sweep["space"]:
-        _check_parameter(parameter, sweep["point"])
-    for name, value in sweep["point"].items():
-        if isinstance(value, float) and not _number(value):
-            raise LogError(f"its plan has {format_value(value)} as sweep.point.{name}, where a finite number belongs")
 
 
 def _check_parameter(parameter: Any, point: Mapping[str, Any]) -> None:

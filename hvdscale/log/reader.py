@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache, partial
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager
+from functools import cached_property, lru_cache, partial, wraps
+from typing import Any
 
 import h5py
 import numpy as np
@@ -22,18 +23,17 @@ from ..errors import LogError
 from ..system import lock
 from ..target import SPLITS
 from . import segments
-from .files import (attribute_of, datasets_in, open_file, part_of, reading, refuse_link, root_attributes, rows_within,
-                    superblock)
-from .layout import Stored, as_column, known_attributes, refuse_hollow, refuse_wrong_layout, refuse_wrong_type
+from .files import (Stored, as_column, attribute_of, datasets_in, open_file, part_of, reading, refuse_hollow,
+                    refuse_link, refuse_wrong_layout, refuse_wrong_type, root_attributes, rows_within, superblock)
 from .schema import SCHEMA, SOURCE, TABLES, LogColumn, Status
 
 SMALL = 4 << 20     # bytes: logs up to this size are read whole and closed, so that a thousand of them can be read
 SMALL_HEAP = 1 << 20        # bytes of /text that are kept, as every column of texts asks for some
 HELD_BYTES, DENSE = 1 << 27, 64         # a file's columns have this many bytes, or this many times as many as the file
 ATTEMPTS = 5        # a log that is merged while it is read is read again
+TRIES = 3           # a file that is being written may be met in the middle of a write
 PLACES = {table: {c.name: place for place, c in enumerate(spec)} for table, spec in SCHEMA.items()}
 OF_SPLITS = {split: place for place, split in enumerate(SPLITS)}
-Value = TypeVar("Value")
 OPTIONAL = {table: {column.name: column.type for column in (*spec, *(SOURCE if table == "trials" else ()))
                     if column.optional} for table, spec in SCHEMA.items()}
 
@@ -51,44 +51,60 @@ class FileColumns(UserDict[str, Any]):
         return self.data[name]
 
 
+def _tried_again(read: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of Part that reads its file; LogError where that fails, of a file that is being written three times."""
+    @wraps(read)
+    def tried(part: Part, *what: Any) -> Any:
+        for left in reversed(range(TRIES)):
+            try:
+                with reading(part.path):
+                    return read(part, *what)
+            except LogError:
+                if not (left and os.path.isfile(part.path) and superblock(part.path).flags):
+                    raise
+    return tried
+
+
 class Part:
     """One file of a log, open for reading, with the number of rows that are whole in each table."""
 
     def __init__(self, path: str) -> None:
-        self.path, self.size = path, superblock(path).size
-        self.file = open_file(path)
+        self.path = path
+        self._open()
+
+    @_tried_again
+    def _open(self) -> None:
+        self.size, self.file = superblock(self.path).size, open_file(self.path)
         self._descriptor = self.file.id.get_vfd_handle() if self.file.driver == "sec2" else None
         self._datasets: dict[tuple[str, str], Stored] = {}          # open, since HDF5 keeps chunks only of such
         self._claimed = 0           # bytes of the columns that were looked at, unpacked
-        with reading(path):
-            self.segment = segments.of_file(path, self.file)
-            self.rows = {table: self._committed_rows(table) for table in TABLES}
-            self.columns: dict[str, Mapping[str, LogColumn]] = {}
-            datasets = datasets_in(self.file)           # it reads all headers, after the rows that count: columns grow
-            for table in TABLES:
-                names = dict.fromkeys(name[len(table) + 1:] for name in datasets if name.startswith(f"{table}/"))
-                names.pop("committed_rows", None)
-                for column in SCHEMA[table]:
-                    if not column.optional and column.name not in names:
-                        raise LogError(f"{path}: {table} has no column {column.name}; is it a log of another program?")
-                self.columns[table] = FileColumns(in_order(table, names), partial(self._look, table))
+        self.segment = segments.of_file(self.path, self.file)
+        self.rows = {table: self._committed_rows(table) for table in TABLES}
+        self.columns: dict[str, Mapping[str, LogColumn]] = {}
+        datasets = datasets_in(self.file)           # it reads all headers, after the rows that count: columns grow
+        for table in TABLES:
+            names = dict.fromkeys(name[len(table) + 1:] for name in datasets if name.startswith(f"{table}/"))
+            names.pop("committed_rows", None)
+            for column in SCHEMA[table]:
+                if not column.optional and column.name not in names:
+                    raise LogError(f"{self.path}: {table} has no column {column.name}; is it a log of another program?")
+            self.columns[table] = FileColumns(in_order(table, *names), partial(self._look, table))
+        if self._descriptor is None:
             self._refuse_lost_rows()
-            self.rows["trials"] = begun_trials(self)
+        self.rows["trials"] = begun_trials(self)
 
     @cached_property
+    @_tried_again
     def attributes(self) -> dict[str, Any]:
-        with reading(self.path):
-            return known_attributes(root_attributes(self.path, self.file))
+        return root_attributes(self.path, self.file)
 
+    @_tried_again
     def read(self, table: str, name: str, first: int = 0, stop: int | None = None) -> np.ndarray:
         """Whole rows of a column, all or those of first:stop: int64, float64, int8 (status) or an object array of str
         (text)."""
         kind, rows = self.columns[table][name].type, self.rows[table]
-        with reading(self.path):
-            values = self._datasets[table, name][first:rows if stop is None else min(stop, rows)]
-            if kind == "text":
-                return decode(self.path, self._heap, values)
-            return as_column(kind, values)
+        values = self._datasets[table, name][first:rows if stop is None else min(stop, rows)]
+        return decode(self.path, self._heap, values) if kind == "text" else as_column(kind, values)
 
     def close(self) -> None:
         self._datasets.clear()
@@ -102,15 +118,15 @@ class Part:
             raise LogError(f"{self.path}: its columns claim over {self._claimed:,} bytes, but the file has "
                            f"{self.size:,}; no log is so dense")
 
+    @_tried_again
     def _look(self, table: str, name: str) -> LogColumn:
         """A column of the file, its dataset open from now on."""
-        with reading(self.path):
-            dataset = Stored(self.path, self.file, f"{table}/{name}", self._descriptor)
-            found = column_spec(name, dataset)
-            size = refuse_wrong_layout(self.path, table, found, dataset, self.rows[table], self.size)
-            self.claim(size + len(found.unit) + len(found.meaning))
-            self._datasets[table, name] = dataset
-            return found
+        dataset = Stored(self.path, self.file, f"{table}/{name}", self._descriptor)
+        found = column_spec(name, dataset)
+        size = refuse_wrong_layout(self.path, table, found, dataset, self.rows[table], self.size)
+        self.claim(size + len(found.unit) + len(found.meaning))
+        self._datasets[table, name] = dataset
+        return found
 
     def _committed_rows(self, table: str) -> int:
         """How many rows of a table are whole; LogError where the file does not say."""
@@ -135,14 +151,9 @@ class Part:
         return heap[:] if len(heap) <= SMALL_HEAP else heap
 
     def _refuse_lost_rows(self) -> None:
-        """A live file that was cut off reads as zeros there, so where it is short, each column is looked at. A closed
-        one was refused when it was opened."""
-        if self._descriptor is not None:
-            return
+        """A live file that was cut off reads as zeros there, so where it is short, each column is looked at."""
         state = superblock(self.path)
-        if state.size >= state.end:
-            return
-        for table, rows in self.rows.items():
+        for table, rows in self.rows.items() if state.size < state.end else ():
             for name in self.columns[table].keys():
                 whole = rows_within(part_of(self.path, self.file, f"{table}/{name}"), rows, state.size)
                 if whole < rows:
@@ -174,16 +185,20 @@ def column_spec(name: str, dataset: h5py.Dataset | Stored) -> LogColumn:
     return LogColumn(name, kind, unit, meaning, better="".join(better))
 
 
-def in_order(table: str, columns: Mapping[str, Value]) -> dict[str, Value]:
-    """A table's columns sorted: the schema's order, then metrics by split, then whatever else there is."""
-    return {name: columns[name] for name in _sorted(table, tuple(columns))}
-
-
 @lru_cache(maxsize=64)                      # the logs of a folder have the same columns
-def _sorted(table: str, columns: tuple[str, ...]) -> list[str]:
+def in_order(table: str, *columns: str) -> list[str]:
+    """The names of a table's columns: in the schema's order, then metrics by split, then whatever else there is."""
     known = PLACES[table]
     return sorted(columns, key=lambda name: (
         known.get(name, len(known)), OF_SPLITS.get(name.partition("/")[0], len(OF_SPLITS)), name))
+
+
+def join_columns(table: str, found: Iterable[Mapping[str, LogColumn]]) -> dict[str, LogColumn]:
+    """The columns of a table of several files, in order; one that more have as the first says it is."""
+    every: dict[str, LogColumn] = {}
+    for specs in found:
+        every = {**specs, **every}
+    return {name: every[name] for name in in_order(table, *every)}
 
 
 def decode(path: str, heap: Any, spans: np.ndarray) -> np.ndarray:
@@ -242,18 +257,14 @@ class Columns(Mapping[str, np.ndarray]):
 
 
 class LogTable(Columns):
-    """One table of a log; ``rows`` is the number of rows, ``len``, as of any mapping, that of columns.
-
-    An optional column that a log, or a segment, does not have reads as NaN (a text as empty); any other is a KeyError.
-    """
+    """One table of a log; ``rows`` is the number of rows, ``len``, as of any mapping, that of columns. An optional
+    column that a log, or a segment, does not have reads as NaN (a text as empty); any other is a KeyError."""
 
     def __init__(self, name: str, parts: Sequence[Part], keep: np.ndarray | None = None) -> None:
         """keep    row numbers to keep of the parts' rows, laid end to end, in the order wanted; None: all."""
         self.name = name
         found = [part.columns[name] for part in parts]
-        # of a column that several files have, as the first says it is
-        super().__init__(found[0] if len(found) == 1 else in_order(
-            name, {column: spec for specs in reversed(found) for column, spec in specs.items()}))
+        super().__init__(found[0] if len(found) == 1 else join_columns(name, found))
         self.rows = sum(part.rows[name] for part in parts) if keep is None else len(keep)
         self._parts, self._keep = parts, keep
 
@@ -299,14 +310,15 @@ def absent(kind: str, rows: int) -> np.ndarray:
     return np.full(rows, Status.RUNNING, np.int8) if kind == "status" else np.full(rows, np.nan)
 
 
-class Log:
+class Log(AbstractContextManager["Log"]):
     """A whole log: its root attributes and its four tables. ``read_log`` or ``open_log`` makes it."""
 
     def __init__(self, path: str, parts: Sequence[Part]) -> None:
         self.path = path
         self.segments = [part.segment for part in parts]
         self.parts = parts
-        self.tables = tuple(LogTable(name, parts, _rows_that_count(name, parts)) for name in TABLES)
+        self.tables = tuple(LogTable(name, parts, _rows_that_count(name, parts) if len(parts) > 1 else None)
+                            for name in TABLES)
         self.trials, self.restarts, self.evaluations, self.steps = self.tables
 
     @property
@@ -321,41 +333,19 @@ class Log:
         """The living process that writes it (host, pid, job), or None: then RUNNING trials were interrupted."""
         return lock.holder(self.path)
 
-    def load(self) -> None:
-        """Reads all columns and closes the files."""
-        for table in self.tables:
-            dict(table)
-        self.close()
-
     def close(self) -> None:
         """Closes the files; columns that were read stay."""
         for part in self.parts:
             part.close()
-
-    def __enter__(self) -> Log:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def read_log(path: str | os.PathLike[str]) -> Log:
-    """The log whose first file is ``path``, with all its segments.
-
-    Raises LogError, naming the file, where one is missing, empty, not a log, of a newer schema, truncated or damaged. A
-    log of up to 4 MiB is read at once; of a larger one the files stay open until ``close``. One that is being written
-    is read again where its headers were met in the middle of a write.
-    """
-    for _ in range(2):
-        try:
-            return _read(path)
-        except LogError:
-            if not (os.path.isfile(path) and superblock(os.fspath(path)).flags):
-                raise
-    return _read(path)
-
-
-def _read(path: str | os.PathLike[str]) -> Log:
+    """The log whose first file is ``path``, with all its segments: read at once up to 4 MiB, else its files stay open
+    until ``close``. Raises LogError, naming the file, where one is missing, empty, not a log, of a newer schema,
+    truncated or damaged."""
     log = open_log(path)
     try:
         for part in log.parts:              # so that none is found to be wrong later
@@ -363,8 +353,9 @@ def _read(path: str | os.PathLike[str]) -> Log:
             for found in part.columns.values():
                 dict(found)
         if log.size <= SMALL:
-            with reading(log.path):
-                log.load()
+            for table in log.tables:
+                dict(table)
+            log.close()
     except BaseException:
         log.close()
         raise
@@ -374,29 +365,26 @@ def _read(path: str | os.PathLike[str]) -> Log:
 def open_log(path: str | os.PathLike[str]) -> Log:
     """Opens a log like ``read_log``, but its columns are neither read nor looked at until they are asked for."""
     path = os.fspath(path)
-    for attempt in range(ATTEMPTS):
+    for _ in range(ATTEMPTS):
         parts: list[Part] = []
-        opened = None
         try:
             named = segments.candidates(path)       # before the first is opened: they go after it is replaced
             parts.append(Part(path))
             for segment in segments.rest(parts[0].segment, named):
                 parts.append(Part(segment.path))
-            with reading(path):
-                opened = Log(path, parts)
-            return opened
-        except FileNotFoundError as error:           # a segment that was listed is gone: the log was just merged
-            missing = error
-        finally:
-            if not opened:
-                for part in parts:
-                    part.close()
+            return Log(path, parts)
+        except BaseException as error:
+            for part in parts:
+                part.close()
+            if not isinstance(error, FileNotFoundError):
+                raise
+            missing = error                         # a segment that was listed is gone: the log was just merged
     raise LogError(f"{path}: there is no such log") from missing
 
 
 def _rows_that_count(table: str, parts: Sequence[Part]) -> np.ndarray | None:
     """Numbers of the rows to keep, the parts' rows laid end to end; None where all count."""
-    if len(parts) == 1 or table == "restarts":
+    if table == "restarts":
         return None
     if table == "trials":
         return latest_rows(np.concatenate([part.read("trials", "id") for part in parts]))
@@ -423,9 +411,11 @@ def current_rows(rows: Sequence[tuple[np.ndarray, np.ndarray]], restarts: Sequen
     keep = [np.arange(offsets[-1] - len(rows[-1][0]), offsets[-1])]
     ids, first_lost = np.empty(0, np.int64), np.empty(0, np.int64)      # per trial: the first step that is superseded
     for number in range(len(rows) - 2, -1, -1):
-        ids, first_lost = smallest(
-            np.concatenate([ids, restarts[number + 1][0], rows[number + 1][0]]),
-            np.concatenate([first_lost, restarts[number + 1][1] + 1, rows[number + 1][1]]))
+        keys = np.concatenate([ids, restarts[number + 1][0], rows[number + 1][0]])
+        values = np.concatenate([first_lost, restarts[number + 1][1] + 1, rows[number + 1][1]])
+        order = np.lexsort((values, keys))
+        ids, first = np.unique(keys[order], return_index=True)
+        first_lost = values[order][first]
         trial, step = rows[number]
         current = np.ones(len(trial), bool)
         if len(ids):
@@ -433,10 +423,3 @@ def current_rows(rows: Sequence[tuple[np.ndarray, np.ndarray]], restarts: Sequen
             current = (ids[place] != trial) | (step < first_lost[place])
         keep.append(offsets[number] + np.flatnonzero(current))
     return np.concatenate(keep[::-1])
-
-
-def smallest(keys: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each key once, ascending, with the smallest of its values."""
-    order = np.lexsort((values, keys))
-    keys, first = np.unique(keys[order], return_index=True)
-    return keys, values[order][first]

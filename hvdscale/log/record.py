@@ -23,7 +23,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import TracebackType
 from typing import Any, SupportsFloat
 
@@ -110,7 +110,7 @@ def record(path: str | os.PathLike[str], *, dataset: str, model: str, optimizer:
         raise
 
 
-class Recording:
+class Recording(AbstractContextManager["Recording"]):
     """A run whose steps and evaluations go to its log; made by ``record``.
 
     steps   steps done;  met: whether the last evaluation met the target
@@ -166,14 +166,25 @@ class Recording:
     @contextmanager
     def evaluation(self) -> Iterator[dict[str, SupportsFloat]]:
         """An evaluation after the steps so far: what is put into the dict becomes its row. Its time is not counted.
-
-        Raises UsageError for a metric that was not declared, and where this step was evaluated before.
-        """
+        UsageError for a metric that was not declared, and where this step was evaluated before."""
         with self.pause() as seconds:
             self.flush()
             seen: dict[str, SupportsFloat] = {}
             yield seen
-            self._add_evaluation(seen, seconds)
+            for name in seen:
+                if name not in self._metrics:
+                    near = did_you_mean(name, self._metrics, f"there are {', '.join(self._metrics)}")
+                    raise UsageError(f"the metric {name!r} was not declared: {near}")
+            if self._evaluated == self.steps:
+                raise UsageError(f"step {self.steps} is evaluated twice; measure all metrics in one evaluation()")
+            self._evaluated, values = self.steps, {
+                name: _number(name, value, finite=False) for name, value in seen.items()}
+            self.met = self._target is not None and bool(
+                self._target.met_by(values.get(self._target.column, math.nan)))
+            if self._writer is not None:
+                self._write(self._writer.append, "evaluations", trial=TRIAL, step=self.steps,
+                            examples=self.steps * self._batch, train_seconds=seconds, **values)
+                self._write(self._writer.flush)
 
     @contextmanager
     def pause(self) -> Iterator[float]:
@@ -225,21 +236,6 @@ class Recording:
             return Status.INCOMPLETE, f"the loop ended before its {self._budget} steps"
         return Status.COMPLETE, "the loop ended"
 
-    def _add_evaluation(self, seen: Mapping[str, SupportsFloat], seconds: float) -> None:
-        for name in seen:
-            if name not in self._metrics:
-                near = did_you_mean(name, self._metrics, f"there are {', '.join(self._metrics)}")
-                raise UsageError(f"the metric {name!r} was not declared: {near}")
-        if self._evaluated == self.steps:
-            raise UsageError(f"step {self.steps} is evaluated twice; measure all metrics in one evaluation()")
-        self._evaluated, values = self.steps, {
-            name: _number(name, value, finite=False) for name, value in seen.items()}
-        self.met = self._target is not None and bool(self._target.met_by(values.get(self._target.column, math.nan)))
-        if self._writer is not None:
-            self._write(self._writer.append, "evaluations", trial=TRIAL, step=self.steps,
-                        examples=self.steps * self._batch, train_seconds=seconds, **values)
-            self._write(self._writer.flush)
-
     def _read_losses(self) -> None:
         """Has the losses as floats: tensors on a GPU in one copy."""
         losses = self._losses
@@ -256,9 +252,6 @@ class Recording:
             except LogError as error:
                 self.failure = error
                 warnings.warn(f"{error}; the loop continues without its log", stacklevel=4)
-
-    def __enter__(self) -> Recording:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
@@ -297,8 +290,7 @@ def _settle(metrics: Mapping[str, str], target: str | None) -> tuple[Target | No
 
 
 def _whole_numbers(**given: Any) -> dict[str, int]:
-    """The arguments that are given, as ints; raises UsageError naming one that is not, or is beyond 64 bits or below 0.
-    """
+    """The arguments that are given, as ints; UsageError for one that is none, or is beyond 64 bits or below 0."""
     found = {}
     for name, value in given.items():
         if value is not None or name not in ("workers", "rank", "seed", "train_examples", "first_step"):
@@ -337,10 +329,8 @@ def _rank_and_size() -> tuple[tuple[int, int], int]:
 
 
 def _continued(path: str | os.PathLike[str], first_step: int | None, row: Mapping[str, Any]) -> tuple[float, str]:
-    """Seconds of training before the first step, and how the process before ended; 0 and "" of a new run.
-
-    Raises LogError for the log of another run.
-    """
+    """Seconds of training before the first step, and how the process before ended; 0 and "" of a new run. LogError for
+    the log of another run."""
     if first_step is None or not os.path.lexists(path):
         return 0.0, ""
     with read_log(path) as log:

@@ -11,7 +11,7 @@ import os
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,10 +22,11 @@ from ..errors import LogError
 from ..system.files import temporary_name
 from ..system.lock import Lock
 from . import segments
-from .check import IN_PLAN, ORDERED, UnsoundRows, check, check_rows, contradictions, disordered, parse_plan
-from .files import TYPES, open_file, part_of, reading, root_attributes, rows_within, superblock
-from .layout import as_column, known_attributes, refuse_hollow, refuse_wrong_type
+from .check import IN_PLAN, ORDERED, UnsoundRows, check, check_rows, contradictions, disordered
+from .files import (TYPES, as_column, open_file, part_of, reading, refuse_hollow, refuse_wrong_type, root_attributes,
+                    rows_within, superblock)
 from .merge import merged_attributes, show, write_log
+from .plan_text import read_plan
 from .reader import Log, LogTable, Part, absent, begun_trials, column_spec, decode
 from .schema import INTERRUPTED, SCHEMA, SOURCE, TABLES, UNKNOWN_SEED, LogColumn, Status, known_column
 
@@ -46,11 +47,9 @@ class Repair:
 
 
 def repair(path: str, take_over: bool = False) -> Repair | None:
-    """Replaces the log by one clean file of all rows that can be read; None where it is one already.
-
-    A trial still RUNNING becomes INCOMPLETE: nobody writes it. What is written passes ``check``; raises LogError where
-    there is nothing of that kind, and leaves everything as it was.
-    """
+    """Replaces the log by one clean file of all rows that can be read, which passes ``check``; None where it is one
+    already. A trial still RUNNING becomes INCOMPLETE: nobody writes it. LogError where there is nothing of that kind,
+    and all is left as it was."""
     lock = Lock.take(path, take_over)
     try:
         with contextlib.suppress(LogError), check(path) as log:
@@ -65,7 +64,13 @@ def repair(path: str, take_over: bool = False) -> Repair | None:
         attributes = merged_attributes(log)
         if log.segments[0].path != path:
             attributes["id"] = uuid.uuid4().hex      # the first file is lost: what lies beside it is not read again
-        temporary = _write(path, mended, attributes)
+        write_log(temporary := temporary_name(path), mended, attributes)
+        try:
+            check(temporary).close()
+        except LogError as error:
+            os.unlink(temporary)
+            raise LogError(f"{path}: nothing can be saved: what can be read of it contradicts itself "
+                           f"({str(error).removeprefix(f'{temporary}: ')})") from error
         kept = {table.name: table.rows for table in mended.tables}
         log.close()
         originals = [_keep(name) for name in names]
@@ -75,19 +80,6 @@ def repair(path: str, take_over: bool = False) -> Repair | None:
         raise LogError(f"{path}: cannot be repaired: {error.strerror or error}") from error
     finally:
         lock.release()
-
-
-def _write(path: str, mended: Mended, attributes: Mapping[str, Any]) -> str:
-    """Writes the log under a temporary name; LogError, and no file, where it then does not pass ``check``."""
-    temporary = temporary_name(path)
-    write_log(temporary, mended, attributes)
-    try:
-        check(temporary).close()
-    except LogError as error:
-        os.unlink(temporary)
-        raise LogError(f"{path}: nothing can be saved: what can be read of it contradicts itself "
-                       f"({str(error).removeprefix(f'{temporary}: ')})") from error
-    return temporary
 
 
 def _salvage(path: str) -> tuple[list[SalvagedPart], list[str], list[str]]:
@@ -144,7 +136,7 @@ class SalvagedPart(Part):
         self.size, self._claimed = superblock(path).size, 0
         with reading(path):
             self.segment = segments.of_file(path, self.file)
-            self.attributes = known_attributes(root_attributes(path, self.file))
+            self.attributes = root_attributes(path, self.file)
         self.rows, self.columns = {}, {}
         self._values: dict[tuple[str, str], np.ndarray] = {}
         for table in TABLES:
@@ -315,20 +307,33 @@ class Mended(Log):
 
 def mend(log: Log) -> Mended:
     """The log's rows that keep all invariants of ``check``; LogError where those it lacks have no rows to leave out."""
-    mended = Mended(log)
-    for restore in (_plans, _endings, _restarts, _order):
-        restore(mended)
-    seeds = mended.trials["seed"]
+    mended, path = Mended(log), log.path
+    trials, restarts = mended.trials, mended.restarts
+    _restore_columns(mended)
+    status, reason = trials["status"], trials["stop_reason"]
+    running = status == Status.RUNNING                      # so interrupted, as its writer is gone
+    reason[running & (reason == "")] = INTERRUPTED
+    status[running] = Status.INCOMPLETE
+    if (silent := reason == "").any():
+        reason[silent] = UNKNOWN
+        mended.lost.append(f"{path}: {silent.sum()} of {trials.rows} entries of trials/stop_reason")
+    missing = ~np.isin(trials["id"], restarts["trial"])
+    if missing.any():
+        restarts.add(int(missing.sum()), trial=trials["id"][missing], first_step=0, workers=trials["workers"][missing],
+                     previous_end=UNKNOWN)
+        mended.restored.append(f"{path}: {missing.sum()} rows of restarts, without host, device and time")
+    _drop_disordered(mended)
+    seeds = trials["seed"]
     seeds[seeds == LOST] = UNKNOWN_SEED
     while True:
         try:
             check_rows(mended)
             return mended
         except UnsoundRows as error:
-            mended.drop(error.table, error.wrong, str(error).removeprefix(f"{log.path}: "))
+            mended.drop(error.table, error.wrong, str(error).removeprefix(f"{path}: "))
 
 
-def _plans(log: Mended) -> None:
+def _restore_columns(log: Mended) -> None:
     """Where a column of /trials and the plan differ, the plan is right, as damage seldom leaves it JSON; a plan that
     cannot be read becomes an empty one."""
     trials, lost = log.trials, 0
@@ -336,7 +341,7 @@ def _plans(log: Mended) -> None:
     columns = [name for name in IN_PLAN if name in trials]
     for row, text in enumerate(trials["plan"]):
         try:
-            planned = dict(contradictions({name: trials[name][row] for name in columns}, parse_plan(text)))
+            planned = dict(contradictions({name: trials[name][row] for name in columns}, read_plan(text, True)))
             for name, value in planned.items():
                 if isinstance(value, str) != (trials.specs[name].type == "text"):
                     raise TypeError
@@ -350,27 +355,7 @@ def _plans(log: Mended) -> None:
         log.restored.append(f"{log.path}: {count} of {trials.rows} entries of trials/{name}, from the plans")
 
 
-def _endings(log: Mended) -> None:
-    """A trial that still runs was interrupted, as its writer is gone; one that has ended has a reason."""
-    status, reason = log.trials["status"], log.trials["stop_reason"]
-    running = status == Status.RUNNING
-    reason[running & (reason == "")] = INTERRUPTED
-    status[running] = Status.INCOMPLETE
-    if (silent := reason == "").any():
-        reason[silent] = UNKNOWN
-        log.lost.append(f"{log.path}: {silent.sum()} of {log.trials.rows} entries of trials/stop_reason")
-
-
-def _restarts(log: Mended) -> None:
-    """A trial without a row in /restarts gets one of what is known."""
-    missing = ~np.isin(log.trials["id"], log.restarts["trial"])
-    if missing.any():
-        log.restarts.add(int(missing.sum()), trial=log.trials["id"][missing], first_step=0,
-                         workers=log.trials["workers"][missing], previous_end=UNKNOWN)
-        log.restored.append(f"{log.path}: {missing.sum()} rows of restarts, without host, device and time")
-
-
-def _order(log: Mended) -> None:
+def _drop_disordered(log: Mended) -> None:
     for name, column, strict in ORDERED:
         table = getattr(log, name)
         falls = np.sort(disordered(table, column, strict))[::-1]

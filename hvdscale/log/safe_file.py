@@ -20,15 +20,6 @@ class Positioned(io.RawIOBase):
         self._at = offset + (0, self._at, self._end)[whence]
         return self._at
 
-    def tell(self) -> int:
-        return self._at
-
-    def seekable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return True
-
     def _fill(self, buffer: Any, descriptor: int) -> memoryview:
         """What lies at the place, where the next read begins behind it; zeros beyond the end of the real file."""
         view = memoryview(buffer).cast("B")
@@ -81,9 +72,6 @@ class SafeFile(Positioned):
         self._end = self._at if size is None else size
         self._try(os.ftruncate, self._descriptor, self._end)
         return self._end
-
-    def writable(self) -> bool:
-        return True
 
     def sync(self) -> None:
         self._try(os.fsync, self._descriptor)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 
 FORMAT = "hvdscale-log"
 VERSION = 1
@@ -36,10 +37,8 @@ DIRECTIONS = {"min": SMALLER, "max": LARGER}        # as workloads and loops dec
 @dataclass(frozen=True)
 class LogColumn:
     """One column: its name in the table, its type (int, float, text or status), unit ("1": a pure number) and meaning.
-
-    An optional column may be absent from a log; readers then give NaN. ``better`` says of a metric which way it gets
-    better, "smaller" or "larger"; "": unknown.
-    """
+    An optional one may be absent from a log; readers then give NaN. ``better`` says of a metric which way it gets
+    better, "smaller" or "larger"; "": unknown."""
 
     name: str
     type: str
@@ -49,6 +48,7 @@ class LogColumn:
     better: str = ""
 
 
+_optional = partial(LogColumn, optional=True)
 TRIALS = (
     LogColumn("id", "int", "1", "the trial's number, unique in this log"),
     LogColumn("status", "status", "1", "RUNNING, COMPLETE, INCOMPLETE or INFEASIBLE"),
@@ -74,16 +74,15 @@ RESTARTS = (
     LogColumn("device", "text", "1", "what the workers compute on"),
     LogColumn("time", "float", "seconds", "start of the process, since 1970-01-01 UTC"),
     LogColumn("previous_end", "text", "1", "why the process before this one ended; empty for the first"),
-    LogColumn("startup_seconds", "float", "seconds", "from the process's start to its first step: imports, data, state",
-              optional=True),
+    _optional("startup_seconds", "float", "seconds",
+              "from the process's start to its first step: imports, data, state"),
 )
 EVALUATIONS = (
     LogColumn("trial", "int", "1", "the trial's id"),
     LogColumn("step", "int", "steps", "steps done when evaluated"),
     LogColumn("examples", "int", "examples", "training examples seen in those steps"),
     LogColumn("train_seconds", "float", "seconds", "time spent in those steps, evaluation left out"),
-    LogColumn("waited_seconds", "float", "seconds", "its part without a core, where a search logs no steps",
-              optional=True),
+    _optional("waited_seconds", "float", "seconds", "its part without a core, where a search logs no steps"),
 )
 STEPS = (
     LogColumn("trial", "int", "1", "the trial's id"),
@@ -91,27 +90,22 @@ STEPS = (
     LogColumn("loss", "float", "1", "training loss over the global batch, before the step's update"),
     LogColumn("lr", "float", "1", "learning rate of the step"),
     LogColumn("step_seconds", "float", "seconds", "time of the step on rank 0"),
-    LogColumn("global_batch", "float", "examples", "B of the step, where it changes during training", optional=True),
-    LogColumn("tokens", "float", "tokens", "tokens of the step that its loss counts", optional=True),
-    LogColumn("loss_scale", "float", "1", "factor on the loss in the step, for fp16 gradients", optional=True),
-    LogColumn("skipped_updates", "float", "1", "1: no update, as the step's fp16 gradient overflowed; else 0",
-              optional=True),
-    LogColumn("data_seconds", "float", "seconds", "its part spent getting the batch", optional=True),
-    LogColumn("compute_seconds", "float", "seconds", "its part in the model and the optimizer", optional=True),
-    LogColumn("communication_seconds", "float", "seconds", "its part waiting for the allreduce", optional=True),
-    LogColumn("without_core_seconds", "float", "seconds", "its part without a core, of the worker that fared worst",
-              optional=True),
-    LogColumn("local_sqnorm", "float", "1", "mean over shares, weighted by their examples, of the square norm of their "
-              "own gradients; a share is a worker's, or at one worker a part of its batch", optional=True),
-    LogColumn("reduced_sqnorm", "float", "1", "square norm of the gradient averaged over the global batch",
-              optional=True),
-    LogColumn("local_examples", "float", "examples", "mean over shares of their example counts", optional=True),
-    LogColumn("replica_distance", "float", "1", "before a synchronization: root mean square over the replicas of the "
-              "norm of their weights' difference from the mean", optional=True),
-    LogColumn("outer_step", "float", "1", "norm of the synchronization's change of the weights since the last one",
-              optional=True),
-    LogColumn("exchange_error", "float", "1", "root mean square over the replicas of the norm of what is unsent yet",
-              optional=True),
+    _optional("global_batch", "float", "examples", "B of the step, where it changes during training"),
+    _optional("tokens", "float", "tokens", "tokens of the step that its loss counts"),
+    _optional("loss_scale", "float", "1", "factor on the loss in the step, for fp16 gradients"),
+    _optional("skipped_updates", "float", "1", "1: no update, as the step's fp16 gradient overflowed; else 0"),
+    _optional("data_seconds", "float", "seconds", "its part spent getting the batch"),
+    _optional("compute_seconds", "float", "seconds", "its part in the model and the optimizer"),
+    _optional("communication_seconds", "float", "seconds", "its part waiting for the allreduce"),
+    _optional("without_core_seconds", "float", "seconds", "its part without a core, of the worker that fared worst"),
+    _optional("local_sqnorm", "float", "1", "mean over shares, weighted by their examples, of the square norm of their "
+              "own gradients; a share is a worker's, or at one worker a part of its batch"),
+    _optional("reduced_sqnorm", "float", "1", "square norm of the gradient averaged over the global batch"),
+    _optional("local_examples", "float", "examples", "mean over shares of their example counts"),
+    _optional("replica_distance", "float", "1", "before a synchronization: root mean square over the replicas of the "
+              "norm of their weights' difference from the mean"),
+    _optional("outer_step", "float", "1", "norm of the synchronization's change of the weights since the last one"),
+    _optional("exchange_error", "float", "1", "root mean square over the replicas of the norm of what is unsent yet"),
 )
 STEP_PARTS = ("data_seconds", "compute_seconds", "communication_seconds")        # of step_seconds, in this order
 
@@ -123,41 +117,32 @@ RANK_PARTS = {"step": "the step", "data": "getting the batch", "forward": "the f
 
 # columns of /trials in a file that several logs were merged into
 SOURCE = (
-    LogColumn("source", "text", "1", "JSON: path and root attributes of the log the trial was merged from",
-              optional=True),
-    LogColumn("source_trial", "int", "1", "the trial's id in that log", optional=True),
+    _optional("source", "text", "1", "JSON: path and root attributes of the log the trial was merged from"),
+    _optional("source_trial", "int", "1", "the trial's id in that log"),
 )
 
 
-def metric_column(name: str, better: str = "") -> LogColumn:
-    split, metric = name.split("/", 1)
-    return LogColumn(name, "float", "1", f"{metric} on the {split} split", better=better)
-
-
-def metaparameter_column(name: str) -> LogColumn:
-    """The /trials column of a metaparameter, named ``metaparameters/<name>``."""
-    return LogColumn(f"metaparameters/{name}", "float", "1", f"{name}, as the plan settled it")
+def column_of(table: str, name: str, better: str = "") -> LogColumn:
+    """The column of a ``split/metric``, of ``metaparameters/<name>``, or of a rank's part of the step."""
+    above, _, rest = name.partition("/")
+    if table == "trials":
+        return LogColumn(name, "float", "1", f"{rest}, as the plan settled it")
+    if table == "steps" and above == "ranks" and rest.count("/") == 1:
+        rank, _, part = rest.partition("/")
+        what = RANK_PARTS.get(part.removesuffix("_seconds"), "a part of the step")
+        return _optional(name, "float", "seconds", f"time of rank {rank} in {what}")
+    return LogColumn(name, "float", "1", f"{rest} on the {above} split", better=better)
 
 
 def known_column(table: str, name: str) -> LogColumn | None:
-    """The schema's column of this name, be it optional, a metric, a metaparameter or of a part of the model; None for a
-    column of a log's own making."""
-    if "/" not in name:
-        return KNOWN[table].get(name)
-    if table == "steps" and name.startswith("ranks/") and name.count("/") == 2:
-        return _rank_column(name)
-    return metaparameter_column(name.split("/", 1)[1]) if table == "trials" else metric_column(name)
+    """The schema's column of this name, optional ones and those of ``column_of`` included; None for a column of a log's
+    own making."""
+    return column_of(table, name) if "/" in name else KNOWN[table].get(name)
 
 
 def rank_column(rank: int, part: str) -> str:
     """The name of the optional /steps column of one of RANK_PARTS."""
     return f"ranks/{rank}/{part}_seconds"
-
-
-def _rank_column(name: str) -> LogColumn:
-    _, rank, part = name.split("/")
-    what = RANK_PARTS.get(part.removesuffix("_seconds"), "a part of the step")
-    return LogColumn(name, "float", "seconds", f"time of rank {rank} in {what}", optional=True)
 
 
 def columns(metaparameters: Iterable[str] = (), metrics: Iterable[str] | Mapping[str, str] = (),
@@ -171,11 +156,12 @@ def columns(metaparameters: Iterable[str] = (), metrics: Iterable[str] | Mapping
 
     def chosen(among: Iterable[LogColumn]) -> tuple[LogColumn, ...]:
         return tuple(column for column in among if not column.optional or column.name in optional)
-    of_ranks = (_rank_column(rank_column(rank, part)) for rank in range(ranks) for part in RANK_PARTS)
+    of_ranks = (column_of("steps", rank_column(rank, part)) for rank in range(ranks) for part in RANK_PARTS)
     return {
-        "trials": TRIALS + tuple(map(metaparameter_column, metaparameters)),
+        "trials": (*TRIALS, *(column_of("trials", f"metaparameters/{name}") for name in metaparameters)),
         "restarts": chosen(RESTARTS),
-        "evaluations": chosen(EVALUATIONS) + tuple(metric_column(name, better.get(name, "")) for name in metrics),
+        "evaluations": (*chosen(EVALUATIONS), *(
+            column_of("evaluations", name, better.get(name, "")) for name in metrics)),
         "steps": (*chosen(STEPS), *of_ranks),
     }
 

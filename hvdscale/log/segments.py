@@ -23,6 +23,7 @@ from ..formatting.numbers import counted
 from .files import attribute_of, open_file, reading
 
 _NUMBERED = re.compile(r"\.[1-9]\d*")          # what follows the stem in a later segment's name
+MOST_NAMED = 8                  # folders with logs
 LISTED_AGAIN = 10 ** 9          # ns: a folder that was changed so lately may change again within its clock's tick
 
 
@@ -72,13 +73,6 @@ def _numbered(folder: str, changed: int) -> dict[tuple[str, str], list[tuple[int
     return found
 
 
-def free_name(path: str) -> str:
-    """The first name for a later segment that no file has, after all that are there."""
-    stem, extension = os.path.splitext(path)
-    taken = candidates(path)
-    return f"{stem}.{taken[-1][0] + 1 if taken else 1}{extension}"
-
-
 def later(first: Segment, named: Iterable[tuple[int, str]] | None = None) -> list[Segment]:
     """The segments after the first file's own, in order, leftovers of its merge included, among the ``candidates``
     (None: those there are now)."""
@@ -93,10 +87,9 @@ def later(first: Segment, named: Iterable[tuple[int, str]] | None = None) -> lis
 
 def beside(path: str) -> list[str]:
     """The files of the later segments of a log that is to be overwritten; none where it cannot be read."""
-    try:
+    with contextlib.suppress(LogError, FileNotFoundError):
         return [segment.path for segment in later(describe(path))]
-    except (LogError, FileNotFoundError):
-        return []
+    return []
 
 
 def rest(first: Segment, named: Iterable[tuple[int, str]]) -> list[Segment]:
@@ -133,7 +126,7 @@ def logs_in(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
     return names
 
 
-def refuse_outer(path: str, most: int = 8) -> None:
+def refuse_outer(path: str) -> None:
     """LogError where a directory has no log of its own while those in it have: what lies apart is not mixed unasked."""
     if not os.path.isdir(path) or find_logs([path]):
         return
@@ -143,9 +136,9 @@ def refuse_outer(path: str, most: int = 8) -> None:
         count = len(find_logs([folder]))
         within += [f"\n  {folder}: {counted(count, 'log')}"] if count else []
     if within:
-        more = f"\n  and {len(within) - most} more" if len(within) > most else ""
+        more = f"\n  and {len(within) - MOST_NAMED} more" if len(within) > MOST_NAMED else ""
         raise LogError(f"no logs (*.h5) in {path} itself, but in directories in it; name those that are meant:"
-                       f"{''.join(within[:most])}{more}")
+                       f"{''.join(within[:MOST_NAMED])}{more}")
 
 
 def refuse_none(names: Sequence[str], paths: Iterable[str | os.PathLike[str]]) -> None:

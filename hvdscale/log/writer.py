@@ -88,10 +88,8 @@ class LogWriter:
             raise
 
     def append(self, table: str, **values: Any) -> None:
-        """Adds one row: text as str, status as Status. A float column left out is NaN.
-
-        Raises TypeError for a column that the log has not, KeyError for one that is missing: slips of the caller.
-        """
+        """Adds one row: text as str, status as Status. A float column left out is NaN. Raises TypeError for a column
+        that the log has not, KeyError for one that is missing: slips of the caller."""
         self._require_alive()
         row, used = [], 0
         for name, convert, may_miss in self._fields[table]:
@@ -160,9 +158,7 @@ class LogWriter:
 
     def finish(self) -> None:
         """The clean end: all segments become one compact file, by way of another name, and the lock is given back.
-
-        Raises LogError where that fails; the segments are then as readable as before.
-        """
+        LogError where that fails; the segments are then as readable as before."""
         self.flush()
         with self._writing():
             if not is_file(self._descriptor, self.segment_path):
@@ -192,8 +188,19 @@ class LogWriter:
 
     def _open(self, attributes: Mapping[str, Any], overwrite: bool, resume: bool) -> None:
         """Makes the segment's file and shows it; an old log goes only when the new one is there."""
-        old = self._existing(overwrite, resume)
-        self.segment_path = segments.free_name(self.path) if resume and old else self.path
+        refuse_taken(self.path, overwrite or resume)
+        old: list[segments.Segment] = []
+        if os.path.lexists(self.path):
+            try:
+                first = segments.describe(self.path)
+                old = [first, *segments.later(first)]
+            except LogError:
+                if resume:              # what is overwritten need not be a log that can be read
+                    raise
+        self.segment_path = self.path
+        if resume and old:                  # under the first name that no file has, after all that are there
+            stem, extension = os.path.splitext(self.path)
+            self.segment_path = f"{stem}.{max([0, *dict(segments.candidates(self.path))]) + 1}{extension}"
         last = old[-1] if old and resume else None
         self._number = max(last.number + 1, old[0].stands_for) if last else 0
         self.log_id = last.log_id if last else attributes.get("id") or uuid.uuid4().hex
@@ -216,18 +223,6 @@ class LogWriter:
             else:
                 rename_new(temporary, self.segment_path)
             failed.pop_all()
-
-    def _existing(self, overwrite: bool, resume: bool) -> list[segments.Segment]:
-        refuse_taken(self.path, overwrite or resume)
-        if not os.path.lexists(self.path):
-            return []
-        try:
-            first = segments.describe(self.path)
-            return [first, *segments.later(first)]
-        except LogError:
-            if resume:
-                raise
-            return []            # what is overwritten need not be a log that can be read
 
     def _save_empty(self, path: str, attributes: Mapping[str, Any]) -> None:
         sink = SafeFile(path)

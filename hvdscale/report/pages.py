@@ -31,7 +31,7 @@ from ..exchange.runs.formats import has_runs, is_archive
 from ..exchange.runs.into_log import import_runs
 from ..formatting.numbers import counted, list_first
 from ..formatting.screen import Tell, quiet
-from ..log.check import refuse_unsound, refuse_unsound_trials
+from ..log.check import refuse_unsound
 from ..log.plan_text import refuse_wrong_plans
 from ..log.reader import Log, read_log
 from ..log.schema import SMALLER
@@ -250,7 +250,7 @@ def open_logs(paths: Sequence[Path], skip_broken: bool, opened: ExitStack, tell:
         try:
             log = opened.enter_context(read_log(name))
             log.path = shown.get(name, name)
-            (refuse_unsound if log.evaluations.rows <= MOST_EVALUATIONS else refuse_unsound_trials)(log)
+            refuse_unsound(log, trials_only=log.evaluations.rows > MOST_EVALUATIONS)
             refuse_wrong_plans(log)
             logs.append(log)
             skipped += _left_out_of(log)

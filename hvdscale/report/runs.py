@@ -19,7 +19,7 @@ import numpy as np
 
 from ..errors import UnknownNameError, UsageError
 from ..formatting.numbers import counted
-from ..log.reader import Columns, Log, LogTable, absent, in_order
+from ..log.reader import Columns, Log, LogTable, absent, join_columns
 from ..log.schema import TABLES, UNKNOWN_SEED, LogColumn, Status
 from ..system.importing import import_extra
 from ..target import Target
@@ -57,9 +57,8 @@ class Frame(Columns):
     def __init__(self, name: str, logs: Sequence[Log]) -> None:
         self.name = name
         self._tables: list[tuple[str, LogTable]] = [(log.path, getattr(log, name)) for log in logs]
-        found = {column: spec for _, table in reversed(self._tables) for column, spec in table.specs.items()}
         own = LogColumn(LOG, "text", "1", "the path of the log")
-        super().__init__({LOG: own, **in_order(name, found)})
+        super().__init__({LOG: own, **join_columns(name, (table.specs for _, table in self._tables))})
         self.rows = sum(table.rows for _, table in self._tables)
         self.units = {name: spec.unit for name, spec in self.specs.items()}
         self.meanings = {name: spec.meaning for name, spec in self.specs.items()}

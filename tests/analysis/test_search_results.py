@@ -10,7 +10,7 @@ from hvdscale.analysis.curves import result_of
 from hvdscale.analysis.studies import better, check_direction, studies_of
 from hvdscale.errors import UsageError
 from hvdscale.exchange import imported
-from hvdscale.log.schema import Status, metric_column
+from hvdscale.log.schema import Status, column_of
 from hvdscale.report.views.searches import steps_table
 from hvdscale.report.table import as_csv, as_text, as_values
 from hvdscale.target import Target
@@ -158,7 +158,7 @@ def test_a_log_says_which_way_its_metric_gets_better():
     made = log(trial(0), metric="val/x")
     check_direction(Target.parse("val/x<1"), [made])
     check_direction(Target.parse("val/x>1"), [made])
-    made.evaluations = type("Table", (), {"specs": {"val/x": metric_column("val/x", "larger")}})()
+    made.evaluations = type("Table", (), {"specs": {"val/x": column_of("evaluations", "val/x", "larger")}})()
     assert better("val/x", [made, log()]) == "larger"
     with pytest.raises(UsageError, match="a larger val/x is better, but this target asks for a smaller one"):
         check_direction(Target.parse("val/x<1"), [made])

@@ -54,6 +54,12 @@ def small(root, trials=(1, 2, 10), study=STUDY, place=PLACE, measured=MEASURED):
     return folder
 
 
+def imported(tmp_path):
+    """The log of the archive, which passes its check."""
+    import_archive(tmp_path / "archive", tmp_path / "log.h5")
+    return check(tmp_path / "log.h5")
+
+
 def back_and_forth(root, tmp_path):
     """The logs of an archive and of the export of its import."""
     import_archive(root, tmp_path / "log.h5")
@@ -88,14 +94,13 @@ def test_evaluations_of_a_study_lie_together_in_the_published_order(tmp_path):
     small(tmp_path / "archive", trials=(10, 9, 101, 2))
     small(tmp_path / "archive", place="mnist/simple_cnn_base/sgd/8", study={**STUDY, "batch_size": 8})
     small(tmp_path / "archive", place="cifar_10/resnet_8/sgd/32")
-    import_archive(tmp_path / "archive", tmp_path / "log.h5")
-    with read_log(tmp_path / "log.h5") as log:
-        assert log.trials["source_trial"].tolist() == [1, 2, 10, 1, 2, 10, 2, 9, 10, 101]
-        assert log.trials["dataset"].tolist() == ["cifar_10"] * 3 + ["mnist"] * 7
-        assert log.trials["global_batch"].tolist() == [32] * 3 + [8] * 3 + [32] * 4
-        assert log.trials["id"].tolist() == list(range(10)) == np.unique(log.evaluations["trial"]).tolist()
-        assert log.evaluations["trial"].tolist() == np.repeat(range(10), 3).tolist()
-        assert log.trials["seed"].tolist() == [UNKNOWN_SEED] * 10
+    log = imported(tmp_path)
+    assert log.trials["source_trial"].tolist() == [1, 2, 10, 1, 2, 10, 2, 9, 10, 101]
+    assert log.trials["dataset"].tolist() == ["cifar_10"] * 3 + ["mnist"] * 7
+    assert log.trials["global_batch"].tolist() == [32] * 3 + [8] * 3 + [32] * 4
+    assert log.trials["id"].tolist() == list(range(10)) == np.unique(log.evaluations["trial"]).tolist()
+    assert log.evaluations["trial"].tolist() == np.repeat(range(10), 3).tolist()
+    assert log.trials["seed"].tolist() == [UNKNOWN_SEED] * 10
 
 
 def test_names_are_this_projects(tmp_path):
@@ -103,18 +108,17 @@ def test_names_are_this_projects(tmp_path):
     folder = small(tmp_path / "archive", (1,), measured="step,val/cross_entropy_error,val/average_precision\n"
                                                         "100,1.5,0.25\n")
     write_text(folder / "1" / "metadata.json", json.dumps(metadata(1, parameters=parameters)))
-    import_archive(tmp_path / "archive", tmp_path / "log.h5")
-    with read_log(tmp_path / "log.h5") as log:
-        assert {name.partition("/")[2]: log.trials[name][0] for name in log.trials if name.startswith("metap")} == {
-            "learning_rate": 0.5, "end_lr_factor": 0.01, "decay_steps": 70, "dropout": 1}
-        assert {name: log.evaluations[name].tolist() for name in log.evaluations if "/" in name} == {
-            "val/cross_entropy": [1.5], "val/average_precision": [0.25]}
-        assert log.evaluations.specs["val/cross_entropy"].better == "smaller"
-        assert log.evaluations.specs["val/average_precision"].better == "larger"
-        assert log.evaluations["examples"].tolist() == [3200] and "COMPLETE" in log.trials["stop_reason"][0]
-        plan = json.loads(log.trials["plan"][0])
-        assert plan["archive"]["study"] == STUDY and plan["archive"]["path"] == PLACE
-        assert plan["measurement"]["budget_steps"] == 100 == log.trials["budget_steps"][0]
+    log = imported(tmp_path)
+    assert {name.partition("/")[2]: log.trials[name][0] for name in log.trials if name.startswith("metap")} == {
+        "learning_rate": 0.5, "end_lr_factor": 0.01, "decay_steps": 70, "dropout": 1}
+    assert {name: log.evaluations[name].tolist() for name in log.evaluations if "/" in name} == {
+        "val/cross_entropy": [1.5], "val/average_precision": [0.25]}
+    assert log.evaluations.specs["val/cross_entropy"].better == "smaller"
+    assert log.evaluations.specs["val/average_precision"].better == "larger"
+    assert log.evaluations["examples"].tolist() == [3200] and "COMPLETE" in log.trials["stop_reason"][0]
+    plan = json.loads(log.trials["plan"][0])
+    assert plan["archive"]["study"] == STUDY and plan["archive"]["path"] == PLACE
+    assert plan["measurement"]["budget_steps"] == 100 == log.trials["budget_steps"][0]
 
 
 def test_a_metric_under_both_names_stays_two(tmp_path):
@@ -157,20 +161,18 @@ def test_trials_of_a_study_are_no_repeats_of_each_other(tmp_path):
     for trial, rate in ((2, 0.25), (10, 0.5)):
         write_text(folder / str(trial) / "metadata.json", json.dumps(metadata(
             trial, parameters={"learning_rate": rate, "learning_rate_decay_steps": 70})))
-    import_archive(tmp_path / "archive", tmp_path / "log.h5")
-    with read_log(tmp_path / "log.h5") as log:
-        trials = read_trials(log)
-        assert len({trial.setting for trial in trials}) == 3
-        assert {trial.workload.train_examples for trial in trials} == {55000}
-        assert all(np.isnan(trial.train_seconds).all() for trial in trials)
+    log = imported(tmp_path)
+    trials = read_trials(log)
+    assert len({trial.setting for trial in trials}) == 3
+    assert {trial.workload.train_examples for trial in trials} == {55000}
+    assert all(np.isnan(trial.train_seconds).all() for trial in trials)
 
 
 def test_two_folders_of_a_dataset_are_its_name(tmp_path):
     for place in (PLACE, f"solution_quality/{PLACE}", f"batch_science/mnist_subsets/{PLACE}"):
         small(tmp_path / "archive", (1,), place=place)
-    import_archive(tmp_path / "archive", tmp_path / "log.h5")
-    with read_log(tmp_path / "log.h5") as log:
-        assert sorted(log.trials["dataset"]) == ["mnist", "mnist_subsets/mnist", "solution_quality/mnist"]
+    log = imported(tmp_path)
+    assert sorted(log.trials["dataset"]) == ["mnist", "mnist_subsets/mnist", "solution_quality/mnist"]
 
 
 @pytest.mark.parametrize("within", ["", "mnist", "mnist/simple_cnn_base", "mnist/simple_cnn_base/sgd", PLACE])
@@ -239,8 +241,7 @@ def test_members_of_a_study_may_come_in_any_order(tmp_path):
     (ten, ten_metadata), (two, two_metadata) = members(10), members(2)
     tar_of(tmp_path / "a.tar", ten, two_metadata, two, STUDY_MEMBER, ten_metadata, ("notes", ""), ("study.json", "{}"))
     seen = import_archive(tmp_path / "a.tar", tmp_path / "log.h5")
-    with read_log(tmp_path / "log.h5") as log:
-        assert log.trials["source_trial"].tolist() == [2, 10]
+    assert read_log(tmp_path / "log.h5").trials["source_trial"].tolist() == [2, 10]
     assert seen.others == [f"{tmp_path}/a.tar: notes", f"{tmp_path}/a.tar: study.json"]
 
 
@@ -368,14 +369,13 @@ def test_what_is_behind_a_link_or_none_of_the_layout_is_left_out_and_named(tmp_p
 def stranger(tmp_path, **said):
     """The log evil.h5, which says other things of its archive."""
     small(tmp_path / "archive")
-    import_archive(tmp_path / "archive", tmp_path / "log.h5")
-    with read_log(tmp_path / "log.h5") as log:
-        plan = json.loads(log.trials["plan"][0])
-        plan["archive"] |= said
-        with BulkLog(tmp_path / "evil.h5", {t.name: tuple(t.specs.values()) for t in log.tables}) as out:
-            for table in log.tables:
-                for name in table:
-                    out.add(table.name, name, [json.dumps(plan)] * table.rows if name == "plan" else table[name])
+    log = imported(tmp_path)
+    plan = json.loads(log.trials["plan"][0])
+    plan["archive"] |= said
+    with BulkLog(tmp_path / "evil.h5", {t.name: tuple(t.specs.values()) for t in log.tables}) as out:
+        for table in log.tables:
+            for name in table:
+                out.add(table.name, name, [json.dumps(plan)] * table.rows if name == "plan" else table[name])
 
 
 def test_half_a_character_in_a_study_is_no_crash_of_an_export(tmp_path):

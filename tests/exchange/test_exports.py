@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from tests.conftest import command_environment, small_disk
 from tests.exchange.test_tables_and_rcp import LOGS, call
 from tests.factories.archives import write_big_log
 from tests.factories.log_files import begin, evaluation, finished, open_log, step
+
+needs_tensorboard = pytest.mark.skipif(find_spec("tensorboard") is None, reason="needs tensorboard")
 
 
 def parquet_of(path, folder):
@@ -46,19 +49,14 @@ def test_parquet_holds_all_that_the_log_holds(make, tmp_path, monkeypatch):
 
 def run_of(folder):
     """TensorBoard's own reader of a run."""
-    module = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator",
-                                 reason="needs tensorboard: pip install '.[tensorboard]'")
+    from tensorboard.backend.event_processing import event_accumulator as module
     reader = module.EventAccumulator(str(folder), size_guidance={module.SCALARS: 0})
     reader.Reload()
     return reader
 
 
-def needs_tensorboard():
-    pytest.importorskip("tensorboard", reason="needs tensorboard: pip install '.[tensorboard]'")
-
-
+@needs_tensorboard
 def test_every_trial_is_a_run_with_its_scalars_by_step(tmp_path):
-    needs_tensorboard()
     path = finished(tmp_path / "log.h5", 200, 3)
     code, said = call("export", path, tmp_path / "tb", "--as", "tensorboard")
     assert code == 0 and said.endswith("tb: 3 runs, 1,926 scalars\n"), said
@@ -79,8 +77,8 @@ def test_every_trial_is_a_run_with_its_scalars_by_step(tmp_path):
                 1.7e9 + 0.01 * np.arange(1, 201))
 
 
+@needs_tensorboard
 def test_metaparameters_are_hparams(tmp_path):
-    needs_tensorboard()
     assert call("export", finished(tmp_path / "log.h5"), tmp_path / "tb", "--as", "tensorboard")[0] == 0
     from tensorboard.plugins.hparams import metadata
     found = run_of(tmp_path / "tb/w2-b32-trial0").PluginTagToContent("hparams")
@@ -91,8 +89,8 @@ def test_metaparameters_are_hparams(tmp_path):
     assert start.start_time_secs == 1.7e9
 
 
+@needs_tensorboard
 def test_what_was_not_measured_is_no_scalar(tmp_path):
-    needs_tensorboard()
     log = open_log(tmp_path / "nan.h5")
     begin(log)
     for number, error in enumerate([0.5, np.nan, 0.25]):
@@ -106,8 +104,8 @@ def test_what_was_not_measured_is_no_scalar(tmp_path):
     assert "train/error" not in reader.Tags()["scalars"]
 
 
+@needs_tensorboard
 def test_a_log_without_starts_or_trials_is_exported(tmp_path):
-    needs_tensorboard()
     write_big_log(tmp_path / "imported.h5", 1, 3, 100)
     open_log(tmp_path / "empty.h5").finish()
     for name, runs in (("imported", 3), ("empty", 0)):
@@ -147,8 +145,8 @@ def test_an_export_to_a_full_disk_is_one_error_and_leaves_nothing(tmp_path, kind
         assert re.fullmatch(r"Error: \S+: cannot be written: .*No space left on device\n", said)
 
 
+@needs_tensorboard
 def test_event_files_are_written_without_a_training_package(tmp_path):
-    needs_tensorboard()
     code = ("import sys; from hvdscale.cli.log import main; main(sys.argv[1:], standalone_mode=False); "
             "print(*{'torch', 'tensorflow', 'horovod', 'pandas'} & set(sys.modules))")
     done = subprocess.run([sys.executable, "-c", code, "export", finished(tmp_path / "log.h5"), tmp_path / "tb", "--as",

@@ -6,7 +6,6 @@ import sys
 import numpy as np
 import pytest
 
-from hvdscale.errors import LogError
 from hvdscale.exchange.imported import BulkLog
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import LogColumn, Status, columns
@@ -73,13 +72,6 @@ def test_an_error_inside_leaves_the_old_log(tmp_path):
             log.add("steps", "loss", np.ones(100_000))
             raise KeyError
     assert os.listdir(tmp_path) == ["log.h5"] and (tmp_path / "log.h5").read_bytes() == before
-
-
-def test_a_log_that_is_there_is_kept(tmp_path):
-    (tmp_path / "log.h5").write_text("mine")
-    with pytest.raises(LogError, match="log.h5: exists already"):
-        BulkLog(tmp_path / "log.h5", columns())
-    assert os.listdir(tmp_path) == ["log.h5"]
 
 
 @pytest.mark.parametrize("limit", [5, 5000, 300_000])

@@ -40,6 +40,13 @@ def invoke(*words):
     return done
 
 
+def taken(*words):
+    """The log that an import makes, which passes its check, and what the import said."""
+    code, said = call("import", *words)
+    assert code == 0, said
+    return check(next(word for word in words if str(word).endswith(".h5"))), said
+
+
 def same(a, b):
     """Whether two logs hold the same, bit for bit."""
     with read_log(a) as one, read_log(b) as two:
@@ -68,6 +75,7 @@ def odd_log(path):
 
 LOGS = {"finished": lambda path: finished(path, 1000, 2), "odd": odd_log,
         "imported": lambda path: write_big_log(path, 3, 60, 3000) or str(path),
+        "interrupted": lambda path: interrupted(path, 30),
         "golden": lambda path: str(ROOT / "tests" / "golden" / "v1.h5"),
         "empty": lambda path: open_log(path).finish() or str(path)}
 
@@ -78,15 +86,6 @@ def test_a_log_goes_to_csv_and_back_without_loss(make, tmp_path):
     assert call("export", path, tmp_path / "tables", "--as", "csv")[0] == 0
     assert call("import", tmp_path / "tables", tmp_path / "back.h5")[0] == 0
     same(path, tmp_path / "back.h5")
-
-
-def test_an_interrupted_log_is_exported_as_it_is_read(tmp_path):
-    path = interrupted(tmp_path / "log.h5", 30)
-    export_tables(path, tmp_path / "tables")
-    import_tables(tmp_path / "tables", tmp_path / "back.h5")
-    with read_log(path) as one, read_log(tmp_path / "back.h5") as two:
-        assert one.steps["loss"].tolist() == two.steps["loss"].tolist() and two.steps.rows == 30
-        assert two.trials["status"].tolist() == [Status.RUNNING]
 
 
 TRIALS = ("id,dataset,model,optimizer,global_batch,metaparameters/learning_rate\n"
@@ -103,15 +102,13 @@ def tables(folder, trials=TRIALS, evaluations=EVALUATIONS, **more):
 
 
 def test_tables_from_elsewhere_need_few_columns(tmp_path):
-    assert call("import", tables(tmp_path / "mine"), tmp_path / "log.h5")[0] == 0
-    check(str(tmp_path / "log.h5"))
-    with read_log(tmp_path / "log.h5") as log:
-        assert log.trials["id"].tolist() == [7, 2] and log.trials["status"].tolist() == [Status.COMPLETE] * 2
-        np.testing.assert_array_equal(log.trials["metaparameters/learning_rate"], [0.5, np.nan])
-        assert log.evaluations["examples"].tolist() == [0, 320, 0] and log.trials["local_batch"].tolist() == [32, 64]
-        np.testing.assert_array_equal(log.evaluations["val/error"], [0.9, 0.25, np.nan])
-        assert log.evaluations.specs["val/error"].better == "smaller" and log.restarts["trial"].tolist() == [7, 2]
-        assert run_of(read_trials(log)[1], Target.parse("val/error<0.3")).steps == 10
+    log, _ = taken(tables(tmp_path / "mine"), tmp_path / "log.h5")
+    assert log.trials["id"].tolist() == [7, 2] and log.trials["status"].tolist() == [Status.COMPLETE] * 2
+    np.testing.assert_array_equal(log.trials["metaparameters/learning_rate"], [0.5, np.nan])
+    assert log.evaluations["examples"].tolist() == [0, 320, 0] and log.trials["local_batch"].tolist() == [32, 64]
+    np.testing.assert_array_equal(log.evaluations["val/error"], [0.9, 0.25, np.nan])
+    assert log.evaluations.specs["val/error"].better == "smaller" and log.restarts["trial"].tolist() == [7, 2]
+    assert run_of(read_trials(log)[1], Target.parse("val/error<0.3")).steps == 10
 
 
 SEARCHED = "id,dataset,model,optimizer,global_batch,metaparameters/lr{}\n"
@@ -121,30 +118,25 @@ def searched_tables(folder, vary=True, column=()):
     """Three batches of five trials, whose learning rates vary or not; ``column``: cells of a column search."""
     rows = [f"{batch + at},d,m,sgd,{batch},{0.1 * (at + 1 if vary else 1):g}" + "".join(f",{cell}" for cell in column)
             for batch in (64, 128, 256) for at in range(5)]
-    (folder / "trials.csv").write_text(SEARCHED.format(",search" * len(column)) + "\n".join(rows) + "\n")
-    (folder / "evaluations.csv").write_text("trial,step,val/error\n" + "".join(
-        f"{batch + at},{step},{error}\n" for batch in (64, 128, 256) for at in range(5)
-        for step, error in ((100, 0.9), (64000 // batch + 50 * at, 0.05))))
-    return folder
+    return tables(folder / "searched", SEARCHED.format(",search" * len(column)) + "\n".join(rows) + "\n",
+                  "trial,step,val/error\n" + "".join(
+                      f"{batch + at},{step},{error}\n" for batch in (64, 128, 256) for at in range(5)
+                      for step, error in ((100, 0.9), (64000 // batch + 50 * at, 0.05))))
 
 
 @pytest.mark.parametrize("vary, column, searched, said", [
     (True, (), True, "a search, guessed: metaparameters vary within 3 of its batches"),
     (False, (), False, None), (False, ("True",), True, None), (True, ("no",), False, None)])
 def test_tables_say_or_show_that_their_trials_are_a_search(vary, column, searched, said, tmp_path):
-    (tmp_path / "t").mkdir()
-    searched_tables(tmp_path / "t", vary, column)
-    out = str(tmp_path / "out.h5")
-    code, printed = call("import", str(tmp_path / "t"), out)
-    assert code == 0 and (said in printed if said else "a search," not in printed)
-    with read_log(out) as log:
-        assert are_searched(studies_of([log])) == searched
-        [curve] = [curve_of(studies_of([log]), Target.parse("val/error<0.1"))] if searched else [None]
-    done = CliRunner().invoke(report, [out, "--target", "val/error<0.1"])
+    log, printed = taken(searched_tables(tmp_path, vary, column), tmp_path / "out.h5")
+    assert said in printed if said else "a search," not in printed
+    assert are_searched(studies_of([log])) == searched
+    done = CliRunner().invoke(report, [log.path, "--target", "val/error<0.1"])
     shown = " ".join(done.output.split())
     assert done.exit_code == 0 and (not said or said in shown)
     assert ("median best of as many trials at each batch" in shown) == searched
     if searched:
+        curve = curve_of(studies_of([log]), Target.parse("val/error<0.1"))
         assert [(point.steps.runs, point.steps.value) for point in curve.points] == [(5, 1000), (5, 500), (5, 250)]
 
 

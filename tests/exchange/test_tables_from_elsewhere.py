@@ -16,7 +16,7 @@ from hvdscale.cli.log import main
 from hvdscale.cli.plan import main as plan
 from hvdscale.cli.report import main as report
 from hvdscale.exchange.csv_file import repeats
-from hvdscale.exchange.tensorboard_events import _hparams
+from hvdscale.exchange.exported import _hparams
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import UNKNOWN_SEED
@@ -24,6 +24,7 @@ from hvdscale.report.runs import Frame
 from hvdscale.target import Target
 from tests import guides
 from tests.exchange.test_tables_and_rcp import tables as make_tables
+from tests.exchange.test_tables_and_rcp import taken
 from tests.wording import answered
 
 TRIALS = "id,dataset,model,optimizer,global_batch\n0,d,m,sgd,32\n1,d,m,sgd,32\n"
@@ -45,9 +46,8 @@ def call(command, *words):
 
 def imported(folder, *options, **files):
     """The tables as a log that passes its check, and what the import said."""
-    code, said = call(main, "import", tables(folder, **files), folder / "log.h5", *options)
-    assert code == 0, said
-    return check(str(folder / "log.h5")), said
+    log, said = taken(tables(folder, **files), folder / "log.h5", *options)
+    return log, " ".join(said.split())
 
 
 def refused(folder, **files):
@@ -94,8 +94,7 @@ def test_a_seed_may_be_known_of_some_runs_and_stays_so_in_csv(known, unknown, tm
     assert "seed unknown" in call(main, "show", log.path, "--trial", 1)[1]
     assert call(main, "export", log.path, tmp_path / "csv", "--as", "csv")[0] == 0
     assert call(main, "import", tmp_path / "csv", tmp_path / "back.h5")[0] == 0
-    with read_log(tmp_path / "back.h5") as back:
-        assert back.trials["seed"].tolist() == [7, UNKNOWN_SEED]
+    assert read_log(tmp_path / "back.h5").trials["seed"].tolist() == [7, UNKNOWN_SEED]
 
 
 def test_exports_have_no_seed_where_it_is_unknown(tmp_path):

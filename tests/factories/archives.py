@@ -198,12 +198,11 @@ def write_big_log(path, studies=454, trials=194_000, evaluations=71_600_000, see
             names = [RENAMED.get(name, name) for name in study.points]
             plan = {"problem": {}, "measurement": {"budget_steps": study.train_steps},
                     "archive": {"path": study.path, "study": study.study_json()}}
-            ids = out.trials({
+            ids = out.trials([dict(zip(names, point)) for point in zip(*study.points.values())], {
                 "dataset": study.dataset, "model": study.model, "optimizer": study.optimizer, "plan": json.dumps(plan),
                 "source": json.dumps({"path": study.path, "imported": "archive"}), "status": study.status,
                 "global_batch": study.batch, "seed": study.ids, "budget_steps": study.train_steps,
-                "stop_reason": reasons[study.status]},
-                [dict(zip(names, point)) for point in zip(*study.points.values())])
+                "stop_reason": reasons[study.status]})
             out.evaluations(ids, np.diff(study.first), study.step, study.step * study.batch, study.metrics)
 
 

@@ -1,6 +1,8 @@
 """Files that are no log or a broken one: reading names the path, check the first rule that is broken."""
 import json
+import os
 import shutil
+from functools import partial
 
 import h5py
 import numpy as np
@@ -18,28 +20,20 @@ from tests.wording import answered
 CUTS = 80      # lengths at which a file is cut off
 
 
-@pytest.mark.parametrize("name, said", [("none.h5", "none.h5: there is no such log"),
-                                        ("", "cannot be opened: is not a regular file")])
-def test_a_missing_log_and_a_folder_are_named(name, said, tmp_path):
-    with pytest.raises(LogError, match=said):
-        read_log(tmp_path / name)
-
-
-@pytest.mark.parametrize("content, message", [
-    (bytes(range(256)) * 20, "is not an HDF5 file"), (b"\x89HDF\r\n\x1a\n" + bytes(5000), "is damaged")])
-def test_a_file_that_is_no_hdf5_file_is_named(content, message, tmp_path):
-    path = tmp_path / "w.h5"
-    path.write_bytes(content)
-    with pytest.raises(LogError, match=f"w.h5: {message}"):
-        read_log(path)
-
-
-@pytest.mark.parametrize("libver", ["earliest", "v110"])
-def test_a_foreign_hdf5_file_is_named(libver, tmp_path):
-    with h5py.File(tmp_path / "other.h5", "w", libver=(libver, "latest")) as file:
+def foreign(libver, path):
+    with h5py.File(path, "w", libver=(libver, "latest")) as file:
         file["data"] = np.arange(5)
-    with pytest.raises(LogError, match="other.h5: is an HDF5 file, but not an hvdscale log"):
-        read_log(tmp_path / "other.h5")
+
+
+@pytest.mark.parametrize("make, said", [
+    (lambda path: None, "there is no such log"), (os.mkdir, "cannot be opened: is not a regular file"),
+    (lambda path: path.write_bytes(bytes(range(256)) * 20), "is not an HDF5 file"),
+    (lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(5000)), "is damaged"),
+    *((partial(foreign, libver), "is an HDF5 file, but not an hvdscale log") for libver in ("earliest", "v110"))])
+def test_what_is_no_log_is_named(make, said, tmp_path):
+    make(tmp_path / "w.h5")
+    with pytest.raises(LogError, match=f"w.h5: {said}"):
+        read_log(tmp_path / "w.h5")
 
 
 def test_a_signal_while_a_log_is_read_is_not_taken_for_damage(tmp_path, monkeypatch):
@@ -132,13 +126,7 @@ def test_a_trial_of_which_only_the_row_in_trials_was_committed_never_began(whole
     assert check(log.path).trials.rows == whole
 
 
-def test_a_plan_without_the_known_sections_agrees_with_any_column(tmp_path):
-    path = finished(tmp_path / "w.h5")
-    log = open_log(path, overwrite=True)
-    log.append("restarts", trial=0, first_step=0, workers=2, host="", device="", time=0, previous_end="")
-    log.append("trials", id=0, status=Status.COMPLETE, stop_reason="done", dataset="d", model="m", optimizer="o",
-               global_batch=1, local_batch=1, accumulation=1, ghost_batch=1, workers=1, seed=0, budget_steps=0,
-               plan=json.dumps({"study": json.loads(plan())}))
-    log.flush()
-    check(path)
-    log.abandon()
+def test_a_plan_without_the_known_sections_agrees_with_any_column(tmp_path, monkeypatch):
+    other = json.dumps({"study": json.loads(plan(seed=7))})
+    monkeypatch.setattr("tests.factories.log_files.plan", lambda seed: other)
+    check(finished(tmp_path / "w.h5"))

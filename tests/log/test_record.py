@@ -131,8 +131,7 @@ def test_a_loss_on_a_device_is_not_read_within_its_step(tmp_path):
         assert read == [1, 2, 3, 4, 5, 6, 7]
         evaluate(run, 0.3)
         assert read[-1] == 10
-    with read_log(tmp_path / "w.h5") as log:
-        assert log.steps["loss"].tolist() == list(range(1, 11))
+    assert read_log(tmp_path / "w.h5").steps["loss"].tolist() == list(range(1, 11))
 
 
 def test_losses_of_torch_are_read_whatever_their_types(tmp_path):
@@ -143,8 +142,7 @@ def test_losses_of_torch_are_read_whatever_their_types(tmp_path):
         with record(tmp_path / f"{name}.h5") as run:
             for loss in losses:
                 run.step(loss)
-        with read_log(tmp_path / f"{name}.h5") as log:
-            assert log.steps["loss"].tolist() == [0.25] * len(losses)
+        assert read_log(tmp_path / f"{name}.h5").steps["loss"].tolist() == [0.25] * len(losses)
 
 
 def test_metrics_and_target_that_mean_nothing_are_refused_before_there_is_a_log(golden, tmp_path, monkeypatch):

@@ -167,31 +167,22 @@ def test_a_lost_metric_takes_no_other_along(tmp_path):
     assert [name for name in check(path).evaluations if "/" in name] == ["train/error"]
 
 
-def test_a_plan_that_is_lost_is_empty_and_its_trial_stays(tmp_path):
+STEPS = [*range(1, 101)]
+
+
+@pytest.mark.parametrize("damage, kept, lost, steps", [
+    (put("trials", "plan", 1, (5, 20)), (3, 3, 33, 300), "1 of 3 plans", STEPS * 3),          # its trial stays
+    *((put("steps", "step", 249, value), (3, 3, 33, 249), "of 300 rows of steps: steps/step goes back in trial 2",
+       STEPS * 2 + STEPS[:49]) for value in (2 ** 60, 0, -7)),                                # the rows before stay
+    (put("trials", "status", 1, 9), (2, 2, 22, 200), "1 of 3 rows of trials: trial 1: status is 9; ", STEPS * 2)])
+def test_a_wrong_value_costs_what_cannot_be_trusted_without_it(damage, kept, lost, steps, tmp_path):
     path = finished(tmp_path / "w.h5", steps=100, trials=3)
-    put("trials", "plan", 1, (5, 20))(h5py.File(path, "r+"))
+    damage(h5py.File(path, "r+"))
     done = repair(path)
-    assert check(path).trials["plan"][1] == "{}" and done.kept["steps"] == 300
-    assert done.lost == [f"{path}: 1 of 3 plans"]
-
-
-@pytest.mark.parametrize("value", [2 ** 60, 0, -7])
-def test_a_trial_whose_steps_go_back_keeps_the_rows_before(value, tmp_path):
-    path = finished(tmp_path / "w.h5", steps=100, trials=2)
-    put("steps", "step", 149, value)(h5py.File(path, "r+"))
-    done = repair(path)
-    assert done.kept == {"trials": 2, "restarts": 2, "evaluations": 22, "steps": 149}
-    assert "of 200 rows of steps: steps/step goes back in trial 1" in done.lost[0]
-    assert check(path).steps["step"].tolist() == [*range(1, 101), *range(1, 50)]
-
-
-def test_a_trial_whose_row_cannot_be_trusted_takes_its_rows_along(tmp_path):
-    path = finished(tmp_path / "w.h5", steps=100, trials=3)
-    put("trials", "status", 1, 9)(h5py.File(path, "r+"))
-    done = repair(path)
-    assert done.kept == {"trials": 2, "restarts": 2, "evaluations": 22, "steps": 200}
-    assert "1 of 3 rows of trials: trial 1: status is 9" in done.lost[0]
-    assert check(path).trials["id"].tolist() == [0, 2]
+    assert tuple(done.kept.values()) == kept and lost in done.lost[0]
+    log = check(path)
+    assert log.steps["step"].tolist() == steps and log.trials.rows == kept[0]
+    assert (log.trials["plan"] == "{}").tolist() == [at == 1 and "plans" in lost for at in range(kept[0])]
 
 
 def test_where_no_trial_can_be_saved_nothing_is_written(tmp_path):

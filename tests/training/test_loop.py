@@ -50,8 +50,7 @@ def train(tmp_path, monkeypatch):
         outcome = train_job(job, run_log, display, SingleWorker())
         run_log.close()
         with read_log(keys["log"]) as log:
-            log.load()
-        return outcome, log
+            return outcome, log
     yield train
     torch.set_num_threads(threads)
 

@@ -24,8 +24,8 @@ from ...target import ALIASES
 from ..exported import exporting
 from ..files import LARGEST_INT, RENAMED
 from ..imported import Seen
+from .read import STATUSES
 from .sources import is_folder
-from .trial_files import STATUSES
 
 PUBLISHED = {ours: theirs for theirs, ours in RENAMED.items()}      # names of metaparameters
 METRICS = {ours: theirs for theirs, ours in ALIASES.items()}
@@ -47,12 +47,12 @@ def export_archive(path, out, progress: Callable[[float], None] = lambda share: 
             os.makedirs(os.path.join(root, folder), exist_ok=True)
             _write(os.path.join(root, folder, "study.json"), text)
             for row, end in zip(rows, last):
-                place = os.path.join(root, folder, str(trials.folder(row)))
+                name = log.trials["source_trial" if trials.published(row) else "id"][row]
+                place = os.path.join(root, folder, str(name))
                 try:
                     os.mkdir(place)
                 except FileExistsError:
-                    raise LogError(f"{log.path}: {folder} has two trials {trials.folder(row)}; export them one by "
-                                   "one") from None
+                    raise LogError(f"{log.path}: {folder} has two trials {name}; export them one by one") from None
                 _write(os.path.join(place, "metadata.json"), trials.metadata(row, end))
                 _write(os.path.join(place, "measurements.csv"), _measurements_text(*found[int(trials.ids[row])]))
                 done.trials += 1
@@ -72,7 +72,6 @@ class _Trials:
         self.path, self._table = log.path, (table := log.trials)
         self.ids = table["id"]
         self._metadata = table["metadata"] if "metadata" in table else np.full(len(self.ids), "", object)
-        self._source = table["source_trial"]
         self._points = {name.partition("/")[2]: table[name] for name in table if name.startswith("metaparameters/")}
 
     def study_of(self, row: int) -> tuple:
@@ -87,20 +86,22 @@ class _Trials:
         plan = self._plan(rows[0])
         published = plan.get("archive")
         if isinstance(published, Mapping) and {"path", "study"} <= published.keys():
-            return self._check_folder(str(published["path"])), _json(published["study"])
-        batch = int(self._table["global_batch"][rows[0]])
-        dataset, model, optimizer = (str(self._table[name][rows[0]]) for name in ("dataset", "model", "optimizer"))
-        model += "".join(f",{name}={value}" for name, value in self._model_args(rows[0]).items())
-        sweep = plan.get("sweep") or {}
-        steps = max(int(self._table["budget_steps"][row]) for row in rows)
-        early = any(end < steps and self._table["status"][row] == Status.COMPLETE for row, end in zip(rows, last))
-        study = {"batch_size": batch, "dataset": dataset, "early_stopping": early or bool(sweep.get("prune_keep")),
-                 "model": model, "optimizer": optimizer, "train_steps": steps,
-                 "parameter_configs": dict(map(_config, sweep.get("space", ())))}
-        return self._check_folder(f"{dataset}/{model}/{optimizer}/{batch}"), _json(study)
-
-    def folder(self, row) -> int:
-        return int(self._source[row]) if self.published(row) else int(self.ids[row])
+            folder, study = str(published["path"]), published["study"]
+        else:
+            batch = int(self._table["global_batch"][rows[0]])
+            dataset, model, optimizer = (str(self._table[name][rows[0]]) for name in ("dataset", "model", "optimizer"))
+            model += "".join(f",{name}={value}" for name, value in self._model_args(rows[0]).items())
+            sweep = plan.get("sweep") or {}
+            steps = max(int(self._table["budget_steps"][row]) for row in rows)
+            early = any(end < steps and self._table["status"][row] == Status.COMPLETE for row, end in zip(rows, last))
+            folder, study = f"{dataset}/{model}/{optimizer}/{batch}", {
+                "batch_size": batch, "dataset": dataset, "early_stopping": early or bool(sweep.get("prune_keep")),
+                "model": model, "optimizer": optimizer, "train_steps": steps,
+                "parameter_configs": dict(map(_config, sweep.get("space", ())))}
+        if not all(map(is_folder, folder.split("/"))):
+            raise LogError(f"{self.path}: {folder!r} cannot be the folder of a study: names of letters, digits and "
+                           "+ - _ . , = @ are; --as csv takes any name")
+        return folder, json.dumps(study, indent=2, sort_keys=True) + "\n"
 
     def published(self, row) -> bool:
         return bool(self._metadata[row])
@@ -112,17 +113,11 @@ class _Trials:
         found = {PUBLISHED.get(name, name): float(values[row]) for name, values in self._points.items()}
         point = {name: int(value) if value.is_integer() and abs(value) <= LARGEST_INT else value
                  for name, value in found.items() if not math.isnan(value)}
-        return _json({
+        return json.dumps({
             "_internal_study_name": str((self._plan(row).get("sweep") or {}).get("study", "")),
             "_internal_trial_id": int(self.ids[row]), "parameters": point,
             "status": status if status in STATUSES else Status.INCOMPLETE.name, "steps": steps,
-            "trial_id": int(self.ids[row])})
-
-    def _check_folder(self, folder) -> str:
-        if not all(map(is_folder, folder.split("/"))):
-            raise LogError(f"{self.path}: {folder!r} cannot be the folder of a study: names of letters, digits and "
-                           "+ - _ . , = @ are; --as csv takes any name")
-        return folder
+            "trial_id": int(self.ids[row])}, indent=2, sort_keys=True) + "\n"
 
     def _model_args(self, row) -> dict:
         plan = self._plan(row)
@@ -153,10 +148,6 @@ def _config(parameter) -> tuple[str, dict]:
         return name, {"feasible_points": parameter["values"], "type": "DISCRETE"}
     return name, {"max_value": parameter["high"], "min_value": parameter["low"], "type": parameter["type"].upper(),
                   "scale": SCALES.get(parameter.get("scale"), "")}
-
-
-def _json(value) -> str:
-    return json.dumps(value, indent=2, sort_keys=True) + "\n"
 
 
 def _measurements_text(step: np.ndarray, columns: Mapping[str, np.ndarray]) -> str:

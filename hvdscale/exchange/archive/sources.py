@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
+from typing import NamedTuple
 
 from ...errors import LogError, UsageError
 from ...system.inputs import open_input, refusal
-from .trial_files import LARGEST, TrialFiles
 
 OPENERS = {b"BZh": bz2.open, b"\x1f\x8b": gzip.open,               # by a compressed file's first bytes; zeros after it
            b"\xfd7zXZ\0": partial(lzma.open, format=lzma.FORMAT_XZ)}       # would be the start of another in a .lzma
+LARGEST = {"study.json": 4 << 20, "metadata.json": 4 << 20, "measurements.csv": 1 << 30}
 LARGEST_STUDY = 4 << 30                 # bytes of a study's files in a tar file, held in memory
 LARGEST_HEADER = 1 << 20                # bytes of an extended header, held in memory
 EXTENDED = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE,
@@ -32,6 +33,15 @@ ROOT = "batch_science"                  # the published archive's top folder
 GROUPS = ("mnist_subsets", "imagenet_subsets", "solution_quality")      # of data sets, in the published archive
 FILES = ("metadata.json", "measurements.csv")
 TarFile = tuple[tuple[str, ...], str, str, tarfile.TarInfo]         # folders of the study, trial or "", file name
+
+
+class TrialFiles(NamedTuple):
+    """A trial's two files, as contents or paths."""
+
+    folder: str             # for messages
+    id: int
+    metadata: bytes | str | None
+    measurements: bytes | str | None
 
 
 @dataclass
@@ -52,8 +62,11 @@ class Folder:
     """An archive in a folder. Links are not followed: one from elsewhere must not expose this machine's other files."""
 
     def __init__(self, root: str):
+        def order(found):
+            *workload, batch = found[0] or ("",)
+            return workload, _trial_id(batch) or 0, batch           # which is a number
         self.root, self.others = root, []
-        self._found = sorted(self._study_folders(), key=_order)
+        self._found = sorted(self._study_folders(), key=order)
         self._read = 0
 
     def share(self) -> float:
@@ -64,7 +77,7 @@ class Folder:
             where = os.path.join(self.root, *folders)
             study = ArchiveStudy(_inner(folders), where, os.path.join(path, "study.json"), [])
             for entry in os.scandir(path):
-                if not _is_folder(entry):
+                if not entry.is_dir(follow_symlinks=False):
                     if entry.name != "study.json":
                         self.others.append(os.path.join(where, entry.name) + " (a link)" * entry.is_symlink())
                 elif _trial_id(entry.name) is None:
@@ -85,7 +98,7 @@ class Folder:
                 entries = list(os.scandir(path))
             except OSError as error:
                 raise LogError(f"{path}: cannot be read: {error.strerror}") from error
-            names = [entry.name for entry in entries if _is_folder(entry)]
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
             if any(entry.name == "study.json" for entry in entries) or any(
                     _trial_id(name) is not None and os.path.isfile(os.path.join(path, name, FILES[0]))
                     for name in names[:3]):
@@ -93,10 +106,6 @@ class Folder:
             elif len(folders) < 6:
                 self.others += [f"{entry.path} (a link)" for entry in entries if entry.is_symlink()]
                 waiting += [((*folders, name), os.path.join(path, name)) for name in names]
-
-
-def _is_folder(entry: os.DirEntry) -> bool:
-    return entry.is_dir(follow_symlinks=False)
 
 
 def _trial_id(name: str) -> int | None:
@@ -108,12 +117,6 @@ def _inner(folders):
     while folders and folders[0] in (".", ROOT):
         folders = folders[1:]
     return folders
-
-
-def _order(found):
-    """Workload, then batch size as a number."""
-    *workload, batch = found[0] or ("",)
-    return workload, _trial_id(batch) or 0, batch
 
 
 class Tar:

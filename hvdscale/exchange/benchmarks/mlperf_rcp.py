@@ -62,9 +62,9 @@ def import_rcp(source, out, *, unit: str | None = None, train_examples: int | No
                names: Mapping[str, str] = {}, overwrite: bool = False, take_over: bool = False
                ) -> tuple[int, list[str]]:
     """Import a trial for each seed of each point into the new log ``out``; returns the number of trials, and notes.
+    LogError for an invalid file, UsageError for epochs of unknown size.
 
     unit    of the values; None: see above;  train_examples: in an epoch;  names: dataset, model, optimizer instead
-    Raises LogError for an invalid file, UsageError for epochs of unknown size.
     """
     source = os.fspath(source)
     points = read_points(source, unit, train_examples)
@@ -89,8 +89,15 @@ def read_points(source: str, unit: str | None = None, train_examples: int | None
     largest: dict[str, Fraction] = {}
     for entry, (key, values) in zip(data.values(), given):
         largest[entry["Benchmark"]] = max(largest.get(entry["Benchmark"], Fraction(0)), *values)
-    points = [_point(source, name, entry, key, values, largest[entry["Benchmark"]], unit, train_examples)
-              for (name, entry), (key, values) in zip(data.items(), given)]
+    points = []
+    for (name, entry), (key, values) in zip(data.items(), given):
+        most = largest[entry["Benchmark"]]
+        benchmark = find_benchmark(entry["Benchmark"], float(most), examples=train_examples, unit=unit or (
+            "examples" if key == VALUES[1] else None))
+        if benchmark.unit == "epochs" and most >= benchmark.examples_from:
+            benchmark = replace(benchmark, unit="examples")
+        about = {one: value for one, value in entry.items() if one not in (*VALUES, "Hyperparams", "Benchmark", "BS")}
+        points.append(ReferencePoint(name, benchmark, entry["BS"], values, entry.get("Hyperparams", {}), about))
     return sorted(points, key=lambda point: (point.benchmark.name, point.batch))
 
 
@@ -109,15 +116,6 @@ def _values(where, entry) -> tuple[str, tuple[Fraction, ...]]:
         if not is_number(value) or not 0 < value <= LARGEST_INT:
             raise WrongFile(f"{where}: {key} has {value!r}, not a positive number")
     return key, tuple(Fraction(str(value)) for value in values)         # as written: 0.85 is 85/100
-
-
-def _point(source, name, entry, key, values, largest, unit, train_examples) -> ReferencePoint:
-    benchmark = find_benchmark(entry["Benchmark"], float(largest), examples=train_examples, unit=unit or (
-        "examples" if key == VALUES[1] else None))
-    if benchmark.unit == "epochs" and largest >= benchmark.examples_from:
-        benchmark = replace(benchmark, unit="examples")
-    about = {name: value for name, value in entry.items() if name not in (*VALUES, "Hyperparams", "Benchmark", "BS")}
-    return ReferencePoint(name, benchmark, entry["BS"], values, entry.get("Hyperparams", {}), about)
 
 
 def _add(log, source, point, spacing, names) -> int:
@@ -142,12 +140,12 @@ def _add(log, source, point, spacing, names) -> int:
     plan = {"problem": {"reference": point.name, **({"train_examples": size} if size else {})},
             "measurement": {"budget_steps": max(steps), "target": TARGET, "eval_every": spacing_steps or None},
             "rcp": {"name": point.name, "unit": unit, "hyperparameters": point.hyperparameters, **point.about}}
-    ids = log.trials({
-        "status": np.full(count, Status.COMPLETE, np.int8), "stop_reason": "the target of the benchmark was met",
+    ids = log.trials([numbers] * count, {
+        "status": Status.COMPLETE, "stop_reason": "the target of the benchmark was met",
         "dataset": benchmark.name, "model": "reference", "optimizer": optimizer_of(point.hyperparameters, benchmark),
         "global_batch": point.batch, "seed": UNKNOWN_SEED, "source_trial": np.arange(count), "budget_steps": max(steps),
         "plan": json.dumps(plan, ensure_ascii=False),
-        "source": json.dumps({"path": point.name, "imported": "rcp"}), **names}, [numbers] * count)
+        "source": json.dumps({"path": point.name, "imported": "rcp"}), **names})
     rows = []
     for last, total in zip(steps, examples):
         if spacing_steps:

@@ -5,6 +5,7 @@ the same run. Every scalar is read, and every event is held against its checksum
 """
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -140,27 +141,17 @@ def _take(found: Events, plugins: dict[str, str], event: Any) -> None:
         plugin = plugins.setdefault(tag, value.metadata.plugin_data.plugin_name)
         number = value.simple_value if kind == "simple_value" else None
         if kind == "tensor" and plugin == HPARAMS:
-            found.settings |= _hparams(value.metadata.plugin_data.content)
+            from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+            start = HParamsPluginData.FromString(value.metadata.plugin_data.content).session_start_info
+            found.settings |= {name: getattr(given, given.WhichOneof("kind")) for name, given in start.hparams.items()
+                               if given.WhichOneof("kind")}
             continue
         if kind == "tensor" and plugin == "scalars":
-            number = _scalar(value.tensor)
+            from tensorboard.util.tensor_util import make_ndarray
+            with contextlib.suppress(TypeError, ValueError):
+                array = make_ndarray(value.tensor)
+                number = float(array.reshape(())) if array.dtype.kind in "fiub" else None
         if number is None:
             found.others.add(tag)
         else:
             found.scalars.setdefault(tag, []).append((number, event.wall_time, event.step))
-
-
-def _scalar(tensor: Any) -> float | None:
-    from tensorboard.util.tensor_util import make_ndarray
-    try:
-        found = make_ndarray(tensor)
-        return float(found.reshape(())) if found.dtype.kind in "fiub" else None
-    except (TypeError, ValueError):
-        return None
-
-
-def _hparams(content: bytes) -> dict[str, Any]:
-    from tensorboard.plugins.hparams import plugin_data_pb2
-    start = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info
-    return {name: getattr(value, value.WhichOneof("kind")) for name, value in start.hparams.items()
-            if value.WhichOneof("kind")}

@@ -113,8 +113,6 @@ def _read(form: ModuleType, place: str, source: str, lines: re.Pattern | None, l
             folder = os.path.dirname(folder)
             beside, files = settings_beside(folder)
         for run in form.read(place, lines) if lines and form is text_lines else form.read(place):
-            if isinstance(run, LogError):
-                raise run
             if run.series:
                 yield replace(run, parameters={**beside, **with_short_names(run.parameters)}, files=files)
     except (OSError, LogError) as error:

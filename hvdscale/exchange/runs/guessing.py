@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
@@ -124,59 +124,54 @@ def _first(wanted: Iterable[str], there: Collection[str]) -> str:
     return next((name for name in wanted if name in there), "")
 
 
+def _source(keys: Iterable[str], there: Collection[str], pattern: str, runs: Sequence[FoundRun]) -> Source | None:
+    """The first of these parameters that is there, else the pattern, where all paths have it."""
+    if key := _first(keys, there):
+        return Source(parameter=key)
+    return Source(pattern=pattern) if pattern and all(re.search(pattern, run.path) for run in runs) else None
+
+
 def _guess_counts(runs: Sequence[FoundRun]) -> tuple[dict[str, Source], str, dict[str, str]]:
     """(settings of batch, workers, nodes and accumulation; whose the batch is; why)."""
-    batch, per, why = _guess_batch(runs)
+    there = {name for name in runs[0].parameters if all(count_of(run.parameters.get(name)) for run in runs)}
+    found = {kind: _source(names(kind), there, _PATTERNS.get(kind, ""), runs)
+             for kind in ("workers", "nodes", "accumulation")}
+    per_node, nodes = _first(names("per_node"), there), _first(names("nodes"), there)
+    if per_node and not _first(names("workers"), there):
+        found["workers"] = Source(parameter=per_node, times=(nodes,) if nodes else ())
+    batch, per, why = _guess_batch(runs, there)
     evidence = {"batch": why}
-    accumulation, workers, nodes, per_node = (
-        _counted(kind, runs) for kind in ("accumulation", "workers", "nodes", "per_node"))
-    found = {"batch": batch, "workers": workers or _in_paths(_PATTERNS["workers"], runs),
-             "nodes": nodes or _in_paths(_PATTERNS["nodes"], runs), "accumulation": accumulation}
-    if per_node and not workers:
-        found["workers"] = replace(per_node, times=(nodes.parameter,) if nodes else ())
-    if accumulation and batch and accumulation.parameter in batch.times:
+    if found["accumulation"] and batch and found["accumulation"].parameter in batch.times:
         found["accumulation"] = None
     loaders = [name for name in names("loaders") if any(name in run.parameters for run in runs)]
     if loaders and not found["workers"]:
         evidence["workers"] = (f"{' and '.join(loaders)} count the processes of a loader in most programs, so that "
                                "they are not taken for workers")
-    return {name: source for name, source in found.items() if source}, per, evidence
+    return {name: source for name, source in {"batch": batch, **found}.items() if source}, per, evidence
 
 
-def _guess_batch(runs: Sequence[FoundRun]) -> tuple[Source | None, str, str]:
-    """(where the batch comes from, whose it is, why), by the first rule under which there is one."""
-    known = sorted(_batches_of_programs(runs), key=lambda found: found[1] != GLOBAL_BATCH)
-    by_name = _counted("global_batch", runs), GLOBAL_BATCH, "{} is that of a step over all workers, by its name"
+def _guess_batch(runs: Sequence[FoundRun], there: Collection[str]) -> tuple[Source | None, str, str]:
+    """(where the batch comes from, whose it is, why), by the first rule under which there is one; ``there``: counts."""
+    known = []                  # what the programs mean whose marks all runs have: see programs.toml
+    for name, program in _table()["programs"].items():
+        source, files = source_of("batch", program["batch"]), {*program.get("files", ())}
+        if source.parameter in there and all(run.parameters.keys() >= {*program.get("has", ())} and (
+                not files or files & {*run.files}) for run in runs):
+            whose = "a worker" if program["per"] == WORKER_BATCH else "a step over all workers"
+            more = f", accumulated up to {source.nominal} examples" if source.nominal else ""
+            known.append((source, program["per"], f"{{}} is that of {whose}, as in {name}{more}"))
+    known.sort(key=lambda found: found[1] != GLOBAL_BATCH)
+    by_name = _source(names("global_batch"), there, "", runs), GLOBAL_BATCH, (
+        "{} is that of a step over all workers, by its name")
     otherwise = "is taken for that of a step over all workers; --batch-per worker says otherwise"
     rules = [*known[:1], by_name] if known and known[0][0].over else [by_name, *known]
     rules += [
-        (_counted("batch", runs), GLOBAL_BATCH, f"nothing says whose batch {{}} is; it {otherwise}"),
-        (_in_paths(_PATTERNS["batch"], runs), GLOBAL_BATCH,
+        (_source(names("batch"), there, "", runs), GLOBAL_BATCH, f"nothing says whose batch {{}} is; it {otherwise}"),
+        (_source((), (), _PATTERNS["batch"], runs), GLOBAL_BATCH,
          f"it is of the names of the runs, which do not say whose it is, and {otherwise}"),
-        (_counted("worker_batch", runs), WORKER_BATCH, "{} is that of a worker, by its name")]
+        (_source(names("worker_batch"), there, "", runs), WORKER_BATCH, "{} is that of a worker, by its name")]
     return next(((source, per, why.format(source.parameter)) for source, per, why in rules if source),
                 (None, GLOBAL_BATCH, ""))
-
-
-def _batches_of_programs(runs: Sequence[FoundRun]) -> Iterator[tuple[Source, str, str]]:
-    """What the known programs mean whose marks all runs have: see programs.toml."""
-    for name, program in _table()["programs"].items():
-        source, files = source_of("batch", program["batch"]), {*program.get("files", ())}
-        if all(count_of(run.parameters.get(source.parameter)) and run.parameters.keys() >= {*program.get("has", ())}
-               and (not files or files & {*run.files}) for run in runs):
-            whose = "a worker" if program["per"] == WORKER_BATCH else "a step over all workers"
-            more = f", accumulated up to {source.nominal} examples" if source.nominal else ""
-            yield source, program["per"], f"{{}} is that of {whose}, as in {name}{more}"
-
-
-def _counted(kind: str, runs: Sequence[FoundRun]) -> Source | None:
-    """The first parameter of this kind that is a count in every run."""
-    return next((Source(parameter=name) for name in names(kind)
-                 if all(count_of(run.parameters.get(name)) for run in runs)), None)
-
-
-def _in_paths(pattern: str | None, runs: Sequence[FoundRun]) -> Source | None:
-    return Source(pattern=pattern) if pattern and all(re.search(pattern, run.path) for run in runs) else None
 
 
 def _guess_names(runs: Sequence[FoundRun]) -> dict[str, Source]:
@@ -185,14 +180,14 @@ def _guess_names(runs: Sequence[FoundRun]) -> dict[str, Source]:
     named = os.path.basename(folder if len(runs) > 1 else os.path.dirname(folder)) or UNKNOWN
     there = set.intersection(*({key for key, value in run.parameters.items()
                                 if value is not None and not isinstance(value, bool)} for run in runs))
-    return {name: Source(parameter=key) if (key := _first(keys, there)) else _in_paths(_PATTERNS.get(name), runs)
-            or Source({"dataset": named}.get(name, UNKNOWN)) for name, keys in _table()["labels"].items()}
+    return {name: _source(keys, there, _PATTERNS.get(name, ""), runs) or Source({"dataset": named}.get(name, UNKNOWN))
+            for name, keys in _table()["labels"].items()}
 
 
 def _guess_points(runs: Sequence[FoundRun]) -> dict[str, Source]:
     there = {key for run in runs for key, value in run.parameters.items() if isinstance(value, (int, float))}
-    found = {name: Source(parameter=key) if (key := _first(keys, there)) else _in_paths(
-        _POINT.format("|".join(map(re.escape, keys))), runs) for name, keys in _table()["metaparameters"].items()}
+    found = {name: _source(keys, there, _POINT.format("|".join(map(re.escape, keys))), runs)
+             for name, keys in _table()["metaparameters"].items()}
     return {name: source for name, source in found.items() if source}
 
 
@@ -281,8 +276,13 @@ def _guess_metric(tag: str, tags: Mapping[str, Series]) -> Metric | None:
 def _guess_offset(runs: Sequence[FoundRun], mapping: RunMapping) -> int:
     """1 where steps count from 0: where measurements lie before round numbers, or a loss was logged at step 0."""
     steps = [(run, run.spread(mapping.step)) for run in runs if mapping.step in run.series]
-    votes = [_before_round(at[run.series[tag].rows]) for run, at in steps
-             for tag in (*mapping.tags, *mapping.steps.values()) if tag in run.series]
+    votes = []                  # 1 of a tag that was logged at steps such as 49 and 99, -1 of one at 50 and 100
+    for run, at in steps:
+        for tag in (tag for tag in (*mapping.tags, *mapping.steps.values()) if tag in run.series):
+            logged = at[run.series[tag].rows]
+            logged = logged[np.isfinite(logged) & (abs(logged) < 2**53)].astype(np.int64)
+            if len(logged) and logged.min() < logged.max():
+                votes.append(int(np.sign(np.gcd.reduce(logged + 1) - np.gcd.reduce(logged))))
     if any(votes) and not mapping.within:
         return int(sum(votes) > 0)
     if mapping.step == STEP and all(run.counts_done for run in runs):
@@ -294,15 +294,6 @@ def _guess_offset(runs: Sequence[FoundRun], mapping: RunMapping) -> int:
     return int(any((at[run.series[tag].rows] == 0).any() for run, at in steps for tag in counted if tag in run.series))
 
 
-def _before_round(steps: np.ndarray) -> int:
-    """1 where a tag was logged at steps such as 49 and 99, -1 at such as 50 and 100, 0: neither."""
-    found = steps[np.isfinite(steps) & (abs(steps) < 2**53)].astype(np.int64)
-    if not len(found) or found.min() == found.max():
-        return 0
-    before, at = np.gcd.reduce(found + 1), np.gcd.reduce(found)
-    return int(before > at) - int(at > before)
-
-
 def accounts(runs: Sequence[FoundRun], mapping: RunMapping) -> dict[str, str]:
     """What every tag, column and file of the runs is used for, or that it is left out and why, by its name."""
     sources = [*mapping.settings.items(), *mapping.metaparameters.items()]
@@ -310,14 +301,13 @@ def accounts(runs: Sequence[FoundRun], mapping: RunMapping) -> dict[str, str]:
             mapping.step: "step", mapping.within: "step within the epoch", mapping.seconds: "seconds since the start",
             mapping.step_seconds: "seconds of a step", **{tag: f"steps/{name}" for name, tag in mapping.steps.items()},
             **{tag: f"{metric.column} {metric.way or '(better way unknown)'}" for tag, metric in mapping.tags.items()}}
-    found = {tag: used.get(tag) or LEFT_OUT + _why_left_out(tag)
-             for tag in dict.fromkeys(tag for run in runs for tag in run.series)}
+    found = {}
+    for tag in dict.fromkeys(tag for run in runs for tag in run.series):
+        why = "it names no split"
+        if _guess_metric(tag, {}):
+            why = "another tag has its column, or there are too many"
+        elif _OF_RUN.fullmatch(_PARTS.split(tag)[-1]) or _OF_RUN.fullmatch(tag):
+            why = "of the run, not of its quality"
+        found[tag] = used.get(tag) or LEFT_OUT + why
     return found | {name: LEFT_OUT + why for run in runs for name, why in (run.left_out or {}).items()
                     if name not in found}
-
-
-def _why_left_out(tag: str) -> str:
-    if _guess_metric(tag, {}):
-        return "another tag has its column, or there are too many"
-    of_run = _OF_RUN.fullmatch(_PARTS.split(tag)[-1]) or _OF_RUN.fullmatch(tag)
-    return "of the run, not of its quality" if of_run else "it names no split"

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -106,8 +106,7 @@ def _ends(values: np.ndarray, write: str) -> str:
 def settle(runs: Sequence[FoundRun], mapping: RunMapping) -> list[FoundTrial]:
     """The trials. Raises LogError that names, all at once, what the mapping lacks, with the nearest names."""
     settings = [{name: mapping.settings[name].of(run) for name in SETTINGS if name in mapping.settings} for run in runs]
-    lacks = [*_lacking_tags(runs, mapping), *_lacking_settings(runs, settings), *_lacking_sizes(runs, mapping)]
-    if lacks:
+    if lacks := [*_lacking(runs, settings, mapping)]:
         raise LogError("\n".join(["these runs do not say all; hvdscale-log import RUNS LOG --dry-run prints what was "
                                   "guessed as a file, and --map takes it, edited. It lacks:", *lacks]))
     for found in settings:
@@ -121,7 +120,7 @@ def settle(runs: Sequence[FoundRun], mapping: RunMapping) -> list[FoundTrial]:
     return trials
 
 
-def _lacking_tags(runs: Sequence[FoundRun], mapping: RunMapping) -> Iterable[str]:
+def _lacking(runs: Sequence[FoundRun], settings: Sequence[Mapping[str, object]], mapping: RunMapping) -> Iterator[str]:
     tags = sorted({tag for run in runs for tag in run.series})
     there = f"there are the tags {list_first(tags, 12)}"
     if not mapping.step:
@@ -136,9 +135,6 @@ def _lacking_tags(runs: Sequence[FoundRun], mapping: RunMapping) -> Iterable[str
     for split in SPLITS:
         names = {column.partition("/")[2] for column in columns if column.startswith(f"{split}/")}
         yield from (f"  tags: {fault}; name under [tags] what is to be read" for fault in metric_faults(sorted(names)))
-
-
-def _lacking_settings(runs: Sequence[FoundRun], settings: Sequence[Mapping[str, object]]) -> Iterable[str]:
     parameters = sorted({name for run in runs for name in run.parameters})
     there = f"parameters are {list_first(parameters, 12)}" if parameters else "the runs have no parameters"
     for name in (*COUNTS, *NAMES):
@@ -149,9 +145,6 @@ def _lacking_settings(runs: Sequence[FoundRun], settings: Sequence[Mapping[str, 
             what = "not known" if value is None else f"{value!r}, not a whole number, 1 or more,"
             near = f"{did_you_mean('batch_size', parameters, there)}; --batch N says it" if name == "batch" else there
             yield f"  {name}: {what} of {counted(len(wrong), 'run')}, such as {run.path}: {near}"
-
-
-def _lacking_sizes(runs: Sequence[FoundRun], mapping: RunMapping) -> Iterable[str]:
     if unit := mapping.evidence.get("step_unit"):
         yield f"  step_unit: {unit}"
     known = mapping.train_examples or mapping.within and all(run.epoch_steps for run in runs)
@@ -345,12 +338,12 @@ def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool 
     reason = {Status.COMPLETE: "the run's files say no more", Status.INFEASIBLE: f"the last loss is {loss}",
               Status.INCOMPLETE: f"its state is {trial.run.unfinished}"}[status]
     seed = trial.settings.get("seed")
-    ids = log.trials({
-        "status": np.full(1, status, np.int8), "stop_reason": reason, "global_batch": trial.batch,
+    ids = log.trials([trial.points], {
+        "status": status, "stop_reason": reason, "global_batch": trial.batch,
         "accumulation": passes, "local_batch": -(-trial.batch // (workers * passes)), "workers": workers,
         **{name: str(trial.settings[name]) for name in NAMES}, "budget_steps": 0,
         "seed": UNKNOWN_SEED if seed is None else seed,
-        "plan": json.dumps(plan), "source": json.dumps(source, ensure_ascii=False)}, [trial.points])
+        "plan": json.dumps(plan), "source": json.dumps(source, ensure_ascii=False)})
     steps = trial.evaluated
     log.evaluations(ids, [len(steps)], steps, steps * trial.batch, {
         column: _column(found, steps) for column, found in trial.evaluations.items()}, _seconds(trial, steps))

@@ -48,23 +48,21 @@ class Source:
     def of(self, run: FoundRun) -> Any:
         if self.parameter is not None:
             value = run.parameters.get(self.parameter)
-            if self.times or self.over or self.nominal:
-                return self._scaled(count_of(value), run.parameters)
-            return int(value) if isinstance(value, float) and value.is_integer() else value
+            if not (self.times or self.over or self.nominal):
+                return int(value) if isinstance(value, float) and value.is_integer() else value
+            if (count := count_of(value)) is None:
+                return None
+            counts = {name: count_of(given) for name, given in run.parameters.items()}
+            count *= math.prod(counts.get(name) or 1 for name in self.times)
+            over = counts.get(self.over) or 1
+            nominal = self.nominal if isinstance(self.nominal, int) else counts.get(self.nominal) or 0
+            return count * max(1, round(nominal / count)) // over if count % over == 0 else None
         if self.pattern is not None:
             found = re.findall(self.pattern, run.path)
             return value_of(found[-1]) if found else None
         if isinstance(self.value, dict):
             return self.value.get(max((part for part in self.value if part in run.path), key=len, default=None))
         return self.value
-
-    def _scaled(self, count: int | None, parameters: Mapping[str, Any]) -> int | None:
-        if count is None:
-            return None
-        count *= math.prod(count_of(parameters.get(name)) or 1 for name in self.times)
-        over = count_of(parameters.get(self.over)) or 1
-        nominal = self.nominal if isinstance(self.nominal, int) else count_of(parameters.get(self.nominal)) or 0
-        return count * max(1, round(nominal / count)) // over if count % over == 0 else None
 
     def as_toml(self) -> str:
         if self.parameter is None:

@@ -108,7 +108,10 @@ class Form:
             found = COUNTED.search(text[-LONGEST_TAG:])
             of_total = after.strip() == "/" and place + 2 < len(texts)
             counter = found["counter"].lower() if found else ""
-            counter = counter if named else _counter_around(text, after)
+            if not named:               # 3epoch results:, or a.py:48] [500] loss=2, or [500/900]
+                bare = text.endswith("] [") and after.startswith("] ") or (text, after) == ("[", "/")
+                counter = "step" if bare else ""
+                counter = "epoch" if after.startswith("epoch") and not text.endswith("/") else counter
             if of_total and text.endswith("[") and texts[place + 2] == "][":
                 counter = counter or "epoch"            # Train: [0/300][20/1251]
             if counter.startswith("epoch"):
@@ -134,13 +137,6 @@ class Form:
 
     def column(self, place: int) -> np.ndarray:
         return np.concatenate([block[:, self.used[place]] for block in self.blocks])
-
-
-def _counter_around(text: str, after: str) -> str:
-    """The counter that a number is by its neighbours: ``3epoch results:``, ``a.py:48] [500] loss=2``, ``[500/900]``."""
-    if after.startswith("epoch") and not text.endswith("/"):
-        return "epoch"
-    return "step" if text.endswith("] [") and after.startswith("] ") or text == "[" and after == "/" else ""
 
 
 def _names(texts: Sequence[str]) -> Iterator[tuple[str, int, float]]:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 from ..files import WrongFile, as_float, json_of, text_of
 from .run import SECONDS, STEP, FoundRun, series_of
@@ -33,7 +32,14 @@ def read(path: str) -> Iterator[FoundRun]:
     if not all(STEP in row for row in rows):
         raise WrongFile(f"{file}: an entry of its log_history has no step")
     parameters = {name: state[key] for key, name in SETTINGS.items() if isinstance(state.get(key), (int, float))}
-    yield FoundRun(path, NAME, parameters, series_of(_timed(rows)), True)
+    # seconds in proportion to steps, where the time of the whole is known
+    total = max((row["train_runtime"] for row in rows if "train_runtime" in row), default=None)
+    last = max((row[STEP] for row in rows), default=0.0)
+    evaluated = sum(row.get("eval_runtime", 0.0) for row in rows)
+    measured = [row for row in rows if "train_runtime" not in row]
+    if total is not None and last:
+        measured = [{**row, SECONDS: max(0.0, total - evaluated) * row[STEP] / last} for row in measured]
+    yield FoundRun(path, NAME, parameters, series_of(measured), True)
 
 
 def _file_of(path: str) -> str:
@@ -45,16 +51,3 @@ def _file_of(path: str) -> str:
     found = [(int(match[1]), os.path.join(path, match[0], NAME)) for name in os.listdir(path)
              if (match := re.fullmatch(r"checkpoint-(\d+)", name))]
     return max([(step, name) for step, name in found if os.path.lexists(name)], default=(0, ""))[1]
-
-
-def _timed(rows: Sequence[dict[str, float]]) -> list[Mapping[str, Any]]:
-    """The rows that measure something, with seconds in proportion to steps where the time of the whole is known."""
-    total = max((row["train_runtime"] for row in rows if "train_runtime" in row), default=None)
-    last = max((row[STEP] for row in rows), default=0.0)
-    evaluated = sum(row.get("eval_runtime", 0.0) for row in rows)
-    found = []
-    for row in rows:
-        if "train_runtime" not in row:
-            time = {SECONDS: max(0.0, total - evaluated) * row[STEP] / last} if total is not None and last else {}
-            found.append({**row, **time})
-    return found

@@ -87,8 +87,13 @@ def read(path: str) -> Iterator[FoundRun]:
     charted = [_CHARTED.fullmatch(name) for name in table.values]
     if any(charted) and all(charted[1:]):
         yield from _runs_of_chart(table, charted)
-    elif rows := _rows_of_runs(table):
-        yield from _runs_of_table(table, rows)
+    elif runs := _rows_of_runs(table):
+        short = {name: _GROUP.sub("", name, count=1) for name in table.values}
+        names = short if len({*short.values()}) == len(short) else {}
+        for name, rows in runs.items():
+            run = table.run(f"{table.path}:{name}", rows, names)
+            state = next((str(value) for name, value in run.parameters.items() if name.lower() in _STATE), "")
+            yield replace(run, unfinished="" if state.lower() in _WHOLE else state)
     else:
         yield table.run(path)
 
@@ -158,15 +163,6 @@ def _rows_by(keys: Iterable[Any]) -> dict[Any, np.ndarray]:
 
 def _rises(column: np.ndarray) -> bool:
     return len(column) > 1 and bool((column[1:] > column[:-1]).all())
-
-
-def _runs_of_table(table: _Table, runs: Mapping[str, np.ndarray]) -> Iterator[FoundRun]:
-    short = {name: _GROUP.sub("", name, count=1) for name in table.values}
-    names = short if len({*short.values()}) == len(short) else {}
-    for name, rows in runs.items():
-        run = table.run(f"{table.path}:{name}", rows, names)
-        state = next((str(value) for name, value in run.parameters.items() if name.lower() in _STATE), "")
-        yield replace(run, unfinished="" if state.lower() in _WHOLE else state)
 
 
 def _run_of_tags(path: str, files: Mapping[str, str]) -> FoundRun:

@@ -51,39 +51,43 @@ def write(folder, *texts):
 
 
 def imported(source, out, *words):
+    """The log that an import makes, which passes its check, and how the command ended."""
     done = invoke("import", source, out, *words)
     assert done.exit_code == 0, done.output
-    check(str(out))
-    return done
+    return check(str(out)), done
+
+
+def read_runs(tmp_path, *texts, words=()):
+    """(evaluations by column, trials) of the log of some files, and what the import said."""
+    read, done = imported(write(tmp_path / "runs", *texts), tmp_path / "log.h5", "--overwrite", *words)
+    return {name: read.evaluations[name].tolist() for name in read.evaluations}, read_trials(read), done.stderr
 
 
 def test_a_folder_of_results_becomes_a_trial_each(tmp_path):
     write(tmp_path / "bert", submission(), submission(seed=4, at=(2560, 5120, 7680), values=(0.1, 0.5, 0.75)))
     (tmp_path / "bert" / "notes.txt").write_text("no lines of MLPerf")
-    done = imported(tmp_path / "bert", tmp_path / "log.h5")
+    read, done = imported(tmp_path / "bert", tmp_path / "log.h5")
     assert done.stdout.startswith(f"{tmp_path}/log.h5: 2 trials, ")
     assert "assumed: 1 worker, without times" in done.stderr
-    with read_log(tmp_path / "log.h5") as read:
-        assert read.trials["seed"].tolist() == [3, 4] and set(read.trials["status"]) == {Status.COMPLETE}
-        assert read.trials["metaparameters/learning_rate"].tolist() == [0.002, 0.002]
-        assert read.trials["metaparameters/warmup_steps"].tolist() == [100, 100]
-        assert read.evaluations["step"].tolist() == [10, 20, 10, 20, 30]
-        assert read.evaluations["examples"].tolist() == [2560, 5120, 2560, 5120, 7680]
-        assert read.evaluations["val/eval_accuracy"].tolist() == [0.5, 0.73, 0.1, 0.5, 0.75]
-        assert read.evaluations["val/converged"].tolist() == [0, 1, 0, 0, 1]
-        assert np.isnan(read.evaluations["train_seconds"]).all()
-        runs = [run_of(one, Target.parse(TARGET)) for one in read_trials(read)]
-        assert [run.steps for run in runs] == [20, 30]
-        assert len({one.setting for one in read_trials(read)}) == 1
+    assert read.trials["seed"].tolist() == [3, 4] and set(read.trials["status"]) == {Status.COMPLETE}
+    assert read.trials["metaparameters/learning_rate"].tolist() == [0.002, 0.002]
+    assert read.trials["metaparameters/warmup_steps"].tolist() == [100, 100]
+    assert read.evaluations["step"].tolist() == [10, 20, 10, 20, 30]
+    assert read.evaluations["examples"].tolist() == [2560, 5120, 2560, 5120, 7680]
+    assert read.evaluations["val/eval_accuracy"].tolist() == [0.5, 0.73, 0.1, 0.5, 0.75]
+    assert read.evaluations["val/converged"].tolist() == [0, 1, 0, 0, 1]
+    assert np.isnan(read.evaluations["train_seconds"]).all()
+    runs = [run_of(one, Target.parse(TARGET)) for one in read_trials(read)]
+    assert [run.steps for run in runs] == [20, 30]
+    assert len({one.setting for one in read_trials(read)}) == 1
 
 
 def test_workers_that_are_given_give_the_times_without_evaluations(tmp_path):
-    write(tmp_path / "bert", submission())
-    done = imported(tmp_path / "bert" / "result_0.txt", tmp_path / "log.h5", "--workers", "8")
+    [file] = write(tmp_path / "bert", submission()).iterdir()
+    read, done = imported(file, tmp_path / "log.h5", "--workers", "8")
     assert done.stderr == ""
-    with read_log(tmp_path / "log.h5") as read:
-        assert read.evaluations["train_seconds"].tolist() == [10, 20] and read.restarts["time"].tolist() == [1.7e9]
-        assert read.trials["workers"].tolist() == read.restarts["workers"].tolist() == [8]
+    assert read.evaluations["train_seconds"].tolist() == [10, 20] and read.restarts["time"].tolist() == [1.7e9]
+    assert read.trials["workers"].tolist() == read.restarts["workers"].tolist() == [8]
 
 
 @pytest.mark.parametrize("where, at, words, job, steps", [
@@ -92,37 +96,22 @@ def test_workers_that_are_given_give_the_times_without_evaluations(tmp_path):
     ("epoch_num", (1, 2), ("--train-examples", "2560"), "other", [10, 20]),
     ("samples_count", (0, 300), (), "other", [0, 2])])
 def test_the_place_of_an_evaluation_may_be_in_examples_epochs_or_steps(tmp_path, where, at, words, job, steps):
-    write(tmp_path / "runs", submission(at=at, where=where, benchmark=job))
-    imported(tmp_path / "runs", tmp_path / "log.h5", *words)
-    with read_log(tmp_path / "log.h5") as read:
-        assert read.evaluations["step"].tolist() == steps
+    assert read_runs(tmp_path, submission(at=at, where=where, benchmark=job), words=words)[0]["step"] == steps
 
 
 @pytest.mark.parametrize("status, reason", [("aborted", "run_stop: aborted"), ("", "no run_stop")])
 def test_a_run_without_success_is_incomplete_and_never_converged(tmp_path, status, reason):
-    write(tmp_path / "runs", submission(status=status))
-    imported(tmp_path / "runs", tmp_path / "log.h5")
-    with read_log(tmp_path / "log.h5") as read:
-        assert read.trials["status"].tolist() == [Status.INCOMPLETE] and read.trials["stop_reason"][0] == reason
-        assert not read.evaluations["val/converged"].any()
+    read, _ = imported(write(tmp_path / "runs", submission(status=status)), tmp_path / "log.h5")
+    assert read.trials["status"].tolist() == [Status.INCOMPLETE] and read.trials["stop_reason"][0] == reason
+    assert not read.evaluations["val/converged"].any()
 
 
 def test_a_metric_that_the_metadata_name_is_a_column_of_its_own(tmp_path):
     lines = [line("eval_accuracy", 0.1, 50, samples_count=256, metric="CLIP"),
              line("eval_accuracy", None, 60, samples_count=256, metric="FID score"),
              line("run_stop", ms=70, status="success")]
-    write(tmp_path / "runs", submission(at=(), values=(), status="") + "\n".join(lines))
-    imported(tmp_path / "runs", tmp_path / "log.h5")
-    with read_log(tmp_path / "log.h5") as read:
-        assert read.evaluations["val/CLIP"].tolist() == [0.1] and np.isnan(read.evaluations["val/FID_score"]).all()
-
-
-def read_runs(tmp_path, *texts, words=()):
-    """(evaluations by column, trials) of the log of some files, and what the import said."""
-    write(tmp_path / "runs", *texts)
-    done = imported(tmp_path / "runs", tmp_path / "log.h5", "--overwrite", *words)
-    with read_log(tmp_path / "log.h5") as read:
-        return {name: read.evaluations[name].tolist() for name in read.evaluations}, read_trials(read), done.stderr
+    rows, _, _ = read_runs(tmp_path, submission(at=(), values=(), status="") + "\n".join(lines))
+    assert rows["val/CLIP"] == [0.1] and np.isnan(rows["val/FID_score"]).all()
 
 
 def reported(*logs):
@@ -200,9 +189,8 @@ def test_names_given_at_import_join_what_files_call_differently(tmp_path):
     assert "its workloads differ" not in said and said.count("bert/reference, lamb ==") == 1
     words = ("--overwrite", "--dataset", "d", "--model", "m", "--optimizer", "o", "--set-size", "7")
     for source in ("runs", "rcp.json"):
-        imported(tmp_path / source, tmp_path / "log.h5", *words)
-        with read_log(tmp_path / "log.h5") as read:
-            assert str(read_trials(read)[0].workload) == "d/m, o, 7 training examples"
+        read, _ = imported(tmp_path / source, tmp_path / "log.h5", *words)
+        assert str(read_trials(read)[0].workload) == "d/m, o, 7 training examples"
 
 
 def test_a_folder_whose_runs_are_all_wrong_is_not_said_to_have_none(tmp_path):

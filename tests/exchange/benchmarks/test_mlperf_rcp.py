@@ -13,7 +13,7 @@ from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import UNKNOWN_SEED, Status
 from hvdscale.target import Target
-from tests.exchange.test_tables_and_rcp import call, invoke
+from tests.exchange.test_tables_and_rcp import call, invoke, taken
 from tests.wording import answered
 
 
@@ -32,8 +32,7 @@ def test_reference_points_become_trials_that_meet_their_target(tmp_path):
     done = invoke("import", tmp_path / "rcp.json", tmp_path / "log.h5")
     assert done.exit_code == 0 and done.stdout.startswith(f"{tmp_path}/log.h5: 5 trials under the target {TARGET}, ")
     assert done.stderr == "assumed: 1 worker, as a reference point does not say how many there were\n"
-    check(str(tmp_path / "log.h5"))
-    with read_log(tmp_path / "log.h5") as log:
+    with check(tmp_path / "log.h5") as log:
         runs = [run_of(trial, Target.parse(TARGET)) for trial in read_trials(log)]
         epoch = 1281167
         steps = {1000: [40, 41, 41], 64: [30, 30]}
@@ -65,10 +64,10 @@ def test_units_and_spacings_of_reference_points(points, unit, batch, steps, befo
     rcp(tmp_path / "rcp.json", **points)
     assert {found.benchmark.unit for found in read_points(str(tmp_path / "rcp.json"))} == {unit}
     import_rcp(tmp_path / "rcp.json", tmp_path / "log.h5")
-    with read_log(tmp_path / "log.h5") as log:
-        runs = [run_of(trial, Target.parse(TARGET)) for trial in read_trials(log) if trial.global_batch == batch]
-        assert [run.steps for run in runs] == steps
-        np.testing.assert_equal([run.steps_before for run in runs], before)
+    trials = read_trials(read_log(tmp_path / "log.h5"))
+    runs = [run_of(trial, Target.parse(TARGET)) for trial in trials if trial.global_batch == batch]
+    assert [run.steps for run in runs] == steps
+    np.testing.assert_equal([run.steps_before for run in runs], before)
 
 
 def test_epochs_of_unknown_length_must_be_told(tmp_path):
@@ -76,9 +75,8 @@ def test_epochs_of_unknown_length_must_be_told(tmp_path):
     code, said = call("import", tmp_path / "rcp.json", tmp_path / "log.h5")
     assert code == 2 and "other counts epochs" in said and "--set-size" in said
     assert os.listdir(tmp_path) == ["rcp.json"]
-    assert call("import", tmp_path / "rcp.json", tmp_path / "log.h5", "--train-examples", "640")[0] == 0
-    with read_log(tmp_path / "log.h5") as log:
-        assert log.evaluations["step"].tolist() == [20, 30, 30, 40]
+    log, _ = taken(tmp_path / "rcp.json", tmp_path / "log.h5", "--train-examples", "640")
+    assert log.evaluations["step"].tolist() == [20, 30, 30, 40]
     assert call("import", tmp_path / "rcp.json", tmp_path / "log.h5", "--unit", "steps", "--overwrite")[0] == 0
 
 
@@ -98,12 +96,11 @@ def test_wrong_reference_points_and_those_of_mixed_units_are_named(golden, tmp_p
     ("ssd", 256, [4], "retinanet", 4_681_204), ("cosmoflow", 64, [17], "cosmoflow", 17 * 524_288),
     ("oc20", 256, [18], "oc20", 36_000_000), ("qwen35_397b_grpo", 256, [4608], "qwen35_397b_grpo", 4608)])
 def test_sizes_and_units_of_benchmarks_are_known(benchmark, batch, values, dataset, examples, tmp_path):
-    rcp(tmp_path / "rcp.json", a=point(batch, values, benchmark))
-    import_rcp(tmp_path / "rcp.json", tmp_path / "log.h5")
-    with read_log(tmp_path / "log.h5") as log:
-        [trial] = read_trials(log)
-        assert trial.workload.dataset == dataset and trial.last_step == -(-examples // batch)
-        assert abs(log.evaluations["examples"][-1] - examples) <= 1
+    import_rcp(rcp(tmp_path / "rcp.json", a=point(batch, values, benchmark)), tmp_path / "log.h5")
+    log = read_log(tmp_path / "log.h5")
+    [trial] = read_trials(log)
+    assert trial.workload.dataset == dataset and trial.last_step == -(-examples // batch)
+    assert abs(log.evaluations["examples"][-1] - examples) <= 1
 
 
 @pytest.mark.parametrize("values, outlier", [

@@ -9,7 +9,7 @@ from hvdscale.exchange.runs.formats import read_runs
 from hvdscale.log.check import check
 from hvdscale.log.schema import Status
 from hvdscale.plan.settings import tomllib
-from tests.exchange.test_tables_and_rcp import call
+from tests.exchange.test_tables_and_rcp import call, taken
 from tests.factories import found_runs
 from tests.factories.found_runs import RUNS, csv_text, curve, steps_to_target, write_events, write_runs
 
@@ -33,19 +33,17 @@ def test_runs_of_each_format_become_the_trials_that_they_were(how, tmp_path):
     if how == "event files":
         pytest.importorskip("tensorboard")
     source = write_runs(tmp_path / "made", how)
-    code, said = call("import", source, tmp_path / "log.h5")
-    assert code == 0, said
-    with check(tmp_path / "log.h5") as log:
-        assert steps_of(log) == {run: steps_to_target(*run) for run in RUNS}
-        rows = curve(log.trials["global_batch"][0], log.trials["seed"][0])
-        errors = log.evaluations.of_trial("val/error", 0)
-        np.testing.assert_allclose(errors[errors == errors], [row[2] for row in rows if row[2] == row[2]], rtol=1e-6)
-        assert log.evaluations.specs["val/error"].better == "smaller"
-        last = log.evaluations.of_trial("train_seconds", 0)[-1]
-        assert np.isnan(last) if SECONDS[how] is None else last == pytest.approx(SECONDS[how], abs=1.1)
-        steps, losses = (log.steps.of_trial(name, 0) for name in ("step", "loss"))
-        if how != "lines":                      # whose loss is that of the step after
-            np.testing.assert_allclose(losses, [rows[step - 1][1] for step in steps], rtol=1e-6)
+    log, _ = taken(source, tmp_path / "log.h5")
+    assert steps_of(log) == {run: steps_to_target(*run) for run in RUNS}
+    rows = curve(log.trials["global_batch"][0], log.trials["seed"][0])
+    errors = log.evaluations.of_trial("val/error", 0)
+    np.testing.assert_allclose(errors[errors == errors], [row[2] for row in rows if row[2] == row[2]], rtol=1e-6)
+    assert log.evaluations.specs["val/error"].better == "smaller"
+    last = log.evaluations.of_trial("train_seconds", 0)[-1]
+    assert np.isnan(last) if SECONDS[how] is None else last == pytest.approx(SECONDS[how], abs=1.1)
+    steps, losses = (log.steps.of_trial(name, 0) for name in ("step", "loss"))
+    if how != "lines":                      # whose loss is that of the step after
+        np.testing.assert_allclose(losses, [rows[step - 1][1] for step in steps], rtol=1e-6)
 
 
 def cases(name):
@@ -56,15 +54,13 @@ def cases(name):
 @pytest.mark.parametrize("of", (printed := cases("printed")).values(), ids=printed)
 def test_what_trainers_print_is_read(of, tmp_path):
     (tmp_path / of["file"]).write_text(of["text"])
-    code, said = call("import", tmp_path / of["file"], tmp_path / "log.h5", "--set-size", 640)
-    assert code == 0, said
-    with check(tmp_path / "log.h5") as log:
-        assert log.trials["global_batch"].tolist() == [64]
-        found = [[[step, value] for step, value in zip(log.evaluations["step"].tolist(),
-                                                       log.evaluations[column].tolist()) if value == value]
-                 for column in log.evaluations.columns if "/" in column]
-        assert of["evaluations"] in found
-        assert "seconds" not in of or log.evaluations["train_seconds"][-1] == pytest.approx(of["seconds"])
+    log, _ = taken(tmp_path / of["file"], tmp_path / "log.h5", "--set-size", 640)
+    assert log.trials["global_batch"].tolist() == [64]
+    found = [[[step, value] for step, value in zip(log.evaluations["step"].tolist(),
+                                                   log.evaluations[column].tolist()) if value == value]
+             for column in log.evaluations.columns if "/" in column]
+    assert of["evaluations"] in found
+    assert "seconds" not in of or log.evaluations["train_seconds"][-1] == pytest.approx(of["seconds"])
 
 
 @pytest.mark.parametrize("of", (meant := cases("meant")).values(), ids=meant)
@@ -103,9 +99,8 @@ def test_an_event_file_with_a_wrong_byte_is_refused_and_a_torn_one_incomplete(tm
     file.write_bytes(data[:500] + bytes([data[500] ^ 1]) + data[501:])
     assert "is damaged in event" in call("import", tmp_path / "b4", tmp_path / "log.h5")[1].replace("\n", " ")
     file.write_bytes(data[:500])
-    assert call("import", tmp_path / "b4", tmp_path / "log.h5")[0] == 0
-    with check(tmp_path / "log.h5") as log:
-        assert log.trials["status"].tolist() == [Status.INCOMPLETE]
+    log, _ = taken(tmp_path / "b4", tmp_path / "log.h5")
+    assert log.trials["status"].tolist() == [Status.INCOMPLETE]
 
 
 # folders of event files in a run's folder, (tag, step, value) in each, and the evaluations that they make
@@ -127,13 +122,11 @@ def test_event_files_of_splits_and_series_are_of_one_run(how, tmp_path):
     folders, steps = SPLIT_EVENTS[how]
     for name, points in folders.items():
         write_events(tmp_path / "tb" / "b64" / name, points)
-    code, said = call("import", tmp_path / "tb", tmp_path / "log.h5", "--set-size", 640)
-    assert code == 0, said
-    with check(tmp_path / "log.h5") as log:
-        assert log.trials["global_batch"].tolist() == [64]
-        [column] = [name for name in log.evaluations.columns if name.startswith("val/")]
-        assert list(zip(log.evaluations["step"].tolist(), log.evaluations[column].tolist())) == [
-            (steps[0], 2.5), (steps[1], 1.75)]
+    log, _ = taken(tmp_path / "tb", tmp_path / "log.h5", "--set-size", 640)
+    assert log.trials["global_batch"].tolist() == [64]
+    [column] = [name for name in log.evaluations.columns if name.startswith("val/")]
+    assert list(zip(log.evaluations["step"].tolist(), log.evaluations[column].tolist())) == [
+        (steps[0], 2.5), (steps[1], 1.75)]
 
 
 @pytest.mark.parametrize("file, settings", [
@@ -146,9 +139,8 @@ def test_settings_that_lie_beside_lines_of_text_are_parameters(file, settings, t
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text(settings)
     (tmp_path / "train.log").write_text("step=10 val_loss=8.5\n")
-    assert call("import", tmp_path, tmp_path / "log.h5")[0] == 0
-    with check(tmp_path / "log.h5") as log:
-        assert [log.trials[one][0] for one in ("global_batch", "seed", "metaparameters/learning_rate")] == [64, 3, 0.5]
+    log, _ = taken(tmp_path, tmp_path / "log.h5")
+    assert [log.trials[one][0] for one in ("global_batch", "seed", "metaparameters/learning_rate")] == [64, 3, 0.5]
 
 
 def test_a_chart_exported_from_wandb_has_a_run_a_column(tmp_path):
@@ -156,11 +148,10 @@ def test_a_chart_exported_from_wandb_has_a_run_a_column(tmp_path):
         (100, (0.5, np.nan)), (200, (0.25, 0.375)))]
     columns = [f"w{run}-b{run * 8}-s{run} - val/error{end}" for run in (1, 2) for end in ("", "__MIN", "__MAX")]
     (tmp_path / "chart.csv").write_text(csv_text(["Step", *columns], rows))
-    assert call("import", tmp_path / "chart.csv", tmp_path / "log.h5")[0] == 0
-    with check(tmp_path / "log.h5") as log:
-        assert log.trials["global_batch"].tolist() == [8, 16] and log.trials["workers"].tolist() == [1, 2]
-        assert log.evaluations["val/error"].tolist() == [0.5, 0.25, 0.375]
-        assert log.evaluations["step"].tolist() == [100, 200, 200]
+    log, _ = taken(tmp_path / "chart.csv", tmp_path / "log.h5")
+    assert log.trials["global_batch"].tolist() == [8, 16] and log.trials["workers"].tolist() == [1, 2]
+    assert log.evaluations["val/error"].tolist() == [0.5, 0.25, 0.375]
+    assert log.evaluations["step"].tolist() == [100, 200, 200]
 
 
 # tables of several runs: header, a row for each (number, batch, rate), {batch: its evaluations} and what --map says
@@ -181,24 +172,21 @@ def test_a_table_of_runs_has_a_trial_for_each(of, tmp_path):
     runs = [(at, batch, rate) for at, (batch, rate) in enumerate((b, r) for b in (32, 64) for r in (0.1, 0.2, 0.3))]
     (tmp_path / "trials.csv").write_text("\n".join([header, *(row.format(*run) for run in runs), ""]))
     (tmp_path / "map.toml").write_text(mapping)
-    code, said = call("import", tmp_path, tmp_path / "log.h5", *["--map", tmp_path / "map.toml"] * bool(mapping))
-    assert code == 0, said
-    with check(tmp_path / "log.h5") as log:
-        assert log.trials["global_batch"].tolist() == [batch for _, batch, _ in runs]
-        assert log.trials["metaparameters/learning_rate"].tolist() == [rate for *_, rate in runs]
-        for at, *_ in runs:
-            assert log.evaluations.of_trial("step", at)[-1] == 1000
-            assert log.evaluations.of_trial("val/error", at)[-1] == pytest.approx(float(f"0.{at}1"))
+    log, _ = taken(tmp_path, tmp_path / "log.h5", *["--map", tmp_path / "map.toml"] * bool(mapping))
+    assert log.trials["global_batch"].tolist() == [batch for _, batch, _ in runs]
+    assert log.trials["metaparameters/learning_rate"].tolist() == [rate for *_, rate in runs]
+    for at, *_ in runs:
+        assert log.evaluations.of_trial("step", at)[-1] == 1000
+        assert log.evaluations.of_trial("val/error", at)[-1] == pytest.approx(float(f"0.{at}1"))
 
 
 def test_runs_that_a_table_says_have_crashed_are_incomplete(tmp_path):
     (tmp_path / "runs.csv").write_text("Name,State,batch_size,_step,heads,val/error\na,finished,32,9,4,0.1\n"
                                        "b,crashed,32,9,8,0.2\n")
-    assert call("import", tmp_path, tmp_path / "log.h5")[0] == 0
-    with check(tmp_path / "log.h5") as log:
-        assert log.trials["stop_reason"].tolist() == ["the run's files say no more", "its state is crashed"]
-        assert [Status(one).name for one in log.trials["status"]] == ["COMPLETE", "INCOMPLETE"]
-        assert [json.loads(plan)["problem"]["config"] for plan in log.trials["plan"]] == [{"heads": 4}, {"heads": 8}]
+    log, _ = taken(tmp_path, tmp_path / "log.h5")
+    assert log.trials["stop_reason"].tolist() == ["the run's files say no more", "its state is crashed"]
+    assert [Status(one).name for one in log.trials["status"]] == ["COMPLETE", "INCOMPLETE"]
+    assert [json.loads(plan)["problem"]["config"] for plan in log.trials["plan"]] == [{"heads": 4}, {"heads": 8}]
 
 
 def test_a_history_with_a_batch_that_grows_is_one_run(tmp_path):
@@ -213,11 +201,10 @@ def test_epochs_of_keras_are_steps_once_the_size_of_the_set_is_known(tmp_path):
                                                 "1,0.75,1,0.625,1.25\n")
     code, said = call("import", tmp_path, tmp_path / "log.h5")
     assert code == 1 and "train_examples: steps are in epochs" in said
-    assert call("import", tmp_path, tmp_path / "log.h5", "--set-size", 64)[0] == 0
-    with check(tmp_path / "log.h5") as log:
-        assert log.evaluations["step"].tolist() == [16, 32, 10, 20]
-        assert log.evaluations.specs["val/accuracy"].better == "larger"
-        assert log.evaluations["train/loss"].tolist() == [2, 1, 2, 1]
+    log, _ = taken(tmp_path, tmp_path / "log.h5", "--set-size", 64)
+    assert log.evaluations["step"].tolist() == [16, 32, 10, 20]
+    assert log.evaluations.specs["val/accuracy"].better == "larger"
+    assert log.evaluations["train/loss"].tolist() == [2, 1, 2, 1]
 
 
 MALFORMED = {
@@ -251,13 +238,11 @@ def test_lines_of_any_form_are_read_by_a_pattern_of_the_users_own(tmp_path):
         (tmp_path / f"b{batch}" / "out.txt").write_text("".join(
             f"[00:{step}] it {step}/30 tr {step / 10} val 1,0{batch}.5\n" for step in (10, 20, 30)))
     (tmp_path / "map.toml").write_text(LINES)
-    code, said = call("import", tmp_path / "b8", tmp_path / "b16", tmp_path / "log.h5", "--map", tmp_path / "map.toml")
-    assert code == 0, said
-    with check(tmp_path / "log.h5") as log:
-        assert log.trials["global_batch"].tolist() == [8, 16]
-        assert log.evaluations["step"].tolist() == [10, 20, 30] * 2
-        assert log.evaluations["val/loss"].tolist() == [108.5] * 3 + [1016.5] * 3
-        assert log.steps["loss"].tolist() == [1, 2, 3] * 2
+    log, _ = taken(tmp_path / "b8", tmp_path / "b16", tmp_path / "log.h5", "--map", tmp_path / "map.toml")
+    assert log.trials["global_batch"].tolist() == [8, 16]
+    assert log.evaluations["step"].tolist() == [10, 20, 30] * 2
+    assert log.evaluations["val/loss"].tolist() == [108.5] * 3 + [1016.5] * 3
+    assert log.steps["loss"].tolist() == [1, 2, 3] * 2
 
 
 @pytest.mark.parametrize("lines, wrong", [
@@ -274,7 +259,6 @@ def test_a_damaged_file_is_left_out_if_asked_to_and_named(tmp_path):
     (source / "broken" / "trainer_state.json").write_text('{"x')
     code, said = call("import", source, tmp_path / "log.h5")
     assert code and "trainer_state.json: is not JSON" in said and not (tmp_path / "log.h5").exists()
-    code, said = call("import", source, tmp_path / "log.h5", "--skip-broken")
-    assert code == 0 and "left out: " in said and "trainer_state.json: is not JSON" in said
-    with check(tmp_path / "log.h5") as log:
-        assert log.trials.rows == len(RUNS)
+    log, said = taken(source, tmp_path / "log.h5", "--skip-broken")
+    assert "left out: " in said and "trainer_state.json: is not JSON" in said
+    assert log.trials.rows == len(RUNS)

@@ -10,7 +10,7 @@ from hvdscale.cli.report import main as report
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import UNKNOWN_SEED, Status
-from tests.exchange.test_tables_and_rcp import call, invoke
+from tests.exchange.test_tables_and_rcp import call, invoke, taken
 from tests.factories.found_runs import RUNS, csv_text, write_runs
 
 
@@ -43,11 +43,10 @@ def test_runs_with_nothing_but_a_training_loss_are_read_and_it_is_said(tmp_path)
 def test_metaparameters_in_the_names_of_runs_keep_them_apart(tmp_path):
     for lr in ("0.05", "1e-1", ".2"):
         write(tmp_path / f"b8_lr{lr}_wd=1e-4", "log", ("step", "val/error"), [(1, 0.5)])
-    code, said = call("import", tmp_path, tmp_path / "log.h5")
-    assert code == 0 and "a search, guessed" in said and "repeats" not in said
-    with check(tmp_path / "log.h5") as log:
-        assert sorted(log.trials["metaparameters/learning_rate"].tolist()) == [0.05, 0.1, 0.2]
-        assert set(log.trials["metaparameters/weight_decay"].tolist()) == {1e-4}
+    log, said = taken(tmp_path, tmp_path / "log.h5")
+    assert "a search, guessed" in said and "repeats" not in said
+    assert sorted(log.trials["metaparameters/learning_rate"].tolist()) == [0.05, 0.1, 0.2]
+    assert set(log.trials["metaparameters/weight_decay"].tolist()) == {1e-4}
 
 
 @pytest.mark.parametrize("known, mapping, repeats", [("", "", 1), ("_lr0.1", "", 2), ("", "search = false\n", 2)])
@@ -88,9 +87,8 @@ def test_all_that_lacks_is_named_at_once(tmp_path):
         assert message in done.stderr
     (tmp_path / "runs.toml").write_text("batch = {parameter = 'batch_sz'}\nstep = 'stp'\n"
                                         "[tags]\nmy_err = 'val/error min'\n")
-    assert call("import", source, tmp_path / "log.h5", "--map", tmp_path / "runs.toml")[0] == 0
-    with check(tmp_path / "log.h5") as log:
-        assert log.trials["global_batch"].tolist() == [32] and log.evaluations["val/error"].tolist() == [0.5]
+    log, _ = taken(source, tmp_path / "log.h5", "--map", tmp_path / "runs.toml")
+    assert log.trials["global_batch"].tolist() == [32] and log.evaluations["val/error"].tolist() == [0.5]
 
 
 def test_two_tags_of_one_column_are_named_rather_than_mixed(tmp_path):
@@ -103,24 +101,22 @@ def test_two_tags_of_one_column_are_named_rather_than_mixed(tmp_path):
 
 def test_options_say_what_names_do_not(tmp_path):
     source = write(tmp_path / "made", "b32", ("step", "val_error"), [(640, 0.5), (1280, 0.25)])
-    assert call("import", source, tmp_path / "log.h5", "--workers", "2x4", "--unit", "examples", "--dataset", "mnist",
-                "--model", "cnn")[0] == 0
-    with check(tmp_path / "log.h5") as log:
-        assert log.evaluations["step"].tolist() == [20, 40] and log.trials["workers"].tolist() == [8]
-        [plan] = map(json.loads, log.trials["plan"])
-        assert plan["execution"] == {"local_workers": 4} and plan["file"].endswith("b32.csv")
-        assert (log.trials["dataset"][0], log.trials["model"][0]) == ("mnist", "cnn")
-        assert log.trials["seed"].tolist() == [UNKNOWN_SEED]
+    log, _ = taken(source, tmp_path / "log.h5", "--workers", "2x4", "--unit", "examples", "--dataset", "mnist",
+                   "--model", "cnn")
+    assert log.evaluations["step"].tolist() == [20, 40] and log.trials["workers"].tolist() == [8]
+    [plan] = map(json.loads, log.trials["plan"])
+    assert plan["execution"] == {"local_workers": 4} and plan["file"].endswith("b32.csv")
+    assert (log.trials["dataset"][0], log.trials["model"][0]) == ("mnist", "cnn")
+    assert log.trials["seed"].tolist() == [UNKNOWN_SEED]
 
 
 @pytest.mark.parametrize("keep, values", [("last", [0.5, 0.375, 0.25]), ("first", [0.5, 0.4375, 0.125, 0.25])])
 def test_a_run_that_went_back_keeps_the_rows_that_are_asked_for(keep, values, tmp_path):
     rows = [(10, 0.5), (20, 0.4375), (30, 0.125), (20, 0.375), (40, 0.25)]
     source = write(tmp_path / "made", "b32", ("step", "val_error"), rows)
-    code, said = call("import", source, tmp_path / "log.h5", "--overlap", keep)
-    assert code == 0 and re.search(r"left out: \d values? that repeat steps", said)
-    with check(tmp_path / "log.h5") as log:
-        assert log.evaluations["val/error"].tolist() == values
+    log, said = taken(source, tmp_path / "log.h5", "--overlap", keep)
+    assert re.search(r"left out: \d values? that repeat steps", said)
+    assert log.evaluations["val/error"].tolist() == values
 
 
 def test_the_time_of_a_step_goes_before_wall_times_and_those_are_said_to_include_evaluations(tmp_path):
@@ -150,11 +146,10 @@ def test_runs_whose_metaparameters_vary_in_a_batch_are_draws_and_one_that_diverg
         folder = write(tmp_path / f"run{lr}", "b8", ("step", "train_loss", "val_error"), [
             (1, 1.0, 0.5), (2, "inf" if lr == 2 else 0.5, 0.25)])
         (folder / "params.json").write_text(f'{{"lr": {lr}}}')
-    assert call("import", tmp_path / "run1", tmp_path / "run2", tmp_path / "log.h5")[0] == 0
-    with check(tmp_path / "log.h5") as log:
-        assert [json.loads(plan)["search"] for plan in log.trials["plan"]] == [True, True]
-        assert log.trials["status"].tolist() == [Status.COMPLETE, Status.INFEASIBLE]
-        assert log.trials["metaparameters/learning_rate"].tolist() == [1, 2]
+    log, _ = taken(tmp_path / "run1", tmp_path / "run2", tmp_path / "log.h5")
+    assert [json.loads(plan)["search"] for plan in log.trials["plan"]] == [True, True]
+    assert log.trials["status"].tolist() == [Status.COMPLETE, Status.INFEASIBLE]
+    assert log.trials["metaparameters/learning_rate"].tolist() == [1, 2]
 
 
 def test_a_report_reads_the_folder_as_an_import_does(tmp_path):
@@ -177,12 +172,10 @@ def test_a_report_on_tables_names_the_command_that_imports_them(tmp_path):
 def test_each_kind_is_imported_by_itself(tmp_path):
     runs = write(tmp_path / "runs", "b8", ("step", "val_error"), [(1, 0.5)])
     tables = write(tmp_path / "tables", "trials", ("id", "global_batch"), [(1, 8)])
-    code, said = call("import", runs, tables, tmp_path / "log.h5")
-    assert code == 2 and "is of kind runs, and others are of kind csv" in said
-    code, said = call("import", tables, tables, tmp_path / "log.h5")
-    assert code == 2 and "takes one source" in said
-    code, said = call("import", tables, tmp_path / "log.h5", "--dry-run")
-    assert code == 2 and "--dry-run is for --kind runs" in said
+    for words, message in (((runs, tables), "is of kind runs, and others are of kind csv"),
+                           ((tables, tables), "takes one source"), ((tables, "--dry-run"), "is for --kind runs")):
+        code, said = call("import", *words, tmp_path / "log.h5")
+        assert code == 2 and message in said
 
 
 def test_the_help_fits_a_screen():
