@@ -142,8 +142,8 @@ def report(examine: Callable, wanted: str, rank: int = 0) -> None:
     screen.erase()
     if examination is not None:
         print(examination.render(time.monotonic() - started, on_terminal(sys.stdout)) if wanted == TEXT else
-              render_for_machines(wanted, examination.about, examination.findings, examination.code,
-                                  examination.unseen_training))
+              render_for_machines(wanted, {"verdict": examination.verdict, **examination.about}, examination.findings,
+                                  examination.code, examination.unseen_training))
         sys.exit(examination.code)
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TextIO
 from xml.etree import ElementTree
 
@@ -26,23 +27,23 @@ NAME, VERDICT = 14, 6       # characters
 NOTES = "Not faults, but these depend on the number of workers or on the machine:"
 
 
+@dataclass(frozen=True)
 class Judged:
     """Findings, and what is said around them."""
 
     findings: tuple[Finding, ...]
-    verdict = ""                # the outcome in a line, which comes first
+    about: Mapping[str, object]     # what was examined and how, for machines
+    texts: Sequence[str]            # the report's headline, and the blocks below the findings, but for empty ones
+
+    verdict = ""                    # the outcome in a line, which comes first
 
     @property
     def sound(self) -> bool:
         return all(finding.verdict != Verdict.FAILED for finding in self.findings)
 
-    def texts(self) -> list[str]:
-        """The report's headline, and the blocks below the findings, but for empty ones."""
-        raise NotImplementedError
-
     def render(self, seconds: float, colour: bool) -> str:
         """The whole report, in lines of ``line_width()`` characters where words allow."""
-        headline, *blocks = self.texts()
+        headline, *blocks = self.texts
         counts = {verdict: sum(finding.verdict == verdict for finding in self.findings) for verdict in Verdict}
         summary = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
         return "\n\n".join(filter(None, [self.verdict and wrap(self.verdict), wrap(headline), render_findings(

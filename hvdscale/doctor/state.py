@@ -22,10 +22,9 @@ from ..update.precision import AUTOCAST, PARAMETERS, repeatable
 from ..update.step import DataParallelStep
 from ..workers.group import SingleWorker
 from .finding import JOB, Finding
+from .lost import KINDS, describe_lost, unlike
 from .probe_step import Sample, mean_gradient, trained
-from .resume.examine import describe_lost
-from .resume.listen import flatten
-from .resume.runs import KINDS, unlike
+from .script.listen.tensors import flatten
 
 BEFORE = 2                  # steps before the checkpoint
 MEASURED = 100              # examples measured per split, at most
@@ -58,7 +57,7 @@ def checkpoint(sample: Sample) -> Finding:
     def resumed_from(state):
         other = make_step()
         restore(state, other)
-        lost.extend(one for one in unlike(flatten(state), flatten(capture(RunState(BEFORE), other))) if one[2])
+        lost.extend(unlike(flatten(state), flatten(capture(RunState(BEFORE), other))))
         return other(BEFORE, plan.schedule.lr_at(BEFORE), set()).loss, other.model.state_dict()
 
     lost: list[tuple[str, str, str]] = []

@@ -14,13 +14,13 @@ from click.testing import CliRunner
 from torch.distributed import _functional_collectives as funcol
 
 from hvdscale.cli.doctor import command, say_on
-from hvdscale.doctor.examine import Examination, examine, in_this_process, notes
+from hvdscale.doctor.examine import examine, in_this_process, notes
 from hvdscale.doctor.examples import examples
 from hvdscale.doctor.finding import JOB, Finding, Verdict, carried_out
 from hvdscale.doctor.passes import gradients, losses, padding
 from hvdscale.doctor.probe_step import make_sample
 from hvdscale.doctor.ranks import broken, digest, explain, same_on_ranks
-from hvdscale.doctor.formats import render_findings
+from hvdscale.doctor.formats import Judged, render_findings, render_list
 from hvdscale.doctor.state import checkpoint, decay, evaluation
 from hvdscale.errors import CommunicationError
 from hvdscale.formatting.screen import Screen
@@ -302,8 +302,7 @@ def test_the_excerpt_in_the_guide_is_what_is_printed_of_that_fault(monkeypatch):
 
 
 def test_an_examination_is_sound_where_nothing_failed():
-    cut = sample("sound")
-    some = Examination(cut.job, cut, (FOUND[0], FOUND[2]), ("a note",))
+    some = Judged((FOUND[0], FOUND[2]), {}, ["a job", render_list("Notes:", ["a note"])])
     assert some.sound and not replace(some, findings=tuple(FOUND)).sound
     said = some.render(1.5, False)
     assert "- a note" in said and said.endswith("1 passed, 1 -; 1.5 s".replace("1 -", "1 not applicable"))

@@ -3,7 +3,6 @@ import json
 import os
 import re
 import shutil
-from types import SimpleNamespace
 
 import pytest
 
@@ -182,7 +181,7 @@ def test_a_folder_too_large_to_copy_is_run_in_and_the_report_says_so(tmp_path, m
     place = make_workplace(tmp_path, tmp_path / "copy")
     (tmp_path / "kept").write_text("x")
     assert (place.copied, place.folder, place.written()) == (False, tmp_path, ["kept"])
-    said = files_of(SimpleNamespace(copied=False, in_copy=(), written=("kept",)))
+    said = files_of(False, ["kept"], [])
     assert said == ["The script ran in this folder itself, which has more than 512 MiB to copy.",
                     "The script wrote: kept."]
 

@@ -38,14 +38,14 @@ def update(*fetched):
 def test_batches_belong_to_updates_by_their_order(loop, updates, wanted):
     batches = [LoadedBatch((at,), (), 1, at + 1) for at in range(sum(wanted))]
     steps = OptimizerUpdates("SGD", [], [update(*fetched) for fetched in updates])
-    found = batches_of(Record(0, 1, iterations=[iteration(batches)], optimizers=[steps]), steps)
+    found = batches_of(Record(0, 1, iterations=[iteration(batches)], optimizers=[steps]), steps.updates)
     assert [len(each) for each in found] == wanted and [one for each in found for one in each] == batches
 
 
 def test_what_was_read_ahead_when_the_watch_ended_belongs_to_no_update():
     batches = [LoadedBatch((at,), (), 1, at + 1) for at in range(4)]
     steps = OptimizerUpdates("SGD", [], [update(2), update(3), update(4)])
-    found = batches_of(Record(0, 1, iterations=[iteration(batches, False)], optimizers=[steps]), steps)
+    found = batches_of(Record(0, 1, iterations=[iteration(batches, False)], optimizers=[steps]), steps.updates)
     assert [len(each) for each in found] == [1, 1, 1]
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
+from collections.abc import Iterable
 from dataclasses import dataclass, field, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -175,8 +176,8 @@ class Start:
     """What an update of such a script begins from, at the first call of a module after the update before."""
 
     updates: int                # made before
-    tensors: dict[str, str]     # digests of the parameters and buffers of the process's modules
-    states: dict[str, str]      # of optimizers, by key and parameter: the kind of number, and a digest, or 0 for zeros
+    tensors: dict[str, str]     # the parameters and buffers of the process's modules: see tensors.describe
+    states: dict[str, str]      # of optimizers, by key and parameter, or group
     parts: dict[str, np.ndarray]        # samples of those tensors and states of which the rank has a part
 
 
@@ -234,14 +235,20 @@ class Record:
         """What the update after so many began from; None where it was not seen."""
         return next((one for one in self.starts if one.updates == updates), None)
 
-    def uses(self, *acts: str) -> list[FileUse]:
-        return [one for one in self.files if one.act in acts]
-
     def save(self, folder: Path) -> None:
         path = file_of(folder, self.rank, RECORD)
         part = path.with_suffix(".part")
         part.write_text(json.dumps(self, default=_as_json), encoding="utf-8")
         part.replace(path)                      # never seen half written
+
+
+def uses(records: Iterable[Record], *acts: str) -> list[FileUse]:
+    return [one for record in records for one in record.files if one.act in acts]
+
+
+def least(records: Iterable[Record]) -> int:
+    """The updates that all ranks made."""
+    return min((record.made for record in records), default=0)
 
 
 def load(folder: Path, rank: int, workers: int) -> Record:

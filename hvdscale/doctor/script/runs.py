@@ -17,7 +17,7 @@ from ...watch.remarks import PROCESSES
 from ...watch.runner import ENDED, FAILED, RUNNING, STOPPED, ScriptRequest, after, describe_failure
 from ...workers.launch import Process
 from .folder import Workplace, copy_of, make_workplace
-from .record import Record, load
+from .record import Record, least, load
 
 RANK = "hvdscale.doctor.script.rank"
 STANDS = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)
@@ -127,8 +127,7 @@ def checked(asked: ScriptRequest, run: Run) -> Run:
         raise ScriptError(message, said, not failed.made)
     on = f"{asked.script} on {counted(run.workers, 'worker')}"
     if waiting := _waiting(run):
-        made = min(record.made for record in records)
-        raise ScriptError(f"{on} hangs {after(made)}: {waiting}; {OF_OTHERS}", "")
+        raise ScriptError(f"{on} hangs {after(least(records))}: {waiting}; {OF_OTHERS}", "")
     if not all(record.updates for record in records):
         counts = ", ".join(f"rank {record.rank} made {len(record.updates)}" for record in records)
         why = f"within {asked.seconds:g} s ({counts}); --seconds allows more" if run.late else \

@@ -78,7 +78,7 @@ class Pair:
 
     @cached_property
     def _batches(self) -> dict[int, list[list[LoadedBatch]]]:
-        return {id(record): batches_of(record, self.steps(record)) for record in self.records}
+        return {id(record): batches_of(record, self.steps(record).updates) for record in self.records}
 
     def batches(self, record: Record, number: int) -> list[LoadedBatch]:
         """The batches of an update on one rank."""
@@ -233,16 +233,16 @@ class BothRuns:
         return last.losses[0].line if last.losses and last.losses[0].line else last.line
 
 
-def batches_of(record: Record, optimizer: OptimizerUpdates) -> list[list[LoadedBatch]]:
-    """The batches of each update of an optimizer. Loops, and wrappers of loaders, read ahead: the first update of an
+def batches_of(record: Record, updates: list[Update]) -> list[list[LoadedBatch]]:
+    """The batches of each of an optimizer's updates. Loops, and wrappers of loaders, read ahead: the first update of an
     epoch then seems to have more batches than its passes need, and the last one none. So batches are handed out in
     their order, at the rate of the updates between."""
-    found: list[list[LoadedBatch]] = [[] for _ in optimizer.updates]
+    found: list[list[LoadedBatch]] = [[] for _ in updates]
     for number, iteration in enumerate(record.iterations):
         if not iteration.trained:
             continue
         fetched = {at: [one.fetched[number] for one in update.passes if number in one.fetched]
-                   for at, update in enumerate(optimizer.updates)}
+                   for at, update in enumerate(updates)}
         fetched = {at: counts for at, counts in fetched.items() if counts}
         begin = 0
         for at, end in zip(fetched, _ends(iteration, [*fetched.values()])):

@@ -25,13 +25,14 @@ EVERY = 1.0             # seconds between records of batches; an update is alway
 AFTER_THE_CUT = 3       # updates at most, while the next epoch has not begun
 
 
-class Session:
+class Session(Listener):
     """The record of this process, shared by all listeners. Of its task, ``updates`` are to be watched before the epoch
     is cut short, so that evaluation and the next epoch are seen as well; ``leave`` ends the process."""
 
     def __init__(self, record: Record, folder: Path, task: Mapping[str, int], leave: Callable[[], None]):
         self.record, self.folder, self.task, self.wanted = record, folder, task, task["updates"]
         self.at_end: Callable[[], None] = lambda: None          # reads what only the end of a script allows
+        self.updates: Listener                                  # of the optimizers
         self._leave, self._saved, self._process = leave, 0.0, os.getpid()
 
     def end(self, state: str) -> None:
