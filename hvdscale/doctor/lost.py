@@ -2,7 +2,7 @@
 were."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from ..formatting.numbers import list_first
 from .finding import Kinds
 
 KINDS = Kinds(Path(__file__).with_name("resume") / "findings.toml")
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 OF_GROUP = ".of group "     # in the name of a setting of an optimizer's parameters
 ZERO = " 0"                 # how a description ends of a tensor of zeros
 
@@ -19,6 +20,30 @@ def unlike(was: Mapping[str, Any], now: Mapping[str, Any], missing: bool = False
     """
     return [(name, value, now.get(name, "")) for name, value in was.items()
             if now.get(name, "") != value and (missing or name in now)]
+
+
+def describe_tensors(lost: list[tuple[str, str, str]], optimized: Collection[str], begun: Mapping[str, str] = {},
+                     saved: Mapping[str, str] = {}) -> tuple[str, dict[str, Any]]:
+    """A kind of finding on what a model has lost, by the names of tensors, then and now; empty for nothing. And its
+    values.
+
+    optimized   names of tensors that an optimizer has
+    begun       the values of the very beginning
+    saved       the name of each value in the checkpoint
+    """
+    names = sorted({name for name, _, now in lost if now})
+    parameters = [name for name in names if name in optimized]
+    given = dict(names=list_first(parameters or names, 3), count=len(parameters or names), of=len(optimized))
+    if parameters:
+        lost = [one for one in lost if one[0] in parameters]
+        taken = {name: saved[now] for name, was, now in lost if {was, now} <= saved.keys()}
+        if len(taken) == len(parameters):
+            return "exchanged", given | {"taken": taken[parameters[0]]}
+        whole = "initial" if all(begun.get(name) == now for name, _, now in lost) else "other"
+        return whole if len(parameters) == len(optimized) else "some", given
+    if not {name.partition(".")[0] for name in names} & {name.partition(".")[0] for name in optimized}:
+        return "average" if names else "", given
+    return "statistics" if all(name.endswith(STATISTICS) for name in names) else "buffers", given
 
 
 def describe_lost(lost: list[tuple[str, str, str]]) -> tuple[str, dict[str, Any]]:

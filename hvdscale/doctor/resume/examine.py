@@ -18,21 +18,20 @@ from ...watch.remarks import OWN
 from ...watch.runner import ENDED
 from ...workers.launch import Process
 from ..finding import Finding, Verdict, trace_cause
-from ..lost import KINDS, describe_lost, unlike
-from ..script.compare.pair import trained
+from ..lost import KINDS, STATISTICS, describe_lost, describe_tensors, unlike
+from ..script.compare.pair import batches_of, trained
 from ..script.compare.reduction import apart, passes_of
-from ..script.compare.state import OF, STATISTICS, same_stream
+from ..script.compare.state import OF, same_stream
 from ..script.examine import SHOWN, ScriptJudged, instead_of
-from ..script.record import SAVED, WRITTEN, Record, least, uses
-from .runs import ENOUGH, RUNS, Both, ResumeRequest, alike, find_loaded, loop_of, run_all
+from ..script.record import SAVED, WRITTEN, GeneratorUse, Iteration, Record, least, uses
+from .runs import Both, ResumeRequest, find_loaded, run_all
 
 FAR, LIMIT = 0.1, 1e-6      # relative differences
+ENOUGH = 3                  # updates by which a place in a course is recognized, and a stream of random numbers
+SEEDS = "loader workers"    # a name as of a generator
 OF_GENERATORS = re.compile(r"(?i)rng|random|seed|generator")           # judged by the draws
 OF_LISTS = re.compile(r"(^|\.)\d+(\.|$)")
-MUST = {"load": "the load of a checkpoint", "parameters": "the parameters after it",
-        "examples": "the training examples"}
 EXPLAINS = {"files": ("parameters", "optimizer"), "optimizer": ("schedule",), "saved values": ("updates",)}
-Course = list[dict[str, Any]]       # for each update, values by name
 Examples = list[list[list]]         # for each update and rank, what identifies its examples
 
 
@@ -53,13 +52,11 @@ def load(both: Both) -> Finding:
 def files(both: Both) -> Finding:
     """Whether ranks write to one path, and whether what a kill leaves behind can be loaded."""
     lines = {one.path: one.line for one in uses(both.first, SAVED) if one.path}
-    writers: dict[tuple[str, int], set[int]] = {}
-    for record in both.first:
-        for one in uses([record], WRITTEN):
-            writers.setdefault((one.path, one.updates), set()).add(record.rank)
-    for (path, _), ranks in writers.items():
-        if path in lines and len(ranks) > 1:
-            return both.finding("files", "one_path", path=path, ranks=sorted(ranks), where=lines[path])
+    for path, at in [(one.path, one.updates) for one in uses(both.first, WRITTEN) if one.path in lines]:
+        ranks = [record.rank for record in both.first if any(
+            (one.path, one.updates) == (path, at) for one in uses([record], WRITTEN))]
+        if len(ranks) > 1:
+            return both.finding("files", "one_path", path=path, ranks=ranks, where=lines[path])
     for how, (killed, mended, error) in both.torn.items():
         of = sorted({by.updates for _, by in find_loaded(killed, mended)})
         said = "what it loaded is of update " + listed(of) if of else "it begins afresh"
@@ -68,16 +65,20 @@ def files(both: Both) -> Finding:
     return both.finding("files", "whole" if both.torn else "apart")
 
 
-def state(both: Both, check: str, of: str, describe: Callable) -> Finding:
+def state(both: Both, check: str) -> Finding:
     """Whether the first update starts from the tensors, or optimizers' states, that were saved. What each rank has of
     its own, such as statistics of its batches, counts on the first alone."""
     starts = both.starts(both.held)
     if not starts:
         return both.finding(check, "not_seen")
+    of = "states" if check == "optimizer" else "tensors"
     was, now = ([getattr(one, of) for one in each] for each in zip(*starts))
     found = [(rank, *one) for rank, each in enumerate(zip(was, now)) for one in unlike(*each, missing=True)
-             if was[0].get(one[0], one[1]) == one[1]]
-    kind, given = describe(both, [one for _, *one in found])
+             if was[0].get(one[0], one[1]) == one[1] and not (both.passes and one[0].endswith(STATISTICS))]
+    lost, begun = [one for _, *one in found], both.first[0].start(0)
+    saved = {value: name for _, by in both.loaded for name, value in by.values.items()}
+    kind, given = describe_lost(lost) if check == "optimizer" else describe_tensors(
+        lost, both.resumed[0].optimized, begun.tensors if begun else {}, saved)
     if not kind:
         return both.finding(check, "same" if was[0] else "none")
     ranks, names = sorted({rank for rank, *_ in found}), {name for _, name, *_ in found}
@@ -86,30 +87,12 @@ def state(both: Both, check: str, of: str, describe: Callable) -> Finding:
     return both.finding(check, kind, ranks=ranks, **given)
 
 
-def describe_tensors(both: Both, lost: list) -> tuple[str, dict[str, Any]]:
-    """A kind of finding on what a model has lost, empty for nothing, and its values."""
-    names = sorted({name for name, _, now in lost if now and not (both.passes and name.endswith(STATISTICS))})
-    optimized = both.resumed[0].optimized
-    parameters = [name for name in names if name in optimized]
-    given = dict(names=list_first(parameters or names, 3), count=len(parameters or names), of=len(optimized))
-    if parameters:
-        held = {value: name for _, by in both.loaded for name, value in by.values.items()}
-        taken = {name: held[now] for name, was, now in lost if name in parameters and {was, now} <= held.keys()}
-        if len(taken) == len(parameters):
-            return "exchanged", given | {"taken": taken[parameters[0]]}
-        whole = "initial" if alike(both.first[0].start(0), both.resumed[0].start(0), parameters) else "other"
-        return whole if len(parameters) == len(optimized) else "some", given
-    if not {name.partition(".")[0] for name in names} & {name.partition(".")[0] for name in optimized}:
-        return "average" if names else "", given
-    return "statistics" if all(name.endswith(STATISTICS) for name in names) else "buffers", given
-
-
-def course(both: Both, check: str, of: Callable[[Record], Course], place: Callable = lambda update: 0) -> Finding:
-    """Whether each update has, by name, what that of its number has without the stop; ``place``: its one in a
-    schedule."""
+def course(both: Both, check: str) -> Finding:
+    """Whether each update has, by name, what that of its number has without the stop."""
     held = both.held
-    usual, second, now = (of(run[0]) for run in (both.first, both.second, both.resumed))
-    places, begun = ([place(update) for update in run[0].updates] for run in (both.first, both.resumed))
+    usual, second, now = (courses_of(run[0])[check] for run in (both.first, both.second, both.resumed))
+    places, begun = ([sum(update.positions) if check == "schedule" else 0 for update in run[0].updates]
+                     for run in (both.first, both.resumed))
     now, begun = now[:both.after], begun[:both.after]
     if not any(usual) or not now:
         return both.finding(check, "none")
@@ -132,6 +115,18 @@ def course(both: Both, check: str, of: Callable[[Record], Course], place: Callab
                         noise=(noise or 0) + 1)
 
 
+def courses_of(record: Record) -> dict[str, list[dict[str, Any]]]:
+    """By check, for each update the values by name."""
+    rates = [{f"{at}.{group}": float(f"{rate:.6g}") for at, one in enumerate(each) for group, rate in enumerate(
+        one.rates)} for each in zip(*(each.updates for each in record.optimizers))]
+    scales = [update.passes[-1].scale if update.passes else 1.0 for update in record.updates]
+    printed: list[dict[str, str]] = [{} for _ in range(record.made + 1)]
+    for made, text in reversed(record.printed):
+        printed[made][text.split()[0]] = text           # the first number that is printed after each word
+    return {"schedule": rates, "loss scale": [{"": scale} for scale in scales if {*scales} != {1.0}],
+            "printed": printed[1:], "updates": [{"": update.digest_after} for update in record.updates]}
+
+
 def first_apart(one: list, other: list, differs: Callable = ne) -> int | None:
     """The first place at which two courses differ, as far as both go; None where they do not."""
     return next((at for at, both in enumerate(zip(one, other)) if differs(*both)), None)
@@ -143,28 +138,6 @@ def places_of(whole: list, part: list) -> list[int]:
     return [at for at in range(len(whole) - len(some) + 1) if some and whole[at:at + len(some)] == some]
 
 
-def rates_of(record: Record) -> Course:
-    return [{f"{at}.{group}": float(f"{rate:.6g}") for at, one in enumerate(each) for group, rate in enumerate(
-        one.rates)} for each in zip(*(each.updates for each in record.optimizers))]
-
-
-def scales_of(record: Record) -> Course:
-    found = [update.passes[-1].scale if update.passes else 1.0 for update in record.updates]
-    return [{"": scale} for scale in found if {*found} != {1.0}]
-
-
-def printed_of(record: Record) -> Course:
-    """By word the first number that each update's number was printed with, after it."""
-    found: Course = [{} for _ in range(record.made + 1)]
-    for made, text in reversed(record.printed):
-        found[made][text.split()[0]] = text
-    return found[1:]
-
-
-def digests_of(record: Record) -> Course:
-    return [{"": update.digest_after} for update in record.updates]
-
-
 def updates(both: Both) -> Finding:
     """Whether the resumed run makes the updates that are left, and with the parameters of the uninterrupted run."""
     made, left = least(both.resumed), both.left_over
@@ -173,17 +146,16 @@ def updates(both: Both) -> Finding:
         kind = "none"
     elif both.ends and made != left or made < left and all(one.state == ENDED for one in both.resumed):
         kind = "more" if made > left else "fewer"
-    return both.finding("updates", kind, now=made) if kind else course(both, "updates", digests_of)
+    return both.finding("updates", kind, now=made) if kind else course(both, "updates")
 
 
 def examples(both: Both) -> Finding:
     """Whether the resumed run takes the examples that the uninterrupted one takes, in its order."""
-    held = both.held
-    usual, second, now = (both.keys.get(run, []) for run in ("first", "second", "resumed"))
+    held, runs = both.held, [*map(both.keys, (both.first, both.second, both.stopped, both.resumed))]
+    usual, second, stopped, now = ([] if run is None else run for run in runs)
     now = now[:both.after]
     for kind, is_so in {"own_batch": both.other_count and both.asked.script.global_batch is None,
-                        "no_loader": len(both.keys) < len(RUNS), "none": not now,
-                        "not_distinguished": not all(usual + now)}.items():
+                        "no_loader": None in runs, "none": not now, "not_distinguished": not all(usual + now)}.items():
         if is_so:
             return both.finding("examples", kind)
     first, ordered, end = trained(both.resumed[0])[0], usual == second[:len(usual)], held + len(now)
@@ -195,8 +167,8 @@ def examples(both: Both) -> Finding:
         return one != other and not (both.other_count and (more + fewer).total() <= padded)
     at = first_apart(usual[held:], now, differ)
     until = max((one for one in both.epochs if held < one <= end), default=end)     # of the last whole epoch
-    before = usual if ordered else both.keys["stopped"]
-    found, whole = _count(before[:held] + now[:until - held]), _count(usual[:until])
+    found = _count((usual if ordered else stopped)[:held] + now[:until - held])
+    whole = _count(usual[:until])
     given = dict(taken=_count(now).total(), where=first.line, sampler=first.sampling.name, until=until,
                  total=whole.total(), twice=(found - whole).total(), never=(whole - found).total())
     if not ordered:
@@ -239,8 +211,9 @@ def random_numbers(both: Both) -> Finding:
     """Whether random draws are those of the uninterrupted run, or most are of before the checkpoint once more, or those
     of another rank."""
     found: dict[str, set[str]] = {"replayed": set(), "alike": set(), "other": set(), "unseeded": set(), "same": set()}
-    draws = [(both.draws(first, 0, both.held), both.draws(first, both.held), both.draws(second, both.held),
-              both.draws(resumed)) for first, second, resumed in zip(both.first, both.second, both.resumed)]
+    held, end = both.held, both.held + (1 if both.other_count else ENOUGH)
+    draws = [(_draws(first, 0, held), _draws(first, held, end), _draws(second, held, end),
+              _draws(resumed, 0, end - held)) for first, second, resumed in zip(both.first, both.second, both.resumed)]
     for before, usual, second, now in draws:
         drawn = {(name, one.before.get(name)) for one in before for name in one.moved}
         by_seed, as_first = same_stream([usual, second]), same_stream([draws[0][3], now])
@@ -259,6 +232,23 @@ def random_numbers(both: Both) -> Finding:
     return both.finding("random numbers", kind, names=names, where=where)
 
 
+def _draws(record: Record, begin: int, end: int) -> list[GeneratorUse]:
+    """What a rank drew from generators in these updates: in reading, and in passes. The seeds of loader workers are as
+    of one more."""
+    found, batches = [], batches_of(record, record.updates)
+    for at, update in enumerate(record.updates[begin:end], begin):
+        found += [one.draws for one in batches[at] if one.draws]
+        found += [one for each in update.passes for one in (each.prepared, each.draws)]
+        if record.drew_in_workers:
+            found.append(GeneratorUse({SEEDS: f"{loop_of(record, at).seed}"}, frozenset({SEEDS})))
+    return found
+
+
+def loop_of(record: Record, at: int) -> Iteration:
+    """The iteration over a loader that the update of this number had its last batch from."""
+    return record.iterations[max([0, *(number for one in record.updates[at].passes for number in one.fetched)])]
+
+
 def saved_values(both: Both) -> Finding:
     """Whether later checkpoints are saved at the same updates, with the same counters, best values and averages."""
     usual, second, now = (_saves(run, shift) for run, shift in (
@@ -266,8 +256,10 @@ def saved_values(both: Both) -> Finding:
     end, unsure = both.held + both.after, None
     later = sorted(at for at in {*usual, *now} if both.held < at < end or at == end and at in usual and at in now)
     given = dict(common=sum(at in usual and at in now for at in later), where=both.saved_by)
-    courses = digests_of(both.first[0])[both.held:], digests_of(both.resumed[0])        # the same bit for bit:
-    same = {at for at, each in enumerate(zip(*courses), both.held + 1) if each[0] == each[1] and not both.other_count}
+    # updates that give the parameters of the uninterrupted run, bit for bit
+    same = {at for at, (one, other) in enumerate(zip(both.first[0].updates[both.held:], both.resumed[0].updates),
+                                                 both.held + 1)
+            if one.digest_after == other.digest_after and not both.other_count}
     for update in later:
         exact, was, noise, found = update in same, *(one.get(update, {}) for one in (usual, second, now))
         extra, fewer = (sorted(one.keys() - other.keys()) for one, other in ((found, was), (was, found)))
@@ -322,12 +314,10 @@ def _saves(records: list[Record], shift: int) -> dict[int, dict[str, dict[str, s
 
 CHECKS: dict[str, Callable[[Both], Finding]] = {
     "load": load, "files": files,
-    "parameters": partial(state, check="parameters", of="tensors", describe=describe_tensors),
-    "optimizer": partial(state, check="optimizer", of="states", describe=lambda both, lost: describe_lost(lost)),
-    "schedule": partial(course, check="schedule", of=rates_of, place=lambda update: sum(update.positions)),
-    "loss scale": partial(course, check="loss scale", of=scales_of),
+    "parameters": partial(state, check="parameters"), "optimizer": partial(state, check="optimizer"),
+    "schedule": partial(course, check="schedule"), "loss scale": partial(course, check="loss scale"),
     "examples": examples, "random numbers": random_numbers, "saved values": saved_values,
-    "printed": partial(course, check="printed", of=printed_of), "updates": updates}
+    "printed": partial(course, check="printed"), "updates": updates}
 
 
 def examine(asked: ResumeRequest, process: Process, say: Callable[[str], None],
@@ -358,9 +348,8 @@ def judge(both: Both, checks: Collection[str]) -> ScriptJudged:
              "written": both.written}
     headline = KINDS.sentence(
         "report", "headline", both, script=script.script, workers=asked.workers, asked=asked.stop,
-        then=asked.then if both.other_count else None, stop=both.stop, held=both.held, stopped=bool(both.stopped),
-        moved=both.stop_at != asked.stop)
+        then=asked.then if both.other_count else None, moved=both.stop_at != asked.stop)
     left = KINDS.sentences("report", None, {"written": both.written and not asked.in_place, "left": both.left},
                            paths=list_first(both.written, SHOWN), checkpoints=list_first(both.left, SHOWN))
     return ScriptJudged(tuple(trace_cause(found[check], [*found.values()], EXPLAINS) for check in checks), about,
-                        [" ".join([headline, *instead]), *map(wrap, left)], MUST)
+                        [" ".join([headline, *instead]), *map(wrap, left)], KINDS.checks["must"])

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 
-from ...watch.lines import LIBRARY, line_of_call
+from ...watch.lines import LIBRARY
 from ...watch.runner import STOPPED
 from ..script import rank
 from ..script.folder import state_of
 from ..script.listen.session import Session
 from ..script.listen.tensors import describe, flatten, named_tensors, outermost_modules, sample
 from ..script.listen.updates import settings_of
-from ..script.record import LOADED, READ, SAVED, WRITTEN, FileUse, Start, uses
+from ..script.record import LOADED, READ, SAVED, WRITTEN, Start, uses
 
 FEWER = 4                   # of the numbers that a sample of a divided tensor has, one is kept
 SAVES = "saved.{}"          # left among the ranks by a save after so many updates
@@ -35,7 +35,6 @@ class ResumeSession(Session):
 
     def __init__(self, *given: Any):
         super().__init__(*given)
-        self._inside, self._ours = (os.path.join(os.path.realpath(one), "") for one in (Path.cwd(), self.folder))
         self._modules: list[torch.nn.Module] = []
         self._in_memory: dict[str, str] = {}        # values that were last saved to a buffer
         self._asked_to_stop = False
@@ -102,9 +101,6 @@ class ResumeSession(Session):
                 break
             before = now
             time.sleep(QUIET_SECONDS)
-        self._kill(number)
-
-    def _kill(self, number: int) -> None:
         if not callable(signal.getsignal(number)):          # else the script's own
             faulthandler.unregister(signal.SIGUSR1)
         os.kill(os.getpid(), number)
@@ -114,26 +110,13 @@ class ResumeSession(Session):
             if path:
                 os.truncate(path, os.path.getsize(path) // 2)
             self.save()
-            self._kill(signal.SIGKILL)
-
-    def _note(self, act: str, path: str, values: dict[str, str] | None = None) -> bool:
-        """Keep the use of a file of the script, in the folder that it began in or elsewhere; whether it is one."""
-        own = bool(path) and self.here and (
-            path.startswith(self._inside) or not path.startswith((*LIBRARY, self._ours)))
-        if own:
-            passes = max((len(one.passes) for one in self.updates.optimizers), default=0)
-            self.record.files.append(FileUse(act, self._short(path), self.record.made, passes, line_of_call(),
-                                             values or {}))
-        return own
-
-    def _short(self, path: str) -> str:
-        return os.path.relpath(path, self._inside) if path.startswith(self._inside) else path
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def saving(self, path, state):
         if path and any(one.updates == self.record.made for one in uses([self.record], SAVED)):
             self._kill_in_save(BETWEEN)
         values = flatten(state)
-        self._note(SAVED, path, values)
+        self.note(SAVED, path, values)
         (self.folder / SAVES.format(self.record.made)).touch()
         self._in_memory = {} if path else values
 
@@ -142,25 +125,26 @@ class ResumeSession(Session):
             self._kill_in_save(MIDDLE, path)
 
     def loaded(self, path):
-        self._note(LOADED, path)
+        self.note(LOADED, path)
 
     def read(self, path):
-        self._note(READ, path if os.path.exists(path) else "")
+        if os.path.exists(path) and not path.startswith(LIBRARY):
+            self.note(READ, path)
 
     def written(self, path):
         """A file that is opened next after a save to memory is where that goes."""
-        if self._note(WRITTEN, path) and self._in_memory:
-            self._note(SAVED, path, self._in_memory)
+        if self.note(WRITTEN, path) and self._in_memory:
+            self.note(SAVED, path, self._in_memory)
             self._in_memory = {}
 
     def renamed(self, path, to):
         """What was saved has another name from now on; a name for what was not makes a file."""
-        short = self._short(path)
+        short = self.shorten(path)
         found = [one for one in uses([self.record], SAVED) if f"{one.path}/".startswith(f"{short}/")]
         for one in found:
-            one.path = self._short(to) + one.path[len(short):]
+            one.path = self.shorten(to) + one.path[len(short):]
         if not found:
-            self._note(WRITTEN, to)
+            self.note(WRITTEN, to)
 
 
 main = partial(rank.main, ResumeSession)

@@ -25,7 +25,7 @@ from .compare.state import batch_norm, join, parameters, random_numbers, togethe
 from .compare.steps import learning_rate, schedule, update
 from .compare.unseen import notes, only_drew, remarks, unseen
 from .folder import LARGEST
-from .record import Record
+from .record import Record, written_outside
 from .runs import Run, ScriptError, run_here, run_launched
 
 CHECKS = {"examples": examples, "epochs": epochs, "gradient": gradient, "update": update, "parameters": parameters,
@@ -39,7 +39,6 @@ EXPLAINS = dict.fromkeys(("gradient", "learning rate", "examples"), ("parameters
 REMARKS = "On one worker as on several, and in no exit code:"
 NOT_CHECKED = "Not checked, as it cannot be seen from outside or did not happen in these updates:"
 SHOWN = 6               # updates in the table of losses;  files that are named
-MUST = {"gradient": "the training gradient", "examples": "the training examples"}
 UNSEEN = 4              # exit code: no finding failed, but the training was not seen, or not explained
 
 
@@ -148,8 +147,8 @@ def compare(asked: ScriptRequest, one: Run, many: Run, pair: Pair, checks: Colle
     if any(ALONE in record.remarks for record in pair.many):
         findings = [Finding(finding.check, Verdict.UNSEEN, ALONE) for finding in findings]
     in_copy = {path for run in (one, many) if run.workplace.copied for path in run.written}
-    written = sorted({path for run in (one, many) if not run.workplace.copied for path in run.written}.union(
-        *(record.written for record in pair.records)))
+    written = sorted({path for run in (one, many) if not run.workplace.copied for path in run.written} |
+                     written_outside(pair.records))
     about = {"script": asked.script, "arguments": asked.arguments, "workers": pair.workers,
              "global_batch": asked.global_batch, "updates": pair.updates, "notes": notes(pair),
              "remarks": remarks(pair), "not_checked": [*late, *unseen(pair, still)],
@@ -160,7 +159,8 @@ def compare(asked: ScriptRequest, one: Run, many: Run, pair: Pair, checks: Colle
         " ".join([f"{headline}.", *about["instead"]]) if about["instead"] else headline, _losses(pair),
         render_list(NOTES, about["notes"]), render_list(REMARKS, about["remarks"]),
         render_list(NOT_CHECKED, about["not_checked"]),
-        *map(wrap, files_of(one.workplace.copied and many.workplace.copied, written, sorted(in_copy)))], MUST)
+        *map(wrap, files_of(one.workplace.copied and many.workplace.copied, written, sorted(in_copy)))],
+                        KINDS.checks["must"])
 
 
 def _of_still(finding: Finding, still: Pair) -> Finding:

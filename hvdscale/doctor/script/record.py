@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from dataclasses import dataclass, field, is_dataclass
@@ -161,7 +163,7 @@ class Logged:
 
 @dataclass
 class FileUse:
-    """A file or folder that was used, by a script that is stopped or started again."""
+    """A file or folder that was used."""
 
     act: str                # SAVED and LOADED: by a function for checkpoints
     path: str               # in the script's folder a relative one; of what was saved, the name it was given afterwards
@@ -201,7 +203,6 @@ class Record:
     sharded: str = ""                                               # what divides parameters among the ranks
     remarks: list[str] = field(default_factory=list)                # of what a watcher cannot follow
     instead: list[str] = field(default_factory=list)                # of what the script had in place of a GPU
-    written: list[str] = field(default_factory=list)                # files outside of the copy
     error: str = ""                                                 # traceback
     held: list[str] = field(default_factory=list)       # contents of the data set that is trained on, if it is small
     wrapped: str = ""                                   # the line where a wrapper last took a model
@@ -210,8 +211,8 @@ class Record:
     logged: list[Logged] = field(default_factory=list)
     schedule: tuple[str, int] = "", 0       # of one with an end of its own: its class, and the steps it has
     library: str = ""                                   # by which it trains, whose options findings name
-    # of a script that is stopped or started again:
-    files: list[FileUse] = field(default_factory=list)
+    files: list[FileUse] = field(default_factory=list)  # that were written
+    # of a script that is stopped or started again, also those that were read, and:
     starts: list[Start] = field(default_factory=list)
     optimized: list[str] = field(default_factory=list)  # names of the tensors that an optimizer has
     printed: list[tuple[int, str]] = field(default_factory=list)    # updates made before; "epoch 3" and the like
@@ -244,6 +245,13 @@ class Record:
 
 def uses(records: Iterable[Record], *acts: str) -> list[FileUse]:
     return [one for record in records for one in record.files if one.act in acts]
+
+
+def written_outside(records: Iterable[Record]) -> set[str]:
+    """Files that were written outside of the script's folder, but for temporary ones."""
+    left_out = tuple(os.path.join(os.path.realpath(folder), "") for folder in (
+        tempfile.gettempdir(), "/dev", "/proc", Path.home() / ".cache"))
+    return {one.path for one in uses(records, WRITTEN) if os.path.isabs(one.path) and not one.path.startswith(left_out)}
 
 
 def least(records: Iterable[Record]) -> int:

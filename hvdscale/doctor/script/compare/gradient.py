@@ -108,7 +108,7 @@ def _apart(both: BothRuns) -> Finding | None:
     elif pair.skipped is not None and both.at >= pair.skipped:
         cause = "skips"
     elif averaged(pair):
-        return finding(both, "local_steps", where="")
+        return finding(both, "local_steps")
     elif group < pair.workers:
         cause = "own_group"
     elif "reduce" not in calls and all(                 # to one rank

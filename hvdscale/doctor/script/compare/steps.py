@@ -34,7 +34,7 @@ def learning_rate(pair: Pair) -> Finding:
         return pair.finding(RATE, "as_on_one", rates=shown, grows=pair.workers if pair.batch is None else None)
     if pair.batch is None:
         kind = "larger" if ratio <= pair.times * (1 + SAME) else "larger_than_batch"
-        return pair.finding(RATE, kind, ratio=ratio, where="" if kind == "larger" else pair.at(0)[0].line)
+        return pair.finding(RATE, kind, ratio=ratio, where=pair.at(0)[0].line)
     cause = "own_count" if math.isclose(ratio * pair.times, 1, rel_tol=SAME) else ""
     return pair.finding(RATE, "scaled", ratio=ratio, cause=cause, where=pair.at(0)[0].line)
 

@@ -5,15 +5,15 @@ import io
 import os
 import re
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from ....watch.lines import line_of_call
 from ....watch.listener import Listener
 from ....watch.runner import RUNNING, STOPPED
-from ..record import Logged, Record
+from ..record import WRITTEN, FileUse, Logged, Record
 
 LIBRARIES = {"transformers.trainer": "transformers", "lightning.pytorch": "lightning", "pytorch_lightning": "lightning",
              "accelerate.accelerator": "accelerate"}           # by module: whose options findings name
@@ -32,7 +32,8 @@ class Session(Listener):
     def __init__(self, record: Record, folder: Path, task: Mapping[str, int], leave: Callable[[], None]):
         self.record, self.folder, self.task, self.wanted = record, folder, task, task["updates"]
         self.at_end: Callable[[], None] = lambda: None          # reads what only the end of a script allows
-        self.updates: Listener                                  # of the optimizers
+        self.updates: Any = None                                # the listener of optimizers
+        self._inside, self._place = (os.path.join(os.path.realpath(one), "") for one in (Path.cwd(), folder))
         self._leave, self._saved, self._process = leave, 0.0, os.getpid()
 
     def end(self, state: str) -> None:
@@ -54,6 +55,22 @@ class Session(Listener):
             self.record.library = next((name for one, name in LIBRARIES.items() if one in sys.modules), "")
             self.record.save(self.folder)
 
+    def note(self, act: str, path: str, values: dict[str, str] | None = None) -> bool:
+        """Keep the use of a file, if it is none of ours, and give back whether it is kept."""
+        kept = bool(path) and self.here and (path.startswith(self._inside) or not path.startswith(self._place))
+        if kept:
+            passes = max((len(one.passes) for one in self.updates.optimizers), default=0)
+            self.record.files.append(FileUse(act, self.shorten(path), self.record.made, passes, line_of_call(),
+                                             values or {}))
+        return kept
+
+    def shorten(self, path: str) -> str:
+        """A relative path of what is in the folder that the script began in."""
+        return os.path.relpath(path, self._inside) if path.startswith(self._inside) else path
+
+    def written(self, path):
+        self.note(WRITTEN, path)
+
     def stepped(self) -> None:
         """An update has been made: stop after the first one of the epoch after the cut."""
         made = self.record.made
@@ -66,14 +83,12 @@ class Session(Listener):
 
 
 class Calls(Listener):
-    """Collectives, batch-norm's batches, losses and norms that are shown, what was changed so that the script can run,
-    and files written, but for temporary ones and those of the script's folder."""
+    """Collectives, batch-norm's batches, losses and norms that are shown, and what was changed so that the script can
+    run."""
 
     def __init__(self, session: Session):
         self.record = session.record
         self._read = {session.folder / f"rank{self.record.rank}.{name}": 0 for name in ("stdout", "stderr")}
-        self._left_out = tuple(os.path.join(os.path.realpath(folder), "") for folder in (
-            Path.cwd(), session.folder, tempfile.gettempdir(), "/dev", "/proc", Path.home() / ".cache"))
 
     def wrapped(self, broadcast_buffers, ranks):
         self.record.broadcasts_buffers |= broadcast_buffers
@@ -87,10 +102,6 @@ class Calls(Listener):
 
     def sharded(self, by):
         self.record.sharded, self.record.wrapped = by, line_of_call()
-
-    def written(self, path):
-        if not path.startswith(self._left_out) and path not in self.record.written:
-            self.record.written.append(path)
 
     def instead(self, text):
         if text not in self.record.instead:
