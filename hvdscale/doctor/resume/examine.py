@@ -99,20 +99,15 @@ def course(both: Both, check: str) -> Finding:
     at, noise = (first_apart(*each, unlike) for each in ((usual[held:], now), (usual, second)))
     if at is None:
         return both.finding(check, "same" if begun[0] == places[held] else "flat", was=places[held], now=begun[0])
-    found, begin = places_of(usual, now[at:]), held + at
-    if any(begun):
-        found, begin = places_of(places, begun), held
+    found, begin = (places_of(places, begun), held) if any(begun) else (places_of(usual, now[at:]), held + at)
     shift = (found or [begin])[0] - begin
-    kind = "rate" if found and any(begun) and not at else "other"
-    if shift:
-        kind = "shifted" if found[0] else "begins_anew"
-    if noise is not None and noise <= held + at:
-        kind = "noise"
+    kinds = {"noise": noise is not None and noise <= held + at, "begins_anew": shift and not found[0],
+             "shifted": shift, "rate": found and any(begun) and not at}
+    kind = next((kind for kind, met in kinds.items() if met and kind in KINDS.checks[check]), "other")
     _, was, one = unlike(usual[held + at], now[at])[0]
     by = apart(*np.array([[was], [one]])) if isinstance(was, float) else None
-    return both.finding(check, kind if kind in KINDS.checks[check] else "other", update=held + at + 1, was=was, now=one,
-                        by=by, limit=LIMIT, shift=abs(shift), side="ahead" if shift > 0 else "behind",
-                        noise=(noise or 0) + 1)
+    return both.finding(check, kind, update=held + at + 1, was=was, now=one, by=by, limit=LIMIT, shift=abs(shift),
+                        side="ahead" if shift > 0 else "behind", noise=(noise or 0) + 1)
 
 
 def courses_of(record: Record) -> dict[str, list[dict[str, Any]]]:
@@ -141,12 +136,12 @@ def places_of(whole: list, part: list) -> list[int]:
 def updates(both: Both) -> Finding:
     """Whether the resumed run makes the updates that are left, and with the parameters of the uninterrupted run."""
     made, left = least(both.resumed), both.left_over
-    kind = "as_many" if both.other_count else ""
-    if not made:
-        kind = "none"
-    elif both.ends and made != left or made < left and all(one.state == ENDED for one in both.resumed):
-        kind = "more" if made > left else "fewer"
-    return both.finding("updates", kind, now=made) if kind else course(both, "updates")
+    ended = both.ends or all(one.state == ENDED for one in both.resumed)
+    for kind, met in {"none": not made, "more": both.ends and made > left, "fewer": ended and made < left,
+                      "as_many": both.other_count}.items():
+        if met:
+            return both.finding("updates", kind, now=made)
+    return course(both, "updates")
 
 
 def examples(both: Both) -> Finding:

@@ -67,11 +67,12 @@ class Both:
         self.loaded = find_loaded(self.stopped, self.resumed)
         self.passes = max((by.passes for _, by in self.loaded), default=0)      # before the save, of the next update
         self.made, self.stop = least(self.first), max(self.stop_at, least(self.stopped))
-        # the updates whose result the loaded checkpoint holds: those before whose next one the stopped run had the
-        # parameters that the resumed run starts with; else those before the loaded file was written
+        # the updates whose result the loaded checkpoint holds: those after which the stopped run had the parameters
+        # that the resumed run starts with; else those before the loaded file was written
         files = max((by.updates for _, by in self.loaded), default=0)
-        same = [at for at in range(1, self.stop + 2) if (each := self.starts(at)) and all(
-            alike(was, now, self.resumed[0].optimized) for was, now in each)]
+        begin = [one.digest for record in self.resumed[:1] for one in record.updates[:1]]
+        same = [at for record in self.stopped[:1] for at, one in enumerate(record.updates, 1)
+                if one.digest_after in begin]
         self.held = min(same, key=lambda at: abs(at - files), default=files)
         self.left_over, self.redone = self.made - self.held, max(0, self.stop - self.held)
         self.after = max(0, min(least(self.resumed), self.left_over))       # updates that both have made
@@ -89,13 +90,15 @@ class Both:
 
     def starts(self, at: int) -> list[tuple[Start, Start]]:
         """By rank what it should start from, as the stopped run had it after so many updates, else the uninterrupted
-        one where that has the parameters of the second one; and what it starts from. Empty where some of it was not
-        seen, or belongs to the parts that a number of ranks had."""
+        one where that is as the second one; and what it starts from. Empty where some of it was not seen, or belongs to
+        the parts that a number of ranks had."""
         found = []
         for rank, record in enumerate(self.resumed):
             was, usual, second = (run[0 if self.other_count else rank].start(at) for run in (
                 self.stopped, self.first, self.second))
-            found.append((was or alike(usual, second, self.first[0].optimized) and usual, record.start(0)))
+            if was is None and usual and second and usual.tensors == second.tensors:
+                was = usual
+            found.append((was, record.start(0)))
         divided = any(record.sharded and not any(one.parts for one in record.starts) for record in self.first)
         return [] if self.other_count and divided or not all(map(all, found)) else found
 
@@ -109,12 +112,6 @@ class Both:
         if self.other_count:
             return [[sorted(sum(ranks, []), key=repr)] if ranks else [] for ranks in found]
         return found
-
-
-def alike(one: Start | None, other: Start | None, names: Collection[str]) -> bool:
-    """Whether both have the same tensors of these names; False where one was not seen."""
-    return one is not None and other is not None and bool(names) and all(
-        one.tensors.get(name) == other.tensors.get(name) for name in names)
 
 
 def find_loaded(stopped: Sequence[Record], resumed: Sequence[Record]) -> list[tuple[FileUse, FileUse]]:
