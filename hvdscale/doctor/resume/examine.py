@@ -5,18 +5,16 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection
-from functools import partial
-from operator import ne
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...formatting.lines import wrap
 from ...formatting.numbers import list_first, listed
-from ...watch.place import place_for
+from ...system.files import scratch_folder
 from ...watch.remarks import OWN
 from ...watch.runner import ENDED
-from ...workers.launch import Process
 from ..finding import Finding, Verdict, trace_cause
 from ..lost import KINDS, STATISTICS, describe_lost, describe_tensors, unlike
 from ..script.compare.pair import batches_of, trained
@@ -35,43 +33,50 @@ EXPLAINS = {"files": ("parameters", "optimizer"), "optimizer": ("schedule",), "s
 Examples = list[list[list]]         # for each update and rank, what identifies its examples
 
 
-def load(both: Both) -> Finding:
+def load(both: Both, check: str) -> Finding:
     """What the resumed run loaded, and whether that is what was saved last."""
     if both.error or not both.stopped:
-        return both.finding("load", "error" if both.error else "no_save")
+        return both.finding(check, "error" if both.error else "no_save")
     if not both.loaded and not both.held:
-        return both.finding("load", "nothing" if both.again else "perhaps_nothing", where=both.saved_by)
+        return both.finding(check, "nothing" if both.again else "perhaps_nothing", where=both.saved_by)
     loaded = [by for _, by in both.loaded if by.act == SAVED]
     newer = [one for one in uses(both.stopped, SAVED) if one.path and any(
         one.values.keys() == by.values.keys() for by in loaded) and all(one.updates > by.updates for by in loaded)]
     for one in sorted(newer, key=lambda one: one.updates)[-1:]:
-        return both.finding("load", "old", newer=one.path, newest=one.updates)
-    return both.finding("load", "newest")
+        return both.finding(check, "old", newer=one.path, newest=one.updates)
+    return both.finding(check, "newest")
 
 
-def files(both: Both) -> Finding:
+def files(both: Both, check: str) -> Finding:
     """Whether ranks write to one path, and whether what a kill leaves behind can be loaded."""
     lines = {one.path: one.line for one in uses(both.first, SAVED) if one.path}
     for path, at in [(one.path, one.updates) for one in uses(both.first, WRITTEN) if one.path in lines]:
         ranks = [record.rank for record in both.first if any(
             (one.path, one.updates) == (path, at) for one in uses([record], WRITTEN))]
         if len(ranks) > 1:
-            return both.finding("files", "one_path", path=path, ranks=ranks, where=lines[path])
+            return both.finding(check, "one_path", path=path, ranks=ranks, where=lines[path])
     for how, (killed, mended, error) in both.torn.items():
         of = sorted({by.updates for _, by in find_loaded(killed, mended)})
         said = "what it loaded is of update " + listed(of) if of else "it begins afresh"
         if error or len(of) != 1:       # the error is of the rank that failed first, whichever that was
-            return both.finding("files", "torn", how=how, said=error.partition(": ")[2] or said, where=both.saved_by)
-    return both.finding("files", "whole" if both.torn else "apart")
+            return both.finding(check, "torn", how=how, said=error.partition(": ")[2] or said, where=both.saved_by)
+    return both.finding(check, "whole" if both.torn else "apart")
 
 
 def state(both: Both, check: str) -> Finding:
-    """Whether the first update starts from the tensors, or optimizers' states, that were saved. What each rank has of
-    its own, such as statistics of its batches, counts on the first alone."""
-    starts = both.starts(both.held)
-    if not starts:
+    """Whether the first update starts from the tensors, or optimizers' states, that were saved: as the stopped run had
+    them, else the uninterrupted one where that is as the second one. What each rank has of its own, such as statistics
+    of its batches, counts on the first alone."""
+    starts, of = [], "states" if check == "optimizer" else "tensors"
+    for rank, record in enumerate(both.resumed):
+        was, usual, second = (run[0 if both.other_count else rank].start(both.held) for run in (
+            both.stopped, both.first, both.second))
+        if was is None and usual and second and usual.tensors == second.tensors:
+            was = usual
+        starts.append((was, record.start(0)))
+    divided = any(record.sharded and not any(one.parts for one in record.starts) for record in both.first)
+    if both.other_count and divided or not all(map(all, starts)):
         return both.finding(check, "not_seen")
-    of = "states" if check == "optimizer" else "tensors"
     was, now = ([getattr(one, of) for one in each] for each in zip(*starts))
     found = [(rank, *one) for rank, each in enumerate(zip(was, now)) for one in unlike(*each, missing=True)
              if was[0].get(one[0], one[1]) == one[1] and not (both.passes and one[0].endswith(STATISTICS))]
@@ -122,7 +127,7 @@ def courses_of(record: Record) -> dict[str, list[dict[str, Any]]]:
             "printed": printed[1:], "updates": [{"": update.digest_after} for update in record.updates]}
 
 
-def first_apart(one: list, other: list, differs: Callable = ne) -> int | None:
+def first_apart(one: list, other: list, differs: Callable) -> int | None:
     """The first place at which two courses differ, as far as both go; None where they do not."""
     return next((at for at, both in enumerate(zip(one, other)) if differs(*both)), None)
 
@@ -133,18 +138,18 @@ def places_of(whole: list, part: list) -> list[int]:
     return [at for at in range(len(whole) - len(some) + 1) if some and whole[at:at + len(some)] == some]
 
 
-def updates(both: Both) -> Finding:
+def updates(both: Both, check: str) -> Finding:
     """Whether the resumed run makes the updates that are left, and with the parameters of the uninterrupted run."""
     made, left = least(both.resumed), both.left_over
     ended = both.ends or all(one.state == ENDED for one in both.resumed)
     for kind, met in {"none": not made, "more": both.ends and made > left, "fewer": ended and made < left,
                       "as_many": both.other_count}.items():
         if met:
-            return both.finding("updates", kind, now=made)
-    return course(both, "updates")
+            return both.finding(check, kind, now=made)
+    return course(both, check)
 
 
-def examples(both: Both) -> Finding:
+def examples(both: Both, check: str) -> Finding:
     """Whether the resumed run takes the examples that the uninterrupted one takes, in its order."""
     held, runs = both.held, [*map(both.keys, (both.first, both.second, both.stopped, both.resumed))]
     usual, second, stopped, now = ([] if run is None else run for run in runs)
@@ -152,7 +157,7 @@ def examples(both: Both) -> Finding:
     for kind, is_so in {"own_batch": both.other_count and both.asked.script.global_batch is None,
                         "no_loader": None in runs, "none": not now, "not_distinguished": not all(usual + now)}.items():
         if is_so:
-            return both.finding("examples", kind)
+            return both.finding(check, kind)
     first, ordered, end = trained(both.resumed[0])[0], usual == second[:len(usual)], held + len(now)
     padded = max(one.sampling.padded for record in (*both.first, *both.resumed) for one in trained(record))
 
@@ -168,20 +173,20 @@ def examples(both: Both) -> Finding:
                  total=whole.total(), twice=(found - whole).total(), never=(whole - found).total())
     if not ordered:
         kind = "unseeded_lost" if given["twice"] > (whole - _count(second[:until])).total() else "unseeded"
-        return both.finding("examples", kind if until in (*both.epochs, both.made) else "unseeded_part", **given)
+        return both.finding(check, kind if until in (*both.epochs, both.made) else "unseeded_part", **given)
     if at is None:
-        return both.finding("examples", "same", **given)
+        return both.finding(check, "same", **given)
     kind, place = _place(both, usual, now, at)
     given |= dict(update=held + at + 1, begun=place + 1)
     epochs = [loop_of(*one).sampling.epoch for one in ((both.first[0], held + at), (both.resumed[0], at))]
     if kind == "order" and None not in epochs and epochs[0] != epochs[1]:
-        return both.finding("examples", "given_epoch", was=epochs[0], now=epochs[1], **given)
+        return both.finding(check, "given_epoch", was=epochs[0], now=epochs[1], **given)
     cause = ""
     if kind in ("begins_anew", "epoch", "other_epoch", "order") and not (first.sampling.settable or first.iterable):
         cause = "generator"
     if kind == "order":
         cause, kind = cause or "own_order", "order" if given["twice"] else "order_alone"
-    return both.finding("examples", kind, cause=cause, **given)
+    return both.finding(check, kind, cause=cause, **given)
 
 
 def _count(course: Examples) -> Counter:
@@ -202,7 +207,7 @@ def _place(both: Both, usual: Examples, now: Examples, at: int) -> tuple[str, in
     return next((one for one in kinds if one[1] in places and one[1] != held), ("order", 0))
 
 
-def random_numbers(both: Both) -> Finding:
+def random_numbers(both: Both, check: str) -> Finding:
     """Whether random draws are those of the uninterrupted run, or most are of before the checkpoint once more, or those
     of another rank."""
     found: dict[str, set[str]] = {"replayed": set(), "alike": set(), "other": set(), "unseeded": set(), "same": set()}
@@ -224,7 +229,7 @@ def random_numbers(both: Both) -> Finding:
     names = listed(sorted(OF.get(name, name) for name in found.get(kind, ())))
     where = next((one.line for one in passes_of(both.resumed[0].updates)), "")
     kind = "own_count" if kind == "other" and both.other_count else kind
-    return both.finding("random numbers", kind, names=names, where=where)
+    return both.finding(check, kind, names=names, where=where)
 
 
 def _draws(record: Record, begin: int, end: int) -> list[GeneratorUse]:
@@ -244,7 +249,7 @@ def loop_of(record: Record, at: int) -> Iteration:
     return record.iterations[max([0, *(number for one in record.updates[at].passes for number in one.fetched)])]
 
 
-def saved_values(both: Both) -> Finding:
+def saved_values(both: Both, check: str) -> Finding:
     """Whether later checkpoints are saved at the same updates, with the same counters, best values and averages."""
     usual, second, now = (_saves(run, shift) for run, shift in (
         (both.first, 0), (both.second, 0), (both.resumed, both.held)))
@@ -263,7 +268,7 @@ def saved_values(both: Both) -> Finding:
             keys = {**was, **found}[(extra or fewer)[0]].keys()
             if kind == "other_reason" and any(keys == by.values.keys() for _, by in both.loaded):
                 kind = "other_time"
-            one = both.finding("saved values", kind if exact else "own_reason", update=update,
+            one = both.finding(check, kind if exact else "own_reason", update=update,
                                now=(extra or ["nothing"])[0], was=(fewer or ["nothing"])[0], **given)
             if exact:
                 return one
@@ -275,10 +280,10 @@ def saved_values(both: Both) -> Finding:
             if apart:
                 name, value, other = apart[0]
                 kind = "tensors" if " " in value else "other"
-                return both.finding("saved values", kind, update=update, path=path, name=name, was=value, now=other,
+                return both.finding(check, kind, update=update, path=path, name=name, was=value, now=other,
                                     names=list_first([name for name, *_ in apart[1:]], 3), **given)
     kind = "same" if same.issuperset(later) else "same_numbers"
-    return unsure or both.finding("saved values", kind if given["common"] else "none", **given)
+    return unsure or both.finding(check, kind if given["common"] else "none", **given)
 
 
 def _is_lost(both: Both, update: int, past: list[dict], name: str, was: str, now: str) -> bool:
@@ -300,37 +305,32 @@ def _is_lost(both: Both, update: int, past: list[dict], name: str, was: str, now
 def _saves(records: list[Record], shift: int) -> dict[int, dict[str, dict[str, str]]]:
     """By update and path the values of what rank 0, or else another one, saved."""
     found: dict[int, dict[str, dict[str, str]]] = {}
-    for record in reversed(records):
-        for one in uses([record], SAVED):
-            if one.path and one.updates:
-                found.setdefault(one.updates + shift, {})[one.path] = one.values
+    for one in uses(reversed(records), SAVED):
+        if one.path and one.updates:
+            found.setdefault(one.updates + shift, {})[one.path] = one.values
     return found
 
 
-CHECKS: dict[str, Callable[[Both], Finding]] = {
-    "load": load, "files": files,
-    "parameters": partial(state, check="parameters"), "optimizer": partial(state, check="optimizer"),
-    "schedule": partial(course, check="schedule"), "loss scale": partial(course, check="loss scale"),
-    "examples": examples, "random numbers": random_numbers, "saved values": saved_values,
-    "printed": partial(course, check="printed"), "updates": updates}
+CHECKS: dict[str, Callable[[Both, str], Finding]] = {
+    "load": load, "files": files, "parameters": state, "optimizer": state, "schedule": course, "loss scale": course,
+    "examples": examples, "random numbers": random_numbers, "saved values": saved_values, "printed": course,
+    "updates": updates}
 
 
-def examine(asked: ResumeRequest, process: Process, say: Callable[[str], None],
-            checks: Collection[str] = tuple(CHECKS)) -> ScriptJudged:
+def examine(asked: ResumeRequest, say: Callable[[str], None], checks: Collection[str]) -> ScriptJudged:
     """Run the script, and compare; raises ScriptError and UsageError as run_all does."""
-    with place_for(process, asked.script.seconds) as place:
-        both = run_all(asked, place, say)
-    return judge(both, checks)
+    with scratch_folder() as place:
+        return judge(run_all(asked, Path(place), say), checks)
 
 
 def judge(both: Both, checks: Collection[str]) -> ScriptJudged:
-    loaded, judged, why = load(both), {*CHECKS}, ""
+    loaded, judged, why = load(both, "load"), {*CHECKS}, ""
     if loaded.verdict != Verdict.PASSED and not loaded.differs.startswith("a checkpoint"):
         judged, why = {"load", "files"} if both.stopped else {"load"}, "no_load" if both.stopped else "no_save"
     elif not all(record.updates for record in both.resumed):
         judged, why = {"load", "files", "updates"}, "no_update"
-    found = {check: each(both) if check in judged else Finding(check, Verdict.UNSEEN, KINDS.sentence("report", why))
-             for check, each in CHECKS.items()}
+    found = {check: examined(both, check) if check in judged else Finding(
+        check, Verdict.UNSEEN, KINDS.sentence("report", why)) for check, examined in CHECKS.items()}
     failed = [check for check, one in found.items() if one.verdict in (Verdict.FAILED, Verdict.WARNED)]
     for check, of in KINDS.checks["explained"].items():
         causes = listed([one for one in failed if one in of["by"]])

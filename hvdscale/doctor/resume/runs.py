@@ -18,8 +18,7 @@ from ..finding import Finding
 from ..lost import KINDS
 from ..script.compare.pair import Pair, trained
 from ..script.folder import make_workplace
-from ..script.record import (LOADED, READ, SAVED, WRITTEN, FileUse, Record, Start, least, uses,
-                             written_outside)
+from ..script.record import (LOADED, READ, SAVED, WRITTEN, FileUse, Record, least, uses, written_outside)
 from ..script.runs import Run, checked, find_error, run_ranks
 
 RANK = "hvdscale.doctor.resume.listen"
@@ -87,20 +86,6 @@ class Both:
     def finding(self, check: str, kind: str, **given: Any) -> Finding:
         """See Kinds.finding; the words know what this has, such as the update that the checkpoint holds."""
         return KINDS.finding(check, kind, self, **{"where": self.loaded_by, **given})
-
-    def starts(self, at: int) -> list[tuple[Start, Start]]:
-        """By rank what it should start from, as the stopped run had it after so many updates, else the uninterrupted
-        one where that is as the second one; and what it starts from. Empty where some of it was not seen, or belongs to
-        the parts that a number of ranks had."""
-        found = []
-        for rank, record in enumerate(self.resumed):
-            was, usual, second = (run[0 if self.other_count else rank].start(at) for run in (
-                self.stopped, self.first, self.second))
-            if was is None and usual and second and usual.tensors == second.tensors:
-                was = usual
-            found.append((was, record.start(0)))
-        divided = any(record.sharded and not any(one.parts for one in record.starts) for record in self.first)
-        return [] if self.other_count and divided or not all(map(all, found)) else found
 
     def keys(self, records: Sequence[Record]) -> list[list[list]] | None:
         """For each update of a run, what identifies the examples of each rank; of ranks together, if their number
