@@ -96,7 +96,7 @@ def _describe(lost: list[tuple[str, str, str]], model: nn.Module) -> str:
             (f"{name.rpartition('.')[2]}.{name}", *each) for name, *each in lost])
     else:
         return "not as they were saved: " + list_first(list(dict.fromkeys(names)), 3)
-    return KINDS.finding(check, kind, held=BEFORE, lines="", **given).differs
+    return KINDS.finding(check, kind, held=BEFORE, **given).differs
 
 
 def _differences(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> tuple[list[str], float]:

@@ -5,6 +5,7 @@ import faulthandler
 import os
 import signal
 import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,9 @@ class ResumeSession(Session):
     """The record of this process, with the files that it uses and what updates begin from; and the end of its run, as
     its task asks: see runs.TASK."""
 
-    def __init__(self, *given: Any):
-        super().__init__(*given)
-        self._modules: list[torch.nn.Module] = []
-        self._in_memory: dict[str, str] = {}        # values that were last saved to a buffer
-        self._asked_to_stop = False
+    _asked_to_stop = False
+    _modules: Sequence[torch.nn.Module] = ()
+    _in_memory: Mapping[str, str] = {}      # values that were last saved to a buffer
 
     def forward_begins(self):
         record = self.record

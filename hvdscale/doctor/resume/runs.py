@@ -78,10 +78,8 @@ class Both:
         self.ends = all(record.state == ENDED for record in self.first)
         self.epochs = sorted({one.updates for one in trained(self.first[0])})      # the updates before each of them
         saves = [*(by for _, by in self.loaded), *uses(self.stopped, SAVED)[::-1]]
-        self.saved_by, self.loaded_by = (next((one.line for one in of if one.line), "") for of in (
-            saves, [one for one, _ in self.loaded]))
-        self.lines = ", ".join(f"{how} by {line}" for how, line in (
-            ("saved", self.saved_by), ("loaded", self.loaded_by)) if line)
+        self.saved_by = next((one.line for one in saves if one.line), "")
+        self.loaded_by = next((one.line for one, _ in self.loaded if one.line), "")
 
     def finding(self, check: str, kind: str, **given: Any) -> Finding:
         """See Kinds.finding; the words know what this has, such as the update that the checkpoint holds."""

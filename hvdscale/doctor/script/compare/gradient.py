@@ -31,7 +31,10 @@ def gradient(pair: Pair) -> Finding:
 def _hidden(pair: Pair) -> Finding | None:
     """What is said of gradients that are not known; None if they are."""
     sharded = [record.sharded for record in pair.records if record.sharded]
-    if sharded and _moves_nothing(pair):
+    steps = [update for record in pair.records for update in pair.steps(record).updates]
+    if sharded and any(any(update.rates) for update in steps) and not any(
+            update.digest != update.digest_after or any(one.gradient.any() for one in (update, *update.passes))
+            for update in steps):               # no gradient reaches the optimizer, and no step moves its parameters
         return pair.finding(NAME, "of_others", where=pair.at(0)[0].line)
     if sharded and not is_joined(pair.records):
         return _clipped_alone(pair) or pair.finding(NAME, "sharded", how=sharded[0])
@@ -72,14 +75,6 @@ def _clipped_alone(pair: Pair) -> Finding | None:
             return pair.finding(NAME, "clipped_by_parts", update=at + 1, factors=factors, name="all that a rank has",
                                 by=1 - min(norms) / max(norms), limit=pair.limit, where=clips[0].line)
     return None
-
-
-def _moves_nothing(pair: Pair) -> bool:
-    """Whether no gradient reaches the optimizer, and none of its steps moves its parameters at a rate above zero."""
-    updates = [update for record in pair.records for update in pair.steps(record).updates]
-    return any(any(update.rates) for update in updates) and not any(
-        update.digest != update.digest_after or any(one.gradient.any() for one in (update, *update.passes))
-        for update in updates)
 
 
 def _apart(both: BothRuns) -> Finding | None:

@@ -134,23 +134,19 @@ class Updates(Listener):
         for call in calls:
             call.total /= self.scale
         gradients = {at: values / self.scale for at, values in self._local.items()}
-        for optimizer in self.optimizers:
+        for of in self.optimizers:
             one = BackwardPass(loss, np.empty(0), calls, self.batches.fetched(), self._drawn, self._rough, line,
                                prepared, self._again, self.scale)
-            self._add_pass(optimizer, one, gradients)
+            own = {id(each) for each in of.parameters()} & {*gradients}
+            # which parameters a pass reached is not known where they are sharded, nor of an optimizer of other tensors
+            if not own and not self.session.record.sharded and of.reached:
+                continue
+            if own and (not of.reached or all(self._fresh[each] for each in own)):
+                of.reached = True
+                of.clear()
+            of.unclipped, of.scale = {}, self.scale
+            of.passes.append((one, {each: gradients[each] for each in own}))
         self.scale, self._local = 1.0, {}
-
-    def _add_pass(self, of: Optimizer, one: BackwardPass, gradients: Samples) -> None:
-        """Add a pass, whatever parameters it reached. Which ones it reached is not known where they are sharded, nor of
-        an optimizer of other tensors."""
-        own = {id(each) for each in of.parameters()} & {*gradients}
-        if not own and not self.session.record.sharded and of.reached:
-            return
-        if own and (not of.reached or all(self._fresh[each] for each in own)):
-            of.reached = True
-            of.clear()
-        of.unclipped, of.scale = {}, self.scale
-        of.passes.append((one, {each: gradients[each] for each in own}))
 
     def clipping(self, parameters):
         before = {id(one): sample(one.grad) for one in parameters if one.grad is not None}
