@@ -39,6 +39,7 @@ class ResumeSession(Session):
     _in_memory: Mapping[str, str] = {}      # values that were last saved to a buffer
 
     def forward_begins(self):
+        super().forward_begins()
         record = self.record
         if record.starts and record.starts[-1].updates == record.made:
             return
@@ -78,7 +79,7 @@ class ResumeSession(Session):
             if self._asked_to_stop:
                 self._stop(signal.SIGKILL)
             self.end(STOPPED)
-            self._leave()
+            self.leave()
 
     def _most(self) -> int:
         """The updates to watch, known once there was a checkpoint; 0 before. All ranks find the same, as they have

@@ -145,9 +145,9 @@ def carry_out(asked: ResumeRequest, place: Path, say: Callable[[str], None], nam
             for held in (getattr(one, of) for one in starts):
                 kind = held[tensor].partition(" ")[0]
                 held[tensor] = f"{kind} {blake2b(whole, digest_size=8).hexdigest() if whole.any() else 0}"
-    if not stopped:
-        return run if task.keys() & {"stop", "in_save"} else checked(script, run), ""
-    failed = run.late or any(record.state == FAILED for record in run.records)
+    if not stopped and not task.keys() & {"stop", "in_save"}:
+        checked(script, run)
+    failed = stopped and (run.late or any(record.state == FAILED for record in run.records))
     return run, str(find_error(script, run) or "") if failed else ""
 
 

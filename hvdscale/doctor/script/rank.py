@@ -6,13 +6,13 @@ from typing import NoReturn
 
 from ...watch.rank import Rank
 from .listen.batches import Batches
-from .listen.session import Calls, Session
+from .listen.session import Session
 from .listen.updates import Updates
 from .record import Record
 
 
 def main(of: type[Session] = Session) -> NoReturn:
-    """Run the script as this rank, and end with its record; ``of``: what keeps it, which may listen as well."""
+    """Run the script as this rank, and end with its record; ``of``: what keeps it."""
     sys.dont_write_bytecode = True
     rank = Rank()
     record = Record(rank.process.rank, rank.process.size)
@@ -25,7 +25,7 @@ def main(of: type[Session] = Session) -> NoReturn:
     session.updates = Updates(session, batches)
     if of is Session:
         session.at_end = batches.hold
-    rank.run((batches, session.updates, session, Calls(session)), save, is_cut=lambda: record.was_cut)
+    rank.run((batches, session.updates, session), save, is_cut=lambda: record.was_cut)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import weakref
 from typing import Any
 
@@ -116,7 +117,7 @@ class Batches(Listener):
             self._before = snapshot()
             return
         moved = moved_since(self._before)
-        if self.session.here:
+        if os.getpid() == self.session.process:         # and no loader worker
             self._drawn = GeneratorUse(self._before[0], moved)
         elif moved - self._noted:
             with open(self.session.folder / f"rank{self.session.record.rank}.drew", "a") as file:

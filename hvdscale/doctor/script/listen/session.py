@@ -26,26 +26,24 @@ AFTER_THE_CUT = 3       # updates at most, while the next epoch has not begun
 
 
 class Session(Listener):
-    """The record of this process, shared by all listeners. Of its task, ``updates`` are to be watched before the epoch
-    is cut short, so that evaluation and the next epoch are seen as well; ``leave`` ends the process."""
+    """The record of this process, shared by all listeners; it listens to collectives, batch-norm's batches, losses and
+    norms that are shown, files that are written, and what was changed so that the script can run. Of its task,
+    ``updates`` are to be watched before the epoch is cut short, so that evaluation and the next epoch are seen as well;
+    ``leave`` ends the process."""
 
     def __init__(self, record: Record, folder: Path, task: Mapping[str, int], leave: Callable[[], None]):
         self.record, self.folder, self.task, self.wanted = record, folder, task, task["updates"]
         self.at_end: Callable[[], None] = lambda: None          # reads what only the end of a script allows
         self.updates: Any = None                                # the listener of optimizers
+        self._read = {folder / f"rank{record.rank}.{name}": 0 for name in ("stdout", "stderr")}
         self._inside, self._place = (os.path.join(os.path.realpath(one), "") for one in (Path.cwd(), folder))
-        self._leave, self._saved, self._process = leave, 0.0, os.getpid()
+        self.leave, self.process, self._saved = leave, os.getpid(), 0.0
 
     def end(self, state: str) -> None:
         if state != RUNNING:
             self.at_end()
         self.record.state = state
         self.save()
-
-    @property
-    def here(self) -> bool:
-        """Whether this is the process itself, and no loader worker that it forked."""
-        return os.getpid() == self._process
 
     def save(self, soon: bool = False) -> None:
         """Write the record; ``soon``: only if the last time was a while ago."""
@@ -57,7 +55,8 @@ class Session(Listener):
 
     def note(self, act: str, path: str, values: dict[str, str] | None = None) -> bool:
         """Keep the use of a file, if it is none of ours, and give back whether it is kept."""
-        kept = bool(path) and self.here and (path.startswith(self._inside) or not path.startswith(self._place))
+        of_place = path.startswith(self._place) and not path.startswith(self._inside)
+        kept = bool(path) and not of_place and os.getpid() == self.process      # and no loader worker that it forked
         if kept:
             passes = max((len(one.passes) for one in self.updates.optimizers), default=0)
             self.record.files.append(FileUse(act, self.shorten(path), self.record.made, passes, line_of_call(),
@@ -78,17 +77,8 @@ class Session(Listener):
             trained = [one for one in self.record.iterations if one.trained]
             if not trained or trained[-1].updates >= self.wanted or made > self.wanted + AFTER_THE_CUT:
                 self.end(STOPPED)
-                self._leave()
+                self.leave()
         self.save()
-
-
-class Calls(Listener):
-    """Collectives, batch-norm's batches, losses and norms that are shown, and what was changed so that the script can
-    run."""
-
-    def __init__(self, session: Session):
-        self.record = session.record
-        self._read = {session.folder / f"rank{self.record.rank}.{name}": 0 for name in ("stdout", "stderr")}
 
     def wrapped(self, broadcast_buffers, ranks):
         self.record.broadcasts_buffers |= broadcast_buffers
