@@ -207,13 +207,8 @@ class UpdateClock(Listener):
             if not self._sharded:
                 self.parameters = sum(one.numel() for one in {one for parameters in groups for one in parameters})
         self._end("optimizer")
-        if optimizer is self._first:
-            self._end_update()
-
-    def sharded(self, by: str) -> None:
-        self._sharded, self._reduces, self.parameters = True, True, 0
-
-    def _end_update(self) -> None:
+        if optimizer is not self._first:
+            return
         self.made += 1
         mark = self._mark()
         if self._now is None:
@@ -230,6 +225,9 @@ class UpdateClock(Listener):
             self._cores = CoreClock(self._local_workers)
         if self.made >= self.warm_up + self.updates:
             self._finish()
+
+    def sharded(self, by: str) -> None:
+        self._sharded, self._reduces, self.parameters = True, True, 0
 
 
 def ask_driver(device: torch.device) -> dict[str, Any]:

@@ -24,21 +24,16 @@ def sample(values: torch.Tensor) -> np.ndarray:
     """Up to about SAMPLED numbers, at places that depend on the size alone; NaN where another rank has that part."""
     values = values.detach()
     if hasattr(values, "to_local"):
-        return _sample_part(values)
+        shape, offset = compute_local_shape_and_global_offset(values.shape, values.device_mesh, values.placements)
+        found = np.full(sampled(values), np.nan)
+        if values.dim() > 0 and shape[1:] == tuple(values.shape[1:]):       # divided in its first dimension alone
+            own, begin = local(values).reshape(-1), offset[0] * math.prod(values.shape[1:])
+            places = np.arange(len(found)) * _stride(values.numel()) - begin
+            here = (places >= 0) & (places < own.numel())
+            found[here] = own[torch.as_tensor(places[here])].double().cpu().numpy()
+        return found
     values = values.to_dense() if values.is_sparse else values
     return values.reshape(-1)[::_stride(values.numel())].double().cpu().numpy().copy()
-
-
-def _sample_part(values: torch.Tensor) -> np.ndarray:
-    """The sample of a tensor of which this rank has a part, if that is divided in its first dimension alone."""
-    shape, offset = compute_local_shape_and_global_offset(values.shape, values.device_mesh, values.placements)
-    found = np.full(sampled(values), np.nan)
-    if values.dim() > 0 and shape[1:] == tuple(values.shape[1:]):
-        own, begin = local(values).reshape(-1), offset[0] * math.prod(values.shape[1:])
-        places = np.arange(len(found)) * _stride(values.numel()) - begin
-        here = (places >= 0) & (places < own.numel())
-        found[here] = own[torch.as_tensor(places[here])].double().cpu().numpy()
-    return found
 
 
 def sampled(values: torch.Tensor) -> int:
