@@ -21,7 +21,7 @@ from ..script.compare.pair import batches_of, trained
 from ..script.compare.reduction import apart, passes_of
 from ..script.compare.state import OF, same_stream
 from ..script.examine import SHOWN, ScriptJudged, instead_of
-from ..script.record import SAVED, WRITTEN, GeneratorUse, Iteration, Record, least, uses
+from ..script.record import OPTIMIZER, SAVED, WRITTEN, GeneratorUse, Iteration, Record, least, uses
 from .runs import Both, ResumeRequest, find_loaded, run_all
 
 FAR, LIMIT = 0.1, 1e-6      # relative differences
@@ -67,23 +67,24 @@ def state(both: Both, check: str) -> Finding:
     """Whether the first update starts from the tensors, or optimizers' states, that were saved: as the stopped run had
     them, else the uninterrupted one where that is as the second one. What each rank has of its own, such as statistics
     of its batches, counts on the first alone."""
-    starts, of = [], "states" if check == "optimizer" else "tensors"
+    starts = []
     for rank, record in enumerate(both.resumed):
         was, usual, second = (run[0 if both.other_count else rank].start(both.held) for run in (
             both.stopped, both.first, both.second))
-        if was is None and usual and second and usual.tensors == second.tensors:
+        if was is None and usual and second and usual.values == second.values:
             was = usual
         starts.append((was, record.start(0)))
     divided = any(record.sharded and not any(one.parts for one in record.starts) for record in both.first)
     if both.other_count and divided or not all(map(all, starts)):
         return both.finding(check, "not_seen")
-    was, now = ([getattr(one, of) for one in each] for each in zip(*starts))
+    was, now = ([{name.removeprefix(OPTIMIZER): value for name, value in one.values.items()
+                  if name.startswith(OPTIMIZER) == (check == "optimizer")} for one in each] for each in zip(*starts))
     found = [(rank, *one) for rank, each in enumerate(zip(was, now)) for one in unlike(*each, missing=True)
              if was[0].get(one[0], one[1]) == one[1] and not (both.passes and one[0].endswith(STATISTICS))]
     lost, begun = [one for _, *one in found], both.first[0].start(0)
     saved = {value: name for _, by in both.loaded for name, value in by.values.items()}
     kind, given = describe_lost(lost) if check == "optimizer" else describe_tensors(
-        lost, both.resumed[0].optimized, begun.tensors if begun else {}, saved)
+        lost, both.resumed[0].optimized, begun.values if begun else {}, saved)
     if not kind:
         return both.finding(check, "same" if was[0] else "none")
     ranks, names = sorted({rank for rank, *_ in found}), {name for _, name, *_ in found}
@@ -256,12 +257,10 @@ def saved_values(both: Both, check: str) -> Finding:
     end, unsure = both.held + both.after, None
     later = sorted(at for at in {*usual, *now} if both.held < at < end or at == end and at in usual and at in now)
     given = dict(common=sum(at in usual and at in now for at in later), where=both.saved_by)
-    # updates that give the parameters of the uninterrupted run, bit for bit
-    same = {at for at, (one, other) in enumerate(zip(both.first[0].updates[both.held:], both.resumed[0].updates),
-                                                 both.held + 1)
-            if one.digest_after == other.digest_after and not both.other_count}
+    updates = enumerate(zip(both.first[0].updates[both.held:], both.resumed[0].updates), both.held + 1)
+    exact_at = {at: not both.other_count and was.digest_after == one.digest_after for at, (was, one) in updates}
     for update in later:
-        exact, was, noise, found = update in same, *(one.get(update, {}) for one in (usual, second, now))
+        exact, was, noise, found = exact_at[update], *(one.get(update, {}) for one in (usual, second, now))
         extra, fewer = (sorted(one.keys() - other.keys()) for one, other in ((found, was), (was, found)))
         if was.keys() == noise.keys() and (extra or fewer):
             kind = "other_name" if extra and fewer else "other_reason"
@@ -282,7 +281,7 @@ def saved_values(both: Both, check: str) -> Finding:
                 kind = "tensors" if " " in value else "other"
                 return both.finding(check, kind, update=update, path=path, name=name, was=value, now=other,
                                     names=list_first([name for name, *_ in apart[1:]], 3), **given)
-    kind = "same" if same.issuperset(later) else "same_numbers"
+    kind = "same" if all(exact_at[at] for at in later) else "same_numbers"
     return unsure or both.finding(check, kind if given["common"] else "none", **given)
 
 

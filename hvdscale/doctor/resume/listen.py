@@ -21,7 +21,7 @@ from ..script.folder import state_of
 from ..script.listen.session import Session
 from ..script.listen.tensors import describe, flatten, named_tensors, outermost_modules, sample
 from ..script.listen.updates import settings_of
-from ..script.record import LOADED, READ, SAVED, WRITTEN, Start, uses
+from ..script.record import LOADED, OPTIMIZER, READ, SAVED, WRITTEN, Start, uses
 
 FEWER = 4                   # of the numbers that a sample of a divided tensor has, one is kept
 SAVES = "saved.{}"          # left among the ranks by a save after so many updates
@@ -44,23 +44,21 @@ class ResumeSession(Session):
         if record.starts and record.starts[-1].updates == record.made:
             return
         self._modules = self._modules or outermost_modules()
-        tensors = {name.replace("module.", ""): one for name, one in named_tensors(self._modules).items()}
-        names, states = {id(one): name for name, one in tensors.items()}, dict[str, Any]()
-        there = [of for of in self.updates.optimizers if of.optimizer() is not None]
+        values: dict[str, Any] = {name.replace("module.", ""): one
+                                  for name, one in named_tensors(self._modules).items()}
+        names, there = {id(one): name for name, one in values.items()}, [
+            of for of in self.updates.optimizers if of.optimizer() is not None]
         for at, of in enumerate(there):
             optimizer, which = of.optimizer(), f"of optimizer {at}"
-            states |= {f"{name} {which}": value for name, value in settings_of(optimizer).items()}
-            states |= {f"{key}.{names.get(id(one), f'{number} {which}')}": value
+            values |= {f"{OPTIMIZER}{name} {which}": value for name, value in settings_of(optimizer).items()}
+            values |= {f"{OPTIMIZER}{key}.{names.get(id(one), f'{number} {which}')}": value
                        for number, one in enumerate(of.parameters())
                        for key, value in (optimizer.state.get(one) or {}).items()
                        if isinstance(value, (torch.Tensor, int, float))}
         taken = {id(one) for of in there for one in of.parameters()}
-        record.optimized = record.optimized or [name for name, one in tensors.items() if id(one) in taken]
-        both = {"tensors": tensors, "states": states}
-        parts = {f"{of} {name}": sample(values)[::FEWER] for of, held in both.items() for name, values in held.items()
-                 if isinstance(values, DTensor)}
-        record.starts.append(Start(record.made, parts=parts, **{
-            of: {name: describe(value) for name, value in held.items()} for of, held in both.items()}))
+        record.optimized = record.optimized or [name for name, one in values.items() if id(one) in taken]
+        parts = {name: sample(value)[::FEWER] for name, value in values.items() if isinstance(value, DTensor)}
+        record.starts.append(Start(record.made, {name: describe(value) for name, value in values.items()}, parts))
 
     def stepped(self) -> None:
         """Keep what is compared: of gradients nothing."""

@@ -140,11 +140,10 @@ def carry_out(asked: ResumeRequest, place: Path, say: Callable[[str], None], nam
     run = run_ranks(script, workers, place / name, workplace, RANK, **TASK | task)
     for starts in zip(*(record.starts for record in run.records)):
         for part in starts[0].parts:
-            of, _, tensor = part.partition(" ")
             whole = np.fmax.reduce([one.parts.get(part, np.nan) for one in starts])
-            for held in (getattr(one, of) for one in starts):
-                kind = held[tensor].partition(" ")[0]
-                held[tensor] = f"{kind} {blake2b(whole, digest_size=8).hexdigest() if whole.any() else 0}"
+            for one in starts:
+                kind = one.values[part].partition(" ")[0]
+                one.values[part] = f"{kind} {blake2b(whole, digest_size=8).hexdigest() if whole.any() else 0}"
     if not stopped and not task.keys() & {"stop", "in_save"}:
         checked(script, run)
     failed = stopped and (run.late or any(record.state == FAILED for record in run.records))

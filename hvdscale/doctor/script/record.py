@@ -17,6 +17,7 @@ import numpy as np
 from ...watch.runner import RECORD, RUNNING, file_of
 
 MOST_INDICES = 50_000           # of a subset that are kept
+OPTIMIZER = "optimizer: "
 SAVED, WRITTEN, LOADED, READ = "saved", "written", "loaded", "read"
 
 
@@ -178,9 +179,10 @@ class Start:
     """What an update of such a script begins from, at the first call of a module after the update before."""
 
     updates: int                # made before
-    tensors: dict[str, str]     # the parameters and buffers of the process's modules: see tensors.describe
-    states: dict[str, str]      # of optimizers, by key and parameter, or group
-    parts: dict[str, np.ndarray]        # samples of those tensors and states of which the rank has a part
+    # described by tensors.describe: the parameters and buffers of the process's modules; the states of optimizers, by
+    # key and parameter, and their settings, by key and group, whose names begin with OPTIMIZER
+    values: dict[str, str]
+    parts: dict[str, np.ndarray]        # samples of those of which the rank has a part
 
 
 @dataclass
