@@ -257,8 +257,8 @@ def saved_values(both: Both, check: str) -> Finding:
     end, unsure = both.held + both.after, None
     later = sorted(at for at in {*usual, *now} if both.held < at < end or at == end and at in usual and at in now)
     given = dict(common=sum(at in usual and at in now for at in later), where=both.saved_by)
-    updates = enumerate(zip(both.first[0].updates[both.held:], both.resumed[0].updates), both.held + 1)
-    exact_at = {at: not both.other_count and was.digest_after == one.digest_after for at, (was, one) in updates}
+    pairs = enumerate(zip(both.first[0].updates[both.held:], both.resumed[0].updates), both.held + 1)
+    exact_at = {at: not both.other_count and was.digest_after == one.digest_after for at, (was, one) in pairs}
     for update in later:
         exact, was, noise, found = exact_at[update], *(one.get(update, {}) for one in (usual, second, now))
         extra, fewer = (sorted(one.keys() - other.keys()) for one, other in ((found, was), (was, found)))
