@@ -70,8 +70,9 @@ class Both:
         # that the resumed run starts with; else those before the loaded file was written
         files = max((by.updates for _, by in self.loaded), default=0)
         begin = [one.digest for record in self.resumed[:1] for one in record.updates[:1]]
-        same = [at for record in self.stopped[:1] for at, one in enumerate(record.updates, 1)
-                if one.digest_after in begin]
+        updates = [update for record in self.stopped[:1] for update in record.updates]
+        digests = [*(one.digest for one in updates[1:]), *(one.digest_after for one in updates[-1:])]
+        same = [at for at, one in enumerate(digests, 1) if one in begin]
         self.held = min(same, key=lambda at: abs(at - files), default=files)
         self.left_over, self.redone = self.made - self.held, max(0, self.stop - self.held)
         self.after = max(0, min(least(self.resumed), self.left_over))       # updates that both have made
