@@ -22,14 +22,14 @@ def unlike(was: Mapping[str, Any], now: Mapping[str, Any], missing: bool = False
             if now.get(name, "") != value and (missing or name in now)]
 
 
-def describe_tensors(lost: list[tuple[str, str, str]], optimized: Collection[str], begun: Mapping[str, str] = {},
-                     saved: Mapping[str, str] = {}) -> tuple[str, dict[str, Any]]:
+def describe_tensors(lost: list[tuple[str, str, str]], optimized: Collection[str], begun: Mapping[str, str],
+                     saved: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
     """A kind of finding on what a model has lost, by the names of tensors, then and now; empty for nothing. And its
     values.
 
     optimized   names of tensors that an optimizer has
-    begun       the values of the very beginning
-    saved       the name of each value in the checkpoint
+    begun       the values of the very beginning, as far as they are known
+    saved       the name of each value in the checkpoint, likewise
     """
     names = sorted({name for name, _, now in lost if now})
     parameters = [name for name in names if name in optimized]

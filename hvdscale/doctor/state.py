@@ -90,7 +90,7 @@ def _describe(lost: list[tuple[str, str, str]], model: nn.Module) -> str:
     names = [name for name, *_ in lost]
     if all(name.startswith("model.") for name in names):
         trains = [f"model.{name}" for name, one in model.named_parameters() if one.requires_grad]
-        check, (kind, given) = "parameters", describe_tensors(lost, trains)
+        check, (kind, given) = "parameters", describe_tensors(lost, trains, {}, {})
     elif all(name.startswith("optimizer.state.") for name in names):
         check, (kind, given) = "optimizer", describe_lost([
             (f"{name.rpartition('.')[2]}.{name}", *each) for name, *each in lost])

@@ -25,6 +25,7 @@ from hvdscale.doctor.state import checkpoint, decay, evaluation
 from hvdscale.errors import CommunicationError
 from hvdscale.formatting.screen import Screen
 from hvdscale.training.prepare import prepare
+from hvdscale.training.snapshot import restore
 from hvdscale.update.fused import SGD
 from hvdscale.workers.group import SingleWorker
 from tests import guides
@@ -326,6 +327,20 @@ def test_the_help_lists_what_the_doctor_heeds_and_takes_what_a_run_would_write()
     assert re.findall(r"(\S+)\s+--list", done.output) == ["(`hvdscale-train"] * 2       # the workloads, and the presets
     taken = ["w", "--checkpoint", "kept", "--resume", "auto", "--log-file", "w.h5", "--save-model", "m.pt"]
     assert CliRunner().invoke(command, taken, standalone_mode=False).return_value[0] == "w"
+
+
+@pytest.mark.parametrize("lost, said", [
+    ("running_mean", "batch-norm's running statistics are not as they were: model.layers.1.running_mean"),
+    ("weight", "3 of the model's 6 parameters are not as they were saved: model.layers.0.weight")])
+def test_what_a_model_loses_in_a_checkpoint_is_named_as_that_of_a_script(monkeypatch, lost, said):
+    def forget(state, step):
+        restore(state, step)
+        for name, values in step.model.state_dict().items():
+            if name.endswith(lost):
+                values.zero_()
+    monkeypatch.setattr("hvdscale.doctor.state.restore", forget)
+    found = checkpoint(sample("torchs_own"))
+    assert found.verdict == Verdict.FAILED and found.differs.startswith(f"after the load: {said}")
 
 
 def test_no_checkpoint_is_left_behind(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import numpy as np
 
 from ....formatting.numbers import list_first, number
 from ...finding import Finding, Verdict
+from ...lost import unlike
 from .pair import KINDS, BothRuns, Pair
 from .reduction import apart
 from .scale import CLOSE, DEPARTED, close, comparable, factor, floor
@@ -76,10 +77,9 @@ def schedule(pair: Pair) -> Finding:
 def update(pair: Pair) -> Finding:
     """Whether steps, and what is done to the parameters after them, are those of one worker where gradients are."""
     compared, agree, settings = 0, None, [pair.steps(record).settings for record in (pair.one, pair.many[0])]
-    for name, one in settings[0].items() if pair.batch is not None and pair.updates else ():
-        if (many := settings[1].get(name, one)) != one:
-            return pair.finding(UPDATE, "settings", name=name.replace(".", " "), one=one, many=many,
-                                where=pair.at(0)[0].line)
+    for name, one, many in unlike(*settings) if pair.batch is not None and pair.updates else ():
+        return pair.finding(UPDATE, "settings", name=name.replace(".", " "), one=one, many=many,
+                            where=pair.at(0)[0].line)
     for at in pair.whole:
         both = pair.both[at]
         if not comparable(pair, at) or both.alone.rates != both.ranks[0].rates:
