@@ -329,18 +329,13 @@ def test_the_help_lists_what_the_doctor_heeds_and_takes_what_a_run_would_write()
     assert CliRunner().invoke(command, taken, standalone_mode=False).return_value[0] == "w"
 
 
-@pytest.mark.parametrize("lost, said", [
-    ("running_mean", "batch-norm's running statistics are not as they were: model.layers.1.running_mean"),
-    ("weight", "3 of the model's 6 parameters are not as they were saved: model.layers.0.weight")])
-def test_what_a_model_loses_in_a_checkpoint_is_named_as_that_of_a_script(monkeypatch, lost, said):
+def test_what_a_model_loses_in_a_checkpoint_is_named_as_that_of_a_script(monkeypatch):
     def forget(state, step):
         restore(state, step)
-        for name, values in step.model.state_dict().items():
-            if name.endswith(lost):
-                values.zero_()
+        step.model.state_dict()["layers.1.running_mean"].zero_()
     monkeypatch.setattr("hvdscale.doctor.state.restore", forget)
-    found = checkpoint(sample("torchs_own"))
-    assert found.verdict == Verdict.FAILED and found.differs.startswith(f"after the load: {said}")
+    assert checkpoint(sample("torchs_own")).differs == (
+        "after the load: batch-norm's running statistics are not as they were: model.layers.1.running_mean")
 
 
 def test_no_checkpoint_is_left_behind(tmp_path, monkeypatch):
