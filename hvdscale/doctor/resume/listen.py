@@ -46,16 +46,15 @@ class ResumeSession(Session):
         self._modules = self._modules or outermost_modules()
         values: dict[str, Any] = {name.replace("module.", ""): one
                                   for name, one in named_tensors(self._modules).items()}
-        names, there = {id(one): name for name, one in values.items()}, [
-            of for of in self.updates.optimizers if of.optimizer() is not None]
-        for at, of in enumerate(there):
-            optimizer, which = of.optimizer(), f"of optimizer {at}"
+        names, optimizers = {id(one): name for name, one in values.items()}, self.updates.optimizers
+        for at, (optimizer, of) in enumerate(optimizers.items()):
+            which = f"of optimizer {at}"
             values |= {f"{OPTIMIZER}{name} {which}": value for name, value in settings_of(optimizer).items()}
             values |= {f"{OPTIMIZER}{key}.{names.get(id(one), f'{number} {which}')}": value
                        for number, one in enumerate(of.parameters())
                        for key, value in (optimizer.state.get(one) or {}).items()
                        if isinstance(value, (torch.Tensor, int, float))}
-        taken = {id(one) for of in there for one in of.parameters()}
+        taken = {id(one) for of in optimizers.values() for one in of.parameters()}
         record.optimized = record.optimized or [name for name, one in values.items() if id(one) in taken]
         parts = {name: sample(value)[::FEWER] for name, value in values.items() if isinstance(value, DTensor)}
         record.starts.append(Start(record.made, {name: describe(value) for name, value in values.items()}, parts))

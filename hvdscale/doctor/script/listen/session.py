@@ -58,7 +58,7 @@ class Session(Listener):
         of_place = path.startswith(self._place) and not path.startswith(self._inside)
         kept = bool(path) and not of_place and os.getpid() == self.process      # and no loader worker that it forked
         if kept:
-            passes = max((len(one.passes) for one in self.updates.optimizers), default=0)
+            passes = max((len(one.passes) for one in self.updates.optimizers.values()), default=0)
             self.record.files.append(FileUse(act, self.shorten(path), self.record.made, passes, line_of_call(),
                                              values or {}))
         return kept
