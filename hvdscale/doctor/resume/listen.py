@@ -47,6 +47,8 @@ class ResumeSession(Session):
         values: dict[str, Any] = {name.replace("module.", ""): one
                                   for name, one in named_tensors(self._modules).items()}
         names, optimizers = {id(one): name for name, one in values.items()}, self.updates.optimizers
+        taken = {id(one) for of in optimizers.values() for one in of.parameters()}
+        record.optimized = record.optimized or [name for name, one in values.items() if id(one) in taken]
         for at, (optimizer, of) in enumerate(optimizers.items()):
             which = f"of optimizer {at}"
             values |= {f"{OPTIMIZER}{name} {which}": value for name, value in settings_of(optimizer).items()}
@@ -54,8 +56,6 @@ class ResumeSession(Session):
                        for number, one in enumerate(of.parameters())
                        for key, value in (optimizer.state.get(one) or {}).items()
                        if isinstance(value, (torch.Tensor, int, float))}
-        taken = {id(one) for of in optimizers.values() for one in of.parameters()}
-        record.optimized = record.optimized or [name for name, one in values.items() if id(one) in taken]
         parts = {name: sample(value)[::FEWER] for name, value in values.items() if isinstance(value, DTensor)}
         record.starts.append(Start(record.made, {name: describe(value) for name, value in values.items()}, parts))
 

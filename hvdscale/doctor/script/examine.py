@@ -155,12 +155,11 @@ def compare(asked: ScriptRequest, one: Run, many: Run, pair: Pair, checks: Colle
              "instead": instead_of(pair.many), "written": written}
     headline = KINDS.sentence("report", "headline", pair, script=asked.script, checks=len(findings),
                               size=asked.global_batch)
-    return ScriptJudged(tuple(findings), about, [
-        " ".join([f"{headline}.", *about["instead"]]) if about["instead"] else headline, _losses(pair),
-        render_list(NOTES, about["notes"]), render_list(REMARKS, about["remarks"]),
-        render_list(NOT_CHECKED, about["not_checked"]),
-        *map(wrap, files_of(one.workplace.copied and many.workplace.copied, written, sorted(in_copy)))],
-                        KINDS.checks["must"])
+    texts = [" ".join([f"{headline}.", *about["instead"]]) if about["instead"] else headline, _losses(pair),
+             render_list(NOTES, about["notes"]), render_list(REMARKS, about["remarks"]),
+             render_list(NOT_CHECKED, about["not_checked"]),
+             *map(wrap, files_of(one.workplace.copied and many.workplace.copied, written, sorted(in_copy)))]
+    return ScriptJudged(tuple(findings), about, texts, KINDS.checks["must"])
 
 
 def _of_still(finding: Finding, still: Pair) -> Finding:
