@@ -81,10 +81,10 @@ def state(both: Both, check: str) -> Finding:
                   if name.startswith(OPTIMIZER) == (check == "optimizer")} for one in each] for each in zip(*starts))
     found = [(rank, *one) for rank, each in enumerate(zip(was, now)) for one in unlike(*each, missing=True)
              if was[0].get(one[0], one[1]) == one[1] and not (both.passes and one[0].endswith(STATISTICS))]
-    lost, begun = [one for _, *one in found], both.first[0].start(0)
+    lost = [one for _, *one in found]
     saved = {value: name for _, by in both.loaded for name, value in by.values.items()}
     kind, given = describe_lost(lost) if check == "optimizer" else describe_tensors(
-        lost, both.resumed[0].optimized, begun.values if begun else {}, saved)
+        lost, both.resumed[0].optimized, both.first[0].start(0).values, saved)
     if not kind:
         return both.finding(check, "same" if was[0] else "none")
     ranks, names = sorted({rank for rank, *_ in found}), {name for _, name, *_ in found}
