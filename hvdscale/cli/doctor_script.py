@@ -117,15 +117,14 @@ def resume(script, arguments, stop, again, how, workers, then, batch, updates, s
         from ..doctor.resume.examine import CHECKS, examine
         from ..doctor.resume.runs import ResumeRequest
         from ..workers.launch import place
-    process = place()
-    if process.size > 1:
+    if place().size > 1:
         raise UsageError("hvdscale-doctor resume starts the workers itself, on this machine: start it without a "
                          "launcher")
     check_batch(arguments, batch, (workers, then or workers))
     checked, script = checks_of(checks, tuple(CHECKS)), path_of(script)
     asked = ScriptRequest(script, arguments, updates, seconds, threads_of(max(workers, then or 1)), global_batch=batch)
     request = ResumeRequest(asked, again, stop, how, workers, then or workers, in_save, in_place)
-    report(lambda say: examine(request, process, say, checked), wanted)
+    report(lambda say: examine(request, say, checked), wanted)
 
 
 def report(examine: Callable, wanted: str, rank: int = 0) -> None:
@@ -142,8 +141,8 @@ def report(examine: Callable, wanted: str, rank: int = 0) -> None:
     screen.erase()
     if examination is not None:
         print(examination.render(time.monotonic() - started, on_terminal(sys.stdout)) if wanted == TEXT else
-              render_for_machines(wanted, examination.about, examination.findings, examination.code,
-                                  examination.unseen_training))
+              render_for_machines(wanted, {"verdict": examination.verdict, **examination.about}, examination.findings,
+                                  examination.code, examination.unseen_training))
         sys.exit(examination.code)
 
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from functools import partial
 
 from ..formatting.numbers import counted
@@ -25,33 +24,9 @@ CHECKS = {"gradients": gradients, "losses": losses, "random numbers": random_num
 ORDER = tuple(CHECKS)
 
 
-@dataclass(frozen=True)
-class Examination(Judged):
-    """The findings on a job, and ``notes`` on what rightly depends on the worker count or the machine."""
-
-    job: Job
-    sample: Sample
-    findings: tuple[Finding, ...]
-    notes: tuple[str, ...]
-
-    @property
-    def about(self) -> dict[str, object]:
-        """What was examined and how, for formats.render_for_machines."""
-        plan = self.job.plan
-        return {"workload": plan.workload, "workers": plan.workers, "global_batch": plan.global_batch,
-                "batch_schedule": str(plan.batches), "sample": self.sample.plan.global_batch,
-                "precision": self.sample.plan.precision, "notes": self.notes}
-
-    def texts(self) -> list[str]:
-        return [f"{self.job.plan.workload} at global batch {self.job.plan.batches}: "
-                f"{counted(len(self.findings), 'check')}; those of the model use a step of "
-                f"{self.sample.plan.global_batch} examples in {self.sample.plan.precision}",
-                render_list(NOTES, self.notes)]
-
-
 @refusing_collectives()
 def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPLES,
-            say: Callable[[str], None] = lambda name: None, checks: Collection[str] = ORDER) -> Examination:
+            say: Callable[[str], None] = lambda name: None, checks: Collection[str] = ORDER) -> Judged:
     """Run those checks of ORDER; a collective whose findings are complete on rank 0. ``say`` gets the name of each
     check, ``layers`` are the user's settings, and the checks take a step of the ``wanted`` examples. Raises
     CommunicationError where the job's own code communicates."""
@@ -70,7 +45,14 @@ def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPL
             say(RANKS)
             findings.append(same_when_played(played, sample, mine))
         workers.gather(None, "doctor/children")
-    return Examination(job, sample, tuple(sorted(findings, key=lambda f: ORDER.index(f.check))), notes(job, sample))
+    plan, said = job.plan, notes(job, sample)
+    headline = (f"{plan.workload} at global batch {plan.batches}: {counted(len(findings), 'check')}; those of the "
+                f"model use a step of {sample.plan.global_batch} examples in {sample.plan.precision}")
+    about = {"workload": plan.workload, "workers": plan.workers, "global_batch": plan.global_batch,
+             "batch_schedule": str(plan.batches), "sample": sample.plan.global_batch,
+             "precision": sample.plan.precision, "notes": said}
+    in_order = tuple(sorted(findings, key=lambda f: ORDER.index(f.check)))
+    return Judged(in_order, about, [headline, render_list(NOTES, said)])
 
 
 def in_this_process(sample: Sample, workers: Workers, say: Callable[[str], None] = lambda name: None,

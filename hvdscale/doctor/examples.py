@@ -34,7 +34,7 @@ def examples(job: Job) -> Finding:
         read.append(f"{len(visits.indices)} of {split}")
         if split == "train":
             later = visits._replace(epochs=visits.epochs + 1)
-            again = _compare(_tensors(data.take(visits)), _tensors(data.take(later)))
+            again = _compare(dict(tensors_of(data.take(visits))), dict(tensors_of(data.take(later))))
             change = "training examples change from epoch to epoch" if again else change
     shared = ", ".join(filter(None, (_shared(job, split) for split in ("val", "test"))))
     return JOB.finding(name, "leaked" if shared else "same", read=", ".join(read), change=change, shared=shared)
@@ -48,11 +48,11 @@ def _shared(job: Job, split: str) -> str:
     if all(isinstance(one, MapSplit) for one in (data, job.data.train)) and data.dataset is job.data.train.dataset:
         return f"{split} and train read the same data set"
     visits = _spread(len(data), job.plan.seed)
-    own = _tensors(data.take(visits))
+    own = dict(tensors_of(data.take(visits)))
     if not any(values.ndim and bool((values != values[:1]).any()) for values in own.values()):
         return ""                   # examples that are all alike
     for first in {0, len(train) - len(data)} if len(data) <= len(train) else ():
-        there = _tensors(train.take(visits._replace(indices=visits.indices + first)))
+        there = dict(tensors_of(train.take(visits._replace(indices=visits.indices + first))))
         if own.keys() == there.keys() and all(torch.equal(values, there[name]) for name, values in own.items()):
             return (f"the {counted(len(visits.indices), 'example')} of {split} that were read are examples of train, "
                     f"{'from its end' if first else 'at the same places'}")
@@ -67,10 +67,10 @@ def _spread(n: int, seed: int) -> Visits:
 
 def _count_wrong(data, visits: Visits) -> tuple | None:
     """The fault where a batch has more or fewer rows than visits, by its own length or by all its tensors'."""
-    whole = {name: len(values) for name, values in _tensors(data.take(visits)).items() if values.ndim}
+    whole = {name: len(values) for name, values in tensors_of(data.take(visits)) if values.ndim}
     for n in (min(len(visits.indices), k) for k in (5, 3, 1)):
         batch = data.take(select(visits, slice(n)))
-        lengths = {name: len(values) for name, values in _tensors(batch).items() if values.ndim}
+        lengths = {name: len(values) for name, values in tensors_of(batch) if values.ndim}
         own = len(batch) if hasattr(batch, "__len__") and not isinstance(batch, (tuple, list, dict)) else None
         rows = own if own is not None else min(lengths.values(), default=n)
         grows = any(whole.get(name) != length for name, length in lengths.items())      # others, as of time: no rows
@@ -81,10 +81,10 @@ def _count_wrong(data, visits: Visits) -> tuple | None:
 
 def _differs(data, visits: Visits) -> tuple | None:
     """The first example that differs when read again, in another order, or alone."""
-    whole, n = _tensors(data.take(visits)), len(visits.indices)
+    whole, n = dict(tensors_of(data.take(visits))), len(visits.indices)
     cases = [("twice", np.arange(n)), ("in another order", np.arange(n)[::-1].copy())]
     for how, rows in cases + [("alone", np.array([row])) for row in range(n)]:
-        first, other = whole, _tensors(data.take(select(visits, rows)))
+        first, other = whole, dict(tensors_of(data.take(select(visits, rows))))
         if how != "twice":              # of what has a row for each example
             first = {name: values[rows] for name, values in whole.items() if values.ndim and len(values) == n}
             other = {name: values for name, values in other.items() if values.ndim and len(values) == len(rows)}
@@ -99,10 +99,6 @@ def _differs(data, visits: Visits) -> tuple | None:
 def select(visits: Visits, which) -> Visits:
     """The visits with these indices, a slice or an array."""
     return visits._replace(indices=visits.indices[which], epochs=visits.epochs[which])
-
-
-def _tensors(batch) -> dict[str, Tensor]:
-    return dict(tensors_of(batch))
 
 
 def _compare(values: dict[str, Tensor], others: dict[str, Tensor]) -> tuple[int, str, float] | None:

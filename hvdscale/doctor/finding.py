@@ -104,7 +104,7 @@ class Kinds:
         name = words.get("verdict", name)
         seen, differs, cause, remedy = (fill(text, _Values(words, about, values)) for text in (
             seen, differs, words.get("cause", ""), words.get(getattr(about, "library", ""), words.get("remedy", ""))))
-        return Finding(check, VERDICTS[name], seen, differs, by, limit, cause, remedy, where)
+        return Finding(check, VERDICTS[name], seen, differs, by, limit, cause, remedy, where if differs else "")
 
     def sentence(self, table: str, name: str, about: Any = None, **values: Any) -> str:
         """The sentence of that name, with its values as in a finding."""
@@ -121,6 +121,10 @@ class _Values(dict):
     def __init__(self, words: Mapping[str, str], about: Any, given: Mapping[str, Any]):
         super().__init__({"LOCAL": "{local}", **given})
         self._words, self._about = words, about
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As a part that may be left out asks for it: what is given, or an attribute."""
+        return self[name] if name in self or hasattr(self._about, name) else default
 
     def __missing__(self, name: str) -> Any:
         return getattr(self._about, name) if hasattr(self._about, name) else fill(self._words[name], self)

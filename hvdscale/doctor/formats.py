@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TextIO
 from xml.etree import ElementTree
 
@@ -26,23 +27,23 @@ NAME, VERDICT = 14, 6       # characters
 NOTES = "Not faults, but these depend on the number of workers or on the machine:"
 
 
+@dataclass(frozen=True)
 class Judged:
     """Findings, and what is said around them."""
 
     findings: tuple[Finding, ...]
-    verdict = ""                # the outcome in a line, which comes first
+    about: Mapping[str, object]     # what was examined and how, for machines
+    texts: Sequence[str]            # the report's headline, and the blocks below the findings, but for empty ones
+
+    verdict = ""                    # the outcome in a line, which comes first
 
     @property
     def sound(self) -> bool:
         return all(finding.verdict != Verdict.FAILED for finding in self.findings)
 
-    def texts(self) -> list[str]:
-        """The report's headline, and the blocks below the findings, but for empty ones."""
-        raise NotImplementedError
-
     def render(self, seconds: float, colour: bool) -> str:
         """The whole report, in lines of ``line_width()`` characters where words allow."""
-        headline, *blocks = self.texts()
+        headline, *blocks = self.texts
         counts = {verdict: sum(finding.verdict == verdict for finding in self.findings) for verdict in Verdict}
         summary = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
         return "\n\n".join(filter(None, [self.verdict and wrap(self.verdict), wrap(headline), render_findings(
@@ -111,28 +112,23 @@ def _junit(about: Mapping[str, object], findings: Sequence[Finding], blind: Coll
         for one in value if isinstance(value, (list, tuple)) else [value]:
             ElementTree.SubElement(properties, "property", name=key, value=printable(str(one)))
     for finding in findings:
-        _add_case(suite, finding, finding.check in blind)
+        case = ElementTree.SubElement(suite, "testcase", classname=name, name=finding.check)
+        path, colon, line = finding.where.rpartition(":")
+        if colon and line.isdecimal():
+            case.attrib.update(file=printable(path), line=line)
+        details = "\n".join([finding.looked_at, *(f"{label}: {getattr(finding, field)}" for label, field in
+                                                  DETAILS.items() if getattr(finding, field) not in ("", None))])
+        if finding.verdict == Verdict.WARNED:       # it passes, and says what it warns of as its output
+            ElementTree.SubElement(case, "system-out").text = printable(f"warned: {details}")
+        elif finding.verdict == Verdict.FAILED:
+            ElementTree.SubElement(case, "failure", message=printable(finding.differs)).text = printable(details)
+        elif finding.verdict != Verdict.PASSED:
+            tag = "error" if finding.check in blind and finding.verdict == Verdict.UNSEEN else "skipped"
+            ElementTree.SubElement(case, tag, message=printable(f"{finding.verdict}: {finding.looked_at}"))
     for attribute, tag in {"tests": "testcase", "failures": "failure", "errors": "error", "skipped": "skipped"}.items():
         suite.set(attribute, str(sum(1 for _ in suite.iter(tag))))
     ElementTree.indent(document, " ")
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(document, encoding="unicode")
-
-
-def _add_case(suite: ElementTree.Element, finding: Finding, blind: bool) -> None:
-    """A test case. A warning passes, and says what it warns of as its output."""
-    case = ElementTree.SubElement(suite, "testcase", classname=suite.get("name", ""), name=finding.check)
-    path, colon, line = finding.where.rpartition(":")
-    if colon and line.isdecimal():
-        case.attrib.update(file=printable(path), line=line)
-    details = "\n".join([finding.looked_at, *(f"{name}: {getattr(finding, field)}" for name, field in DETAILS.items()
-                                              if getattr(finding, field) not in ("", None))])
-    if finding.verdict == Verdict.WARNED:
-        ElementTree.SubElement(case, "system-out").text = printable(f"warned: {details}")
-    elif finding.verdict == Verdict.FAILED:
-        ElementTree.SubElement(case, "failure", message=printable(finding.differs)).text = printable(details)
-    elif finding.verdict != Verdict.PASSED:
-        tag = "error" if blind and finding.verdict == Verdict.UNSEEN else "skipped"
-        ElementTree.SubElement(case, tag, message=printable(f"{finding.verdict}: {finding.looked_at}"))
 
 
 @contextlib.contextmanager

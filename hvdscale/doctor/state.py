@@ -22,10 +22,9 @@ from ..update.precision import AUTOCAST, PARAMETERS, repeatable
 from ..update.step import DataParallelStep
 from ..workers.group import SingleWorker
 from .finding import JOB, Finding
+from .lost import KINDS, describe_lost, describe_tensors, unlike
 from .probe_step import Sample, mean_gradient, trained
-from .resume.examine import describe_lost
-from .resume.listen import flatten
-from .resume.runs import KINDS, unlike
+from .script.listen.tensors import flatten
 
 BEFORE = 2                  # steps before the checkpoint
 MEASURED = 100              # examples measured per split, at most
@@ -58,7 +57,7 @@ def checkpoint(sample: Sample) -> Finding:
     def resumed_from(state):
         other = make_step()
         restore(state, other)
-        lost.extend(one for one in unlike(flatten(state), flatten(capture(RunState(BEFORE), other))) if one[2])
+        lost.extend(unlike(flatten(state), flatten(capture(RunState(BEFORE), other))))
         return other(BEFORE, plan.schedule.lr_at(BEFORE), set()).loss, other.model.state_dict()
 
     lost: list[tuple[str, str, str]] = []
@@ -75,7 +74,7 @@ def checkpoint(sample: Sample) -> Finding:
             return finding("not_saved", error=str(error).replace(folder + os.sep, ""))
         (resumed, found), (_, again) = resumed_from(state), resumed_from(state)
     if lost:
-        return finding("not_restored", what=_describe(lost))
+        return finding("not_restored", what=_describe(lost, take_step.model))
     differing, by = _differences(take_step.model.state_dict(), found)
     if not differing:
         return finding("same", by=0.0, limit=0.0)
@@ -85,13 +84,19 @@ def checkpoint(sample: Sample) -> Finding:
                    cause="outside" if resumed != uninterrupted else "optimizer")
 
 
-def _describe(lost: list[tuple[str, str, str]]) -> str:
-    """What was lost; in the words for a script that is started again, where that is of the optimizer alone."""
-    of = [(f"{name.rpartition('.')[2]}.{name}", *each) for name, *each in lost if name.startswith("optimizer.state.")]
-    if len(of) < len(lost):
-        return "not as they were saved: " + list_first(list(dict.fromkeys(name for name, *_ in lost)), 3)
-    kind, given = describe_lost(of)
-    return KINDS.finding("optimizer", kind, held=BEFORE, lines="", **given).differs
+def _describe(lost: list[tuple[str, str, str]], model: nn.Module) -> str:
+    """What was lost; in the words for a script that is started again, where that is of the model or the optimizer
+    alone."""
+    names = [name for name, *_ in lost]
+    if all(name.startswith("model.") for name in names):
+        trains = [f"model.{name}" for name, one in model.named_parameters() if one.requires_grad]
+        check, (kind, given) = "parameters", describe_tensors(lost, trains, {}, {})
+    elif all(name.startswith("optimizer.state.") for name in names):
+        check, (kind, given) = "optimizer", describe_lost([
+            (f"{name.rpartition('.')[2]}.{name}", *each) for name, *each in lost])
+    else:
+        return "not as they were saved: " + list_first(list(dict.fromkeys(names)), 3)
+    return KINDS.finding(check, kind, held=BEFORE, **given).differs
 
 
 def _differences(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> tuple[list[str], float]:

@@ -191,8 +191,24 @@ class UpdateClock(Listener):
         if optimizer not in self._counted or self.made == 1:
             self._look_at(optimizer)
         self._end("optimizer")
-        if optimizer is self._first:
-            self._end_update()
+        if optimizer is not self._first:
+            return
+        self.made += 1
+        mark = self._mark()
+        if self._began is None:
+            self.long.start()
+        else:
+            self.long.update_ends(self.made > self.warm_up and not self._apart)
+        self._events.append(("step", self._began, mark))
+        if self._began is None or self.made <= self.warm_up:
+            self._events.clear()
+        self._began, self._apart = mark, False
+        self._open.clear()
+        if self.made == self.warm_up:
+            self._used = time.monotonic(), ask_driver(self.device).get("joules", math.nan)
+            self._cores = CoreClock(self._local_workers)
+        if self.made >= self.warm_up + self.updates:
+            self._finish()
 
     def _look_at(self, optimizer: torch.optim.Optimizer) -> None:
         group, first = optimizer.param_groups[0], self._first
@@ -211,24 +227,6 @@ class UpdateClock(Listener):
 
     def sharded(self, by: str) -> None:
         self._sharded, self._reduces, self.parameters = True, True, 0
-
-    def _end_update(self) -> None:
-        self.made += 1
-        mark = self._mark()
-        if self._began is None:
-            self.long.start()
-        else:
-            self.long.update_ends(self.made > self.warm_up and not self._apart)
-        self._events.append(("step", self._began, mark))
-        if self._began is None or self.made <= self.warm_up:
-            self._events.clear()
-        self._began, self._apart = mark, False
-        self._open.clear()
-        if self.made == self.warm_up:
-            self._used = time.monotonic(), ask_driver(self.device).get("joules", math.nan)
-            self._cores = CoreClock(self._local_workers)
-        if self.made >= self.warm_up + self.updates:
-            self._finish()
 
 
 def ask_driver(device: torch.device) -> dict[str, Any]:

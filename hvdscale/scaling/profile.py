@@ -27,7 +27,9 @@ class Profile:
     def __init__(self, path: Path) -> None:
         self._path, self._left = path, TRACED
         self._profile: torch.profiler.profile | None = None
-        self.operators: list[tuple[str, float]] | None = None       # once the trace is whole: see operators_of
+        # once the trace is whole: those that took longest by themselves, on the GPU if there is one, and their seconds
+        # an update
+        self.operators: list[tuple[str, float]] | None = None
 
     def update_ends(self) -> bool:
         """Begin at the end of an update, and write the file at that of the last; whether it is written."""
@@ -39,17 +41,12 @@ class Profile:
         if not self._left:
             self._profile.stop()
             self._profile.export_chrome_trace(str(self._path))
-            self.operators = operators_of(self._profile)
+            on_gpu = any(event.device_type == DeviceType.CUDA for event in self._profile.events())
+            time = "self_device_time_total" if on_gpu else "self_cpu_time_total"
+            found = sorted(((getattr(one, time), one.key) for one in self._profile.key_averages()
+                            if OPERATOR.match(one.key)), reverse=True)
+            self.operators = [(name, 1e-6 / TRACED * spent) for spent, name in found[:MOST] if spent]
         return not self._left
-
-
-def operators_of(profile: torch.profiler.profile) -> list[tuple[str, float]]:
-    """The MOST operators that took longest by themselves, on the GPU if there is one, and their seconds an update."""
-    on_gpu = any(event.device_type == DeviceType.CUDA for event in profile.events())
-    time = "self_device_time_total" if on_gpu else "self_cpu_time_total"
-    found = sorted(((getattr(one, time), one.key) for one in profile.key_averages() if OPERATOR.match(one.key)),
-                   reverse=True)
-    return [(name, 1e-6 / TRACED * spent) for spent, name in found[:MOST] if spent]
 
 
 def communication_of(traces: Sequence[Path]) -> list[dict[str, float]]:

@@ -188,7 +188,12 @@ def write_log(path: str, script: str, records: Sequence[Mapping[str, Any]], loca
                             "needed; raise --updates")
     times = {rank_column(record["rank"], part): np.array(record["updates"][part])[kept]
              for record in records for part in RANK_PARTS}
-    batch, tokens = _global_batch(script, records, kept, local_batch), _counts(records, "tokens", kept).sum(0)
+    # of the typical update on all ranks, as the loaders returned them; else as the script was told
+    batch = int(np.median(_counts(records, "examples", kept).sum(0))) or (local_batch or 0) * len(records)
+    if not batch:
+        raise HvdscaleError(f"{script}: the examples of an update were not seen, as no DataLoader of torch returned "
+                            "them; give --batch, the examples of a worker's update")
+    tokens = _counts(records, "tokens", kept).sum(0)
     passes = max(1, int(np.median(_counts(records, "batches", kept))))      # more than 1 where gradients accumulate
     first, local = records[0], -(-batch // (len(records) * passes))
     writer = LogWriter(path, metrics=(), metaparameters=("learning_rate",), ranks=len(records),
@@ -230,12 +235,3 @@ def unseen_passes(records: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"the script makes {passes} backward passes an update, and no DataLoader shows their examples: the batch "
             f"is taken for that of the whole update. If each pass has that many, give {passes} times the batch."
             ] if passes > 1 and not batches else []
-
-
-def _global_batch(script: str, records: Sequence[Mapping[str, Any]], kept: np.ndarray, local_batch: int | None) -> int:
-    """Examples of the typical update on all ranks, as the loaders returned them; else as the script was told."""
-    seen = int(np.median(_counts(records, "examples", kept).sum(0)))
-    if seen or local_batch:
-        return seen or local_batch * len(records)
-    raise HvdscaleError(f"{script}: the examples of an update were not seen, as no DataLoader of torch returned them; "
-                        "give --batch, the examples of a worker's update")

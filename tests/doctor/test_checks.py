@@ -14,17 +14,18 @@ from click.testing import CliRunner
 from torch.distributed import _functional_collectives as funcol
 
 from hvdscale.cli.doctor import command, say_on
-from hvdscale.doctor.examine import Examination, examine, in_this_process, notes
+from hvdscale.doctor.examine import examine, in_this_process, notes
 from hvdscale.doctor.examples import examples
 from hvdscale.doctor.finding import JOB, Finding, Verdict, carried_out
 from hvdscale.doctor.passes import gradients, losses, padding
 from hvdscale.doctor.probe_step import make_sample
 from hvdscale.doctor.ranks import broken, digest, explain, same_on_ranks
-from hvdscale.doctor.formats import render_findings
+from hvdscale.doctor.formats import Judged, render_findings, render_list
 from hvdscale.doctor.state import checkpoint, decay, evaluation
 from hvdscale.errors import CommunicationError
 from hvdscale.formatting.screen import Screen
 from hvdscale.training.prepare import prepare
+from hvdscale.training.snapshot import restore
 from hvdscale.update.fused import SGD
 from hvdscale.workers.group import SingleWorker
 from tests import guides
@@ -302,8 +303,7 @@ def test_the_excerpt_in_the_guide_is_what_is_printed_of_that_fault(monkeypatch):
 
 
 def test_an_examination_is_sound_where_nothing_failed():
-    cut = sample("sound")
-    some = Examination(cut.job, cut, (FOUND[0], FOUND[2]), ("a note",))
+    some = Judged((FOUND[0], FOUND[2]), {}, ["a job", render_list("Notes:", ["a note"])])
     assert some.sound and not replace(some, findings=tuple(FOUND)).sound
     said = some.render(1.5, False)
     assert "- a note" in said and said.endswith("1 passed, 1 -; 1.5 s".replace("1 -", "1 not applicable"))
@@ -327,6 +327,15 @@ def test_the_help_lists_what_the_doctor_heeds_and_takes_what_a_run_would_write()
     assert re.findall(r"(\S+)\s+--list", done.output) == ["(`hvdscale-train"] * 2       # the workloads, and the presets
     taken = ["w", "--checkpoint", "kept", "--resume", "auto", "--log-file", "w.h5", "--save-model", "m.pt"]
     assert CliRunner().invoke(command, taken, standalone_mode=False).return_value[0] == "w"
+
+
+def test_what_a_model_loses_in_a_checkpoint_is_named_as_that_of_a_script(monkeypatch):
+    def forget(state, step):
+        restore(state, step)
+        step.model.state_dict()["layers.1.running_mean"].zero_()
+    monkeypatch.setattr("hvdscale.doctor.state.restore", forget)
+    assert checkpoint(sample("torchs_own")).differs == (
+        "after the load: batch-norm's running statistics are not as they were: model.layers.1.running_mean")
 
 
 def test_no_checkpoint_is_left_behind(tmp_path, monkeypatch):

@@ -86,11 +86,12 @@ def test_a_checkpoint_that_was_there_before_is_left_out(doctor, tmp_path):
     assert said.code == 0 and "Left out of the copies: last.pt." in said.out, said.out
 
 
-@pytest.mark.parametrize("changes, code, said", [
-    (("    save()\n", "    pass\n"), 4, "not seen: the load of a checkpoint"),
-    (('"new.pt", "last.pt"', '"new.pt", "../last.pt"'), 2, "/last.pt would be the same for all runs")])
-def test_what_cannot_be_judged_is_said(resumed, changes, code, said):
-    ended, out, err, _ = resumed(resume_scripts.script("right").replace(*changes), "--updates", "2")
+@pytest.mark.parametrize("changes, words, code, said", [
+    (("    save()\n", "    pass\n"), (), 4, "not seen: the load of a checkpoint"),
+    (('"new.pt", "last.pt"', '"new.pt", "../last.pt"'), (), 2, "/last.pt would be the same for all runs"),
+    (('exists("last.pt")', 'exists("none.pt")'), ("--again", "--epochs 3"), 1, "it was started with --epochs 3")])
+def test_what_cannot_be_judged_is_said(resumed, changes, words, code, said):
+    ended, out, err, _ = resumed(resume_scripts.script("right").replace(*changes), "--updates", "2", *words)
     assert ended == code and said in " ".join((out + err).split()), (out, err)
 
 

@@ -8,8 +8,8 @@ import pytest
 from hvdscale import doctor
 from hvdscale.doctor.finding import JOB
 from hvdscale.doctor.script.compare.pair import KINDS, batches_of, same_data
-from hvdscale.doctor.script.record import (BackwardPass, GeneratorUse, Iteration, LoadedBatch, OptimizerUpdates, Record,
-                                           Sampling, Update)
+from hvdscale.doctor.script.record import (BackwardPass, GeneratorUse, Iteration, LoadedBatch, Record, Sampling,
+                                           Update)
 
 SAMPLING = Sampling("RandomSampler", 9, None, True, False, 0, 0, False)
 NOTHING = GeneratorUse({}, frozenset())
@@ -34,19 +34,14 @@ def update(*fetched):
     ("all of an update at once, one ahead", [(3, 3), (5, 5), (6, 6)], [2, 2, 2]),
     ("parts of a batch", [(1, 1), (2, 2)], [1, 1]),
     ("parts of a batch, one ahead", [(2, 2), (3, 3), (3, 3)], [1, 1, 1]),
-    ("as many as have enough tokens", [(1, 2, 3), (4,), (5, 6)], [3, 1, 2])])
+    ("as many as have enough tokens", [(1, 2, 3), (4,), (5, 6)], [3, 1, 2]),
+    ("one that belongs to no update, as the watch ended", [(2,), (3,), (4,)], [1, 1, 1])])
 def test_batches_belong_to_updates_by_their_order(loop, updates, wanted):
-    batches = [LoadedBatch((at,), (), 1, at + 1) for at in range(sum(wanted))]
-    steps = OptimizerUpdates("SGD", [], [update(*fetched) for fetched in updates])
-    found = batches_of(Record(0, 1, iterations=[iteration(batches)], optimizers=[steps]), steps)
-    assert [len(each) for each in found] == wanted and [one for each in found for one in each] == batches
-
-
-def test_what_was_read_ahead_when_the_watch_ended_belongs_to_no_update():
-    batches = [LoadedBatch((at,), (), 1, at + 1) for at in range(4)]
-    steps = OptimizerUpdates("SGD", [], [update(2), update(3), update(4)])
-    found = batches_of(Record(0, 1, iterations=[iteration(batches, False)], optimizers=[steps]), steps)
-    assert [len(each) for each in found] == [1, 1, 1]
+    batches = [LoadedBatch((at,), (), 1, at + 1) for at in range(updates[-1][-1])]
+    updates = [update(*fetched) for fetched in updates]
+    found = batches_of(Record(0, 1, iterations=[iteration(batches, len(batches) == sum(wanted))]), updates)
+    assert [len(each) for each in found] == wanted
+    assert [one for each in found for one in each] == batches[:sum(wanted)]
 
 
 @pytest.mark.parametrize("contents, wanted", [

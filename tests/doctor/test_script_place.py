@@ -127,7 +127,7 @@ def test_a_record_is_read_as_it_was_written_and_a_pickle_is_not(tmp_path):
     record = Record(1, 2, "ended", [iteration], [(4, 2)], [OptimizerUpdates("SGD", [("weight", 1)], [update])],
                     {8: 2, 16: 1},
                     {"BatchNorm.mean": "e"}, ["head"], True, 3, [(2, "all_reduce")], frozenset({"numpy ab"}),
-                    "fully_shard", ["r"], ["i"], ["w"], "Traceback")
+                    "fully_shard", ["r"], ["i"], "Traceback")
     record.save(tmp_path)
     read = load(tmp_path, 1, 2)
     assert repr(read) == repr(record)

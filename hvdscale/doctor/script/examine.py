@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from .compare.state import batch_norm, join, parameters, random_numbers, togethe
 from .compare.steps import learning_rate, schedule, update
 from .compare.unseen import notes, only_drew, remarks, unseen
 from .folder import LARGEST
-from .record import Record
+from .record import Record, written_outside
 from .runs import Run, ScriptError, run_here, run_launched
 
 CHECKS = {"examples": examples, "epochs": epochs, "gradient": gradient, "update": update, "parameters": parameters,
@@ -42,8 +42,9 @@ SHOWN = 6               # updates in the table of losses;  files that are named
 UNSEEN = 4              # exit code: no finding failed, but the training was not seen, or not explained
 
 
+@dataclass(frozen=True)
 class ScriptJudged(Judged):
-    must: Mapping[str, str] = {"gradient": "the training gradient", "examples": "the training examples"}  # be seen
+    must: Mapping[str, str]     # by check, what of the training has to be seen
 
     @property
     def unseen_training(self) -> dict[str, str]:
@@ -71,42 +72,13 @@ class ScriptJudged(Judged):
         return f"passed ({sum(one.verdict == Verdict.PASSED for one in self.findings)} {of}); exit code 0"
 
 
-@dataclass(frozen=True)
-class ScriptExamination(ScriptJudged):
-    asked: ScriptRequest
-    pair: Pair
-    findings: tuple[Finding, ...]
-    notes: tuple[str, ...]          # legitimate dependence on the number of workers
-    remarks: tuple[str, ...]        # what looks wrong on any number of workers
-    unseen: tuple[str, ...]         # what was not checked
-    copied: bool                    # the script ran in a copy of the working folder
-    written: tuple[str, ...]        # files that the script wrote where it was not in a copy
-    in_copy: tuple[str, ...]        # and those in the copy
-
-    @property
-    def about(self) -> dict[str, object]:
-        return {"verdict": self.verdict, "script": self.asked.script, "arguments": self.asked.arguments,
-                "workers": self.pair.workers,
-                "global_batch": self.asked.global_batch, "updates": self.pair.updates, "notes": self.notes,
-                "remarks": self.remarks, "not_checked": self.unseen, "instead": instead_of(self.pair.many),
-                "written": self.written}
-
-    def texts(self) -> list[str]:
-        instead = instead_of(self.pair.many)
-        headline = KINDS.sentence("report", "headline", self.pair, script=self.asked.script, checks=len(self.findings),
-                                  size=self.asked.global_batch)
-        return [" ".join([f"{headline}.", *instead]) if instead else headline, _losses(self.pair),
-                render_list(NOTES, self.notes), render_list(REMARKS, self.remarks),
-                render_list(NOT_CHECKED, self.unseen), *map(wrap, files_of(self))]
-
-
 def instead_of(records: list[Record]) -> list[str]:
     """What a script could not have here, such as a GPU, and what it had instead."""
     return list(dict.fromkeys(one for record in records for one in record.instead))
 
 
 def examine(asked: ScriptRequest, workers: int, process: Process, say: Callable[[str], None],
-            checks: Collection[str] = tuple(CHECKS)) -> ScriptExamination | None:
+            checks: Collection[str] = tuple(CHECKS)) -> ScriptJudged | None:
     """Run the script on one worker and on several, and make those of CHECKS; raises ScriptError. None on ranks above 0.
     In a launch, its workers run the script; a process alone starts ``workers`` ranks here."""
     with place_for(process, asked.seconds) as place:
@@ -163,11 +135,8 @@ def held_still(asked: ScriptRequest, pair: Pair, place: Path) -> Pair | None:
 
 
 def compare(asked: ScriptRequest, one: Run, many: Run, pair: Pair, checks: Collection[str], still: Pair | None
-            ) -> ScriptExamination:
+            ) -> ScriptJudged:
     """The findings on two runs, and on two that were held still; pure but for what the runs say they wrote."""
-    in_copy = {path for run in (one, many) if run.workplace.copied for path in run.written}
-    written = {path for run in (one, many) if not run.workplace.copied for path in run.written} | {
-        path for record in pair.records for path in record.written}
     late = ["; ".join(filter(None, [f"the run on {counted(run.workers, 'worker')} was ended after {asked.seconds:g} s",
                                     describe_load()])) for run in (one, many) if run.late]
     findings = [_carry_out(check, pair) for check in checks]
@@ -177,9 +146,20 @@ def compare(asked: ScriptRequest, one: Run, many: Run, pair: Pair, checks: Colle
                 for one in findings]
     if any(ALONE in record.remarks for record in pair.many):
         findings = [Finding(finding.check, Verdict.UNSEEN, ALONE) for finding in findings]
-    return ScriptExamination(
-        asked, pair, tuple(findings), tuple(notes(pair)), tuple(remarks(pair)), tuple([*late, *unseen(pair, still)]),
-        one.workplace.copied and many.workplace.copied, tuple(sorted(written)), tuple(sorted(in_copy)))
+    in_copy = {path for run in (one, many) if run.workplace.copied for path in run.written}
+    written = sorted({path for run in (one, many) if not run.workplace.copied for path in run.written} |
+                     written_outside(pair.records))
+    about = {"script": asked.script, "arguments": asked.arguments, "workers": pair.workers,
+             "global_batch": asked.global_batch, "updates": pair.updates, "notes": notes(pair),
+             "remarks": remarks(pair), "not_checked": [*late, *unseen(pair, still)],
+             "instead": instead_of(pair.many), "written": written}
+    headline = KINDS.sentence("report", "headline", pair, script=asked.script, checks=len(findings),
+                              size=asked.global_batch)
+    texts = [" ".join([f"{headline}.", *about["instead"]]) if about["instead"] else headline, _losses(pair),
+             render_list(NOTES, about["notes"]), render_list(REMARKS, about["remarks"]),
+             render_list(NOT_CHECKED, about["not_checked"]),
+             *map(wrap, files_of(one.workplace.copied and many.workplace.copied, written, sorted(in_copy)))]
+    return ScriptJudged(tuple(findings), about, texts, KINDS.checks["must"])
 
 
 def _of_still(finding: Finding, still: Pair) -> Finding:
@@ -221,8 +201,8 @@ def _losses(pair: Pair) -> str:
     return "\n  ".join(["loss (the mean of the ranks' own)", *aligned(rows, (0,), line_width() - 2)])
 
 
-def files_of(ran: ScriptExamination) -> list[str]:
-    """Where the script ran, and which files it wrote."""
+def files_of(copied: bool, written: Sequence[str], in_copy: Sequence[str]) -> list[str]:
+    """Where the script ran, and which files it wrote, there and elsewhere."""
     return KINDS.sentences(
-        "report", ran, {"in_copy": ran.in_copy, "in_folder": not ran.copied, "outside": ran.written},
-        most=LARGEST >> 20, there=list_first(ran.in_copy, SHOWN), paths=list_first(ran.written, SHOWN))
+        "report", None, {"in_copy": in_copy, "in_folder": not copied, "outside": written}, copied=copied,
+        most=LARGEST >> 20, there=list_first(in_copy, SHOWN), paths=list_first(written, SHOWN))

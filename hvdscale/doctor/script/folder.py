@@ -71,12 +71,11 @@ def copy_of(original: Path, place: Path) -> Path:
 def _ignored(place: Path, folder: str, names: list[str]) -> list[str]:
     """Names that are not copied: those left out, the copy itself, and what is neither file nor folder nor link."""
     own = {place, *(above for above in place.parents if above.name.startswith((SCRATCH, "hvdscale-")))}
-    return [name for name in names if name in LEFT_OUT or Path(folder, name) in own or name.startswith(SCRATCH)
-            or not _is_plain(os.path.join(folder, name))]
-
-
-def _is_plain(path: str) -> bool:
-    return os.path.islink(path) or os.access(path, os.R_OK) and (os.path.isdir(path) or os.path.isfile(path))
+    paths = [Path(folder, name) for name in names]
+    plain = {path for path in paths if path.is_symlink() or os.access(path, os.R_OK) and (
+        path.is_dir() or path.is_file())}
+    return [path.name for path in paths
+            if path.name in LEFT_OUT or path.name.startswith(SCRATCH) or path in own or path not in plain]
 
 
 def state_of(folder: Path) -> State:

@@ -2,18 +2,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from ...watch.rank import Rank
 from .listen.batches import Batches
-from .listen.session import Calls, Session
+from .listen.session import Session
 from .listen.updates import Updates
 from .record import Record
 
 
-def main(of: type[Session] = Session, others: Sequence[Callable] = ()) -> NoReturn:
-    """Run the script as this rank, and end with its record; ``others``: further listeners, of session and updates."""
+def main(of: type[Session] = Session) -> NoReturn:
+    """Run the script as this rank, and end with its record; ``of``: what keeps it."""
     sys.dont_write_bytecode = True
     rank = Rank()
     record = Record(rank.process.rank, rank.process.size)
@@ -23,11 +22,10 @@ def main(of: type[Session] = Session, others: Sequence[Callable] = ()) -> NoRetu
         record.error = error
         session.end(state)
     batches = Batches(session)
-    updates = Updates(session, batches)
-    further = (each(session, updates) for each in others)
-    if not others:
+    session.updates = Updates(session, batches)
+    if of is Session:
         session.at_end = batches.hold
-    rank.run((batches, updates, *further, Calls(session)), save, is_cut=lambda: record.was_cut)
+    rank.run((batches, session.updates, session), save, is_cut=lambda: record.was_cut)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,10 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from base64 import b64decode, b64encode
+from collections.abc import Iterable
 from dataclasses import dataclass, field, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +17,7 @@ import numpy as np
 from ...watch.runner import RECORD, RUNNING, file_of
 
 MOST_INDICES = 50_000           # of a subset that are kept
+OPTIMIZER = "optimizer: "
 SAVED, WRITTEN, LOADED, READ = "saved", "written", "loaded", "read"
 
 
@@ -160,7 +164,7 @@ class Logged:
 
 @dataclass
 class FileUse:
-    """A file or folder that was used, by a script that is stopped or started again."""
+    """A file or folder that was used."""
 
     act: str                # SAVED and LOADED: by a function for checkpoints
     path: str               # in the script's folder a relative one; of what was saved, the name it was given afterwards
@@ -175,9 +179,10 @@ class Start:
     """What an update of such a script begins from, at the first call of a module after the update before."""
 
     updates: int                # made before
-    tensors: dict[str, str]     # digests of the parameters and buffers of the process's modules
-    states: dict[str, str]      # of optimizers, by key and parameter: the kind of number, and a digest, or 0 for zeros
-    parts: dict[str, np.ndarray]        # samples of those tensors and states of which the rank has a part
+    # described by tensors.describe: the parameters and buffers of the process's modules; the states of optimizers, by
+    # key and parameter, and their settings, by key and group, whose names begin with OPTIMIZER
+    values: dict[str, str]
+    parts: dict[str, np.ndarray]        # samples of those of which the rank has a part
 
 
 @dataclass
@@ -200,7 +205,6 @@ class Record:
     sharded: str = ""                                               # what divides parameters among the ranks
     remarks: list[str] = field(default_factory=list)                # of what a watcher cannot follow
     instead: list[str] = field(default_factory=list)                # of what the script had in place of a GPU
-    written: list[str] = field(default_factory=list)                # files outside of the copy
     error: str = ""                                                 # traceback
     held: list[str] = field(default_factory=list)       # contents of the data set that is trained on, if it is small
     wrapped: str = ""                                   # the line where a wrapper last took a model
@@ -209,8 +213,8 @@ class Record:
     logged: list[Logged] = field(default_factory=list)
     schedule: tuple[str, int] = "", 0       # of one with an end of its own: its class, and the steps it has
     library: str = ""                                   # by which it trains, whose options findings name
-    # of a script that is stopped or started again:
-    files: list[FileUse] = field(default_factory=list)
+    files: list[FileUse] = field(default_factory=list)  # that were written
+    # of a script that is stopped or started again, also those that were read, and:
     starts: list[Start] = field(default_factory=list)
     optimized: list[str] = field(default_factory=list)  # names of the tensors that an optimizer has
     printed: list[tuple[int, str]] = field(default_factory=list)    # updates made before; "epoch 3" and the like
@@ -234,14 +238,27 @@ class Record:
         """What the update after so many began from; None where it was not seen."""
         return next((one for one in self.starts if one.updates == updates), None)
 
-    def uses(self, *acts: str) -> list[FileUse]:
-        return [one for one in self.files if one.act in acts]
-
     def save(self, folder: Path) -> None:
         path = file_of(folder, self.rank, RECORD)
         part = path.with_suffix(".part")
         part.write_text(json.dumps(self, default=_as_json), encoding="utf-8")
         part.replace(path)                      # never seen half written
+
+
+def uses(records: Iterable[Record], *acts: str) -> list[FileUse]:
+    return [one for record in records for one in record.files if one.act in acts]
+
+
+def written_outside(records: Iterable[Record]) -> set[str]:
+    """Files that were written outside of the script's folder, but for temporary ones."""
+    left_out = tuple(os.path.join(os.path.realpath(folder), "") for folder in (
+        tempfile.gettempdir(), "/dev", "/proc", Path.home() / ".cache"))
+    return {one.path for one in uses(records, WRITTEN) if os.path.isabs(one.path) and not one.path.startswith(left_out)}
+
+
+def least(records: Iterable[Record]) -> int:
+    """The updates that all ranks made."""
+    return min((record.made for record in records), default=0)
 
 
 def load(folder: Path, rank: int, workers: int) -> Record:

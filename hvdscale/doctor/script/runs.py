@@ -17,7 +17,7 @@ from ...watch.remarks import PROCESSES
 from ...watch.runner import ENDED, FAILED, RUNNING, STOPPED, ScriptRequest, after, describe_failure
 from ...workers.launch import Process
 from .folder import Workplace, copy_of, make_workplace
-from .record import Record, load
+from .record import Record, least, load
 
 RANK = "hvdscale.doctor.script.rank"
 STANDS = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)
@@ -107,6 +107,13 @@ def _text_of(path: Path) -> str:
 
 def checked(asked: ScriptRequest, run: Run) -> Run:
     """The run; raises ScriptError where a rank failed, or none made an update."""
+    if error := find_error(asked, run):
+        raise error
+    return run
+
+
+def find_error(asked: ScriptRequest, run: Run) -> ScriptError | None:
+    """What a rank failed with, or that none made an update."""
     records, workplace = run.records, run.workplace
     printed = [_text_of(runner.file_of(run.place, record.rank, "stderr")) for record in records]
     failed = _first_failure(run)
@@ -124,11 +131,10 @@ def checked(asked: ScriptRequest, run: Run) -> Run:
                      "doctor in a folder above that has all its files")
         message, said = (text.replace(str(workplace.folder), str(workplace.original)) for text in (
             describe_failure(asked, run.workers, failed.rank, failed.made, last), said))
-        raise ScriptError(message, said, not failed.made)
+        return ScriptError(message, said, not failed.made)
     on = f"{asked.script} on {counted(run.workers, 'worker')}"
     if waiting := _waiting(run):
-        made = min(record.made for record in records)
-        raise ScriptError(f"{on} hangs {after(made)}: {waiting}; {OF_OTHERS}", "")
+        return ScriptError(f"{on} hangs {after(least(records))}: {waiting}; {OF_OTHERS}", "")
     if not all(record.updates for record in records):
         counts = ", ".join(f"rank {record.rank} made {len(record.updates)}" for record in records)
         why = f"within {asked.seconds:g} s ({counts}); --seconds allows more" if run.late else \
@@ -137,8 +143,8 @@ def checked(asked: ScriptRequest, run: Run) -> Run:
         why += f"; the last that it printed: {lines[-1].strip()[:200]!r}" if lines else ""
         why += f"; {busy}" if run.late and (busy := describe_load()) else ""
         own = next((f"; not followed: {one}" for one in records[0].remarks if one.startswith(PROCESSES)), "")
-        raise ScriptError(f"{on} made no update {why}{own}", printed[0], not run.late)
-    return run
+        return ScriptError(f"{on} made no update {why}{own}", printed[0], not run.late)
+    return None
 
 
 def _waiting(run: Run) -> str:

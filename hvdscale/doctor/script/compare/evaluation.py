@@ -70,7 +70,7 @@ def evaluation(pair: Pair) -> Finding:
             return _of_own_data(pair, each, others[0])
         if fault := _fault(pair, each, set(on_one.get(each.key) or range(each.key[1][1]))):
             return fault
-    return rounds[0].finding(pair, "once", where="", examples=rounds[0].examples)
+    return rounds[0].finding(pair, "once", examples=rounds[0].examples)
 
 
 def _taken(iterations: Iterable[Iteration]) -> Counter:
@@ -96,7 +96,7 @@ def _of_own_data(pair: Pair, each: Round, alone: Round | None = None) -> Finding
     if sum(sizes) != whole or min(sizes) == 0 or any(
             _combining(record, one) for record, rank in zip(pair.many, each.ranks) for one in rank):
         return pair.finding(NAME, "own_data") if alone is None else each.finding(
-            pair, "other_data", where="", size=each.key[1][1], alone=alone.key[1][1])
+            pair, "other_data", size=each.key[1][1], alone=alone.key[1][1])
     return each.finding(pair, "own_share", rank=0, own=sizes[0], expected=whole, share=percent(sizes[0] / whole),
                         takers=pair.workers)
 

@@ -28,7 +28,11 @@ def examples(pair: Pair) -> Finding:
         return splits
     loaders = dict.fromkeys(one.data for record in pair.many for one in trained(record))
     if len(loaders) > 1 and all({one.data for one in trained(record)} == {*loaders} for record in pair.records):
-        found = {data: examples(_only(pair, data)) for data in loaders}
+        found = {}
+        for data in loaders:                    # of the runs as far as they train on each
+            one, *many = (replace(record, iterations=[replace(one, trained=one.trained and one.data == data)
+                                                      for one in record.iterations]) for record in pair.records)
+            found[data] = examples(replace(pair, one=one, many=many))
         (name, size), worst = min(found.items(), key=lambda one: one[1].verdict == Verdict.PASSED)
         return replace(worst, differs=worst.differs and f"{name} of {size:,} examples: {worst.differs}")
     keys = [pair.keys(pair.many, number) for number in range(pair.updates)]
@@ -54,13 +58,6 @@ def examples(pair: Pair) -> Finding:
     if other and pair.batch is not None and other in later and not pair.drew_by(other):
         return pair.finding(EXAMPLES, "departs", update=other + 1, where=first.made)
     return pair.finding(EXAMPLES, "apart", drawn=_replaces(pair), as_on_one=pair.batch is not None and other is None)
-
-
-def _only(pair: Pair, data: tuple[str, int]) -> Pair:
-    """The runs as far as they train on this data set."""
-    one, *many = (replace(record, iterations=[replace(one, trained=one.trained and one.data == data)
-                                              for one in record.iterations]) for record in pair.records)
-    return replace(pair, one=one, many=many)
 
 
 def _others(pair: Pair, first: Iteration) -> Finding | None:

@@ -31,7 +31,10 @@ def gradient(pair: Pair) -> Finding:
 def _hidden(pair: Pair) -> Finding | None:
     """What is said of gradients that are not known; None if they are."""
     sharded = [record.sharded for record in pair.records if record.sharded]
-    if sharded and _moves_nothing(pair):
+    steps = [update for record in pair.records for update in pair.steps(record).updates]
+    if sharded and any(any(update.rates) for update in steps) and not any(
+            update.digest != update.digest_after or any(one.gradient.any() for one in (update, *update.passes))
+            for update in steps):               # no gradient reaches the optimizer, and no step moves its parameters
         return pair.finding(NAME, "of_others", where=pair.at(0)[0].line)
     if sharded and not is_joined(pair.records):
         return _clipped_alone(pair) or pair.finding(NAME, "sharded", how=sharded[0])
@@ -74,14 +77,6 @@ def _clipped_alone(pair: Pair) -> Finding | None:
     return None
 
 
-def _moves_nothing(pair: Pair) -> bool:
-    """Whether no gradient reaches the optimizer, and none of its steps moves its parameters at a rate above zero."""
-    updates = [update for record in pair.records for update in pair.steps(record).updates]
-    return any(any(update.rates) for update in updates) and not any(
-        update.digest != update.digest_after or any(one.gradient.any() for one in (update, *update.passes))
-        for update in updates)
-
-
 def _apart(both: BothRuns) -> Finding | None:
     """The ranks took different gradients."""
     pair, one, first = both.pair, both.reduction, both.pair.many[0]
@@ -108,7 +103,7 @@ def _apart(both: BothRuns) -> Finding | None:
     elif pair.skipped is not None and both.at >= pair.skipped:
         cause = "skips"
     elif averaged(pair):
-        return finding(both, "local_steps", where="")
+        return finding(both, "local_steps")
     elif group < pair.workers:
         cause = "own_group"
     elif "reduce" not in calls and all(                 # to one rank

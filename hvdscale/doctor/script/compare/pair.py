@@ -19,7 +19,7 @@ Contents = dict[int | str, str]         # of an example, by its index
 LIMIT, ROUGH_LIMIT = 1e-3, 5e-2         # of a relative difference, in 32 bits or more and in fewer
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Pair:
     """The two runs."""
 
@@ -29,27 +29,20 @@ class Pair:
     optimizer: int = 0          # whose updates are compared, in the order in which they first stepped
     base: int = 1               # how many ranks ``one`` is, of a script that cannot run on one
 
+    def __post_init__(self) -> None:
+        self.records, self.library = [self.one, *self.many], self.many[0].library
+        self.workers = len(self.many)
+        self.times = self.workers / self.base       # how many times as many the second run has
+        steps = [self.steps(record) for record in self.records]
+        self.updates = min(len(one.updates) for one in steps)           # that all ranks of both runs have made
+        self.compared = len(self.whole)
+        self.flat = any(one.flat for one in steps)      # the optimizer has other tensors than the model, such as parts
+        self.limit = ROUGH_LIMIT if any(one.rough for each in steps for one in passes_of(each.updates)) else LIMIT
+        self._batches = {id(record): batches_of(record, one.updates) for record, one in zip(self.records, steps)}
+
     def finding(self, check: str, kind: str, **given: Any) -> Finding:
         """See Kinds.finding; the words know what this has, such as its workers."""
         return KINDS.finding(check, kind, self, **given)
-
-    @property
-    def library(self) -> str:
-        return self.many[0].library
-
-    @property
-    def workers(self) -> int:
-        return len(self.many)
-
-    @property
-    def times(self) -> float:
-        """How many times as many workers the second run has."""
-        return self.workers / self.base
-
-    @property
-    def updates(self) -> int:
-        """Updates that all ranks of both runs have made."""
-        return min(len(self.steps(record).updates) for record in self.records)
 
     @cached_property
     def whole(self) -> list[int]:
@@ -63,31 +56,13 @@ class Pair:
                     late.add(at)
         return [at for at in range(self.updates) if at not in late] or [*range(self.updates)]
 
-    @property
-    def records(self) -> list[Record]:
-        return [self.one, *self.many]
-
     def steps(self, record: Record) -> OptimizerUpdates:
         """The updates of the optimizer in a record; of none, where the rank did not come to it."""
         return (record.optimizers + [OptimizerUpdates("", [])] * (self.optimizer + 1))[self.optimizer]
 
-    @property
-    def flat(self) -> bool:
-        """Whether the optimizer has other tensors than the model, such as each rank's part of all parameters."""
-        return any(self.steps(record).flat for record in self.records)
-
-    @cached_property
-    def _batches(self) -> dict[int, list[list[LoadedBatch]]]:
-        return {id(record): batches_of(record, self.steps(record)) for record in self.records}
-
     def batches(self, record: Record, number: int) -> list[LoadedBatch]:
         """The batches of an update on one rank."""
         return self._batches[id(record)][number]
-
-    @property
-    def limit(self) -> float:
-        passes = (one for record in self.records for one in passes_of(self.steps(record).updates))
-        return ROUGH_LIMIT if any(one.rough for one in passes) else LIMIT
 
     def at(self, number: int) -> list[Update]:
         """The update of this number, on each rank of the many."""
@@ -96,10 +71,6 @@ class Pair:
     def on_one(self, number: int) -> Update:
         """The update of this number on one worker."""
         return self.steps(self.one).updates[number]
-
-    @property
-    def compared(self) -> int:
-        return len(self.whole)
 
     @cached_property
     def both(self) -> dict[int, BothRuns]:
@@ -188,20 +159,15 @@ def trained(record: Record) -> list[Iteration]:
     return [one for one in record.iterations if one.trained]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class BothRuns:
     """The update of one number on each rank of the many, and on one worker."""
 
     pair: Pair
     at: int
 
-    @property
-    def ranks(self) -> list[Update]:
-        return self.pair.at(self.at)
-
-    @property
-    def alone(self) -> Update:
-        return self.pair.on_one(self.at)
+    def __post_init__(self) -> None:
+        self.ranks, self.alone = self.pair.at(self.at), self.pair.on_one(self.at)
 
     @cached_property
     def reduction(self) -> Reduction | None:
@@ -233,16 +199,16 @@ class BothRuns:
         return last.losses[0].line if last.losses and last.losses[0].line else last.line
 
 
-def batches_of(record: Record, optimizer: OptimizerUpdates) -> list[list[LoadedBatch]]:
-    """The batches of each update of an optimizer. Loops, and wrappers of loaders, read ahead: the first update of an
+def batches_of(record: Record, updates: list[Update]) -> list[list[LoadedBatch]]:
+    """The batches of each of an optimizer's updates. Loops, and wrappers of loaders, read ahead: the first update of an
     epoch then seems to have more batches than its passes need, and the last one none. So batches are handed out in
     their order, at the rate of the updates between."""
-    found: list[list[LoadedBatch]] = [[] for _ in optimizer.updates]
+    found: list[list[LoadedBatch]] = [[] for _ in updates]
     for number, iteration in enumerate(record.iterations):
         if not iteration.trained:
             continue
         fetched = {at: [one.fetched[number] for one in update.passes if number in one.fetched]
-                   for at, update in enumerate(optimizer.updates)}
+                   for at, update in enumerate(updates)}
         fetched = {at: counts for at, counts in fetched.items() if counts}
         begin = 0
         for at, end in zip(fetched, _ends(iteration, [*fetched.values()])):

@@ -71,10 +71,6 @@ class Weighing:
     weights: np.ndarray     # of each rank's and pass's mean in the gradient, in the same shape
     error: float            # difference to the mean over all targets times ``scale``, relative
 
-    @property
-    def targets(self) -> float:
-        return self.counts.sum()
-
 
 def weigh(updates: list[Update], reduction: Reduction) -> Weighing | None:
     """The weighing of an update's targets on all ranks; None where some pass's loss is unknown."""

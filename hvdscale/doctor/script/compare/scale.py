@@ -33,7 +33,7 @@ def undivided(both: BothRuns) -> Finding | None:
     by, alone, passes = both.weighing, both.scale_alone, len(both.ranks[0].passes)
     if by and passes > 1 and _accumulates(both, by) and close(by.scale, passes) and (
             alone is None or close(alone, len(both.alone.passes) / both.pair.base)):
-        return finding(both, "undivided", by=by.scale - 1, limit=CLOSE, scale=by.scale, targets=by.targets)
+        return finding(both, "undivided", by=by.scale - 1, limit=CLOSE, scale=by.scale, targets=by.counts.sum())
     return None
 
 
@@ -42,7 +42,7 @@ def remainder(both: BothRuns) -> Finding | None:
     by, passes = both.weighing, len(both.ranks[0].passes)
     usual = max(len(other.ranks[0].passes) for other in both.pair.both.values())
     if by and passes != usual and close(by.scale, passes / usual):
-        return finding(both, "remainder", by=1 - by.scale, limit=CLOSE, scale=by.scale, targets=by.targets,
+        return finding(both, "remainder", by=1 - by.scale, limit=CLOSE, scale=by.scale, targets=by.counts.sum(),
                        usual=usual)
     return None
 
@@ -53,7 +53,7 @@ def _accumulates(both: BothRuns, by: Weighing) -> bool:
     if len({one.losses[0].name for one in passes}) > 1 or any(len(one.fetched) > 1 for one in passes):
         return False
     given, batches = sum(pair.examples(pair.many, both.at)), sum(len(pair.batches(each, both.at)) for each in pair.many)
-    return batches >= len(passes) or not given or by.targets <= given
+    return batches >= len(passes) or not given or by.counts.sum() <= given
 
 
 def scaled(both: BothRuns) -> Finding | None:
@@ -94,12 +94,12 @@ def other_divisor(pair: Pair) -> tuple[int, int]:
     if not all(each and each.scale for each in weighed) or close(weighed[0].scale, 1) or not all(
             each.ratio and close(each.ratio, 1) for each in pair.both.values()):
         return 0, 0
-    divided = [each.targets / each.scale for each in weighed]
+    divided = [each.counts.sum() / each.scale for each in weighed]
     counts = [round(each) for each in divided]
     if len({*counts}) < 2 or any(abs(each - count) > 0.01 for each, count in zip(divided, counts)):
         return 0, 0
     of_examples = counts == [sum(pair.examples(pair.many, at)) for at in pair.whole]       # of sums over their targets
-    return (0, 0) if of_examples else (counts[0], round(weighed[0].targets))
+    return (0, 0) if of_examples else (counts[0], round(weighed[0].counts.sum()))
 
 
 def unequal(both: BothRuns) -> Finding | None:
@@ -226,7 +226,7 @@ def judge(pair: Pair) -> Finding:
         if passes > 1 and close(weighed[0].scale, 1 / passes):
             return finding(found[0], "divided_again", scale=weighed[0].scale)
         return pair.finding(NAME, "mean", scale=None if close(weighed[0].scale, 1) else weighed[0].scale, limit=limit,
-                            of=pair.workers, targets=weighed[0].targets, by=max(by.error for by in weighed))
+                            of=pair.workers, targets=weighed[0].counts.sum(), by=max(by.error for by in weighed))
     residual = max(both.reduction.residual for both in found)
     if matches_one(pair):
         return pair.finding(NAME, "as_on_one", by=residual, limit=limit)

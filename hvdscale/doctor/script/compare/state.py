@@ -10,6 +10,7 @@ import numpy as np
 from ....formatting.numbers import list_first, listed
 from ....watch.remarks import OWN
 from ...finding import Finding
+from ...lost import STATISTICS
 from ..record import GeneratorUse, Iteration, Record, Update
 from .pair import Pair, trained
 from .reduction import apart, passes_of
@@ -17,7 +18,6 @@ from .reduction import apart, passes_of
 PARAMETERS, BATCH_NORM, RANDOM = "parameters", "batch-norm", "random numbers"
 OF = {"torch": "torch", "numpy": "numpy", "random": "Python's random", "cuda": "torch on the GPU"}
 SAMPLES = ("gradient", "before_clips", "parameters", "after")
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 SHARED = 0.02           # of weights of the ranks' changes, relative
 ALIKE = 0.15            # of a factor of parameters, which the last step has changed as well, relative
 

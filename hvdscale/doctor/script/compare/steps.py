@@ -9,6 +9,7 @@ import numpy as np
 
 from ....formatting.numbers import list_first, number
 from ...finding import Finding, Verdict
+from ...lost import unlike
 from .pair import KINDS, BothRuns, Pair
 from .reduction import apart
 from .scale import CLOSE, DEPARTED, close, comparable, factor, floor
@@ -34,7 +35,7 @@ def learning_rate(pair: Pair) -> Finding:
         return pair.finding(RATE, "as_on_one", rates=shown, grows=pair.workers if pair.batch is None else None)
     if pair.batch is None:
         kind = "larger" if ratio <= pair.times * (1 + SAME) else "larger_than_batch"
-        return pair.finding(RATE, kind, ratio=ratio, where="" if kind == "larger" else pair.at(0)[0].line)
+        return pair.finding(RATE, kind, ratio=ratio, where=pair.at(0)[0].line)
     cause = "own_count" if math.isclose(ratio * pair.times, 1, rel_tol=SAME) else ""
     return pair.finding(RATE, "scaled", ratio=ratio, cause=cause, where=pair.at(0)[0].line)
 
@@ -76,10 +77,9 @@ def schedule(pair: Pair) -> Finding:
 def update(pair: Pair) -> Finding:
     """Whether steps, and what is done to the parameters after them, are those of one worker where gradients are."""
     compared, agree, settings = 0, None, [pair.steps(record).settings for record in (pair.one, pair.many[0])]
-    for name, one in settings[0].items() if pair.batch is not None and pair.updates else ():
-        if (many := settings[1].get(name, one)) != one:
-            return pair.finding(UPDATE, "settings", name=name.replace(".", " "), one=one, many=many,
-                                where=pair.at(0)[0].line)
+    for name, one, many in unlike(*settings) if pair.batch is not None and pair.updates else ():
+        return pair.finding(UPDATE, "settings", name=name.replace(".", " "), one=one, many=many,
+                            where=pair.at(0)[0].line)
     for at in pair.whole:
         both = pair.both[at]
         if not comparable(pair, at) or both.alone.rates != both.ranks[0].rates:

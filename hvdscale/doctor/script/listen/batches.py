@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import weakref
 from typing import Any
 
@@ -63,11 +64,18 @@ class Batches(Listener):
         dataset = iterator._dataset
         while isinstance(dataset, Subset):
             dataset = dataset.dataset
-        size = _length(dataset)
+        size, subset, subsets = _length(dataset), None, self.session.record.subsets
+        if isinstance(iterator._dataset, Subset):           # by its indices in the data set below all
+            first = list(iterator._dataset.indices[:MOST_INDICES])
+            resolved = (_resolve(iterator._dataset.dataset, index) for index in first)
+            indices = tuple(one for one in resolved if isinstance(one, int))
+            if indices not in subsets:
+                subsets.append(indices)
+            subset = subsets.index(indices)
         iteration = Iteration(
             (type(dataset).__name__, -1 if size is None else size),
             iterator._dataset_kind == dataloader._DatasetKind.Iterable, _sampling(iterator), self.session.record.made,
-            int(iterator._base_seed) if iterator._num_workers > 0 else None, self._subset_of(iterator._dataset),
+            int(iterator._base_seed) if iterator._num_workers > 0 else None, subset,
             line=line_of_call(), made=getattr(iterator._index_sampler, "_line", line_of_call()))
         iterator._iteration = iteration
         self._loaders[id(iteration)] = id(iterator._index_sampler)
@@ -84,16 +92,6 @@ class Batches(Listener):
             with contextlib.suppress(Exception):
                 held = digests_of([dataset[at] for at in range(len(dataset))])
                 self.session.record.held = [] if moved_since(before) else held
-
-    def _subset_of(self, dataset: Any) -> int | None:
-        """Which of the record's subsets a data set is, by its indices in that below all; None for a whole one."""
-        if not isinstance(dataset, Subset):
-            return None
-        resolved = (_resolve(dataset.dataset, index) for index in list(dataset.indices[:MOST_INDICES]))
-        indices, subsets = tuple(one for one in resolved if isinstance(one, int)), self.session.record.subsets
-        if indices not in subsets:
-            subsets.append(indices)
-        return subsets.index(indices)
 
     def ends_early(self, iterator):
         iteration = iterator._iteration
@@ -119,7 +117,7 @@ class Batches(Listener):
             self._before = snapshot()
             return
         moved = moved_since(self._before)
-        if self.session.here:
+        if os.getpid() == self.session.process:         # and no loader worker
             self._drawn = GeneratorUse(self._before[0], moved)
         elif moved - self._noted:
             with open(self.session.folder / f"rank{self.session.record.rank}.drew", "a") as file:

@@ -5,15 +5,15 @@ import io
 import os
 import re
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from ....watch.lines import line_of_call
 from ....watch.listener import Listener
 from ....watch.runner import RUNNING, STOPPED
-from ..record import Logged, Record
+from ..record import WRITTEN, FileUse, Logged, Record
 
 LIBRARIES = {"transformers.trainer": "transformers", "lightning.pytorch": "lightning", "pytorch_lightning": "lightning",
              "accelerate.accelerator": "accelerate"}           # by module: whose options findings name
@@ -25,25 +25,25 @@ EVERY = 1.0             # seconds between records of batches; an update is alway
 AFTER_THE_CUT = 3       # updates at most, while the next epoch has not begun
 
 
-class Session:
-    """The record of this process, shared by all listeners. Of its task, ``updates`` are to be watched before the epoch
-    is cut short, so that evaluation and the next epoch are seen as well; ``leave`` ends the process."""
+class Session(Listener):
+    """The record of this process, shared by all listeners; it listens to collectives, batch-norm's batches, losses and
+    norms that are shown, files that are written, and what was changed so that the script can run. Of its task,
+    ``updates`` are to be watched before the epoch is cut short, so that evaluation and the next epoch are seen as well;
+    ``leave`` ends the process."""
 
     def __init__(self, record: Record, folder: Path, task: Mapping[str, int], leave: Callable[[], None]):
         self.record, self.folder, self.task, self.wanted = record, folder, task, task["updates"]
         self.at_end: Callable[[], None] = lambda: None          # reads what only the end of a script allows
-        self._leave, self._saved, self._process = leave, 0.0, os.getpid()
+        self.updates: Any = None                                # the listener of optimizers
+        self._read = {folder / f"rank{record.rank}.{name}": 0 for name in ("stdout", "stderr")}
+        self._inside, self._place = (os.path.join(os.path.realpath(one), "") for one in (Path.cwd(), folder))
+        self.leave, self.process, self._saved = leave, os.getpid(), 0.0
 
     def end(self, state: str) -> None:
         if state != RUNNING:
             self.at_end()
         self.record.state = state
         self.save()
-
-    @property
-    def here(self) -> bool:
-        """Whether this is the process itself, and no loader worker that it forked."""
-        return os.getpid() == self._process
 
     def save(self, soon: bool = False) -> None:
         """Write the record; ``soon``: only if the last time was a while ago."""
@@ -53,6 +53,23 @@ class Session:
             self.record.library = next((name for one, name in LIBRARIES.items() if one in sys.modules), "")
             self.record.save(self.folder)
 
+    def note(self, act: str, path: str, values: dict[str, str] | None = None) -> bool:
+        """Keep the use of a file, if it is none of ours, and give back whether it is kept."""
+        of_place = path.startswith(self._place) and not path.startswith(self._inside)
+        kept = bool(path) and not of_place and os.getpid() == self.process      # and no loader worker that it forked
+        if kept:
+            passes = max((len(one.passes) for one in self.updates.optimizers.values()), default=0)
+            self.record.files.append(FileUse(act, self.shorten(path), self.record.made, passes, line_of_call(),
+                                             values or {}))
+        return kept
+
+    def shorten(self, path: str) -> str:
+        """A relative path of what is in the folder that the script began in."""
+        return os.path.relpath(path, self._inside) if path.startswith(self._inside) else path
+
+    def written(self, path):
+        self.note(WRITTEN, path)
+
     def stepped(self) -> None:
         """An update has been made: stop after the first one of the epoch after the cut."""
         made = self.record.made
@@ -60,19 +77,8 @@ class Session:
             trained = [one for one in self.record.iterations if one.trained]
             if not trained or trained[-1].updates >= self.wanted or made > self.wanted + AFTER_THE_CUT:
                 self.end(STOPPED)
-                self._leave()
+                self.leave()
         self.save()
-
-
-class Calls(Listener):
-    """Collectives, batch-norm's batches, losses and norms that are shown, what was changed so that the script can run,
-    and files written, but for temporary ones and those of the script's folder."""
-
-    def __init__(self, session: Session):
-        self.record = session.record
-        self._read = {session.folder / f"rank{self.record.rank}.{name}": 0 for name in ("stdout", "stderr")}
-        self._left_out = tuple(os.path.join(os.path.realpath(folder), "") for folder in (
-            Path.cwd(), session.folder, tempfile.gettempdir(), "/dev", "/proc", Path.home() / ".cache"))
 
     def wrapped(self, broadcast_buffers, ranks):
         self.record.broadcasts_buffers |= broadcast_buffers
@@ -86,10 +92,6 @@ class Calls(Listener):
 
     def sharded(self, by):
         self.record.sharded, self.record.wrapped = by, line_of_call()
-
-    def written(self, path):
-        if not path.startswith(self._left_out) and path not in self.record.written:
-            self.record.written.append(path)
 
     def instead(self, text):
         if text not in self.record.instead:

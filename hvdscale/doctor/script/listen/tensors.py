@@ -1,37 +1,39 @@
-"""Numbers of tensors: samples at fixed places, and digests of them all."""
+"""Numbers of tensors: samples at fixed places, and digests of them all; the values of a checkpoint."""
 from __future__ import annotations
 
 import gc
 import hashlib
 import math
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.utils._pytree import keystr, tree_flatten_with_path
 
 SAMPLED = 256                   # numbers of a parameter, at most
+DESCRIBED = 1 << 16             # numbers of a tensor that enter its description, at least, if it has as many
+BRACKETS = re.compile(r"\['?(.*?)'?\]")
+MOST_VALUES = 5000              # of a checkpoint that are kept
 
 
 def sample(values: torch.Tensor) -> np.ndarray:
     """Up to about SAMPLED numbers, at places that depend on the size alone; NaN where another rank has that part."""
     values = values.detach()
     if hasattr(values, "to_local"):
-        return _sample_part(values)
+        shape, offset = compute_local_shape_and_global_offset(values.shape, values.device_mesh, values.placements)
+        found = np.full(sampled(values), np.nan)
+        if values.dim() > 0 and shape[1:] == tuple(values.shape[1:]):       # divided in its first dimension alone
+            own, begin = local(values).reshape(-1), offset[0] * math.prod(values.shape[1:])
+            places = np.arange(len(found)) * _stride(values.numel()) - begin
+            here = (places >= 0) & (places < own.numel())
+            found[here] = own[torch.as_tensor(places[here])].double().cpu().numpy()
+        return found
     values = values.to_dense() if values.is_sparse else values
     return values.reshape(-1)[::_stride(values.numel())].double().cpu().numpy().copy()
-
-
-def _sample_part(values: torch.Tensor) -> np.ndarray:
-    """The sample of a tensor of which this rank has a part, if that is divided in its first dimension alone."""
-    shape, offset = compute_local_shape_and_global_offset(values.shape, values.device_mesh, values.placements)
-    found = np.full(sampled(values), np.nan)
-    if values.dim() > 0 and shape[1:] == tuple(values.shape[1:]):
-        own, begin = local(values).reshape(-1), offset[0] * math.prod(values.shape[1:])
-        places = np.arange(len(found)) * _stride(values.numel()) - begin
-        here = (places >= 0) & (places < own.numel())
-        found[here] = own[torch.as_tensor(places[here])].double().cpu().numpy()
-    return found
 
 
 def sampled(values: torch.Tensor) -> int:
@@ -60,6 +62,23 @@ def digest(tensors: Iterable[torch.Tensor]) -> str:
     return whole.hexdigest()
 
 
+def describe(value: Any) -> str:
+    """A number as it prints, or a tensor's kind of number and a digest, of a large one at fixed places; 0 for zeros
+    alone."""
+    own = local(value.detach()) if isinstance(value, torch.Tensor) else np.asarray(value)
+    if not own.ndim:
+        return str(own.item())
+    sampled = own.reshape(-1)[::max(1, own.numel() // DESCRIBED)]
+    return f"{str(own.dtype).removeprefix('torch.')} {digest([sampled]) if own.any() else 0}"
+
+
+def flatten(state: Any) -> dict[str, str]:
+    """The values of a checkpoint, by their keys."""
+    leaves, _ = tree_flatten_with_path(state)
+    return {BRACKETS.sub(r".\1", keystr(keys)).lstrip("."): describe(value) for keys, value in leaves[:MOST_VALUES]
+            if isinstance(value, (torch.Tensor, int, float, str, bool, np.generic))}
+
+
 def outermost_modules() -> list[torch.nn.Module]:
     """The modules of the process that are part of no other one."""
     modules = [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]
@@ -72,10 +91,21 @@ def named(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     return ((name.replace("module.", ""), one) for name, one in module.named_parameters())
 
 
+def named_tensors(modules: Iterable[torch.nn.Module]) -> dict[str, torch.Tensor]:
+    """Their parameters and buffers, by the module's class, numbered where several have one, and the name in it."""
+    found: dict[str, torch.Tensor] = {}
+    classes: Counter[str] = Counter()
+    for module in modules:
+        outer, tensors = type(module).__name__, [*module.named_parameters(), *module.named_buffers()]
+        found |= {f"{outer}{classes[outer] or ''}.{name}": values for name, values in tensors}
+        classes[outer] += bool(tensors)
+    return found
+
+
 def digest_untrained() -> dict[str, str]:
-    """A digest of each buffer and frozen parameter of the process, by the outermost module's class and its name."""
-    return {f"{type(module).__name__}.{name}": digest([values]) for module in outermost_modules()
-            for name, values in (*module.named_buffers(), *module.named_parameters()) if not values.requires_grad}
+    """A digest of each buffer and frozen parameter of the process, by its name."""
+    return {name: digest([values]) for name, values in named_tensors(outermost_modules()).items()
+            if not values.requires_grad}
 
 
 def trained_modules() -> dict[str, torch.Tensor]:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import MutableMapping
 
 import numpy as np
 import torch
@@ -55,7 +56,7 @@ class Updates(Listener):
         self._rough = False                                         # whether fewer than 32 bits were used
         self._local: Samples = {}                                   # of the running pass
         self._fresh: dict[int, bool] = {}
-        self.optimizers: list[Optimizer] = []
+        self.optimizers: MutableMapping[torch.optim.Optimizer, Optimizer] = weakref.WeakKeyDictionary()
         self._schedules: weakref.WeakSet = weakref.WeakSet()
         self._before: tuple[dict[str, str], dict[int, str]] | None = None       # the generators, at the first forward
         self._drawn, self._prepared, self._again = NOTHING, NOTHING, False
@@ -63,12 +64,7 @@ class Updates(Listener):
         self._line = ""
 
     def _of(self, optimizer: torch.optim.Optimizer) -> Optimizer:
-        self.optimizers = [one for one in self.optimizers if one.optimizer() is not None]
-        for one in self.optimizers:
-            if one.optimizer() is optimizer:
-                return one
-        self.optimizers.append(Optimizer(optimizer))
-        return self.optimizers[-1]
+        return self.optimizers.setdefault(optimizer, Optimizer(optimizer))
 
     def parameters_added(self, optimizer):
         self._of(optimizer)
@@ -134,35 +130,31 @@ class Updates(Listener):
         for call in calls:
             call.total /= self.scale
         gradients = {at: values / self.scale for at, values in self._local.items()}
-        for optimizer in self.optimizers:
+        for of in self.optimizers.values():
             one = BackwardPass(loss, np.empty(0), calls, self.batches.fetched(), self._drawn, self._rough, line,
                                prepared, self._again, self.scale)
-            self._add_pass(optimizer, one, gradients)
+            own = {id(each) for each in of.parameters()} & {*gradients}
+            # which parameters a pass reached is not known where they are sharded, nor of an optimizer of other tensors
+            if not own and not self.session.record.sharded and of.reached:
+                continue
+            if own and (not of.reached or all(self._fresh[each] for each in own)):
+                of.reached = True
+                of.clear()
+            of.unclipped, of.scale = {}, self.scale
+            of.passes.append((one, {each: gradients[each] for each in own}))
         self.scale, self._local = 1.0, {}
-
-    def _add_pass(self, of: Optimizer, one: BackwardPass, gradients: Samples) -> None:
-        """Add a pass, whatever parameters it reached. Which ones it reached is not known where they are sharded, nor of
-        an optimizer of other tensors."""
-        own = {id(each) for each in of.parameters()} & {*gradients}
-        if not own and not self.session.record.sharded and of.reached:
-            return
-        if own and (not of.reached or all(self._fresh[each] for each in own)):
-            of.reached = True
-            of.clear()
-        of.unclipped, of.scale = {}, self.scale
-        of.passes.append((one, {each: gradients[each] for each in own}))
 
     def clipping(self, parameters):
         before = {id(one): sample(one.grad) for one in parameters if one.grad is not None}
         self._square = square_of(parameters)
-        for optimizer in self.optimizers:
+        for optimizer in self.optimizers.values():
             for each in optimizer.parameters():
                 if id(each) in before:
                     optimizer.unclipped.setdefault(id(each), before[id(each)])
 
     def clipped(self, parameters, norm, limit, line):
         ids = {id(one) for one in parameters}
-        for optimizer in self.optimizers:
+        for optimizer in self.optimizers.values():
             if any(id(one) in ids for one in optimizer.parameters()):
                 optimizer.clips.append(Clip(norm, limit, len(optimizer.passes), line, scale=optimizer.scale,
                                             square=self._square))
@@ -185,7 +177,8 @@ class Updates(Listener):
         if of.steps is None:
             names = names_of(parameters)
             if not self.session.record.optimizers:
-                self.session.record.untaken = untaken(each for one in self.optimizers for each in one.parameters())
+                self.session.record.untaken = untaken(
+                    each for one in self.optimizers.values() for each in one.parameters())
             of.steps = OptimizerUpdates(type(optimizer).__name__,
                                         [(names[id(one)], sampled(one)) for one in parameters], settings=settings_of(
                                             optimizer))
