@@ -180,7 +180,7 @@ def examples(both: Both, check: str) -> Finding:
     kind, place = _place(both, usual, now, at)
     given |= dict(update=held + at + 1, begun=place + 1)
     epochs = [loop_of(*one).sampling.epoch for one in ((both.first[0], held + at), (both.resumed[0], at))]
-    if kind == "order" and None not in epochs and epochs[0] != epochs[1]:
+    if kind in ("order", "epoch") and None not in epochs and epochs[0] != epochs[1]:
         return both.finding(check, "given_epoch", was=epochs[0], now=epochs[1], **given)
     cause = ""
     if kind in ("begins_anew", "epoch", "other_epoch", "order") and not (first.sampling.settable or first.iterable):
@@ -343,7 +343,8 @@ def judge(both: Both, checks: Collection[str]) -> ScriptJudged:
     headline = KINDS.sentence(
         "report", "headline", both, script=script.script, workers=asked.workers, asked=asked.stop,
         then=asked.then if both.other_count else None, moved=both.stop_at != asked.stop)
-    left = KINDS.sentences("report", None, {"written": both.written and not asked.in_place, "left": both.left},
+    left = KINDS.sentences("report", None, {
+        "written": both.written and not asked.in_place, "left": both.left, "unseen": True},
                            paths=list_first(both.written, SHOWN), checkpoints=list_first(both.left, SHOWN))
     return ScriptJudged(tuple(trace_cause(found[check], [*found.values()], EXPLAINS) for check in checks), about,
                         [" ".join([headline, *instead]), *map(wrap, left)], KINDS.checks["must"])

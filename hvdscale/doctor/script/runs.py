@@ -137,8 +137,12 @@ def find_error(asked: ScriptRequest, run: Run) -> ScriptError | None:
         return ScriptError(f"{on} hangs {after(least(records))}: {waiting}; {OF_OTHERS}", "")
     if not all(record.updates for record in records):
         counts = ", ".join(f"rank {record.rank} made {len(record.updates)}" for record in records)
-        why = f"within {asked.seconds:g} s ({counts}); --seconds allows more" if run.late else \
-            "before it ended: no torch.optim.Optimizer made a step"
+        why = "before it ended: no torch.optim.Optimizer made a step"
+        if run.late:
+            why = f"within {asked.seconds:g} s ({counts}); --seconds allows more"
+        elif any(record.updates for record in records):
+            idle = listed([f"rank {record.rank}" for record in records if not record.updates])
+            why = f"on {idle} ({counts}); only steps of torch.optim's optimizers on all ranks can be compared"
         lines = [*filter(str.strip, (_text_of(run.place / "rank0.stdout") + printed[0]).splitlines())]
         why += f"; the last that it printed: {lines[-1].strip()[:200]!r}" if lines else ""
         why += f"; {busy}" if run.late and (busy := describe_load()) else ""
@@ -167,10 +171,10 @@ def _waiting(run: Run) -> str:
 def _first_failure(run: Run) -> Record | None:
     """The record of the rank that failed first, unless the others lost it because it was stopped in time."""
     stopped = any(record.state == STOPPED or record.state == ENDED and record.was_cut for record in run.records)
-    if stopped and all(record.updates for record in run.records):
-        return None
     failed = {record.rank for record in run.records if record.state == FAILED}
     lost = {rank for rank in failed if LOST.search(run.records[rank].error)}       # what follows from another's end
+    if stopped and (failed == lost or all(record.updates for record in run.records)):
+        return None
     for record in run.records if failed and failed == lost else ():
         if run.late and record.rank in lost:
             record.state = RUNNING

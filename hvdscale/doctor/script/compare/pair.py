@@ -12,11 +12,12 @@ import numpy as np
 
 from ...finding import Finding, Kinds
 from ..record import Iteration, LoadedBatch, OptimizerUpdates, Record, Update
-from .reduction import Reduction, Weighing, factors_of_parts, find_reduction, passes_of, weigh
+from .reduction import Reduction, Weighing, apart, factors_of_parts, find_reduction, passes_of, weigh
 
 KINDS = Kinds(Path(__file__).with_name("findings.toml"))
 Contents = dict[int | str, str]         # of an example, by its index
 LIMIT, ROUGH_LIMIT = 1e-3, 5e-2         # of a relative difference, in 32 bits or more and in fewer
+ROUNDED = 1e-6          # likewise, of parameters to which something was added and taken off again
 
 
 @dataclass(eq=False)
@@ -79,10 +80,12 @@ class Pair:
 
     @property
     def same_start(self) -> bool:
-        """Whether all ranks of both runs started from the same parameters, of all optimizers."""
+        """Whether all ranks of both runs started from the same parameters, of all optimizers, but for rounding."""
         starts = [[each.updates[0].parameters for at, each in enumerate(record.optimizers) if not (at and each.flat)]
                   for record in self.records]
-        return all(len(each) == len(starts[0]) and all(map(np.array_equal, each, starts[0])) for each in starts)
+        return all(len(each) == len(starts[0]) and all(
+            one.shape == first.shape and apart(one, first) <= ROUNDED for one, first in zip(each, starts[0]))
+            for each in starts)
 
     def same_examples(self, number: int) -> bool:
         """Whether an update of both took the same examples; False where they are unknown, or a rank leaves some out."""

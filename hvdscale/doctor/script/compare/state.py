@@ -12,7 +12,7 @@ from ....watch.remarks import OWN
 from ...finding import Finding
 from ...lost import STATISTICS
 from ..record import GeneratorUse, Iteration, Record, Update
-from .pair import Pair, trained
+from .pair import ROUNDED, Pair, trained
 from .reduction import apart, passes_of
 
 PARAMETERS, BATCH_NORM, RANDOM = "parameters", "batch-norm", "random numbers"
@@ -76,7 +76,8 @@ def _different(pair: Pair, at: int) -> Finding:
     updates = pair.at(at)
     by = max(apart(updates[0].parameters, each.parameters) for each in updates)
     if not at:
-        return pair.finding(PARAMETERS, "start", by=by, limit=0.0, where=updates[0].line)
+        kind = "start" if by > ROUNDED else "start_rounded"
+        return pair.finding(PARAMETERS, kind, by=by, limit=0.0, where=updates[0].line)
     first, *others = pair.at(at - 1)
     cause = "written" if all(each.digest_after == first.digest_after for each in others) else "state"
     if any(each.rates != first.rates or not np.array_equal(each.gradient, first.gradient) for each in others):
