@@ -132,14 +132,13 @@ class BudgetOutcomes:
 
 def outcomes_under(study: Study, column: str, minimizes: bool, budget: Budget | None = None) -> BudgetOutcomes:
     """A study's trials under a budget; None: each under its own. KeyError without the metric."""
-    best = (best_metric(study, column, minimizes) if budget is None else
-            best_metric(study, column, minimizes, budget.limit(study.workload), budget.axis))
+    value, step = best_metric(study, column, minimizes,
+                              *((budget.limit(study.workload), budget.axis) if budget else ()))
     stopped = stop_at_success(study, column, minimizes)
     short = ends_short(study, budget) | stopped & (budget is None)
-    kind = np.where(short, TrialKind.SHORT, TrialKind.MEASURED)
-    kind[study.infeasible] = TrialKind.DIVERGED
-    kind[~study.feasible & ~study.infeasible] = TrialKind.LOST
-    return BudgetOutcomes(study, best.value, best.step, kind.astype(np.int8), stopped)
+    kind = np.select([study.infeasible, ~study.feasible, short], [TrialKind.DIVERGED, TrialKind.LOST, TrialKind.SHORT],
+                     TrialKind.MEASURED)
+    return BudgetOutcomes(study, value, step, kind.astype(np.int8), stopped)
 
 
 def stop_at_success(study: Study, column: str, minimizes: bool) -> np.ndarray:
@@ -238,12 +237,12 @@ def best_under(studies: Sequence[Study], column: str, minimizes: bool, budgets: 
     studies = with_metric(studies, column)
     if not studies or not budgets:
         return None
-    rows = tuple(tuple(point_of(outcomes_under(study, column, minimizes, budget), minimizes, confidence)
+    rows = tuple(tuple(_point(outcomes_under(study, column, minimizes, budget), minimizes, confidence)
                        for study in studies) for budget in budgets)
     return BestUnder(studies[0].workload, column, minimizes, tuple(budgets), rows, confidence)
 
 
-def point_of(outcomes: BudgetOutcomes, minimizes: bool, confidence: float = CONFIDENCE) -> BudgetPoint:
+def _point(outcomes: BudgetOutcomes, minimizes: bool, confidence: float) -> BudgetPoint:
     rows = np.flatnonzero(outcomes.searched)
     values = outcomes.value[rows]
     if not len(rows):

@@ -218,7 +218,7 @@ def _count_cut(ends: Sequence[np.ndarray | None]) -> int:
 def _ends_of_point(point: CurvePoint) -> np.ndarray | None:
     study, rates, target = point.study, np.log(rates_of(point.study)), point.reached.target
     searched, diverged = (one & ~study.repeat & ~np.isnan(rates) for one in (study.feasible, study.infeasible))
-    values = best_metric(study, target.column, target.minimizes).value * (1 if target.minimizes else -1)
+    values = best_metric(study, target.column, target.minimizes)[0] * (1 if target.minimizes else -1)
     return ends_of(rates[searched], point.reached.steps[searched], rates[diverged],
                    np.where(study.pruned, np.nan, values)[searched])
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -187,22 +186,20 @@ class Kept:
 class Evaluations:
     """The evaluations of some trials: rows in order of trial, then of step.
 
-    first    int64, shape (trials + 1,): trial i has the rows first[i]:first[i + 1]
+    first    int64, shape (trials + 1,): trial i has the rows first[i]:first[i + 1]; ``counts`` are their numbers
     specs    what the first log that has a column says of it, by name
     columns  split/metric that any of its logs has
     """
 
     def __init__(self, sources: Sequence[SourceRows], names: Sequence[tuple[str, np.ndarray]], kept: Kept) -> None:
-        self.first = np.concatenate([[0], np.cumsum(np.concatenate([source.counts for source in sources]))])
+        self.counts = np.concatenate([source.counts for source in sources])
+        self.first = np.concatenate([[0], np.cumsum(self.counts)])
         self.specs = {name: spec for source in reversed(sources) for name, spec in source.table.specs.items()}
         self.columns = tuple(dict.fromkeys(name for source in sources for name in source.table.columns if "/" in name))
         self.outcomes: dict[Target, Any] = {}       # see studies.outcomes
         self._sources, self._names, self._kept = sources, names, kept
         self._order: slice | np.ndarray | None = None       # sorts the rows of each trial by step, once known
 
-    @cached_property
-    def counts(self) -> np.ndarray:
-        return np.diff(self.first)
 
     def read(self, name: str) -> np.ndarray:
         """A column, float64 of shape (rows,): "step", "examples", "train_seconds" or one of ``columns``. NaN in trials
@@ -216,19 +213,16 @@ class Evaluations:
             self.read("step")
         parts = [source.read(name) for source in self._sources]
         values = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        if self._order is None:
-            straight = np.isin(np.flatnonzero(values[1:] <= values[:-1]) + 1, self.first).all()
-            self._order = slice(None) if straight else self._sort(values)
+        if self._order is None:             # these are the steps
+            order: slice | np.ndarray = slice(None)
+            if not np.isin(np.flatnonzero(values[1:] <= values[:-1]) + 1, self.first).all():
+                trial = np.repeat(np.arange(len(self.counts)), self.counts)
+                order = np.lexsort((values, trial))
+                twice = np.flatnonzero((np.diff(trial[order]) == 0) & (np.diff(values[order]) == 0))
+                if len(twice):
+                    row = order[twice[0]]
+                    path, number = [(path, one) for path, ids in self._names for one in ids][trial[row]]
+                    raise LogError(f"{path}: trial {number}: evaluations/step is {values[row]:.0f} twice; two runs may "
+                                   "have been given one trial id")
+            self._order = order
         return values[self._order]
-
-    def _sort(self, step: np.ndarray) -> np.ndarray:
-        """The order of rows by trial and step; LogError where a trial has a step twice."""
-        trial = np.repeat(np.arange(len(self.counts)), self.counts)
-        order = np.lexsort((step, trial))
-        twice = np.flatnonzero((trial[order][1:] == trial[order][:-1]) & (step[order][1:] == step[order][:-1]))
-        if len(twice):
-            row = order[twice[0]]
-            path, number = [(path, one) for path, ids in self._names for one in ids][trial[row]]
-            raise LogError(f"{path}: trial {number}: evaluations/step is {step[row]:.0f} twice; two runs may have been "
-                           "given one trial id")
-        return order

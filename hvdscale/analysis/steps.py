@@ -131,23 +131,12 @@ class RunToTarget:
 
 
 def run_of(trial: Trial, target: Target | None = None, crossing: str = FIRST) -> RunToTarget:
-    """One trial measured against a target, at the first evaluation that met it or, if known, its lasting crossing."""
-    found = _run_of(trial, target)
-    if target is None or crossing != LASTING:
-        return found
-    lasting = crossing_of(trial, target)
-    return found if lasting is None or np.isnan(lasting.steps) else _at_crossing(found, lasting, target)
-
-
-def crossing_of(trial: Trial, target: Target) -> Crossing | None:
-    """A trial's lasting crossing; None where it did not meet the target."""
-    rows = trial.rows_with(target.column)
-    return lasting_crossing(trial.step[rows].astype(float), trial.metrics[target.column][rows], target)
-
-
-def _at_crossing(run: RunToTarget, lasting: Crossing, target: Target) -> RunToTarget:
-    """The run as if it had met the target at its lasting crossing; seconds in between are interpolated."""
-    trial = run.trial
+    """One trial measured against a target, at the first evaluation that met it or, if known, as if it had met it at its
+    lasting crossing, with seconds in between interpolated."""
+    run = _run_of(trial, target)
+    lasting = None if target is None or crossing != LASTING else crossing_of(trial, target)
+    if target is None or lasting is None or np.isnan(lasting.steps):
+        return run
     if np.isinf(lasting.steps):
         return replace(run, steps=np.inf, steps_before=np.inf, seconds=np.inf, seconds_before=np.inf,
                        examples_per_second=trial.examples_per_second)
@@ -160,6 +149,12 @@ def _at_crossing(run: RunToTarget, lasting: Crossing, target: Target) -> RunToTa
     return replace(run, steps=lasting.steps, steps_before=lasting.before, seconds=float(seconds),
                    seconds_before=np.nan if np.isnan(lasting.before) else float(before),
                    examples_per_second=float(speed))
+
+
+def crossing_of(trial: Trial, target: Target) -> Crossing | None:
+    """A trial's lasting crossing; None where it did not meet the target."""
+    rows = trial.rows_with(target.column)
+    return lasting_crossing(trial.step[rows].astype(float), trial.metrics[target.column][rows], target)
 
 
 def _run_of(trial: Trial, target: Target | None) -> RunToTarget:
@@ -239,18 +234,13 @@ def estimate(values: np.ndarray, before: np.ndarray, reached: Sequence[float] | 
     reached  the last step (or second) of repeats that did not meet, where known
     """
     met, reached = np.isfinite(values), known(reached)
-    if met.all():
-        return _estimate_met(values, before, pool, pool_before, confidence)
-    beyond = float(np.min(reached)) if len(reached) else np.nan
-    low = float(np.nan_to_num(np.min(before[met]))) if met.any() else beyond
-    least = np.where(met, before, beyond)           # as if the others had met there: a mean that is surely no larger
-    if len(least) > 1 and pool_before.freedom and np.min(least) > 0:
-        low = min(low, float(mean_interval(least, pool_before, confidence)[0]))
-    return Estimate(geometric_median(values), low, np.inf, len(values), beyond)
-
-
-def _estimate_met(values: np.ndarray, before: np.ndarray, pool: Spread, pool_before: Spread, confidence: float
-                  ) -> Estimate:
+    if not met.all():
+        beyond = float(np.min(reached)) if len(reached) else np.nan
+        low = float(np.nan_to_num(np.min(before[met]))) if met.any() else beyond
+        least = np.where(met, before, beyond)       # as if the others had met there: a mean that is surely no larger
+        if len(least) > 1 and pool_before.freedom and np.min(least) > 0:
+            low = min(low, float(mean_interval(least, pool_before, confidence)[0]))
+        return Estimate(geometric_median(values), low, np.inf, len(values), beyond)
     mean = float(geometric_mean(values))
     if mean == 0:
         return Estimate(0.0, 0.0, float(np.max(values)), len(values), before=0.0)   # no logarithm: their range
@@ -348,8 +338,13 @@ class RunCell:
     @cached_property
     def seconds(self) -> Estimate:
         """T: seconds to target; for a search, its steps at the speed of the best setting."""
-        if self.searched:
-            return self._seconds_at_speed()
+        if self.searched:       # with the intervals of both; with that of S alone where the spread of x is unknown
+            speed, steps = self.examples_per_second, self.examples
+            if not speed.runs:
+                return Estimate.unknown()
+            if np.isnan(speed.low):
+                speed = replace(speed, low=speed.value, high=speed.value)
+            return replace(over(steps, speed), runs=steps.runs)
         found = self._estimate_to_target(SECONDS, [run.last_seconds for run in self.runs if not run.met])
         all_met, all_timed = self.met == len(self.samples.seeds), not np.isnan(self.samples.seconds).any()
         if not self.steps.met or all_met and all_timed or found.value == 0:
@@ -388,14 +383,6 @@ class RunCell:
                 by_seed.setdefault(run.trial.seed_key, run.trial.noise)
         return noise_of(list(by_seed.values()), self.confidence) if by_seed else None
 
-    def _seconds_at_speed(self) -> Estimate:
-        """S B / x with the intervals of both; with that of S alone where the spread of x is unknown."""
-        speed, steps = self.examples_per_second, self.examples
-        if not speed.runs:
-            return Estimate.unknown()
-        if np.isnan(speed.low):
-            speed = replace(speed, low=speed.value, high=speed.value)
-        return replace(over(steps, speed), runs=steps.runs)
 
     def _estimate_to_target(self, name: str, reached: Sequence[float]) -> Estimate:
         values, before = self.samples.with_before(name)
@@ -426,10 +413,13 @@ def cell_of(runs: Sequence[RunToTarget], confidence: float = CONFIDENCE) -> RunC
     settings = group_by(ended, lambda run: run.trial.setting)
     setting = min(settings, key=lambda setting: _rank(settings[setting]))       # min keeps the first of equals
     best = tuple(run for run in settings[setting] if run.ended)
+    drawn = next((run.trial.study for run in best if run.trial.sweep and not run.trial.sweep["repeat"]), None)
+    draws = {run.trial.sweep["draw"]: run for run in runs if drawn and run.trial.study == drawn
+             and not run.trial.sweep["repeat"] and (run.trial.status == Status.COMPLETE or run.trial.pruned)}
     return RunCell(ended[0].trial.global_batch, tuple(sorted({run.trial.workers for run in ended})), best,
                    tuple(run.trial for run in settings[setting] if run.trial.status == Status.INFEASIBLE),
                    len(settings), tuple(run.trial for run in ended), setting, samples_of(best), confidence,
-                   draws=_find_draws(runs, best))
+                   draws=tuple(draws[number] for number in sorted(draws)))
 
 
 def cells_by_workers(runs: Iterable[RunToTarget], confidence: float = CONFIDENCE) -> dict[tuple[int, int], RunCell]:
@@ -439,12 +429,6 @@ def cells_by_workers(runs: Iterable[RunToTarget], confidence: float = CONFIDENCE
             if any(run.conclusive for run in found)}
 
 
-def _find_draws(runs: Sequence[RunToTarget], best: Sequence[RunToTarget]) -> tuple[RunToTarget, ...]:
-    """The feasible trials of the search that drew the best setting, one per draw, in order."""
-    drawn = [run.trial.study for run in best if run.trial.sweep and not run.trial.sweep["repeat"]]
-    found = {run.trial.sweep["draw"]: run for run in runs if drawn and run.trial.study == drawn[0]
-             and not run.trial.sweep["repeat"] and (run.trial.status == Status.COMPLETE or run.trial.pruned)}
-    return tuple(found[number] for number in sorted(found))
 
 
 def _rank(runs: Sequence[RunToTarget]) -> tuple[float, float]:

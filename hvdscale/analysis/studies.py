@@ -44,18 +44,13 @@ class Study:
     plan_texts: np.ndarray = field(repr=False)
 
     @cached_property
-    def complete(self) -> np.ndarray:
-        """Whether a trial reached its budget, or the target at which it stops."""
-        return self.status == Status.COMPLETE
-
-    @cached_property
     def infeasible(self) -> np.ndarray:
         return self.status == Status.INFEASIBLE
 
     @cached_property
     def feasible(self) -> np.ndarray:
         """Whether a trial was finite up to its stop: COMPLETE, or pruned."""
-        return self.complete | self.pruned
+        return (self.status == Status.COMPLETE) | self.pruned
 
     @cached_property
     def searched(self) -> np.ndarray:
@@ -179,16 +174,10 @@ def last_measured(evaluations: Evaluations, values: np.ndarray, before: np.ndarr
     return np.where(found >= evaluations.first[:-1], found, -1)
 
 
-@dataclass(frozen=True, eq=False)
-class Best:
-    """The best value of each trial and the first step with it: float64, shape (trials,); NaN: none."""
-
-    value: np.ndarray
-    step: np.ndarray
-
-
-def best_metric(study: Study, column: str, minimizes: bool, most: float = np.inf, along: str = "step") -> Best:
-    """The best value of each trial up to ``most`` steps, or other units, ignoring NaN. KeyError without the metric."""
+def best_metric(study: Study, column: str, minimizes: bool, most: float = np.inf, along: str = "step"
+                ) -> tuple[np.ndarray, np.ndarray]:
+    """(the best value of each trial up to ``most`` steps, or other units, the first step with it): float64, shape
+    (trials,); NaN: none. KeyError without the metric."""
     evaluations = study.evaluations
     values = evaluations.read(column)
     if most < np.inf:
@@ -197,7 +186,7 @@ def best_metric(study: Study, column: str, minimizes: bool, most: float = np.inf
     if some.any():
         best[some] = (np.fmin if minimizes else np.fmax).reduceat(values, evaluations.first[:-1][some])
     row = _first_in_trial(values == np.repeat(best, evaluations.counts), evaluations.first)
-    return Best(best, take(evaluations.read("step"), row))
+    return best, take(evaluations.read("step"), row)
 
 
 def _first_in_trial(chosen: np.ndarray, first: np.ndarray) -> np.ndarray:

@@ -54,10 +54,10 @@ class Trial:
     step: np.ndarray            # steps done
     train_seconds: np.ndarray   # NaN: not measured
     metrics: Mapping[str, np.ndarray]   # by split/metric
-    timed_steps: int            # in /steps; read only where there is no evaluation after step 0
-    timed_seconds: float        # spent in them; NaN: not measured
     step_parts: StepParts | None    # None: its steps were not timed in parts
     noise: NoiseSteps | None        # None: the noise scale was not measured
+    timed_steps: int = 0        # in /steps; read only where there is no evaluation after step 0
+    timed_seconds: float = 0.0  # spent in them; NaN: not measured
     tokens: np.ndarray | None = None    # that losses counted up to each evaluation; None: examples were counted
     losses: LossCourse | None = None    # None: too few steps, or not read
     started: float = np.nan             # its first process, in seconds since 1970; NaN: unknown
@@ -192,8 +192,7 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
     metrics = {name: evaluations.read(name) for name in evaluations.columns}
     waited = np.nan_to_num(evaluations.read("waited_seconds") / seconds)
     own = [slice(*ends) for ends in zip(evaluations.first[:-1], evaluations.first[1:])]
-    timed = _count_timed_steps(log, ids, [at.stop > at.start and step[at.stop - 1] > 0 for at in own])
-    tokens = _count_tokens(log, ids, [step[at] for at in own])
+    lengths = _read_lengths(log, ids, [step[at] for at in own])
     parts, noise, steps = read_parts(log), read_noise(log), read_steps(log)
     starts = rows_of_each(log.restarts["trial"])
     counts, times = log.restarts["workers"], log.restarts["time"]
@@ -210,7 +209,7 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
                           plan, batch, {METAPARAMETER + name: values[row] for name, values in drawn.items()},
                           [log.path, number] if seed == UNKNOWN_SEED and '"imported": "runs"' in source else None),
                       step[own[at]], seconds[own[at]], {name: values[own[at]] for name, values in metrics.items()},
-                      *timed[at], parts.get(number), noise.get(number), tokens[at],
+                      parts.get(number), noise.get(number), *lengths[at],
                       **{"waited": float(waited[own[at]][-1:].sum()), **steps.get(number, {})},
                       started=float(times[start].min()) if np.isfinite(times[start]).any() else np.nan)
         found.append(trial.without_times() if rows.untimed[row] else trial)
@@ -245,25 +244,23 @@ def parameters_of(plan: Mapping[str, Any]) -> int:
     return count if isinstance(count, int) else 0
 
 
-def _count_timed_steps(log: Log, ids: np.ndarray, evaluated: Sequence[bool]) -> list[tuple[int, float]]:
-    """(steps, seconds) in /steps of each trial that was not evaluated after step 0; (0, 0.0) for the others."""
-    if all(evaluated) or not log.steps.rows:
-        return [(0, 0.0)] * len(evaluated)
-    rows_of, step, seconds = rows_of_each(log.steps["trial"]), log.steps["step"], log.steps["step_seconds"]
-    rows = [NO_ROWS if known else rows_of.get(number, NO_ROWS) for number, known in zip(ids.tolist(), evaluated)]
-    return [(int(np.max(step[own], initial=0)), float(np.sum(seconds[own]))) for own in rows]
-
-
-def _count_tokens(log: Log, ids: np.ndarray, evaluated: Sequence[np.ndarray]) -> list[np.ndarray | None]:
-    """The tokens in each trial's steps up to these; None where a step lacks them."""
-    if not log.steps.rows or "tokens" not in log.steps.columns:
-        return [None] * len(evaluated)
-    rows_of, step, tokens = rows_of_each(log.steps["trial"]), log.steps["step"], log.steps["tokens"]
+def _read_lengths(log: Log, ids: np.ndarray, evaluated: Sequence[np.ndarray]
+                  ) -> list[tuple[int, float, np.ndarray | None]]:
+    """Of each trial, evaluated at these steps: (steps, seconds) in /steps where it was not evaluated after step 0, else
+    (0, 0.0); and the tokens up to each evaluation, None where a step lacks them."""
+    timed, table = [not at[-1:].any() for at in evaluated], log.steps
+    tokens = table["tokens"] if table.rows and "tokens" in table.columns else None
+    if not table.rows or tokens is None and not any(timed):
+        return [(0, 0.0, None)] * len(evaluated)
+    rows_of, step, seconds = rows_of_each(table["trial"]), table["step"], table["step_seconds"]
     found = []
-    for number, at in zip(ids.tolist(), evaluated):
-        own = rows_of.get(number, NO_ROWS)
-        rows = own[np.argsort(step[own], kind="stable")]
-        seen = np.concatenate([[0.0], np.cumsum(tokens[rows])])
-        whole = bool(np.array_equal(step[rows], np.arange(1, len(seen)))) and np.max(at, initial=0) < len(seen)
-        found.append(seen[at] if whole and np.isfinite(seen[-1]) else None)
+    for number, at, is_timed in zip(ids.tolist(), evaluated, timed):
+        own, seen = rows_of.get(number, NO_ROWS), None
+        if tokens is not None:
+            rows = own[np.argsort(step[own], kind="stable")]
+            seen = np.concatenate([[0.0], np.cumsum(tokens[rows])])
+            whole = bool(np.array_equal(step[rows], np.arange(1, len(seen)))) and np.max(at, initial=0) < len(seen)
+            seen = seen[at] if whole and np.isfinite(seen[-1]) else None
+        found.append((int(np.max(step[own], initial=0)), float(np.sum(seconds[own])), seen) if is_timed
+                     else (0, 0.0, seen))
     return found

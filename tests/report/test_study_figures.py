@@ -234,7 +234,7 @@ def test_learning_rates_over_six_decades_have_labels_that_stand_apart():
 def test_the_best_points_have_the_fewest_steps_and_a_range(nesterov):
     for point, best in zip(nesterov.points, best_points(nesterov, LEARNING_RATE)):
         found = [(steps, rate) for steps, rate, complete in zip(
-            outcomes(point.study, TARGET).steps, point.study.metaparameters["learning_rate"], point.study.complete)
+            outcomes(point.study, TARGET).steps, point.study.metaparameters["learning_rate"], point.study.feasible)
             if complete]
         fewest, value = min(found, key=lambda one: one[0])
         near = [rate for steps, rate in found if steps <= 1.2 * fewest]
