@@ -85,27 +85,17 @@ def excess_of(losses: np.ndarray, tolerance: Tolerance) -> Excess:
     orders, factors = losses.shape
     means = losses.mean(0)
     best = np.array([0, *(np.argmin(means[:k]) for k in range(1, factors))])
-    with np.errstate(invalid="ignore"):
-        pairs = losses - losses[:, best]
     mean = np.where(np.isfinite(means), means - means[best], np.inf)
-    variance, freedom = _paired_variance(losses, pairs)
-    error = np.sqrt(variance / orders)
-    error[0] = 0.0
-    error[np.isinf(mean)] = 0.0
-    return Excess(mean, error, means[best], np.array([tolerance.at(one) for one in means[best]]), freedom)
-
-
-def _paired_variance(losses: np.ndarray, pairs: np.ndarray) -> tuple[np.ndarray, int]:
-    """(variances of a difference by factor, their degrees of freedom)."""
-    orders, factors = losses.shape
+    variance, freedom = np.full(factors, np.nan), 1         # of a difference, by factor
+    table = losses[:, np.isfinite(losses).all(0)]
     if orders >= OWN_FROM:
         with np.errstate(invalid="ignore"):
-            return pairs.var(0, ddof=1), orders - 1
-    table = losses[:, np.isfinite(losses).all(0)]
-    if min(table.shape) < 2:
-        return np.full(factors, np.nan), 1
-    squares, freedom = residual_squares(table)
-    return np.full(factors, 2 * squares / freedom), freedom
+            variance, freedom = (losses - losses[:, best]).var(0, ddof=1), orders - 1
+    elif min(table.shape) > 1:
+        squares, freedom = residual_squares(table)
+        variance = np.full(factors, 2 * squares / freedom)
+    error = np.where((np.arange(factors) > 0) & np.isfinite(mean), np.sqrt(variance / orders), 0.0)
+    return Excess(mean, error, means[best], np.array([tolerance.at(one) for one in means[best]]), freedom)
 
 
 def critical_factor(factors: Sequence[float], losses: np.ndarray, tolerance: Tolerance,

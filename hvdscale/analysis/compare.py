@@ -26,7 +26,7 @@ from ..errors import UsageError
 from ..formatting.numbers import list_first
 from ..log.schema import Status
 from ..target import Target
-from .intervals import (CONFIDENCE, NONE, UNKNOWN, Ends, Estimate, difference_interval, geometric_mean, hull,
+from .intervals import (CONFIDENCE, NONE, UNKNOWN, Ends, Estimate, Spread, difference_interval, geometric_mean, hull,
                         hull_over_grid, mean_interval, mean_ratio, over, pooled, pooled_paired, ratio_interval)
 from .studies import best_value
 from .pooled_variance import updates
@@ -68,7 +68,8 @@ class ComparedCell:
     """A worker count and global batch that both have: their measurements, ready to be divided, paired by position where
     there are ``pairs``. If both were searched, each is at the best of as many trials as the smaller search has.
 
-    pairing  "seed", "draw", "search": the best of each search, or "": independent samples
+    pairing  "seed"; "draw": both studies made two draws or more that met in both; "search": the best of each search; or
+             "": independent samples
     same     whether each pair is one run twice: equal evaluations up to the one that met
     """
 
@@ -80,7 +81,10 @@ class ComparedCell:
             baseline, candidate = replace(baseline, best_of_n=n), replace(candidate, best_of_n=n)
         self.workers, self.global_batch = baseline.workers[0], baseline.global_batch
         self.baseline, self.candidate, self.target = baseline, candidate, target
-        self.pairs = _same_draws(baseline, candidate, target) if target else []
+        ours, theirs = ({(trial.setting, trial.seed_key): run_of(trial, target) for trial in cell.considered
+                         if target and trial.sweep and not trial.sweep.get("repeat")} for cell in (baseline, candidate))
+        drawn = [(ours[key], theirs[key]) for key in ours if key in theirs and ours[key].met and theirs[key].met]
+        self.pairs = drawn if len(drawn) > 1 else []
         self.pairing = "draw" if self.pairs else ""
         if not self.pairs and baseline.samples.seeds == candidate.samples.seeds:
             self.pairing = "seed"
@@ -189,7 +193,7 @@ def _list_trials(trials: Iterable[Trial]) -> str:
 def _compare(workload: JobKey, target: Target | None, baseline: Mapping[tuple[int, int], RunCell],
              candidate: Mapping[tuple[int, int], RunCell], tolerances: Tolerances) -> Comparison:
     cells = tuple(ComparedCell(baseline[key], candidate[key], target) for key in baseline if key in candidate)
-    pools = {measure: _Pools(cells, measure) for measure in MEASURES}
+    pools = {measure: _pool(cells, measure) for measure in MEASURES}
     for cell in cells:
         tests = []
         for measure in (MEASURES if target else (SPEED,)):
@@ -204,39 +208,26 @@ def _compare(workload: JobKey, target: Target | None, baseline: Mapping[tuple[in
                       tuple(key for key in candidate if key not in baseline), tolerances)
 
 
-def _same_draws(baseline: RunCell, candidate: RunCell, target: Target) -> list[tuple[RunToTarget, RunToTarget]]:
-    """Pairs of runs of the draws that both studies made and that met in both; [] for fewer than two."""
-    ours, theirs = ({(trial.setting, trial.seed_key): run_of(trial, target) for trial in cell.considered
-                     if trial.sweep and not trial.sweep.get("repeat")} for cell in (baseline, candidate))
-    found = [(ours[key], theirs[key]) for key in ours if key in theirs and ours[key].met and theirs[key].met]
-    return found if len(found) > 1 else []
-
-
 def _same_course(ours: RunToTarget, theirs: RunToTarget, column: str) -> bool:
     """Whether two runs met the target at the same evaluation, with every evaluation up to there equal."""
-    if not ours.met or ours.steps != theirs.steps:
-        return False
-    courses = []
-    for trial in (ours.trial, theirs.trial):
-        count = int(np.searchsorted(trial.step, ours.steps, "right"))
-        courses.append((trial.step[:count], trial.metrics[column][:count]))
-    return all(np.array_equal(one, other, equal_nan=True) for one, other in zip(*courses))
+    one, other = (np.array([trial.step, trial.metrics[column]])[:, trial.step <= ours.steps]
+                  for trial in (ours.trial, theirs.trial))
+    return ours.met and ours.steps == theirs.steps and np.array_equal(one, other, equal_nan=True)
 
 
-class _Pools:
-    """The pooled spread within cells, of paired ratios and of independent samples, as read and an evaluation before."""
+def _pool(samples: Sequence[ComparedCell], measure: str) -> dict[str, list[Spread]]:
+    """The pooled spread within cells of "paired" ratios and of samples that are "apart", as read and an evaluation
+    before."""
+    once = {one.place(measure): one.sides(measure) for one in samples if measure == SPEED or not one.same}
+    pairs = {one.place(measure) for one in samples if one.pairs}
+    tables = [np.array(sides) for place, sides in once.items() if place in pairs and len(sides[0][0]) > 1]
+    return {"paired": [pooled_paired([values for values in (table[:, at] for table in tables)
+                                      if (values > 0).all() and np.isfinite(values).all()]) for at in (0, 1)],
+            "apart": [pooled([side[at] for place, sides in once.items() if place not in pairs for side in sides])
+                      for at in (0, 1)]}
 
-    def __init__(self, samples: Sequence[ComparedCell], measure: str) -> None:
-        once = {one.place(measure): one.sides(measure) for one in samples if measure == SPEED or not one.same}
-        pairs = {one.place(measure) for one in samples if one.pairs}
-        tables = [np.array(sides) for place, sides in once.items() if place in pairs and len(sides[0][0]) > 1]
-        self.paired = [pooled_paired([values for values in (table[:, at] for table in tables)
-                                      if (values > 0).all() and np.isfinite(values).all()]) for at in (0, 1)]
-        self.apart = [pooled([side[at] for place, sides in once.items() if place not in pairs for side in sides])
-                      for at in (0, 1)]
 
-
-def _change(measure: str, samples: ComparedCell, pool: _Pools, confidence: float) -> Estimate:
+def _change(measure: str, samples: ComparedCell, pools: Mapping[str, Sequence[Spread]], confidence: float) -> Estimate:
     """Candidate over baseline."""
     before, after = (getattr(side, measure) for side in (samples.baseline, samples.candidate))
     runs = min(before.runs, after.runs)
@@ -260,8 +251,8 @@ def _change(measure: str, samples: ComparedCell, pool: _Pools, confidence: float
     def interval(above: np.ndarray, below: np.ndarray, at: int) -> Ends:
         if min(len(above), len(below)) < 2:         # so that only the grid limits it
             return (mean_ratio(above, below),) * 2
-        return (mean_interval(above / below, pool.paired[at], confidence) if samples.pairs else
-                ratio_interval(above, below, pool.apart[at], confidence))
+        return (mean_interval(above / below, pools["paired"][at], confidence) if samples.pairs else
+                ratio_interval(above, below, pools["apart"][at], confidence))
     ends: Ends = interval(b, a, 0) if samples.same else hull_over_grid(candidate, baseline, interval)
     return Estimate(mean_ratio(b, a), *ends, len(a) if samples.pairing == "draw" else runs)
 
@@ -275,10 +266,16 @@ def _judge(measure: str, samples: ComparedCell, change: Estimate, tolerance: flo
         return UNDECIDED, "every trial of the baseline diverged"
     if not candidate.runs:
         return REGRESSION, "every trial diverged"
-    if measure != SPEED and samples.target is not None:
-        unmet = _judge_unmet(baseline.steps, candidate.steps)
-        if unmet:
-            return unmet if measure == STEPS else (UNDECIDED, unmet[1])
+    before, after = baseline.steps, candidate.steps
+    if measure != SPEED and samples.target is not None and not (before.met and after.met):
+        verdict, reason = UNDECIDED, "neither met the target"
+        if after.met:
+            verdict, reason = OK, ""
+        elif before.met and after.beyond >= before.value:
+            verdict, reason = REGRESSION, "the target was not met"
+        elif before.met:
+            reason = "not met, but it stopped before the baseline's steps"
+        return verdict if measure == STEPS else UNDECIDED, reason
     if measure == STEPS and len(candidate.diverged) > len(baseline.diverged):
         return UNDECIDED, f"{len(candidate.diverged)} diverged, {len(baseline.diverged)} in the baseline"
     if math.isnan(change.value):
@@ -286,17 +283,6 @@ def _judge(measure: str, samples: ComparedCell, change: Estimate, tolerance: flo
     if samples.is_single(measure) and not (measure == STEPS and samples.same):
         return UNDECIDED, "one run, that of the best trial" if samples.pairing == "search" else "one run"
     return _judge_ratio(change, tolerance, measure)
-
-
-def _judge_unmet(before: Estimate, after: Estimate) -> tuple[str, str] | None:
-    """(verdict, reason) where most runs of either side did not meet the target; None where both met it."""
-    if not before.met:
-        return (OK, "") if after.met else (UNDECIDED, "neither met the target")
-    if after.met:
-        return None
-    if after.beyond >= before.value:
-        return REGRESSION, "the target was not met"
-    return UNDECIDED, "not met, but it stopped before the baseline's steps"
 
 
 def _judge_ratio(change: Estimate, tolerance: float | None, measure: str) -> tuple[str | None, str]:
@@ -325,20 +311,15 @@ def _best_test(samples: ComparedCell, target: Target, tolerances: Tolerances) ->
     by_seed = [{run.trial.seed_key: best_value(run.trial.metrics[target.column][run.trial.step <= horizon],
                                                target.minimizes) for run in own} for own in runs]
     a, b = (np.array([own[seed] for seed in sorted(own)]) for own in by_seed)
-    change = _difference(a, b, samples.pairing == "seed", tolerances.confidence)
+    sides = [values[np.isfinite(values)] for values in ([b - a] if samples.pairing == "seed" else [b, a])]
+    change = Estimate.unknown()
+    if all(map(len, sides)):            # Student's interval where they are paired by position, else Welch's
+        low, high = difference_interval(sides, [UNKNOWN] * len(sides), tolerances.confidence)
+        change = Estimate(float(sides[0].mean() - sum(one.mean() for one in sides[1:])), float(low), float(high),
+                          min(map(len, sides)))
     before, after = (float(np.nanmean(values)) if np.isfinite(values).any() else np.nan for values in (a, b))
     worse = (change.low, change.high) if target.minimizes else (-change.high, -change.low)
     return Test(BEST, before, after, change, *_judge_interval(*worse, tolerances.metric))
-
-
-def _difference(a: np.ndarray, b: np.ndarray, paired: bool, confidence: float) -> Estimate:
-    """mean(b) - mean(a) with Student's interval where they are paired by position, else with Welch's."""
-    samples = [values[np.isfinite(values)] for values in ([b - a] if paired else [b, a])]
-    runs = min(map(len, samples))
-    if not runs:
-        return Estimate.unknown()
-    low, high = difference_interval(samples, [UNKNOWN] * len(samples), confidence)
-    return Estimate(float(samples[0].mean() - sum(one.mean() for one in samples[1:])), float(low), float(high), runs)
 
 
 def _test_overall(samples: Sequence[ComparedCell], target: Target | None, tolerances: Tolerances) -> tuple[Test, ...]:

@@ -126,27 +126,21 @@ def growing_plans(groups: Sequence[JobResults], request: Request, *, asked: Batc
         for section in group.sections if not own else [one for one in group.sections if one.cells]:
             if section.target is None:
                 continue
-            curve = _curve_of(section.target, beside, steps, request)
-            cell = max(section.cells, key=lambda one: (len(one.samples.seeds), one.met)) if own else None
-            of_runs = StepsCurve([point_of_cell(cell)], confidence=request.confidence) if cell else None
-            found = of_runs.at(batches.largest) if of_runs else _predict(batches, curve)
+            same = [one for one in (beside.sections if beside else ()) if one.target == section.target]
+            points, fit = steps(same[0]) if same else ((), None)
+            curve = None                        # S at constant batches; None where no batch met the target
+            if any(point.steps.met and point.steps.value > 0 for point in points):
+                curve = StepsCurve(points, fit, confidence=request.confidence)
+            found = _predict(batches, curve) if curve else None
+            if own:
+                cell = max(section.cells, key=lambda one: (len(one.samples.seeds), one.met))
+                found = StepsCurve([point_of_cell(cell)], confidence=request.confidence).at(batches.largest)
             if found is not None and np.isfinite(found.value) and found.value > 0:
                 yield _plan(section, section.target, batches, found, curve, times, fitted)
 
 
-def _curve_of(target: Target, group: JobResults | None, steps: StepsOf, request: Request) -> StepsCurve | None:
-    """S at constant batches; None where no batch met the target."""
-    section = next((one for one in group.sections if one.target == target), None) if group else None
-    points, fit = steps(section) if section else ((), None)
-    if not any(point.steps.met and point.steps.value > 0 for point in points):
-        return None
-    return StepsCurve(points, fit, confidence=request.confidence)
-
-
-def _predict(batches: BatchSchedule, curve: StepsCurve | None) -> StepsAt | None:
+def _predict(batches: BatchSchedule, curve: StepsCurve) -> StepsAt:
     """The steps at which the shares 1 / S(B) of the way add up to 1; see the module's docstring."""
-    if curve is None:
-        return None
     left, taken = np.ones(1 + DRAWS), np.zeros(1 + DRAWS)           # the value, then the draws
     for start, end, batch in batches.pieces():
         alone = curve.at(batch)

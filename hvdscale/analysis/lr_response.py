@@ -163,8 +163,13 @@ class _CensoredTrials:
 
     def draw_around(self, points: np.ndarray, log_weight: np.ndarray, number: int, count: int
                     ) -> tuple[np.ndarray, np.ndarray]:
-        """``count`` new points around the weighted ones, by Student's t, and the logarithms of their weights."""
-        weight = _temper(log_weight)
+        """``count`` new points around the weighted ones, by Student's t, and the logarithms of their weights. Weights
+        are first flattened until their effective number is _LEAST_EFFECTIVE."""
+        power = 1.0
+        while _effective_number(power * log_weight) < _LEAST_EFFECTIVE and power >= 0.01:
+            power *= 0.6
+        weight = np.exp(power * (log_weight - log_weight.max()))
+        weight /= weight.sum()
         mean = weight @ points
         centered = points - mean
         root = np.linalg.cholesky(1.2 * (centered.T * weight @ centered) + 1e-6 * np.eye(points.shape[1]))
@@ -222,15 +227,6 @@ def _odds(at: np.ndarray, middle: np.ndarray, scale: np.ndarray) -> np.ndarray:
     found = at - middle
     found *= scale
     return np.exp(np.minimum(found, _STEEP, out=found), out=found)
-
-
-def _temper(log_weight: np.ndarray) -> np.ndarray:
-    """Weights that sum to 1, flattened until their effective number is _LEAST_EFFECTIVE."""
-    power = 1.0
-    while _effective_number(power * log_weight) < _LEAST_EFFECTIVE and power >= 0.01:
-        power *= 0.6
-    weight = np.exp(power * (log_weight - log_weight.max()))
-    return weight / weight.sum()
 
 
 def _effective_number(log_weight: np.ndarray) -> float:

@@ -86,17 +86,9 @@ def weigh(plan: WorkerPlan, runs: Sequence[Measurement], loss: float) -> NextRun
 
 
 def _candidates(plan: WorkerPlan) -> Iterator[tuple[Measurement, ...]]:
-    """Sets of measurements, each at an option of the decision; of a search probes alone, as a run is no search."""
-    searched = any(point.searched for point in plan.curve.points)
-    probes, runs = _probes(plan), [] if plan.relative or searched else list(_runs(plan))
-    yield from probes
-    yield from ((run,) for run in runs)
-    yield from ((run, *probe) for run, probe in product(runs, probes[-3:])
-                if run.workers not in {one.workers for one in probe} or len(probe) > 1)
-
-
-def _probes(plan: WorkerPlan) -> list[tuple[Measurement, ...]]:
-    """Each worker count beyond those timed, all of them, another local batch, and both; of its option's replicas."""
+    """Sets of measurements, each at an option of the decision: probes of each worker count beyond those timed, of all,
+    of another local batch, and of both, with its option's replicas; and runs, and a run with probes. Of a search probes
+    alone, as a run is no search."""
     sync = {option.workers: option.sync for option in plan.options}
     timed = {(one.workers, one.global_batch, one.passes, one.sync) for one in plan.times.timings.found}
     most = max(workers for workers, *_ in timed)
@@ -107,7 +99,13 @@ def _probes(plan: WorkerPlan) -> list[tuple[Measurement, ...]]:
     other = [Measurement(*place, 0) for place in places
              if place[1] * OTHER_LOCAL == full[place[0]][1] and place not in timed][:1]
     sets = [(one,) for one in beyond] + [tuple(beyond), tuple(other), (*beyond, *other)]
-    return [one for one in dict.fromkeys(sets) if one]
+    probes = [one for one in dict.fromkeys(sets) if one]
+    searched = any(point.searched for point in plan.curve.points)
+    runs = [] if plan.relative or searched else list(_runs(plan))
+    yield from probes
+    yield from ((run,) for run in runs)
+    yield from ((run, *probe) for run, probe in product(runs, probes[-3:])
+                if run.workers not in {one.workers for one in probe} or len(probe) > 1)
 
 
 def _runs(plan: WorkerPlan) -> Iterator[Measurement]:

@@ -46,10 +46,6 @@ class NoiseSteps:
     grad_sqnorm: np.ndarray         # |G|^2
     cov_trace: np.ndarray           # tr(Sigma)
 
-    def of_finite(self, examples: int) -> NoiseSteps:
-        """The same where each epoch draws from this number of fixed examples, without replacement."""
-        return NoiseSteps(self.step, self.grad_sqnorm + self.cov_trace / examples, self.cov_trace)
-
     def quarter(self, at: int) -> NoiseSteps:
         """A quarter of the steps."""
         rows = slice(len(self.step) * at // QUARTERS, len(self.step) * (at + 1) // QUARTERS)
@@ -195,7 +191,8 @@ def read_noise(log: Log) -> dict[int, NoiseSteps]:
         at = rows[own][np.argsort(table["step"][rows[own]], kind="stable")]
         batch = np.where(np.isfinite(own_batch[at]), own_batch[at], batches[number])
         local, reduced, examples = measured[:, at]
-        found[number] = NoiseSteps(table["step"][at], *unbiased_pair(local, reduced, examples, batch))
-        if fixed := (plan_at(log.path, number, plans[number]).get("measurement") or {}).get("fixed_examples"):
-            found[number] = found[number].of_finite(fixed)
+        grad_sqnorm, cov_trace = unbiased_pair(local, reduced, examples, batch)
+        # of fixed examples, from which each epoch draws without replacement
+        fixed = (plan_at(log.path, number, plans[number]).get("measurement") or {}).get("fixed_examples")
+        found[number] = NoiseSteps(table["step"][at], grad_sqnorm + (cov_trace / fixed if fixed else 0.0), cov_trace)
     return found

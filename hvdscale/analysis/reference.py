@@ -199,8 +199,12 @@ def against(curve: Curve, published: PublishedCurve) -> Fidelity | NoMatch | Non
         return None
     reasons, remarks = _list_differences(curve, published)
     if reasons:
-        other_goal = len(reasons) == 1 and not _is_same_goal(curve.target, published.target)
-        return NoMatch(tuple(reasons), curve, published, _find_base(curve, published) if other_goal else None)
+        one, other = curve.target, published.target
+        other_value = len(reasons) == 1 and one.value != other.value and (
+            one.column, one.minimizes) == (other.column, other.minimizes)
+        both = [point.global_batch for point in curve.points if other_value
+                and point.steps.met and point.steps.value > 0 and published.at(point.global_batch)]
+        return NoMatch(tuple(reasons), curve, published, min(both) if len(both) > 1 else None)
     found, beyond = [], []
     for point in curve.points:
         at = published.at(point.global_batch)
@@ -269,15 +273,6 @@ def _is_same_goal(one: Target, other: Target) -> bool:
     return (one.column, one.minimizes, one.value) == (other.column, other.minimizes, other.value)
 
 
-def _find_base(curve: Curve, published: PublishedCurve) -> int | None:
-    """The smallest batch with steps on both curves of one metric; None where there are fewer than two."""
-    if (curve.target.column, curve.target.minimizes) != (published.target.column, published.target.minimizes):
-        return None
-    both = [point.global_batch for point in curve.points
-            if point.steps.met and point.steps.value > 0 and published.at(point.global_batch)]
-    return min(both) if len(both) > 1 else None
-
-
 def _compare_point(curve: Curve, published: PublishedCurve, point: CurvePoint | RunCell,
                    at: tuple[float, float, float]) -> FidelityPoint:
     """A point of a curve beside (steps, low, high) published at its batch."""
@@ -289,18 +284,14 @@ def _compare_point(curve: Curve, published: PublishedCurve, point: CurvePoint | 
     within: bool | None = abs(apart) <= WITHIN_LOG2
     if not steps.met and not steps.beyond > expected * 2 ** WITHIN_LOG2:
         apart, within = math.nan, None
-    covered = None if within is None else _overlaps(steps, low, high)
+    covered = None
+    if within is not None and steps.runs > 1 and not math.isnan(steps.low) and not math.isnan(steps.high):
+        if not steps.met or steps.low > high:
+            covered = False
+        elif math.isfinite(steps.high):
+            covered = steps.high >= low
     return FidelityPoint(point.global_batch, expected, low, high, point.global_batch not in published.batches,
                          point.steps, steps, apart, within, covered, point)
-
-
-def _overlaps(steps: Estimate, low: float, high: float) -> bool | None:
-    """Whether an interval overlaps low to high; see FidelityPoint.covered."""
-    if steps.runs < 2 or math.isnan(steps.low) or math.isnan(steps.high):
-        return None
-    if not steps.met or steps.low > high:
-        return False
-    return bool(steps.high >= low) if math.isfinite(steps.high) else None
 
 
 def _mark_critical_batch(curve: Curve, published: PublishedCurve) -> PassMark:

@@ -109,7 +109,9 @@ def _last(inside: np.ndarray) -> np.ndarray:
 def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confidence: float,
                     batches: Sequence[int], fit: CriticalBatchFit | None) -> np.ndarray | None:
     """Draws of log S, shape (DRAWS, batches); None: the spread is unknown. An open side is taken to be as wide as the
-    widest known one of those that met. A batch that did not is drawn around what its runs reached; inf: unknown."""
+    widest known one of those that met. A batch that did not is drawn around what its runs reached; inf: unknown. As
+    values scatter themselves, those that met are drawn around what falls and is nearest to them, unless the largest
+    batches surely rise; and midway to the curve, where they do not refute it."""
     ends = logarithms([(one.low, one.high) for one in estimates])
     beyond = logarithms([np.inf if np.isnan(one.beyond) else one.beyond for one in estimates])
     met = np.isfinite(log_steps)
@@ -123,16 +125,8 @@ def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confid
     narrower = float(np.fmin(1.0, fit.spread)) if fit else 1.0
     wide = narrower * np.where(known, wide, wide[met][known[met]].max()) / normal_quantile(confidence)
     deviate = np.random.Generator(np.random.Philox(key=0)).standard_normal((DRAWS, len(estimates)))
-    return _find_centre(reached, met, batches, fit) + deviate * np.where(deviate < 0, wide[:, 0], wide[:, 1])
-
-
-def _find_centre(reached: np.ndarray, met: np.ndarray, batches: Sequence[int], fit: CriticalBatchFit | None
-                 ) -> np.ndarray:
-    """Log S that draws scatter around. As values scatter themselves, it is of those that met what falls and is nearest
-    to them, unless the largest batches surely rise; and midway to the curve, where they do not refute it."""
-    centre = reached.copy()
-    if fit and fit.left_out:
-        return centre
-    centre[met] = -isotonic(-reached[None, met])[0]
-    curve = logarithms(fit.steps(batches)) if fit and fit.lack_of_fit > REFUTED else np.nan
-    return np.where(np.isnan(curve) | ~met, centre, (centre + curve) / 2)
+    if not fit or not fit.left_out:
+        reached[met] = -isotonic(-reached[None, met])[0]
+        curve = logarithms(fit.steps(batches)) if fit and fit.lack_of_fit > REFUTED else np.nan
+        reached = np.where(np.isnan(curve) | ~met, reached, (reached + curve) / 2)
+    return reached + deviate * np.where(deviate < 0, wide[:, 0], wide[:, 1])

@@ -200,7 +200,6 @@ class Evaluations:
         self._sources, self._names, self._kept = sources, names, kept
         self._order: slice | np.ndarray | None = None       # sorts the rows of each trial by step, once known
 
-
     def read(self, name: str) -> np.ndarray:
         """A column, float64 of shape (rows,): "step", "examples", "train_seconds" or one of ``columns``. NaN in trials
         of a log that has no such metric; KeyError where none has it."""

@@ -206,18 +206,15 @@ def rules_along(curves: Sequence[Curve], rules: Sequence[Rule] = RULES, toleranc
     """The same of each of several curves; all cores fit the landscapes of those that follow."""
     suited = [[rule for rule in rules if not rule.scales_betas or curve.workload.optimizer in OF_ADAM]
               for curve in curves]
-    tuned = [_tuned_batches(curve) if own else [] for curve, own in zip(curves, suited)]
+    tuned = []
+    for curve, own in zip(curves, suited):
+        effective = _is_momentum_searched(curve)
+        batches = [_Batch(point, curve, effective) for point in curve.searched if own and len(point.study)]
+        batches = [batch for batch in batches if batch.tuned]
+        tuned.append(batches if len(batches) > 1 else [])
     fitted = map_on_cores(landscapes_of, [[batch.intervals for batch in batches] for batches in tuned])
     for curve, own, batches, landscapes in zip(curves, suited, tuned, fitted):
         yield _costs_along(curve, batches, landscapes, own, tolerance) if batches else None
-
-
-def _tuned_batches(curve: Curve) -> list[_Batch]:
-    """The batches with an optimum; [] where there are fewer than two."""
-    effective = _is_momentum_searched(curve)
-    batches = [_Batch(point, curve, effective) for point in curve.searched if len(point.study)]
-    tuned = [batch for batch in batches if batch.tuned]
-    return tuned if len(tuned) > 1 else []
 
 
 def _costs_along(curve: Curve, tuned: Sequence[_Batch], landscapes: Iterable[Landscape | None], rules: Sequence[Rule],
@@ -345,7 +342,10 @@ class _Batch:
                 and made.factor(ratio) == rule.factor(ratio) and self.study.feasible[trial]
                 and abs(np.log(self.rate[trial] / rate)) <= np.log(NEAR)]
         if runs:
-            tuned = [row for row in np.flatnonzero(self._same_point()).tolist() if row not in self.made_by]
+            alike = self.study.feasible.copy()          # the best trial and its repeats, of the same metaparameters
+            for values in self.study.metaparameters.values():
+                alike &= (values == values[self.best]) | (np.isnan(values) & np.isnan(values[self.best]))
+            tuned = [row for row in np.flatnonzero(alike).tolist() if row not in self.made_by]
             known = self._estimate_steps(tuned) if tuned else self.point.steps  # a rule's own run may be the best
             known = self.point.steps if np.isnan(known.low) else known
             return over(self._estimate_steps(runs), known), RUNS, tuple(map(self.study.key, [*runs, *tuned]))
@@ -355,7 +355,11 @@ class _Batch:
         if self.why or self.landscape is None:
             return Estimate.unknown(), self.why, keys
         nearest = float(np.clip(np.log(rate), self.landscape.lowest, self.landscape.highest))
-        loss = self._bound(self.landscape.loss(nearest, self.confidence))
+        loss, most = self.landscape.loss(nearest, self.confidence), self.budget / self.point.steps.value
+        if loss.value > most:           # trials can show at most the largest budget over the fewest steps
+            loss = Estimate(np.inf, min(loss.low, most), np.inf, loss.runs, most)
+        elif loss.high > most:
+            loss = replace(loss, high=np.inf)
         if loss.low > 1 + tolerance and not trials_confirm(self.landscape, nearest, *self.intervals, 1 + tolerance):
             loss = replace(loss, low=1 + tolerance)
         if self.landscape.tried(np.log(rate)):
@@ -363,13 +367,6 @@ class _Batch:
         if loss.low > 1 + tolerance:            # farther out it is no smaller
             return Estimate(np.inf, loss.low, np.inf, loss.runs, loss.low), OUTSIDE, keys
         return Estimate.unknown(), OUTSIDE, keys
-
-    def _bound(self, loss: Estimate) -> Estimate:
-        """A fitted loss, limited to what the trials can show: at most the largest budget over the fewest steps."""
-        most = self.budget / self.point.steps.value
-        if loss.value <= most:
-            return replace(loss, high=loss.high if loss.high <= most else np.inf)
-        return Estimate(np.inf, min(loss.low, most), np.inf, loss.runs, most)
 
     def _estimate_steps(self, trials: Sequence[int]) -> Estimate:
         """Steps over the seeds of one setting, one trial each; without an interval for one seed."""
@@ -379,13 +376,6 @@ class _Batch:
         found = estimate(self.reached.steps[rows], self.reached.before[rows], self.reached.last_step[rows][~met],
                          confidence=self.confidence)
         return found if len(rows) > 1 else replace(found, low=np.nan, high=np.nan)
-
-    def _same_point(self) -> np.ndarray:
-        """Bool: the feasible trials with the metaparameters of the best one: itself and its repeats."""
-        alike = self.study.feasible.copy()
-        for values in self.study.metaparameters.values():
-            alike &= (values == values[self.best]) | (np.isnan(values) & np.isnan(values[self.best]))
-        return alike
 
     def _find_near(self, rate: float) -> Near:
         rows = self.searched[np.abs(np.log(self.rate[self.searched] / rate)) <= np.log(NEAR)]

@@ -13,7 +13,6 @@ by least squares, with Student's intervals, from repeats; of passes, from those 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import scipy
@@ -59,16 +58,9 @@ def seeds_apart(samples: Sequence[np.ndarray]) -> list[np.ndarray]:
             for one, ratios in zip(met, found)]
 
 
-@dataclass(frozen=True)
-class Drift:
-    """A drift that the repeats show."""
-
-    a_run: Estimate                 # the factor by which a step takes longer with each run
-    warm: tuple[Estimate, ...]      # by cell, seconds an example at the pace of the last run
-
-
-def drift_of(cells: Sequence[RunCell], confidence: float = CONFIDENCE) -> Drift | None:
-    """The drift of the times of cells; None where their repeats show none, or too little."""
+def drift_of(cells: Sequence[RunCell], confidence: float = CONFIDENCE) -> tuple[Estimate, list[Estimate]] | None:
+    """(the factor by which a step takes longer with each run, by cell seconds an example at the pace of the last run);
+    None where the cells' repeats show no drift, or too little."""
     timed = [(at, run.trial.started, 1 / run.examples_per_second) for at, cell in enumerate(cells) for run in cell.runs
              if run.examples_per_second > 0 and np.isfinite(run.trial.started)]
     if len({when for _, when, _ in timed}) < len(timed) or len(timed) < LEAST_FREEDOM + 2:
@@ -99,4 +91,4 @@ def drift_of(cells: Sequence[RunCell], confidence: float = CONFIDENCE) -> Drift 
     left = len(timed) - 1 - middle
     warm = [estimate(level[at] + slope * left[at], with_hours / count[at] + variance * left[at] ** 2 / squares,
                      int(count[at])) if count[at] else Estimate.unknown() for at in range(len(cells))]
-    return Drift(estimate(slope, variance / squares, len(timed)), tuple(warm))
+    return estimate(slope, variance / squares, len(timed)), warm

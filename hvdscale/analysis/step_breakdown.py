@@ -177,8 +177,6 @@ def course_of(loss: np.ndarray) -> LossCourse | None:
     return LossCourse(float(loss[:tenth].mean()), float(loss[-tenth:].mean()), tenth)
 
 
-
-
 def read_steps(log: Log) -> dict[int, dict[str, Any]]:
     """What the steps of each trial show, as a Trial has it, by id; {} of logs with over MOST_ROWS."""
     if not 0 < log.steps.rows <= MOST_ROWS:

@@ -383,7 +383,6 @@ class RunCell:
                 by_seed.setdefault(run.trial.seed_key, run.trial.noise)
         return noise_of(list(by_seed.values()), self.confidence) if by_seed else None
 
-
     def _estimate_to_target(self, name: str, reached: Sequence[float]) -> Estimate:
         values, before = self.samples.with_before(name)
         timed = ~np.isnan(values)
@@ -427,8 +426,6 @@ def cells_by_workers(runs: Iterable[RunToTarget], confidence: float = CONFIDENCE
     groups = group_by(runs, lambda run: (run.trial.workers, run.trial.global_batch))
     return {key: cell_of(found, confidence) for key, found in sorted(groups.items(), key=itemgetter(0))
             if any(run.conclusive for run in found)}
-
-
 
 
 def _rank(runs: Sequence[RunToTarget]) -> tuple[float, float]:

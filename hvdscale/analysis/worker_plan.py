@@ -319,7 +319,10 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
     if not timings.found:
         return tuple(NoPlan(group.workload, target, NO_TIMES) for target in [one.target for one in about] or [None])
     times, request = StepTimes.of(timings, links), request.fitted(timings.measured)
-    noise = NoiseScale(noise_scale) if noise_scale else _find_noise(group)
+    found = [(cell.global_batch, own.whole.steps, own.whole) for section in group.sections
+             for cell, own in section.noise if 0 < own.whole.noise_scale < np.inf]      # the largest batch's counts
+    measured = max(found, key=lambda one: one[:2])[2] if found else None
+    noise = NoiseScale(noise_scale) if noise_scale else measured
     run = next((trial for trial in group.trials if trial.target), group.trials[0])
     job = {**(run.plan.get("problem") or {}), "asked": {
         trial.sync: trial.plan.get("asked") or {} for trial in (*reversed(group.trials), run)},
@@ -346,13 +349,6 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
         cells = [cell for section in group.sections for cell in section.cells]
         return plan(None, (given,) if given else (), None, cells),
     return tuple(plan(section, *steps(section), section.cells) for section in about)
-
-
-def _find_noise(group: JobResults) -> NoiseScale | None:
-    """The noise scale at the largest batch with a finite one; None without."""
-    found = [(cell.global_batch, noise.whole.steps, noise.whole) for section in group.sections
-             for cell, noise in section.noise if 0 < noise.whole.noise_scale < np.inf]
-    return max(found, key=lambda one: one[:2])[2] if found else None
 
 
 def _list_batches(workers: int, curve: StepsCurve, times: StepTimes, request: Request, train_examples: int,

@@ -70,9 +70,9 @@ def cells(order, drift, noise=0.0, random=np.random.default_rng(3), hours=0.0):
 
 @pytest.mark.parametrize("order", [BACK, UP])
 def test_a_drift_without_noise_is_found_exactly_with_the_pace_of_the_last_run(order):
-    found = drift_of(cells(order, 0.02))
-    assert found.a_run.runs == 9 and found.a_run.value == pytest.approx(np.exp(0.02))
-    assert [warm.value for warm in found.warm] == pytest.approx(SECONDS * np.exp(0.02 * 8))
+    a_run, warm = drift_of(cells(order, 0.02))
+    assert a_run.runs == 9 and a_run.value == pytest.approx(np.exp(0.02))
+    assert [one.value for one in warm] == pytest.approx(SECONDS * np.exp(0.02 * 8))
 
 
 def test_too_few_repeats_too_small_a_drift_and_unknown_starts_say_nothing():
@@ -90,8 +90,9 @@ def test_intervals_hold_the_drift_and_the_last_pace_and_none_is_named_without_on
     for _ in range(400):
         found = drift_of(cells(BACK, 0.02, 0.01, random))
         if found is not None:
-            held.append(found.a_run.low <= np.exp(0.02) <= found.a_run.high)
-            warm += [one.low <= true <= one.high for one, true in zip(found.warm, SECONDS * np.exp(0.02 * 8))]
+            a_run, last = found
+            held.append(a_run.low <= np.exp(0.02) <= a_run.high)
+            warm += [one.low <= true <= one.high for one, true in zip(last, SECONDS * np.exp(0.02 * 8))]
         named.append(drift_of(cells(BACK, 0.0, 0.01, random)) is not None)
         hours += [drift_of(cells(order, 0.0, 0.01, random, 0.1)) is not None for order in (BACK, (0, 1, 2) * 3)]
     assert len(held) > 300 and np.mean(held) >= 0.92 and np.mean(warm) >= 0.92

@@ -86,8 +86,8 @@ def grid_coverage(bowl, noise, sets, seed=0):
             costs = 2.5 + 0.01 * over + noise * random.standard_normal(len(x))
             found = basin_of(batches, rates, costs)
             if found:
-                held.append(found.batch.low <= best <= found.batch.high)
-                points.append(SizePoint((1e7 * times,), found.batch))
+                held.append(found[0].low <= best <= found[0].high)
+                points.append(SizePoint((1e7 * times,), found[0]))
         law_found = fit_power_law(NAMES[:1], points).exponents.get(NAMES[0])
         if law_found:
             exponents.append(law_found.low <= a <= law_found.high)

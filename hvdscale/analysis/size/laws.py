@@ -51,14 +51,6 @@ LEAST_TRIALS = 12                   # in each part
 LEAST_VALUES = 3                    # different batches, and rates, in each part
 
 
-@dataclass(frozen=True)
-class Basin:
-    """Where the cost is lowest."""
-
-    batch: Estimate
-    rate: Estimate
-
-
 @dataclass(frozen=True, eq=False)
 class CellResult:
     """What was found in one cell."""
@@ -68,7 +60,7 @@ class CellResult:
     batches: np.ndarray             # of each trial with a value of the metric, shape (trials,)
     rates: np.ndarray
     costs: np.ndarray               # smaller is better
-    basin: Basin | None             # the bowl over both; None: too few trials, or none
+    basin: tuple[Estimate, Estimate] | None     # (batch, rate) where the bowl over both is lowest, see basin_of
     valley: Valley | None           # of the lowest cost at each batch; None: fewer than LEAST_FITTED batches
     confidence: float
 
@@ -80,7 +72,8 @@ class CellResult:
             found: Estimate | None = getattr(self.fit, quantity) if self.fit else None
             return found
         if self.basin is not None:
-            return self.basin.batch if quantity == "best_batch" else self.basin.rate
+            batch, rate = self.basin
+            return batch if quantity == "best_batch" else rate
         return self.valley.best if self.valley and quantity == "best_batch" else None
 
 
@@ -163,8 +156,10 @@ def lowest_by(values: np.ndarray, costs: np.ndarray) -> tuple[np.ndarray, np.nda
     return distinct, np.array([costs[values == value].min() for value in distinct])
 
 
-def basin_of(batches: np.ndarray, rates: np.ndarray, costs: np.ndarray, confidence: float = CONFIDENCE) -> Basin | None:
-    """The bowl of trials, arrays of shape (trials,); None where too few are near the bottom, or it is no bowl."""
+def basin_of(batches: np.ndarray, rates: np.ndarray, costs: np.ndarray, confidence: float = CONFIDENCE
+             ) -> tuple[Estimate, Estimate] | None:
+    """(batch, rate) at the bottom of the bowl of trials, arrays of shape (trials,); None where too few are near it, or
+    it is no bowl."""
     known = np.isfinite(costs) & np.isfinite(rates) & (rates > 0)
     logs, costs = np.log(np.column_stack([batches[known], rates[known]])), costs[known]
     order = np.argsort(costs, kind="stable")
@@ -180,7 +175,7 @@ def basin_of(batches: np.ndarray, rates: np.ndarray, costs: np.ndarray, confiden
     low, high = np.where(low < logs.min(0), -np.inf, low), np.where(high > logs.max(0), np.inf, high)
     ends = np.exp(np.stack([np.median(places, 0), low, high]))
     batch, rate = (Estimate(float(value), float(least), float(most), len(parts[-1])) for value, least, most in ends.T)
-    return Basin(batch, rate)
+    return batch, rate
 
 
 def _lowest_point(logs: np.ndarray, costs: np.ndarray, confidence: float) -> tuple[np.ndarray, np.ndarray] | None:
