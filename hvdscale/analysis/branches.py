@@ -2,19 +2,15 @@
 et al. 2025, arXiv 2505.23971).
 
     critical_factor((1, 2, 4, 8), losses, Tolerance(0.01))      -> k, with its interval over data orders
-    for run in branched_of(trials):
-        [(point.examples, point.critical.value) for point in run.points]
-        ramp_of(run).batches        -> the batch doubles where the lower end of the critical batch allows
 
 From a checkpoint of a run at batch B, branches train at k B, with the rate scaled by a rule, for the same number of
 examples. k passes if its loss is at most the tolerance above the smallest loss of any smaller k. The critical
 batch is k B for the largest k that passes. That is as published: the rate times k for SGD and sqrt(k) for Adam, losses
-smoothed with weight 0.5, a tolerance of 0.01 nats. The body of the paper could not be had; this is from the abstract
-and from descriptions of the method by others. They say that the authors reset the optimizer's state in a branch and
-warm the rate up again, which is not done here.
+smoothed with weight 0.5, a tolerance of 0.01 nats. This is from the abstract and from descriptions by others, who say
+that the authors reset the optimizer's state in a branch and warm the rate up again, which is not done here.
 
 Four things differ, for workloads smaller than a language model's pre-training. The loss is evaluated on fixed examples,
-at the same numbers of examples for every k. A step's own loss is of its own batch and precedes its update, so it would
+at the same numbers of examples for every k: a step's own loss is of its own batch and precedes its update, so it would
 favor small batches where steps are few. Branches are repeated under several orders of the data. Between the last k
 that passes and the next one, k is interpolated linearly to where the excess loss reaches the tolerance. A relative
 tolerance is a share of the smallest loss.

@@ -1,19 +1,14 @@
 """Comparison of two sets of logs, a baseline and a candidate: a regression test for convergence and speed.
 
-    for comparison in compare_trials(read_trials(a), read_trials(b)):
-        print(comparison.verdict, [(cell.workers, cell.verdict) for cell in comparison.cells])
-
 Each workload, worker count and global batch that both have is a cell. Per cell, steps to target S, seconds to target T
-and examples per second x are compared as ratios of geometric means, candidate over baseline, with the intervals of
-analysis.intervals. Samples are paired by seed where the seeds agree, paired by draw where both are studies of one
-space, else independent. Searches without common draws are compared by their median best-of-n (see best_of_n.py), with
-the quotient of their intervals. A target is met somewhere between two evaluations, so the interval is the hull of the
-ratios with either side at its evaluation before. Where all evaluations up to there are bit-identical, both are the same
-run, and the ratio is 1.
+and examples per second x are compared as ratios of geometric means, candidate over baseline. Samples are paired by seed
+where the seeds agree, paired by draw where both are studies of one space, else independent. Searches without common
+draws are compared by their median best-of-n (see best_of_n.py), with the quotient of their intervals. A target is met
+somewhere between two evaluations, so the interval is the hull of the ratios with either side at its evaluation before.
+Where all evaluations up to there are bit-identical, both are the same run, and the ratio is 1.
 
 A ratio over all cells of a workload is formed too, from one ratio per cell, with the spread between cells. So single
-runs at several worker counts or batch sizes can yield a verdict.
-"""
+runs at several worker counts or batch sizes can yield a verdict."""
 from __future__ import annotations
 
 import math

@@ -1,11 +1,8 @@
 """The critical batch size B_crit and the fewest steps S_min, fitted to steps to target by global batch.
 
-The curve is S = S_min (1 + (B_crit / B)^p)^(1/p). Its asymptotes, S B = S_min B_crit for small batches and S = S_min
-for large ones, cross at B_crit whatever the shape p, so B_crit = E_min / S_min for every p (McCandlish et al. 2018,
-arXiv 1812.06162, section 2.3). p = 1 is their hyperbola; a sharp knee is the limit of large p. Fitting a hyperbola to a
-sharper curve underestimates S_min, so p is fitted too, from 1/2 to 8. Two more batches are reported: that of 50 %
-efficiency, at which B S = 2 E_min (B_crit itself where p = 1), and that of 20 % overhead, at which B S = 1.2 E_min
-(Zhang et al. 2024, arXiv 2410.21676).
+The curve is S = S_min (1 + (B_crit / B)^p)^(1/p), with p from 1/2 to 8; README.rst says why. A sharp knee is the limit
+of large p. Two more batches are reported: that of 50 % efficiency, at which B S = 2 E_min (B_crit itself where p = 1),
+and that of 20 % overhead, at which B S = 1.2 E_min (Zhang et al. 2024, arXiv 2410.21676).
 
 The fit is least squares on log S, with S midway between the evaluation that met the target and the one before, where
 that is known. Points have equal weight, except those whose interval is more than twice as wide as the median one. The
@@ -19,8 +16,8 @@ shift all batches alike, and so may the luck of the seeds, which no residual sho
 interval of S_min. Where the grid of most points is unknown, that interval has no lower end.
 
 Where S rises significantly at the largest batches, the curve does not apply: these batches are left out and listed.
-Where a power of the batch past RISES_PAST times B_crit only seems to fit better, intervals hold those with it as well.
-"""
+Where a power of the batch past RISES_PAST times B_crit only seems to fit better, intervals hold those with it as
+well."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,12 +1,9 @@
 """A candidate decided against a baseline: better, worse, alike, or open, and how many runs more decide.
 
-    for one in decide(compare_trials(baseline, candidate), STEPS): print(one.decision, one.runs_more)
-
 Runs that did not meet the target count up to where the first of these stopped, as in a restricted mean (Royston &
 Parmar 2013). A diverged run counts as one that used up its budget, or as the worst value. All cells share the error
 equally, as do the settings that a cell is the best of. Luck chose the best trial of a search: the repeats of its
-setting decide.
-"""
+setting decide."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

@@ -1,8 +1,4 @@
-"""Whether exact runs have the same bits, in every column of /steps and /evaluations that is not in seconds.
-
-    pairs, alone = pair_exact(runs_of(baseline_logs), runs_of(candidate_logs))
-    pairs[0].difference         the first value that differs; None: none does
-"""
+"""Whether exact runs have the same bits, in every column of /steps and /evaluations that is not in seconds."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence

@@ -3,23 +3,18 @@ noise Sigma of single examples (McCandlish et al. 2018, arXiv 1812.06162).
 
 In a measured step the global batch of B examples is split into R shares of n_r. Each share's mean gradient G_r has
 E|G_r|^2 = |G|^2 + tr(Sigma) / n_r. The mean of |G_r|^2, weighted by n_r / B, has expectation |G|^2 + tr(Sigma) R / B:
-that of a batch of n = B / R, however uneven the shares. So (their appendix A.1, with B_small = n, B_big = B)
+that of a batch of n = B / R, however uneven the shares. So the pair of their appendix A.1 with B_small = n, B_big = B,
+see unbiased_pair, is unbiased for examples that are drawn one by one. An epoch draws from N examples without
+replacement. If a visit draws nothing, E|G_r|^2 = |G|^2 + tr(Sigma) (1 / n_r - 1 / N), with G the mean gradient over the
+training set and tr(Sigma) its sample covariance. So tr(Sigma) is as above, and |G|^2 is that plus tr(Sigma) / N.
+Elsewhere, as under augmentation and dropout, G is the gradient of the population that visits are drawn from.
 
-    |G|^2     = (B |G_B|^2 - n mean|G_r|^2) / (B - n)            tr(Sigma) = (mean|G_r|^2 - |G_B|^2) / (1/n - 1/B)
-
-are unbiased for examples that are drawn one by one. An epoch draws from N examples without replacement. If a visit
-draws nothing, E|G_r|^2 = |G|^2 + tr(Sigma) (1 / n_r - 1 / N), with G the mean gradient over the training set and
-tr(Sigma) its sample covariance. So tr(Sigma) is as above, and |G|^2 is that plus tr(Sigma) / N. Elsewhere, as under
-augmentation and dropout, G is the gradient of the population that visits are drawn from.
-
-With these weights tr(Sigma) is the sample covariance between shares, from which |G|^2 cancels. Both are
-averaged over the steps, then divided. Each step draws its own examples, so errors of different steps are uncorrelated,
-however the true values drift. The covariance of the two means is therefore the delete-one jackknife's, s^2 / steps.
-s^2 comes from differences of neighboring steps (von Neumann 1941), so drift over training does not count as error. The
-interval of the ratio is Fieller's (1954). It stays valid, without an upper end, where the steps do not distinguish
-|G|^2 from 0. The jackknife of the ratio or of its logarithm does not: it covered as little as a third where it claims
-95 %.
-"""
+With these weights tr(Sigma) is the sample covariance between shares, from which |G|^2 cancels. Both are averaged over
+the steps, then divided. Each step draws its own examples, so errors of different steps are uncorrelated, however the
+true values drift. The covariance of the two means is therefore the delete-one jackknife's, s^2 / steps. s^2 comes from
+differences of neighboring steps (von Neumann 1941), so drift over training does not count as error. The interval of the
+ratio is Fieller's (1954). It stays valid, without an upper end, where the steps do not distinguish |G|^2 from 0. The
+jackknife of the ratio or of its logarithm covered as little as a third where it claims 95 %."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -87,8 +82,8 @@ class Noise:
 
 def unbiased_pair(local_sqnorm: np.ndarray, reduced_sqnorm: np.ndarray, local_examples: np.ndarray,
                   global_batch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Unbiased estimates of |G|^2 and tr(Sigma), of numbers or arrays, from mean|G_r|^2, |G_B|^2, n and B of the
-    module's docstring."""
+    """Unbiased estimates of |G|^2 and tr(Sigma), of numbers or arrays, from mean|G_r|^2, the square norm of the whole
+    batch's gradient, n and B of the module's docstring."""
     grad_sqnorm = (global_batch * reduced_sqnorm - local_examples * local_sqnorm) / (global_batch - local_examples)
     return grad_sqnorm, (local_sqnorm - reduced_sqnorm) / (1 / local_examples - 1 / global_batch)
 

@@ -1,9 +1,5 @@
 """Published curves of steps against the batch size, and how close measured ones come to them.
 
-    for curve in curves:
-        for published in load("shallue2019").curves:
-            found = against(curve, published)       # a Fidelity, or a NoMatch with the reason why not
-
 The pass marks are those proposed for a reproduction. Steps are within +-0.5 log2 of the published ones at 80 % of the
 batch sizes. B_crit is within a factor of 2. Intervals contain the published steps at 80 %. Where the published ends of
 perfect scaling of two optimizers differ, they differ by at least a factor of 8. A batch size that ran past the

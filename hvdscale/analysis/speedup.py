@@ -1,16 +1,5 @@
-"""What more workers bought: speedups and efficiencies along a series of worker counts.
-
-With W workers, global batch B, steps to target S, seconds to target T and examples per second x; index 0 marks the
-series' smallest worker count:
-
-    step speedup             S0 / S
-    statistical efficiency   (S0 B0) / (S B)       examples to target, baseline over this point; B is the mean batch of
-                                                   the S steps where it changes
-    system efficiency        (x / x0) / (W / W0)   throughput gained per worker added
-    product                  of both: (T0 / T) / (W / W0), exactly, since T = S B / x
-    time speedup             T0 / T
-
-Throughput times statistical efficiency is the goodput of Qiao et al. 2021 (Pollux, arXiv 2008.12260)."""
+"""What more workers bought: speedups and efficiencies along a series of worker counts, as README.rst defines them.
+Their product holds exactly, since T = S B / x; B is the mean batch of the S steps where it changes."""
 from __future__ import annotations
 
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
-"""Studies as columns: the trials of one workload at one global batch, from one or more logs.
-
-A study has one entry per trial. Its evaluations are ordered by trial and read lazily, a column at a time. So it works
-for one trial and for 200,000 alike; the logs must stay open while it is used."""
+"""Studies as columns: the trials of one workload at one global batch, from one or more logs. A study has one entry per
+trial, and reads its evaluations as rows.Evaluations does; the logs must stay open while it is used."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

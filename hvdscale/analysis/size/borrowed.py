@@ -1,7 +1,4 @@
-"""What a rule from elsewhere costs in the cells that were measured.
-
-    rule = BorrowedLaw.parse("batch = 8.7e-3 * tokens^0.383")
-    costs = costs_of(rule, laws)            # laws: laws.SizeLaws
+"""What a rule from elsewhere, such as ``batch = 8.7e-3 * tokens^0.383``, costs in the cells that were measured.
 
 At each cell the rule names a batch or a rate. Its cost is how much more loss the search found there, at the best of
 the other, than at the best; and, for runs to a target, how many times the fewest steps and examples it takes.

@@ -1,8 +1,5 @@
 """How batch, steps and rate grow with size: one law a quantity, over the cells of several workloads.
 
-    laws = laws_of(groups, studies, sizes_of(["parameters=([0-9.]+M)"]))
-    laws.quantities["b_crit"].law.exponents["parameters"]
-
 Steps to a target give S_min, B_crit and the batch of 20 % overhead (critical_batch_fit). The metric at the end of each
 trial's own budget, or of the one asked for, gives the best batch and the best rate there: where a bowl over both is
 lowest, or without one, where a valley over the batches is (best_batch).

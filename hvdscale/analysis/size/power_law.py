@@ -1,16 +1,12 @@
 """Power laws over size with intervals: y = c N^a, or y = c N^a D^b where the sizes can be told apart.
 
-    law = fit_power_law(("parameters", "tokens"), points)
-    law.exponents["tokens"].value, law.predict({"parameters": 7e9, "tokens": 1.4e11}).estimate
-
 Weighted least squares on logarithms. A point's deviation is that of its interval: the root mean square of its two sides
-over the normal quantile. Points have equal weight, except those whose interval is more than twice as wide as the median
-one. As in critical_batch_fit, the variance is that of the residuals and of the points' own intervals, which count as
-OWN_FREEDOM residuals unless the residuals refute them (F test, 10 %); then as one. Intervals are Student's. Residuals
-beyond the points' own intervals are lack of fit: the law does not describe the cells, and a cell not measured scatters
-as much, which widens predictions. Beyond the sizes that were measured, a prediction's interval also holds that of a law
-with squares of the logarithms of sizes: the best rate bends upward over parameters, hardly over tokens (Yang et al.
-2026, arXiv 2606.29158). Points with an open interval bound a value from one side only; they are left out and listed.
+over the normal quantile. Weights, and the variance from the residuals and the points' own intervals, are as in
+critical_batch_fit. Intervals are Student's. Residuals beyond the points' own intervals are lack of fit: the law does
+not describe the cells, and a cell not measured scatters as much, which widens predictions. Beyond the sizes that were
+measured, a prediction's interval also holds that of a law with squares of the logarithms of sizes: the best rate bends
+upward over parameters, hardly over tokens (Yang et al. 2026, arXiv 2606.29158). Points with an open interval bound a
+value from one side only; they are left out and listed.
 
 Two sizes are told apart where the residual of the logarithm of one, regressed on that of the other, has at least a
 share SEPARABLE of its variance. On the path of one ratio of data to parameters nothing can: then the law is in the

@@ -1,8 +1,5 @@
 """Sizes of workloads as numbers, and the cells that they divide studies into.
 
-    cells = cells_of(studies, sizes_of(["parameters=([0-9.]+[MB])", "tokens"]))
-    cells[0].sizes          -> (151e6, 3e9)
-
 A *cell* is a workload at one size: its studies differ in the batch alone. A size comes from the first of these that has
 it: a pattern searched in the workload's name (dataset/model), a metaparameter of that name (a column of an imported
 table), an argument of the model, or what hvdscale logs: ``parameters`` of the model, ``examples`` of the training set,
