@@ -109,8 +109,7 @@ class CurvePoint:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The points of a workload and target by batch, of studies or of cells of runs, and the regimes of the ``judged``
-    ones."""
+    """The points of a workload and target by batch, of studies or of cells, and the regimes of the ``judged`` ones."""
 
     workload: JobKey
     target: Target
@@ -228,8 +227,8 @@ def _ends_of_cell(cell: RunCell, target: Target) -> np.ndarray | None:
     diverged = [trial for trial in cell.considered if trial.status == Status.INFEASIBLE]
     runs = [run for run in cell.draws or (run_of(trial, target) for trial in cell.considered)
             if run.measured and run.trial.status != Status.INFEASIBLE]
-    of_runs, of_diverged = (np.log([effective_rate(one.get("peak_lr") or np.nan, one.get("momentum") or 0.0)
-                                    for one in [trial.plan.get("problem") or {} for trial in trials]])
+    of_runs, of_diverged = (np.log([effective_rate(trial.problem.get("peak_lr") or np.nan,
+                                                   trial.problem.get("momentum") or 0.0) for trial in trials])
                             for trials in ([run.trial for run in runs], diverged))
     if np.isnan(of_runs).any() or not cell.draws and len(np.unique(of_runs)) < LEAST:
         return None
@@ -240,8 +239,7 @@ def _ends_of_cell(cell: RunCell, target: Target) -> np.ndarray | None:
 
 def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], options: Options = Options(),
                    n: int | None = None, left_out: tuple[tuple[int, int], ...] = ()) -> Curve | None:
-    """The curve of cells of one global batch each, over all worker counts, the best of n where they were searched; None
-    without any."""
+    """The curve of cells of one batch each, over all worker counts, the best of n where searched; None of none."""
     points = tuple(sorted(cells, key=lambda cell: cell.global_batch))
     if not points:
         return None
@@ -262,8 +260,7 @@ def _regimes_of(points: Sequence[RunCell | CurvePoint], whole: Sequence[int], op
 
 
 def result_of(study: Study, target: Target, confidence: float = CONFIDENCE, n: int | None = None) -> CurvePoint:
-    """One study's search against a target, at the best of n of its trials, by default of all; KeyError without its
-    metric."""
+    """One study's search against a target, at the best of n of its trials, None: all; KeyError without its metric."""
     reached, feasible = outcomes(study, target), np.flatnonzero(study.searched)
     met = feasible[reached.met[feasible]]
     return CurvePoint(study, reached, int(met[reached.steps[met].argmin()]) if len(met) else None, n, confidence)

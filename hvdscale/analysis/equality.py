@@ -39,7 +39,7 @@ def runs_of(logs: Iterable[Log]) -> list[Run]:
     """Every trial of open logs; raises UsageError for one that was not exact."""
     found = [(log, trial) for log in logs for trial in read_trials(log)]
     for _, trial in found:
-        if not (trial.plan.get("problem") or {}).get("exact"):
+        if not trial.problem.get("exact"):
             raise UsageError(f"{trial.log}: trial {trial.id} did not run with exact = true, so its last bits depend on "
                              "the workers; leave --equal out, or train it with --set exact=true")
     return found

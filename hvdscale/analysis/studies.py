@@ -2,10 +2,10 @@
 trial, and reads its evaluations as rows.Evaluations does; the logs must stay open while it is used."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from operator import attrgetter, methodcaller
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -94,16 +94,15 @@ def studies_of(logs: Iterable[Log], versions: Versions = ONE_VERSION) -> tuple[S
 def _study(workload: JobKey, global_batch: int, parts: Sequence[tuple[TrialRows, np.ndarray, SourceRows]], kept: Kept
            ) -> Study:
     """parts     the trials of each log: all its rows, those of the study, and where their evaluations are"""
-    def concatenate(values: Callable[[TrialRows], np.ndarray]) -> np.ndarray:
-        return np.concatenate([values(rows)[own] for rows, own, _ in parts])
     names = sorted({name for rows, *_ in parts for name in rows.metaparameters})
-    columns = {name: concatenate(attrgetter(name)) for name in (
-        "id", "status", "pruned", "repeat", "seed", "budget_steps")}
+    columns = {name: np.concatenate([getattr(rows, name)[own] for rows, own, _ in parts])
+               for name in ("id", "status", "pruned", "repeat", "seed", "budget_steps")}
     return Study(
         workload, global_batch, tuple(rows.path for rows, *_ in parts),
         np.repeat(np.arange(len(parts)), [len(own) for _, own, _ in parts]), **columns,
-        metaparameters={name: concatenate(methodcaller("metaparameter", name)) for name in names},
-        plan_texts=concatenate(lambda rows: rows.table["plan"]), evaluations=Evaluations(
+        metaparameters={name: np.concatenate([rows.metaparameter(name)[own] for rows, own, _ in parts])
+                        for name in names},
+        plan_texts=np.concatenate([rows.table["plan"][own] for rows, own, _ in parts]), evaluations=Evaluations(
             [source for *_, source in parts], [(rows.path, rows.id[own]) for rows, own, _ in parts], kept))
 
 

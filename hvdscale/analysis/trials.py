@@ -36,6 +36,12 @@ EVERY_STEP: Sync = 1, 0     # of synchronous training
 LATER_FIELDS = ("batch_schedule", "batch_lr_factors", "batch_updates", "plateau", "exact")
 
 
+def _part_of_plan(name: str) -> Any:
+    def read(trial: Trial) -> Mapping[str, Any]:
+        return trial.plan.get(name) or {}
+    return property(read)
+
+
 @dataclass(frozen=True, eq=False)
 class Trial:
     """One run, from one log. Arrays have one entry per evaluation, in step order."""
@@ -64,6 +70,14 @@ class Trial:
     slowing: float = np.nan             # its mean step over that of its first ones; NaN: too short to tell
     waited: float = 0.0                 # the share of its steps in which a worker waited for a core that others had
 
+    # parts of its plan; empty where it has none
+    problem = _part_of_plan("problem")
+    execution = _part_of_plan("execution")
+    measurement = _part_of_plan("measurement")
+    measured = _part_of_plan("measured")        # beside steps and times; see analysis/timings.py
+    sweep = _part_of_plan("sweep")              # its place in a metaparameter search
+    branch = _part_of_plan("branch")            # its place among the branches of a run
+
     @property
     def key(self) -> tuple[str, int]:
         return self.log, self.id
@@ -77,16 +91,6 @@ class Trial:
         """Its plan's target, as text; None: no target."""
         return self.measurement.get("target") or None
 
-    @property
-    def sweep(self) -> Mapping[str, Any]:
-        """Its place in a metaparameter search: ``plan["sweep"]``; empty where it belongs to none."""
-        return self.plan.get("sweep") or {}
-
-    @property
-    def branch(self) -> Mapping[str, Any]:
-        """Its place among the branches of a run: ``plan["branch"]``; empty where it is none."""
-        return self.plan.get("branch") or {}
-
     @cached_property
     def study(self) -> tuple[JobKey, int, str] | None:
         """Equal for the trials of one metaparameter search, however many it has so far; None: it belongs to none."""
@@ -96,33 +100,20 @@ class Trial:
 
     @cached_property
     def batches(self) -> BatchSchedule:
-        return BatchSchedule.of_problem(self.plan.get("problem") or {}, self.global_batch)
+        return BatchSchedule.of_problem(self.problem, self.global_batch)
 
     @property
     def sync(self) -> Sync:
-        found = (self.plan.get("problem") or {}).get("local_steps")
+        found = self.problem.get("local_steps")
         return (found["replicas"], found["sync_every"]) if found else EVERY_STEP
 
     @property
     def pruned(self) -> bool:
         return self.status == Status.INCOMPLETE and is_pruning(self.stop_reason)
 
-    @property
-    def measurement(self) -> Mapping[str, Any]:
-        return self.plan.get("measurement") or {}
-
-    @property
-    def measured(self) -> Mapping[str, Any]:
-        """What was measured beside steps and times; see analysis/timings.py."""
-        return self.plan.get("measured") or {}
-
     def rows_with(self, column: str) -> np.ndarray:
         """The evaluations that measured a metric, by index: a row where it is NaN is no evaluation of it."""
         return np.flatnonzero(~np.isnan(self.metrics[column]))
-
-    @property
-    def execution(self) -> Mapping[str, Any]:
-        return self.plan.get("execution") or {}
 
     @property
     def crowded(self) -> bool:
@@ -176,7 +167,7 @@ class Trial:
         accumulate = int(self.execution.get("accumulate") or 1)
         if batch == self.global_batch:
             return accumulate
-        ghost_batch = self.plan["problem"].get("ghost_batch") or batch
+        ghost_batch = self.problem.get("ghost_batch") or batch
         most = self.execution.get("local_batch") or batch
         return fewest_passes(batch, ghost_batch, self.workers, most, accumulate)
 

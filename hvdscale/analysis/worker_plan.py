@@ -324,7 +324,7 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
     measured = max(found, key=lambda one: one[:2])[2] if found else None
     noise = NoiseScale(noise_scale) if noise_scale else measured
     run = next((trial for trial in group.trials if trial.target), group.trials[0])
-    job = {**(run.plan.get("problem") or {}), "asked": {
+    job = {**run.problem, "asked": {
         trial.sync: trial.plan.get("asked") or {} for trial in (*reversed(group.trials), run)},
            "local_steps": any(trial.sync != EVERY_STEP for trial in group.trials)}
 
