@@ -11,6 +11,7 @@ from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.defaults import Tolerance
 from hvdscale.analysis.studies import are_ends_alone, studies_of
 from hvdscale.analysis.trials import read_trials
+from hvdscale.errors import UsageError
 from hvdscale.report.document import Shown, sentences_of
 from hvdscale.report.views.quality import (best_batch_figure, best_of_metrics, find_best_batch, find_quality,
                                            quality_table)
@@ -113,3 +114,18 @@ def test_a_search_without_a_target_is_told_by_its_own_objective_and_each_metric_
         assert [name for name in ("validation error", "validation loss") if name in said] == told
         assert {figure.name for figure in view.figures} == {"best-batch-val-error", "best-batch-val-loss"}
         assert len({table.name for table in (*view.tables, *view.details)}) == len((*view.tables, *view.details))
+
+
+# a tolerance as a user writes it
+
+@pytest.mark.parametrize("text, amount, relative", [("0.01", 0.01, False), ("1%", 0.01, True), ("2.5%", 0.025, True)])
+def test_a_tolerance_is_a_loss_or_a_share_of_one(text, amount, relative):
+    tolerance = Tolerance.parse(text)
+    assert tolerance == Tolerance(amount, relative) and str(tolerance) == text
+    assert tolerance.at(4.0) == (4 * amount if relative else amount)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "much", "nan", "inf", ""])
+def test_what_is_no_tolerance_is_refused(text):
+    with pytest.raises(UsageError, match=f"--tolerance {text!r}: is a loss above 0"):
+        Tolerance.parse(text, "--tolerance")

@@ -116,21 +116,6 @@ def test_outcomes_are_those_of_each_trial(logs, target):
             np.testing.assert_equal(run.steps_before, before if run.met else run.steps)
 
 
-@pytest.mark.parametrize("minimizes", [True, False])
-@pytest.mark.parametrize("most_steps", [np.inf, 9, 3, 0])
-def test_the_best_of_each_trial_is_its_first_best_within_the_steps(logs, minimizes, most_steps):
-    for study, trials in with_trials(logs):
-        values, steps = best_metric(study, "val/error", minimizes, most_steps)
-        for at, one in enumerate(trials):
-            measured = [(value, step) for value, step in zip(one.metrics["val/error"], one.step)
-                        if value == value and step <= most_steps]
-            if not measured:
-                assert np.isnan([values[at], steps[at]]).all()
-                continue
-            value = (min if minimizes else max)(value for value, _ in measured)
-            assert (values[at], steps[at]) == (value, min(step for of, step in measured if of == value))
-
-
 def test_what_a_search_did_is_told_from_its_plans():
     trials = [drawn(0, 300), drawn(1, pruned=200), drawn(2, diverged=True), drawn(3, failed=True),
               drawn(0, 400, repeat=1)]

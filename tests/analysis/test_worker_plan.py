@@ -14,6 +14,7 @@ from hvdscale.analysis.trials import read_trials
 from hvdscale.analysis.worker_plan import (APART, AT_ONCE, LINKS, NO_STEPS, NO_TIMES, NOT_MET, ONE_RUN, RATES,
                                            TIMED_ONCE, UNPLACED, NoPlan, Request, plan_of, plans_of)
 from hvdscale.target import Target
+from tests.factories.advice import advise
 from tests.factories.deadlines import coverage, plan as plan_of_runs
 from tests.factories.logs import log, trial
 
@@ -383,3 +384,13 @@ def test_each_target_has_its_plan_and_the_times_are_shared():
     times = replace(loose.times, cells=strict.times.cells)
     again = plan_of(strict.curves, times, loose.request, SimpleNamespace(train_examples=0))
     assert [option.seconds for option in again.options] == [option.seconds for option in strict.options]
+
+
+# made jobs whose best worker count and batch are known; tools/coverage has more
+
+@pytest.mark.parametrize("name, most", [("1-8, 3 seeds", 1.4), ("1-2, 3 seeds", 1.4), ("one node of 8 timed", 1.25)])
+def test_what_is_called_the_fastest_is_near_the_best(name, most):
+    said, rules = advise(name, 5, seed=1)
+    assert np.exp(np.mean([one["loss"] for one in said])) <= most
+    assert np.mean([one["loss"] for one in said]) < np.mean([one["best measured"] for one in rules])
+    assert np.mean([one["held"] for one in said]) > 0.85 and all(one["ends"] for one in said)

@@ -15,6 +15,7 @@ from hvdscale.analysis.trials import read_trials
 from hvdscale.analysis.worker_plan import Request, plans_of
 
 from .logs import log, trial
+from .timings import RING, TREE, allreduce, links_of
 
 LOCAL, COUNTS = 32, (1, 2, 4, 8, 16, 32, 64)
 STEP_NOISE, TIME_NOISE, GRID = 0.10, 0.02, 0.03     # of log S and log t; evaluations, as a share of S
@@ -43,42 +44,24 @@ BEFORE = dict(zip(DESIGNS, ((1.21, 1.15), (1.51, 1.43), (2.82, 2.66), (5.44, 4.7
 
 
 @dataclass(frozen=True)
-class Link:
-    """An allreduce over n: seconds of a hop and of all bytes, by a ring or a tree."""
-
-    tree: bool
-    hop: float
-    volume: float
-
-    @classmethod
-    def of(cls, count, seconds, hops, tree):
-        """One that takes these seconds over ``count``, a share ``hops`` of them for hops."""
-        return cls(tree, hops * seconds / (2 * np.log2(count) if tree else 2 * (count - 1)),
-                   (1 - hops) * seconds / (2 * (count - 1) / count))
-
-    def seconds(self, count):
-        return (2 * np.log2(count) if self.tree else 2 * (count - 1)) * self.hop + 2 * (count - 1) / count * self.volume
-
-
-@dataclass(frozen=True)
 class Job:
-    """One job; ``per_node`` workers share a node, with links within and between nodes."""
+    """One job; ``per_node`` workers share a node, with links within and between nodes: (law, hop, volume)."""
 
     s_min: float
     b_crit: float
     p: float
     c0: float
     fixed: float
-    between: Link
-    within: Link | None = None
+    between: tuple[str, float, float]
+    within: tuple[str, float, float] = (RING, 0.0, 0.0)
     per_node: int = 1
 
     def steps(self, batch):
         return self.s_min * (1 + (self.b_crit / batch) ** self.p) ** (1 / self.p)
 
     def step_seconds(self, workers, local):
-        inside, nodes = min(workers, self.per_node), -(-workers // self.per_node)
-        links = (self.within.seconds(inside) if self.within else 0) + self.between.seconds(nodes)
+        counts = min(workers, self.per_node), -(-workers // self.per_node)
+        links = sum(allreduce(law, count, *link) for count, (law, *link) in zip(counts, (self.within, self.between)))
         return self.c0 * (self.fixed + (1 - self.fixed) * local / LOCAL) + links
 
     def seconds(self, workers, local):
@@ -105,9 +88,10 @@ def job(design, random, fixed=None):
 
     def link():
         share = log_uniform(random, *((0.3, 2) if design.early else (0.03, 0.6)))
-        return Link.of(8, share * made["c0"], random.uniform(0, 0.8), random.uniform() < 0.5)
+        hops, law = random.uniform(0, 0.8), TREE if random.uniform() < 0.5 else RING
+        return law, *links_of(law, 8, share * made["c0"], hops)
     if design.nodes:                # links between nodes are no faster than those within one
-        within, between = sorted((link(), link()), key=lambda one: one.seconds(8))
+        within, between = sorted((link(), link()), key=lambda one: allreduce(one[0], 8, *one[1:]))
         return Job(**made, within=within, between=between, per_node=NODE)
     return Job(**made, between=link())
 

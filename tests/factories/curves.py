@@ -222,12 +222,6 @@ def repeated(known, seeds, random, number=0, growing=False, budget=np.inf, slow=
             for one, other, batch, end in zip(steps, before, batches, last)]
 
 
-def risen(known, slope):
-    """A Known whose steps rise as this power of the batch at its last three batches."""
-    ratio = np.maximum(1, known.batches / known.batches[-4]) ** slope
-    return replace(known, rise=tuple(ratio))
-
-
 QUANTITIES = ("steps", "s_min", "b_crit", "half_efficient", "overhead", "perfect_until", "maximum_useful")
 
 
@@ -258,7 +252,8 @@ def coverage(sweep, sweeps, seed=0, shape=HYPERBOLA, count=10, slope=0.0, creep=
     for number in range(sweeps):
         known = known_curve(random, shape, count)
         if slope:
-            known = risen(replace(known, b_crit=float(known.b_crit / 2 ** 3)), slope)
+            rise = np.maximum(1, known.batches / known.batches[-4]) ** slope
+            known = replace(known, b_crit=float(known.b_crit / 2 ** 3), rise=tuple(rise))
         if creep:
             known = replace(known, rise=tuple(np.maximum(1, known.batches / (4 * known.b_crit)) ** creep))
         estimates = sweep(known, random=random, number=number)

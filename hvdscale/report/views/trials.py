@@ -60,8 +60,7 @@ def drift(subject: Subject) -> Iterator[Finding]:
     slowing = [run.trial.slowing for cell in cells for run in cell.runs if run.trial.slowing > 0]
     if slowing:
         yield from describe_slowing(slowing)
-    drift = drift_of(cells, subject.options.confidence)
-    if drift is None:
+    if not (drift := drift_of(cells, subject.options.confidence)):
         repeats = subject.pools.of(SPEED).of_repeats
         yield from [GENERAL.find("repeats", **repeats)] if repeats else ()
         return
