@@ -18,8 +18,8 @@ from hvdscale.report.views.quality import (best_batch_figure, best_of_metrics, f
 from hvdscale.report.texts import GENERAL
 from hvdscale.report.table import as_text
 from hvdscale.target import Target
+from tests.factories.curves import VALLEYS, valleys_held
 from tests.factories.logs import log, trial
-from tests.factories.valleys import SHAPES, coverage
 from hvdscale.report.subject import Subject
 
 BATCHES, LOSS = (32, 64, 128, 256, 512, 1024, 2048), "val/loss"
@@ -63,9 +63,9 @@ def test_losses_that_only_rise_have_their_best_batch_at_the_smallest_or_below():
     assert valley_of(BATCHES[:LEAST_FITTED - 1], np.arange(LEAST_FITTED - 1.0)) is None
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", VALLEYS)
 def test_the_interval_holds_the_best_batch_whatever_the_shape_of_the_valley(shape):
-    held, _, close = coverage(shape, 8, noise=0.1, sweeps=20)
+    held, _, close = valleys_held(shape, 8, noise=0.1, sweeps=20)
     assert held >= 0.9 and close >= 0.9
 
 

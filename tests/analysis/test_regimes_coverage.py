@@ -63,12 +63,6 @@ def test_narrow_intervals_leave_one_batch_and_wide_ones_several():
     assert wide.perfect_until.low <= 64 < wide.perfect_until.high
 
 
-def test_a_curve_that_still_falls_leaves_the_maximum_useful_batch_open():
-    found = regimes_of(BATCHES, estimates([1600, 800, 400, 200, 100]))
-    assert (found.maximum_useful.value, found.maximum_useful.high) == (512, INF)
-    assert (found.perfect_until.value, found.perfect_until.high) == (512, INF)
-
-
 def test_without_a_batch_that_met_there_are_no_regimes():
     found = regimes_of(BATCHES, estimates([INF] * 5))
     assert found.maximum_useful.value is found.perfect_until.value is found.fit is None

@@ -14,8 +14,7 @@ from hvdscale.report.subject import Subject
 from hvdscale.report.views.trials import drift
 from tests.factories import curves
 from tests.factories.logs import log, trial
-from tests.factories.slow_runs import coverage
-from tests.factories.timings import ORDERS, hours_held, slowed_held
+from tests.factories.timings import ORDERS, hours_held, slowed_held, typical_held
 
 BACK = (0, 1, 2, 2, 1, 0, 0, 1, 2)          # there and back and there
 UP = (0, 0, 0, 1, 1, 1, 2, 2, 2)            # the repeats of a setting one after another
@@ -36,9 +35,9 @@ def test_times_that_scatter_everywhere_have_no_slow_run():
 
 
 def test_typical_times_are_covered_where_one_run_in_ten_takes_three_times_as_long():
-    held, width, found = coverage(8, 3, 0.03, 60)
+    held, width, found = typical_held(8, 3, 0.03, 60)
     assert held >= 0.9 and width < 1.2 and found > 0.75
-    assert coverage(8, 3, 0.03, 60, search=False)[1] > 2
+    assert typical_held(8, 3, 0.03, 60, search=False)[1] > 2
 
 
 def test_steps_are_those_of_typical_seeds_and_name_the_others():

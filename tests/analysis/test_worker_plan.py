@@ -14,8 +14,7 @@ from hvdscale.analysis.trials import read_trials
 from hvdscale.analysis.worker_plan import (APART, AT_ONCE, LINKS, NO_STEPS, NO_TIMES, NOT_MET, ONE_RUN, RATES,
                                            TIMED_ONCE, UNPLACED, NoPlan, Request, plan_of, plans_of)
 from hvdscale.target import Target
-from tests.factories.advice import advise
-from tests.factories.deadlines import coverage, plan as plan_of_runs
+from tests.factories.advice import advise, deadlines_kept, plan_of_runs
 from tests.factories.logs import log, trial
 
 S_MIN, B_CRIT = 2000.0, 600.0
@@ -200,7 +199,7 @@ def test_deadline_and_budget_hold_with_the_chance_of_the_draws(measured):
 
 
 def test_a_deadline_said_to_be_kept_is_kept_by_a_run_not_by_the_mean_alone():
-    run_keeps, mean_keeps = coverage(3, 0.15, 6)
+    run_keeps, mean_keeps = deadlines_kept(3, 0.15, 6)
     assert run_keeps >= 0.95 <= mean_keeps
     repeated = plan_of_runs(3, 0.15, np.random.default_rng(1))
     mean = repeated.options[0].seconds.value

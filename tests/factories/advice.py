@@ -5,9 +5,10 @@ tree's allreduce is added to it. Runs scale weakly, 32 examples a worker, with n
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.special import ndtr
 
 from hvdscale.analysis.next_runs import decide_until
 from hvdscale.analysis.report_data import analyse
@@ -115,10 +116,10 @@ def probe(job, workers, local, random, steps=50, time_noise=TIME_NOISE):
                  train_examples=10 ** 6)
 
 
-def plan(trials, **request):
-    """The plan of these trials for all counts."""
+def plan(trials, workers=COUNTS, **request):
+    """The plan of these trials for these counts."""
     [group] = analyse(read_trials(log(*trials)))
-    [found] = plans_of(group, Request(COUNTS, **request))
+    [found] = plans_of(group, Request(workers, **request))
     return found
 
 
@@ -196,3 +197,33 @@ def advise(name, jobs, seed=0, fixed=None):
     """judge and by_rule of jobs of a design: two lists of one record each."""
     found = [(job, plan(trials)) for job, trials in (made(name, number, seed, fixed) for number in range(jobs))]
     return [judge(*pair) for pair in found], [by_rule(*pair) for pair in found]
+
+
+SCALED, STEPS, STEP_SECONDS, TIMING = (1, 2, 4, 8), 3000, 0.01, 0.02    # of runs that scale perfectly, with noise
+
+
+def plan_of_runs(seeds, noise, random):
+    """A plan from runs at SCALED with a fixed batch a worker; log(steps) of a run has this noise."""
+    made = []
+    for workers in SCALED:
+        for seed in range(seeds):
+            steps = max(2, round(STEPS / workers * np.exp(noise * random.standard_normal())))
+            seconds = STEP_SECONDS * np.exp(TIMING * random.standard_normal())
+            made.append(trial(100 * workers + seed, (0, steps - 1, steps), (0.9, 0.5, 0.1),
+                              (0, (steps - 1) * seconds, steps * seconds), workers=workers, batch=32 * workers,
+                              seed=100 * workers + seed, eval_every=1, train_examples=10 ** 6))
+    return plan(made, workers=SCALED, local_batch=32)
+
+
+def deadlines_kept(seeds, noise, plans, seed=0, sure=0.95):
+    """(how often a run keeps a deadline that a plan is this sure of, how often the mean of many runs does)."""
+    random, kept = np.random.default_rng([seed, seeds]), []
+    for _ in range(plans):
+        found = plan_of_runs(seeds, noise, random)
+        for option in found.options:
+            true = STEPS / option.workers * STEP_SECONDS
+            room = random.uniform(-1, 4) * noise
+            limited = replace(found, request=replace(found.request, deadline=true * np.exp(room)))
+            if limited.chance_within(option) >= sure:
+                kept.append((ndtr(room / np.hypot(noise, TIMING)), room > 0))
+    return tuple(float(share) for share in np.mean(kept, 0))

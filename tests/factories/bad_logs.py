@@ -8,7 +8,6 @@ What is broken follows from the random numbers alone, so each case can be made a
 import copy
 import json
 import math
-import random
 import shutil
 
 import h5py
@@ -184,8 +183,3 @@ def _values(random_, file):
 def _fitting(value, dtype):
     """The value, cut to what a narrow integer holds."""
     return value if dtype.kind == "f" else int(value) % 128 - 64 if dtype.itemsize == 1 else value
-
-
-def generator(number):
-    """The random numbers of one case."""
-    return random.Random(number)

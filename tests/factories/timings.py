@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hvdscale.analysis.intervals import CONFIDENCE
+from hvdscale.analysis.intervals import CONFIDENCE, mean_interval, pooled
 from hvdscale.analysis.decision.draws import quantiles
+from hvdscale.analysis.slow_runs import slow_runs
 from hvdscale.analysis.step_time import Links, StepTimes
 from hvdscale.analysis.timings import Machine, Timing, Timings, timings_of
 from hvdscale.analysis.trials import read_trials
@@ -172,6 +173,20 @@ def slowed_held(slow, longs, jobs, seed=0):
         held += [(workers ** 0.1 * (1 + 0.9 * slow),
                   *quantiles(times.at(workers, workers, 32 * workers).draws, CONFIDENCE)) for workers in counts[longs:]]
     return _share_and_ratio(held)
+
+
+def typical_held(settings, runs, noise, sweeps, seed=0, search=True):
+    """Likewise of settings of a few runs each, of which one in ten takes three times as long, as to the time 1 of a
+    typical run; and the share of the slow runs that are found. search: whether they are searched for."""
+    random, held, found = np.random.default_rng(seed), [], []
+    for _ in range(sweeps):
+        slow = random.random((settings, runs)) < 0.1
+        samples = np.exp(noise * random.standard_normal((settings, runs))) * np.where(slow, 3.0, 1.0)
+        ratios = np.array(slow_runs(samples)) if search else np.ones(samples.shape)
+        kept = [one[ratio == 1] for one, ratio in zip(samples, ratios)]
+        held += [(1.0, *mean_interval(one, pooled(kept))) for one in kept if len(one) > 1]
+        found += list(ratios[slow] > 1)
+    return *_share_and_ratio(held), float(np.mean(found))
 
 
 def _share_and_ratio(found):
