@@ -154,8 +154,7 @@ def best_of_n(costs: Sequence[float], censored: Sequence[bool] = (), sizes: Sequ
     """The median over all subsets of n of the smallest cost in each, by default for n = 1, 2, ..., all; middle_ranks.
 
     censored  whether the given cost is only a lower bound: it bounds the median as given from below, as inf from above
-    negated   whether costs are negated values, so that the curve is of the values
-    """
+    negated   whether costs are negated values, so that the curve is of the values"""
     low = high = sorted(costs)
     if any(censored):
         high = sorted(math.inf if cut else cost for cost, cut in zip(costs, censored))

@@ -65,8 +65,7 @@ class ComparedCell:
 
     pairing  "seed"; "draw": both studies made two draws or more that met in both; "search": the best of each search; or
              "": independent samples
-    same     whether each pair is one run twice: equal evaluations up to the one that met
-    """
+    same     whether each pair is one run twice: equal evaluations up to the one that met"""
 
     tests: tuple[Test, ...] = ()
 

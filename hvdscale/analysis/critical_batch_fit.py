@@ -168,8 +168,7 @@ class _Surface:
     x, shapes   the grid, with ``levels`` (log S_min) and ``squares`` of shape (x, shapes)
     own         the variance that the points' own intervals imply; NaN: unknown
     best        (x, p) of the minimum
-    end         -1 or 1 where the minimum lies at the lower or upper end of x, else 0
-    """
+    end         -1 or 1 where the minimum lies at the lower or upper end of x, else 0"""
 
     def __init__(self, points: Sequence[SettingPoint], weighted: bool, shapes: np.ndarray, rises: bool = False) -> None:
         self.rises = rises

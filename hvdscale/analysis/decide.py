@@ -72,8 +72,7 @@ def decide(comparisons: Sequence[Comparison], measure: str = STEPS, within: floa
 
     within  the share up to which both are alike
     share   of the error that this comparison may spend, see decision/ledger.py
-    both    whether more runs can be of the baseline, too
-    """
+    both    whether more runs can be of the baseline, too"""
     cells = [(one, cell) for one in comparisons for cell in one.cells]
     for one, _ in cells:
         if one.target is None and measure != SPEED:
@@ -261,8 +260,7 @@ def chances_to_pass(cell: RunCell, workload: JobKey) -> dict[int, float]:
     """The chance that runs pass MLPerf's convergence check after MORE runs; {}: no published batches around this one.
 
     They must not converge faster than the reference: their mean, without the fastest and the slowest, is at least its
-    mean less a one-sided t-test's quantile at P_VALUE. Runs to come share an unknown mean and spread.
-    """
+    mean less a one-sided t-test's quantile at P_VALUE. Runs to come share an unknown mean and spread."""
     curve = next((one for one in read("mlperf")["curve"] if one["file"].endswith(f"/rcps_{workload.dataset}.json")
                   or one["dataset"] == workload.dataset and workload.model in one["models"]), {"values": {0: ()}})
     batches, values = zip(*sorted((int(at), value) for at, value in curve["values"].items()))

@@ -104,8 +104,7 @@ def landscape_of(log_rate: np.ndarray, before: np.ndarray, steps: np.ndarray, pr
     before    steps at the last evaluation known not to have met; 0: none
     steps     at the one that met; inf: none did
     start     the landscape of the same trials under another prior, from which sampling starts
-    rough     whether means and standard deviations suffice, without ends of intervals
-    """
+    rough     whether means and standard deviations suffice, without ends of intervals"""
     met = np.isfinite(steps)
     if met.sum() < LEAST_MET or np.ptp(log_rate) == 0:
         return None

@@ -54,8 +54,7 @@ class NoiseScale:
     noise_scale  cov_trace / grad_sqnorm, in examples; 0 where cov_trace is negative, inf where grad_sqnorm is not
                  positive, NaN where nothing was measured
     low, high    ends of its interval; high is inf where grad_sqnorm is not distinguishable from 0, both are NaN where
-                 there are too few steps
-    """
+                 there are too few steps"""
 
     noise_scale: float
     low: float = np.nan

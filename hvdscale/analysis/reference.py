@@ -116,8 +116,7 @@ class FidelityPoint:
     """One batch size, measured against published.
 
     covered  whether the interval and the uncertainty of the published value overlap; False where the target was not
-             met in that many steps; None: one run, or an open interval that leaves it undecided
-    """
+             met in that many steps; None: one run, or an open interval that leaves it undecided"""
 
     global_batch: int
     published: float

@@ -188,8 +188,7 @@ class Evaluations:
 
     first    int64, shape (trials + 1,): trial i has the rows first[i]:first[i + 1]; ``counts`` are their numbers
     specs    what the first log that has a column says of it, by name
-    columns  split/metric that any of its logs has
-    """
+    columns  split/metric that any of its logs has"""
 
     def __init__(self, sources: Sequence[SourceRows], names: Sequence[tuple[str, np.ndarray]], kept: Kept) -> None:
         self.counts = np.concatenate([source.counts for source in sources])

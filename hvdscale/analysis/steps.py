@@ -231,8 +231,7 @@ def estimate(values: np.ndarray, before: np.ndarray, reached: Sequence[float] | 
 
     values   at the evaluation that met; inf where none did
     before   at the evaluation before; NaN: unknown, so that the lower end is 0
-    reached  the last step (or second) of repeats that did not meet, where known
-    """
+    reached  the last step (or second) of repeats that did not meet, where known"""
     met, reached = np.isfinite(values), known(reached)
     if not met.all():
         beyond = float(np.min(reached)) if len(reached) else np.nan

@@ -81,8 +81,7 @@ class StepsCurve:
 
     fit    draws of the fit to the points (CriticalBatchFit.draws); None: there is none
     noise  else draws of B_crit from the noise scale, any number; None: unknown
-    sync   of other replicas, whose draws are independent
-    """
+    sync   of other replicas, whose draws are independent"""
 
     def __init__(self, points: Sequence[StepsPoint], fit: ArrayLike | None = None, *, noise: ArrayLike | None = None,
                  confidence: float = CONFIDENCE, sync: Sync = EVERY_STEP) -> None:

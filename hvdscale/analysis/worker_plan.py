@@ -312,8 +312,7 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
 
     links        the network between nodes, if given
     given        steps to target at one batch, if no run was measured against a target
-    noise_scale  in examples, instead of the logs' own
-    """
+    noise_scale  in examples, instead of the logs' own"""
     timings = timings_of(group.trials, request.per_node)
     about = [section for section in group.sections if section.target]
     if not timings.found:
@@ -388,8 +387,7 @@ class _Draft:
     """An option before it is compared with the first one.
 
     point  where its S was measured: at its batch, or by its own runs where those of its batch are of another setting
-    apart  what its log S has beside that of its batch: the runs that do not meet, or its own runs of another setting
-    """
+    apart  what its log S has beside that of its batch: the runs that do not meet, or its own runs of another setting"""
 
     def __init__(self, workers: int, batch: int, passes: int, curve: StepsCurve, times: StepTimes, request: Request,
                  sync: Sync) -> None:

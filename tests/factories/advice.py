@@ -1,8 +1,7 @@
 """Jobs whose true time to target is known at every worker count and batch: what a plan's advice is held against.
 
 Steps follow S = S_min (1 + (B_crit / B)^p)^(1/p). A pass of b examples takes c0 (f + (1 - f) b / 32). A ring's or a
-tree's allreduce is added to it. Runs scale weakly, 32 examples a worker, with noise in their steps and times.
-"""
+tree's allreduce is added to it. Runs scale weakly, 32 examples a worker, with noise in their steps and times."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

@@ -4,8 +4,7 @@
     write_big_log("big.h5", studies=454, trials=194_000, evaluations=71_600_000)       the log alone
 
 The workloads and batch sizes are the published ones (Shallue et al. 2019, README of the archive); what was measured is
-made: errors fall towards a floor, faster the nearer the learning rate is to the best, with noise.
-"""
+made: errors fall towards a floor, faster the nearer the learning rate is to the best, with noise."""
 import json
 import os
 
@@ -93,8 +92,7 @@ class Study:
     ids, status      arrays of shape (trials,)
     points           {parameter: array of shape (trials,)}
     first            int array of shape (trials + 1,): trial i has rows first[i]:first[i + 1]
-    step, metrics    arrays of shape (rows,); metrics by name
-    """
+    step, metrics    arrays of shape (rows,); metrics by name"""
 
     def __init__(self, random, dataset, model, optimizer, batch, trials, evaluations):
         self.dataset, self.model, self.optimizer, self.batch = dataset, model, optimizer, batch

@@ -3,8 +3,7 @@
     for number in range(1000):
         said = break_log(random.Random(number), good_path, broken_path)
 
-What is broken follows from the random numbers alone, so each case can be made again.
-"""
+What is broken follows from the random numbers alone, so each case can be made again."""
 import copy
 import json
 import math

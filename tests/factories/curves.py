@@ -1,8 +1,7 @@
 """Searches and repeats of curves whose parameters are known, many at once: what intervals are tested on.
 
 A trial's steps are exp(cost of its point + noise of its seed) times what brings the median best-of-n to the curve.
-Points are scrambled Sobol points, as a search draws them; those beyond a cliff diverge and are drawn anew.
-"""
+Points are scrambled Sobol points, as a search draws them; those beyond a cliff diverge and are drawn anew."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -31,8 +30,7 @@ class Landscape:
     kind   "bowl": smooth; "cliff": steps go as 1 / learning rate up to where it diverges; "ridge": learning rate and
            momentum make up for each other
     range  log(steps) of the worst points, about
-    noise  standard deviation of log(steps) over seeds
-    """
+    noise  standard deviation of log(steps) over seeds"""
 
     kind: str
     dimensions: int
@@ -101,8 +99,7 @@ def searches_of(landscape, n, count, random, *, true=1000.0, spacing=0.02, censo
 
     spacing   of evaluations, as a share of the true steps
     censored  share of trials that do not meet the target within the budget
-    best_of_n how many trials ``true`` is the median best of; by default all n
-    """
+    best_of_n how many trials ``true`` is the median best of; by default all n"""
     centre, quantiles = median_best(landscape, best_of_n or n)
     log_steps = landscape.searches(n, count, random)
     every = spacing * true
@@ -199,8 +196,7 @@ def repeated(known, seeds, random, number=0, growing=False, budget=np.inf, slow=
     floor    of the metric, as a share of the target, whose height varies by 30 % between seeds: it falls as 1 / steps
     budget   of a run, in multiples of the steps of the curve
     slow     share of the seeds that need five times the steps: estimates are of a typical run
-    luck     correlation of a seed's noise between batches: the seeds are known, and the same at all
-    """
+    luck     correlation of a seed's noise between batches: the seeds are known, and the same at all"""
     every = spacings[number % len(spacings)] * known.steps[:, None]
     noise = np.geomspace(0.03, 0.3, len(known.batches))[:, None] if growing else NOISES[number % 3]
     normal = np.sqrt(1 - luck) * random.standard_normal((len(known.batches), seeds))
@@ -247,8 +243,7 @@ def coverage(sweep, sweeps, seed=0, shape=HYPERBOLA, count=10, slope=0.0, creep=
 
     sweep  makes the estimates of a Known: searched, searched_unevenly or repeated
     slope  the power of the batch with which steps rise at the last three batches, three or more beyond the critical one
-    creep  likewise past four times the critical batch, whether the tail is left out or not
-    """
+    creep  likewise past four times the critical batch, whether the tail is left out or not"""
     random = np.random.default_rng(seed)
     found = {name: [] for name in QUANTITIES}
     for number in range(sweeps):

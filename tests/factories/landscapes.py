@@ -20,8 +20,7 @@ def run(id, batch, steps, *, every, budget, lr, momentum=math.nan, searched=True
     """A trial that meets TARGET after ``steps`` of its budget (inf: never), evaluated ``every`` steps.
 
     rule       (name, base batch, base rate) that it was made with, with searched=False
-    asked_too  further keys that the user set
-    """
+    asked_too  further keys that the user set"""
     end = 2 * every if diverged else min(steps, pruned or budget, budget)
     grid = np.arange(0, end + every, every)
     error = np.where(grid >= steps, 0.1, 0.5)
@@ -57,8 +56,7 @@ def searched(batch, best, fewest, *, count=20, seed=0, noise=0.2, above=3.0, mom
     """The trials of a search at one batch: log steps are those of a valley about the rate ``best``, and noise above 0.
 
     best      rate with the fewest steps, effective where ``momentum`` is drawn too
-    keep      prune as a search does; above: the slope beyond the best rate; width: of the rates drawn, in e-folds
-    """
+    keep      prune as a search does; above: the slope beyond the best rate; width: of the rates drawn, in e-folds"""
     random = np.random.default_rng([seed, batch])
     every, budget = max(1, round(fewest / 20)), 8 * math.ceil(fewest)
     runs, met = [], []

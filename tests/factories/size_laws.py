@@ -18,8 +18,7 @@ BATCHES = tuple(2 ** at for at in range(4, 14))
 def true_batch(sizes, a, b, bend=None):
     """B_crit: 512 at ten million parameters and a thousand million tokens.
 
-    bend   (span, goes on): the first exponent falls by 0.4 over such a factor of parameters, and beyond or not
-    """
+    bend   (span, goes on): the first exponent falls by 0.4 over such a factor of parameters, and beyond or not"""
     grown = np.log(sizes[0] / 1e7)
     if not bend:
         return 512 * np.exp(a * grown) * (sizes[1] / 1e9) ** b

@@ -9,8 +9,7 @@ full. The allreduce of n workers takes what its law says, in hops h and all byte
     overlap      a ring's, while the pass is computed: the step is the longer of the two
     two-level    a ring within each node of four, and one between nodes
 
-Where workers pause, each in a share of its steps for three passes, a step waits for the slowest.
-"""
+Where workers pause, each in a share of its steps for three passes, a step waits for the slowest."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

@@ -12,8 +12,7 @@ as measured where repeats are many or the law fits badly, and near the law where
 
 Each option of a decision has draws of its time, the same draw of the same world for all. The option to take has the
 least expected logarithm of time, of cost, or of cost x time ** knee. Its expected loss is how much longer it takes than
-the best one, as a mean of logarithms over the draws; it is within a share of the best in as many draws as it is.
-"""
+the best one, as a mean of logarithms over the draws; it is within a share of the best in as many draws as it is."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -228,8 +227,7 @@ class Decision:
 
         seen  of each quantity its draws, shape (draws,), and the standard deviation of the measurement
 
-        The mean over outcomes, each that of one draw with noise. An outcome weighs the draws by its likelihood.
-        """
+        The mean over outcomes, each that of one draw with noise. An outcome weighs the draws by its likelihood."""
         random, scores = np.random.default_rng([0, 12]), self.scores(weight)
         truths = np.linspace(0, len(scores) - 1, OUTCOMES).astype(int)
         misses = np.zeros((OUTCOMES, len(scores)))

@@ -1,8 +1,7 @@
 """What comparisons against one baseline have spent of an error, in a file.
 
 The k-th comparison may spend 1 / sqrt(k) - 1 / sqrt(k + 1) of it (Foster & Stine 2008, alpha-spending), so that all
-together never spend more. A comparison that shares a run with an earlier one is that one, looked at again.
-"""
+together never spend more. A comparison that shares a run with an earlier one is that one, looked at again."""
 from __future__ import annotations
 
 import json
@@ -25,8 +24,7 @@ def spend(path: str, confidence: float, what: str, baseline: Iterable[Trial], ca
     """The share of the error for this comparison, entered in the file, which is made where there is none.
 
     what  is compared: another measure or target of the same runs is another comparison
-    Raises UsageError for another baseline or level, HvdscaleError where the file is no ledger or not writable.
-    """
+    Raises UsageError for another baseline or level, HvdscaleError where the file is no ledger or not writable."""
     ours, theirs = {*map(digest_of, baseline)}, {f"{digest_of(trial)} {what}" for trial in candidate}
     with Lock.take(path, attempts=250):
         ledger = _read(path, confidence)

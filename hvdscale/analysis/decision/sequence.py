@@ -76,8 +76,7 @@ class Sides:
     def decide(self, error: float, within: float) -> np.ndarray:
         """DECISIONS by index, of shape (...); of at least LEAST runs of each.
 
-        within  the share up to which both are alike
-        """
+        within  the share up to which both are alike"""
         alike, apart = (self._log_chance(alike, within) <= np.log(error) for alike in (True, False))
         return np.select([alike, apart & (self.difference < 0), apart], [2, 0, 1], 3)
 
@@ -113,8 +112,7 @@ class Sides:
         """Quartiles of the number of runs more that decide if the difference and the spread are as they seem; inf: more
         than MOST_MORE.
 
-        both  of each side; else of the candidate alone
-        """
+        both  of each side; else of the candidate alone"""
         draws, all_paired = np.full(DRAWS, np.inf), both and self.runs == (self.pairs, self.pairs)
         more = [side.mean() + each for side, each in zip((self.before, self.after), self.draw(MOST_MORE))]
         for count in LOOKS:
