@@ -80,8 +80,7 @@ class TrialRows:
         return np.asarray(self.table[METAPARAMETER + name], float)
 
     def by_study(self) -> list[np.ndarray]:
-        """The rows of each workload at each global batch, by id; without branches of a run, and without replicas beside
-        synchronous runs."""
+        """The rows of each workload at each batch, by id; without branches, and replicas beside synchronous runs."""
         order = np.lexsort((self.id, self.global_batch, self._workload))
         order = order[~self.branch[order]]
         changes = np.diff(self._workload[order]).astype(bool) | np.diff(self.global_batch[order]).astype(bool)
@@ -89,19 +88,26 @@ class TrialRows:
         return [own if self.replicas[own].all() else own[~self.replicas[own]] for own in groups]
 
     def sources_of(self, groups: Sequence[np.ndarray]) -> list[SourceRows]:
+        """Where the evaluations of groups of rows are: stretches of consecutive rows of one trial in /evaluations."""
         group, place = np.full(len(self.id), -1), np.zeros(len(self.id), np.int64)
         for number, own in enumerate(groups):
             group[own], place[own] = number, np.arange(len(own))
-        ids, first, count = _find_stretches(self._evaluations)
+        table, trials, starts = self._evaluations, [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for begin in range(0, table.rows, BLOCK_ROWS):
+            trial = np.asarray(table.read_rows("trial", begin, min(begin + BLOCK_ROWS, table.rows)))
+            at = np.concatenate([[0], np.flatnonzero(trial[1:] != trial[:-1]) + 1])
+            trials.append(trial[at])
+            starts.append(at + begin)
+        ids, first = np.concatenate(trials), np.concatenate(starts)
         asked = np.isin(ids, self.id[group >= 0])
-        ids, first, count = ids[asked], first[asked], count[asked]
+        ids, first, count = ids[asked], first[asked], np.diff(first, append=table.rows)[asked]
         by_id = np.argsort(self.id)
         row = by_id[np.searchsorted(self.id, ids, sorter=by_id)]
         order = np.lexsort((first, place[row], group[row]))
         row, first, count = row[order], first[order], count[order]
         ends = np.searchsorted(group[row], np.arange(len(groups) + 1))
-        return [SourceRows(self._evaluations, self.untimed[own], place[row[begin:end]], first[begin:end],
-                           count[begin:end]) for own, begin, end in zip(groups, ends[:-1], ends[1:])]
+        return [SourceRows(table, self.untimed[own], place[row[begin:end]], first[begin:end], count[begin:end])
+                for own, begin, end in zip(groups, ends[:-1], ends[1:])]
 
 
 def _find_distinct(*columns: np.ndarray) -> tuple[np.ndarray, list[tuple[str, ...]]]:
@@ -145,18 +151,6 @@ class SourceRows:
         if name == "train_seconds" and self.untimed.any():
             values = np.where(np.repeat(self.untimed, self.counts), np.nan, values)
         return values
-
-
-def _find_stretches(table: LogTable) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(trial ids, first rows, row counts) of the stretches of consecutive rows of one trial in /evaluations."""
-    ids, starts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for begin in range(0, table.rows, BLOCK_ROWS):
-        trial = np.asarray(table.read_rows("trial", begin, min(begin + BLOCK_ROWS, table.rows)))
-        at = np.concatenate([[0], np.flatnonzero(trial[1:] != trial[:-1]) + 1])
-        ids.append(trial[at])
-        starts.append(at + begin)
-    first = np.concatenate(starts)
-    return np.concatenate(ids), first, np.diff(first, append=table.rows)
 
 
 class Kept:

@@ -37,12 +37,6 @@ LEAST = 4           # evaluations, below which no power is fitted
 FARTHEST = 2.0      # times the run's steps, beyond which a power says nothing
 
 
-def first_met(measured: ArrayLike, target: Target) -> int:
-    """Index of the first evaluation that meets the target, see Target.met_by; -1 if none does. NaN never meets."""
-    met = np.flatnonzero(target.met_by(np.asarray(measured, float)))
-    return int(met[0]) if len(met) else -1
-
-
 @dataclass(frozen=True)
 class Crossing:
     """Steps at which a run meets its target for good."""
@@ -160,11 +154,12 @@ def crossing_of(trial: Trial, target: Target) -> Crossing | None:
 def _run_of(trial: Trial, target: Target | None) -> RunToTarget:
     rows = np.arange(len(trial.step)) if target is None else trial.rows_with(target.column)
     last_step, last_seconds = _spent(trial, rows[-1:])
-    at = -1 if target is None else first_met(trial.metrics[target.column][rows], target)
-    if at < 0:
+    met = np.flatnonzero(target.met_by(trial.metrics[target.column][rows]) if target else [])
+    if not len(met):
         unmet = np.nan if target is None else np.inf
         return RunToTarget(trial, unmet, unmet, unmet, unmet, trial.last_step if target is None else last_step,
                            last_seconds, trial.examples_per_second, _tokens_per_example(trial, -1))
+    at = int(met[0])
     steps, seconds = _spent(trial, rows[at:at + 1])
     before = _spent(trial, rows[at - 1:at]) if steps > 0 else (0.0, 0.0)
     speed = trial.batches.examples_before(steps) / seconds if steps > 0 and seconds > 0 else trial.examples_per_second

@@ -6,7 +6,7 @@ import pytest
 
 from hvdscale.analysis.pooled_variance import updates
 from hvdscale.analysis.report_data import Options, analyse
-from hvdscale.analysis.steps import cell_of, first_met, lasting_crossing, run_of
+from hvdscale.analysis.steps import cell_of, lasting_crossing, run_of
 from hvdscale.analysis.trials import by_workload, read_trials
 from hvdscale.errors import UsageError
 from hvdscale.log.schema import UNKNOWN_SEED, Status
@@ -41,9 +41,9 @@ def test_steps_to_target_are_those_of_the_first_evaluation_that_meets(steps, err
     np.testing.assert_equal([run.steps, run.steps_before, run.seconds, run.seconds_before], [met, before] * 2)
 
 
-def test_the_paper_s_strict_comparison_does_not_count_the_value_itself():
-    assert first_met([0.2], TARGET) == -1
-    assert first_met([0.2], Target.parse("val/error<=0.2")) == 0
+@pytest.mark.parametrize("target, steps", [("val/error<0.2", np.inf), ("val/error<=0.2", 200)])
+def test_the_paper_s_strict_comparison_does_not_count_the_value_itself(target, steps):
+    assert cell(trial(error=(0.9, 0.5, 0.2)), target=Target.parse(target)).steps.value == pytest.approx(steps)
 
 
 @pytest.mark.parametrize("error, last", [(np.nan, 100), (0.7, 250)])

@@ -143,11 +143,16 @@ def fit_power_law(names: Sequence[str], points: Sequence[SizePoint], confidence:
                       for chosen in (np.isfinite(deviations), ~np.isfinite(deviations)))
     logs = np.log([one.sizes for one in used]) if used else np.empty((0, len(names)))
     varying = [at for at in range(len(names)) if len(logs) and np.ptp(logs[:, at]) > 1e-9]
-    kept = _separable(logs, varying)
+    distinct, kept = len(np.unique(logs, axis=0)), list[int]()      # those that can be told apart from the ones before
+    for at in varying:
+        own, others = logs[:, at] - logs[:, at].mean(), logs[:, kept] - logs[:, kept].mean(0)
+        rest = own - others @ np.linalg.lstsq(others, own, rcond=None)[0] if kept else own
+        if not kept or rest @ rest >= SEPARABLE * (own @ own) and distinct >= len(kept) + 3:
+            kept.append(at)
     none = PowerLaw(names, tuple(names[at] for at in kept), tuple(names[at] for at in varying if at not in kept),
                     tuple(names[at] for at in range(len(names)) if at not in varying), used, left_out, {}, np.nan,
                     confidence, FEW)
-    if len(np.unique(logs, axis=0)) < max(SEVERAL, len(kept) + 2):
+    if distinct < max(SEVERAL, len(kept) + 2):
         return none
     return _fit(none, logs[:, kept], deviations[np.isfinite(deviations)])
 
@@ -191,20 +196,6 @@ def _bend(law: PowerLaw, design: np.ndarray, y: np.ndarray, weights: np.ndarray,
     known = (normal_quantile(law.confidence) / student_quantile(freedom + counted, law.confidence)) ** 2
     return replace(law, _beta=inverse @ design.T @ (weights * y), _excess=0.0, _freedom=freedom + counted,
                    _covariance=inverse @ (seen + known * prior) @ inverse * variance)
-
-
-def _separable(logs: np.ndarray, varying: Sequence[int]) -> list[int]:
-    """Those of the varying columns that can be told apart from the ones before them."""
-    kept: list[int] = []
-    for at in varying:
-        own = logs[:, at] - logs[:, at].mean()
-        if kept:
-            others = logs[:, kept] - logs[:, kept].mean(0)
-            rest = own - others @ np.linalg.lstsq(others, own, rcond=None)[0]
-            if rest @ rest < SEPARABLE * (own @ own) or len(np.unique(logs, axis=0)) < len(kept) + 3:
-                continue
-        kept.append(at)
-    return kept
 
 
 def _deviation(estimate: Estimate, confidence: float) -> float:
