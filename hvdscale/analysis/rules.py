@@ -30,11 +30,10 @@ from ..system.forked import map_on_cores
 from ..target import Target
 from . import defaults
 from .base_rates import rates_of
-from .curves import Curve, CurvePoint
+from .curves import BatchEstimate, Curve, CurvePoint
 from .defaults import CONFIDENCE, RULE_WITHIN
 from .intervals import Estimate, over, student_quantile, times
 from .lr_response import Landscape, landscapes_of, trials_confirm
-from .regimes import BatchEstimate
 from .steps import estimate, known
 from .studies import Outcomes, Study, outcomes
 from .trials import JobKey

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.critical_batch_fit import HYPERBOLA, fit_critical_batch
+from hvdscale.analysis.curves import BatchEstimate, regimes_of
 from hvdscale.analysis.defaults import Options
 from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.reference import load
-from hvdscale.analysis.regimes import BatchEstimate, regimes_of
 from hvdscale.report.document import sentences_of
 from hvdscale.report.views.batches import describe_batch, find_fit, find_regimes
 from tests.conftest import ROOT, but_slow

@@ -13,9 +13,9 @@ from scipy.stats import qmc
 from hvdscale.analysis.best_batch import valley_of
 from hvdscale.analysis.best_of_n import best_of
 from hvdscale.analysis.critical_batch_fit import HYPERBOLA, OVERHEAD, steps_at
+from hvdscale.analysis.curves import regimes_of
 from hvdscale.analysis.defaults import PERFECT_WITHIN, USEFUL_WITHIN
 from hvdscale.analysis.intervals import UNKNOWN, crossed, pooled_censored
-from hvdscale.analysis.regimes import regimes_of
 from hvdscale.analysis.slow_runs import seeds_apart
 from hvdscale.analysis.steps import estimate, lasting_crossing
 from hvdscale.target import Target

@@ -9,10 +9,9 @@ from operator import attrgetter
 import numpy as np
 
 from ...analysis.critical_batch_fit import CriticalBatchFit
-from ...analysis.curves import Curve, CurvePoint
+from ...analysis.curves import BatchEstimate, Curve, CurvePoint, Regimes
 from ...analysis.defaults import FIRST
 from ...analysis.intervals import Estimate, geometric_mean
-from ...analysis.regimes import BatchEstimate, Regimes
 from ...analysis.steps import Crossing, RunCell, crossing_of
 from ...formatting.numbers import listed, number, span, spread, whole
 from ...target import Target
