@@ -228,18 +228,15 @@ def _find_phases(batches: BatchSchedule, steps: StepsAt, clocks: Clocks, request
                    for way in ways for (workers, own), clock in clocks.items() if own == batch]
         ways = [way for same in group_by(further, lambda one: one[-1][-1]).values()
                 for way in pareto_front(same, lambda one: one[:3])]
-    best = pareto_front(ways, lambda one: one[:3])
-    return tuple(_phases(way[-1], pieces, clocks, request) for way in best if way[-1])
-
-
-def _phases(counts: tuple[int, ...], pieces: Sequence[tuple[int, int, Drawn]], clocks: Clocks, request: Request
-            ) -> Phases:
-    phases, whole, before = [], [], counts[0]
-    for (start, batch, taken), workers in zip(pieces, counts):
-        clock, relaunch = clocks[workers, batch], 0.0 if workers == before else request.relaunch or 0.0
-        spent, before = taken.times(clock), workers
-        phases.append(Phase(batch, workers, request.nodes(workers), start, taken.known(request.confidence),
-                            spent.known(request.confidence), clock.mark))
-        whole.append(Drawn(spent.value + relaunch, spent.draws + relaunch))
-    cost = _sum([one.times(request.paid(workers)) for one, workers in zip(whole, counts)])
-    return Phases(tuple(phases), _sum(whole).known(request.confidence), cost.known(request.confidence))
+    front = []
+    for counts in (way[-1] for way in pareto_front(ways, lambda one: one[:3]) if way[-1]):
+        phases, whole, before = [], [], counts[0]
+        for (start, batch, taken), workers in zip(pieces, counts):
+            clock, relaunch = clocks[workers, batch], 0.0 if workers == before else request.relaunch or 0.0
+            spent, before = taken.times(clock), workers
+            phases.append(Phase(batch, workers, request.nodes(workers), start, taken.known(request.confidence),
+                                spent.known(request.confidence), clock.mark))
+            whole.append(Drawn(spent.value + relaunch, spent.draws + relaunch))
+        cost = _sum([one.times(request.paid(workers)) for one, workers in zip(whole, counts)])
+        front.append(Phases(tuple(phases), _sum(whole).known(request.confidence), cost.known(request.confidence)))
+    return tuple(front)

@@ -413,18 +413,11 @@ class _Batch:
         factor, ratio = float(rate / base.rate[base.best]), self.study.global_batch / base.study.global_batch
         values |= scaled | {"learning_rate": values["learning_rate"] * factor} | {
             name: value for name, value in base.moments_under(rule, ratio).items() if name in values}
-        values |= _at_time_scales(values, asked, factor, self.study.global_batch, ratio)
+        half_lives = {name: asked.get(f"{name}_half_life") for name in DECAYS_PER_STEP if name in values}
+        values |= {name: decay_of(one, self.study.global_batch) for name, one in half_lives.items() if one}
+        if asked.get("decay_timescale") and "weight_decay" in values:
+            values["weight_decay"] *= ratio / factor
         return Missing(rule, self.study.global_batch, float(rate), values, asked)
-
-
-def _at_time_scales(values: Mapping[str, float], asked: Mapping[str, Any], factor: float, batch: int, ratio: float
-                    ) -> dict[str, float]:
-    """The metaparameters that the settings ``asked`` give by a half-life or a time scale, at a batch and rate."""
-    half_lives = {name: asked.get(f"{name}_half_life") for name in DECAYS_PER_STEP}
-    found = {name: decay_of(half_life, batch) for name, half_life in half_lives.items() if half_life and name in values}
-    if asked.get("decay_timescale") and "weight_decay" in values:
-        found["weight_decay"] = values["weight_decay"] * ratio / factor
-    return found
 
 
 def _find_rules(study: Study) -> dict[int, Rule]:

@@ -100,22 +100,20 @@ def costs_of(rule: BorrowedLaw, laws: SizeLaws) -> tuple[LawCost, ...]:
     if unknown := [name for name in rule.powers if name not in laws.names]:
         raise UsageError(f"--law {rule.text!r}: {unknown[0]} is not one of the sizes of these cells, "
                          f"{', '.join(laws.names)}; --size {unknown[0]} adds it")
-    return tuple(_cost(rule, one, rule.at(dict(zip(laws.names, one.cell.sizes))), laws.confidence)
-                 for one in laws.cells)
-
-
-def _cost(rule: BorrowedLaw, cell: CellResult, value: float, confidence: float) -> LawCost:
-    axis = cell.batches if rule.of == BATCH else cell.rates
-    known = np.isfinite(axis) & np.isfinite(cell.costs) & (axis > 0)
-    values, lowest = lowest_by(axis[known], cell.costs[known])
-    best = cell.estimate("best_batch" if rule.of == BATCH else "best_rate")
-    outside = bool(len(values)) and not values[0] <= value <= values[-1]
-    loss = excess_at(values, lowest, value, confidence) if len(values) > 1 and not outside else None
-    steps = examples = None
-    if cell.fit is not None and rule.of == BATCH and 0 < value < math.inf:
-        steps, examples = over_fewest(cell.fit, value, confidence)
-        best = best or cell.fit.overhead
-    return LawCost(cell, value, best, loss, steps, examples, outside)
+    found = []
+    for cell in laws.cells:
+        value, axis = rule.at(dict(zip(laws.names, cell.cell.sizes))), cell.batches if rule.of == BATCH else cell.rates
+        known = np.isfinite(axis) & np.isfinite(cell.costs) & (axis > 0)
+        values, lowest = lowest_by(axis[known], cell.costs[known])
+        best = cell.estimate("best_batch" if rule.of == BATCH else "best_rate")
+        outside = bool(len(values)) and not values[0] <= value <= values[-1]
+        loss = excess_at(values, lowest, value, laws.confidence) if len(values) > 1 and not outside else None
+        steps = examples = None
+        if cell.fit is not None and rule.of == BATCH and 0 < value < math.inf:
+            steps, examples = over_fewest(cell.fit, value, laws.confidence)
+            best = best or cell.fit.overhead
+        found.append(LawCost(cell, value, best, loss, steps, examples, outside))
+    return tuple(found)
 
 
 def excess_at(values: np.ndarray, lowest: np.ndarray, value: float, confidence: float = CONFIDENCE) -> Estimate:
@@ -142,11 +140,9 @@ def over_fewest(fit: CriticalBatchFit, batch: float, confidence: float = CONFIDE
     """(steps over S_min, examples over E_min) at a batch, from 1 on."""
     e_min, b_crit, shape = fit.draws.T
     own, drawn = float(fit.steps(batch)), steps_at(batch, e_min, b_crit, shape)
-    ends = (1 - confidence) / 2, (1 + confidence) / 2
-
-    def estimate(value: float, over: np.ndarray) -> Estimate:
-        low, high = np.nanquantile(over, ends)
-        return Estimate(value, float(low), float(high), fit.points)
     with np.errstate(invalid="ignore"):
-        return (estimate(own / fit.s_min.value, drawn * b_crit / e_min),
-                estimate(own * batch / (fit.s_min.value * fit.b_crit.value), drawn * batch / e_min))
+        over = np.array([drawn * b_crit / e_min, drawn * batch / e_min])
+        low, high = np.nanquantile(over, [(1 - confidence) / 2, (1 + confidence) / 2], axis=1)
+    values = own / fit.s_min.value, own * batch / (fit.s_min.value * fit.b_crit.value)
+    steps, examples = (Estimate(*ends, fit.points) for ends in zip(values, low.tolist(), high.tolist()))
+    return steps, examples
