@@ -60,7 +60,6 @@ class Excess:
         return self.mean <= self.allowed
 
     def bands(self, confidence: float) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper limits."""
         half = student_quantile(self.freedom, confidence) * self.error
         return self.mean - half, self.mean + half
 

@@ -25,7 +25,7 @@ from .intervals import (CONFIDENCE, NONE, UNKNOWN, Ends, Estimate, Spread, diffe
                         hull_over_grid, mean_interval, mean_ratio, over, pooled, pooled_paired, ratio_interval)
 from .studies import best_value
 from .pooled_variance import updates
-from .steps import BEFORE, SECONDS, SPEED, STEPS, RunToTarget, RunCell, cells_by_workers, run_of
+from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, RunToTarget, cells_by, run_of
 from .trials import JobKey, Trial, by_workload
 
 BEST = "best"
@@ -43,7 +43,6 @@ class Tolerances:
     confidence: float = CONFIDENCE
 
     def of(self, measure: str) -> float | None:
-        """The tolerance of one of MEASURES, or BEST."""
         return {STEPS: self.steps, BEST: self.metric}.get(measure, self.time)
 
 
@@ -175,11 +174,10 @@ def _cells(trials: Iterable[Trial], target: Target | None, tolerances: Tolerance
     """Cells by (workers, global batch) of the trials that ended and, with a target, have its metric."""
     runs = [run_of(trial, target) for trial in trials
             if trial.status != Status.RUNNING and (target is None or target.column in trial.metrics)]
-    return cells_by_workers([run for run in runs if run.conclusive or run.trial.pruned], tolerances.confidence)
+    return cells_by([run for run in runs if run.conclusive or run.trial.pruned], tolerances.confidence)
 
 
 def _list_trials(trials: Iterable[Trial]) -> str:
-    """The distinct jobs of trials, for a message."""
     seen = dict.fromkeys(f"{trial.workload} at W = {trial.workers}, B = {trial.global_batch:,}" for trial in trials)
     return list_first(seen, 4, "; ") or "nothing"
 
@@ -210,8 +208,7 @@ def _same_course(ours: RunToTarget, theirs: RunToTarget, column: str) -> bool:
 
 
 def _pool(samples: Sequence[ComparedCell], measure: str) -> dict[str, list[Spread]]:
-    """The pooled spread within cells of "paired" ratios and of samples that are "apart", as read and an evaluation
-    before."""
+    """The pooled spread within cells of "paired" ratios and of samples "apart", as read and an evaluation before."""
     once = {one.place(measure): one.sides(measure) for one in samples if measure == SPEED or not one.same}
     pairs = {one.place(measure) for one in samples if one.pairs}
     tables = [np.array(sides) for place, sides in once.items() if place in pairs and len(sides[0][0]) > 1]
@@ -280,7 +277,6 @@ def _judge(measure: str, samples: ComparedCell, change: Estimate, tolerance: flo
 
 
 def _judge_ratio(change: Estimate, tolerance: float | None, measure: str) -> tuple[str | None, str]:
-    """(verdict, reason) of a ratio with a valid interval."""
     low, high = change.low, change.high
     if measure == SPEED:                        # more is better
         low, high = (1 / end if end else np.inf for end in (high, low))
@@ -333,8 +329,7 @@ def _test_overall(samples: Sequence[ComparedCell], target: Target | None, tolera
 
 
 def _cell_ratios(measure: str, samples: ComparedCell) -> tuple[float, float, float] | None:
-    """Candidate over baseline of one cell: (as read, with the candidate at the evaluation before, with the baseline
-    there). None where either did not meet or was not timed."""
+    """Candidate over baseline: as read, with the candidate and with the baseline an evaluation before; None: unmet."""
     if measure == STEPS and samples.same:
         return 1.0, 1.0, 1.0
     if samples.by_search(measure):                  # where seconds are proportional to steps

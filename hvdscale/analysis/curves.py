@@ -318,8 +318,7 @@ def ends_of(rates: np.ndarray, steps: np.ndarray, diverged: np.ndarray, values: 
 
 
 def list_whole(batches: Sequence[int], ends: Sequence[np.ndarray | None]) -> tuple[int, ...]:
-    """The batches but for the last ones, cut off at the upper end of the rates, and the first, at their lower end, as
-    larger batches take larger rates."""
+    """The batches without the last, cut off at the upper end of the rates, and the first, cut off at the lower end."""
     upper, lower = ([None if one is None else one[way] for one in ends] for way in (0, 1))
     return tuple(batches[_count_cut(lower[::-1]):len(ends) - _count_cut(upper)])
 
@@ -344,7 +343,7 @@ def _ends_of_point(point: CurvePoint) -> np.ndarray | None:
 
 
 def _ends_of_cell(cell: RunCell, target: Target) -> np.ndarray | None:
-    """Those of a search, or of runs at so many rates that they are one."""
+    """Of a search, or of runs at so many rates that they are one."""
     diverged = [trial for trial in cell.considered if trial.status == Status.INFEASIBLE]
     runs = [run for run in cell.draws or (run_of(trial, target) for trial in cell.considered)
             if run.measured and run.trial.status != Status.INFEASIBLE]

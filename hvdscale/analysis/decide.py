@@ -22,7 +22,7 @@ from .decision.sequence import ALIKE, BETTER, DECISIONS, DRAWS, LEAST, OPEN, WOR
 from .intervals import CONFIDENCE, NONE, Estimate, student_quantile
 from .studies import best_value
 from .published import read
-from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, cells_by_workers, run_of, samples_of
+from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, cells_by, run_of, samples_of
 from .trials import EVERY_STEP, JobKey, Trial, by_workload
 
 STEEPEST = 1.0      # the most of a logarithm that the spacing of evaluations is taken to leave open
@@ -160,7 +160,7 @@ def _up_to_target(pair: Sequence[RunCell], measure: str) -> tuple[list[dict[Any,
 def _values(pair: Sequence[RunCell], comparison: Comparison, measure: str, budget: Budget | None
             ) -> tuple[list[dict[Any, float]], float]:
     """What is measured of both sides by seed, better if lower, BEST within the budget and the steps that all runs took;
-    the variance that its resolution adds."""
+    and the variance that its resolution adds."""
     target, runs = comparison.target, [run for one in pair for run in one.runs]
     if measure in LAST:
         return _up_to_target(pair, measure)
@@ -221,7 +221,7 @@ def floors(trials: Sequence[Trial], targets: Sequence[Target] = (), confidence: 
     for workload, own in by_workload(trials).items():
         for target in targets_of(own, targets):
             runs = [run_of(trial, target) for trial in own if target is None or target.column in trial.metrics]
-            cells = map(_unchosen, cells_by_workers([one for one in runs if one.conclusive], confidence).values())
+            cells = map(_unchosen, cells_by([one for one in runs if one.conclusive], confidence).values())
             found += [Floor(workload, cell, *one) for cell in cells if len(cell.samples.seeds) >= LEAST
                       for one in _measures(cell, target)]
     return found

@@ -89,8 +89,7 @@ class RateLaws:
 
     @property
     def described_by(self) -> tuple[str, ...]:
-        """The laws that describe the best rates, a fitted power only where no other one does; the peak alone where
-        there is one; () where none does, or too few are known."""
+        """The laws that describe the best rates, a fitted power only where no other does; a peak stands alone."""
         if self.peak is not None:
             return (PEAK,)
         found = tuple(law.name for law in self.laws if law.describes)

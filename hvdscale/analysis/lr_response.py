@@ -85,9 +85,8 @@ def valley(u: np.ndarray, below: float | np.ndarray, above: float | np.ndarray, 
 
 
 def landscapes_of(batches: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> list[Landscape | None]:
-    """The landscapes of several batches of one workload, with a common prior on their shape: l, k, r and the noise. A
-    first fit of each batch alone gives the prior's mean, and the spread between batches its width; then all are fitted
-    again."""
+    """The landscapes of batches of one workload. A first fit of each alone gives the mean of the common prior on their
+    shape (l, k, r and the noise), and the spread between batches its width; then all are fitted again."""
     alone = [landscape_of(*batch, rough=True) for batch in batches]
     shapes, prior = np.array([one.shape for one in alone if one is not None]), _PRIOR
     if len(shapes) > 1:

@@ -86,9 +86,8 @@ def weigh(plan: WorkerPlan, runs: Sequence[Measurement], loss: float) -> NextRun
 
 
 def _candidates(plan: WorkerPlan) -> Iterator[tuple[Measurement, ...]]:
-    """Sets of measurements, each at an option of the decision: probes of each worker count beyond those timed, of all,
-    of another local batch, and of both, with its option's replicas; and runs, and a run with probes. Of a search probes
-    alone, as a run is no search."""
+    """Sets of measurements at options of the decision: probes of each worker count beyond those timed, of all, of
+    another local batch, and of both, with its option's replicas; and runs, also with probes. Of searches, probes."""
     sync = {option.workers: option.sync for option in plan.options}
     timed = {(one.workers, one.global_batch, one.passes, one.sync) for one in plan.times.timings.found}
     most = max(workers for workers, *_ in timed)
@@ -109,8 +108,7 @@ def _candidates(plan: WorkerPlan) -> Iterator[tuple[Measurement, ...]]:
 
 
 def _runs(plan: WorkerPlan) -> Iterator[Measurement]:
-    """One run or several of each worker count at the best batch of each way to synchronize, and at the largest batch of
-    its option's passes."""
+    """Of each worker count at the best batch by replicas and at the largest of its option's passes; one or several."""
     places = plan.decision.places
     for option, seeds in product(plan.options, SEEDS):
         largest = max(place for place in places

@@ -72,8 +72,7 @@ class NoiseScale:
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise scale of the runs of one cell: over all measured steps, and by quarter of the run (unknown where there
-    are too few steps for intervals)."""
+    """Of the runs of one cell: over all measured steps, and by quarter of the run, unknown of too few steps."""
 
     whole: NoiseScale
     quarters: tuple[NoiseScale, ...]
@@ -102,7 +101,6 @@ def noise_scale(runs: Sequence[NoiseSteps], confidence: float = CONFIDENCE) -> N
 
 
 def noise_of(runs: Sequence[NoiseSteps], confidence: float = CONFIDENCE) -> Noise:
-    """The noise scale of runs of one cell, one per seed."""
     quarters = [[run.quarter(at) for run in runs] for at in range(QUARTERS)]
     enough = min(sum(len(part.step) for part in parts) for parts in quarters) >= LEAST_STEPS
     return Noise(noise_scale(runs, confidence),
@@ -161,8 +159,7 @@ def noise_against(target: Target | None, measured: Sequence[CellNoise], b_crit: 
 
 
 def best_known(measured: Sequence[CellNoise]) -> CellNoise | None:
-    """The cell whose noise scale has the narrowest interval, as a ratio; the last where all are open; None without
-    any."""
+    """The cell whose noise scale has the narrowest interval, as a ratio; the last where all are open; None of none."""
     def width(one: CellNoise) -> float:
         whole = one[1].whole
         return whole.high / whole.low if whole.low > 0 and np.isfinite(whole.high) else np.inf

@@ -159,7 +159,6 @@ class Fidelity:
 
     @property
     def marks(self) -> tuple[PassMark, PassMark, PassMark]:
-        """Those of the steps, of B_crit and of the intervals."""
         def mark(label: str, name: str, wanted: float) -> PassMark:
             passed, decided = self.counted(name)
             found = passed / decided if decided else math.nan
@@ -224,7 +223,6 @@ def ordering_of(curves: Sequence[Curve], ordering: Ordering) -> PassMark | None:
 
 
 def jobs_of(reference: Reference, workload: JobKey) -> tuple[PublishedJob, ...]:
-    """The published critical batch sizes on a workload's data set."""
     return tuple(job for job in reference.jobs if job.dataset == workload.dataset)
 
 

@@ -194,8 +194,8 @@ class Evaluations:
         self._order: slice | np.ndarray | None = None       # sorts the rows of each trial by step, once known
 
     def read(self, name: str) -> np.ndarray:
-        """A column, float64 of shape (rows,): "step", "examples", "train_seconds" or one of ``columns``. NaN in trials
-        of a log that has no such metric; KeyError where none has it."""
+        """A column, float64 of shape (rows,): "step", "examples", "train_seconds" or one of ``columns``; NaN in trials
+        of a log without it; KeyError where none has it."""
         if "/" in name and name not in self.columns:
             raise KeyError(f"there is no {name}; there are {', '.join(self.columns) or 'no metrics'}")
         return self._kept.get((self, name), lambda: self._read(name))

@@ -76,7 +76,6 @@ class Bound:
 
     @property
     def end(self) -> Any:
-        """The value at the nearer end."""
         ends = self.parameter.values or (self.parameter.low, self.parameter.high)
         return max(ends) if self.upper else min(ends)
 
@@ -162,8 +161,7 @@ class Search:
 
     @property
     def nearest(self) -> Bound | None:
-        """The dimension in which the best point lies nearest to an end, first of all one whose end may limit it; None
-        where no dimension is ordered."""
+        """Where the best point lies nearest to an end, a dimension that may limit it first; None: none is ordered."""
         ordered = [bound for bound in self.bounds if bound.near or not (
             math.isnan(bound.position) or bound.final or bound.parameter.values)]
         return min(ordered, key=lambda bound: (not bound.near, bound.distance), default=None)
@@ -197,8 +195,7 @@ class Search:
 
     @property
     def lowered(self) -> float:
-        """The least share by which going from half of the trials to all of them improved the median best. 1: most
-        halves had no value; NaN: nothing to compare."""
+        """The least share by which the second half of the trials lowered the median best; 1: most halves had none."""
         if self.half is None or self.best is None:
             return math.nan
         before = self.half.high if self.maximizes else self.half.low
@@ -210,8 +207,7 @@ class Search:
 
     @property
     def improving(self) -> bool:
-        """Whether more trials are likely to find a better best. An improvement within the spacing of evaluations around
-        the best proves nothing."""
+        """Whether more trials likely find a better best. One within the spacing of evaluations proves nothing."""
         if self.half is None or self.best is None or not self.lowered > IMPROVED:
             return False
         return self.objective != STEPS_TO_TARGET or (

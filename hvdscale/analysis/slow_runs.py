@@ -60,7 +60,7 @@ def seeds_apart(samples: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 def drift_of(cells: Sequence[RunCell], confidence: float = CONFIDENCE) -> tuple[Estimate, list[Estimate]] | None:
     """(the factor by which a step takes longer with each run, by cell seconds an example at the pace of the last run);
-    None where the cells' repeats show no drift, or too little."""
+    None where the repeats of cells show none, or too little."""
     timed = [(at, run.trial.started, 1 / run.examples_per_second) for at, cell in enumerate(cells) for run in cell.runs
              if run.examples_per_second > 0 and np.isfinite(run.trial.started)]
     if len({when for _, when, _ in timed}) < len(timed) or len(timed) < LEAST_FREEDOM + 2:

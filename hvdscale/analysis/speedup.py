@@ -65,7 +65,6 @@ def series_of(cells: Iterable[RunCell], confidence: float = CONFIDENCE) -> tuple
 
 
 def compare(cell: RunCell, baseline: RunCell, confidence: float = CONFIDENCE) -> SpeedupPoint:
-    """A cell relative to its series' baseline."""
     worker_ratio = cell.workers[0] / baseline.workers[0]
     steps, time = (divide(baseline, cell, name, confidence) for name in (STEPS, SECONDS))
     speed = divide(cell, baseline, SPEED, confidence)

@@ -91,8 +91,7 @@ def read_ranks(log: Log) -> dict[int, RankTimes]:
 
 
 def times_of(parts: dict[str, np.ndarray]) -> RankTimes:
-    """Of the seconds of RANK_PARTS, arrays of shape (ranks, steps); with the pause that has the largest share, if over
-    SHARE. Waiting for one is none."""
+    """Of the seconds of RANK_PARTS, shape (ranks, steps); of pauses the longest over SHARE, waiting for one is none."""
     inside = np.sum([values for name, values in parts.items() if name != "step"], axis=0)
     parts = {**parts, ELSEWHERE: np.maximum(parts["step"] - inside, 0.0)}
     waited, typical, pauses = parts["waiting"], np.median(parts["step"], axis=1), []

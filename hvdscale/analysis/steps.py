@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -415,11 +415,13 @@ def cell_of(runs: Sequence[RunToTarget], confidence: float = CONFIDENCE) -> RunC
                    draws=tuple(draws[number] for number in sorted(draws)))
 
 
-def cells_by_workers(runs: Iterable[RunToTarget], confidence: float = CONFIDENCE) -> dict[tuple[int, int], RunCell]:
-    """The cells of runs by (workers, global batch), in order; without those that have no conclusive run."""
-    groups = group_by(runs, lambda run: (run.trial.workers, run.trial.global_batch))
-    return {key: cell_of(found, confidence) for key, found in sorted(groups.items(), key=itemgetter(0))
-            if any(run.conclusive for run in found)}
+def cells_by(runs: Iterable[RunToTarget], confidence: float, names: Sequence[str] = ("workers", "global_batch")
+             ) -> dict[Any, RunCell]:
+    """The cells of runs by these attributes of trials, in order; without those that have no conclusive run."""
+    read = attrgetter(*names)
+    groups = group_by(sorted(runs, key=lambda run: run.trial.workers), lambda run: read(run.trial))
+    return {key: cell_of(own, confidence) for key, own in sorted(groups.items(), key=itemgetter(0))
+            if any(run.conclusive for run in own)}
 
 
 def _rank(runs: Sequence[RunToTarget]) -> tuple[float, float]:

@@ -202,8 +202,7 @@ class StepsCurve:
 
 
 def _spread_of(point: StepsPoint, confidence: float) -> tuple[float, float]:
-    """(standard deviation, its degrees of freedom) of a point's log S: by the spread between runs, by its interval, or
-    assumed."""
+    """(standard deviation, its degrees of freedom) of a point's log S: by its runs, by its interval, or assumed."""
     setting, freedom = SettingPoint(point.global_batch, point.steps, confidence), point.spread.freedom
     deviation, own_freedom = setting.deviation, OWN_FREEDOM
     if not np.isfinite(deviation):
@@ -232,7 +231,6 @@ def points_of_curve(curve: Curve) -> PointsAndFit:
 
 
 def point_of_cell(cell: RunCell) -> StepsPoint:
-    """The point of a cell's runs."""
     return StepsPoint(cell.global_batch, cell.steps, len(cell.samples.seeds), cell.met, cell.searched, cell.keys,
                       cell.pools.of("steps").at(cell.global_batch), tuple(cell.apart.values()))
 

@@ -152,8 +152,7 @@ class Outcomes:
 
 
 def outcomes(study: Study, target: Target) -> Outcomes:
-    """Each trial measured against a target, see Target.met_by: NaN never meets. KeyError without its metric. Worked out
-    once for each target, as many views need it."""
+    """Each trial measured against a target, see Target.met_by; kept for many views. KeyError without its metric."""
     evaluations = study.evaluations
     if target not in evaluations.outcomes:
         values, step = evaluations.read(target.column), evaluations.read("step")

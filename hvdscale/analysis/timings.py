@@ -82,7 +82,6 @@ class Timing:
 
     @property
     def value(self) -> float:
-        """The geometric mean over the runs."""
         return float(geometric_mean(self.seconds))
 
 

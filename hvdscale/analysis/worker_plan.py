@@ -256,8 +256,7 @@ IN_A_ROW, PROBED, RATES, APART = "in a row", "probed", "rates", "apart"
 def plan_of(curves: Mapping[Sync, StepsCurve], times: StepTimes, request: Request, workload: JobKey | None = None,
             target: Target | None = None, noise: NoiseScale | None = None, job: Mapping[str, Any] | None = None
             ) -> WorkerPlan:
-    """The plan from steps curves, see curves_of, and step times; the workload's training examples, where known, limit
-    the batch."""
+    """The plan from steps curves, see curves_of, and step times; the workload's training examples limit the batch."""
     drafts: list[_Draft] = []
     left_out = []
     for workers in sorted(set(request.workers)):
@@ -293,8 +292,7 @@ def plan_of(curves: Mapping[Sync, StepsCurve], times: StepTimes, request: Reques
 
 def curves_of(section: Section | None, points: Sequence[StepsPoint], fit: np.ndarray | None, confidence: float,
               noise: np.ndarray | None = None) -> dict[Sync, StepsCurve]:
-    """S against the batch by how replicas are synchronized, synchronous training first; where all is that, the curve of
-    these points."""
+    """S by how replicas are synchronized, synchronous training first; where all is that, the curve of these points."""
     if section is None or section.target is None or not section.synced:
         return {EVERY_STEP: StepsCurve(points, fit, noise=noise, confidence=confidence)}
     found = {}
@@ -414,7 +412,6 @@ class _Draft:
         return self.point.steps.met if self.point else self.curve.mark_of(self.batch) is not None
 
     def settle(self, decision: Decision, at: int) -> None:
-        """Take what was not measured from a column of the decision."""
         steps, times = decision.log_steps[:, at], decision.log_times[:, at]
         self.steps = self.curve.of_point(self.point) if self.point else self.curve.by_law(self.batch, steps)
         self.step_time = self.times.of_timing(self.timing) if self.timing else self.times.by_model(
@@ -422,7 +419,7 @@ class _Draft:
         self.time = self.steps.times(self.step_time)
 
     def option(self, at: int, first: _Draft, relative: bool) -> Option:
-        """The option; ``first`` is the draft of the smallest worker count."""
+        """``first`` is the draft of the smallest worker count."""
         time = self.time.over(first.time) if relative else self.time
         paid, seconds = self.price / (first.price if relative else 1.0), time.known(self.confidence)
         own = self.cell and self.cell.seconds

@@ -155,8 +155,7 @@ def lowest_by(values: np.ndarray, costs: np.ndarray) -> tuple[np.ndarray, np.nda
 
 def basin_of(batches: np.ndarray, rates: np.ndarray, costs: np.ndarray, confidence: float = CONFIDENCE
              ) -> tuple[Estimate, Estimate] | None:
-    """(batch, rate) at the bottom of the bowl of trials, arrays of shape (trials,); None where too few are near it, or
-    it is no bowl."""
+    """(batch, rate) at the bottom of the bowl of trials, arrays of shape (trials,); None: too few there, or no bowl."""
     known = np.isfinite(costs) & np.isfinite(rates) & (rates > 0)
     logs, costs = np.log(np.column_stack([batches[known], rates[known]])), costs[known]
     order = np.argsort(costs, kind="stable")
