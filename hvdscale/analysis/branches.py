@@ -95,9 +95,8 @@ def excess_of(losses: np.ndarray, tolerance: Tolerance) -> Excess:
 
 def critical_factor(factors: Sequence[float], losses: np.ndarray, tolerance: Tolerance,
                     confidence: float = CONFIDENCE) -> Estimate:
-    """The largest k whose loss is within the tolerance, with its interval.
-
-    factors  k, growing;  losses  shape (orders, factors), see excess_of
+    """The largest k whose loss is within the tolerance, with its interval, from ``factors``, the k, growing, and losses
+    of shape (orders, factors), see excess_of.
 
     inf with ``beyond``, the largest k, where all pass. The low end is 0 where even the second k may not pass, as
     batches below the smallest were not tried. Both ends are NaN for one order."""
@@ -235,8 +234,7 @@ class Ramp:
 
 
 def ramp_of(found: Branched) -> Ramp | None:
-    """The batch that doubles at each checkpoint as often as the lower end of its critical batch allows; None
-    where none allows it.
+    """The batch that doubles at each checkpoint as often as the low end of its critical batch allows; None: at none.
 
     At batch B an example makes B_crit / (B_crit + B) of the progress that it makes at a small batch (McCandlish et al.
     2018, arXiv 1812.06162, equation 2.11). So what the run makes between two checkpoints takes (B_crit + B) over

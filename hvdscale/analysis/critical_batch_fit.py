@@ -221,10 +221,9 @@ class _Surface:
 
 
 class _Region:
-    """The x and shapes whose sum of squares exceeds the minimum by at most root ** 2, on a grid around them.
-    Intervals are its ends.
-
-    levels, excess  log S_min and the sum of squares minus the minimum, shape (x, shapes)"""
+    """The x and shapes whose sum of squares exceeds the minimum by at most root ** 2, on a grid around them; intervals
+    are its ends. ``levels`` and ``excess`` are log S_min and the sum of squares minus the minimum, shape (x,
+    shapes)."""
 
     def __init__(self, surface: _Surface, root: float) -> None:
         self.surface = surface

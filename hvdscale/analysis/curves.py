@@ -7,20 +7,19 @@ largest (or smallest) batches, by rank correlations that chance seldom exceeds t
 best ones, more would be found farther out, and the steps of these batches are too many. Trials that diverged count as
 beyond: they show where the rates end. Those that did not meet the target are ranked by the best that they reached.
 
-The worker count is an execution detail: one setting under one seed is the same sequence of updates at any worker count.
-So all worker counts of a batch share one row, and a seed counts once.
+One setting under one seed is the same sequence of updates at any worker count. So all worker counts of a batch share
+one row, and a seed counts once.
 
-The regimes are stated as batches that were run. Perfect scaling extends to the largest batch whose B S is within a
-tolerance of the smallest B S, but not past a batch that is certainly outside it. A batch whose interval leaves that
-open does not end it. The maximum useful batch is the smallest whose S is within a tolerance of the fewest steps. It is
-no smaller than the end of perfect scaling, as S still falls where the largest batches are close together. Both compare
-with the smallest of several noisy values, which is low by chance. On average the end of perfect scaling comes out 0.2
-to 0.6 of a doubling low, the maximum useful batch 0.2 to 0.8 high (ten batches; tools/coverage); B_crit does not.
+The regimes, see README.rst, are stated as batches that were run. Perfect scaling extends not past a batch that is
+certainly outside the tolerance; one whose interval leaves that open does not end it. The maximum useful batch is no
+smaller than its end, as S still falls where the largest batches are close together. Both compare with the smallest of
+several noisy values, which is low by chance. On average the end of perfect scaling comes out 0.2 to 0.6 of a doubling
+low, the maximum useful batch 0.2 to 0.8 high (ten batches; tools/coverage); B_crit does not.
 
-Their intervals are also stated as batches: percentiles over draws of the steps at all batches. The draws are log-normal
-on each side of a value, and narrower where the points lie closer to the fitted curve than their intervals claim. Draws
-scatter around values that scatter themselves, and only a few batches can be chosen, so percentiles cover more than they
-claim. Those at twice the tails (5 % and 95 % for an interval of 95 %) cover what is claimed (tools/coverage)."""
+Their intervals are percentiles over draws of the steps at all batches, log-normal on each side of a value, and narrower
+where the points lie closer to the fitted curve than their intervals claim. Draws scatter around values that scatter
+themselves, and only a few batches can be chosen, so percentiles cover more than they claim. Those at twice the tails (5
+% and 95 % for an interval of 95 %) cover what is claimed (tools/coverage)."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,14 +30,13 @@ import numpy as np
 
 from ..log.schema import Status
 from ..target import Target
-from .base_rates import effective_rate, rates_of
 from .best_of_n import best_of
 from .critical_batch_fit import REFUTED, CriticalBatchFit, fit_critical_batch
 from .defaults import CONFIDENCE, Options
 from .intervals import Estimate, isotonic, logarithms, normal_quantile
 from .search import rank_deviate
 from .steps import RunCell, run_of
-from .studies import Outcomes, Study, best_metric, best_value, outcomes, with_metric
+from .studies import Outcomes, Study, best_metric, best_value, effective_rate, outcomes, rates_of, with_metric
 from .trials import JobKey
 
 BEYOND = 0.15               # the share of trials beyond the best one, at most, of a search that is cut off
@@ -284,9 +282,7 @@ def curve_of(studies: Sequence[Study], target: Target, options: Options = Option
     n, left_out = common_trials(counts, options.trials)
     points = tuple(result_of(study, target, options.confidence, n) for study in studies
                    if study.global_batch not in left_out)
-    whole = list_whole([point.global_batch for point in points], [_ends_of_point(point) for point in points])
-    return Curve(studies[0].workload, target, points, _regimes_of(points, whole, options), options.confidence, n,
-                 tuple(left_out.items()), whole)
+    return _judge(studies[0].workload, target, points, map(_ends_of_point, points), options, n, tuple(left_out.items()))
 
 
 def common_trials(counts: Mapping[int, int], asked: int | None = None) -> tuple[int | None, dict[int, int]]:
@@ -301,8 +297,8 @@ def common_trials(counts: Mapping[int, int], asked: int | None = None) -> tuple[
 def ends_of(rates: np.ndarray, steps: np.ndarray, diverged: np.ndarray, values: np.ndarray) -> np.ndarray | None:
     """At the upper and the lower end of one batch's rates: the share of trials beyond the best one, and how much steps
     rise over that end, in standard deviations of chance. None: nothing ranks the trials, or they are too few.
-
-    values  the best that each feasible trial reached, the less the better; NaN: unknown, as where it was stopped"""
+    ``values``: the best that each feasible trial reached, the less the better; NaN: unknown, as where it was
+    stopped."""
     known = np.isfinite(steps) | ~np.isnan(values)
     if not known.any() or len(rates) < LEAST:
         return None
@@ -361,22 +357,23 @@ def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], o
                    n: int | None = None, left_out: tuple[tuple[int, int], ...] = ()) -> Curve | None:
     """The curve of cells of one batch each, over all worker counts, the best of n where searched; None of none."""
     points = tuple(sorted(cells, key=lambda cell: cell.global_batch))
-    if not points:
-        return None
-    whole = list_whole([cell.global_batch for cell in points], [_ends_of_cell(cell, target) for cell in points])
-    return Curve(workload, target, points, _regimes_of(points, whole, options), options.confidence, n,
-                 left_out, whole)
+    ends = (_ends_of_cell(cell, target) for cell in points)
+    return _judge(workload, target, points, ends, options, n, left_out) if points else None
 
 
-def _regimes_of(points: Sequence[RunCell | CurvePoint], whole: Sequence[int], options: Options) -> Regimes:
-    """Of the whole batches; without the smallest one, the fewest examples are unknown, and so is perfect scaling. The
-    maximum useful batch is, too, where it may be the first of these, as a smaller one may be as good."""
+def _judge(workload: JobKey, target: Target, points: tuple[RunCell | CurvePoint, ...],
+           ends: Iterable[np.ndarray | None], options: Options, n: int | None, left_out: tuple[tuple[int, int], ...]
+           ) -> Curve:
+    """The regimes are of the whole batches; without the smallest one, the fewest examples are unknown, and so is
+    perfect scaling. The maximum useful batch is, too, where it may be the first of these: a smaller one may be as good.
+    """
+    whole = list_whole([point.global_batch for point in points], list(ends))
     own = [point for point in points if point.global_batch in whole]
     found = regimes_of([point.global_batch for point in own], [point.steps for point in own], options)
-    if own[:1] == list(points[:1]):
-        return found
-    useful = found.maximum_useful if own and found.maximum_useful.low > whole[0] else BatchEstimate(None)
-    return replace(found, perfect_until=BatchEstimate(None), maximum_useful=useful, perfect=())
+    if own[:1] != list(points[:1]):
+        useful = found.maximum_useful if own and found.maximum_useful.low > whole[0] else BatchEstimate(None)
+        found = replace(found, perfect_until=BatchEstimate(None), maximum_useful=useful, perfect=())
+    return Curve(workload, target, points, found, options.confidence, n, left_out, whole)
 
 
 def result_of(study: Study, target: Target, confidence: float = CONFIDENCE, n: int | None = None) -> CurvePoint:

@@ -38,8 +38,6 @@ P_VALUE, OUTCOMES = 0.05, 4000  # of MLPerf's check; of runs to come
 
 @dataclass(frozen=True, eq=False)
 class Decided:
-    """What is decided of a cell."""
-
     comparison: Comparison
     cell: ComparedCell
     measure: str

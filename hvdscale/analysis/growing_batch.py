@@ -1,10 +1,9 @@
 """What a growing batch buys at a worker count: steps, time and cost beside those of its smallest and largest batch.
+Steps n_i and times t(W, B_i) of its pieces are as in README.rst.
 
-    T = sum over the pieces of n_i t(W, B_i)        n_i: steps to target in the piece of batch B_i
-
-The steps are those of runs with this schedule or, without such runs, predicted from steps S(B) at constant batches. A
-step at batch B is then 1 / S(B) of the way to the target wherever it is taken: sum n_i / S(B_i) = 1. This holds where
-the critical batch is constant over training. Where it grows, as is usual, a batch that grows with it needs less."""
+The steps are those of runs with this schedule or, without such runs, predicted from constant batches: sum n_i / S(B_i)
+= 1. This holds where the critical batch is constant over training. Where it grows, as is usual, a batch that grows with
+it needs less."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

@@ -118,9 +118,8 @@ def _interval(means: np.ndarray, pairs: Sequence[np.ndarray], steps: int, confid
 
 
 def fieller(means: np.ndarray, covariance: np.ndarray, quantile: float) -> tuple[float, float]:
-    """Ends of the part above 0 of the interval of means[1] / means[0] (Fieller 1954); (0, inf) where it is unbounded.
-
-    It contains every ratio R for which means[1] - R means[0] is within quantile standard deviations of 0."""
+    """Ends of the part above 0 of the interval of means[1] / means[0] (Fieller 1954), (0, inf) where it is unbounded:
+    of every ratio R for which means[1] - R means[0] is within quantile standard deviations of 0."""
     (x, y), t = means, quantile ** 2
     a, b, c = x * x - t * covariance[0, 0], x * y - t * covariance[0, 1], y * y - t * covariance[1, 1]
     root = np.sqrt(max(0.0, b * b - a * c))

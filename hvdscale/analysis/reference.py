@@ -89,8 +89,6 @@ class Ordering:
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """One publication."""
-
     name: str
     title: str
     source: str

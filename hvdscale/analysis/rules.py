@@ -29,13 +29,12 @@ from ..plan.time_scales import decay_of
 from ..system.forked import map_on_cores
 from ..target import Target
 from . import defaults
-from .base_rates import rates_of
 from .curves import BatchEstimate, Curve, CurvePoint
 from .defaults import CONFIDENCE, RULE_WITHIN
 from .intervals import Estimate, over, student_quantile, times
 from .lr_response import Landscape, landscapes_of, trials_confirm
 from .steps import estimate, known
-from .studies import Outcomes, Study, outcomes
+from .studies import Outcomes, Study, outcomes, rates_of
 from .trials import JobKey
 
 NEAR = 1.5                  # rates within this factor are near each other
@@ -421,7 +420,6 @@ class _Batch:
 
 
 def _find_rules(study: Study) -> dict[int, Rule]:
-    """The rule of each trial that was run under one, by trial."""
     first = {text: trial for trial, text in reversed(list(enumerate(study.plan_texts)))}
     if len(first) > MOST_PLANS:
         return {}

@@ -1,11 +1,10 @@
 """What disturbs the times and steps of runs: those that took far longer than the others of their setting, as where a
 neighbour was busy or a disk failed, seeds that needed far more steps, and times that drift with the order of the runs.
 
-A time here is that of a typical run, and so are its steps. A run counts as slow where it took over LEAST times as long
-as the fastest of its setting, and longer than the mean of the others by more than their spread explains: Student's t
-for the next value of a sample (one-sided, shared out over all runs by Bonferroni). The spread is that of the runs that
-are not slow, pooled over the settings, so that two or three runs of each are enough. Where more than one run in FEWEST
-seems slow, or most of a setting, times scatter, and none is slow.
+A run counts as slow where it took over LEAST times as long as the fastest of its setting, and longer than the mean of
+the others by more than their spread explains: Student's t for the next value of a sample (one-sided, shared out over
+all runs by Bonferroni). The spread is that of the runs that are not slow, pooled over the settings. Where more than one
+run in FEWEST seems slow, or most of a setting, times scatter, and none is slow.
 
 Times drift as where a machine grows warm: run i, in the order of their starts, takes exp(m_c + d i) seconds a step at
 setting c, and exp(h_k) times that in pass k over the settings, as passes ran at other hours. The slope d is estimated

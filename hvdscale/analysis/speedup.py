@@ -18,9 +18,8 @@ STRONG = "strong"   # the same global batch
 
 @dataclass(frozen=True, eq=False)
 class SpeedupPoint:
-    """One worker count of a series, relative to the series' first.
-
-    A ratio is NaN where it cannot be formed; where the target was not met, ``high`` is an upper bound."""
+    """One worker count of a series over the first. A ratio is NaN where it cannot be formed; where the target was not
+    met, ``high`` is an upper bound."""
 
     cell: RunCell
     worker_ratio: float         # W / W0: the ideal speedup

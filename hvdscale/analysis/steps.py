@@ -4,10 +4,8 @@ Steps to target (Shallue et al. 2019, section 4.1): steps done at the first eval
 repeats, steps S, seconds T and examples per second x are averaged by geometric means. T = S B / x, with the global
 batch B (the mean batch of the S steps where it changes), then holds exactly for the means.
 
-Noise in the metric makes the first evaluation that meets a target early: the more evaluations, the earlier. Where the
-run went on to PAST times those steps, the curve that only improves and fits best (isotonic regression, of the
-logarithm where the metric is positive) is held against the target. Elsewhere a power of the steps, fitted to the
-evaluations up to there, is: a model."""
+Noise in the metric makes the first evaluation that meets a target early. The lasting crossing, see README.rst, is that
+of the isotonic regression, of the logarithm where the metric is positive, or of a fitted power of the steps."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..errors import UsageError
 from ..log import directions
@@ -222,3 +223,20 @@ def check_direction(target: Target, logs: Sequence[Log]) -> None:
         meant = replace(target, comparison=OTHER_WAY[target.comparison])
         raise UsageError(f"target {str(target)!r}: a {way} {target.column} is better, but this target asks for a "
                          f"{LARGER if way == SMALLER else SMALLER} one; write {str(meant)!r}")
+
+
+def scales_with_momentum(study: Study) -> bool:
+    """Whether its trials have momentum, so that the effective learning rate is eta / (1 - momentum)."""
+    return bool(np.nan_to_num(study.metaparameter("momentum")).any())
+
+
+def rates_of(study: Study) -> np.ndarray:
+    """The effective learning rate eta / (1 - momentum) of each trial, eta without momentum; NaN: unknown."""
+    return effective_rate(study.metaparameter("learning_rate"), np.nan_to_num(study.metaparameter("momentum")))
+
+
+def effective_rate(lr: ArrayLike, momentum: ArrayLike) -> np.ndarray:
+    """eta / (1 - momentum); NaN where that is not above 0 and finite."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rate = np.asarray(lr, float) / (1 - np.asarray(momentum, float))
+    return np.where((rate > 0) & np.isfinite(rate), rate, np.nan)

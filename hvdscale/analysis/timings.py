@@ -142,9 +142,8 @@ class Timings:
 
 
 def timings_of(trials: Iterable[Trial], per_node: int | None = None) -> Timings:
-    """The timings of a workload's trials that completed or were pruned.
-
-    per_node  workers of a node in logs that do not say; None: there all shared one
+    """The timings of a workload's trials that completed or were pruned. ``per_node``: workers of a node in logs that do
+    not say; None: there all shared one.
 
     Of several machines, the one with the most worker counts, then the most trials. Hosts with more workers than cores
     are left out if at least two worker counts remain, as their times do not transfer to another machine."""

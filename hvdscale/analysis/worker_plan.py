@@ -3,10 +3,9 @@
     T = S(B) t(W, B)        seconds to target: steps to target (steps_curve) times seconds per step (step_time)
     C = nodes T price       whole nodes are paid for: nodes = ceil(W / workers per node)
 
-The decision is over all worker counts that were asked for, and all batches that fit, by draws of S and t given what was
-measured (decision/). At each worker count the batch is the one with the least expected log T. The knee is the worker
-count with the least cost x time, where efficiency over time is largest (Eager, Zahorjan and Lazowska 1989). Past it,
-saving one percent of the time costs more than one percent."""
+The decision, see README.rst, is by draws of S and t given what was measured. At each worker count the batch is the one
+with the least expected log T. The knee is the worker count with the least cost x time, where efficiency over time is
+largest (Eager, Zahorjan and Lazowska 1989): past it, saving one percent of the time costs more than one percent."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hvdscale.analysis.base_rates import both_readings
 from hvdscale.analysis.best_points import (DIVERGED, EFFECTIVE, LEARNING_RATE, MISSED, MOMENTUM, REACHED, STOPPED,
                                            best_of_trials, best_points, choices, many_valued, space_of,
                                            split_by)
-from hvdscale.analysis.budgets import Budget, best_under
+from hvdscale.analysis.budgets import Budget, best_under, both_readings
 from hvdscale.analysis.curves import curve_of
 from hvdscale.analysis.best_of_n import best_of_n
 from hvdscale.analysis.studies import Study, outcomes

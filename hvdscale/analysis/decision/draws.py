@@ -223,11 +223,10 @@ class Decision:
         return int(found[tail]), int(found[-1 - tail])
 
     def loss_after(self, seen: Sequence[tuple[np.ndarray, float]], weight: float = np.inf) -> float:
-        """The expected loss of what would be taken once quantities were measured, as a ratio less 1.
+        """The expected loss of what would be taken once quantities were measured, as a ratio less 1: the mean over
+        outcomes, each that of one draw with noise. An outcome weighs the draws by its likelihood.
 
-        seen  of each quantity its draws, shape (draws,), and the standard deviation of the measurement
-
-        The mean over outcomes, each that of one draw with noise. An outcome weighs the draws by its likelihood."""
+        seen  of each quantity its draws, shape (draws,), and the standard deviation of the measurement"""
         random, scores = np.random.default_rng([0, 12]), self.scores(weight)
         truths = np.linspace(0, len(scores) - 1, OUTCOMES).astype(int)
         misses = np.zeros((OUTCOMES, len(scores)))

@@ -56,7 +56,6 @@ def digest_of(trial: Trial) -> str:
 
 
 def _read(path: str, confidence: float) -> dict[str, Any]:
-    """The file's content; a new one's where there is none."""
     try:
         found: dict[str, Any] = json.loads(input_text(path))
         if {name: found[name] for name in FORMAT} == FORMAT and 0 < found["confidence"] < 1 and all(

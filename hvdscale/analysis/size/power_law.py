@@ -44,8 +44,6 @@ class SizePoint:
 
 @dataclass(frozen=True)
 class SizePrediction:
-    """The law at given sizes."""
-
     sizes: Mapping[str, float]
     estimate: Estimate              # its interval is that of a cell's true value; unknown where refused
     beyond: Mapping[str, float]     # by size, how many times beyond the largest or smallest measured one (1: inside)
@@ -59,8 +57,6 @@ class SizePrediction:
 
 @dataclass(frozen=True, eq=False)
 class PowerLaw:
-    """A law fitted to cells."""
-
     asked: tuple[str, ...]                  # all sizes that the points have
     names: tuple[str, ...]                  # those that it is in, which vary and can be told apart
     path: tuple[str, ...]                   # those that follow the law's on the path of the cells
