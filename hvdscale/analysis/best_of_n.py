@@ -161,7 +161,7 @@ def _interval(values: np.ndarray, before: np.ndarray, last: np.ndarray, n: int, 
     smallest = smallest[:int(LOWEST + expected + 5 * np.sqrt(expected))]
     if len(smallest) == 1:
         return (-np.inf, np.inf), scale(values[order][smallest])[0]
-    pivot = _pivot(tuple((len(values) - smallest).tolist()), n)
+    pivot = _Pivot(tuple((len(values) - smallest).tolist()), n)
     values, before = values[order][smallest], np.nan_to_num(before[order][smallest])
     drawn = np.sort(scale(values - pivot.between * (values - before)), axis=1) if (before < values).any() else None
     tail = (1 - confidence) / 2
@@ -171,6 +171,7 @@ def _interval(values: np.ndarray, before: np.ndarray, last: np.ndarray, n: int, 
     return ends, np.median(high)
 
 
+@lru_cache(maxsize=256)
 class _Pivot:
     """Draws of H at the smallest trials, and the weights of a quantile that follow; arrays have one entry per draw."""
 
@@ -197,6 +198,3 @@ class _Pivot:
         tail = x[:, 0] + (x[:, :LOWEST] - x[:, :1]).mean(1) * self.tail
         below, above = self.trials_below == 0, self.trials_below == x.shape[1]
         return np.where(below, tail, np.where(above, np.maximum(tail, x[:, -1]), line))
-
-
-_pivot = lru_cache(maxsize=256)(_Pivot)

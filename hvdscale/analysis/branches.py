@@ -132,8 +132,6 @@ def _between(k: np.ndarray, over: np.ndarray, at: int, power: float, diverged: f
 
 @dataclass(frozen=True, eq=False)
 class BranchPoint:
-    """The branches from one checkpoint."""
-
     step: int                           # done by then in the base run
     examples: int                       # likewise
     factors: tuple[int, ...]            # k, growing

@@ -177,8 +177,6 @@ def ends_short(study: Study, budget: Budget | None) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class BudgetPoint:
-    """One batch under one budget."""
-
     global_batch: int
     outcomes: BudgetOutcomes
     best: Estimate              # the median best of its feasible trials; NaN without any
@@ -308,15 +306,21 @@ def base_rates_of(studies: Sequence[Study], column: str, minimizes: bool, budget
     """The map of the studies of one workload; None where no trial has a learning rate and the metric."""
     studies = with_metric(studies, column)
     effective = any(scales_with_momentum(study) for study in studies)
-    parts = [_place(at, study, column, minimizes, budget) for at, study in enumerate(studies)]
-    parts = [part for part in parts if len(part[0])]
+    parts = []
+    for at, study in enumerate(studies):
+        outcomes, rates = outcomes_under(study, column, minimizes, budget), rates_of(study) / study.global_batch
+        rows = np.flatnonzero(~np.isnan(rates) & (outcomes.kind != TrialKind.LOST) & ~study.repeat)
+        values = np.where(outcomes.kind == TrialKind.DIVERGED, np.nan, outcomes.value)
+        if len(rows):
+            parts.append((np.full(len(rows), at), rows, np.full(len(rows), study.global_batch), rates[rows],
+                          values[rows], outcomes.kind[rows]))
     if not parts:
         return None
-    study, trial, batch, rate, value, kind = map(np.concatenate, zip(*parts))
+    index, trial, batch, rate, value, kind = map(np.concatenate, zip(*parts))
     has_value = np.isin(kind, (TrialKind.MEASURED, TrialKind.SHORT)) & ~np.isnan(value)
     cost = np.where(has_value, value if minimizes else -value, np.inf)
     best = [rows[cost[rows].argmin()] for rows in (np.flatnonzero(batch == one) for one in np.unique(batch))]
-    return BaseRates(studies[0].workload, column, minimizes, budget, effective, studies, study, trial, batch, rate,
+    return BaseRates(studies[0].workload, column, minimizes, budget, effective, studies, index, trial, batch, rate,
                      value, kind, tuple(int(at) for at in best if cost[at] < np.inf))
 
 
@@ -326,12 +330,3 @@ def value_range(maps: Sequence[BaseRates]) -> tuple[float, float]:
     values, minimizes = values[np.isfinite(values)], maps[0].minimizes
     return (float(values.min() if minimizes else values.max()),
             float(np.quantile(values, POOR if minimizes else 1 - POOR)))
-
-
-def _place(at: int, study: Study, column: str, minimizes: bool, budget: Budget | None) -> tuple[np.ndarray, ...]:
-    outcomes = outcomes_under(study, column, minimizes, budget)
-    rate = rates_of(study) / study.global_batch
-    rows = np.flatnonzero(~np.isnan(rate) & (outcomes.kind != TrialKind.LOST) & ~study.repeat)
-    value = np.where(outcomes.kind == TrialKind.DIVERGED, np.nan, outcomes.value)[rows]
-    return (np.full(len(rows), at), rows, np.full(len(rows), study.global_batch), rate[rows], value,
-            outcomes.kind[rows])

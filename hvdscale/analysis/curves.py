@@ -10,8 +10,8 @@ beyond: they show where the rates end. Those that did not meet the target are ra
 One setting under one seed is the same sequence of updates at any worker count. So all worker counts of a batch share
 one row, and a seed counts once.
 
-The regimes, see README.rst, are stated as batches that were run. Perfect scaling extends not past a batch that is
-certainly outside the tolerance; one whose interval leaves that open does not end it. The maximum useful batch is no
+The regimes, see README.rst, are stated as batches that were run. Perfect scaling does not extend past a batch that
+is certainly outside the tolerance; one whose interval leaves that open does not end it. The maximum useful batch is no
 smaller than its end, as S still falls where the largest batches are close together. Both compare with the smallest of
 several noisy values, which is low by chance. On average the end of perfect scaling comes out 0.2 to 0.6 of a doubling
 low, the maximum useful batch 0.2 to 0.8 high (ten batches; tools/coverage); B_crit does not.
@@ -151,11 +151,10 @@ def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confid
 
 @dataclass(frozen=True, eq=False)
 class CurvePoint:
-    """One global batch that was searched, against a target: its feasible trials, without repeats of the winner.
-
-    The fewest steps of these trials are those of the published analysis (batch_science/measurement_utils.py of Shallue
-    et al. 2019) where nothing was pruned: of the earliest measurement beyond the goal, ties by trial id. INFEASIBLE
-    trials that met the target before they diverged do not count."""
+    """One global batch that was searched, against a target: its feasible trials, without repeats of the winner. Where
+    nothing was pruned, the fewest steps of these are those of the published analysis
+    (batch_science/measurement_utils.py of Shallue et al. 2019): of the earliest measurement beyond the goal, ties by
+    trial id. INFEASIBLE trials that met the target before they diverged do not count."""
 
     study: Study
     reached: Outcomes

@@ -256,7 +256,6 @@ def _average(trial: Trial, column: str, step: float, count: int) -> float:
 
 def chances_to_pass(cell: RunCell, workload: JobKey) -> dict[int, float]:
     """The chance that runs pass MLPerf's convergence check after MORE runs; {}: no published batches around this one.
-
     They must not converge faster than the reference: their mean, without the fastest and the slowest, is at least its
     mean less a one-sided t-test's quantile at P_VALUE. Runs to come share an unknown mean and spread."""
     curve = next((one for one in read("mlperf")["curve"] if one["file"].endswith(f"/rcps_{workload.dataset}.json")

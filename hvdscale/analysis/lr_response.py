@@ -129,10 +129,9 @@ def landscape_of(log_rate: np.ndarray, before: np.ndarray, steps: np.ndarray, pr
 def trials_confirm(landscape: Landscape, log_rate: float, rates: np.ndarray, before: np.ndarray, steps: np.ndarray,
                    more: float) -> bool:
     """Whether the trials themselves show that a rate needs over ``more`` times the steps of the best one: all of those
-    farther out, one in INWARD of all trials just inside, and at least VOTES, needed more than that.
-
-    The best rate's steps are the fitted ones, or the second fewest of the trials where these are more: on a wide flat
-    top and beside a cliff the fit's lowest point is too low."""
+    farther out, one in INWARD of all trials just inside, and at least VOTES, needed more than that. The best rate's
+    steps are the fitted ones, or the second fewest of the trials where these are more: on a wide flat top and beside a
+    cliff the fit's lowest point is too low."""
     out = np.sign(log_rate - np.median(landscape.best)) * (rates - log_rate)
     voting = max(VOTES, int((out >= 0).sum()) + max(1, len(rates) // INWARD))
     least = np.where(np.isfinite(steps), steps, before)[np.argsort(-out)][:voting]

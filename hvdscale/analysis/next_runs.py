@@ -53,9 +53,8 @@ class NextRuns:
 def next_runs(plan: WorkerPlan, enough: float = ENOUGH, most_workers: float = np.inf,
               without: Collection[Measurement] = ()) -> NextRuns | None:
     """The measurements with the largest fall of the expected loss per worker-hour, of those that bring a good share of
-    the largest fall; None where the loss is low enough already, or no measurement would lower it.
-
-    most_workers  that can be started;  without: measurements that cannot be made"""
+    the largest fall; None where the loss is low enough already, or no measurement would lower it. No more than
+    ``most_workers`` can be started, and measurements ``without`` cannot be made."""
     fastest = plan.fastest
     if fastest is None or plan.relative and plan.curve.critical is None:
         return None
@@ -119,11 +118,9 @@ def _runs(plan: WorkerPlan) -> Iterator[Measurement]:
 
 def decide_until(measure: Callable[[Sequence[Measurement]], WorkerPlan | None], plan: WorkerPlan, enough: float,
                  at_most: float = np.inf, most_workers: float = np.inf) -> Iterator[NextRuns]:
-    """Measure what decides, until the expected loss is low enough or the worker-hours are spent: what is measured, each
-    before it is.
-
-    measure  makes measurements, and gives the plan of all that was measured; None: these cannot be made at_most
-    worker-hours, of what is expected"""
+    """Measure what decides, until the expected loss is low enough or the expected worker-hours exceed ``at_most``: what
+    is measured, each before it is. ``measure`` makes measurements, and gives the plan of all that was measured; None:
+    these cannot be made."""
     spent, failed = 0.0, set[Measurement]()
     for _ in range(MOST_ROUNDS):
         found = next_runs(plan, enough, most_workers, failed)

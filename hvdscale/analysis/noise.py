@@ -49,12 +49,9 @@ class NoiseSteps:
 
 @dataclass(frozen=True)
 class NoiseScale:
-    """The noise scale over a number of steps.
-
-    noise_scale  cov_trace / grad_sqnorm, in examples; 0 where cov_trace is negative, inf where grad_sqnorm is not
-                 positive, NaN where nothing was measured
-    low, high    ends of its interval; high is inf where grad_sqnorm is not distinguishable from 0, both are NaN where
-                 there are too few steps"""
+    """Over a number of steps, in examples: cov_trace / grad_sqnorm; 0 where cov_trace is negative, inf where
+    grad_sqnorm is not positive, NaN where nothing was measured. Of its interval, ``high`` is inf where grad_sqnorm is
+    not distinguishable from 0; both ends are NaN where there are too few steps."""
 
     noise_scale: float
     low: float = np.nan
@@ -95,7 +92,12 @@ def noise_scale(runs: Sequence[NoiseSteps], confidence: float = CONFIDENCE) -> N
     steps = sum(pair.shape[1] for pair in pairs)
     grad_sqnorm, cov_trace = means = np.sum([pair.sum(1) for pair in pairs], 0) / steps
     scale = max(0.0, cov_trace / grad_sqnorm) if grad_sqnorm > 0 else np.inf
-    low, high = _interval(means, pairs, steps, confidence)
+    (low, high), neighbors = NONE, steps - len(pairs)
+    if steps >= LEAST_STEPS and neighbors > 1:
+        differences = np.concatenate([np.diff(pair) for pair in pairs], axis=1)
+        covariance = differences @ differences.T / (2 * neighbors) / steps
+        freedom = 2 / 3 * neighbors         # of a sum of squares of differences of neighbors (von Neumann 1941)
+        low, high = fieller(means, covariance, student_quantile(freedom, confidence))
     return NoiseScale(float(scale), low, high, float(grad_sqnorm), float(cov_trace), steps,
                       int(min(run.step[0] for run in runs)), int(max(run.step[-1] for run in runs)))
 
@@ -105,16 +107,6 @@ def noise_of(runs: Sequence[NoiseSteps], confidence: float = CONFIDENCE) -> Nois
     enough = min(sum(len(part.step) for part in parts) for parts in quarters) >= LEAST_STEPS
     return Noise(noise_scale(runs, confidence),
                  tuple(noise_scale(parts if enough else [], confidence) for parts in quarters))
-
-
-def _interval(means: np.ndarray, pairs: Sequence[np.ndarray], steps: int, confidence: float) -> tuple[float, float]:
-    neighbors = steps - len(pairs)
-    if steps < LEAST_STEPS or neighbors < 2:
-        return NONE
-    differences = np.concatenate([np.diff(pair) for pair in pairs], axis=1)
-    covariance = differences @ differences.T / (2 * neighbors) / steps
-    freedom = 2 / 3 * neighbors             # of a sum of squares of differences of neighbors (von Neumann 1941)
-    return fieller(means, covariance, student_quantile(freedom, confidence))
 
 
 def fieller(means: np.ndarray, covariance: np.ndarray, quantile: float) -> tuple[float, float]:

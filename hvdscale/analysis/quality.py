@@ -46,8 +46,6 @@ NO_METRIC, BATCHES, STOPPED, UNFINISHED = "no metric", "batches", "stopped", "un
 
 @dataclass(frozen=True, eq=False)
 class Quality:
-    """How the best value depends on the batch."""
-
     workload: JobKey
     column: str
     minimizes: bool

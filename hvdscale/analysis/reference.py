@@ -111,10 +111,9 @@ class NoMatch:
 
 @dataclass(frozen=True, eq=False)
 class FidelityPoint:
-    """One batch size, measured against published.
-
-    covered  whether the interval and the uncertainty of the published value overlap; False where the target was not
-             met in that many steps; None: one run, or an open interval that leaves it undecided"""
+    """One batch size, measured against published. ``covered``: whether the interval and the uncertainty of the
+    published value overlap; False where the target was not met in that many steps; None: one run, or an open interval
+    that leaves it undecided."""
 
     global_batch: int
     published: float
@@ -131,8 +130,6 @@ class FidelityPoint:
 
 @dataclass(frozen=True)
 class PassMark:
-    """One pass mark: the wanted and the found number."""
-
     name: str
     wanted: float
     found: float

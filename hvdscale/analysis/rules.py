@@ -29,6 +29,7 @@ from ..plan.time_scales import decay_of
 from ..system.forked import map_on_cores
 from ..target import Target
 from . import defaults
+from .best_points import MOMENTUM, is_varied
 from .curves import BatchEstimate, Curve, CurvePoint
 from .defaults import CONFIDENCE, RULE_WITHIN
 from .intervals import Estimate, over, student_quantile, times
@@ -171,8 +172,6 @@ class Exponent:
 
 @dataclass(frozen=True, eq=False)
 class RuleCosts:
-    """The costs of rules for one workload and target."""
-
     workload: JobKey
     target: Target
     effective: bool                         # whether the rate is eta / (1 - momentum)
@@ -206,7 +205,7 @@ def rules_along(curves: Sequence[Curve], rules: Sequence[Rule] = RULES, toleranc
               for curve in curves]
     tuned = []
     for curve, own in zip(curves, suited):
-        effective = _is_momentum_searched(curve)
+        effective = is_varied([point.study for point in curve.searched], MOMENTUM)
         batches = [_Batch(point, curve, effective) for point in curve.searched if own and len(point.study)]
         batches = [batch for batch in batches if batch.tuned]
         tuned.append(batches if len(batches) > 1 else [])
@@ -229,7 +228,7 @@ def _costs_along(curve: Curve, tuned: Sequence[_Batch], landscapes: Iterable[Lan
     perfect = None if until is None else exponent_of(rates, until, curve.confidence)
     start, fitted = rates[0].tried, rates[0].best
     beside = fitted.low > start or fitted.high < start
-    return RuleCosts(curve.workload, curve.target, _is_momentum_searched(curve), tolerance, curve.confidence,
+    return RuleCosts(curve.workload, curve.target, base.effective, tolerance, curve.confidence,
                      base.study, base.best, start, costs_from(start), costs_from(fitted.value) if beside else (),
                      rates, tuple(batch.point.steps for batch in tuned),
                      exponent_of(rates, np.inf, curve.confidence), perfect)
@@ -265,16 +264,11 @@ def _fit_line(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[float, 
     return found[1], float((weight * (y - found @ design) ** 2).sum()), slack
 
 
-def _is_momentum_searched(curve: Curve) -> bool:
-    found = [point.study.metaparameter("momentum") for point in curve.searched]
-    return any(len(np.unique(values[~np.isnan(values)])) > 1 for values in found)
-
-
 class _Batch:
     """A batch of the curve: its trials' rates, their outcomes, and their landscape."""
 
     def __init__(self, point: CurvePoint, curve: Curve, effective: bool) -> None:
-        self.point, self.study, self.confidence = point, point.study, curve.confidence
+        self.point, self.study, self.confidence, self.effective = point, point.study, curve.confidence, effective
         self.best = -1 if point.best is None else point.best        # its best trial; -1: none
         self.reached: Outcomes = outcomes(self.study, curve.target)
         lr = self.study.metaparameter("learning_rate")

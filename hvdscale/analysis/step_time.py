@@ -7,11 +7,10 @@ its slowest worker, so the wait saturates where some worker pauses in nearly eve
 synchronized every H steps take (s(W) + o r) / H more, s for the exchange of the weights and o for each of the r
 replicas of a worker, and the hops of s(W) for the losses and votes that each step sums.
 
-The model is draws of that law with all its parts, given the timings and what is known of networks. In the
-prior each part is as likely as it is in practice: an allreduce by a ring or a tree, or linear in the members; hidden
-behind the pass or not; workers that pause. An allreduce over MEMBERS takes a share of a pass that is log-normal, within
-a node and between nodes; and a pass takes a fixed share, uniform, of its time whatever its examples. Links that no log
-has timed are drawn from that prior, those between nodes not much faster than those that were timed within one.
+The model is draws of that law with all its parts, given the timings. In the prior each part is as likely as it is in
+practice. An allreduce over MEMBERS takes a share of a pass that is log-normal, within a node and between nodes; and a
+pass takes a fixed share, uniform, of its time whatever its examples. Links that no log has timed are drawn from that
+prior, those between nodes not much faster than those that were timed within one.
 
 Few workers pause for long, but mean times hardly distinguish such a wait, which saturates, from slow links. So an
 interval is a hull: by the prior of practice, LIKELY, and, unless the timings refute it, of a wait that is SATURATING.

@@ -21,10 +21,9 @@ FORMAT = {"format": "hvdscale-ledger", "version": 1}
 
 
 def spend(path: str, confidence: float, what: str, baseline: Iterable[Trial], candidate: Iterable[Trial]) -> float:
-    """The share of the error for this comparison, entered in the file, which is made where there is none.
-
-    what  is compared: another measure or target of the same runs is another comparison
-    Raises UsageError for another baseline or level, HvdscaleError where the file is no ledger or not writable."""
+    """The share of the error for this comparison, entered in the file, which is made where there is none. Another
+    measure or target of the same runs, ``what``, is another comparison. UsageError for another baseline or level,
+    HvdscaleError where the file is no ledger or not writable."""
     ours, theirs = {*map(digest_of, baseline)}, {f"{digest_of(trial)} {what}" for trial in candidate}
     with Lock.take(path, attempts=250):
         ledger = _read(path, confidence)

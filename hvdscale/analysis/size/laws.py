@@ -4,10 +4,9 @@ Steps to a target give S_min, B_crit and the batch of 20 % overhead (critical_ba
 trial's own budget, or of the one asked for, gives the best batch and the best rate there: where a bowl over both is
 lowest, or without one, where a valley over the batches is (best_batch).
 
-The bowl is a quadratic of the cost in log B and log rate around its lowest point, by least squares over the best
-seventh, quarter and half of all trials. This uses every trial near the bottom, as runs off the best batch say much
-(arXiv 2607.01487); a valley of the lowest cost at each batch uses one a batch. The value is the median of the three.
-The interval is the hull of theirs, each Student's by the delta method, and of where the bottom goes as the part shrinks
+The bowl, see README.rst, uses every trial near the bottom, as runs off the best batch say much (arXiv 2607.01487); a
+valley of the lowest cost at each batch uses one a batch. The value is the median of those of the three parts. The
+interval is the hull of theirs, each Student's by the delta method, and of where the bottom goes as the part shrinks
 to a point, as if it moved in proportion to the part's radius, give or take half of that way. A bottom that moves with
 the part fitted, as a lopsided bowl's does, and a flat one have wide intervals. They hold the truth as often as they say
 for bowls that are about alike on both sides; where one side is 2.5 times as steep as the other and trials are noisy, in
@@ -38,7 +37,6 @@ from ..curves import curve_of
 from ..intervals import CONFIDENCE, Estimate, student_quantile
 from ..report_data import JobResults, Options, Section
 from ..studies import Study, are_searched, better, with_metric
-from ..trials import JobKey
 from .power_law import PowerLaw, SizePoint, fit_power_law
 from .sizes import Size, SizeCell, cells_of
 
@@ -109,7 +107,10 @@ def laws_of(groups: Sequence[JobResults], studies: Sequence[Study], sizes: Seque
     first validation metric of which it is known which way is better. UsageError as cells_of raises it."""
     sections = {group.workload: section for group in reversed(groups) for section in reversed(group.sections)
                 if section.target}
-    metric, cells = _metric(sections, studies), cells_of(studies, sizes)
+    target, cells = next((section.target for section in sections.values()), None), cells_of(studies, sizes)
+    columns = sorted({name for study in studies for name in study.evaluations.columns if name.startswith("val/")})
+    known = next(((name, better(name, ()) == SMALLER) for name in columns if better(name, ())), None)
+    metric = (target.column, target.minimizes) if target else known
     parts = Counter(cell.workload for cell in cells)
     found = tuple(_result(cell, sections.get(cell.workload), parts[cell.workload] == 1, metric, budget, options)
                   for cell in cells)
@@ -118,15 +119,6 @@ def laws_of(groups: Sequence[JobResults], studies: Sequence[Study], sizes: Seque
                     if (estimate := one.estimate(key))] for key in QUANTITIES}
     laws = {key: fit_power_law(names, own, options.confidence) for key, own in points.items() if own}
     return SizeLaws(names, found, laws, metric, budget, options.confidence)
-
-
-def _metric(sections: Mapping[JobKey, Section], studies: Sequence[Study]) -> tuple[str, bool] | None:
-    """(column, whether smaller is better) that is compared at a budget."""
-    for section in sections.values():
-        if section.target:
-            return section.target.column, section.target.minimizes
-    columns = sorted({name for study in studies for name in study.evaluations.columns if name.startswith("val/")})
-    return next(((name, better(name, ()) == SMALLER) for name in columns if better(name, ())), None)
 
 
 def _result(cell: SizeCell, section: Section | None, whole: bool, metric: tuple[str, bool] | None,

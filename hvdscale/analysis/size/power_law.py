@@ -9,8 +9,7 @@ upward over parameters, hardly over tokens (Yang et al. 2026, arXiv 2606.29158).
 value from one side only; they are left out and listed.
 
 Two sizes are told apart where the residual of the logarithm of one, regressed on that of the other, has at least a
-share SEPARABLE of its variance. On the path of one ratio of data to parameters nothing can: then the law is in the
-first size, along that path."""
+share SEPARABLE of its variance; else the law is in the first size, along the path of both."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
