@@ -101,11 +101,10 @@ def smallest_interval(values: np.ndarray, confidence: float = CONFIDENCE) -> tup
     return float(min(low, values.min())), float(max(high, values.min()))
 
 
-def _median_best(values: ArrayLike, n: int) -> float:
+def _median_best(values: np.ndarray, n: int) -> float:
     """The median, over all subsets of n of these values, of each subset's smallest; halfway between two of them, inf
     where one is. Of the C(N, n) subsets, C(N, n) - C(N - j, n) contain one of the j smallest values."""
-    count = len(values := np.asarray(values, float))
-    subsets = math.comb(count, n)
+    count, subsets = len(values), math.comb(len(values), n)
     first = next(j for j in range(count) if 2 * (subsets - math.comb(count - j - 1, n)) >= subsets)
     second = next(j for j in range(first, count) if 2 * (subsets - math.comb(count - j - 1, n)) > subsets)
     low, high = np.partition(values, (first, second))[[first, second]]
@@ -147,8 +146,9 @@ def best_of_n(costs: Sequence[float], censored: Sequence[bool] = (), sizes: Sequ
 
     censored  whether the given cost is only a lower bound: it bounds the median as given from below, as inf from above
     negated   whether costs are negated values, so that the curve is of the values"""
-    most = [math.inf if cut else cost for cost, cut in zip(costs, censored)] if any(censored) else costs
-    ends = [(n, _median_best(costs, n), _median_best(most, n)) for n in sizes or range(1, len(costs) + 1)]
+    least = np.asarray(costs, float)
+    most = np.where(censored, np.inf, least) if any(censored) else least
+    ends = [(n, _median_best(least, n), _median_best(most, n)) for n in sizes or range(1, len(least) + 1)]
     return tuple(BestOf(n, -above, -below) if negated else BestOf(n, below, above) for n, below, above in ends)
 
 

@@ -102,7 +102,7 @@ class StepLaw:
 
     def seconds(self, parameters: Parameters, workers: ArrayLike, per_node: ArrayLike, examples: ArrayLike,
                 passes: ArrayLike = 1, *sync: ArrayLike) -> np.ndarray:
-        """t of README.rst; ``examples`` are a worker's in one pass. Broadcasts over all arguments."""
+        """t of the laws; ``examples`` are a worker's in one pass. Broadcasts over all arguments."""
         replicas, every = sync or EVERY_STEP
         one_pass = _norm(parameters.fixed, parameters.example * examples, parameters.sharpness)
         hops, volumes = self._allreduce(parameters, np.maximum(1, np.asarray(workers) // replicas), per_node)

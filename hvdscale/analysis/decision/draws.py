@@ -11,7 +11,7 @@ what the law lacks, which is normal with a standard deviation that is drawn too.
 as measured where repeats are many or the law fits badly, and near the law where they are few and it fits well.
 
 Each option of a decision has draws of its time, the same draw of the same world for all. The option to take has the
-least expected logarithm of time, of cost, or of cost x time ** knee; README.rst defines its expected loss."""
+least expected logarithm of time, of cost, or of cost x time ** knee; ../README.rst defines its expected loss."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -4,7 +4,7 @@ Steps to a target give S_min, B_crit and the batch of 20 % overhead (critical_ba
 trial's own budget, or of the one asked for, gives the best batch and the best rate there: where a bowl over both is
 lowest, or without one, where a valley over the batches is (best_batch).
 
-The bowl, see README.rst, uses every trial near the bottom, as runs off the best batch say much (arXiv 2607.01487); a
+The bowl, see ../README.rst, uses every trial near the bottom, as runs off the best batch say much (arXiv 2607.01487); a
 valley of the lowest cost at each batch uses one a batch. The value is the median of those of the three parts. The
 interval is the hull of theirs, each Student's by the delta method, and of where the bottom goes as the part shrinks
 to a point, as if it moved in proportion to the part's radius, give or take half of that way. A bottom that moves with
