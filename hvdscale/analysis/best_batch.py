@@ -61,7 +61,7 @@ def valley_of(batches: Sequence[int], costs: np.ndarray, confidence: float = CON
     """The valley of costs by batch, smallest first; None of fewer than LEAST_FITTED batches."""
     if len(batches) < LEAST_FITTED:
         return None
-    curves = _curves(tuple(batches))
+    curves = _Curves(tuple(batches))
     squares, _, (left, right) = curves.fit(costs[:, None])
     at, freedom = int(squares[:, 0].argmin()), len(costs) - 4
     noise = squares[at, 0] / freedom
@@ -77,12 +77,13 @@ def valley_of(batches: Sequence[int], costs: np.ndarray, confidence: float = CON
 
 def valley_rise(batches: Sequence[int], rows: np.ndarray) -> np.ndarray:
     """By what share of the squares left a rise beyond the best batch improves the fit of each row of costs."""
-    squares, falling, _ = _curves(tuple(batches)).fit(rows.T)
+    squares, falling, _ = _Curves(tuple(batches)).fit(rows.T)
     about = ((rows - rows.mean(1, keepdims=True)) ** 2).sum(1)
     improves = falling.min(0) / np.maximum(squares.min(0), 1e-12 * about + 1e-300) - 1
     return np.where(about > 1e-24 * (rows ** 2).sum(1), improves, 0.0)
 
 
+@lru_cache(maxsize=16)
 class _Curves:
     """All valleys tried at some batches: arrays of shape (curves,) and (curves, batches)."""
 
@@ -111,9 +112,6 @@ class _Curves:
         walls = (np.where(proper, both[0], np.where(use_left, alone[0], 0)),
                  np.where(proper, both[1], np.where(use_left, 0, alone[1])))
         return np.maximum(yy - walls[0] * ly - walls[1] * ry, 0), falling, walls
-
-
-_curves = lru_cache(maxsize=16)(_Curves)
 
 
 def _ends(x: np.ndarray, costs: np.ndarray, allowed: float) -> tuple[float, float]:

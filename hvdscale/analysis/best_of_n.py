@@ -102,8 +102,13 @@ def smallest_interval(values: np.ndarray, confidence: float = CONFIDENCE) -> tup
 
 
 def _median_best(values: np.ndarray, n: int) -> float:
-    first, second = middle_ranks(len(values), n)
-    return midway(np.partition(values, (first, second)), first, second)
+    """The median, over all subsets of n of these values, of each subset's smallest; halfway between two of them, inf
+    where one is. Of the C(N, n) subsets, C(N, n) - C(N - j, n) contain one of the j smallest values."""
+    count, subsets = len(values), math.comb(len(values), n)
+    first = next(j for j in range(count) if 2 * (subsets - math.comb(count - j - 1, n)) >= subsets)
+    second = next(j for j in range(first, count) if 2 * (subsets - math.comb(count - j - 1, n)) > subsets)
+    low, high = np.partition(values, (first, second))[[first, second]]
+    return float(low if first == second else (low + high) / 2)
 
 
 def _product_limit(steps: np.ndarray, before: np.ndarray, last: np.ndarray, n: int) -> tuple[float, float]:
@@ -122,20 +127,6 @@ def _sort_trials(steps: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.nd
     return met[order], order
 
 
-def middle_ranks(count: int, n: int) -> tuple[int, int]:
-    """Two ranks among ``count`` values: those around the median, over all subsets of n, of each subset's smallest. They
-    are equal unless the median lies midway between two values. Of the C(count, n) subsets, C(count, n) - C(count - j,
-    n) contain one of the j smallest values."""
-    subsets = math.comb(count, n)
-    first = next(j for j in range(count) if 2 * (subsets - math.comb(count - j - 1, n)) >= subsets)
-    return first, next(j for j in range(first, count) if 2 * (subsets - math.comb(count - j - 1, n)) > subsets)
-
-
-def midway(ordered: Sequence[float] | np.ndarray, first: int, second: int) -> float:
-    """The value midway between those of two ranks; inf where one is."""
-    return float(ordered[first] if first == second else (ordered[first] + ordered[second]) / 2)
-
-
 @dataclass(frozen=True)
 class BestOf:
     """The median over all subsets of ``n`` trials of the best in each: between low and high, as pruning leaves it."""
@@ -151,19 +142,14 @@ class BestOf:
 
 def best_of_n(costs: Sequence[float], censored: Sequence[bool] = (), sizes: Sequence[int] | None = None,
               negated: bool = False) -> tuple[BestOf, ...]:
-    """The median over all subsets of n of the smallest cost in each, by default for n = 1, 2, ..., all; middle_ranks.
+    """The median over all subsets of n of the smallest cost in each, by default for n = 1, 2, ..., all.
 
     censored  whether the given cost is only a lower bound: it bounds the median as given from below, as inf from above
-    negated   whether costs are negated values, so that the curve is of the values
-    """
-    low = high = sorted(costs)
-    if any(censored):
-        high = sorted(math.inf if cut else cost for cost, cut in zip(costs, censored))
-    found = []
-    for n in sizes or range(1, len(low) + 1):
-        below, above = (midway(ordered, *middle_ranks(len(low), n)) for ordered in (low, high))
-        found.append(BestOf(n, -above, -below) if negated else BestOf(n, below, above))
-    return tuple(found)
+    negated   whether costs are negated values, so that the curve is of the values"""
+    least = np.asarray(costs, float)
+    most = np.where(censored, np.inf, least) if any(censored) else least
+    ends = [(n, _median_best(least, n), _median_best(most, n)) for n in sizes or range(1, len(least) + 1)]
+    return tuple(BestOf(n, -above, -below) if negated else BestOf(n, below, above) for n, below, above in ends)
 
 
 def _interval(values: np.ndarray, before: np.ndarray, last: np.ndarray, n: int, confidence: float,
@@ -175,7 +161,7 @@ def _interval(values: np.ndarray, before: np.ndarray, last: np.ndarray, n: int, 
     smallest = smallest[:int(LOWEST + expected + 5 * np.sqrt(expected))]
     if len(smallest) == 1:
         return (-np.inf, np.inf), scale(values[order][smallest])[0]
-    pivot = _pivot(tuple((len(values) - smallest).tolist()), n)
+    pivot = _Pivot(tuple((len(values) - smallest).tolist()), n)
     values, before = values[order][smallest], np.nan_to_num(before[order][smallest])
     drawn = np.sort(scale(values - pivot.between * (values - before)), axis=1) if (before < values).any() else None
     tail = (1 - confidence) / 2
@@ -185,6 +171,7 @@ def _interval(values: np.ndarray, before: np.ndarray, last: np.ndarray, n: int, 
     return ends, np.median(high)
 
 
+@lru_cache(maxsize=256)
 class _Pivot:
     """Draws of H at the smallest trials, and the weights of a quantile that follow; arrays have one entry per draw."""
 
@@ -211,6 +198,3 @@ class _Pivot:
         tail = x[:, 0] + (x[:, :LOWEST] - x[:, :1]).mean(1) * self.tail
         below, above = self.trials_below == 0, self.trials_below == x.shape[1]
         return np.where(below, tail, np.where(above, np.maximum(tail, x[:, -1]), line))
-
-
-_pivot = lru_cache(maxsize=256)(_Pivot)

@@ -8,12 +8,11 @@ import numpy as np
 
 from ..log.schema import Status
 from ..target import Target
-from .base_rates import rates_of, scales_with_momentum
 from .best_of_n import BestOf, best_of_n
 from .curves import Curve, result_of
 from .defaults import USEFUL_WITHIN
 from .intervals import CONFIDENCE, Estimate
-from .studies import Study, outcomes
+from .studies import Study, outcomes, rates_of, scales_with_momentum
 
 LEARNING_RATE, MOMENTUM, EFFECTIVE = "learning_rate", "momentum", "effective_lr"
 MOST_VALUES = 8             # of a metaparameter that splits studies into a family of curves

@@ -2,19 +2,15 @@
 et al. 2025, arXiv 2505.23971).
 
     critical_factor((1, 2, 4, 8), losses, Tolerance(0.01))      -> k, with its interval over data orders
-    for run in branched_of(trials):
-        [(point.examples, point.critical.value) for point in run.points]
-        ramp_of(run).batches        -> the batch doubles where the lower end of the critical batch allows
 
 From a checkpoint of a run at batch B, branches train at k B, with the rate scaled by a rule, for the same number of
 examples. k passes if its loss is at most the tolerance above the smallest loss of any smaller k. The critical
 batch is k B for the largest k that passes. That is as published: the rate times k for SGD and sqrt(k) for Adam, losses
-smoothed with weight 0.5, a tolerance of 0.01 nats. The body of the paper could not be had; this is from the abstract
-and from descriptions of the method by others. They say that the authors reset the optimizer's state in a branch and
-warm the rate up again, which is not done here.
+smoothed with weight 0.5, a tolerance of 0.01 nats. This is from the abstract and from descriptions by others, who say
+that the authors reset the optimizer's state in a branch and warm the rate up again, which is not done here.
 
 Four things differ, for workloads smaller than a language model's pre-training. The loss is evaluated on fixed examples,
-at the same numbers of examples for every k. A step's own loss is of its own batch and precedes its update, so it would
+at the same numbers of examples for every k: a step's own loss is of its own batch and precedes its update, so it would
 favor small batches where steps are few. Branches are repeated under several orders of the data. Between the last k
 that passes and the next one, k is interpolated linearly to where the excess loss reaches the tolerance. A relative
 tolerance is a share of the smallest loss.
@@ -64,7 +60,6 @@ class Excess:
         return self.mean <= self.allowed
 
     def bands(self, confidence: float) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper limits."""
         half = student_quantile(self.freedom, confidence) * self.error
         return self.mean - half, self.mean + half
 
@@ -85,34 +80,23 @@ def excess_of(losses: np.ndarray, tolerance: Tolerance) -> Excess:
     orders, factors = losses.shape
     means = losses.mean(0)
     best = np.array([0, *(np.argmin(means[:k]) for k in range(1, factors))])
-    with np.errstate(invalid="ignore"):
-        pairs = losses - losses[:, best]
     mean = np.where(np.isfinite(means), means - means[best], np.inf)
-    variance, freedom = _paired_variance(losses, pairs)
-    error = np.sqrt(variance / orders)
-    error[0] = 0.0
-    error[np.isinf(mean)] = 0.0
-    return Excess(mean, error, means[best], np.array([tolerance.at(one) for one in means[best]]), freedom)
-
-
-def _paired_variance(losses: np.ndarray, pairs: np.ndarray) -> tuple[np.ndarray, int]:
-    """(variances of a difference by factor, their degrees of freedom)."""
-    orders, factors = losses.shape
+    variance, freedom = np.full(factors, np.nan), 1         # of a difference, by factor
+    table = losses[:, np.isfinite(losses).all(0)]
     if orders >= OWN_FROM:
         with np.errstate(invalid="ignore"):
-            return pairs.var(0, ddof=1), orders - 1
-    table = losses[:, np.isfinite(losses).all(0)]
-    if min(table.shape) < 2:
-        return np.full(factors, np.nan), 1
-    squares, freedom = residual_squares(table)
-    return np.full(factors, 2 * squares / freedom), freedom
+            variance, freedom = (losses - losses[:, best]).var(0, ddof=1), orders - 1
+    elif min(table.shape) > 1:
+        squares, freedom = residual_squares(table)
+        variance = np.full(factors, 2 * squares / freedom)
+    error = np.where((np.arange(factors) > 0) & np.isfinite(mean), np.sqrt(variance / orders), 0.0)
+    return Excess(mean, error, means[best], np.array([tolerance.at(one) for one in means[best]]), freedom)
 
 
 def critical_factor(factors: Sequence[float], losses: np.ndarray, tolerance: Tolerance,
                     confidence: float = CONFIDENCE) -> Estimate:
-    """The largest k whose loss is within the tolerance, with its interval.
-
-    factors  k, growing;  losses  shape (orders, factors), see excess_of
+    """The largest k whose loss is within the tolerance, with its interval, from ``factors``, the k, growing, and losses
+    of shape (orders, factors), see excess_of.
 
     inf with ``beyond``, the largest k, where all pass. The low end is 0 where even the second k may not pass, as
     batches below the smallest were not tried. Both ends are NaN for one order."""
@@ -148,8 +132,6 @@ def _between(k: np.ndarray, over: np.ndarray, at: int, power: float, diverged: f
 
 @dataclass(frozen=True, eq=False)
 class BranchPoint:
-    """The branches from one checkpoint."""
-
     step: int                           # done by then in the base run
     examples: int                       # likewise
     factors: tuple[int, ...]            # k, growing
@@ -250,8 +232,7 @@ class Ramp:
 
 
 def ramp_of(found: Branched) -> Ramp | None:
-    """The batch that doubles at each checkpoint as often as the lower end of its critical batch allows; None
-    where none allows it.
+    """The batch that doubles at each checkpoint as often as the low end of its critical batch allows; None: at none.
 
     At batch B an example makes B_crit / (B_crit + B) of the progress that it makes at a small batch (McCandlish et al.
     2018, arXiv 1812.06162, equation 2.11). So what the run makes between two checkpoints takes (B_crit + B) over

@@ -3,7 +3,9 @@
 Each trial is measured under the budget, trials that ended early are marked, and the best has an interval.
 
 A larger batch takes fewer steps per epoch. What it loses under a budget of epochs it may regain under one of steps
-(Shallue et al. 2019, section 4.7), so the same trials are measured under both."""
+(Shallue et al. 2019, section 4.7), so the same trials are measured under both; also on the map of Masters & Luschi
+(2018, arXiv 1804.07612, section 2): a metric over the batch size m and the base rate, the learning rate per example
+eta / m. They give every batch the same epochs, and find batches of 2 to 32 best."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -17,9 +19,10 @@ from ..errors import UsageError
 from ..plan import lengths
 from .best_of_n import BestOf, best_of_n, smallest_interval
 from .intervals import CONFIDENCE, Estimate
-from .studies import Study, best_metric, last_measured, take, with_metric
+from .studies import Study, best_metric, last_measured, rates_of, scales_with_momentum, take, with_metric
 from .trials import JobKey
 
+POOR = 0.75                 # the share of values with a color of their own; worse ones look alike
 AXES = {"steps": "step", "epochs": "examples", "examples": "examples", "seconds": "train_seconds"}
 
 
@@ -132,14 +135,13 @@ class BudgetOutcomes:
 
 def outcomes_under(study: Study, column: str, minimizes: bool, budget: Budget | None = None) -> BudgetOutcomes:
     """A study's trials under a budget; None: each under its own. KeyError without the metric."""
-    best = (best_metric(study, column, minimizes) if budget is None else
-            best_metric(study, column, minimizes, budget.limit(study.workload), budget.axis))
+    value, step = best_metric(study, column, minimizes,
+                              *((budget.limit(study.workload), budget.axis) if budget else ()))
     stopped = stop_at_success(study, column, minimizes)
     short = ends_short(study, budget) | stopped & (budget is None)
-    kind = np.where(short, TrialKind.SHORT, TrialKind.MEASURED)
-    kind[study.infeasible] = TrialKind.DIVERGED
-    kind[~study.feasible & ~study.infeasible] = TrialKind.LOST
-    return BudgetOutcomes(study, best.value, best.step, kind.astype(np.int8), stopped)
+    kind = np.select([study.infeasible, ~study.feasible, short], [TrialKind.DIVERGED, TrialKind.LOST, TrialKind.SHORT],
+                     TrialKind.MEASURED)
+    return BudgetOutcomes(study, value, step, kind.astype(np.int8), stopped)
 
 
 def stop_at_success(study: Study, column: str, minimizes: bool) -> np.ndarray:
@@ -175,8 +177,6 @@ def ends_short(study: Study, budget: Budget | None) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class BudgetPoint:
-    """One batch under one budget."""
-
     global_batch: int
     outcomes: BudgetOutcomes
     best: Estimate              # the median best of its feasible trials; NaN without any
@@ -238,12 +238,12 @@ def best_under(studies: Sequence[Study], column: str, minimizes: bool, budgets: 
     studies = with_metric(studies, column)
     if not studies or not budgets:
         return None
-    rows = tuple(tuple(point_of(outcomes_under(study, column, minimizes, budget), minimizes, confidence)
+    rows = tuple(tuple(_point(outcomes_under(study, column, minimizes, budget), minimizes, confidence)
                        for study in studies) for budget in budgets)
     return BestUnder(studies[0].workload, column, minimizes, tuple(budgets), rows, confidence)
 
 
-def point_of(outcomes: BudgetOutcomes, minimizes: bool, confidence: float = CONFIDENCE) -> BudgetPoint:
+def _point(outcomes: BudgetOutcomes, minimizes: bool, confidence: float) -> BudgetPoint:
     rows = np.flatnonzero(outcomes.searched)
     values = outcomes.value[rows]
     if not len(rows):
@@ -262,3 +262,71 @@ def best_value_of(values: np.ndarray, minimizes: bool, confidence: float = CONFI
     ends = sign * np.array(smallest_interval(sign * (np.log(values) if by_ratio else values), confidence))
     low, high = np.sort(np.exp(ends) if by_ratio else ends)
     return Estimate(value, min(float(low), value), max(float(high), value), len(values))
+
+
+@dataclass(frozen=True, eq=False)
+class BaseRates:
+    """Every trial of a workload on the map: arrays of shape (trials,), by batch, then in the study's order."""
+
+    workload: JobKey
+    column: str
+    minimizes: bool
+    budget: Budget | None
+    effective: bool             # whether the rate is eta / (1 - momentum), else eta, per example
+    studies: tuple[Study, ...]
+    study: np.ndarray           # index into studies
+    trial: np.ndarray           # and into that study
+    global_batch: np.ndarray
+    rate: np.ndarray            # per example, above 0
+    value: np.ndarray           # the best of the metric at any evaluation within the budget; NaN: none
+    kind: np.ndarray            # MEASURED, SHORT (ended before it spent the budget), DIVERGED
+    best: tuple[int, ...]       # index of the best value of each batch among MEASURED and SHORT, where there is any
+
+    @property
+    def log2_rate(self) -> np.ndarray:
+        return np.log2(self.rate)
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        return tuple(np.unique(self.global_batch).tolist())
+
+    def key(self, point: int) -> tuple[str, int]:
+        return self.studies[self.study[point]].key(self.trial[point])
+
+
+def both_readings(studies: Sequence[Study], column: str, minimizes: bool) -> tuple[BaseRates | None, BaseRates | None]:
+    """The maps of one workload under the most epochs, and the most steps, that some trial of every batch ran."""
+    epochs, steps = (base_rates_of(studies, column, minimizes, budget) if budget else None
+                     for budget in common_budgets(studies))
+    return epochs, steps
+
+
+def base_rates_of(studies: Sequence[Study], column: str, minimizes: bool, budget: Budget | None = None
+                  ) -> BaseRates | None:
+    """The map of the studies of one workload; None where no trial has a learning rate and the metric."""
+    studies = with_metric(studies, column)
+    effective = any(scales_with_momentum(study) for study in studies)
+    parts = []
+    for at, study in enumerate(studies):
+        outcomes, rates = outcomes_under(study, column, minimizes, budget), rates_of(study) / study.global_batch
+        rows = np.flatnonzero(~np.isnan(rates) & (outcomes.kind != TrialKind.LOST) & ~study.repeat)
+        values = np.where(outcomes.kind == TrialKind.DIVERGED, np.nan, outcomes.value)
+        if len(rows):
+            parts.append((np.full(len(rows), at), rows, np.full(len(rows), study.global_batch), rates[rows],
+                          values[rows], outcomes.kind[rows]))
+    if not parts:
+        return None
+    index, trial, batch, rate, value, kind = map(np.concatenate, zip(*parts))
+    has_value = np.isin(kind, (TrialKind.MEASURED, TrialKind.SHORT)) & ~np.isnan(value)
+    cost = np.where(has_value, value if minimizes else -value, np.inf)
+    best = [rows[cost[rows].argmin()] for rows in (np.flatnonzero(batch == one) for one in np.unique(batch))]
+    return BaseRates(studies[0].workload, column, minimizes, budget, effective, studies, index, trial, batch, rate,
+                     value, kind, tuple(int(at) for at in best if cost[at] < np.inf))
+
+
+def value_range(maps: Sequence[BaseRates]) -> tuple[float, float]:
+    """The best value of all these maps, and the worst with a color of its own, see POOR."""
+    values = np.concatenate([one.value for one in maps])
+    values, minimizes = values[np.isfinite(values)], maps[0].minimizes
+    return (float(values.min() if minimizes else values.max()),
+            float(np.quantile(values, POOR if minimizes else 1 - POOR)))

@@ -1,19 +1,14 @@
 """Comparison of two sets of logs, a baseline and a candidate: a regression test for convergence and speed.
 
-    for comparison in compare_trials(read_trials(a), read_trials(b)):
-        print(comparison.verdict, [(cell.workers, cell.verdict) for cell in comparison.cells])
-
 Each workload, worker count and global batch that both have is a cell. Per cell, steps to target S, seconds to target T
-and examples per second x are compared as ratios of geometric means, candidate over baseline, with the intervals of
-analysis.intervals. Samples are paired by seed where the seeds agree, paired by draw where both are studies of one
-space, else independent. Searches without common draws are compared by their median best-of-n (see best_of_n.py), with
-the quotient of their intervals. A target is met somewhere between two evaluations, so the interval is the hull of the
-ratios with either side at its evaluation before. Where all evaluations up to there are bit-identical, both are the same
-run, and the ratio is 1.
+and examples per second x are compared as ratios of geometric means, candidate over baseline. Samples are paired by seed
+where the seeds agree, paired by draw where both are studies of one space, else independent. Searches without common
+draws are compared by their median best-of-n (see best_of_n.py), with the quotient of their intervals. A target is met
+somewhere between two evaluations, so the interval is the hull of the ratios with either side at its evaluation before.
+Where all evaluations up to there are bit-identical, both are the same run, and the ratio is 1.
 
 A ratio over all cells of a workload is formed too, from one ratio per cell, with the spread between cells. So single
-runs at several worker counts or batch sizes can yield a verdict.
-"""
+runs at several worker counts or batch sizes can yield a verdict."""
 from __future__ import annotations
 
 import math
@@ -24,18 +19,22 @@ import numpy as np
 
 from ..errors import UsageError
 from ..formatting.numbers import list_first
+from ..log.reader import Log, LogTable
 from ..log.schema import Status
 from ..target import Target
-from .intervals import (CONFIDENCE, NONE, UNKNOWN, Ends, Estimate, difference_interval, geometric_mean, hull,
+from .grouping import group_by
+from .intervals import (CONFIDENCE, NONE, UNKNOWN, Ends, Estimate, Spread, difference_interval, geometric_mean, hull,
                         hull_over_grid, mean_interval, mean_ratio, over, pooled, pooled_paired, ratio_interval)
 from .studies import best_value
 from .pooled_variance import updates
-from .steps import BEFORE, SECONDS, SPEED, STEPS, RunToTarget, RunCell, cells_by_workers, run_of
-from .trials import JobKey, Trial, by_workload
+from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, RunToTarget, cells_by, run_of
+from .trials import JobKey, Trial, by_workload, read_trials
 
 BEST = "best"
 MEASURES = (STEPS, SECONDS, SPEED)
 VERDICTS = OK, UNDECIDED, REGRESSION = "ok", "cannot tell", "regression"       # from good to bad
+Run = tuple[Log, Trial]
+Alone = Sequence[tuple[Trial, Trial]]         # runs without a partner, each with the first run of the other side
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,6 @@ class Tolerances:
     confidence: float = CONFIDENCE
 
     def of(self, measure: str) -> float | None:
-        """The tolerance of one of MEASURES, or BEST."""
         return {STEPS: self.steps, BEST: self.metric}.get(measure, self.time)
 
 
@@ -68,9 +66,9 @@ class ComparedCell:
     """A worker count and global batch that both have: their measurements, ready to be divided, paired by position where
     there are ``pairs``. If both were searched, each is at the best of as many trials as the smaller search has.
 
-    pairing  "seed", "draw", "search": the best of each search, or "": independent samples
-    same     whether each pair is one run twice: equal evaluations up to the one that met
-    """
+    pairing  "seed"; "draw": both studies made two draws or more that met in both; "search": the best of each search; or
+             "": independent samples
+    same     whether each pair is one run twice: equal evaluations up to the one that met"""
 
     tests: tuple[Test, ...] = ()
 
@@ -80,7 +78,10 @@ class ComparedCell:
             baseline, candidate = replace(baseline, best_of_n=n), replace(candidate, best_of_n=n)
         self.workers, self.global_batch = baseline.workers[0], baseline.global_batch
         self.baseline, self.candidate, self.target = baseline, candidate, target
-        self.pairs = _same_draws(baseline, candidate, target) if target else []
+        ours, theirs = ({(trial.setting, trial.seed_key): run_of(trial, target) for trial in cell.considered
+                         if target and trial.sweep and not trial.sweep.get("repeat")} for cell in (baseline, candidate))
+        drawn = [(ours[key], theirs[key]) for key in ours if key in theirs and ours[key].met and theirs[key].met]
+        self.pairs = drawn if len(drawn) > 1 else []
         self.pairing = "draw" if self.pairs else ""
         if not self.pairs and baseline.samples.seeds == candidate.samples.seeds:
             self.pairing = "seed"
@@ -145,12 +146,9 @@ class Comparison:
 
 def compare_trials(baseline: Sequence[Trial], candidate: Sequence[Trial], targets: Sequence[Target] = (),
                    tolerances: Tolerances = Tolerances()) -> tuple[Comparison, ...]:
-    """The candidate's trials compared with the baseline's, by workload and target; where both have one workload, of one
-    data set, these are compared.
-
-    targets  by default those of the baseline's own plans
-
-    Raises UsageError, listing the trials of both, where they have no cell in common."""
+    """The candidate's trials compared with the baseline's, by workload and target, by default those of the baseline's
+    own plans; where both have one workload, of one data set, these are compared. UsageError, listing the trials of
+    both, where they have no cell in common."""
     before, after = by_workload(baseline), by_workload(candidate)
     found, jobs, changed = [], [*before, *after], None
     if len(before) == len(after) == 1 and jobs[0] != jobs[1] and jobs[0].dataset == jobs[1].dataset:
@@ -177,11 +175,10 @@ def _cells(trials: Iterable[Trial], target: Target | None, tolerances: Tolerance
     """Cells by (workers, global batch) of the trials that ended and, with a target, have its metric."""
     runs = [run_of(trial, target) for trial in trials
             if trial.status != Status.RUNNING and (target is None or target.column in trial.metrics)]
-    return cells_by_workers([run for run in runs if run.conclusive or run.trial.pruned], tolerances.confidence)
+    return cells_by([run for run in runs if run.conclusive or run.trial.pruned], tolerances.confidence)
 
 
 def _list_trials(trials: Iterable[Trial]) -> str:
-    """The distinct jobs of trials, for a message."""
     seen = dict.fromkeys(f"{trial.workload} at W = {trial.workers}, B = {trial.global_batch:,}" for trial in trials)
     return list_first(seen, 4, "; ") or "nothing"
 
@@ -189,7 +186,7 @@ def _list_trials(trials: Iterable[Trial]) -> str:
 def _compare(workload: JobKey, target: Target | None, baseline: Mapping[tuple[int, int], RunCell],
              candidate: Mapping[tuple[int, int], RunCell], tolerances: Tolerances) -> Comparison:
     cells = tuple(ComparedCell(baseline[key], candidate[key], target) for key in baseline if key in candidate)
-    pools = {measure: _Pools(cells, measure) for measure in MEASURES}
+    pools = {measure: _pool(cells, measure) for measure in MEASURES}
     for cell in cells:
         tests = []
         for measure in (MEASURES if target else (SPEED,)):
@@ -204,39 +201,25 @@ def _compare(workload: JobKey, target: Target | None, baseline: Mapping[tuple[in
                       tuple(key for key in candidate if key not in baseline), tolerances)
 
 
-def _same_draws(baseline: RunCell, candidate: RunCell, target: Target) -> list[tuple[RunToTarget, RunToTarget]]:
-    """Pairs of runs of the draws that both studies made and that met in both; [] for fewer than two."""
-    ours, theirs = ({(trial.setting, trial.seed_key): run_of(trial, target) for trial in cell.considered
-                     if trial.sweep and not trial.sweep.get("repeat")} for cell in (baseline, candidate))
-    found = [(ours[key], theirs[key]) for key in ours if key in theirs and ours[key].met and theirs[key].met]
-    return found if len(found) > 1 else []
-
-
 def _same_course(ours: RunToTarget, theirs: RunToTarget, column: str) -> bool:
     """Whether two runs met the target at the same evaluation, with every evaluation up to there equal."""
-    if not ours.met or ours.steps != theirs.steps:
-        return False
-    courses = []
-    for trial in (ours.trial, theirs.trial):
-        count = int(np.searchsorted(trial.step, ours.steps, "right"))
-        courses.append((trial.step[:count], trial.metrics[column][:count]))
-    return all(np.array_equal(one, other, equal_nan=True) for one, other in zip(*courses))
+    one, other = (np.array([trial.step, trial.metrics[column]])[:, trial.step <= ours.steps]
+                  for trial in (ours.trial, theirs.trial))
+    return ours.met and ours.steps == theirs.steps and np.array_equal(one, other, equal_nan=True)
 
 
-class _Pools:
-    """The pooled spread within cells, of paired ratios and of independent samples, as read and an evaluation before."""
-
-    def __init__(self, samples: Sequence[ComparedCell], measure: str) -> None:
-        once = {one.place(measure): one.sides(measure) for one in samples if measure == SPEED or not one.same}
-        pairs = {one.place(measure) for one in samples if one.pairs}
-        tables = [np.array(sides) for place, sides in once.items() if place in pairs and len(sides[0][0]) > 1]
-        self.paired = [pooled_paired([values for values in (table[:, at] for table in tables)
-                                      if (values > 0).all() and np.isfinite(values).all()]) for at in (0, 1)]
-        self.apart = [pooled([side[at] for place, sides in once.items() if place not in pairs for side in sides])
-                      for at in (0, 1)]
+def _pool(samples: Sequence[ComparedCell], measure: str) -> dict[str, list[Spread]]:
+    """The pooled spread within cells of "paired" ratios and of samples "apart", as read and an evaluation before."""
+    once = {one.place(measure): one.sides(measure) for one in samples if measure == SPEED or not one.same}
+    pairs = {one.place(measure) for one in samples if one.pairs}
+    tables = [np.array(sides) for place, sides in once.items() if place in pairs and len(sides[0][0]) > 1]
+    return {"paired": [pooled_paired([values for values in (table[:, at] for table in tables)
+                                      if (values > 0).all() and np.isfinite(values).all()]) for at in (0, 1)],
+            "apart": [pooled([side[at] for place, sides in once.items() if place not in pairs for side in sides])
+                      for at in (0, 1)]}
 
 
-def _change(measure: str, samples: ComparedCell, pool: _Pools, confidence: float) -> Estimate:
+def _change(measure: str, samples: ComparedCell, pools: Mapping[str, Sequence[Spread]], confidence: float) -> Estimate:
     """Candidate over baseline."""
     before, after = (getattr(side, measure) for side in (samples.baseline, samples.candidate))
     runs = min(before.runs, after.runs)
@@ -260,8 +243,8 @@ def _change(measure: str, samples: ComparedCell, pool: _Pools, confidence: float
     def interval(above: np.ndarray, below: np.ndarray, at: int) -> Ends:
         if min(len(above), len(below)) < 2:         # so that only the grid limits it
             return (mean_ratio(above, below),) * 2
-        return (mean_interval(above / below, pool.paired[at], confidence) if samples.pairs else
-                ratio_interval(above, below, pool.apart[at], confidence))
+        return (mean_interval(above / below, pools["paired"][at], confidence) if samples.pairs else
+                ratio_interval(above, below, pools["apart"][at], confidence))
     ends: Ends = interval(b, a, 0) if samples.same else hull_over_grid(candidate, baseline, interval)
     return Estimate(mean_ratio(b, a), *ends, len(a) if samples.pairing == "draw" else runs)
 
@@ -275,10 +258,16 @@ def _judge(measure: str, samples: ComparedCell, change: Estimate, tolerance: flo
         return UNDECIDED, "every trial of the baseline diverged"
     if not candidate.runs:
         return REGRESSION, "every trial diverged"
-    if measure != SPEED and samples.target is not None:
-        unmet = _judge_unmet(baseline.steps, candidate.steps)
-        if unmet:
-            return unmet if measure == STEPS else (UNDECIDED, unmet[1])
+    before, after = baseline.steps, candidate.steps
+    if measure != SPEED and samples.target is not None and not (before.met and after.met):
+        verdict, reason = UNDECIDED, "neither met the target"
+        if after.met:
+            verdict, reason = OK, ""
+        elif before.met and after.beyond >= before.value:
+            verdict, reason = REGRESSION, "the target was not met"
+        elif before.met:
+            reason = "not met, but it stopped before the baseline's steps"
+        return verdict if measure == STEPS else UNDECIDED, reason
     if measure == STEPS and len(candidate.diverged) > len(baseline.diverged):
         return UNDECIDED, f"{len(candidate.diverged)} diverged, {len(baseline.diverged)} in the baseline"
     if math.isnan(change.value):
@@ -288,19 +277,7 @@ def _judge(measure: str, samples: ComparedCell, change: Estimate, tolerance: flo
     return _judge_ratio(change, tolerance, measure)
 
 
-def _judge_unmet(before: Estimate, after: Estimate) -> tuple[str, str] | None:
-    """(verdict, reason) where most runs of either side did not meet the target; None where both met it."""
-    if not before.met:
-        return (OK, "") if after.met else (UNDECIDED, "neither met the target")
-    if after.met:
-        return None
-    if after.beyond >= before.value:
-        return REGRESSION, "the target was not met"
-    return UNDECIDED, "not met, but it stopped before the baseline's steps"
-
-
 def _judge_ratio(change: Estimate, tolerance: float | None, measure: str) -> tuple[str | None, str]:
-    """(verdict, reason) of a ratio with a valid interval."""
     low, high = change.low, change.high
     if measure == SPEED:                        # more is better
         low, high = (1 / end if end else np.inf for end in (high, low))
@@ -325,24 +302,18 @@ def _best_test(samples: ComparedCell, target: Target, tolerances: Tolerances) ->
     by_seed = [{run.trial.seed_key: best_value(run.trial.metrics[target.column][run.trial.step <= horizon],
                                                target.minimizes) for run in own} for own in runs]
     a, b = (np.array([own[seed] for seed in sorted(own)]) for own in by_seed)
-    change = _difference(a, b, samples.pairing == "seed", tolerances.confidence)
+    sides = [values[np.isfinite(values)] for values in ([b - a] if samples.pairing == "seed" else [b, a])]
+    change = Estimate.unknown()
+    if all(map(len, sides)):            # Student's interval where they are paired by position, else Welch's
+        low, high = difference_interval(sides, [UNKNOWN] * len(sides), tolerances.confidence)
+        change = Estimate(float(sides[0].mean() - sum(one.mean() for one in sides[1:])), float(low), float(high),
+                          min(map(len, sides)))
     before, after = (float(np.nanmean(values)) if np.isfinite(values).any() else np.nan for values in (a, b))
     worse = (change.low, change.high) if target.minimizes else (-change.high, -change.low)
     return Test(BEST, before, after, change, *_judge_interval(*worse, tolerances.metric))
 
 
-def _difference(a: np.ndarray, b: np.ndarray, paired: bool, confidence: float) -> Estimate:
-    """mean(b) - mean(a) with Student's interval where they are paired by position, else with Welch's."""
-    samples = [values[np.isfinite(values)] for values in ([b - a] if paired else [b, a])]
-    runs = min(map(len, samples))
-    if not runs:
-        return Estimate.unknown()
-    low, high = difference_interval(samples, [UNKNOWN] * len(samples), confidence)
-    return Estimate(float(samples[0].mean() - sum(one.mean() for one in samples[1:])), float(low), float(high), runs)
-
-
 def _test_overall(samples: Sequence[ComparedCell], target: Target | None, tolerances: Tolerances) -> tuple[Test, ...]:
-    """The tests over all cells, where there are at least two."""
     tests = []
     for measure in (MEASURES if target else (SPEED,)):
         once = {one.place(measure): one for one in samples}
@@ -358,8 +329,7 @@ def _test_overall(samples: Sequence[ComparedCell], target: Target | None, tolera
 
 
 def _cell_ratios(measure: str, samples: ComparedCell) -> tuple[float, float, float] | None:
-    """Candidate over baseline of one cell: (as read, with the candidate at the evaluation before, with the baseline
-    there). None where either did not meet or was not timed."""
+    """Candidate over baseline: as read, with the candidate and with the baseline an evaluation before; None: unmet."""
     if measure == STEPS and samples.same:
         return 1.0, 1.0, 1.0
     if samples.by_search(measure):                  # where seconds are proportional to steps
@@ -380,3 +350,63 @@ def _cell_ratios(measure: str, samples: ComparedCell) -> tuple[float, float, flo
 
 def worst_of(verdicts: Iterable[str | None]) -> str:
     return max(filter(None, verdicts), key=VERDICTS.index, default=OK)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """After how many steps two runs differ first, in which column, and the value of either; NaN: it has none."""
+
+    step: int
+    column: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Two runs of one setting and seed, the columns that both have, and where they differ first."""
+
+    baseline: Trial
+    candidate: Trial
+    columns: tuple[str, ...]
+    difference: Difference | None
+
+
+def runs_of(logs: Iterable[Log]) -> list[Run]:
+    """Every trial of open logs; raises UsageError for one that was not exact."""
+    found = [(log, trial) for log in logs for trial in read_trials(log)]
+    for _, trial in found:
+        if not trial.problem.get("exact"):
+            raise UsageError(f"{trial.log}: trial {trial.id} did not run with exact = true, so its last bits depend on "
+                             "the workers; leave --equal out, or train it with --set exact=true")
+    return found
+
+
+def pair_exact(baseline: Sequence[Run], candidate: Sequence[Run]) -> tuple[list[Pair], Alone]:
+    """Each run of the candidate beside the baseline's first of that setting and seed; the runs without a partner."""
+    before, after = (group_by(runs, lambda run: (run[1].workload, run[1].setting, run[1].seed_key))
+                     for runs in (baseline, candidate))
+    alone = [(trial, others[0][1]) for ours, theirs, others in ((before, after, candidate), (after, before, baseline))
+             for key, runs in ours.items() if key not in theirs for _, trial in runs]
+    return [_pair(before[key][0], run) for key, runs in after.items() if key in before for run in runs], alone
+
+
+def _pair(ours: Run, theirs: Run) -> Pair:
+    columns: list[str] = []
+    found = []
+    for name in ("steps", "evaluations"):
+        tables: list[LogTable] = [getattr(log, name) for log, _ in (ours, theirs)]
+        names = ["step", *(column for column in tables[0] if column in tables[1].columns
+                           and column not in ("trial", "step") and not column.endswith("seconds"))]
+        columns += [f"{name}/{column}" for column in names]
+        sides = [np.array([table.of_trial(column, trial.id) for column in names], np.float64)
+                 for table, (_, trial) in zip(tables, (ours, theirs))]
+        rows = max(side.shape[1] for side in sides)
+        before, after = (np.pad(side, ((0, 0), (0, rows - side.shape[1])), constant_values=np.nan) for side in sides)
+        differ = (before.view(np.int64) != after.view(np.int64)) & ~(np.isnan(before) & np.isnan(after))
+        if differ.any():
+            row = int(differ.any(0).argmax())
+            column = int(differ[:, row].argmax())
+            found.append(Difference(int(np.nanmin([before[0, row], after[0, row]])), f"{name}/{names[column]}",
+                                    float(before[column, row]), float(after[column, row])))
+    return Pair(ours[1], theirs[1], tuple(columns), min(found, key=lambda one: one.step, default=None))

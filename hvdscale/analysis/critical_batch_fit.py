@@ -1,11 +1,8 @@
 """The critical batch size B_crit and the fewest steps S_min, fitted to steps to target by global batch.
 
-The curve is S = S_min (1 + (B_crit / B)^p)^(1/p). Its asymptotes, S B = S_min B_crit for small batches and S = S_min
-for large ones, cross at B_crit whatever the shape p, so B_crit = E_min / S_min for every p (McCandlish et al. 2018,
-arXiv 1812.06162, section 2.3). p = 1 is their hyperbola; a sharp knee is the limit of large p. Fitting a hyperbola to a
-sharper curve underestimates S_min, so p is fitted too, from 1/2 to 8. Two more batches are reported: that of 50 %
-efficiency, at which B S = 2 E_min (B_crit itself where p = 1), and that of 20 % overhead, at which B S = 1.2 E_min
-(Zhang et al. 2024, arXiv 2410.21676).
+The curve is S = S_min (1 + (B_crit / B)^p)^(1/p), with p from 1/2 to 8; README.rst says why. A sharp knee is the limit
+of large p. Two more batches are reported: that of 50 % efficiency, at which B S = 2 E_min (B_crit itself where p = 1),
+and that of 20 % overhead, at which B S = 1.2 E_min (Zhang et al. 2024, arXiv 2410.21676).
 
 The fit is least squares on log S, with S midway between the evaluation that met the target and the one before, where
 that is known. Points have equal weight, except those whose interval is more than twice as wide as the median one. The
@@ -19,8 +16,8 @@ shift all batches alike, and so may the luck of the seeds, which no residual sho
 interval of S_min. Where the grid of most points is unknown, that interval has no lower end.
 
 Where S rises significantly at the largest batches, the curve does not apply: these batches are left out and listed.
-Where a power of the batch past RISES_PAST times B_crit only seems to fit better, intervals hold those with it as well.
-"""
+Where a power of the batch past RISES_PAST times B_crit only seems to fit better, intervals hold those with it as
+well."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
@@ -93,13 +90,13 @@ def steps_at(batch: ArrayLike, least_examples: ArrayLike, b_crit: ArrayLike, sha
 def fit_critical_batch(batches: Sequence[float], estimates: Sequence[Estimate], confidence: float = CONFIDENCE,
                        shapes: Sequence[float] = SHAPES) -> CriticalBatchFit | None:
     """The curve fitted to steps at global batches, smallest first, with p of ``shapes``; None: few points met."""
-    return _fit_points(tuple(batches), tuple(estimates), confidence, tuple(shapes))
+    return _fit_points(tuple(zip(batches, estimates)), confidence, tuple(shapes))
 
 
 @lru_cache(maxsize=64)          # a report needs the fit of one curve in several places
-def _fit_points(batches: tuple[float, ...], estimates: tuple[Estimate, ...], confidence: float,
-                shapes: tuple[float, ...]) -> CriticalBatchFit | None:
-    met = [SettingPoint(batch, one, confidence) for batch, one in zip(batches, estimates) if one.met and one.value > 0]
+def _fit_points(given: tuple[tuple[float, Estimate], ...], confidence: float, shapes: tuple[float, ...]
+                ) -> CriticalBatchFit | None:
+    met = [SettingPoint(batch, one, confidence) for batch, one in given if one.met and one.value > 0]
     weighted = [point for point in met if np.isfinite(point.deviation)]
     points = weighted if len(weighted) >= LEAST_POINTS else met
     if len(points) < LEAST_POINTS:
@@ -128,10 +125,9 @@ class SettingPoint:
 
 
 def _count_before_rise(points: Sequence[SettingPoint]) -> int:
-    """The number of points, from the smallest batch on, before a significant rise; at least LEAST_POINTS. A tail rises
-    where its mean log S lies RISES standard errors above the level before it. That level is the last block of the
-    decreasing regression of the points before. Of several such tails, the clearest is left out with the batch before
-    it, where the rise may begin while the curve still falls."""
+    """The number of points before a significant rise; at least LEAST_POINTS. A tail rises where its mean log S lies
+    RISES standard errors above the last block of the decreasing regression of the points before. The clearest tail is
+    left out with the batch before it, where the rise may begin while the curve still falls."""
     logs = np.array([point.log_steps for point in points])
     variance = float(np.mean([point.deviation ** 2 for point in points]))
     most, kept = RISES, len(logs)
@@ -172,8 +168,7 @@ class _Surface:
     x, shapes   the grid, with ``levels`` (log S_min) and ``squares`` of shape (x, shapes)
     own         the variance that the points' own intervals imply; NaN: unknown
     best        (x, p) of the minimum
-    end         -1 or 1 where the minimum lies at the lower or upper end of x, else 0
-    """
+    end         -1 or 1 where the minimum lies at the lower or upper end of x, else 0"""
 
     def __init__(self, points: Sequence[SettingPoint], weighted: bool, shapes: np.ndarray, rises: bool = False) -> None:
         self.rises = rises
@@ -198,8 +193,11 @@ class _Surface:
     def at(self, x: ArrayLike, shape: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """(log S_min, sum of squares) at x and shapes; broadcasts."""
         rest = self.rest(x, shape)
-        if self.rises:
-            rest = rest - self._rise(np.asarray(x)[..., None], rest)
+        if self.rises:          # by the power of the batch past RISES_PAST times B_crit that fits best, if positive
+            past = np.maximum(0, np.log(self.batches) - np.asarray(x)[..., None] - np.log(RISES_PAST))
+            around = past - np.expand_dims(past @ self.weights / self.weights.sum(), -1)
+            slope = (around * rest) @ self.weights / np.maximum(around ** 2 @ self.weights, 1e-12)
+            rest = rest - np.maximum(slope, 0)[..., None] * past
         level = rest @ self.weights / self.weights.sum()
         return level, (rest - np.expand_dims(level, -1)) ** 2 @ self.weights
 
@@ -207,14 +205,6 @@ class _Surface:
         """log S minus the log of the curve with S_min = 1, shape (..., points)."""
         x, shape = np.asarray(x)[..., None], np.asarray(shape)[..., None]
         return self.logs - np.logaddexp(0, shape * (x - np.log(self.batches))) / shape
-
-    def _rise(self, x: np.ndarray, rest: np.ndarray) -> np.ndarray:
-        """The power of the batch past RISES_PAST times B_crit that fits best, if it is positive; like ``rest``."""
-        past = np.maximum(0, np.log(self.batches) - x - np.log(RISES_PAST))
-        around = past - np.expand_dims(past @ self.weights / self.weights.sum(), -1)
-        slope = (around * rest) @ self.weights / np.maximum(around ** 2 @ self.weights, 1e-12)
-        rise: np.ndarray = np.maximum(slope, 0)[..., None] * past
-        return rise
 
     def _refine(self, row: int, column: int) -> tuple[float, float]:
         """The minimum between grid points, by successively finer grids; the shape by its logarithm."""
@@ -231,10 +221,9 @@ class _Surface:
 
 
 class _Region:
-    """The x and shapes whose sum of squares exceeds the minimum by at most root ** 2, on a grid around them.
-    Intervals are its ends.
-
-    levels, excess  log S_min and the sum of squares minus the minimum, shape (x, shapes)"""
+    """The x and shapes whose sum of squares exceeds the minimum by at most root ** 2, on a grid around them; intervals
+    are its ends. ``levels`` and ``excess`` are log S_min and the sum of squares minus the minimum, shape (x,
+    shapes)."""
 
     def __init__(self, surface: _Surface, root: float) -> None:
         self.surface = surface
@@ -251,19 +240,16 @@ class _Region:
         self.open_below, self.open_above = (bool(self.x[at] == surface.x[at] and self.inside[at].any())
                                             for at in (0, -1))
 
-    def b_crit(self) -> Estimate:
-        return self._interval_of_x(0.0, 0.0, 0.0)
-
     def of_excess(self, share: float) -> Estimate:
         """The interval of the batch at which B S = (1 + share) E_min: B_crit ((1 + share)^p - 1)^(1/p). The largest
         shape includes a sharp knee, where it is (1 + share) B_crit."""
         def shift(shape: float | np.ndarray) -> Any:
             return np.log((1 + share) ** shape - 1) / shape
         upper = np.where(np.isclose(self.shapes, SHAPES[-1]), np.log1p(share), shift(self.shapes))
-        return self._interval_of_x(shift(self.surface.best[1]), shift(self.shapes), upper)
+        return self.b_crit(shift(self.surface.best[1]), shift(self.shapes), upper)
 
-    def _interval_of_x(self, best: Any, lower: Any, upper: Any) -> Estimate:
-        """The interval of x plus a shift: at the best shape, and the least and the largest by shape."""
+    def b_crit(self, best: Any = 0.0, lower: Any = 0.0, upper: Any = 0.0) -> Estimate:
+        """The interval of B_crit, of x plus a shift: at the best shape, and the least and the largest by shape."""
         value = self.surface.best[0] + best if not self.surface.end else self.surface.end * np.inf
         low, high = (np.where(self.inside, self.x[:, None] + one, np.nan) for one in (lower, upper))
         return self._estimate(value, -np.inf if self.open_below else _least(low, value),
@@ -302,9 +288,15 @@ def _fit(points: Sequence[SettingPoint], weighted: bool, left_out: tuple[int, ..
     """See fit_critical_batch; left_out are batches that the points do not include."""
     surface, count = _Surface(points, weighted, shapes), len(points)
     if len(shapes) > 1 and count - 3 + OWN_FREEDOM * weighted < 2:      # too few points to fit the shape and a spread
-        fits = [_fit(points, weighted, left_out, confidence, shapes[[at]]) for at in range(len(shapes))]
-        hyperbola = _fit(points, weighted, left_out, confidence, np.array([HYPERBOLA]))
-        return _widen_over_shapes(fits, hyperbola, shapes)
+        hyperbola, *fits = (_fit(points, weighted, left_out, confidence, np.array([shape]))
+                            for shape in (HYPERBOLA, *shapes))
+        widest: dict[str, Any] = {name: _widen(getattr(one, name) for one in (hyperbola, *fits))
+                                  for name in ("s_min", "b_crit", "half_efficient", "overhead")}
+
+        def make_draws() -> np.ndarray:
+            return np.stack([one.draws for one in fits])[np.arange(DRAWS) % len(fits), np.arange(DRAWS)]
+        return replace(hyperbola, **widest, make_draws=make_draws,
+                       shape=Estimate(HYPERBOLA, float(shapes[0]), float(shapes[-1]), count))
     freedom = residual_freedom = count - 2 - (len(shapes) > 1)
     squares, own, lack = surface.least, surface.own, np.nan
     if weighted:
@@ -368,15 +360,3 @@ def _widen(estimates: Iterable[Estimate]) -> Estimate:
     """The first, with an interval that holds those of all."""
     found = list(estimates)
     return replace(found[0], low=min(one.low for one in found), high=max(one.high for one in found))
-
-
-def _widen_over_shapes(fits: Sequence[CriticalBatchFit], hyperbola: CriticalBatchFit, shapes: np.ndarray
-                       ) -> CriticalBatchFit:
-    def widen(name: str) -> Estimate:
-        return _widen(getattr(one, name) for one in (hyperbola, *fits))
-
-    def make_draws() -> np.ndarray:
-        return np.stack([one.draws for one in fits])[np.arange(DRAWS) % len(fits), np.arange(DRAWS)]
-    return replace(hyperbola, s_min=widen("s_min"), b_crit=widen("b_crit"), half_efficient=widen("half_efficient"),
-                   overhead=widen("overhead"), make_draws=make_draws,
-                   shape=Estimate(HYPERBOLA, float(shapes[0]), float(shapes[-1]), hyperbola.points))

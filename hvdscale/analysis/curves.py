@@ -1,10 +1,25 @@
-"""Steps to a target by global batch, from studies or from repeats: one curve per workload and target.
+"""Steps to a target by global batch, from studies or from repeats: one curve per workload and target, and how far it
+scales perfectly (Shallue et al. 2019, section 4.1).
 
 A search may be cut off by the rates that it tried: the best rate of a batch lies beyond all of them. Steps fall towards
 the best rate, about as its inverse. So where steps still fall over the upper (or lower) part of the rates tried at the
 largest (or smallest) batches, by rank correlations that chance seldom exceeds together, and few trials lie beyond the
 best ones, more would be found farther out, and the steps of these batches are too many. Trials that diverged count as
-beyond: they show where the rates end. Those that did not meet the target are ranked by the best that they reached."""
+beyond: they show where the rates end. Those that did not meet the target are ranked by the best that they reached.
+
+One setting under one seed is the same sequence of updates at any worker count. So all worker counts of a batch share
+one row, and a seed counts once.
+
+The regimes, see README.rst, are stated as batches that were run. Perfect scaling does not extend past a batch that
+is certainly outside the tolerance; one whose interval leaves that open does not end it. The maximum useful batch is no
+smaller than its end, as S still falls where the largest batches are close together. Both compare with the smallest of
+several noisy values, which is low by chance. On average the end of perfect scaling comes out 0.2 to 0.6 of a doubling
+low, the maximum useful batch 0.2 to 0.8 high (ten batches; tools/coverage); B_crit does not.
+
+Their intervals are percentiles over draws of the steps at all batches, log-normal on each side of a value, and narrower
+where the points lie closer to the fitted curve than their intervals claim. Draws scatter around values that scatter
+themselves, and only a few batches can be chosen, so percentiles cover more than they claim. Those at twice the tails (5
+% and 95 % for an interval of 95 %) cover what is claimed (tools/coverage)."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,28 +30,131 @@ import numpy as np
 
 from ..log.schema import Status
 from ..target import Target
-from .base_rates import effective_rate, rates_of
 from .best_of_n import best_of
+from .critical_batch_fit import REFUTED, CriticalBatchFit, fit_critical_batch
 from .defaults import CONFIDENCE, Options
-from .intervals import Estimate
-from .regimes import BatchEstimate, Regimes, regimes_of
+from .intervals import Estimate, isotonic, logarithms, normal_quantile
 from .search import rank_deviate
 from .steps import RunCell, run_of
-from .studies import Outcomes, Study, best_metric, best_value, outcomes, with_metric
+from .studies import Outcomes, Study, best_metric, best_value, effective_rate, outcomes, rates_of, with_metric
 from .trials import JobKey
 
 BEYOND = 0.15               # the share of trials beyond the best one, at most, of a search that is cut off
 FALLS = 1.64                # standard deviations of the rank correlations together
 PART, LEAST = 0.4, 5        # of the trials, by rate, that are at its upper end; the fewest
+DRAWS = 2000                # of the steps at all batches
+
+
+@dataclass(frozen=True)
+class BatchEstimate:
+    """One of the global batches that were run, with its interval."""
+
+    value: int | None           # None: no batch met the target
+    low: float = np.nan         # NaN: the spread is unknown
+    high: float = np.nan        # inf where it may be the largest batch that was run, or a larger one
+    largest: bool = False       # whether it is the largest that was run, so that a larger one may be as good
+
+    def __str__(self) -> str:
+        return f"at least {self.value:,}" if self.largest else f"{self.value:,}"
+
+    @property
+    def known(self) -> bool:
+        return not np.isnan(self.low)
+
+
+@dataclass(frozen=True, eq=False)
+class Regimes:
+    """Where perfect scaling ends, where larger batches stop saving steps, and the curve fitted to all batches."""
+
+    perfect_until: BatchEstimate
+    maximum_useful: BatchEstimate
+    fit: CriticalBatchFit | None        # None: too few batches met
+    perfect: tuple[bool, ...]           # per batch: whether B S is within tolerance of the smallest B S
+    options: Options
+
+
+def regimes_of(batches: Sequence[int], estimates: Sequence[Estimate], options: Options = Options()) -> Regimes:
+    """The regimes of steps to target at global batches, smallest first. A batch that did not meet is in no regime."""
+    steps, examples = logarithms([one.value if one.met else np.inf for one in estimates]), logarithms(batches)
+    fit = fit_critical_batch(batches, estimates, options.confidence)
+    perfect = _is_within(steps + examples, options.perfect_within)
+    if not perfect.any():
+        return Regimes(BatchEstimate(None), BatchEstimate(None), fit, tuple(perfect.tolist()), options)
+    until = int(_last(perfect & ~_is_past_break(batches, estimates, perfect, options.perfect_within)))
+    useful = max(until, int(_is_within(steps, options.useful_within).argmax()))
+    drawn = _draw_log_steps(steps, estimates, options.confidence, batches, fit)
+    until_drawn = useful_drawn = None
+    if drawn is not None:
+        until_drawn = _last(_is_within(drawn + examples, options.perfect_within))
+        useful_drawn = np.maximum(until_drawn, _is_within(drawn, options.useful_within).argmax(1))
+    return Regimes(_estimate_batch(batches, until, until_drawn, options.confidence),
+                   _estimate_batch(batches, useful, useful_drawn, options.confidence), fit, tuple(perfect.tolist()),
+                   options)
+
+
+def _is_past_break(batches: Sequence[int], estimates: Sequence[Estimate], perfect: np.ndarray, tolerance: float
+                   ) -> np.ndarray:
+    """Whether each lies past a batch at which scaling is certainly not perfect, counted from the first perfect one.
+    Certain: the lower end of B S is above the upper end of the smallest B S plus the tolerance. An interval from the
+    evaluation grid alone makes nothing certain."""
+    ends = np.array([(one.low, one.high) if one.met and one.runs > 1 else (0, np.inf) for one in estimates])
+    low, high = (ends * np.asarray(batches, float)[:, None]).T
+    smallest = np.argmin([one.value * batch if one.met else np.inf for batch, one in zip(batches, estimates)])
+    certainly_not = low > high[smallest] * (1 + tolerance)
+    return np.logical_or.accumulate(certainly_not & (np.arange(len(perfect)) > perfect.argmax()))
+
+
+def _estimate_batch(batches: Sequence[int], chosen: int, drawn: np.ndarray | None, confidence: float) -> BatchEstimate:
+    """The batch of this index, with an interval from draws of the index, shape (DRAWS,)."""
+    value, last = int(batches[chosen]), len(batches) - 1
+    if drawn is None:
+        return BatchEstimate(value, largest=chosen == last)
+    low, high = np.sort(drawn)[[int(share * (DRAWS - 1)) for share in (1 - confidence, confidence)]]
+    return BatchEstimate(value, float(min(value, batches[low])),
+                         np.inf if high == last else float(max(value, batches[high])), chosen == last)
+
+
+def _is_within(logs: np.ndarray, tolerance: float) -> np.ndarray:
+    """Whether each value is finite and within tolerance of the smallest along the last axis."""
+    return np.isfinite(logs) & (logs <= logs.min(-1, keepdims=True, initial=np.inf) + np.log1p(tolerance) + 1e-12)
+
+
+def _last(inside: np.ndarray) -> np.ndarray:
+    return inside.shape[-1] - 1 - inside[..., ::-1].argmax(-1)
+
+
+def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confidence: float,
+                    batches: Sequence[int], fit: CriticalBatchFit | None) -> np.ndarray | None:
+    """Draws of log S, shape (DRAWS, batches); None: the spread is unknown. An open side is taken to be as wide as the
+    widest known one of those that met. A batch that did not is drawn around what its runs reached; inf: unknown. As
+    values scatter themselves, those that met are drawn around what falls and is nearest to them, unless the largest
+    batches surely rise; and midway to the curve, where they do not refute it."""
+    ends = logarithms([(one.low, one.high) for one in estimates])
+    beyond = logarithms([np.inf if np.isnan(one.beyond) else one.beyond for one in estimates])
+    met = np.isfinite(log_steps)
+    reached = np.where(met, log_steps, beyond)
+    with np.errstate(invalid="ignore"):
+        wide = np.abs(ends - reached[:, None])
+    wide[[one.runs < 2 for one in estimates]] = np.nan          # the evaluation grid is not a spread
+    known = np.isfinite(wide)
+    if not known[met].any():
+        return None
+    narrower = float(np.fmin(1.0, fit.spread)) if fit else 1.0
+    wide = narrower * np.where(known, wide, wide[met][known[met]].max()) / normal_quantile(confidence)
+    deviate = np.random.Generator(np.random.Philox(key=0)).standard_normal((DRAWS, len(estimates)))
+    if not fit or not fit.left_out:
+        reached[met] = -isotonic(-reached[None, met])[0]
+        curve = logarithms(fit.steps(batches)) if fit and fit.lack_of_fit > REFUTED else np.nan
+        reached = np.where(np.isnan(curve) | ~met, reached, (reached + curve) / 2)
+    return reached + deviate * np.where(deviate < 0, wide[:, 0], wide[:, 1])
 
 
 @dataclass(frozen=True, eq=False)
 class CurvePoint:
-    """One global batch that was searched, against a target: its feasible trials, without repeats of the winner.
-
-    The fewest steps of these trials are those of the published analysis (batch_science/measurement_utils.py of Shallue
-    et al. 2019) where nothing was pruned: of the earliest measurement beyond the goal, ties by trial id. INFEASIBLE
-    trials that met the target before they diverged do not count."""
+    """One global batch that was searched, against a target: its feasible trials, without repeats of the winner. Where
+    nothing was pruned, the fewest steps of these are those of the published analysis
+    (batch_science/measurement_utils.py of Shallue et al. 2019): of the earliest measurement beyond the goal, ties by
+    trial id. INFEASIBLE trials that met the target before they diverged do not count."""
 
     study: Study
     reached: Outcomes
@@ -109,8 +227,7 @@ class CurvePoint:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The points of a workload and target by batch, of studies or of cells of runs, and the regimes of the ``judged``
-    ones."""
+    """The points of a workload and target by batch, of studies or of cells, and the regimes of the ``judged`` ones."""
 
     workload: JobKey
     target: Target
@@ -164,9 +281,7 @@ def curve_of(studies: Sequence[Study], target: Target, options: Options = Option
     n, left_out = common_trials(counts, options.trials)
     points = tuple(result_of(study, target, options.confidence, n) for study in studies
                    if study.global_batch not in left_out)
-    whole = list_whole([point.global_batch for point in points], [_ends_of_point(point) for point in points])
-    return Curve(studies[0].workload, target, points, _regimes_of(points, whole, options), options.confidence, n,
-                 tuple(left_out.items()), whole)
+    return _judge(studies[0].workload, target, points, map(_ends_of_point, points), options, n, tuple(left_out.items()))
 
 
 def common_trials(counts: Mapping[int, int], asked: int | None = None) -> tuple[int | None, dict[int, int]]:
@@ -181,8 +296,8 @@ def common_trials(counts: Mapping[int, int], asked: int | None = None) -> tuple[
 def ends_of(rates: np.ndarray, steps: np.ndarray, diverged: np.ndarray, values: np.ndarray) -> np.ndarray | None:
     """At the upper and the lower end of one batch's rates: the share of trials beyond the best one, and how much steps
     rise over that end, in standard deviations of chance. None: nothing ranks the trials, or they are too few.
-
-    values  the best that each feasible trial reached, the less the better; NaN: unknown, as where it was stopped"""
+    ``values``: the best that each feasible trial reached, the less the better; NaN: unknown, as where it was
+    stopped."""
     known = np.isfinite(steps) | ~np.isnan(values)
     if not known.any() or len(rates) < LEAST:
         return None
@@ -198,8 +313,7 @@ def ends_of(rates: np.ndarray, steps: np.ndarray, diverged: np.ndarray, values: 
 
 
 def list_whole(batches: Sequence[int], ends: Sequence[np.ndarray | None]) -> tuple[int, ...]:
-    """The batches but for the last ones, cut off at the upper end of the rates, and the first, at their lower end, as
-    larger batches take larger rates."""
+    """The batches without the last, cut off at the upper end of the rates, and the first, cut off at the lower end."""
     upper, lower = ([None if one is None else one[way] for one in ends] for way in (0, 1))
     return tuple(batches[_count_cut(lower[::-1]):len(ends) - _count_cut(upper)])
 
@@ -218,18 +332,18 @@ def _count_cut(ends: Sequence[np.ndarray | None]) -> int:
 def _ends_of_point(point: CurvePoint) -> np.ndarray | None:
     study, rates, target = point.study, np.log(rates_of(point.study)), point.reached.target
     searched, diverged = (one & ~study.repeat & ~np.isnan(rates) for one in (study.feasible, study.infeasible))
-    values = best_metric(study, target.column, target.minimizes).value * (1 if target.minimizes else -1)
+    values = best_metric(study, target.column, target.minimizes)[0] * (1 if target.minimizes else -1)
     return ends_of(rates[searched], point.reached.steps[searched], rates[diverged],
                    np.where(study.pruned, np.nan, values)[searched])
 
 
 def _ends_of_cell(cell: RunCell, target: Target) -> np.ndarray | None:
-    """Those of a search, or of runs at so many rates that they are one."""
+    """Of a search, or of runs at so many rates that they are one."""
     diverged = [trial for trial in cell.considered if trial.status == Status.INFEASIBLE]
     runs = [run for run in cell.draws or (run_of(trial, target) for trial in cell.considered)
             if run.measured and run.trial.status != Status.INFEASIBLE]
-    of_runs, of_diverged = (np.log([effective_rate(one.get("peak_lr") or np.nan, one.get("momentum") or 0.0)
-                                    for one in [trial.plan.get("problem") or {} for trial in trials]])
+    of_runs, of_diverged = (np.log([effective_rate(trial.problem.get("peak_lr") or np.nan,
+                                                   trial.problem.get("momentum") or 0.0) for trial in trials])
                             for trials in ([run.trial for run in runs], diverged))
     if np.isnan(of_runs).any() or not cell.draws and len(np.unique(of_runs)) < LEAST:
         return None
@@ -240,30 +354,29 @@ def _ends_of_cell(cell: RunCell, target: Target) -> np.ndarray | None:
 
 def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], options: Options = Options(),
                    n: int | None = None, left_out: tuple[tuple[int, int], ...] = ()) -> Curve | None:
-    """The curve of cells of one global batch each, over all worker counts, the best of n where they were searched; None
-    without any."""
+    """The curve of cells of one batch each, over all worker counts, the best of n where searched; None of none."""
     points = tuple(sorted(cells, key=lambda cell: cell.global_batch))
-    if not points:
-        return None
-    whole = list_whole([cell.global_batch for cell in points], [_ends_of_cell(cell, target) for cell in points])
-    return Curve(workload, target, points, _regimes_of(points, whole, options), options.confidence, n,
-                 left_out, whole)
+    ends = (_ends_of_cell(cell, target) for cell in points)
+    return _judge(workload, target, points, ends, options, n, left_out) if points else None
 
 
-def _regimes_of(points: Sequence[RunCell | CurvePoint], whole: Sequence[int], options: Options) -> Regimes:
-    """Of the whole batches; without the smallest one, the fewest examples are unknown, and so is perfect scaling. The
-    maximum useful batch is, too, where it may be the first of these, as a smaller one may be as good."""
+def _judge(workload: JobKey, target: Target, points: tuple[RunCell | CurvePoint, ...],
+           ends: Iterable[np.ndarray | None], options: Options, n: int | None, left_out: tuple[tuple[int, int], ...]
+           ) -> Curve:
+    """The regimes are of the whole batches; without the smallest one, the fewest examples are unknown, and so is
+    perfect scaling. The maximum useful batch is, too, where it may be the first of these: a smaller one may be as good.
+    """
+    whole = list_whole([point.global_batch for point in points], list(ends))
     own = [point for point in points if point.global_batch in whole]
     found = regimes_of([point.global_batch for point in own], [point.steps for point in own], options)
-    if own[:1] == list(points[:1]):
-        return found
-    useful = found.maximum_useful if own and found.maximum_useful.low > whole[0] else BatchEstimate(None)
-    return replace(found, perfect_until=BatchEstimate(None), maximum_useful=useful, perfect=())
+    if own[:1] != list(points[:1]):
+        useful = found.maximum_useful if own and found.maximum_useful.low > whole[0] else BatchEstimate(None)
+        found = replace(found, perfect_until=BatchEstimate(None), maximum_useful=useful, perfect=())
+    return Curve(workload, target, points, found, options.confidence, n, left_out, whole)
 
 
 def result_of(study: Study, target: Target, confidence: float = CONFIDENCE, n: int | None = None) -> CurvePoint:
-    """One study's search against a target, at the best of n of its trials, by default of all; KeyError without its
-    metric."""
+    """One study's search against a target, at the best of n of its trials, None: all; KeyError without its metric."""
     reached, feasible = outcomes(study, target), np.flatnonzero(study.searched)
     met = feasible[reached.met[feasible]]
     return CurvePoint(study, reached, int(met[reached.steps[met].argmin()]) if len(met) else None, n, confidence)

@@ -1,12 +1,9 @@
 """A candidate decided against a baseline: better, worse, alike, or open, and how many runs more decide.
 
-    for one in decide(compare_trials(baseline, candidate), STEPS): print(one.decision, one.runs_more)
-
 Runs that did not meet the target count up to where the first of these stopped, as in a restricted mean (Royston &
 Parmar 2013). A diverged run counts as one that used up its budget, or as the worst value. All cells share the error
 equally, as do the settings that a cell is the best of. Luck chose the best trial of a search: the repeats of its
-setting decide.
-"""
+setting decide."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +22,7 @@ from .decision.sequence import ALIKE, BETTER, DECISIONS, DRAWS, LEAST, OPEN, WOR
 from .intervals import CONFIDENCE, NONE, Estimate, student_quantile
 from .studies import best_value
 from .published import read
-from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, cells_by_workers, run_of, samples_of
+from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, cells_by, run_of, samples_of
 from .trials import EVERY_STEP, JobKey, Trial, by_workload
 
 STEEPEST = 1.0      # the most of a logarithm that the spacing of evaluations is taken to leave open
@@ -41,8 +38,6 @@ P_VALUE, OUTCOMES = 0.05, 4000  # of MLPerf's check; of runs to come
 
 @dataclass(frozen=True, eq=False)
 class Decided:
-    """What is decided of a cell."""
-
     comparison: Comparison
     cell: ComparedCell
     measure: str
@@ -75,8 +70,7 @@ def decide(comparisons: Sequence[Comparison], measure: str = STEPS, within: floa
 
     within  the share up to which both are alike
     share   of the error that this comparison may spend, see decision/ledger.py
-    both    whether more runs can be of the baseline, too
-    """
+    both    whether more runs can be of the baseline, too"""
     cells = [(one, cell) for one in comparisons for cell in one.cells]
     for one, _ in cells:
         if one.target is None and measure != SPEED:
@@ -164,7 +158,7 @@ def _up_to_target(pair: Sequence[RunCell], measure: str) -> tuple[list[dict[Any,
 def _values(pair: Sequence[RunCell], comparison: Comparison, measure: str, budget: Budget | None
             ) -> tuple[list[dict[Any, float]], float]:
     """What is measured of both sides by seed, better if lower, BEST within the budget and the steps that all runs took;
-    the variance that its resolution adds."""
+    and the variance that its resolution adds."""
     target, runs = comparison.target, [run for one in pair for run in one.runs]
     if measure in LAST:
         return _up_to_target(pair, measure)
@@ -225,7 +219,7 @@ def floors(trials: Sequence[Trial], targets: Sequence[Target] = (), confidence: 
     for workload, own in by_workload(trials).items():
         for target in targets_of(own, targets):
             runs = [run_of(trial, target) for trial in own if target is None or target.column in trial.metrics]
-            cells = map(_unchosen, cells_by_workers([one for one in runs if one.conclusive], confidence).values())
+            cells = map(_unchosen, cells_by([one for one in runs if one.conclusive], confidence).values())
             found += [Floor(workload, cell, *one) for cell in cells if len(cell.samples.seeds) >= LEAST
                       for one in _measures(cell, target)]
     return found
@@ -262,10 +256,8 @@ def _average(trial: Trial, column: str, step: float, count: int) -> float:
 
 def chances_to_pass(cell: RunCell, workload: JobKey) -> dict[int, float]:
     """The chance that runs pass MLPerf's convergence check after MORE runs; {}: no published batches around this one.
-
     They must not converge faster than the reference: their mean, without the fastest and the slowest, is at least its
-    mean less a one-sided t-test's quantile at P_VALUE. Runs to come share an unknown mean and spread.
-    """
+    mean less a one-sided t-test's quantile at P_VALUE. Runs to come share an unknown mean and spread."""
     curve = next((one for one in read("mlperf")["curve"] if one["file"].endswith(f"/rcps_{workload.dataset}.json")
                   or one["dataset"] == workload.dataset and workload.model in one["models"]), {"values": {0: ()}})
     batches, values = zip(*sorted((int(at), value) for at, value in curve["values"].items()))

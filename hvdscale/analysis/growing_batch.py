@@ -1,10 +1,9 @@
 """What a growing batch buys at a worker count: steps, time and cost beside those of its smallest and largest batch.
+Steps n_i and times t(W, B_i) of its pieces are as in README.rst.
 
-    T = sum over the pieces of n_i t(W, B_i)        n_i: steps to target in the piece of batch B_i
-
-The steps are those of runs with this schedule or, without such runs, predicted from steps S(B) at constant batches. A
-step at batch B is then 1 / S(B) of the way to the target wherever it is taken: sum n_i / S(B_i) = 1. This holds where
-the critical batch is constant over training. Where it grows, as is usual, a batch that grows with it needs less."""
+The steps are those of runs with this schedule or, without such runs, predicted from constant batches: sum n_i / S(B_i)
+= 1. This holds where the critical batch is constant over training. Where it grows, as is usual, a batch that grows with
+it needs less."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -126,27 +125,21 @@ def growing_plans(groups: Sequence[JobResults], request: Request, *, asked: Batc
         for section in group.sections if not own else [one for one in group.sections if one.cells]:
             if section.target is None:
                 continue
-            curve = _curve_of(section.target, beside, steps, request)
-            cell = max(section.cells, key=lambda one: (len(one.samples.seeds), one.met)) if own else None
-            of_runs = StepsCurve([point_of_cell(cell)], confidence=request.confidence) if cell else None
-            found = of_runs.at(batches.largest) if of_runs else _predict(batches, curve)
+            same = [one for one in (beside.sections if beside else ()) if one.target == section.target]
+            points, fit = steps(same[0]) if same else ((), None)
+            curve = None                        # S at constant batches; None where no batch met the target
+            if any(point.steps.met and point.steps.value > 0 for point in points):
+                curve = StepsCurve(points, fit, confidence=request.confidence)
+            found = _predict(batches, curve) if curve else None
+            if own:
+                cell = max(section.cells, key=lambda one: (len(one.samples.seeds), one.met))
+                found = StepsCurve([point_of_cell(cell)], confidence=request.confidence).at(batches.largest)
             if found is not None and np.isfinite(found.value) and found.value > 0:
                 yield _plan(section, section.target, batches, found, curve, times, fitted)
 
 
-def _curve_of(target: Target, group: JobResults | None, steps: StepsOf, request: Request) -> StepsCurve | None:
-    """S at constant batches; None where no batch met the target."""
-    section = next((one for one in group.sections if one.target == target), None) if group else None
-    points, fit = steps(section) if section else ((), None)
-    if not any(point.steps.met and point.steps.value > 0 for point in points):
-        return None
-    return StepsCurve(points, fit, confidence=request.confidence)
-
-
-def _predict(batches: BatchSchedule, curve: StepsCurve | None) -> StepsAt | None:
+def _predict(batches: BatchSchedule, curve: StepsCurve) -> StepsAt:
     """The steps at which the shares 1 / S(B) of the way add up to 1; see the module's docstring."""
-    if curve is None:
-        return None
     left, taken = np.ones(1 + DRAWS), np.zeros(1 + DRAWS)           # the value, then the draws
     for start, end, batch in batches.pieces():
         alone = curve.at(batch)
@@ -234,18 +227,15 @@ def _find_phases(batches: BatchSchedule, steps: StepsAt, clocks: Clocks, request
                    for way in ways for (workers, own), clock in clocks.items() if own == batch]
         ways = [way for same in group_by(further, lambda one: one[-1][-1]).values()
                 for way in pareto_front(same, lambda one: one[:3])]
-    best = pareto_front(ways, lambda one: one[:3])
-    return tuple(_phases(way[-1], pieces, clocks, request) for way in best if way[-1])
-
-
-def _phases(counts: tuple[int, ...], pieces: Sequence[tuple[int, int, Drawn]], clocks: Clocks, request: Request
-            ) -> Phases:
-    phases, whole, before = [], [], counts[0]
-    for (start, batch, taken), workers in zip(pieces, counts):
-        clock, relaunch = clocks[workers, batch], 0.0 if workers == before else request.relaunch or 0.0
-        spent, before = taken.times(clock), workers
-        phases.append(Phase(batch, workers, request.nodes(workers), start, taken.known(request.confidence),
-                            spent.known(request.confidence), clock.mark))
-        whole.append(Drawn(spent.value + relaunch, spent.draws + relaunch))
-    cost = _sum([one.times(request.paid(workers)) for one, workers in zip(whole, counts)])
-    return Phases(tuple(phases), _sum(whole).known(request.confidence), cost.known(request.confidence))
+    front = []
+    for counts in (way[-1] for way in pareto_front(ways, lambda one: one[:3]) if way[-1]):
+        phases, whole, before = [], [], counts[0]
+        for (start, batch, taken), workers in zip(pieces, counts):
+            clock, relaunch = clocks[workers, batch], 0.0 if workers == before else request.relaunch or 0.0
+            spent, before = taken.times(clock), workers
+            phases.append(Phase(batch, workers, request.nodes(workers), start, taken.known(request.confidence),
+                                spent.known(request.confidence), clock.mark))
+            whole.append(Drawn(spent.value + relaunch, spent.draws + relaunch))
+        cost = _sum([one.times(request.paid(workers)) for one, workers in zip(whole, counts)])
+        front.append(Phases(tuple(phases), _sum(whole).known(request.confidence), cost.known(request.confidence)))
+    return tuple(front)

@@ -1,11 +1,8 @@
-"""Intervals of geometric means over repeats, and of their ratios.
+"""Intervals of geometric means over repeats, and of their ratios, by the tests that README.rst names.
 
 Steps, seconds and examples a second are positive and multiply (time = steps x seconds a step), so all is done on
-logarithms: Student's t (1908) for one sample, Welch's (1947) for the ratio of two, Student's paired t where both
-samples are the same updates under the same seeds. Two or three repeats are too few to estimate a spread, so the spread
-is pooled over samples that can be assumed to share it (see Spread). A target is met somewhere between two evaluations.
-So an interval of steps or seconds is a hull: of the interval at the evaluation that met, and of that at the one before.
-"""
+logarithms. A target is met somewhere between two evaluations, so an interval of steps or seconds is a hull: of the
+interval at the evaluation that met, and of that at the one before."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,12 +1,6 @@
 """The job that trials are of, and which runs of one name are of one version of it, by the digests in their plans; see
-plan/job.py.
-
-    versions = versions_of(logs)
-    read_trials(log, versions)          trials of two versions are of two workloads
-    versions.notes                      what differs, in words
-
-Changes that were accepted join two versions. Runs without digests are of the only version that there is, or of none.
-"""
+plan/job.py. Trials of two versions are of two workloads; ``notes`` say in words what differs. Changes that were
+accepted join two versions. Runs without digests are of the only version that there is, or of none."""
 from __future__ import annotations
 
 import hashlib

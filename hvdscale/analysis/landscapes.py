@@ -89,8 +89,7 @@ class RateLaws:
 
     @property
     def described_by(self) -> tuple[str, ...]:
-        """The laws that describe the best rates, a fitted power only where no other one does; the peak alone where
-        there is one; () where none does, or too few are known."""
+        """The laws that describe the best rates, a fitted power only where no other does; a peak stands alone."""
         if self.peak is not None:
             return (PEAK,)
         found = tuple(law.name for law in self.laws if law.describes)
@@ -118,7 +117,7 @@ def rate_landscapes(curve: Curve, costs: RuleCosts | None) -> RateLandscapes | N
         rows = {study.key(row): row for row in range(len(study))}
         chosen = np.isin(np.arange(len(study)), [rows[key] for key in rate.keys])
         space = space_of(among(study, chosen), curve.target, what, what)
-        best = best_metric(study, curve.target.column, curve.target.minimizes).value
+        best, _ = best_metric(study, curve.target.column, curve.target.minimizes)
         batches.append(RateLandscape(rate, steps, space, np.array([best[rows[key]] for key in space.keys])))
     return RateLandscapes(costs, tuple(batches), laws_of(costs.rates, curve.workload.optimizer, costs.confidence))
 

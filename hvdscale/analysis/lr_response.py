@@ -85,9 +85,8 @@ def valley(u: np.ndarray, below: float | np.ndarray, above: float | np.ndarray, 
 
 
 def landscapes_of(batches: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> list[Landscape | None]:
-    """The landscapes of several batches of one workload, with a common prior on their shape: l, k, r and the noise. A
-    first fit of each batch alone gives the prior's mean, and the spread between batches its width; then all are fitted
-    again."""
+    """The landscapes of batches of one workload. A first fit of each alone gives the mean of the common prior on their
+    shape (l, k, r and the noise), and the spread between batches its width; then all are fitted again."""
     alone = [landscape_of(*batch, rough=True) for batch in batches]
     shapes, prior = np.array([one.shape for one in alone if one is not None]), _PRIOR
     if len(shapes) > 1:
@@ -104,8 +103,7 @@ def landscape_of(log_rate: np.ndarray, before: np.ndarray, steps: np.ndarray, pr
     before    steps at the last evaluation known not to have met; 0: none
     steps     at the one that met; inf: none did
     start     the landscape of the same trials under another prior, from which sampling starts
-    rough     whether means and standard deviations suffice, without ends of intervals
-    """
+    rough     whether means and standard deviations suffice, without ends of intervals"""
     met = np.isfinite(steps)
     if met.sum() < LEAST_MET or np.ptp(log_rate) == 0:
         return None
@@ -131,10 +129,9 @@ def landscape_of(log_rate: np.ndarray, before: np.ndarray, steps: np.ndarray, pr
 def trials_confirm(landscape: Landscape, log_rate: float, rates: np.ndarray, before: np.ndarray, steps: np.ndarray,
                    more: float) -> bool:
     """Whether the trials themselves show that a rate needs over ``more`` times the steps of the best one: all of those
-    farther out, one in INWARD of all trials just inside, and at least VOTES, needed more than that.
-
-    The best rate's steps are the fitted ones, or the second fewest of the trials where these are more: on a wide flat
-    top and beside a cliff the fit's lowest point is too low."""
+    farther out, one in INWARD of all trials just inside, and at least VOTES, needed more than that. The best rate's
+    steps are the fitted ones, or the second fewest of the trials where these are more: on a wide flat top and beside a
+    cliff the fit's lowest point is too low."""
     out = np.sign(log_rate - np.median(landscape.best)) * (rates - log_rate)
     voting = max(VOTES, int((out >= 0).sum()) + max(1, len(rates) // INWARD))
     least = np.where(np.isfinite(steps), steps, before)[np.argsort(-out)][:voting]
@@ -163,8 +160,13 @@ class _CensoredTrials:
 
     def draw_around(self, points: np.ndarray, log_weight: np.ndarray, number: int, count: int
                     ) -> tuple[np.ndarray, np.ndarray]:
-        """``count`` new points around the weighted ones, by Student's t, and the logarithms of their weights."""
-        weight = _temper(log_weight)
+        """``count`` new points around the weighted ones, by Student's t, and the logarithms of their weights. Weights
+        are first flattened until their effective number is _LEAST_EFFECTIVE."""
+        power = 1.0
+        while _effective_number(power * log_weight) < _LEAST_EFFECTIVE and power >= 0.01:
+            power *= 0.6
+        weight = np.exp(power * (log_weight - log_weight.max()))
+        weight /= weight.sum()
         mean = weight @ points
         centered = points - mean
         root = np.linalg.cholesky(1.2 * (centered.T * weight @ centered) + 1e-6 * np.eye(points.shape[1]))
@@ -222,15 +224,6 @@ def _odds(at: np.ndarray, middle: np.ndarray, scale: np.ndarray) -> np.ndarray:
     found = at - middle
     found *= scale
     return np.exp(np.minimum(found, _STEEP, out=found), out=found)
-
-
-def _temper(log_weight: np.ndarray) -> np.ndarray:
-    """Weights that sum to 1, flattened until their effective number is _LEAST_EFFECTIVE."""
-    power = 1.0
-    while _effective_number(power * log_weight) < _LEAST_EFFECTIVE and power >= 0.01:
-        power *= 0.6
-    weight = np.exp(power * (log_weight - log_weight.max()))
-    return weight / weight.sum()
 
 
 def _effective_number(log_weight: np.ndarray) -> float:

@@ -53,9 +53,8 @@ class NextRuns:
 def next_runs(plan: WorkerPlan, enough: float = ENOUGH, most_workers: float = np.inf,
               without: Collection[Measurement] = ()) -> NextRuns | None:
     """The measurements with the largest fall of the expected loss per worker-hour, of those that bring a good share of
-    the largest fall; None where the loss is low enough already, or no measurement would lower it.
-
-    most_workers  that can be started;  without: measurements that cannot be made"""
+    the largest fall; None where the loss is low enough already, or no measurement would lower it. No more than
+    ``most_workers`` can be started, and measurements ``without`` cannot be made."""
     fastest = plan.fastest
     if fastest is None or plan.relative and plan.curve.critical is None:
         return None
@@ -86,17 +85,8 @@ def weigh(plan: WorkerPlan, runs: Sequence[Measurement], loss: float) -> NextRun
 
 
 def _candidates(plan: WorkerPlan) -> Iterator[tuple[Measurement, ...]]:
-    """Sets of measurements, each at an option of the decision; of a search probes alone, as a run is no search."""
-    searched = any(point.searched for point in plan.curve.points)
-    probes, runs = _probes(plan), [] if plan.relative or searched else list(_runs(plan))
-    yield from probes
-    yield from ((run,) for run in runs)
-    yield from ((run, *probe) for run, probe in product(runs, probes[-3:])
-                if run.workers not in {one.workers for one in probe} or len(probe) > 1)
-
-
-def _probes(plan: WorkerPlan) -> list[tuple[Measurement, ...]]:
-    """Each worker count beyond those timed, all of them, another local batch, and both; of its option's replicas."""
+    """Sets of measurements at options of the decision: probes of each worker count beyond those timed, of all, of
+    another local batch, and of both, with its option's replicas; and runs, also with probes. Of searches, probes."""
     sync = {option.workers: option.sync for option in plan.options}
     timed = {(one.workers, one.global_batch, one.passes, one.sync) for one in plan.times.timings.found}
     most = max(workers for workers, *_ in timed)
@@ -107,12 +97,17 @@ def _probes(plan: WorkerPlan) -> list[tuple[Measurement, ...]]:
     other = [Measurement(*place, 0) for place in places
              if place[1] * OTHER_LOCAL == full[place[0]][1] and place not in timed][:1]
     sets = [(one,) for one in beyond] + [tuple(beyond), tuple(other), (*beyond, *other)]
-    return [one for one in dict.fromkeys(sets) if one]
+    probes = [one for one in dict.fromkeys(sets) if one]
+    searched = any(point.searched for point in plan.curve.points)
+    runs = [] if plan.relative or searched else list(_runs(plan))
+    yield from probes
+    yield from ((run,) for run in runs)
+    yield from ((run, *probe) for run, probe in product(runs, probes[-3:])
+                if run.workers not in {one.workers for one in probe} or len(probe) > 1)
 
 
 def _runs(plan: WorkerPlan) -> Iterator[Measurement]:
-    """One run or several of each worker count at the best batch of each way to synchronize, and at the largest batch of
-    its option's passes."""
+    """Of each worker count at the best batch by replicas and at the largest of its option's passes; one or several."""
     places = plan.decision.places
     for option, seeds in product(plan.options, SEEDS):
         largest = max(place for place in places
@@ -123,11 +118,9 @@ def _runs(plan: WorkerPlan) -> Iterator[Measurement]:
 
 def decide_until(measure: Callable[[Sequence[Measurement]], WorkerPlan | None], plan: WorkerPlan, enough: float,
                  at_most: float = np.inf, most_workers: float = np.inf) -> Iterator[NextRuns]:
-    """Measure what decides, until the expected loss is low enough or the worker-hours are spent: what is measured, each
-    before it is.
-
-    measure  makes measurements, and gives the plan of all that was measured; None: these cannot be made at_most
-    worker-hours, of what is expected"""
+    """Measure what decides, until the expected loss is low enough or the expected worker-hours exceed ``at_most``: what
+    is measured, each before it is. ``measure`` makes measurements, and gives the plan of all that was measured; None:
+    these cannot be made."""
     spent, failed = 0.0, set[Measurement]()
     for _ in range(MOST_ROUNDS):
         found = next_runs(plan, enough, most_workers, failed)

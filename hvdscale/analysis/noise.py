@@ -3,23 +3,18 @@ noise Sigma of single examples (McCandlish et al. 2018, arXiv 1812.06162).
 
 In a measured step the global batch of B examples is split into R shares of n_r. Each share's mean gradient G_r has
 E|G_r|^2 = |G|^2 + tr(Sigma) / n_r. The mean of |G_r|^2, weighted by n_r / B, has expectation |G|^2 + tr(Sigma) R / B:
-that of a batch of n = B / R, however uneven the shares. So (their appendix A.1, with B_small = n, B_big = B)
+that of a batch of n = B / R, however uneven the shares. So the pair of their appendix A.1 with B_small = n, B_big = B,
+see unbiased_pair, is unbiased for examples that are drawn one by one. An epoch draws from N examples without
+replacement. If a visit draws nothing, E|G_r|^2 = |G|^2 + tr(Sigma) (1 / n_r - 1 / N), with G the mean gradient over the
+training set and tr(Sigma) its sample covariance. So tr(Sigma) is as above, and |G|^2 is that plus tr(Sigma) / N.
+Elsewhere, as under augmentation and dropout, G is the gradient of the population that visits are drawn from.
 
-    |G|^2     = (B |G_B|^2 - n mean|G_r|^2) / (B - n)            tr(Sigma) = (mean|G_r|^2 - |G_B|^2) / (1/n - 1/B)
-
-are unbiased for examples that are drawn one by one. An epoch draws from N examples without replacement. If a visit
-draws nothing, E|G_r|^2 = |G|^2 + tr(Sigma) (1 / n_r - 1 / N), with G the mean gradient over the training set and
-tr(Sigma) its sample covariance. So tr(Sigma) is as above, and |G|^2 is that plus tr(Sigma) / N. Elsewhere, as under
-augmentation and dropout, G is the gradient of the population that visits are drawn from.
-
-With these weights tr(Sigma) is the sample covariance between shares, from which |G|^2 cancels. Both are
-averaged over the steps, then divided. Each step draws its own examples, so errors of different steps are uncorrelated,
-however the true values drift. The covariance of the two means is therefore the delete-one jackknife's, s^2 / steps.
-s^2 comes from differences of neighboring steps (von Neumann 1941), so drift over training does not count as error. The
-interval of the ratio is Fieller's (1954). It stays valid, without an upper end, where the steps do not distinguish
-|G|^2 from 0. The jackknife of the ratio or of its logarithm does not: it covered as little as a third where it claims
-95 %.
-"""
+With these weights tr(Sigma) is the sample covariance between shares, from which |G|^2 cancels. Both are averaged over
+the steps, then divided. Each step draws its own examples, so errors of different steps are uncorrelated, however the
+true values drift. The covariance of the two means is therefore the delete-one jackknife's, s^2 / steps. s^2 comes from
+differences of neighboring steps (von Neumann 1941), so drift over training does not count as error. The interval of the
+ratio is Fieller's (1954). It stays valid, without an upper end, where the steps do not distinguish |G|^2 from 0. The
+jackknife of the ratio or of its logarithm covered as little as a third where it claims 95 %."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -46,10 +41,6 @@ class NoiseSteps:
     grad_sqnorm: np.ndarray         # |G|^2
     cov_trace: np.ndarray           # tr(Sigma)
 
-    def of_finite(self, examples: int) -> NoiseSteps:
-        """The same where each epoch draws from this number of fixed examples, without replacement."""
-        return NoiseSteps(self.step, self.grad_sqnorm + self.cov_trace / examples, self.cov_trace)
-
     def quarter(self, at: int) -> NoiseSteps:
         """A quarter of the steps."""
         rows = slice(len(self.step) * at // QUARTERS, len(self.step) * (at + 1) // QUARTERS)
@@ -58,13 +49,9 @@ class NoiseSteps:
 
 @dataclass(frozen=True)
 class NoiseScale:
-    """The noise scale over a number of steps.
-
-    noise_scale  cov_trace / grad_sqnorm, in examples; 0 where cov_trace is negative, inf where grad_sqnorm is not
-                 positive, NaN where nothing was measured
-    low, high    ends of its interval; high is inf where grad_sqnorm is not distinguishable from 0, both are NaN where
-                 there are too few steps
-    """
+    """Over a number of steps, in examples: cov_trace / grad_sqnorm; 0 where cov_trace is negative, inf where
+    grad_sqnorm is not positive, NaN where nothing was measured. Of its interval, ``high`` is inf where grad_sqnorm is
+    not distinguishable from 0; both ends are NaN where there are too few steps."""
 
     noise_scale: float
     low: float = np.nan
@@ -82,8 +69,7 @@ class NoiseScale:
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise scale of the runs of one cell: over all measured steps, and by quarter of the run (unknown where there
-    are too few steps for intervals)."""
+    """Of the runs of one cell: over all measured steps, and by quarter of the run, unknown of too few steps."""
 
     whole: NoiseScale
     quarters: tuple[NoiseScale, ...]
@@ -91,8 +77,8 @@ class Noise:
 
 def unbiased_pair(local_sqnorm: np.ndarray, reduced_sqnorm: np.ndarray, local_examples: np.ndarray,
                   global_batch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Unbiased estimates of |G|^2 and tr(Sigma), of numbers or arrays, from mean|G_r|^2, |G_B|^2, n and B of the
-    module's docstring."""
+    """Unbiased estimates of |G|^2 and tr(Sigma), of numbers or arrays, from mean|G_r|^2, the square norm of the whole
+    batch's gradient, n and B of the module's docstring."""
     grad_sqnorm = (global_batch * reduced_sqnorm - local_examples * local_sqnorm) / (global_batch - local_examples)
     return grad_sqnorm, (local_sqnorm - reduced_sqnorm) / (1 / local_examples - 1 / global_batch)
 
@@ -106,33 +92,26 @@ def noise_scale(runs: Sequence[NoiseSteps], confidence: float = CONFIDENCE) -> N
     steps = sum(pair.shape[1] for pair in pairs)
     grad_sqnorm, cov_trace = means = np.sum([pair.sum(1) for pair in pairs], 0) / steps
     scale = max(0.0, cov_trace / grad_sqnorm) if grad_sqnorm > 0 else np.inf
-    low, high = _interval(means, pairs, steps, confidence)
+    (low, high), neighbors = NONE, steps - len(pairs)
+    if steps >= LEAST_STEPS and neighbors > 1:
+        differences = np.concatenate([np.diff(pair) for pair in pairs], axis=1)
+        covariance = differences @ differences.T / (2 * neighbors) / steps
+        freedom = 2 / 3 * neighbors         # of a sum of squares of differences of neighbors (von Neumann 1941)
+        low, high = fieller(means, covariance, student_quantile(freedom, confidence))
     return NoiseScale(float(scale), low, high, float(grad_sqnorm), float(cov_trace), steps,
                       int(min(run.step[0] for run in runs)), int(max(run.step[-1] for run in runs)))
 
 
 def noise_of(runs: Sequence[NoiseSteps], confidence: float = CONFIDENCE) -> Noise:
-    """The noise scale of runs of one cell, one per seed."""
     quarters = [[run.quarter(at) for run in runs] for at in range(QUARTERS)]
     enough = min(sum(len(part.step) for part in parts) for parts in quarters) >= LEAST_STEPS
     return Noise(noise_scale(runs, confidence),
                  tuple(noise_scale(parts if enough else [], confidence) for parts in quarters))
 
 
-def _interval(means: np.ndarray, pairs: Sequence[np.ndarray], steps: int, confidence: float) -> tuple[float, float]:
-    neighbors = steps - len(pairs)
-    if steps < LEAST_STEPS or neighbors < 2:
-        return NONE
-    differences = np.concatenate([np.diff(pair) for pair in pairs], axis=1)
-    covariance = differences @ differences.T / (2 * neighbors) / steps
-    freedom = 2 / 3 * neighbors             # of a sum of squares of differences of neighbors (von Neumann 1941)
-    return fieller(means, covariance, student_quantile(freedom, confidence))
-
-
 def fieller(means: np.ndarray, covariance: np.ndarray, quantile: float) -> tuple[float, float]:
-    """Ends of the part above 0 of the interval of means[1] / means[0] (Fieller 1954); (0, inf) where it is unbounded.
-
-    It contains every ratio R for which means[1] - R means[0] is within quantile standard deviations of 0."""
+    """Ends of the part above 0 of the interval of means[1] / means[0] (Fieller 1954), (0, inf) where it is unbounded:
+    of every ratio R for which means[1] - R means[0] is within quantile standard deviations of 0."""
     (x, y), t = means, quantile ** 2
     a, b, c = x * x - t * covariance[0, 0], x * y - t * covariance[0, 1], y * y - t * covariance[1, 1]
     root = np.sqrt(max(0.0, b * b - a * c))
@@ -171,8 +150,7 @@ def noise_against(target: Target | None, measured: Sequence[CellNoise], b_crit: 
 
 
 def best_known(measured: Sequence[CellNoise]) -> CellNoise | None:
-    """The cell whose noise scale has the narrowest interval, as a ratio; the last where all are open; None without
-    any."""
+    """The cell whose noise scale has the narrowest interval, as a ratio; the last where all are open; None of none."""
     def width(one: CellNoise) -> float:
         whole = one[1].whole
         return whole.high / whole.low if whole.low > 0 and np.isfinite(whole.high) else np.inf
@@ -195,7 +173,8 @@ def read_noise(log: Log) -> dict[int, NoiseSteps]:
         at = rows[own][np.argsort(table["step"][rows[own]], kind="stable")]
         batch = np.where(np.isfinite(own_batch[at]), own_batch[at], batches[number])
         local, reduced, examples = measured[:, at]
-        found[number] = NoiseSteps(table["step"][at], *unbiased_pair(local, reduced, examples, batch))
-        if fixed := (plan_at(log.path, number, plans[number]).get("measurement") or {}).get("fixed_examples"):
-            found[number] = found[number].of_finite(fixed)
+        grad_sqnorm, cov_trace = unbiased_pair(local, reduced, examples, batch)
+        # of fixed examples, from which each epoch draws without replacement
+        fixed = (plan_at(log.path, number, plans[number]).get("measurement") or {}).get("fixed_examples")
+        found[number] = NoiseSteps(table["step"][at], grad_sqnorm + (cov_trace / fixed if fixed else 0.0), cov_trace)
     return found

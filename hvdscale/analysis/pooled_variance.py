@@ -2,9 +2,8 @@
 
 Steps, seconds and examples per second each have a pool. Seeds of one setting that ran at several worker counts are the
 same updates and must not count twice. So steps are pooled over batches; seconds, which depend on the steps, get the
-degrees of freedom of one cell per setting. Ratios of such cells are paired by seed and have pools of their own. Where
-the spread of steps or seconds grows with the batch, the pool is a power of the batch. Runs that did not meet the target
-count as beyond what they reached."""
+degrees of freedom of one cell per setting. Ratios of such cells are paired by seed and have pools of their own. Runs
+that did not meet the target count as beyond what they reached."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -28,7 +27,13 @@ ROUNDING = 1e-12        # a variance
 
 def pools_of(cells: Sequence[RunCell], by_batch: Sequence[RunCell] = ()) -> Pools:
     """The pools of a section's cells, of one worker count each; ``by_batch`` are those over all worker counts."""
-    cell = {name: _pool_batches(by_batch, name) for name in OF_STEPS}
+    cell: dict[str, Spread] = {}
+    batches, seeds = [one.global_batch for one in by_batch], {one.samples.seeds for one in by_batch}
+    alike = len(seeds) == 1 and not any(number == UNKNOWN_SEED for number, *_ in seeds.pop())
+    for name in OF_STEPS:
+        spread = pooled_censored(_measured(by_batch, name), _reached(by_batch, "last_step"), batches)
+        samples = [getattr(one.samples, name) for one in by_batch]
+        cell[name] = crossed(spread, samples, batches) if alike else spread
     cell |= {name: _pool_settings(cells, name) for name in OF_SECONDS}
     cell[SPEED] = pooled_repeats(_measured(cells, SPEED))
     groups = [group for group in group_by(cells, updates).values() if len(group) > 1]
@@ -36,8 +41,8 @@ def pools_of(cells: Sequence[RunCell], by_batch: Sequence[RunCell] = ()) -> Pool
     if cell[SPEED].shared[0]:
         paired[SPEED] = pooled_paired([_measured(cells, SPEED)])
     if ran_in_a_row([run.trial for one in cells for run in one.runs]):
-        for pools, samples in ((cell, 1), (paired, 2)):
-            pools |= {name: replace(pools[name], apart=samples * HOURS ** 2) for name in (*OF_SECONDS, SPEED)}
+        for pools, sides in ((cell, 1), (paired, 2)):
+            pools |= {name: replace(pools[name], apart=sides * HOURS ** 2) for name in (*OF_SECONDS, SPEED)}
     return Pools(cell, paired)
 
 
@@ -60,14 +65,6 @@ def stand_out(cells: Sequence[RunCell], name: str) -> list[RunCell]:
 def updates(cell: RunCell) -> tuple[str, tuple[SeedKey, ...]]:
     """Equal for cells with the same sequences of updates: one setting under the same seeds."""
     return cell.setting, cell.samples.seeds
-
-
-def _pool_batches(cells: Sequence[RunCell], name: str) -> Spread:
-    batches = [cell.global_batch for cell in cells]
-    spread = pooled_censored(_measured(cells, name), _reached(cells, "last_step"), batches)
-    seeds = {cell.samples.seeds for cell in cells}
-    alike = len(seeds) == 1 and not any(number == UNKNOWN_SEED for number, *_ in seeds.pop())
-    return crossed(spread, [getattr(cell.samples, name) for cell in cells], batches) if alike else spread
 
 
 def _pool_settings(cells: Sequence[RunCell], name: str) -> Spread:

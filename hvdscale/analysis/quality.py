@@ -46,8 +46,6 @@ NO_METRIC, BATCHES, STOPPED, UNFINISHED = "no metric", "batches", "stopped", "un
 
 @dataclass(frozen=True, eq=False)
 class Quality:
-    """How the best value depends on the batch."""
-
     workload: JobKey
     column: str
     minimizes: bool
@@ -201,8 +199,8 @@ def detectable_rise(count: int) -> float:
 
 def _is_unfinished(point: BudgetPoint, column: str, budget: Budget | None) -> bool:
     """Whether more training would have improved the best of a batch: it came at the end of the budget, or its trials
-    later reached a value outside its interval. False under budgets of epochs, where small batches take the most steps.
-    """
+    later reached a value outside its interval. False under budgets of epochs, where small batches take the most
+    steps."""
     if budget is not None and budget.unit in ("epochs", "examples"):
         return False
     sign = 1 if point.minimizes else -1

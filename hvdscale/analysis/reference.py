@@ -1,9 +1,5 @@
 """Published curves of steps against the batch size, and how close measured ones come to them.
 
-    for curve in curves:
-        for published in load("shallue2019").curves:
-            found = against(curve, published)       # a Fidelity, or a NoMatch with the reason why not
-
 The pass marks are those proposed for a reproduction. Steps are within +-0.5 log2 of the published ones at 80 % of the
 batch sizes. B_crit is within a factor of 2. Intervals contain the published steps at 80 %. Where the published ends of
 perfect scaling of two optimizers differ, they differ by at least a factor of 8. A batch size that ran past the
@@ -93,8 +89,6 @@ class Ordering:
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """One publication."""
-
     name: str
     title: str
     source: str
@@ -117,11 +111,9 @@ class NoMatch:
 
 @dataclass(frozen=True, eq=False)
 class FidelityPoint:
-    """One batch size, measured against published.
-
-    covered  whether the interval and the uncertainty of the published value overlap; False where the target was not
-             met in that many steps; None: one run, or an open interval that leaves it undecided
-    """
+    """One batch size, measured against published. ``covered``: whether the interval and the uncertainty of the
+    published value overlap; False where the target was not met in that many steps; None: one run, or an open interval
+    that leaves it undecided."""
 
     global_batch: int
     published: float
@@ -138,8 +130,6 @@ class FidelityPoint:
 
 @dataclass(frozen=True)
 class PassMark:
-    """One pass mark: the wanted and the found number."""
-
     name: str
     wanted: float
     found: float
@@ -164,7 +154,6 @@ class Fidelity:
 
     @property
     def marks(self) -> tuple[PassMark, PassMark, PassMark]:
-        """Those of the steps, of B_crit and of the intervals."""
         def mark(label: str, name: str, wanted: float) -> PassMark:
             passed, decided = self.counted(name)
             found = passed / decided if decided else math.nan
@@ -199,8 +188,12 @@ def against(curve: Curve, published: PublishedCurve) -> Fidelity | NoMatch | Non
         return None
     reasons, remarks = _list_differences(curve, published)
     if reasons:
-        other_goal = len(reasons) == 1 and not _is_same_goal(curve.target, published.target)
-        return NoMatch(tuple(reasons), curve, published, _find_base(curve, published) if other_goal else None)
+        one, other = curve.target, published.target
+        other_value = len(reasons) == 1 and one.value != other.value and (
+            one.column, one.minimizes) == (other.column, other.minimizes)
+        both = [point.global_batch for point in curve.points if other_value
+                and point.steps.met and point.steps.value > 0 and published.at(point.global_batch)]
+        return NoMatch(tuple(reasons), curve, published, min(both) if len(both) > 1 else None)
     found, beyond = [], []
     for point in curve.points:
         at = published.at(point.global_batch)
@@ -225,7 +218,6 @@ def ordering_of(curves: Sequence[Curve], ordering: Ordering) -> PassMark | None:
 
 
 def jobs_of(reference: Reference, workload: JobKey) -> tuple[PublishedJob, ...]:
-    """The published critical batch sizes on a workload's data set."""
     return tuple(job for job in reference.jobs if job.dataset == workload.dataset)
 
 
@@ -269,15 +261,6 @@ def _is_same_goal(one: Target, other: Target) -> bool:
     return (one.column, one.minimizes, one.value) == (other.column, other.minimizes, other.value)
 
 
-def _find_base(curve: Curve, published: PublishedCurve) -> int | None:
-    """The smallest batch with steps on both curves of one metric; None where there are fewer than two."""
-    if (curve.target.column, curve.target.minimizes) != (published.target.column, published.target.minimizes):
-        return None
-    both = [point.global_batch for point in curve.points
-            if point.steps.met and point.steps.value > 0 and published.at(point.global_batch)]
-    return min(both) if len(both) > 1 else None
-
-
 def _compare_point(curve: Curve, published: PublishedCurve, point: CurvePoint | RunCell,
                    at: tuple[float, float, float]) -> FidelityPoint:
     """A point of a curve beside (steps, low, high) published at its batch."""
@@ -289,18 +272,14 @@ def _compare_point(curve: Curve, published: PublishedCurve, point: CurvePoint | 
     within: bool | None = abs(apart) <= WITHIN_LOG2
     if not steps.met and not steps.beyond > expected * 2 ** WITHIN_LOG2:
         apart, within = math.nan, None
-    covered = None if within is None else _overlaps(steps, low, high)
+    covered = None
+    if within is not None and steps.runs > 1 and not math.isnan(steps.low) and not math.isnan(steps.high):
+        if not steps.met or steps.low > high:
+            covered = False
+        elif math.isfinite(steps.high):
+            covered = steps.high >= low
     return FidelityPoint(point.global_batch, expected, low, high, point.global_batch not in published.batches,
                          point.steps, steps, apart, within, covered, point)
-
-
-def _overlaps(steps: Estimate, low: float, high: float) -> bool | None:
-    """Whether an interval overlaps low to high; see FidelityPoint.covered."""
-    if steps.runs < 2 or math.isnan(steps.low) or math.isnan(steps.high):
-        return None
-    if not steps.met or steps.low > high:
-        return False
-    return bool(steps.high >= low) if math.isfinite(steps.high) else None
 
 
 def _mark_critical_batch(curve: Curve, published: PublishedCurve) -> PassMark:

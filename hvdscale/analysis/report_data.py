@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from operator import itemgetter
 from typing import TypeVar
 
 from ..errors import UsageError
@@ -27,7 +26,7 @@ from .search import Search, searches_of
 from .slow_runs import seeds_apart, slow_runs
 from .speedup import Series, series_of
 from .step_breakdown import StepParts
-from .steps import RunToTarget, RunCell, cell_of, cells_by_workers, run_of
+from .steps import RunCell, RunToTarget, cells_by, run_of
 from .studies import Study, are_ends_alone, studies_of
 from .trials import EVERY_STEP, JobKey, SeedKey, Trial, by_workload, read_trials
 
@@ -44,7 +43,6 @@ class Contents:
 
     @cached_property
     def studies(self) -> tuple[Study, ...]:
-        """By workload and global batch."""
         return studies_of(self.logs, self._versions)
 
     @cached_property
@@ -222,15 +220,6 @@ def _take_new(shown: set[Hashable], found: Iterable[tuple[Hashable, T]]) -> tupl
 def _cells(runs: Sequence[RunToTarget], options: Options) -> tuple[list[RunCell], ...]:
     """The cells of one worker count and global batch each; over all worker counts those by global batch and, unless all
     trials are synchronous, those by global batch and Trial.sync."""
-    cells = cells_by_workers(runs, options.confidence)
-    by_batch: list[RunCell] = []
-    for batch, own in sorted(group_by(runs, lambda run: run.trial.global_batch).items(), key=itemgetter(0)):
-        at_batch = [cell for cell in cells.values() if cell.global_batch == batch]
-        if at_batch and len({run.trial.workers for run in own}) > 1:
-            at_batch = [cell_of(sorted(own, key=lambda run: run.trial.workers), options.confidence)]
-        by_batch += at_batch
-    synced = group_by(runs, lambda run: (run.trial.global_batch, run.trial.sync))
-    apart = any(sync != EVERY_STEP for _, sync in synced)
-    return list(cells.values()), by_batch, [
-        cell_of(sorted(own, key=lambda run: run.trial.workers), options.confidence)
-        for _, own in sorted(synced.items() if apart else ()) if any(run.conclusive for run in own)]
+    apart = runs if any(run.trial.sync != EVERY_STEP for run in runs) else ()
+    return tuple([*cells_by(own, options.confidence, names).values()] for own, names in (
+        (runs, ("workers", "global_batch")), (runs, ("global_batch",)), (apart, ("global_batch", "sync"))))

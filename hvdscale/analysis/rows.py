@@ -7,7 +7,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -81,8 +80,7 @@ class TrialRows:
         return np.asarray(self.table[METAPARAMETER + name], float)
 
     def by_study(self) -> list[np.ndarray]:
-        """The rows of each workload at each global batch, by id; without branches of a run, and without replicas beside
-        synchronous runs."""
+        """The rows of each workload at each batch, by id; without branches, and replicas beside synchronous runs."""
         order = np.lexsort((self.id, self.global_batch, self._workload))
         order = order[~self.branch[order]]
         changes = np.diff(self._workload[order]).astype(bool) | np.diff(self.global_batch[order]).astype(bool)
@@ -90,19 +88,26 @@ class TrialRows:
         return [own if self.replicas[own].all() else own[~self.replicas[own]] for own in groups]
 
     def sources_of(self, groups: Sequence[np.ndarray]) -> list[SourceRows]:
+        """Where the evaluations of groups of rows are: stretches of consecutive rows of one trial in /evaluations."""
         group, place = np.full(len(self.id), -1), np.zeros(len(self.id), np.int64)
         for number, own in enumerate(groups):
             group[own], place[own] = number, np.arange(len(own))
-        ids, first, count = _find_stretches(self._evaluations)
+        table, trials, starts = self._evaluations, [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for begin in range(0, table.rows, BLOCK_ROWS):
+            trial = np.asarray(table.read_rows("trial", begin, min(begin + BLOCK_ROWS, table.rows)))
+            at = np.concatenate([[0], np.flatnonzero(trial[1:] != trial[:-1]) + 1])
+            trials.append(trial[at])
+            starts.append(at + begin)
+        ids, first = np.concatenate(trials), np.concatenate(starts)
         asked = np.isin(ids, self.id[group >= 0])
-        ids, first, count = ids[asked], first[asked], count[asked]
+        ids, first, count = ids[asked], first[asked], np.diff(first, append=table.rows)[asked]
         by_id = np.argsort(self.id)
         row = by_id[np.searchsorted(self.id, ids, sorter=by_id)]
         order = np.lexsort((first, place[row], group[row]))
         row, first, count = row[order], first[order], count[order]
         ends = np.searchsorted(group[row], np.arange(len(groups) + 1))
-        return [SourceRows(self._evaluations, self.untimed[own], place[row[begin:end]], first[begin:end],
-                           count[begin:end]) for own, begin, end in zip(groups, ends[:-1], ends[1:])]
+        return [SourceRows(table, self.untimed[own], place[row[begin:end]], first[begin:end], count[begin:end])
+                for own, begin, end in zip(groups, ends[:-1], ends[1:])]
 
 
 def _find_distinct(*columns: np.ndarray) -> tuple[np.ndarray, list[tuple[str, ...]]]:
@@ -148,18 +153,6 @@ class SourceRows:
         return values
 
 
-def _find_stretches(table: LogTable) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(trial ids, first rows, row counts) of the stretches of consecutive rows of one trial in /evaluations."""
-    ids, starts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for begin in range(0, table.rows, BLOCK_ROWS):
-        trial = np.asarray(table.read_rows("trial", begin, min(begin + BLOCK_ROWS, table.rows)))
-        at = np.concatenate([[0], np.flatnonzero(trial[1:] != trial[:-1]) + 1])
-        ids.append(trial[at])
-        starts.append(at + begin)
-    first = np.concatenate(starts)
-    return np.concatenate(ids), first, np.diff(first, append=table.rows)
-
-
 class Kept:
     """The most recently used columns, up to KEPT_BYTES or KEPT_COLUMNS."""
 
@@ -187,26 +180,22 @@ class Kept:
 class Evaluations:
     """The evaluations of some trials: rows in order of trial, then of step.
 
-    first    int64, shape (trials + 1,): trial i has the rows first[i]:first[i + 1]
+    first    int64, shape (trials + 1,): trial i has the rows first[i]:first[i + 1]; ``counts`` are their numbers
     specs    what the first log that has a column says of it, by name
-    columns  split/metric that any of its logs has
-    """
+    columns  split/metric that any of its logs has"""
 
     def __init__(self, sources: Sequence[SourceRows], names: Sequence[tuple[str, np.ndarray]], kept: Kept) -> None:
-        self.first = np.concatenate([[0], np.cumsum(np.concatenate([source.counts for source in sources]))])
+        self.counts = np.concatenate([source.counts for source in sources])
+        self.first = np.concatenate([[0], np.cumsum(self.counts)])
         self.specs = {name: spec for source in reversed(sources) for name, spec in source.table.specs.items()}
         self.columns = tuple(dict.fromkeys(name for source in sources for name in source.table.columns if "/" in name))
         self.outcomes: dict[Target, Any] = {}       # see studies.outcomes
         self._sources, self._names, self._kept = sources, names, kept
         self._order: slice | np.ndarray | None = None       # sorts the rows of each trial by step, once known
 
-    @cached_property
-    def counts(self) -> np.ndarray:
-        return np.diff(self.first)
-
     def read(self, name: str) -> np.ndarray:
-        """A column, float64 of shape (rows,): "step", "examples", "train_seconds" or one of ``columns``. NaN in trials
-        of a log that has no such metric; KeyError where none has it."""
+        """A column, float64 of shape (rows,): "step", "examples", "train_seconds" or one of ``columns``; NaN in trials
+        of a log without it; KeyError where none has it."""
         if "/" in name and name not in self.columns:
             raise KeyError(f"there is no {name}; there are {', '.join(self.columns) or 'no metrics'}")
         return self._kept.get((self, name), lambda: self._read(name))
@@ -216,19 +205,16 @@ class Evaluations:
             self.read("step")
         parts = [source.read(name) for source in self._sources]
         values = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        if self._order is None:
-            straight = np.isin(np.flatnonzero(values[1:] <= values[:-1]) + 1, self.first).all()
-            self._order = slice(None) if straight else self._sort(values)
+        if self._order is None:             # these are the steps
+            order: slice | np.ndarray = slice(None)
+            if not np.isin(np.flatnonzero(values[1:] <= values[:-1]) + 1, self.first).all():
+                trial = np.repeat(np.arange(len(self.counts)), self.counts)
+                order = np.lexsort((values, trial))
+                twice = np.flatnonzero((np.diff(trial[order]) == 0) & (np.diff(values[order]) == 0))
+                if len(twice):
+                    row = order[twice[0]]
+                    path, number = [(path, one) for path, ids in self._names for one in ids][trial[row]]
+                    raise LogError(f"{path}: trial {number}: evaluations/step is {values[row]:.0f} twice; two runs may "
+                                   "have been given one trial id")
+            self._order = order
         return values[self._order]
-
-    def _sort(self, step: np.ndarray) -> np.ndarray:
-        """The order of rows by trial and step; LogError where a trial has a step twice."""
-        trial = np.repeat(np.arange(len(self.counts)), self.counts)
-        order = np.lexsort((step, trial))
-        twice = np.flatnonzero((trial[order][1:] == trial[order][:-1]) & (step[order][1:] == step[order][:-1]))
-        if len(twice):
-            row = order[twice[0]]
-            path, number = [(path, one) for path, ids in self._names for one in ids][trial[row]]
-            raise LogError(f"{path}: trial {number}: evaluations/step is {step[row]:.0f} twice; two runs may have been "
-                           "given one trial id")
-        return order

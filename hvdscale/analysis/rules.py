@@ -29,14 +29,13 @@ from ..plan.time_scales import decay_of
 from ..system.forked import map_on_cores
 from ..target import Target
 from . import defaults
-from .base_rates import rates_of
-from .curves import Curve, CurvePoint
+from .best_points import MOMENTUM, is_varied
+from .curves import BatchEstimate, Curve, CurvePoint
 from .defaults import CONFIDENCE, RULE_WITHIN
 from .intervals import Estimate, over, student_quantile, times
 from .lr_response import Landscape, landscapes_of, trials_confirm
-from .regimes import BatchEstimate
 from .steps import estimate, known
-from .studies import Outcomes, Study, outcomes
+from .studies import Outcomes, Study, outcomes, rates_of
 from .trials import JobKey
 
 NEAR = 1.5                  # rates within this factor are near each other
@@ -173,8 +172,6 @@ class Exponent:
 
 @dataclass(frozen=True, eq=False)
 class RuleCosts:
-    """The costs of rules for one workload and target."""
-
     workload: JobKey
     target: Target
     effective: bool                         # whether the rate is eta / (1 - momentum)
@@ -206,18 +203,15 @@ def rules_along(curves: Sequence[Curve], rules: Sequence[Rule] = RULES, toleranc
     """The same of each of several curves; all cores fit the landscapes of those that follow."""
     suited = [[rule for rule in rules if not rule.scales_betas or curve.workload.optimizer in OF_ADAM]
               for curve in curves]
-    tuned = [_tuned_batches(curve) if own else [] for curve, own in zip(curves, suited)]
+    tuned = []
+    for curve, own in zip(curves, suited):
+        effective = is_varied([point.study for point in curve.searched], MOMENTUM)
+        batches = [_Batch(point, curve, effective) for point in curve.searched if own and len(point.study)]
+        batches = [batch for batch in batches if batch.tuned]
+        tuned.append(batches if len(batches) > 1 else [])
     fitted = map_on_cores(landscapes_of, [[batch.intervals for batch in batches] for batches in tuned])
     for curve, own, batches, landscapes in zip(curves, suited, tuned, fitted):
         yield _costs_along(curve, batches, landscapes, own, tolerance) if batches else None
-
-
-def _tuned_batches(curve: Curve) -> list[_Batch]:
-    """The batches with an optimum; [] where there are fewer than two."""
-    effective = _is_momentum_searched(curve)
-    batches = [_Batch(point, curve, effective) for point in curve.searched if len(point.study)]
-    tuned = [batch for batch in batches if batch.tuned]
-    return tuned if len(tuned) > 1 else []
 
 
 def _costs_along(curve: Curve, tuned: Sequence[_Batch], landscapes: Iterable[Landscape | None], rules: Sequence[Rule],
@@ -234,7 +228,7 @@ def _costs_along(curve: Curve, tuned: Sequence[_Batch], landscapes: Iterable[Lan
     perfect = None if until is None else exponent_of(rates, until, curve.confidence)
     start, fitted = rates[0].tried, rates[0].best
     beside = fitted.low > start or fitted.high < start
-    return RuleCosts(curve.workload, curve.target, _is_momentum_searched(curve), tolerance, curve.confidence,
+    return RuleCosts(curve.workload, curve.target, base.effective, tolerance, curve.confidence,
                      base.study, base.best, start, costs_from(start), costs_from(fitted.value) if beside else (),
                      rates, tuple(batch.point.steps for batch in tuned),
                      exponent_of(rates, np.inf, curve.confidence), perfect)
@@ -270,16 +264,11 @@ def _fit_line(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[float, 
     return found[1], float((weight * (y - found @ design) ** 2).sum()), slack
 
 
-def _is_momentum_searched(curve: Curve) -> bool:
-    found = [point.study.metaparameter("momentum") for point in curve.searched]
-    return any(len(np.unique(values[~np.isnan(values)])) > 1 for values in found)
-
-
 class _Batch:
     """A batch of the curve: its trials' rates, their outcomes, and their landscape."""
 
     def __init__(self, point: CurvePoint, curve: Curve, effective: bool) -> None:
-        self.point, self.study, self.confidence = point, point.study, curve.confidence
+        self.point, self.study, self.confidence, self.effective = point, point.study, curve.confidence, effective
         self.best = -1 if point.best is None else point.best        # its best trial; -1: none
         self.reached: Outcomes = outcomes(self.study, curve.target)
         lr = self.study.metaparameter("learning_rate")
@@ -345,7 +334,10 @@ class _Batch:
                 and made.factor(ratio) == rule.factor(ratio) and self.study.feasible[trial]
                 and abs(np.log(self.rate[trial] / rate)) <= np.log(NEAR)]
         if runs:
-            tuned = [row for row in np.flatnonzero(self._same_point()).tolist() if row not in self.made_by]
+            alike = self.study.feasible.copy()          # the best trial and its repeats, of the same metaparameters
+            for values in self.study.metaparameters.values():
+                alike &= (values == values[self.best]) | (np.isnan(values) & np.isnan(values[self.best]))
+            tuned = [row for row in np.flatnonzero(alike).tolist() if row not in self.made_by]
             known = self._estimate_steps(tuned) if tuned else self.point.steps  # a rule's own run may be the best
             known = self.point.steps if np.isnan(known.low) else known
             return over(self._estimate_steps(runs), known), RUNS, tuple(map(self.study.key, [*runs, *tuned]))
@@ -355,7 +347,11 @@ class _Batch:
         if self.why or self.landscape is None:
             return Estimate.unknown(), self.why, keys
         nearest = float(np.clip(np.log(rate), self.landscape.lowest, self.landscape.highest))
-        loss = self._bound(self.landscape.loss(nearest, self.confidence))
+        loss, most = self.landscape.loss(nearest, self.confidence), self.budget / self.point.steps.value
+        if loss.value > most:           # trials can show at most the largest budget over the fewest steps
+            loss = Estimate(np.inf, min(loss.low, most), np.inf, loss.runs, most)
+        elif loss.high > most:
+            loss = replace(loss, high=np.inf)
         if loss.low > 1 + tolerance and not trials_confirm(self.landscape, nearest, *self.intervals, 1 + tolerance):
             loss = replace(loss, low=1 + tolerance)
         if self.landscape.tried(np.log(rate)):
@@ -363,13 +359,6 @@ class _Batch:
         if loss.low > 1 + tolerance:            # farther out it is no smaller
             return Estimate(np.inf, loss.low, np.inf, loss.runs, loss.low), OUTSIDE, keys
         return Estimate.unknown(), OUTSIDE, keys
-
-    def _bound(self, loss: Estimate) -> Estimate:
-        """A fitted loss, limited to what the trials can show: at most the largest budget over the fewest steps."""
-        most = self.budget / self.point.steps.value
-        if loss.value <= most:
-            return replace(loss, high=loss.high if loss.high <= most else np.inf)
-        return Estimate(np.inf, min(loss.low, most), np.inf, loss.runs, most)
 
     def _estimate_steps(self, trials: Sequence[int]) -> Estimate:
         """Steps over the seeds of one setting, one trial each; without an interval for one seed."""
@@ -379,13 +368,6 @@ class _Batch:
         found = estimate(self.reached.steps[rows], self.reached.before[rows], self.reached.last_step[rows][~met],
                          confidence=self.confidence)
         return found if len(rows) > 1 else replace(found, low=np.nan, high=np.nan)
-
-    def _same_point(self) -> np.ndarray:
-        """Bool: the feasible trials with the metaparameters of the best one: itself and its repeats."""
-        alike = self.study.feasible.copy()
-        for values in self.study.metaparameters.values():
-            alike &= (values == values[self.best]) | (np.isnan(values) & np.isnan(values[self.best]))
-        return alike
 
     def _find_near(self, rate: float) -> Near:
         rows = self.searched[np.abs(np.log(self.rate[self.searched] / rate)) <= np.log(NEAR)]
@@ -424,22 +406,14 @@ class _Batch:
         factor, ratio = float(rate / base.rate[base.best]), self.study.global_batch / base.study.global_batch
         values |= scaled | {"learning_rate": values["learning_rate"] * factor} | {
             name: value for name, value in base.moments_under(rule, ratio).items() if name in values}
-        values |= _at_time_scales(values, asked, factor, self.study.global_batch, ratio)
+        half_lives = {name: asked.get(f"{name}_half_life") for name in DECAYS_PER_STEP if name in values}
+        values |= {name: decay_of(one, self.study.global_batch) for name, one in half_lives.items() if one}
+        if asked.get("decay_timescale") and "weight_decay" in values:
+            values["weight_decay"] *= ratio / factor
         return Missing(rule, self.study.global_batch, float(rate), values, asked)
 
 
-def _at_time_scales(values: Mapping[str, float], asked: Mapping[str, Any], factor: float, batch: int, ratio: float
-                    ) -> dict[str, float]:
-    """The metaparameters that the settings ``asked`` give by a half-life or a time scale, at a batch and rate."""
-    half_lives = {name: asked.get(f"{name}_half_life") for name in DECAYS_PER_STEP}
-    found = {name: decay_of(half_life, batch) for name, half_life in half_lives.items() if half_life and name in values}
-    if asked.get("decay_timescale") and "weight_decay" in values:
-        found["weight_decay"] = values["weight_decay"] * ratio / factor
-    return found
-
-
 def _find_rules(study: Study) -> dict[int, Rule]:
-    """The rule of each trial that was run under one, by trial."""
     first = {text: trial for trial, text in reversed(list(enumerate(study.plan_texts)))}
     if len(first) > MOST_PLANS:
         return {}

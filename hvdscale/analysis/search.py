@@ -76,7 +76,6 @@ class Bound:
 
     @property
     def end(self) -> Any:
-        """The value at the nearer end."""
         ends = self.parameter.values or (self.parameter.low, self.parameter.high)
         return max(ends) if self.upper else min(ends)
 
@@ -147,24 +146,22 @@ class Search:
 
     @cached_property
     def bounds(self) -> tuple[Bound, ...]:
-        """The position of the best point in each dimension of the space."""
+        """The position of the best point in each dimension of the space; a value matters if feasible trials did better
+        towards its end, by a rank correlation beyond ORDERED."""
         point = self.best.point if self.best else {}
-        found = [bound_of(one, point[one.name]) for one in self.space if one.name in point]
-        return tuple(replace(bound, matters=self._is_better_towards(bound)) if bound.parameter.values else bound
-                     for bound in found)
-
-    def _is_better_towards(self, bound: Bound) -> bool:
-        """Whether feasible trials did better towards this end, by a rank correlation beyond ORDERED."""
-        name, values = bound.parameter.name, bound.parameter.values
-        found = [(draw.point[name], self._cost(draw)) for draw in self.feasible if draw.point.get(name) in values]
-        if math.isnan(bound.position) or len(found) < 2:
-            return False
-        return rank_deviate(*zip(*found)) * (-1 if bound.upper else 1) > ORDERED
+        bounds = [bound_of(one, point[one.name]) for one in self.space if one.name in point]
+        for at, bound in enumerate(bounds):
+            name, values = bound.parameter.name, bound.parameter.values
+            if values:
+                found = [(draw.point[name], self._cost(draw)) for draw in self.feasible
+                         if not math.isnan(bound.position) and draw.point.get(name) in values]
+                bounds[at] = replace(bound, matters=len(found) > 1 and rank_deviate(*zip(*found)) * (
+                    -1 if bound.upper else 1) > ORDERED)
+        return tuple(bounds)
 
     @property
     def nearest(self) -> Bound | None:
-        """The dimension in which the best point lies nearest to an end, first of all one whose end may limit it; None
-        where no dimension is ordered."""
+        """Where the best point lies nearest to an end, a dimension that may limit it first; None: none is ordered."""
         ordered = [bound for bound in self.bounds if bound.near or not (
             math.isnan(bound.position) or bound.final or bound.parameter.values)]
         return min(ordered, key=lambda bound: (not bound.near, bound.distance), default=None)
@@ -198,8 +195,7 @@ class Search:
 
     @property
     def lowered(self) -> float:
-        """The least share by which going from half of the trials to all of them improved the median best. 1: most
-        halves had no value; NaN: nothing to compare."""
+        """The least share by which the second half of the trials lowered the median best; 1: most halves had none."""
         if self.half is None or self.best is None:
             return math.nan
         before = self.half.high if self.maximizes else self.half.low
@@ -211,8 +207,7 @@ class Search:
 
     @property
     def improving(self) -> bool:
-        """Whether more trials are likely to find a better best. An improvement within the spacing of evaluations around
-        the best proves nothing."""
+        """Whether more trials likely find a better best. One within the spacing of evaluations proves nothing."""
         if self.half is None or self.best is None or not self.lowered > IMPROVED:
             return False
         return self.objective != STEPS_TO_TARGET or (
@@ -286,25 +281,21 @@ def _search(trials: Sequence[Trial], target: Target | None, confidence: float) -
     maximizes = sweep["objective"] != STEPS_TO_TARGET and not sweep["minimizes"]
     target = (target or own_target(sweep)) if sweep["objective"] == STEPS_TO_TARGET else None
     wanted, max_draws = (max(trial.sweep[name] for trial in trials) for name in ("trials", "max_draws"))
+    drawn: dict[int, Trial] = {}            # of the draws that ended; earlier ones may have no trial in the log
+    for trial in trials:
+        if not trial.sweep["repeat"] and trial.status != Status.RUNNING:
+            kept = drawn.setdefault(trial.sweep["draw"], trial)
+            if _classify(kept) == DrawEnd.FAILED:           # another attempt, in logs not collected, may have succeeded
+                drawn[trial.sweep["draw"]] = trial
+    draws = tuple(_read_draw(number, drawn.get(number), target, maximizes)
+                  for number in range(max(drawn, default=-1) + 1))
     search = Search(sweep["study"], trials[0].workload, trials[0].global_batch,
                     tuple(map(Parameter.of, sweep["space"])), sweep["objective"], target, maximizes, wanted, max_draws,
-                    sweep["prune_keep"], _find_draws(trials, target, maximizes), (), confidence)
+                    sweep["prune_keep"], draws, (), confidence)
     best = search.best.trial if search.best else None
     repeats = {trial.seed_key: trial for trial in trials if best and trial.sweep["repeat"]
                and trial.setting == best.setting and trial.status in (Status.COMPLETE, Status.INFEASIBLE)}
     return replace(search, repeats=tuple(repeats[seed] for seed in sorted(repeats)))
-
-
-def _find_draws(trials: Sequence[Trial], target: Target | None, maximizes: bool) -> tuple[Draw, ...]:
-    """The draws that ended, in order, and earlier ones that have no trial in the log."""
-    found: dict[int, Trial] = {}
-    for trial in trials:
-        if not trial.sweep["repeat"] and trial.status != Status.RUNNING:
-            kept = found.setdefault(trial.sweep["draw"], trial)
-            if _classify(kept) == DrawEnd.FAILED:           # another attempt, in logs not collected, may have succeeded
-                found[trial.sweep["draw"]] = trial
-    return tuple(_read_draw(number, found.get(number), target, maximizes)
-                 for number in range(max(found, default=-1) + 1))
 
 
 def _read_draw(number: int, trial: Trial | None, target: Target | None, maximizes: bool) -> Draw:

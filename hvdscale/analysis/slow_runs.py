@@ -1,11 +1,10 @@
 """What disturbs the times and steps of runs: those that took far longer than the others of their setting, as where a
 neighbour was busy or a disk failed, seeds that needed far more steps, and times that drift with the order of the runs.
 
-A time here is that of a typical run, and so are its steps. A run counts as slow where it took over LEAST times as long
-as the fastest of its setting, and longer than the mean of the others by more than their spread explains: Student's t
-for the next value of a sample (one-sided, shared out over all runs by Bonferroni). The spread is that of the runs that
-are not slow, pooled over the settings, so that two or three runs of each are enough. Where more than one run in FEWEST
-seems slow, or most of a setting, times scatter, and none is slow.
+A run counts as slow where it took over LEAST times as long as the fastest of its setting, and longer than the mean of
+the others by more than their spread explains: Student's t for the next value of a sample (one-sided, shared out over
+all runs by Bonferroni). The spread is that of the runs that are not slow, pooled over the settings. Where more than one
+run in FEWEST seems slow, or most of a setting, times scatter, and none is slow.
 
 Times drift as where a machine grows warm: run i, in the order of their starts, takes exp(m_c + d i) seconds a step at
 setting c, and exp(h_k) times that in pass k over the settings, as passes ran at other hours. The slope d is estimated
@@ -13,7 +12,6 @@ by least squares, with Student's intervals, from repeats; of passes, from those 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import scipy
@@ -59,16 +57,9 @@ def seeds_apart(samples: Sequence[np.ndarray]) -> list[np.ndarray]:
             for one, ratios in zip(met, found)]
 
 
-@dataclass(frozen=True)
-class Drift:
-    """A drift that the repeats show."""
-
-    a_run: Estimate                 # the factor by which a step takes longer with each run
-    warm: tuple[Estimate, ...]      # by cell, seconds an example at the pace of the last run
-
-
-def drift_of(cells: Sequence[RunCell], confidence: float = CONFIDENCE) -> Drift | None:
-    """The drift of the times of cells; None where their repeats show none, or too little."""
+def drift_of(cells: Sequence[RunCell], confidence: float = CONFIDENCE) -> tuple[Estimate, list[Estimate]] | None:
+    """(the factor by which a step takes longer with each run, by cell seconds an example at the pace of the last run);
+    None where the repeats of cells show none, or too little."""
     timed = [(at, run.trial.started, 1 / run.examples_per_second) for at, cell in enumerate(cells) for run in cell.runs
              if run.examples_per_second > 0 and np.isfinite(run.trial.started)]
     if len({when for _, when, _ in timed}) < len(timed) or len(timed) < LEAST_FREEDOM + 2:
@@ -99,4 +90,4 @@ def drift_of(cells: Sequence[RunCell], confidence: float = CONFIDENCE) -> Drift 
     left = len(timed) - 1 - middle
     warm = [estimate(level[at] + slope * left[at], with_hours / count[at] + variance * left[at] ** 2 / squares,
                      int(count[at])) if count[at] else Estimate.unknown() for at in range(len(cells))]
-    return Drift(estimate(slope, variance / squares, len(timed)), tuple(warm))
+    return estimate(slope, variance / squares, len(timed)), warm

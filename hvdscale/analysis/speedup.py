@@ -1,16 +1,5 @@
-"""What more workers bought: speedups and efficiencies along a series of worker counts.
-
-With W workers, global batch B, steps to target S, seconds to target T and examples per second x; index 0 marks the
-series' smallest worker count:
-
-    step speedup             S0 / S
-    statistical efficiency   (S0 B0) / (S B)       examples to target, baseline over this point; B is the mean batch of
-                                                   the S steps where it changes
-    system efficiency        (x / x0) / (W / W0)   throughput gained per worker added
-    product                  of both: (T0 / T) / (W / W0), exactly, since T = S B / x
-    time speedup             T0 / T
-
-Throughput times statistical efficiency is the goodput of Qiao et al. 2021 (Pollux, arXiv 2008.12260)."""
+"""What more workers bought: speedups and efficiencies along a series of worker counts, as README.rst defines them.
+Their product holds exactly, since T = S B / x; B is the mean batch of the S steps where it changes."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -29,9 +18,8 @@ STRONG = "strong"   # the same global batch
 
 @dataclass(frozen=True, eq=False)
 class SpeedupPoint:
-    """One worker count of a series, relative to the series' first.
-
-    A ratio is NaN where it cannot be formed; where the target was not met, ``high`` is an upper bound."""
+    """One worker count of a series over the first. A ratio is NaN where it cannot be formed; where the target was not
+    met, ``high`` is an upper bound."""
 
     cell: RunCell
     worker_ratio: float         # W / W0: the ideal speedup
@@ -76,7 +64,6 @@ def series_of(cells: Iterable[RunCell], confidence: float = CONFIDENCE) -> tuple
 
 
 def compare(cell: RunCell, baseline: RunCell, confidence: float = CONFIDENCE) -> SpeedupPoint:
-    """A cell relative to its series' baseline."""
     worker_ratio = cell.workers[0] / baseline.workers[0]
     steps, time = (divide(baseline, cell, name, confidence) for name in (STEPS, SECONDS))
     speed = divide(cell, baseline, SPEED, confidence)

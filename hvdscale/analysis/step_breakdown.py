@@ -91,17 +91,10 @@ def read_ranks(log: Log) -> dict[int, RankTimes]:
 
 
 def times_of(parts: dict[str, np.ndarray]) -> RankTimes:
-    """Of the seconds of RANK_PARTS, arrays of shape (ranks, steps)."""
+    """Of the seconds of RANK_PARTS, shape (ranks, steps); of pauses the longest over SHARE, waiting for one is none."""
     inside = np.sum([values for name, values in parts.items() if name != "step"], axis=0)
     parts = {**parts, ELSEWHERE: np.maximum(parts["step"] - inside, 0.0)}
-    waited, typical = parts["waiting"], np.median(parts["step"], axis=1)
-    return RankTimes({name: values.mean(1) for name, values in parts.items()}, typical, float(waited.min(0).mean()),
-                     float(np.ptp(waited, axis=0).mean()), find_pause(parts, typical))
-
-
-def find_pause(parts: dict[str, np.ndarray], typical: np.ndarray) -> Pause | None:
-    """The pause with the largest share, if over SHARE; waiting for one is none. typical: each rank's median step."""
-    found = []
+    waited, typical, pauses = parts["waiting"], np.median(parts["step"], axis=1), []
     for name, values in parts.items():
         for rank, seconds in enumerate(values if name not in ("step", "waiting") else ()):
             beyond = seconds - np.median(seconds)
@@ -109,10 +102,11 @@ def find_pause(parts: dict[str, np.ndarray], typical: np.ndarray) -> Pause | Non
             if len(long):
                 apart = np.diff(long)
                 regular = len(long) > 2 and np.mean(apart == np.median(apart)) > REGULAR
-                found.append(Pause(rank, name, float(beyond[long].mean()), len(long), int(np.median(apart)) if regular
-                                   else 0, float(beyond[long].sum() / parts["step"][rank].sum())))
-    pause = max(found, key=lambda one: one.share, default=None)
-    return pause if pause and pause.share > SHARE else None
+                pauses.append(Pause(rank, name, float(beyond[long].mean()), len(long), int(np.median(apart)) if regular
+                                    else 0, float(beyond[long].sum() / parts["step"][rank].sum())))
+    pauses = [pause for pause in pauses if pause.share > SHARE]
+    return RankTimes({name: values.mean(1) for name, values in parts.items()}, typical, float(waited.min(0).mean()),
+                     float(np.ptp(waited, axis=0).mean()), max(pauses, key=lambda one: one.share, default=None))
 
 
 def mean_of(runs: Sequence[RankTimes]) -> RankTimes | None:
@@ -182,12 +176,6 @@ def course_of(loss: np.ndarray) -> LossCourse | None:
     return LossCourse(float(loss[:tenth].mean()), float(loss[-tenth:].mean()), tenth)
 
 
-def slowing_of(seconds: np.ndarray) -> float:
-    """The mean step over that of the first PROBE_STEPS; NaN of fewer than LONG."""
-    whole = len(seconds) >= LONG and seconds.min() > 0
-    return float(seconds.mean() / seconds[:PROBE_STEPS].mean()) if whole else np.nan
-
-
 def read_steps(log: Log) -> dict[int, dict[str, Any]]:
     """What the steps of each trial show, as a Trial has it, by id; {} of logs with over MOST_ROWS."""
     if not 0 < log.steps.rows <= MOST_ROWS:
@@ -196,6 +184,8 @@ def read_steps(log: Log) -> dict[int, dict[str, Any]]:
     found = {}
     for number, rows in rows_of_each(log.steps["trial"]).items():
         last = rows[np.isfinite(waits[rows])][-1:]                  # its share is that of all the time until then
-        found[number] = {"losses": course_of(loss[rows]), "slowing": slowing_of(seconds[rows]),
-                         "waited": float(np.sum(waits[last] / seconds[last]))}
+        own = seconds[rows]
+        is_long = len(own) >= LONG and own.min() > 0
+        found[number] = {"losses": course_of(loss[rows]), "waited": float(np.sum(waits[last] / seconds[last])),
+                         "slowing": float(own.mean() / own[:PROBE_STEPS].mean()) if is_long else np.nan}
     return found

@@ -1,30 +1,16 @@
 """The time of a step: as measured, or by a model at worker counts and local batches that were not measured.
 
-W workers, g of them on each of m nodes, pass e examples each through the model in k passes:
+The laws, of a pass, an allreduce, a wait and a step, and their symbols stand in README.rst under "Step times";
+``examples`` is its e. With q = 1 a pass takes a + b e; with a large q it takes a until its examples fill the device,
+and then b e. The overlap p is that of Qiao et al. 2021 (Pollux, arXiv 2008.12260). t is the mean step. A step waits for
+its slowest worker, so the wait saturates where some worker pauses in nearly every step. M replicas that are
+synchronized every H steps take (s(W) + o r) / H more, s for the exchange of the weights and o for each of the r
+replicas of a worker, and the hops of s(W) for the losses and votes that each step sums.
 
-    pass        c = (a^q + (b e)^q)^(1/q)                       a: of a device not full, b: seconds per example
-    allreduce   s = f(g; h, v) + f(m; h', v')                   within a node, and (primed) between nodes
-    wait        u = l c (1 - (1 - r)^W)                         a worker pauses for l passes in a share r of its steps
-    step        t = (k - 1) c + (c^p + s^p)^(1/p) + u           p = 1: in sequence; large p: fully overlapped
-
-    ring        f(n; h, v) = 2 (n - 1) h + 2 (n - 1) / n v      Patarasuk and Yuan 2009
-    tree        f(n; h, v) = 2 log2(n) h + 2 (n - 1) / n v      Thakur, Rabenseifner and Gropp 2005
-    linear      f(n; h, v) = (n - 1) h                          one message to or from each of the others in turn
-
-M replicas that are synchronized every H steps reduce gradients among the W / M workers of each alone. Their step takes
-(s(W) + o r) / H more, s for the exchange of the weights and o for each of the r replicas of a worker, and the hops of
-s(W) for the losses and votes that each step sums.
-
-With q = 1 a pass takes a + b e; with a large q it takes a until its examples fill the device, and then b e. h is the
-seconds of a hop, v those of the whole gradient on one link. The overlap p is that of Qiao et al. 2021 (Pollux, arXiv
-2008.12260). t is the mean step. A step waits for its slowest worker, so the wait saturates where some worker pauses in
-nearly every step.
-
-The model is draws of that law with all its parts, given the timings and what is known of networks. In the
-prior each part is as likely as it is in practice: an allreduce by a ring or a tree, or linear in the members; hidden
-behind the pass or not; workers that pause. An allreduce over MEMBERS takes a share of a pass that is log-normal, within
-a node and between nodes; and a pass takes a fixed share, uniform, of its time whatever its examples. Links that no log
-has timed are drawn from that prior, those between nodes not much faster than those that were timed within one.
+The model is draws of that law with all its parts, given the timings. In the prior each part is as likely as it is in
+practice. An allreduce over MEMBERS takes a share of a pass that is log-normal, within a node and between nodes; and a
+pass takes a fixed share, uniform, of its time whatever its examples. Links that no log has timed are drawn from that
+prior, those between nodes not much faster than those that were timed within one.
 
 Few workers pause for long, but mean times hardly distinguish such a wait, which saturates, from slow links. So an
 interval is a hull: by the prior of practice, LIKELY, and, unless the timings refute it, of a wait that is SATURATING.
@@ -116,7 +102,7 @@ class StepLaw:
 
     def seconds(self, parameters: Parameters, workers: ArrayLike, per_node: ArrayLike, examples: ArrayLike,
                 passes: ArrayLike = 1, *sync: ArrayLike) -> np.ndarray:
-        """t of the module's docstring; ``examples`` are a worker's in one pass. Broadcasts over all arguments."""
+        """t of the laws; ``examples`` are a worker's in one pass. Broadcasts over all arguments."""
         replicas, every = sync or EVERY_STEP
         one_pass = _norm(parameters.fixed, parameters.example * examples, parameters.sharpness)
         hops, volumes = self._allreduce(parameters, np.maximum(1, np.asarray(workers) // replicas), per_node)

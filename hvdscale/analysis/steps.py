@@ -4,16 +4,14 @@ Steps to target (Shallue et al. 2019, section 4.1): steps done at the first eval
 repeats, steps S, seconds T and examples per second x are averaged by geometric means. T = S B / x, with the global
 batch B (the mean batch of the S steps where it changes), then holds exactly for the means.
 
-Noise in the metric makes the first evaluation that meets a target early: the more evaluations, the earlier. Where the
-run went on to PAST times those steps, the curve that only improves and fits best (isotonic regression, of the
-logarithm where the metric is positive) is held against the target. Elsewhere a power of the steps, fitted to the
-evaluations up to there, is: a model."""
+Noise in the metric makes the first evaluation that meets a target early. The lasting crossing, see README.rst, is that
+of the isotonic regression, of the logarithm where the metric is positive, or of a fitted power of the steps."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -35,12 +33,6 @@ PAST = 1.5          # a run that went on to this many times the steps of its fir
 SINCE = 0.25        # the power is fitted from this share of those steps on
 LEAST = 4           # evaluations, below which no power is fitted
 FARTHEST = 2.0      # times the run's steps, beyond which a power says nothing
-
-
-def first_met(measured: ArrayLike, target: Target) -> int:
-    """Index of the first evaluation that meets the target, see Target.met_by; -1 if none does. NaN never meets."""
-    met = np.flatnonzero(target.met_by(np.asarray(measured, float)))
-    return int(met[0]) if len(met) else -1
 
 
 @dataclass(frozen=True)
@@ -131,23 +123,12 @@ class RunToTarget:
 
 
 def run_of(trial: Trial, target: Target | None = None, crossing: str = FIRST) -> RunToTarget:
-    """One trial measured against a target, at the first evaluation that met it or, if known, its lasting crossing."""
-    found = _run_of(trial, target)
-    if target is None or crossing != LASTING:
-        return found
-    lasting = crossing_of(trial, target)
-    return found if lasting is None or np.isnan(lasting.steps) else _at_crossing(found, lasting, target)
-
-
-def crossing_of(trial: Trial, target: Target) -> Crossing | None:
-    """A trial's lasting crossing; None where it did not meet the target."""
-    rows = trial.rows_with(target.column)
-    return lasting_crossing(trial.step[rows].astype(float), trial.metrics[target.column][rows], target)
-
-
-def _at_crossing(run: RunToTarget, lasting: Crossing, target: Target) -> RunToTarget:
-    """The run as if it had met the target at its lasting crossing; seconds in between are interpolated."""
-    trial = run.trial
+    """One trial measured against a target, at the first evaluation that met it or, if known, as if it had met it at its
+    lasting crossing, with seconds in between interpolated."""
+    run = _run_of(trial, target)
+    lasting = None if target is None or crossing != LASTING else crossing_of(trial, target)
+    if target is None or lasting is None or np.isnan(lasting.steps):
+        return run
     if np.isinf(lasting.steps):
         return replace(run, steps=np.inf, steps_before=np.inf, seconds=np.inf, seconds_before=np.inf,
                        examples_per_second=trial.examples_per_second)
@@ -162,14 +143,21 @@ def _at_crossing(run: RunToTarget, lasting: Crossing, target: Target) -> RunToTa
                    examples_per_second=float(speed))
 
 
+def crossing_of(trial: Trial, target: Target) -> Crossing | None:
+    """A trial's lasting crossing; None where it did not meet the target."""
+    rows = trial.rows_with(target.column)
+    return lasting_crossing(trial.step[rows].astype(float), trial.metrics[target.column][rows], target)
+
+
 def _run_of(trial: Trial, target: Target | None) -> RunToTarget:
     rows = np.arange(len(trial.step)) if target is None else trial.rows_with(target.column)
     last_step, last_seconds = _spent(trial, rows[-1:])
-    at = -1 if target is None else first_met(trial.metrics[target.column][rows], target)
-    if at < 0:
+    met = np.flatnonzero(target.met_by(trial.metrics[target.column][rows]) if target else [])
+    if not len(met):
         unmet = np.nan if target is None else np.inf
         return RunToTarget(trial, unmet, unmet, unmet, unmet, trial.last_step if target is None else last_step,
                            last_seconds, trial.examples_per_second, _tokens_per_example(trial, -1))
+    at = int(met[0])
     steps, seconds = _spent(trial, rows[at:at + 1])
     before = _spent(trial, rows[at - 1:at]) if steps > 0 else (0.0, 0.0)
     speed = trial.batches.examples_before(steps) / seconds if steps > 0 and seconds > 0 else trial.examples_per_second
@@ -236,21 +224,15 @@ def estimate(values: np.ndarray, before: np.ndarray, reached: Sequence[float] | 
 
     values   at the evaluation that met; inf where none did
     before   at the evaluation before; NaN: unknown, so that the lower end is 0
-    reached  the last step (or second) of repeats that did not meet, where known
-    """
+    reached  the last step (or second) of repeats that did not meet, where known"""
     met, reached = np.isfinite(values), known(reached)
-    if met.all():
-        return _estimate_met(values, before, pool, pool_before, confidence)
-    beyond = float(np.min(reached)) if len(reached) else np.nan
-    low = float(np.nan_to_num(np.min(before[met]))) if met.any() else beyond
-    least = np.where(met, before, beyond)           # as if the others had met there: a mean that is surely no larger
-    if len(least) > 1 and pool_before.freedom and np.min(least) > 0:
-        low = min(low, float(mean_interval(least, pool_before, confidence)[0]))
-    return Estimate(geometric_median(values), low, np.inf, len(values), beyond)
-
-
-def _estimate_met(values: np.ndarray, before: np.ndarray, pool: Spread, pool_before: Spread, confidence: float
-                  ) -> Estimate:
+    if not met.all():
+        beyond = float(np.min(reached)) if len(reached) else np.nan
+        low = float(np.nan_to_num(np.min(before[met]))) if met.any() else beyond
+        least = np.where(met, before, beyond)       # as if the others had met there: a mean that is surely no larger
+        if len(least) > 1 and pool_before.freedom and np.min(least) > 0:
+            low = min(low, float(mean_interval(least, pool_before, confidence)[0]))
+        return Estimate(geometric_median(values), low, np.inf, len(values), beyond)
     mean = float(geometric_mean(values))
     if mean == 0:
         return Estimate(0.0, 0.0, float(np.max(values)), len(values), before=0.0)   # no logarithm: their range
@@ -348,8 +330,13 @@ class RunCell:
     @cached_property
     def seconds(self) -> Estimate:
         """T: seconds to target; for a search, its steps at the speed of the best setting."""
-        if self.searched:
-            return self._seconds_at_speed()
+        if self.searched:       # with the intervals of both; with that of S alone where the spread of x is unknown
+            speed, steps = self.examples_per_second, self.examples
+            if not speed.runs:
+                return Estimate.unknown()
+            if np.isnan(speed.low):
+                speed = replace(speed, low=speed.value, high=speed.value)
+            return replace(over(steps, speed), runs=steps.runs)
         found = self._estimate_to_target(SECONDS, [run.last_seconds for run in self.runs if not run.met])
         all_met, all_timed = self.met == len(self.samples.seeds), not np.isnan(self.samples.seconds).any()
         if not self.steps.met or all_met and all_timed or found.value == 0:
@@ -388,15 +375,6 @@ class RunCell:
                 by_seed.setdefault(run.trial.seed_key, run.trial.noise)
         return noise_of(list(by_seed.values()), self.confidence) if by_seed else None
 
-    def _seconds_at_speed(self) -> Estimate:
-        """S B / x with the intervals of both; with that of S alone where the spread of x is unknown."""
-        speed, steps = self.examples_per_second, self.examples
-        if not speed.runs:
-            return Estimate.unknown()
-        if np.isnan(speed.low):
-            speed = replace(speed, low=speed.value, high=speed.value)
-        return replace(over(steps, speed), runs=steps.runs)
-
     def _estimate_to_target(self, name: str, reached: Sequence[float]) -> Estimate:
         values, before = self.samples.with_before(name)
         timed = ~np.isnan(values)
@@ -426,25 +404,22 @@ def cell_of(runs: Sequence[RunToTarget], confidence: float = CONFIDENCE) -> RunC
     settings = group_by(ended, lambda run: run.trial.setting)
     setting = min(settings, key=lambda setting: _rank(settings[setting]))       # min keeps the first of equals
     best = tuple(run for run in settings[setting] if run.ended)
+    drawn = next((run.trial.study for run in best if run.trial.sweep and not run.trial.sweep["repeat"]), None)
+    draws = {run.trial.sweep["draw"]: run for run in runs if drawn and run.trial.study == drawn
+             and not run.trial.sweep["repeat"] and (run.trial.status == Status.COMPLETE or run.trial.pruned)}
     return RunCell(ended[0].trial.global_batch, tuple(sorted({run.trial.workers for run in ended})), best,
                    tuple(run.trial for run in settings[setting] if run.trial.status == Status.INFEASIBLE),
                    len(settings), tuple(run.trial for run in ended), setting, samples_of(best), confidence,
-                   draws=_find_draws(runs, best))
+                   draws=tuple(draws[number] for number in sorted(draws)))
 
 
-def cells_by_workers(runs: Iterable[RunToTarget], confidence: float = CONFIDENCE) -> dict[tuple[int, int], RunCell]:
-    """The cells of runs by (workers, global batch), in order; without those that have no conclusive run."""
-    groups = group_by(runs, lambda run: (run.trial.workers, run.trial.global_batch))
-    return {key: cell_of(found, confidence) for key, found in sorted(groups.items(), key=itemgetter(0))
-            if any(run.conclusive for run in found)}
-
-
-def _find_draws(runs: Sequence[RunToTarget], best: Sequence[RunToTarget]) -> tuple[RunToTarget, ...]:
-    """The feasible trials of the search that drew the best setting, one per draw, in order."""
-    drawn = [run.trial.study for run in best if run.trial.sweep and not run.trial.sweep["repeat"]]
-    found = {run.trial.sweep["draw"]: run for run in runs if drawn and run.trial.study == drawn[0]
-             and not run.trial.sweep["repeat"] and (run.trial.status == Status.COMPLETE or run.trial.pruned)}
-    return tuple(found[number] for number in sorted(found))
+def cells_by(runs: Iterable[RunToTarget], confidence: float, names: Sequence[str] = ("workers", "global_batch")
+             ) -> dict[Any, RunCell]:
+    """The cells of runs by these attributes of trials, in order; without those that have no conclusive run."""
+    read = attrgetter(*names)
+    groups = group_by(sorted(runs, key=lambda run: run.trial.workers), lambda run: read(run.trial))
+    return {key: cell_of(own, confidence) for key, own in sorted(groups.items(), key=itemgetter(0))
+            if any(run.conclusive for run in own)}
 
 
 def _rank(runs: Sequence[RunToTarget]) -> tuple[float, float]:

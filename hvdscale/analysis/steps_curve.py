@@ -81,8 +81,7 @@ class StepsCurve:
 
     fit    draws of the fit to the points (CriticalBatchFit.draws); None: there is none
     noise  else draws of B_crit from the noise scale, any number; None: unknown
-    sync   of other replicas, whose draws are independent
-    """
+    sync   of other replicas, whose draws are independent"""
 
     def __init__(self, points: Sequence[StepsPoint], fit: ArrayLike | None = None, *, noise: ArrayLike | None = None,
                  confidence: float = CONFIDENCE, sync: Sync = EVERY_STEP) -> None:
@@ -94,11 +93,9 @@ class StepsCurve:
         self.relative = not self.points                     # whether S is only known up to a factor
         self.met = tuple(point for point in self.points if point.steps.met and point.steps.value > 0)
         self.batches = np.array([point.global_batch for point in self.met], float)
-        settings = [SettingPoint(point.global_batch, point.steps, confidence) for point in self.met]
-        self.measured = Measured(
-            np.log([point.steps.value for point in self.met]),
-            np.maximum([_deviation(*pair) for pair in zip(self.met, settings)], LEAST),
-            max((_freedom(*pair) for pair in zip(self.met, settings)), default=0), SPREAD, LACK)
+        deviations, freedoms = np.array([_spread_of(point, confidence) for point in self.met]).reshape(-1, 2).T
+        self.measured = Measured(np.log([point.steps.value for point in self.met]), np.maximum(deviations, LEAST),
+                                 max(freedoms, default=0), SPREAD, LACK)
         self.middle = float(np.exp(np.log(self.batches).mean())) if self.met else 1.0
         self.level = float(self.measured.logs.mean()) if self.met else 0.0
         # mean and standard deviation of log B_crit in the prior
@@ -204,18 +201,16 @@ class StepsCurve:
         return StepsAt(estimate.value, drawn, MEASURED, point)
 
 
-def _freedom(point: StepsPoint, setting: SettingPoint) -> float:
-    if point.spread.freedom:
-        return point.spread.freedom
-    return OWN_FREEDOM if np.isfinite(setting.deviation) else 0
-
-
-def _deviation(point: StepsPoint, setting: SettingPoint) -> float:
-    """The standard deviation of a point's log S: by the spread between runs, by its interval, or assumed."""
-    if point.spread.freedom and not point.searched:
+def _spread_of(point: StepsPoint, confidence: float) -> tuple[float, float]:
+    """(standard deviation, its degrees of freedom) of a point's log S: by its runs, by its interval, or assumed."""
+    setting, freedom = SettingPoint(point.global_batch, point.steps, confidence), point.spread.freedom
+    deviation, own_freedom = setting.deviation, OWN_FREEDOM
+    if not np.isfinite(deviation):
+        deviation, own_freedom = RUN_DEVIATION, 0
+    if freedom and not point.searched:
         grid = setting.half_grid if np.isfinite(setting.half_grid) else 0.0
-        return float(np.sqrt(point.spread.variance / max(point.steps.runs, 1) + grid ** 2 / 3))
-    return setting.deviation if np.isfinite(setting.deviation) else RUN_DEVIATION
+        deviation = float(np.sqrt(point.spread.variance / max(point.steps.runs, 1) + grid ** 2 / 3))
+    return deviation, freedom or own_freedom
 
 
 PointsAndFit = tuple[tuple[StepsPoint, ...], "np.ndarray | None"]       # points, draws of the fit through them or None
@@ -236,7 +231,6 @@ def points_of_curve(curve: Curve) -> PointsAndFit:
 
 
 def point_of_cell(cell: RunCell) -> StepsPoint:
-    """The point of a cell's runs."""
     return StepsPoint(cell.global_batch, cell.steps, len(cell.samples.seeds), cell.met, cell.searched, cell.keys,
                       cell.pools.of("steps").at(cell.global_batch), tuple(cell.apart.values()))
 

@@ -1,16 +1,15 @@
-"""Studies as columns: the trials of one workload at one global batch, from one or more logs.
-
-A study has one entry per trial. Its evaluations are ordered by trial and read lazily, a column at a time. So it works
-for one trial and for 200,000 alike; the logs must stay open while it is used."""
+"""Studies as columns: the trials of one workload at one global batch, from one or more logs. A study has one entry per
+trial, and reads its evaluations as rows.Evaluations does; the logs must stay open while it is used."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from operator import attrgetter, methodcaller
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..errors import UsageError
 from ..log import directions
@@ -44,18 +43,13 @@ class Study:
     plan_texts: np.ndarray = field(repr=False)
 
     @cached_property
-    def complete(self) -> np.ndarray:
-        """Whether a trial reached its budget, or the target at which it stops."""
-        return self.status == Status.COMPLETE
-
-    @cached_property
     def infeasible(self) -> np.ndarray:
         return self.status == Status.INFEASIBLE
 
     @cached_property
     def feasible(self) -> np.ndarray:
         """Whether a trial was finite up to its stop: COMPLETE, or pruned."""
-        return self.complete | self.pruned
+        return (self.status == Status.COMPLETE) | self.pruned
 
     @cached_property
     def searched(self) -> np.ndarray:
@@ -101,16 +95,15 @@ def studies_of(logs: Iterable[Log], versions: Versions = ONE_VERSION) -> tuple[S
 def _study(workload: JobKey, global_batch: int, parts: Sequence[tuple[TrialRows, np.ndarray, SourceRows]], kept: Kept
            ) -> Study:
     """parts     the trials of each log: all its rows, those of the study, and where their evaluations are"""
-    def concatenate(values: Callable[[TrialRows], np.ndarray]) -> np.ndarray:
-        return np.concatenate([values(rows)[own] for rows, own, _ in parts])
     names = sorted({name for rows, *_ in parts for name in rows.metaparameters})
-    columns = {name: concatenate(attrgetter(name)) for name in (
-        "id", "status", "pruned", "repeat", "seed", "budget_steps")}
+    columns = {name: np.concatenate([getattr(rows, name)[own] for rows, own, _ in parts])
+               for name in ("id", "status", "pruned", "repeat", "seed", "budget_steps")}
     return Study(
         workload, global_batch, tuple(rows.path for rows, *_ in parts),
         np.repeat(np.arange(len(parts)), [len(own) for _, own, _ in parts]), **columns,
-        metaparameters={name: concatenate(methodcaller("metaparameter", name)) for name in names},
-        plan_texts=concatenate(lambda rows: rows.table["plan"]), evaluations=Evaluations(
+        metaparameters={name: np.concatenate([rows.metaparameter(name)[own] for rows, own, _ in parts])
+                        for name in names},
+        plan_texts=np.concatenate([rows.table["plan"][own] for rows, own, _ in parts]), evaluations=Evaluations(
             [source for *_, source in parts], [(rows.path, rows.id[own]) for rows, own, _ in parts], kept))
 
 
@@ -160,8 +153,7 @@ class Outcomes:
 
 
 def outcomes(study: Study, target: Target) -> Outcomes:
-    """Each trial measured against a target, see Target.met_by: NaN never meets. KeyError without its metric. Worked out
-    once for each target, as many views need it."""
+    """Each trial measured against a target, see Target.met_by; kept for many views. KeyError without its metric."""
     evaluations = study.evaluations
     if target not in evaluations.outcomes:
         values, step = evaluations.read(target.column), evaluations.read("step")
@@ -179,16 +171,10 @@ def last_measured(evaluations: Evaluations, values: np.ndarray, before: np.ndarr
     return np.where(found >= evaluations.first[:-1], found, -1)
 
 
-@dataclass(frozen=True, eq=False)
-class Best:
-    """The best value of each trial and the first step with it: float64, shape (trials,); NaN: none."""
-
-    value: np.ndarray
-    step: np.ndarray
-
-
-def best_metric(study: Study, column: str, minimizes: bool, most: float = np.inf, along: str = "step") -> Best:
-    """The best value of each trial up to ``most`` steps, or other units, ignoring NaN. KeyError without the metric."""
+def best_metric(study: Study, column: str, minimizes: bool, most: float = np.inf, along: str = "step"
+                ) -> tuple[np.ndarray, np.ndarray]:
+    """(the best value of each trial up to ``most`` steps, or other units, the first step with it): float64, shape
+    (trials,); NaN: none. KeyError without the metric."""
     evaluations = study.evaluations
     values = evaluations.read(column)
     if most < np.inf:
@@ -197,7 +183,7 @@ def best_metric(study: Study, column: str, minimizes: bool, most: float = np.inf
     if some.any():
         best[some] = (np.fmin if minimizes else np.fmax).reduceat(values, evaluations.first[:-1][some])
     row = _first_in_trial(values == np.repeat(best, evaluations.counts), evaluations.first)
-    return Best(best, take(evaluations.read("step"), row))
+    return best, take(evaluations.read("step"), row)
 
 
 def _first_in_trial(chosen: np.ndarray, first: np.ndarray) -> np.ndarray:
@@ -237,3 +223,20 @@ def check_direction(target: Target, logs: Sequence[Log]) -> None:
         meant = replace(target, comparison=OTHER_WAY[target.comparison])
         raise UsageError(f"target {str(target)!r}: a {way} {target.column} is better, but this target asks for a "
                          f"{LARGER if way == SMALLER else SMALLER} one; write {str(meant)!r}")
+
+
+def scales_with_momentum(study: Study) -> bool:
+    """Whether its trials have momentum, so that the effective learning rate is eta / (1 - momentum)."""
+    return bool(np.nan_to_num(study.metaparameter("momentum")).any())
+
+
+def rates_of(study: Study) -> np.ndarray:
+    """The effective learning rate eta / (1 - momentum) of each trial, eta without momentum; NaN: unknown."""
+    return effective_rate(study.metaparameter("learning_rate"), np.nan_to_num(study.metaparameter("momentum")))
+
+
+def effective_rate(lr: ArrayLike, momentum: ArrayLike) -> np.ndarray:
+    """eta / (1 - momentum); NaN where that is not above 0 and finite."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rate = np.asarray(lr, float) / (1 - np.asarray(momentum, float))
+    return np.where((rate > 0) & np.isfinite(rate), rate, np.nan)

@@ -82,7 +82,6 @@ class Timing:
 
     @property
     def value(self) -> float:
-        """The geometric mean over the runs."""
         return float(geometric_mean(self.seconds))
 
 
@@ -143,9 +142,8 @@ class Timings:
 
 
 def timings_of(trials: Iterable[Trial], per_node: int | None = None) -> Timings:
-    """The timings of a workload's trials that completed or were pruned.
-
-    per_node  workers of a node in logs that do not say; None: there all shared one
+    """The timings of a workload's trials that completed or were pruned. ``per_node``: workers of a node in logs that do
+    not say; None: there all shared one.
 
     Of several machines, the one with the most worker counts, then the most trials. Hosts with more workers than cores
     are left out if at least two worker counts remain, as their times do not transfer to another machine."""
@@ -177,7 +175,7 @@ def ran_in_a_row(trials: Sequence[Trial]) -> bool:
 
 
 def _read_machine(trial: Trial) -> Machine:
-    execution, problem = trial.execution, trial.plan.get("problem") or {}
+    execution, problem = trial.execution, trial.problem
     compression = str(problem.get("compression") or "").removeprefix("none")
     return Machine(str(execution.get("device") or "").split(":")[0], int(execution.get("threads") or 0),
                    str(problem.get("precision") or ""),

@@ -36,6 +36,12 @@ EVERY_STEP: Sync = 1, 0     # of synchronous training
 LATER_FIELDS = ("batch_schedule", "batch_lr_factors", "batch_updates", "plateau", "exact")
 
 
+def _part_of_plan(name: str) -> Any:
+    def read(trial: Trial) -> Mapping[str, Any]:
+        return trial.plan.get(name) or {}
+    return property(read)
+
+
 @dataclass(frozen=True, eq=False)
 class Trial:
     """One run, from one log. Arrays have one entry per evaluation, in step order."""
@@ -54,15 +60,23 @@ class Trial:
     step: np.ndarray            # steps done
     train_seconds: np.ndarray   # NaN: not measured
     metrics: Mapping[str, np.ndarray]   # by split/metric
-    timed_steps: int            # in /steps; read only where there is no evaluation after step 0
-    timed_seconds: float        # spent in them; NaN: not measured
     step_parts: StepParts | None    # None: its steps were not timed in parts
     noise: NoiseSteps | None        # None: the noise scale was not measured
+    timed_steps: int = 0        # in /steps; read only where there is no evaluation after step 0
+    timed_seconds: float = 0.0  # spent in them; NaN: not measured
     tokens: np.ndarray | None = None    # that losses counted up to each evaluation; None: examples were counted
     losses: LossCourse | None = None    # None: too few steps, or not read
     started: float = np.nan             # its first process, in seconds since 1970; NaN: unknown
     slowing: float = np.nan             # its mean step over that of its first ones; NaN: too short to tell
     waited: float = 0.0                 # the share of its steps in which a worker waited for a core that others had
+
+    # parts of its plan; empty where it has none
+    problem = _part_of_plan("problem")
+    execution = _part_of_plan("execution")
+    measurement = _part_of_plan("measurement")
+    measured = _part_of_plan("measured")        # beside steps and times; see analysis/timings.py
+    sweep = _part_of_plan("sweep")              # its place in a metaparameter search
+    branch = _part_of_plan("branch")            # its place among the branches of a run
 
     @property
     def key(self) -> tuple[str, int]:
@@ -77,16 +91,6 @@ class Trial:
         """Its plan's target, as text; None: no target."""
         return self.measurement.get("target") or None
 
-    @property
-    def sweep(self) -> Mapping[str, Any]:
-        """Its place in a metaparameter search: ``plan["sweep"]``; empty where it belongs to none."""
-        return self.plan.get("sweep") or {}
-
-    @property
-    def branch(self) -> Mapping[str, Any]:
-        """Its place among the branches of a run: ``plan["branch"]``; empty where it is none."""
-        return self.plan.get("branch") or {}
-
     @cached_property
     def study(self) -> tuple[JobKey, int, str] | None:
         """Equal for the trials of one metaparameter search, however many it has so far; None: it belongs to none."""
@@ -96,33 +100,20 @@ class Trial:
 
     @cached_property
     def batches(self) -> BatchSchedule:
-        return BatchSchedule.of_problem(self.plan.get("problem") or {}, self.global_batch)
+        return BatchSchedule.of_problem(self.problem, self.global_batch)
 
     @property
     def sync(self) -> Sync:
-        found = (self.plan.get("problem") or {}).get("local_steps")
+        found = self.problem.get("local_steps")
         return (found["replicas"], found["sync_every"]) if found else EVERY_STEP
 
     @property
     def pruned(self) -> bool:
         return self.status == Status.INCOMPLETE and is_pruning(self.stop_reason)
 
-    @property
-    def measurement(self) -> Mapping[str, Any]:
-        return self.plan.get("measurement") or {}
-
-    @property
-    def measured(self) -> Mapping[str, Any]:
-        """What was measured beside steps and times; see analysis/timings.py."""
-        return self.plan.get("measured") or {}
-
     def rows_with(self, column: str) -> np.ndarray:
         """The evaluations that measured a metric, by index: a row where it is NaN is no evaluation of it."""
         return np.flatnonzero(~np.isnan(self.metrics[column]))
-
-    @property
-    def execution(self) -> Mapping[str, Any]:
-        return self.plan.get("execution") or {}
 
     @property
     def crowded(self) -> bool:
@@ -176,7 +167,7 @@ class Trial:
         accumulate = int(self.execution.get("accumulate") or 1)
         if batch == self.global_batch:
             return accumulate
-        ghost_batch = self.plan["problem"].get("ghost_batch") or batch
+        ghost_batch = self.problem.get("ghost_batch") or batch
         most = self.execution.get("local_batch") or batch
         return fewest_passes(batch, ghost_batch, self.workers, most, accumulate)
 
@@ -192,8 +183,7 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
     metrics = {name: evaluations.read(name) for name in evaluations.columns}
     waited = np.nan_to_num(evaluations.read("waited_seconds") / seconds)
     own = [slice(*ends) for ends in zip(evaluations.first[:-1], evaluations.first[1:])]
-    timed = _count_timed_steps(log, ids, [at.stop > at.start and step[at.stop - 1] > 0 for at in own])
-    tokens = _count_tokens(log, ids, [step[at] for at in own])
+    lengths = _read_lengths(log, ids, [step[at] for at in own])
     parts, noise, steps = read_parts(log), read_noise(log), read_steps(log)
     starts = rows_of_each(log.restarts["trial"])
     counts, times = log.restarts["workers"], log.restarts["time"]
@@ -210,7 +200,7 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
                           plan, batch, {METAPARAMETER + name: values[row] for name, values in drawn.items()},
                           [log.path, number] if seed == UNKNOWN_SEED and '"imported": "runs"' in source else None),
                       step[own[at]], seconds[own[at]], {name: values[own[at]] for name, values in metrics.items()},
-                      *timed[at], parts.get(number), noise.get(number), tokens[at],
+                      parts.get(number), noise.get(number), *lengths[at],
                       **{"waited": float(waited[own[at]][-1:].sum()), **steps.get(number, {})},
                       started=float(times[start].min()) if np.isfinite(times[start]).any() else np.nan)
         found.append(trial.without_times() if rows.untimed[row] else trial)
@@ -245,25 +235,23 @@ def parameters_of(plan: Mapping[str, Any]) -> int:
     return count if isinstance(count, int) else 0
 
 
-def _count_timed_steps(log: Log, ids: np.ndarray, evaluated: Sequence[bool]) -> list[tuple[int, float]]:
-    """(steps, seconds) in /steps of each trial that was not evaluated after step 0; (0, 0.0) for the others."""
-    if all(evaluated) or not log.steps.rows:
-        return [(0, 0.0)] * len(evaluated)
-    rows_of, step, seconds = rows_of_each(log.steps["trial"]), log.steps["step"], log.steps["step_seconds"]
-    rows = [NO_ROWS if known else rows_of.get(number, NO_ROWS) for number, known in zip(ids.tolist(), evaluated)]
-    return [(int(np.max(step[own], initial=0)), float(np.sum(seconds[own]))) for own in rows]
-
-
-def _count_tokens(log: Log, ids: np.ndarray, evaluated: Sequence[np.ndarray]) -> list[np.ndarray | None]:
-    """The tokens in each trial's steps up to these; None where a step lacks them."""
-    if not log.steps.rows or "tokens" not in log.steps.columns:
-        return [None] * len(evaluated)
-    rows_of, step, tokens = rows_of_each(log.steps["trial"]), log.steps["step"], log.steps["tokens"]
+def _read_lengths(log: Log, ids: np.ndarray, evaluated: Sequence[np.ndarray]
+                  ) -> list[tuple[int, float, np.ndarray | None]]:
+    """Of each trial, evaluated at these steps: (steps, seconds) in /steps where it was not evaluated after step 0, else
+    (0, 0.0); and the tokens up to each evaluation, None where a step lacks them."""
+    timed, table = [not at[-1:].any() for at in evaluated], log.steps
+    tokens = table["tokens"] if table.rows and "tokens" in table.columns else None
+    if not table.rows or tokens is None and not any(timed):
+        return [(0, 0.0, None)] * len(evaluated)
+    rows_of, step, seconds = rows_of_each(table["trial"]), table["step"], table["step_seconds"]
     found = []
-    for number, at in zip(ids.tolist(), evaluated):
-        own = rows_of.get(number, NO_ROWS)
-        rows = own[np.argsort(step[own], kind="stable")]
-        seen = np.concatenate([[0.0], np.cumsum(tokens[rows])])
-        whole = bool(np.array_equal(step[rows], np.arange(1, len(seen)))) and np.max(at, initial=0) < len(seen)
-        found.append(seen[at] if whole and np.isfinite(seen[-1]) else None)
+    for number, at, is_timed in zip(ids.tolist(), evaluated, timed):
+        own, seen = rows_of.get(number, NO_ROWS), None
+        if tokens is not None:
+            rows = own[np.argsort(step[own], kind="stable")]
+            seen = np.concatenate([[0.0], np.cumsum(tokens[rows])])
+            whole = bool(np.array_equal(step[rows], np.arange(1, len(seen)))) and np.max(at, initial=0) < len(seen)
+            seen = seen[at] if whole and np.isfinite(seen[-1]) else None
+        found.append((int(np.max(step[own], initial=0)), float(np.sum(seconds[own])), seen) if is_timed
+                     else (0, 0.0, seen))
     return found

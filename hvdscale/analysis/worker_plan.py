@@ -3,10 +3,9 @@
     T = S(B) t(W, B)        seconds to target: steps to target (steps_curve) times seconds per step (step_time)
     C = nodes T price       whole nodes are paid for: nodes = ceil(W / workers per node)
 
-Which to take is a decision over all worker counts that were asked for, and all batches that fit, by draws of S and t
-given what was measured (decision/). At each worker count the batch is the one with the least expected log T. The knee
-is the worker count with the least cost x time, where efficiency over time is largest (Eager, Zahorjan and Lazowska
-1989). Past it, saving one percent of the time costs more than one percent."""
+The decision, see README.rst, is by draws of S and t given what was measured. At each worker count the batch is the one
+with the least expected log T. The knee is the worker count with the least cost x time, where efficiency over time is
+largest (Eager, Zahorjan and Lazowska 1989): past it, saving one percent of the time costs more than one percent."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -256,8 +255,7 @@ IN_A_ROW, PROBED, RATES, APART = "in a row", "probed", "rates", "apart"
 def plan_of(curves: Mapping[Sync, StepsCurve], times: StepTimes, request: Request, workload: JobKey | None = None,
             target: Target | None = None, noise: NoiseScale | None = None, job: Mapping[str, Any] | None = None
             ) -> WorkerPlan:
-    """The plan from steps curves, see curves_of, and step times; the workload's training examples, where known, limit
-    the batch."""
+    """The plan from steps curves, see curves_of, and step times; the workload's training examples limit the batch."""
     drafts: list[_Draft] = []
     left_out = []
     for workers in sorted(set(request.workers)):
@@ -293,8 +291,7 @@ def plan_of(curves: Mapping[Sync, StepsCurve], times: StepTimes, request: Reques
 
 def curves_of(section: Section | None, points: Sequence[StepsPoint], fit: np.ndarray | None, confidence: float,
               noise: np.ndarray | None = None) -> dict[Sync, StepsCurve]:
-    """S against the batch by how replicas are synchronized, synchronous training first; where all is that, the curve of
-    these points."""
+    """S by how replicas are synchronized, synchronous training first; where all is that, the curve of these points."""
     if section is None or section.target is None or not section.synced:
         return {EVERY_STEP: StepsCurve(points, fit, noise=noise, confidence=confidence)}
     found = {}
@@ -312,16 +309,18 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
 
     links        the network between nodes, if given
     given        steps to target at one batch, if no run was measured against a target
-    noise_scale  in examples, instead of the logs' own
-    """
+    noise_scale  in examples, instead of the logs' own"""
     timings = timings_of(group.trials, request.per_node)
     about = [section for section in group.sections if section.target]
     if not timings.found:
         return tuple(NoPlan(group.workload, target, NO_TIMES) for target in [one.target for one in about] or [None])
     times, request = StepTimes.of(timings, links), request.fitted(timings.measured)
-    noise = NoiseScale(noise_scale) if noise_scale else _find_noise(group)
+    found = [(cell.global_batch, own.whole.steps, own.whole) for section in group.sections
+             for cell, own in section.noise if 0 < own.whole.noise_scale < np.inf]      # the largest batch's counts
+    measured = max(found, key=lambda one: one[:2])[2] if found else None
+    noise = NoiseScale(noise_scale) if noise_scale else measured
     run = next((trial for trial in group.trials if trial.target), group.trials[0])
-    job = {**(run.plan.get("problem") or {}), "asked": {
+    job = {**run.problem, "asked": {
         trial.sync: trial.plan.get("asked") or {} for trial in (*reversed(group.trials), run)},
            "local_steps": any(trial.sync != EVERY_STEP for trial in group.trials)}
 
@@ -346,13 +345,6 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
         cells = [cell for section in group.sections for cell in section.cells]
         return plan(None, (given,) if given else (), None, cells),
     return tuple(plan(section, *steps(section), section.cells) for section in about)
-
-
-def _find_noise(group: JobResults) -> NoiseScale | None:
-    """The noise scale at the largest batch with a finite one; None without."""
-    found = [(cell.global_batch, noise.whole.steps, noise.whole) for section in group.sections
-             for cell, noise in section.noise if 0 < noise.whole.noise_scale < np.inf]
-    return max(found, key=lambda one: one[:2])[2] if found else None
 
 
 def _list_batches(workers: int, curve: StepsCurve, times: StepTimes, request: Request, train_examples: int,
@@ -392,8 +384,7 @@ class _Draft:
     """An option before it is compared with the first one.
 
     point  where its S was measured: at its batch, or by its own runs where those of its batch are of another setting
-    apart  what its log S has beside that of its batch: the runs that do not meet, or its own runs of another setting
-    """
+    apart  what its log S has beside that of its batch: the runs that do not meet, or its own runs of another setting"""
 
     def __init__(self, workers: int, batch: int, passes: int, curve: StepsCurve, times: StepTimes, request: Request,
                  sync: Sync) -> None:
@@ -420,7 +411,6 @@ class _Draft:
         return self.point.steps.met if self.point else self.curve.mark_of(self.batch) is not None
 
     def settle(self, decision: Decision, at: int) -> None:
-        """Take what was not measured from a column of the decision."""
         steps, times = decision.log_steps[:, at], decision.log_times[:, at]
         self.steps = self.curve.of_point(self.point) if self.point else self.curve.by_law(self.batch, steps)
         self.step_time = self.times.of_timing(self.timing) if self.timing else self.times.by_model(
@@ -428,7 +418,7 @@ class _Draft:
         self.time = self.steps.times(self.step_time)
 
     def option(self, at: int, first: _Draft, relative: bool) -> Option:
-        """The option; ``first`` is the draft of the smallest worker count."""
+        """``first`` is the draft of the smallest worker count."""
         time = self.time.over(first.time) if relative else self.time
         paid, seconds = self.price / (first.price if relative else 1.0), time.known(self.confidence)
         own = self.cell and self.cell.seconds

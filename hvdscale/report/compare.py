@@ -8,11 +8,10 @@ from functools import partial
 
 import numpy as np
 
-from ..analysis.compare import (BEST, OK, REGRESSION, SECONDS, STEPS, UNDECIDED, ComparedCell, Comparison, Test,
-                                worst_of)
+from ..analysis.compare import (BEST, OK, REGRESSION, SECONDS, STEPS, UNDECIDED, Alone, ComparedCell, Comparison, Pair,
+                                Test, worst_of)
 from ..analysis.decide import LAST, RUNS, Decided, Floor, chances_to_pass, worst
 from ..analysis.decision.sequence import MOST_MORE, OPEN
-from ..analysis.equality import Alone, Pair
 from ..analysis.grouping import group_by
 from ..analysis.intervals import Estimate
 from ..analysis.steps import SPEED, RunCell

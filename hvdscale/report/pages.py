@@ -149,7 +149,7 @@ def _describe_no_target(studies: Sequence[Study], logs: Sequence[Log]) -> str:
     for column in sorted(columns, key=lambda name: (not name.startswith("val/"), name)):
         way = better(column, logs)
         if way and is_measured(studies, column):
-            best = np.concatenate([best_metric(study, column, way == SMALLER).value[study.feasible]
+            best = np.concatenate([best_metric(study, column, way == SMALLER)[0][study.feasible]
                                    for study in studies if column in study.evaluations.columns])
             known = best[np.isfinite(best)]
             return GENERAL.say("no_target", target=f"{column}{'<' if way == SMALLER else '>'}{np.median(known):.2g}"

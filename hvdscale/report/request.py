@@ -23,7 +23,7 @@ from .document import Document
 from .texts import GENERAL
 
 if TYPE_CHECKING:
-    from ..analysis.size.borrowed import BorrowedLaw
+    from ..analysis.size.laws import BorrowedLaw
     from ..analysis.size.sizes import Size
 
 PAPER = "shallue2019"           # whose figures can be made
@@ -75,7 +75,7 @@ def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = 
                          f"{spell('size')} parameters")
     of_sizes: tuple[Any, Any] = (), ()
     if sizes:
-        from ..analysis.size.borrowed import BorrowedLaw            # which other reports need not wait for
+        from ..analysis.size.laws import BorrowedLaw                # which other reports need not wait for
         from ..analysis.size.sizes import sizes_of
         of_sizes = sizes_of(_listed(sizes)), tuple(map(BorrowedLaw.parse, _listed(laws)))
     every_budget = [part for text in _listed(budgets) for part in re.split(r"(?<=[a-z])\s*,", text)]     # after a unit

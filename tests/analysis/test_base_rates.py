@@ -4,8 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from hvdscale.analysis.base_rates import base_rates_of, both_readings, value_range
-from hvdscale.analysis.budgets import Budget, TrialKind
+from hvdscale.analysis.budgets import Budget, TrialKind, base_rates_of, both_readings, value_range
 from hvdscale.analysis.studies import studies_of
 from hvdscale.log.schema import Status
 from hvdscale.report.views.budgets import base_rates_table

@@ -11,14 +11,15 @@ from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.defaults import Tolerance
 from hvdscale.analysis.studies import are_ends_alone, studies_of
 from hvdscale.analysis.trials import read_trials
+from hvdscale.errors import UsageError
 from hvdscale.report.document import Shown, sentences_of
 from hvdscale.report.views.quality import (best_batch_figure, best_of_metrics, find_best_batch, find_quality,
                                            quality_table)
 from hvdscale.report.texts import GENERAL
 from hvdscale.report.table import as_text
 from hvdscale.target import Target
+from tests.factories.curves import VALLEYS, valleys_held
 from tests.factories.logs import log, trial
-from tests.factories.valleys import SHAPES, coverage
 from hvdscale.report.subject import Subject
 
 BATCHES, LOSS = (32, 64, 128, 256, 512, 1024, 2048), "val/loss"
@@ -62,9 +63,9 @@ def test_losses_that_only_rise_have_their_best_batch_at_the_smallest_or_below():
     assert valley_of(BATCHES[:LEAST_FITTED - 1], np.arange(LEAST_FITTED - 1.0)) is None
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", VALLEYS)
 def test_the_interval_holds_the_best_batch_whatever_the_shape_of_the_valley(shape):
-    held, _, close = coverage(shape, 8, noise=0.1, sweeps=20)
+    held, _, close = valleys_held(shape, 8, noise=0.1, sweeps=20)
     assert held >= 0.9 and close >= 0.9
 
 
@@ -113,3 +114,18 @@ def test_a_search_without_a_target_is_told_by_its_own_objective_and_each_metric_
         assert [name for name in ("validation error", "validation loss") if name in said] == told
         assert {figure.name for figure in view.figures} == {"best-batch-val-error", "best-batch-val-loss"}
         assert len({table.name for table in (*view.tables, *view.details)}) == len((*view.tables, *view.details))
+
+
+# a tolerance as a user writes it
+
+@pytest.mark.parametrize("text, amount, relative", [("0.01", 0.01, False), ("1%", 0.01, True), ("2.5%", 0.025, True)])
+def test_a_tolerance_is_a_loss_or_a_share_of_one(text, amount, relative):
+    tolerance = Tolerance.parse(text)
+    assert tolerance == Tolerance(amount, relative) and str(tolerance) == text
+    assert tolerance.at(4.0) == (4 * amount if relative else amount)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "much", "nan", "inf", ""])
+def test_what_is_no_tolerance_is_refused(text):
+    with pytest.raises(UsageError, match=f"--tolerance {text!r}: is a loss above 0"):
+        Tolerance.parse(text, "--tolerance")

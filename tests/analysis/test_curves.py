@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.best_of_n import best_of
-from hvdscale.analysis.curves import curve_of, ends_of, list_whole
+from hvdscale.analysis.curves import curve_of, ends_of, list_whole, regimes_of
 from hvdscale.analysis.lr_response import valley
-from hvdscale.analysis.regimes import regimes_of
 from hvdscale.analysis.report_data import Options, analyse
 from hvdscale.analysis.speedup import compare
 from hvdscale.analysis.studies import studies_of

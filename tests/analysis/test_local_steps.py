@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from hvdscale.analysis.regimes import regimes_of
+from hvdscale.analysis.curves import regimes_of
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.step_time import LAWS, Links
 from hvdscale.analysis.studies import studies_of

@@ -1,18 +1,28 @@
-"""The noise scale out of a log: the unbiased pair, the ratio with its interval, and what the report says of it."""
+"""The noise scale out of a log: the unbiased pair, the ratio with its interval, and what the report says of it; and
+beside the measured critical batch."""
 import itertools
 import math
+import re
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
-from hvdscale.analysis.noise import NoiseSteps, fieller, noise_scale, read_noise, unbiased_pair
+from hvdscale.analysis.intervals import Estimate, over, times
+from hvdscale.analysis.noise import (Noise, NoiseScale, NoiseSteps, fieller, noise_against, noise_scale, read_noise,
+                                     unbiased_pair)
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.trials import read_trials
+from hvdscale.cli.report import main
 from hvdscale.log.schema import UNKNOWN_SEED
+from hvdscale.report.document import sentences_of
 from hvdscale.report.drawing import render
-from hvdscale.report.table import as_text
+from hvdscale.report.table import as_csv, as_text
+from hvdscale.report.views.batches import find_noise, noise_against_table
 from hvdscale.target import Target
-from tests.factories.logs import log, trial
+from tests.factories.logs import log, save, trial
 from tests.factories.shown import figures_of, summary, tables_of
 
 
@@ -200,3 +210,194 @@ def test_quarters_of_too_few_measured_steps_are_left_out():
     assert shown.count(" n/a ") == 4 and "?" not in shown
     assert "n/a: a quarter has fewer than 5 measured steps, too few for an interval." in shown
     assert not [figure for figure in figures_of(section) if figure.name == "noise-scale"]
+
+
+# beside the measured critical batch
+
+TARGET = Target.parse("val/error<0.01")
+UNKNOWN = NoiseScale(*[math.nan] * 5, 0, 0, 0)
+
+
+def scale(value, low, high):
+    return NoiseScale(value, low, high, 1.0, value, 40, 0, 400)
+
+
+def noise(value, low, high, quarters=((300, 250, 360), (700, 600, 800), (1200, 1000, 1400), (1500, 1300, 1700))):
+    return Noise(scale(value, low, high), tuple(scale(*one) for one in quarters) or (UNKNOWN,) * 4)
+
+
+def against(*measured, b_crit=Estimate(307, 200, 450, 10)):
+    cells = [(SimpleNamespace(global_batch=batch, keys=((f"b{batch}.h5", 1),)), one) for batch, one in measured]
+    return noise_against(TARGET, cells, b_crit)
+
+
+def test_the_ratio_has_the_intervals_of_both():
+    found = against((256, noise(900, 800, 1000)))
+    assert found.ratio.value == pytest.approx(900 / 307)
+    down = math.hypot(math.log(800 / 900), math.log(307 / 450))
+    assert found.ratio.low == pytest.approx(900 / 307 * math.exp(-down))
+    assert found.ratio.low < 900 / 450 and found.ratio.high > 900 / 200
+
+
+def test_the_sentence_has_both_figures_their_ratio_and_how_far_to_trust_them():
+    [said] = sentences_of([find_noise(against((256, noise(900, 800, 1000))))])
+    assert said == ("The noise scale, 900 (800-1,000) examples at batch 256, is 2.93 (1.96-4.56) times the critical "
+                    "batch that the steps to val/error<0.01 give, 310 (200-450): surely too large a guess. As "
+                    "published, it may be 8 times too large or far too small; the steps are the measurement.")
+    notes = " ".join(noise_against_table(against((256, noise(900, 800, 1000)))).notes)
+    assert "McCandlish et al. 2018" in notes and "Merrill et al. 2025" in notes
+
+
+@pytest.mark.parametrize("measured, b_crit, said", [
+    ((900, 800, 1000), (4020, 251, math.inf), "only show to be at least 250: the intervals leave open"),
+    ((900, 800, 1000), (math.inf, 251, math.inf), "only show to be at least 250. As published"),
+    ((900, 800, 1000), (60, 0.0, 90), "only show to be at most 90: surely too large a guess"),
+    ((320, 200, 500), (307, 200, 450), "leave open whether they differ"),
+    ((30, 25, 36), (307, 200, 450), "surely too small a guess")])
+def test_the_verdict_follows_the_intervals_and_of_one_end_no_value_is_told(measured, b_crit, said):
+    [text] = sentences_of([find_noise(against((256, noise(*measured)), b_crit=Estimate(*b_crit, 10)))])
+    assert said in text and ("times the critical batch" in text) == (0 < b_crit[1] and math.isfinite(b_crit[2]))
+
+
+def test_the_batch_whose_noise_scale_is_known_best_is_chosen():
+    found = against((64, noise(900, 100, math.inf)), (256, noise(800, 700, 900)), (1024, noise(850, 300, 2000)))
+    assert found.chosen[0].global_batch == 256 and [cell.global_batch for cell, _ in found.measured] == [64, 256, 1024]
+    assert over(found.measured[0][1].whole.estimate, found.b_crit).high == math.inf
+
+
+def test_without_a_fit_the_noise_scale_has_no_b_crit_beside_it():
+    for b_crit in (None, Estimate(146, 0, math.inf, 4)):        # an open interval is no measurement
+        [said] = sentences_of([find_noise(against((256, noise(900, 800, 1000)), b_crit=b_crit))])
+        assert "a guess at the critical batch, which the steps to val/error<0.01 do not bound" in said
+        assert " 146" not in said
+    said = sentences_of([find_noise(against((256, noise(math.inf, 100, math.inf, ()))))])
+    assert "cannot be distinguished from 0" in said[0]
+
+
+def reported(tmp_path, *arguments):
+    """What the report says, in one line, of runs at five batches that measured a noise scale of about 400."""
+    made = []
+    for at, batch in enumerate((32, 64, 128, 256, 1024)):
+        steps = 50 + 12800 // batch
+        rows = [(1 + (1 + 0.1 * (step % 3 - 1)) * 800 / batch, 1 + 400 / batch, batch / 2) for step in range(steps)]
+        made.append(trial(at, (0, steps - 5, steps), (0.9, 0.5, 0.1), batch=batch, workers=2, sqnorms=rows,
+                          step_seconds=[0.01] * steps, keep_going=True))
+    done = CliRunner().invoke(main, [save(log(*made), tmp_path / f"{len(arguments)}.h5"), *arguments])
+    assert done.exit_code == 0
+    return " ".join(done.output.split())
+
+
+def test_the_report_of_runs_at_several_batches_says_it_too(tmp_path):
+    said = reported(tmp_path)
+    assert re.search(r"The noise scale, \d+ \([^)]*\) examples at batch 1,024, is \d.\d+ \([^)]*\) times the critical "
+                     r"batch that the steps to val/error<0.2 give", said)
+    critical = re.search(r"Critical batch \(E_min / S_min\): (\d+ \([^)]*\));", said)[1]
+    assert critical in said.partition("The noise scale")[2]
+    assert "--budget" not in said and "--budget plays no part here" in reported(tmp_path, "--budget", "5 seconds")
+
+
+def test_the_table_names_the_trials_and_is_of_what_was_measured():
+    table = noise_against_table(against((64, noise(900, 100, math.inf)), (256, noise(900, 800, 1000, ()))))
+    assert table.rows[1].trials == (("b256.h5", 1),) and "n/a" in as_text(table) and as_csv(table)
+
+
+def test_products_have_the_intervals_of_their_factors():
+    known, single = Estimate(10, 8, 12, 5), Estimate(4, math.nan, math.nan, 1)
+    unmet = Estimate(math.inf, 50, math.inf, 3, 50)
+    assert times(known, single).value == 40 and math.isnan(times(known, single).low)
+    assert over(unmet, known).value == math.inf and over(unmet, known).beyond == 5
+    assert over(unmet, known).low == 50 / 12
+    assert math.isnan(over(known, unmet).value) and over(known, Estimate(5, 0, math.inf, 2)).high == math.inf
+    both = times(known, known)
+    assert both.low == pytest.approx(100 * math.exp(-math.sqrt(2) * math.log(10 / 8)))
+
+
+# The interval covers the truth as often as it says, on a quadratic whose noise is known. The loss of example i is
+# (theta - c_i)' H (theta - c_i) / 2, c_i of covariance C about 0: its gradient is H (theta - c_i), so that G = H theta
+# and Sigma = H C H. Every example's gradient is drawn, averaged over its share, and the square norms are taken as a run
+# takes them.
+
+RUNS, PARAMETERS = 200, 16
+CURVATURE = np.linspace(0.2, 1, PARAMETERS)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A regime: shares of a step (one worker's parts, or the workers'), and the ratio of B to the noise scale."""
+
+    name: str
+    shares: tuple[int, ...]
+    batch_ratio: float          # B / noise scale, at the start
+    steps: int = 40             # measured
+    spectrum: float = 0.0       # eigenvalue i of Sigma is i ** -spectrum: 2 leaves one or two directions
+    tails: bool = False         # per-example noise of Student's t with 5 degrees of freedom
+    lr: float = 0.0             # of SGD with the measured gradients; 0: theta stays
+
+
+CASES = (
+    Case("2 workers, B far above the noise scale", (32, 32), 10),
+    Case("2 workers, B at it", (32, 32), 1),
+    Case("2 workers, B a tenth", (32, 32), 0.1),
+    Case("2 workers, B a hundredth: |G|^2 is not told from 0", (32, 32), 0.01),
+    Case("3 workers, uneven shares", (32, 32, 16), 0.5),
+    Case("3 workers, a last group of one", (3, 3, 1), 0.5),
+    Case("1 worker, one of two ghost groups and the rest", (16, 16), 0.5),
+    Case("1 worker, an eighth and the rest", (32, 224), 0.5),
+    Case("1 worker, an eighth and the rest, B far above", (32, 224), 20),
+    Case("1 worker, a small eighth and the rest, heavy tails", (2, 14), 0.5, tails=True),
+    Case("8 workers", (32,) * 8, 0.5),
+    Case("10 measured steps", (32, 32), 0.5, steps=10), Case("5 measured steps", (32, 32), 1, steps=5),
+    Case("noise in few directions", (32, 32), 0.5, spectrum=2),
+    Case("noise in few directions, 10 measured steps", (32, 32), 1, steps=10, spectrum=2),
+    Case("heavy tails", (32, 32), 0.5, tails=True, spectrum=1),
+    Case("SGD descends, |G|^2 falls 100-fold", (32, 32), 20, steps=60, lr=0.05),
+    Case("SGD with a large rate wanders about the minimum", (8, 8), 2, steps=100, lr=0.5),
+    Case("SGD descends, uneven shares", (32, 32, 16), 10, steps=60, lr=0.05, spectrum=1),
+)
+
+
+def simulated(case: Case, runs: int, seed: int = 0):
+    """What ``runs`` runs measured, and the noise scale of each in truth: mean tr(Sigma) over mean |G|^2 on its path."""
+    random = np.random.default_rng(seed)
+    batch, bounds = sum(case.shares), np.cumsum([0, *case.shares[:-1]])
+    deviations = np.arange(1, PARAMETERS + 1.0) ** (-case.spectrum / 2)
+    cov_trace = (deviations ** 2).sum()
+    theta = random.standard_normal((runs, PARAMETERS)) / CURVATURE
+    theta *= np.sqrt(cov_trace * case.batch_ratio / batch) / np.linalg.norm(CURVATURE * theta, axis=1, keepdims=True)
+    measured, sqnorms = np.empty((case.steps, 2, runs)), np.empty((case.steps, runs))
+    for step in range(case.steps):
+        drawn = (random.standard_t(5, (runs, batch, PARAMETERS)) * np.sqrt(3 / 5) if case.tails
+                 else random.standard_normal((runs, batch, PARAMETERS)))
+        gradients = (CURVATURE * theta)[:, None] + deviations * drawn
+        sums = np.add.reduceat(gradients, bounds, axis=1)
+        reduced = sums.sum(1) / batch
+        sqnorms_by_share = ((sums / np.array(case.shares)[:, None]) ** 2).sum(2)
+        local_sqnorm = sqnorms_by_share @ np.array(case.shares) / batch
+        measured[step] = unbiased_pair(local_sqnorm, (reduced ** 2).sum(1), batch / len(case.shares), batch)
+        sqnorms[step] = ((CURVATURE * theta) ** 2).sum(1)
+        theta = theta - case.lr * reduced
+    steps = np.arange(case.steps)
+    return [NoiseSteps(steps, *measured[:, :, run].T) for run in range(runs)], cov_trace / sqnorms.mean(0)
+
+
+def outcome(case: Case, runs: int = RUNS):
+    """Share of runs whose interval covers, share without an upper end, and the median ratio of ends of the others."""
+    measured, truths = simulated(case, runs)
+    scales = [noise_scale([one]) for one in measured]
+    covered = np.mean([scale.low <= truth <= scale.high for scale, truth in zip(scales, truths)])
+    widths = [scale.high / scale.low for scale in scales if np.isfinite(scale.high) and scale.low > 0]
+    return covered, np.mean([np.isinf(scale.high) for scale in scales]), np.median(widths) if widths else np.nan
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_interval_covers_the_truth_in_nine_of_ten_runs(case):
+    covered, _, _ = outcome(case)
+    assert covered >= 0.9
+
+
+def test_the_interval_is_bounded_only_near_the_noise_scale_and_no_wider_for_a_drift():
+    for case in (Case("at it", (32, 32), 1), Case("|G|^2 falls 100-fold", (32, 32), 20, steps=60, lr=0.05)):
+        _, unbounded, width = outcome(case, 100)
+        assert unbounded == 0 and width < 2
+    _, unbounded, _ = outcome(Case("far below it", (32, 32), 0.01), 100)
+    assert unbounded > 0.8

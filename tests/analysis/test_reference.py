@@ -8,9 +8,8 @@ import pytest
 
 from hvdscale.analysis import published as box
 from hvdscale.analysis.critical_batch_fit import HYPERBOLA, fit_critical_batch
-from hvdscale.analysis.curves import curve_of, result_of
+from hvdscale.analysis.curves import BatchEstimate, curve_of, result_of
 from hvdscale.analysis.reference import Fidelity, NoMatch, against, load, ordering_of
-from hvdscale.analysis.regimes import BatchEstimate
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.steps import Estimate
 from hvdscale.analysis.studies import studies_of

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.critical_batch_fit import HYPERBOLA, fit_critical_batch
+from hvdscale.analysis.curves import BatchEstimate, regimes_of
 from hvdscale.analysis.defaults import Options
 from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.reference import load
-from hvdscale.analysis.regimes import BatchEstimate, regimes_of
 from hvdscale.report.document import sentences_of
 from hvdscale.report.views.batches import describe_batch, find_fit, find_regimes
 from tests.conftest import ROOT, but_slow
@@ -61,12 +61,6 @@ def test_narrow_intervals_leave_one_batch_and_wide_ones_several():
     assert narrow.maximum_useful == BatchEstimate(128, 128, 128)
     assert wide.maximum_useful.low <= 128 < wide.maximum_useful.high == INF
     assert wide.perfect_until.low <= 64 < wide.perfect_until.high
-
-
-def test_a_curve_that_still_falls_leaves_the_maximum_useful_batch_open():
-    found = regimes_of(BATCHES, estimates([1600, 800, 400, 200, 100]))
-    assert (found.maximum_useful.value, found.maximum_useful.high) == (512, INF)
-    assert (found.perfect_until.value, found.perfect_until.high) == (512, INF)
 
 
 def test_without_a_batch_that_met_there_are_no_regimes():

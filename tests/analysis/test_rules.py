@@ -19,9 +19,8 @@ from hvdscale.plan.time_scales import half_life_of
 from hvdscale.report.document import sentences_of
 from hvdscale.report.views.rules import command_of, missing_table, points_table, find_rules, rules_table
 from hvdscale.report.table import as_csv, as_text, as_values
-from tests.factories.landscapes import curve_of, logged, run, searched
+from tests.factories.landscapes import claims, curve_of, logged, run, searched
 from tests.factories.plans import TRAIN, VAL, WORKLOAD
-from tests.factories.rate_tops import claims
 
 BATCHES = (4, 8, 16, 32, 64, 128)
 LINEAR_UNTIL = 16

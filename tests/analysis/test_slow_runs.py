@@ -14,8 +14,7 @@ from hvdscale.report.subject import Subject
 from hvdscale.report.views.trials import drift
 from tests.factories import curves
 from tests.factories.logs import log, trial
-from tests.factories.slow_runs import coverage
-from tests.factories.timings import ORDERS, hours_held, slowed_held
+from tests.factories.timings import ORDERS, hours_held, slowed_held, typical_held
 
 BACK = (0, 1, 2, 2, 1, 0, 0, 1, 2)          # there and back and there
 UP = (0, 0, 0, 1, 1, 1, 2, 2, 2)            # the repeats of a setting one after another
@@ -36,9 +35,9 @@ def test_times_that_scatter_everywhere_have_no_slow_run():
 
 
 def test_typical_times_are_covered_where_one_run_in_ten_takes_three_times_as_long():
-    held, width, found = coverage(8, 3, 0.03, 60)
+    held, width, found = typical_held(8, 3, 0.03, 60)
     assert held >= 0.9 and width < 1.2 and found > 0.75
-    assert coverage(8, 3, 0.03, 60, search=False)[1] > 2
+    assert typical_held(8, 3, 0.03, 60, search=False)[1] > 2
 
 
 def test_steps_are_those_of_typical_seeds_and_name_the_others():
@@ -70,9 +69,9 @@ def cells(order, drift, noise=0.0, random=np.random.default_rng(3), hours=0.0):
 
 @pytest.mark.parametrize("order", [BACK, UP])
 def test_a_drift_without_noise_is_found_exactly_with_the_pace_of_the_last_run(order):
-    found = drift_of(cells(order, 0.02))
-    assert found.a_run.runs == 9 and found.a_run.value == pytest.approx(np.exp(0.02))
-    assert [warm.value for warm in found.warm] == pytest.approx(SECONDS * np.exp(0.02 * 8))
+    a_run, warm = drift_of(cells(order, 0.02))
+    assert a_run.runs == 9 and a_run.value == pytest.approx(np.exp(0.02))
+    assert [one.value for one in warm] == pytest.approx(SECONDS * np.exp(0.02 * 8))
 
 
 def test_too_few_repeats_too_small_a_drift_and_unknown_starts_say_nothing():
@@ -90,8 +89,9 @@ def test_intervals_hold_the_drift_and_the_last_pace_and_none_is_named_without_on
     for _ in range(400):
         found = drift_of(cells(BACK, 0.02, 0.01, random))
         if found is not None:
-            held.append(found.a_run.low <= np.exp(0.02) <= found.a_run.high)
-            warm += [one.low <= true <= one.high for one, true in zip(found.warm, SECONDS * np.exp(0.02 * 8))]
+            a_run, last = found
+            held.append(a_run.low <= np.exp(0.02) <= a_run.high)
+            warm += [one.low <= true <= one.high for one, true in zip(last, SECONDS * np.exp(0.02 * 8))]
         named.append(drift_of(cells(BACK, 0.0, 0.01, random)) is not None)
         hours += [drift_of(cells(order, 0.0, 0.01, random, 0.1)) is not None for order in (BACK, (0, 1, 2) * 3)]
     assert len(held) > 300 and np.mean(held) >= 0.92 and np.mean(warm) >= 0.92

@@ -142,24 +142,12 @@ def test_a_batch_s_runs_at_two_worker_counts_are_not_independent_repeats():
     assert (point.examples.value, point.examples.before) == (pytest.approx(9600), pytest.approx(9280))
 
 
-def regimes(steps, batches=(32, 64, 128, 256), **options):
-    trials = [found for at, (batch, count) in enumerate(zip(batches, steps))
-              for found in runs(1, batch, (count,), (1,), 10 * at)]
-    return section(*trials, **options).batches
-
-
-def test_regimes_follow_their_tolerances():
-    found = regimes((1000, 500, 320, 280))            # B S: 32000, 32000, 40960, 71680
-    assert [*found.perfect.values()] == [True, True, False, False]
-    assert found.regimes.maximum_useful.value == 128                # 320 <= 1.2 * 280
-    wider = regimes((1000, 500, 320, 280), perfect_within=0.3)
-    assert [*wider.perfect.values()] == [True, True, True, False]
-    assert regimes((1000, 500, 320, 280), useful_within=0.1).regimes.maximum_useful.value == 256
-
-
-def test_without_a_batch_that_met_there_are_no_regimes():
-    found = section(trial(steps=(0, 100), error=(1, 1))).batches
-    assert found.perfect == {32: False} and found.regimes.maximum_useful.value is None
+def test_options_reach_the_regimes_of_a_section():
+    made = [one for at, (batch, steps) in enumerate(((32, 1000), (64, 500), (128, 320), (256, 280)))
+            for one in runs(1, batch, (steps,), (1,), 10 * at)]
+    found, other = (section(*made, **given).batches for given in ({}, {"perfect_within": 0.3, "useful_within": 0.1}))
+    assert ([*found.perfect.values()], found.regimes.maximum_useful.value) == ([True, True, False, False], 128)
+    assert ([*other.perfect.values()], other.regimes.maximum_useful.value) == ([True, True, True, False], 256)
     assert curve_of_cells(None, None, ()) is None
 
 

@@ -14,7 +14,7 @@ from hvdscale.analysis.trials import read_trials
 from hvdscale.analysis.worker_plan import (APART, AT_ONCE, LINKS, NO_STEPS, NO_TIMES, NOT_MET, ONE_RUN, RATES,
                                            TIMED_ONCE, UNPLACED, NoPlan, Request, plan_of, plans_of)
 from hvdscale.target import Target
-from tests.factories.deadlines import coverage, plan as plan_of_runs
+from tests.factories.advice import advise, deadlines_kept, plan_of_runs
 from tests.factories.logs import log, trial
 
 S_MIN, B_CRIT = 2000.0, 600.0
@@ -199,7 +199,7 @@ def test_deadline_and_budget_hold_with_the_chance_of_the_draws(measured):
 
 
 def test_a_deadline_said_to_be_kept_is_kept_by_a_run_not_by_the_mean_alone():
-    run_keeps, mean_keeps = coverage(3, 0.15, 6)
+    run_keeps, mean_keeps = deadlines_kept(3, 0.15, 6)
     assert run_keeps >= 0.95 <= mean_keeps
     repeated = plan_of_runs(3, 0.15, np.random.default_rng(1))
     mean = repeated.options[0].seconds.value
@@ -383,3 +383,13 @@ def test_each_target_has_its_plan_and_the_times_are_shared():
     times = replace(loose.times, cells=strict.times.cells)
     again = plan_of(strict.curves, times, loose.request, SimpleNamespace(train_examples=0))
     assert [option.seconds for option in again.options] == [option.seconds for option in strict.options]
+
+
+# made jobs whose best worker count and batch are known; tools/coverage has more
+
+@pytest.mark.parametrize("name, most", [("1-8, 3 seeds", 1.4), ("1-2, 3 seeds", 1.4), ("one node of 8 timed", 1.25)])
+def test_what_is_called_the_fastest_is_near_the_best(name, most):
+    said, rules = advise(name, 5, seed=1)
+    assert np.exp(np.mean([one["loss"] for one in said])) <= most
+    assert np.mean([one["loss"] for one in said]) < np.mean([one["best measured"] for one in rules])
+    assert np.mean([one["held"] for one in said]) > 0.85 and all(one["ends"] for one in said)

@@ -6,6 +6,7 @@ import resource
 import shutil
 import signal
 import traceback
+from random import Random
 
 import h5py
 import numpy as np
@@ -18,9 +19,8 @@ from hvdscale.log.plan_text import plan_at, read_plan
 from hvdscale.log.schema import Status
 from hvdscale.plan.search_space import discrete
 from tests.conftest import GOLDEN
-from tests.factories.bad_logs import break_log, generator
-from tests.factories.logs import log as made_log
-from tests.factories.logs import save, study, trial
+from tests.factories.bad_logs import break_log
+from tests.factories.logs import log as made_log, save, study, trial
 from tests.factories.studies import SPACE, drawn, realistic, studied
 from tests.wording import answered
 
@@ -81,7 +81,7 @@ def failures(numbers, folder, good, share=1.0, without=()):
     """{case: what went wrong} of cases, each a broken log given to a share of the commands, one at least."""
     found = {}
     for number in numbers:
-        random = generator(number)
+        random = Random(number)
         path = folder / f"broken{number}.h5"
         said = break_log(random, random.choice(good), path)
         commands = [one for one in commands_of(path, random.choice(good), folder) if one[0] not in without]

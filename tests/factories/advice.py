@@ -1,13 +1,13 @@
 """Jobs whose true time to target is known at every worker count and batch: what a plan's advice is held against.
 
 Steps follow S = S_min (1 + (B_crit / B)^p)^(1/p). A pass of b examples takes c0 (f + (1 - f) b / 32). A ring's or a
-tree's allreduce is added to it. Runs scale weakly, 32 examples a worker, with noise in their steps and times.
-"""
+tree's allreduce is added to it. Runs scale weakly, 32 examples a worker, with noise in their steps and times."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.special import ndtr
 
 from hvdscale.analysis.next_runs import decide_until
 from hvdscale.analysis.report_data import analyse
@@ -15,6 +15,7 @@ from hvdscale.analysis.trials import read_trials
 from hvdscale.analysis.worker_plan import Request, plans_of
 
 from .logs import log, trial
+from .timings import RING, TREE, allreduce, links_of
 
 LOCAL, COUNTS = 32, (1, 2, 4, 8, 16, 32, 64)
 STEP_NOISE, TIME_NOISE, GRID = 0.10, 0.02, 0.03     # of log S and log t; evaluations, as a share of S
@@ -43,42 +44,24 @@ BEFORE = dict(zip(DESIGNS, ((1.21, 1.15), (1.51, 1.43), (2.82, 2.66), (5.44, 4.7
 
 
 @dataclass(frozen=True)
-class Link:
-    """An allreduce over n: seconds of a hop and of all bytes, by a ring or a tree."""
-
-    tree: bool
-    hop: float
-    volume: float
-
-    @classmethod
-    def of(cls, count, seconds, hops, tree):
-        """One that takes these seconds over ``count``, a share ``hops`` of them for hops."""
-        return cls(tree, hops * seconds / (2 * np.log2(count) if tree else 2 * (count - 1)),
-                   (1 - hops) * seconds / (2 * (count - 1) / count))
-
-    def seconds(self, count):
-        return (2 * np.log2(count) if self.tree else 2 * (count - 1)) * self.hop + 2 * (count - 1) / count * self.volume
-
-
-@dataclass(frozen=True)
 class Job:
-    """One job; ``per_node`` workers share a node, with links within and between nodes."""
+    """One job; ``per_node`` workers share a node, with links within and between nodes: (law, hop, volume)."""
 
     s_min: float
     b_crit: float
     p: float
     c0: float
     fixed: float
-    between: Link
-    within: Link | None = None
+    between: tuple[str, float, float]
+    within: tuple[str, float, float] = (RING, 0.0, 0.0)
     per_node: int = 1
 
     def steps(self, batch):
         return self.s_min * (1 + (self.b_crit / batch) ** self.p) ** (1 / self.p)
 
     def step_seconds(self, workers, local):
-        inside, nodes = min(workers, self.per_node), -(-workers // self.per_node)
-        links = (self.within.seconds(inside) if self.within else 0) + self.between.seconds(nodes)
+        counts = min(workers, self.per_node), -(-workers // self.per_node)
+        links = sum(allreduce(law, count, *link) for count, (law, *link) in zip(counts, (self.within, self.between)))
         return self.c0 * (self.fixed + (1 - self.fixed) * local / LOCAL) + links
 
     def seconds(self, workers, local):
@@ -105,9 +88,10 @@ def job(design, random, fixed=None):
 
     def link():
         share = log_uniform(random, *((0.3, 2) if design.early else (0.03, 0.6)))
-        return Link.of(8, share * made["c0"], random.uniform(0, 0.8), random.uniform() < 0.5)
+        hops, law = random.uniform(0, 0.8), TREE if random.uniform() < 0.5 else RING
+        return law, *links_of(law, 8, share * made["c0"], hops)
     if design.nodes:                # links between nodes are no faster than those within one
-        within, between = sorted((link(), link()), key=lambda one: one.seconds(8))
+        within, between = sorted((link(), link()), key=lambda one: allreduce(one[0], 8, *one[1:]))
         return Job(**made, within=within, between=between, per_node=NODE)
     return Job(**made, between=link())
 
@@ -131,10 +115,10 @@ def probe(job, workers, local, random, steps=50, time_noise=TIME_NOISE):
                  train_examples=10 ** 6)
 
 
-def plan(trials, **request):
-    """The plan of these trials for all counts."""
+def plan(trials, workers=COUNTS, **request):
+    """The plan of these trials for these counts."""
     [group] = analyse(read_trials(log(*trials)))
-    [found] = plans_of(group, Request(COUNTS, **request))
+    [found] = plans_of(group, Request(workers, **request))
     return found
 
 
@@ -212,3 +196,33 @@ def advise(name, jobs, seed=0, fixed=None):
     """judge and by_rule of jobs of a design: two lists of one record each."""
     found = [(job, plan(trials)) for job, trials in (made(name, number, seed, fixed) for number in range(jobs))]
     return [judge(*pair) for pair in found], [by_rule(*pair) for pair in found]
+
+
+SCALED, STEPS, STEP_SECONDS, TIMING = (1, 2, 4, 8), 3000, 0.01, 0.02    # of runs that scale perfectly, with noise
+
+
+def plan_of_runs(seeds, noise, random):
+    """A plan from runs at SCALED with a fixed batch a worker; log(steps) of a run has this noise."""
+    made = []
+    for workers in SCALED:
+        for seed in range(seeds):
+            steps = max(2, round(STEPS / workers * np.exp(noise * random.standard_normal())))
+            seconds = STEP_SECONDS * np.exp(TIMING * random.standard_normal())
+            made.append(trial(100 * workers + seed, (0, steps - 1, steps), (0.9, 0.5, 0.1),
+                              (0, (steps - 1) * seconds, steps * seconds), workers=workers, batch=32 * workers,
+                              seed=100 * workers + seed, eval_every=1, train_examples=10 ** 6))
+    return plan(made, workers=SCALED, local_batch=32)
+
+
+def deadlines_kept(seeds, noise, plans, seed=0, sure=0.95):
+    """(how often a run keeps a deadline that a plan is this sure of, how often the mean of many runs does)."""
+    random, kept = np.random.default_rng([seed, seeds]), []
+    for _ in range(plans):
+        found = plan_of_runs(seeds, noise, random)
+        for option in found.options:
+            true = STEPS / option.workers * STEP_SECONDS
+            room = random.uniform(-1, 4) * noise
+            limited = replace(found, request=replace(found.request, deadline=true * np.exp(room)))
+            if limited.chance_within(option) >= sure:
+                kept.append((ndtr(room / np.hypot(noise, TIMING)), room > 0))
+    return tuple(float(share) for share in np.mean(kept, 0))

@@ -4,8 +4,7 @@
     write_big_log("big.h5", studies=454, trials=194_000, evaluations=71_600_000)       the log alone
 
 The workloads and batch sizes are the published ones (Shallue et al. 2019, README of the archive); what was measured is
-made: errors fall towards a floor, faster the nearer the learning rate is to the best, with noise.
-"""
+made: errors fall towards a floor, faster the nearer the learning rate is to the best, with noise."""
 import json
 import os
 
@@ -16,7 +15,6 @@ from hvdscale.exchange.imported import ImportedLog
 from hvdscale.log.schema import Status
 
 POWERS = [2**k for k in range(17)]
-CLASSIFICATION = ("train", "val", "test")
 
 
 def _powers(first, last, *more):
@@ -55,15 +53,6 @@ WORKLOADS = [
     ("solution_quality/mnist", "simple_cnn_base", "nesterov_momentum", [1, *SPARSE]),
 ]
 STUDIES = [(dataset, model, optimizer, batch) for dataset, model, optimizer, batches in WORKLOADS for batch in batches]
-LANGUAGE = ("lm1b", "common_crawl")
-
-
-def metrics_of(dataset):
-    """The columns that a workload was measured in, by this project's names."""
-    if dataset in LANGUAGE:
-        return ["val/cross_entropy"]
-    names = ("average_precision", "cross_entropy") if dataset == "open_images_v4" else ("cross_entropy", "error")
-    return [f"{split}/{metric}" for split in CLASSIFICATION for metric in names]
 
 
 def space_of(optimizer, dataset, train_steps):
@@ -103,8 +92,7 @@ class Study:
     ids, status      arrays of shape (trials,)
     points           {parameter: array of shape (trials,)}
     first            int array of shape (trials + 1,): trial i has rows first[i]:first[i + 1]
-    step, metrics    arrays of shape (rows,); metrics by name
-    """
+    step, metrics    arrays of shape (rows,); metrics by name"""
 
     def __init__(self, random, dataset, model, optimizer, batch, trials, evaluations):
         self.dataset, self.model, self.optimizer, self.batch = dataset, model, optimizer, batch
@@ -132,8 +120,10 @@ class Study:
         pace = np.repeat((1 + 0.4 * off ** 2) * random.lognormal(0, 0.2, len(off)), counts)
         share = np.exp(-1.5 * (within / pace / max(1, counts.max()) * 30) ** 0.5)
         last = self.first[1:][self.status == Status.INFEASIBLE] - 1
+        metrics = "average_precision" if self.dataset == "open_images_v4" else "error", "cross_entropy"
+        names = [f"{split}/{metric}" for split in ("train", "val", "test") for metric in sorted(metrics)]
         found = {}
-        for name in metrics_of(self.dataset):
+        for name in ["val/cross_entropy"] if self.dataset in ("lm1b", "common_crawl") else names:
             split = name.partition("/")[0]
             noise = 1 + random.normal(0, 0.02, rows)
             if name.endswith("cross_entropy"):
@@ -220,8 +210,11 @@ def write_study(root, study, full=False):
     folder = os.path.join(root, study.path)
     os.makedirs(folder, exist_ok=True)
     write_text(os.path.join(folder, "study.json"), published_json(study.study_json()))
-    names = [published_name(name) for name in study.metrics]
-    lines = np.array(_lines(study, full), object)
+    names = [name.replace("/error", "/classification_error").replace("/cross_entropy", "/cross_entropy_error")
+             for name in study.metrics]
+    values = [column + full * 1e-9 * np.arange(len(column)) / 7 for column in study.metrics.values()]
+    cells = [["" if v != v else repr(v) for v in column.tolist()] for column in values]
+    lines = np.array([*map(",".join, zip(map(str, study.step.tolist()), *cells))], object)
     header = ",".join(["step", *names])
     for row, trial in enumerate(study.ids.tolist()):
         place = os.path.join(folder, str(trial))
@@ -229,14 +222,6 @@ def write_study(root, study, full=False):
         write_text(os.path.join(place, "metadata.json"), published_json(study.metadata(row)))
         measured = lines[study.first[row]:study.first[row + 1]]
         write_text(os.path.join(place, "measurements.csv"), "\n".join([header, *measured, ""]))
-
-
-def _lines(study, full):
-    values = study.metrics.values()
-    if full:
-        values = [column + 1e-9 * np.arange(len(column)) / 7 for column in values]
-    cells = [["" if v != v else repr(v) for v in column.tolist()] for column in values]
-    return list(map(",".join, zip(map(str, study.step.tolist()), *cells)))
 
 
 def write_text(path, text):
@@ -247,11 +232,3 @@ def write_text(path, text):
 def published_json(value):
     """As the published files are written: two spaces, and one after each comma."""
     return json.dumps(value, indent=2, sort_keys=True, separators=(", ", ": "))
-
-
-def published_name(column):
-    """The archive's name of a column."""
-    for ours, theirs in (("/error", "/classification_error"), ("/cross_entropy", "/cross_entropy_error")):
-        if column.endswith(ours):
-            return column[:-len(ours)] + theirs
-    return column

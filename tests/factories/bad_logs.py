@@ -3,12 +3,10 @@
     for number in range(1000):
         said = break_log(random.Random(number), good_path, broken_path)
 
-What is broken follows from the random numbers alone, so each case can be made again.
-"""
+What is broken follows from the random numbers alone, so each case can be made again."""
 import copy
 import json
 import math
-import random
 import shutil
 
 import h5py
@@ -184,8 +182,3 @@ def _values(random_, file):
 def _fitting(value, dtype):
     """The value, cut to what a narrow integer holds."""
     return value if dtype.kind == "f" else int(value) % 128 - 64 if dtype.itemsize == 1 else value
-
-
-def generator(number):
-    """The random numbers of one case."""
-    return random.Random(number)

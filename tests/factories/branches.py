@@ -20,8 +20,7 @@ class Losses:
     that of the smallest k is the tolerance ``rise`` at about k = critical.
 
     order   standard deviation common to all k of an order
-    noise   standard deviation of each branch;  growth: its factor from the smallest k to the largest
-    """
+    noise   standard deviation of each branch;  growth: its factor from the smallest k to the largest"""
 
     critical: float
     power: float = 1.0

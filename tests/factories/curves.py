@@ -1,8 +1,7 @@
 """Searches and repeats of curves whose parameters are known, many at once: what intervals are tested on.
 
 A trial's steps are exp(cost of its point + noise of its seed) times what brings the median best-of-n to the curve.
-Points are scrambled Sobol points, as a search draws them; those beyond a cliff diverge and are drawn anew.
-"""
+Points are scrambled Sobol points, as a search draws them; those beyond a cliff diverge and are drawn anew."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -11,13 +10,15 @@ from functools import lru_cache
 import numpy as np
 from scipy.stats import qmc
 
+from hvdscale.analysis.best_batch import valley_of
 from hvdscale.analysis.best_of_n import best_of
 from hvdscale.analysis.critical_batch_fit import HYPERBOLA, OVERHEAD, steps_at
+from hvdscale.analysis.curves import regimes_of
 from hvdscale.analysis.defaults import PERFECT_WITHIN, USEFUL_WITHIN
-from hvdscale.analysis.intervals import crossed, pooled_censored
-from hvdscale.analysis.regimes import regimes_of
+from hvdscale.analysis.intervals import UNKNOWN, crossed, pooled_censored
 from hvdscale.analysis.slow_runs import seeds_apart
-from hvdscale.analysis.steps import estimate
+from hvdscale.analysis.steps import estimate, lasting_crossing
+from hvdscale.target import Target
 
 BITS = 20
 
@@ -29,8 +30,7 @@ class Landscape:
     kind   "bowl": smooth; "cliff": steps go as 1 / learning rate up to where it diverges; "ridge": learning rate and
            momentum make up for each other
     range  log(steps) of the worst points, about
-    noise  standard deviation of log(steps) over seeds
-    """
+    noise  standard deviation of log(steps) over seeds"""
 
     kind: str
     dimensions: int
@@ -99,8 +99,7 @@ def searches_of(landscape, n, count, random, *, true=1000.0, spacing=0.02, censo
 
     spacing   of evaluations, as a share of the true steps
     censored  share of trials that do not meet the target within the budget
-    best_of_n how many trials ``true`` is the median best of; by default all n
-    """
+    best_of_n how many trials ``true`` is the median best of; by default all n"""
     centre, quantiles = median_best(landscape, best_of_n or n)
     log_steps = landscape.searches(n, count, random)
     every = spacing * true
@@ -197,8 +196,7 @@ def repeated(known, seeds, random, number=0, growing=False, budget=np.inf, slow=
     floor    of the metric, as a share of the target, whose height varies by 30 % between seeds: it falls as 1 / steps
     budget   of a run, in multiples of the steps of the curve
     slow     share of the seeds that need five times the steps: estimates are of a typical run
-    luck     correlation of a seed's noise between batches: the seeds are known, and the same at all
-    """
+    luck     correlation of a seed's noise between batches: the seeds are known, and the same at all"""
     every = spacings[number % len(spacings)] * known.steps[:, None]
     noise = np.geomspace(0.03, 0.3, len(known.batches))[:, None] if growing else NOISES[number % 3]
     normal = np.sqrt(1 - luck) * random.standard_normal((len(known.batches), seeds))
@@ -220,12 +218,6 @@ def repeated(known, seeds, random, number=0, growing=False, budget=np.inf, slow=
                          for found in [pooled_censored(rows, last, batches)])
     return [estimate(one, other, [end] * int(np.isinf(one).any()), pool.at(batch), pool_before.at(batch))
             for one, other, batch, end in zip(steps, before, batches, last)]
-
-
-def risen(known, slope):
-    """A Known whose steps rise as this power of the batch at its last three batches."""
-    ratio = np.maximum(1, known.batches / known.batches[-4]) ** slope
-    return replace(known, rise=tuple(ratio))
 
 
 QUANTITIES = ("steps", "s_min", "b_crit", "half_efficient", "overhead", "perfect_until", "maximum_useful")
@@ -251,14 +243,14 @@ def coverage(sweep, sweeps, seed=0, shape=HYPERBOLA, count=10, slope=0.0, creep=
 
     sweep  makes the estimates of a Known: searched, searched_unevenly or repeated
     slope  the power of the batch with which steps rise at the last three batches, three or more beyond the critical one
-    creep  likewise past four times the critical batch, whether the tail is left out or not
-    """
+    creep  likewise past four times the critical batch, whether the tail is left out or not"""
     random = np.random.default_rng(seed)
     found = {name: [] for name in QUANTITIES}
     for number in range(sweeps):
         known = known_curve(random, shape, count)
         if slope:
-            known = risen(replace(known, b_crit=float(known.b_crit / 2 ** 3)), slope)
+            rise = np.maximum(1, known.batches / known.batches[-4]) ** slope
+            known = replace(known, b_crit=float(known.b_crit / 2 ** 3), rise=tuple(rise))
         if creep:
             known = replace(known, rise=tuple(np.maximum(1, known.batches / (4 * known.b_crit)) ** creep))
         estimates = sweep(known, random=random, number=number)
@@ -290,3 +282,67 @@ def by_bootstrap(steps, share=1.0):
     ordered, count = np.sort(steps), len(steps)
     above = (1 - np.arange(count + 1) / count) ** max(1, round(share * count))       # P(smallest is beyond the j-th)
     return ordered[np.argmax(1 - above[1:] >= 0.025)], ordered[np.argmax(1 - above[1:] >= 0.975)]
+
+
+VALLEYS = {"parabola": lambda u: u ** 2,
+           "flat with walls": lambda u: 0.02 * np.abs(u) + np.maximum(0, np.abs(u) - 2) ** 2,
+           "one-sided": lambda u: 0.05 * np.maximum(0, -u) + np.maximum(0, u) ** 2}
+OCTAVES, LOSS = 7, 2.5      # of sweeps at a fixed budget, whose loss falls and rises with the batch
+
+
+def valley(shape, count, depth, noise, random, trials=12):
+    """(batches, best losses, the best batch): ``depth`` the rise to the worst batch as a share of the loss, ``noise``
+    the width of a search's landscape beside it."""
+    x, best = np.linspace(5, 5 + OCTAVES, count), random.uniform(6, 4 + OCTAVES)
+    over = VALLEYS[shape](x - best)
+    landscape = LANDSCAPES[int(random.integers(len(LANDSCAPES)))]
+    found = landscape.searches(trials, count, random).min(1) - median_best(landscape, trials)[0]
+    losses = LOSS * (1 + depth * (over / over.max() + noise * found))
+    return tuple(np.rint(2 ** x).astype(int).tolist()), losses, 2 ** best
+
+
+def valleys_held(shape, count, noise, sweeps, seed=0, depth=0.1):
+    """(share of 95 % intervals that hold the best batch, their median width in octaves, share of fitted losses at the
+    batch with the lowest measured one that are within 0.5 % of the fit's minimum)."""
+    random = np.random.default_rng(seed)
+    held, widths, close = [], [], []
+    for _ in range(sweeps):
+        batches, losses, best = valley(shape, count, depth, noise, random)
+        found = valley_of(batches, losses)
+        ends = np.clip([found.best.low, found.best.high], batches[0], batches[-1])
+        held.append(found.best.low <= best <= found.best.high)
+        widths.append(np.log2(ends[1] / ends[0]))
+        close.append(found.fitted[losses.argmin()] <= 1.005 * found.lowest)
+    return float(np.mean(held)), float(np.median(widths)), float(np.mean(close))
+
+
+LOW = Target.parse("val/error<0.1")
+TRUE = 1000.0           # steps at which a metric that falls as a power of the steps crosses it without noise
+
+
+def falling_run(evaluations, past, noise, random, slope=0.5):
+    """(steps, measured, its own crossing) of a run with that many evaluations to the target, stopped at ``past`` times
+    the first that met it."""
+    own = TRUE * np.exp(0.05 * random.standard_normal())
+    step = np.arange(1, 4 * evaluations + 1) * TRUE / evaluations
+    measured = LOW.value * (step / own) ** -slope * np.exp(noise * random.standard_normal(len(step)))
+    first = int(LOW.met_by(measured).argmax())
+    end = int(np.searchsorted(step, past * step[first])) + 1
+    return step[:end], measured[:end], own
+
+
+def crossings_held(evaluations, past, noise, sweeps, seed=0, runs=3):
+    """By crossing, first and lasting: (share of intervals of S that hold TRUE, median S / TRUE)."""
+    random, found = np.random.default_rng([seed, evaluations, int(10 * past)]), []
+    for _ in range(sweeps):
+        first, lasting = [], []
+        for _ in range(runs):
+            step, measured, _ = falling_run(evaluations, past, noise, random)
+            at = int(LOW.met_by(measured).argmax())
+            one = lasting_crossing(step, measured, LOW)
+            first.append((step[at], step[at - 1] if at else 0.0))
+            lasting.append((one.steps, one.before))
+        found.append([(one.low <= TRUE <= one.high, one.value / TRUE) for values in (first, lasting)
+                      for one in [estimate(*np.array(values).T, [], UNKNOWN, UNKNOWN)]])
+    by_crossing = np.moveaxis(np.array(found, float), 0, 2)
+    return [(float(np.mean(held)), float(np.median(value))) for held, value in by_crossing]

@@ -1,8 +1,7 @@
 """hvdscale-doctor script and resume, carried out many times by one process that has imported torch: each in a fork of
 it, and each rank in a fork in place of an interpreter of its own, which would import torch again.
 
-    with Doctor() as doctor: doctor.run(folder, "train.py", "--batch", "16", "--", "--batch", "{local}")
-"""
+    with Doctor() as doctor: doctor.run(folder, "train.py", "--batch", "16", "--", "--batch", "{local}")"""
 import contextlib
 import gc
 import json

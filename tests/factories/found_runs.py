@@ -47,7 +47,6 @@ def write_events(folder, points):
 
 
 def lightning_csv(folder, batch, seed):
-    folder.mkdir(parents=True)
     rows = []
     for step, loss, error in curve(batch, seed):
         rows += [(0, step - 1, loss, np.nan)] + [(0, step - 1, np.nan, error)] * (error == error)
@@ -56,28 +55,24 @@ def lightning_csv(folder, batch, seed):
 
 
 def wandb_history(folder, batch, seed):
-    folder.mkdir(parents=True)
     rows = [(call, step, loss, error, 2.0 * step) for call, (step, loss, error) in enumerate(curve(batch, seed))]
     (folder / "history.csv").write_text(csv_text(
         ("_step", "trainer/global_step", "train/loss", "val/error", "_runtime"), rows))
 
 
 def ray_progress(folder, batch, seed):
-    folder.mkdir(parents=True)
     (folder / "progress.csv").write_text(csv_text(("training_iteration", "val_error", "time_total_s", "trial_id"), [
         (step, error, 2.0 * step, "a1b2") for step, _, error in curve(batch, seed)]))
     (folder / "params.json").write_text(json.dumps({"batch_size": batch, "seed": seed, "lr": 0.1, "layers": [1]}))
 
 
 def algoperf(folder, batch, seed):
-    folder.mkdir(parents=True)
     (folder / "measurements.csv").write_text(csv_text(
         ("global_step", "validation/error", "train/loss", "accumulated_submission_time", "score"),
         [(step, error, loss, 2.0 * step, 3.0 * step) for step, loss, error in curve(batch, seed) if error == error]))
 
 
 def printed_lines(folder, batch, seed):
-    folder.mkdir(parents=True)
     lines = ["number of parameters: 0.10M"]
     for step, loss, error in curve(batch, seed):
         lines.append(f"iter {step - 1}: loss {loss!r}, time 12.50ms, mfu -100.00%")
@@ -87,7 +82,6 @@ def printed_lines(folder, batch, seed):
 
 
 def json_lines(folder, batch, seed):
-    folder.mkdir(parents=True)
     lines = [{"config": {"batch_size": batch, "seed": seed, "lr": 0.1}, "host": "node-1"}]
     for step, loss, error in curve(batch, seed):
         lines.append({"current_steps": step, "loss": loss, "done": False, "elapsed_time": f"0:00:{2 * step:02d}"})
@@ -98,7 +92,6 @@ def json_lines(folder, batch, seed):
 
 
 def trainer_state(folder, batch, seed):
-    folder.mkdir(parents=True)
     history = []
     for step, loss, error in curve(batch, seed):
         history.append({"step": step, "epoch": step / 24, "loss": loss, "learning_rate": 0.1, "grad_norm": 1.0})
@@ -106,13 +99,11 @@ def trainer_state(folder, batch, seed):
             history.append({"step": step, "epoch": step / 24, "eval_error": error, "eval_runtime": 0.5,
                             "eval_samples_per_second": 100.0})
     history.append({"step": 24, "epoch": 1.0, "train_runtime": 51.0, "train_loss": 0.5})
-    checkpoint = folder / "checkpoint-24"
-    checkpoint.mkdir()
-    (folder / "checkpoint-8").mkdir()
-    (folder / "checkpoint-8" / "trainer_state.json").write_text("{}")
-    (checkpoint / "trainer_state.json").write_text(json.dumps(
-        {"log_history": history, "train_batch_size": batch, "max_steps": 24}))
-    (checkpoint / "training_args.bin").write_bytes(b"a pickle, which is not opened")
+    last = json.dumps({"log_history": history, "train_batch_size": batch, "max_steps": 24})
+    for name, text in (("checkpoint-8", "{}"), ("checkpoint-24", last)):
+        (folder / name).mkdir()
+        (folder / name / "trainer_state.json").write_text(text)
+    (folder / "checkpoint-24" / "training_args.bin").write_bytes(b"a pickle, which is not opened")
 
 
 def mlflow_folder(folder, batch, seed):
@@ -163,5 +154,6 @@ def write_runs(folder, how):
         mlflow_base(folder / "mlflow.db")
         return folder
     for batch, seed in RUNS:
+        (folder / f"b{batch}-s{seed}").mkdir()
         WRITERS[how](folder / f"b{batch}-s{seed}", batch, seed)
     return folder

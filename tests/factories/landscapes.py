@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from hvdscale.analysis.best_of_n import best_of
-from hvdscale.analysis.lr_response import valley
+from hvdscale.analysis.lr_response import landscape_of, trials_confirm, valley
 from hvdscale.analysis.studies import outcomes, studies_of
 from hvdscale.log.schema import Status
 from hvdscale.target import Target
@@ -20,8 +20,7 @@ def run(id, batch, steps, *, every, budget, lr, momentum=math.nan, searched=True
     """A trial that meets TARGET after ``steps`` of its budget (inf: never), evaluated ``every`` steps.
 
     rule       (name, base batch, base rate) that it was made with, with searched=False
-    asked_too  further keys that the user set
-    """
+    asked_too  further keys that the user set"""
     end = 2 * every if diverged else min(steps, pruned or budget, budget)
     grid = np.arange(0, end + every, every)
     error = np.where(grid >= steps, 0.1, 0.5)
@@ -57,8 +56,7 @@ def searched(batch, best, fewest, *, count=20, seed=0, noise=0.2, above=3.0, mom
     """The trials of a search at one batch: log steps are those of a valley about the rate ``best``, and noise above 0.
 
     best      rate with the fewest steps, effective where ``momentum`` is drawn too
-    keep      prune as a search does; above: the slope beyond the best rate; width: of the rates drawn, in e-folds
-    """
+    keep      prune as a search does; above: the slope beyond the best rate; width: of the rates drawn, in e-folds"""
     random = np.random.default_rng([seed, batch])
     every, budget = max(1, round(fewest / 20)), 8 * math.ceil(fewest)
     runs, met = [], []
@@ -91,3 +89,34 @@ def curve_of(*logs, target=TARGET, perfect_until=None, confidence=0.95):
     return SimpleNamespace(workload=studies[0].workload, target=target, points=tuple(points), searched=tuple(points),
                            confidence=confidence,
                            regimes=SimpleNamespace(perfect_until=SimpleNamespace(value=perfect_until)))
+
+
+# log(steps) beside the best rate, by u = log(rate / best rate), of searches along it alone
+TOPS = {"valley": lambda u: valley(u, 1.0, 2.0, 1.0), "parabola": lambda u: 0.35 * u ** 2,
+        "wide flat top": lambda u: np.maximum(0, np.abs(u) - 1.2) * 1.5,
+        "one-sided cliff": lambda u: np.where(u > 0.3, np.inf, np.maximum(0, -u - 0.3))}
+FEWEST, BUDGET = 500.0, 3000.0
+
+
+def trials_along(shape, count, noise, random):
+    """(log rates, steps at the evaluation before, steps; inf: not met) of ``count`` trials; the best rate is 1."""
+    u = random.uniform(-3.5, 2.5, count)
+    steps = FEWEST * np.exp(TOPS[shape](u) + noise * random.standard_normal(count))
+    steps = np.ceil(steps / 10) * 10
+    return u, np.where(steps <= BUDGET, steps - 10, BUDGET), np.where(steps <= BUDGET, steps, np.inf)
+
+
+def claims(shape, count, searches, seed=0, tolerance=0.2):
+    """(share of the rates whose true loss is within tolerance that are called surely lost, share of the true claims of
+    the fitted landscape that the trials confirm, the first share without their confirmation)."""
+    random, found = np.random.default_rng([seed, count]), {True: [], False: []}
+    for number in range(searches):
+        trials = trials_along(shape, count, (0.05, 0.1, 0.2)[number % 3], random)
+        landscape = landscape_of(*trials)
+        for rate in random.uniform(-3, 2, 4):
+            lost = np.expm1(float(TOPS[shape](rate))) > tolerance
+            if landscape and landscape.bracketed and landscape.tried(rate):
+                claimed = landscape.loss(rate, 0.95).low > 1 + tolerance
+                found[lost].append((claimed, claimed and trials_confirm(landscape, rate, *trials, 1 + tolerance)))
+    false, true = (np.mean(found[lost], 0) for lost in (False, True))
+    return float(false[1]), float(true[1] / true[0]), float(false[0])

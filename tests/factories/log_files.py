@@ -3,8 +3,7 @@
 python -m tests.factories.log_files MODE LOG NOTES [LIMIT_BYTES]
 
 The process notes in NOTES what it has done, each line once it is done. Step s of any trial has the loss 1 / s, so a row
-can be told from a wrong one.
-"""
+can be told from a wrong one."""
 import json
 import os
 import resource

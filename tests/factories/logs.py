@@ -46,8 +46,7 @@ def trial(id=1, steps=(0, 100, 200), error=(0.9, 0.5, 0.1), seconds=None, *, wor
              (of its steps, else 1), sqnorms (of its steps, three numbers each: SQNORMS; None: not measured), budget
              (in steps), train_tokens (of the set),
              problem (more of the plan's), asked (by the user), job (digests), sweep (the trial's place in a study),
-             branch (its place in a run)
-    """
+             branch (its place in a run)"""
     plan = {
         "problem": {"workload": "made/net", "model_args": changes.get("model_args"), "global_batch": batch,
                     "train_examples": changes.get("train_examples", 1000), "seed": seed,
@@ -124,8 +123,7 @@ def save(made, path):
 def study(seeds=3, unmet=True, **changes):
     """Trials such as people have: 1, 2, 4 and 8 workers at 32 examples each, with noise; {workers: log}.
 
-    unmet  at 8 workers the last seed does not meet the target
-    """
+    unmet  at 8 workers the last seed does not meet the target"""
     random = np.random.default_rng(7)
     return {workers: log(*[_realistic(random, workers, seed, unmet and workers == 8 and seed == seeds - 1, **changes)
                            for seed in range(seeds)], path=f"runs/w{workers}.h5") for workers in (1, 2, 4, 8)}

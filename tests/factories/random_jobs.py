@@ -3,8 +3,7 @@
     job = draw(seed)                        the same for the same seed
     run(job.layer, job.name, workers=3)     a Run; the error it is refused with, before its first step
 
-A job's seed is all that is needed to repeat it:  python -m tests.factories.random_jobs SEED ...
-"""
+A job's seed is all that is needed to repeat it:  python -m tests.factories.random_jobs SEED ..."""
 import sys
 from dataclasses import dataclass, field, replace
 
@@ -145,8 +144,7 @@ def _rate(pick, layer):
 class Run(NoLog):
     """What a run measures, and its weights, averages and buffers at the end.
 
-    noise, skipped  measured gradient norms, and the steps without an update, which ranks compute alike
-    """
+    noise, skipped  measured gradient norms, and the steps without an update, which ranks compute alike"""
 
     losses: list = field(default_factory=list)
     evaluations: list = field(default_factory=list)

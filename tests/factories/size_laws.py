@@ -18,8 +18,7 @@ BATCHES = tuple(2 ** at for at in range(4, 14))
 def true_batch(sizes, a, b, bend=None):
     """B_crit: 512 at ten million parameters and a thousand million tokens.
 
-    bend   (span, goes on): the first exponent falls by 0.4 over such a factor of parameters, and beyond or not
-    """
+    bend   (span, goes on): the first exponent falls by 0.4 over such a factor of parameters, and beyond or not"""
     grown = np.log(sizes[0] / 1e7)
     if not bend:
         return 512 * np.exp(a * grown) * (sizes[1] / 1e9) ** b
@@ -86,8 +85,8 @@ def grid_coverage(bowl, noise, sets, seed=0):
             costs = 2.5 + 0.01 * over + noise * random.standard_normal(len(x))
             found = basin_of(batches, rates, costs)
             if found:
-                held.append(found.batch.low <= best <= found.batch.high)
-                points.append(SizePoint((1e7 * times,), found.batch))
+                held.append(found[0].low <= best <= found[0].high)
+                points.append(SizePoint((1e7 * times,), found[0]))
         law_found = fit_power_law(NAMES[:1], points).exponents.get(NAMES[0])
         if law_found:
             exponents.append(law_found.low <= a <= law_found.high)

@@ -15,8 +15,7 @@ def drawn(number, met=math.inf, *, batch=256, point=None, diverged=False, failed
     """Draw ``number`` of a study to 0.1, which meets it at step ``met``, evaluated every EVERY steps up to BUDGET.
 
     met     inf: never; diverged, failed: at its third evaluation; pruned: stopped at that step
-    easier  the step at which it meets 0.2, by default that at which it meets 0.1
-    """
+    easier  the step at which it meets 0.2, by default that at which it meets 0.1"""
     sweep = {"study": f"{changes.get('optimizer', 'nesterov')}-b{batch}", "draw": number, "repeat": repeat,
              "point": point or {"lr": 0.1, "momentum": 0.99}, "space": [one.record() for one in space], "trials": 6,
              "max_draws": 18, "objective": "steps", "targets": list(TARGETS), "prune_keep": 2, "seed": 0,

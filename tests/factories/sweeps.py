@@ -22,8 +22,7 @@ def group_log(out, name, ran, closed=True, **given):
 
     ran     (id in this log, draw, first step, last step) of each; what a row says depends on draw and step alone, but
             for its seconds
-    closed  False: the group lives and goes on
-    """
+    closed  False: the group lives and goes on"""
     log = LogWriter(os.path.join(out, "logs", f"{name}.h5"), **{
         "metrics": ("val/error",), "metaparameters": ("learning_rate",), "attributes": {"commit": name}, **given})
     for id, draw, first_step, last_step in ran:
@@ -67,8 +66,7 @@ def assert_same_study(path, other, but_for=(), rtol=0.0):
 
     but_for  columns that need not agree, as patterns of table/column: "restarts/*" where one was interrupted,
              "trials/workers" where the groups differ in size
-    rtol     the relative difference that measurements may have; 0: none, to the last bit
-    """
+    rtol     the relative difference that measurements may have; 0: none, to the last bit"""
     one, two = (_compared(log, (*BY_PLACE, *but_for)) for log in (path, other))
     assert one.keys() == two.keys()
     for name, values in one.items():

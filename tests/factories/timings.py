@@ -9,16 +9,16 @@ full. The allreduce of n workers takes what its law says, in hops h and all byte
     overlap      a ring's, while the pass is computed: the step is the longer of the two
     two-level    a ring within each node of four, and one between nodes
 
-Where workers pause, each in a share of its steps for three passes, a step waits for the slowest.
-"""
+Where workers pause, each in a share of its steps for three passes, a step waits for the slowest."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hvdscale.analysis.intervals import CONFIDENCE
+from hvdscale.analysis.intervals import CONFIDENCE, mean_interval, pooled
 from hvdscale.analysis.decision.draws import quantiles
+from hvdscale.analysis.slow_runs import slow_runs
 from hvdscale.analysis.step_time import Links, StepTimes
 from hvdscale.analysis.timings import Machine, Timing, Timings, timings_of
 from hvdscale.analysis.trials import read_trials
@@ -67,24 +67,17 @@ class Cluster:
         return Links(BANDWIDTH, hop, volume * BANDWIDTH / MACHINE.gradient_bytes)
 
     def seconds(self, workers, examples):
-        one_pass, allreduce = self._pass(examples), self.allreduce(workers)
+        one_pass, moving = np.linalg.norm([self.fixed, self.example * examples], self.shape), self.allreduce(workers)
         one_pass *= 1.3 if 0 < self.slow <= workers else 1.0
         pause = self.pause * one_pass * (1 - (1 - self.pauses) ** workers)
-        return (max(one_pass, allreduce) if self.law == OVERLAP else one_pass + allreduce) + pause
-
-    def _pass(self, examples):
-        return np.linalg.norm([self.fixed, self.example * examples], self.shape)
+        return (max(one_pass, moving) if self.law == OVERLAP else one_pass + moving) + pause
 
     def allreduce(self, workers):
         volume = max(1, workers / self.full) * self.volume
-        if self.law == TREE:
-            return 2 * np.log2(workers) * self.hop + 2 * (workers - 1) / workers * volume
-        if self.law == LINEAR:
-            return (workers - 1) * self.hop
         if self.law == TWO_LEVEL:
-            inside = min(workers, NODE)
-            return _ring(inside, self.hop, volume) + _ring(-(-workers // NODE), self.node_hop, self.node_volume)
-        return _ring(workers, self.hop, volume)
+            between = allreduce(RING, -(-workers // NODE), self.node_hop, self.node_volume)
+            return allreduce(RING, min(workers, NODE), self.hop, volume) + between
+        return allreduce(self.law, workers, self.hop, volume)
 
     def timings(self, design, noise, runs, random):
         """``noise``: the deviation of log t, or a function of what log t is off by, shape (places, runs)."""
@@ -95,8 +88,12 @@ class Cluster:
                             * np.exp(own), False, ()) for (workers, batch), own in zip(places, errors))
 
 
-def _ring(count, hop, volume):
-    return 2 * (count - 1) * (hop + volume / count)
+def hops_of(law, count):
+    return {TREE: 2 * np.log2(count), LINEAR: count - 1}.get(law, 2 * (count - 1))
+
+
+def allreduce(law, count, hop, volume):
+    return hops_of(law, count) * hop + (0.0 if law == LINEAR else 2 * (count - 1) / count * volume)
 
 
 def cluster_of(law, design, random, shape=1.0):
@@ -107,18 +104,17 @@ def cluster_of(law, design, random, shape=1.0):
     if shape > 1:
         example = fixed / np.exp(random.uniform(*np.log(KNEES[design])))
         one_pass = np.linalg.norm([fixed, example * BATCHES[design](most)[-1] / most], shape)
-    allreduce, inside = one_pass * np.exp(random.uniform(np.log(0.03), 0)), random.uniform(0.1, 0.5)
+    seconds, inside = one_pass * np.exp(random.uniform(np.log(0.03), 0)), random.uniform(0.1, 0.5)
     hops = 1.0 if law == LINEAR or law == TREE and random.uniform() < 0.5 else random.uniform()     # share of it
     if law == TWO_LEVEL:
-        return Cluster(law, fixed, example, *_links(law, NODE, inside * allreduce, hops),
-                       *_links(law, most // NODE, (1 - inside) * allreduce, hops), shape)
-    return Cluster(law, fixed, example, *_links(law, most, allreduce, hops), shape=shape)
+        return Cluster(law, fixed, example, *links_of(law, NODE, inside * seconds, hops),
+                       *links_of(law, most // NODE, (1 - inside) * seconds, hops), shape)
+    return Cluster(law, fixed, example, *links_of(law, most, seconds, hops), shape=shape)
 
 
-def _links(law, count, seconds, hops):
-    """Hop and volume of an allreduce over ``count`` that takes so many seconds, ``hops`` of them in hops."""
-    most = {TREE: 2 * np.log2(count), LINEAR: count - 1}.get(law, 2 * (count - 1))
-    return hops * seconds / most, (1 - hops) * seconds * count / (2 * (count - 1))
+def links_of(law, count, seconds, hops):
+    """Hop and volume of an allreduce over ``count`` that takes so many seconds, a share ``hops`` of them in hops."""
+    return hops * seconds / hops_of(law, count), (1 - hops) * seconds * count / (2 * (count - 1))
 
 
 def coverage(law, design, noise, clusters, seed=0, given=False, runs=2, asked=ASKED, shape=1.0,
@@ -176,6 +172,20 @@ def slowed_held(slow, longs, jobs, seed=0):
         held += [(workers ** 0.1 * (1 + 0.9 * slow),
                   *quantiles(times.at(workers, workers, 32 * workers).draws, CONFIDENCE)) for workers in counts[longs:]]
     return _share_and_ratio(held)
+
+
+def typical_held(settings, runs, noise, sweeps, seed=0, search=True):
+    """Likewise of settings of a few runs each, of which one in ten takes three times as long, as to the time 1 of a
+    typical run; and the share of the slow runs that are found. search: whether they are searched for."""
+    random, held, found = np.random.default_rng(seed), [], []
+    for _ in range(sweeps):
+        slow = random.random((settings, runs)) < 0.1
+        samples = np.exp(noise * random.standard_normal((settings, runs))) * np.where(slow, 3.0, 1.0)
+        ratios = np.array(slow_runs(samples)) if search else np.ones(samples.shape)
+        kept = [one[ratio == 1] for one, ratio in zip(samples, ratios)]
+        held += [(1.0, *mean_interval(one, pooled(kept))) for one in kept if len(one) > 1]
+        found += list(ratios[slow] > 1)
+    return *_share_and_ratio(held), float(np.mean(found))
 
 
 def _share_and_ratio(found):

@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hvdscale.analysis.base_rates import both_readings
 from hvdscale.analysis.best_points import (DIVERGED, EFFECTIVE, LEARNING_RATE, MISSED, MOMENTUM, REACHED, STOPPED,
                                            best_of_trials, best_points, choices, many_valued, space_of,
                                            split_by)
-from hvdscale.analysis.budgets import Budget, best_under
+from hvdscale.analysis.budgets import Budget, best_under, both_readings
 from hvdscale.analysis.curves import curve_of
 from hvdscale.analysis.best_of_n import best_of_n
 from hvdscale.analysis.studies import Study, outcomes
@@ -234,7 +233,7 @@ def test_learning_rates_over_six_decades_have_labels_that_stand_apart():
 def test_the_best_points_have_the_fewest_steps_and_a_range(nesterov):
     for point, best in zip(nesterov.points, best_points(nesterov, LEARNING_RATE)):
         found = [(steps, rate) for steps, rate, complete in zip(
-            outcomes(point.study, TARGET).steps, point.study.metaparameters["learning_rate"], point.study.complete)
+            outcomes(point.study, TARGET).steps, point.study.metaparameters["learning_rate"], point.study.feasible)
             if complete]
         fewest, value = min(found, key=lambda one: one[0])
         near = [rate for steps, rate in found if steps <= 1.2 * fewest]

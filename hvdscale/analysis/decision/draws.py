@@ -11,9 +11,7 @@ what the law lacks, which is normal with a standard deviation that is drawn too.
 as measured where repeats are many or the law fits badly, and near the law where they are few and it fits well.
 
 Each option of a decision has draws of its time, the same draw of the same world for all. The option to take has the
-least expected logarithm of time, of cost, or of cost x time ** knee. Its expected loss is how much longer it takes than
-the best one, as a mean of logarithms over the draws; it is within a share of the best in as many draws as it is.
-"""
+least expected logarithm of time, of cost, or of cost x time ** knee; ../README.rst defines its expected loss."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -224,12 +222,10 @@ class Decision:
         return int(found[tail]), int(found[-1 - tail])
 
     def loss_after(self, seen: Sequence[tuple[np.ndarray, float]], weight: float = np.inf) -> float:
-        """The expected loss of what would be taken once quantities were measured, as a ratio less 1.
+        """The expected loss of what would be taken once quantities were measured, as a ratio less 1: the mean over
+        outcomes, each that of one draw with noise. An outcome weighs the draws by its likelihood.
 
-        seen  of each quantity its draws, shape (draws,), and the standard deviation of the measurement
-
-        The mean over outcomes, each that of one draw with noise. An outcome weighs the draws by its likelihood.
-        """
+        seen  of each quantity its draws, shape (draws,), and the standard deviation of the measurement"""
         random, scores = np.random.default_rng([0, 12]), self.scores(weight)
         truths = np.linspace(0, len(scores) - 1, OUTCOMES).astype(int)
         misses = np.zeros((OUTCOMES, len(scores)))

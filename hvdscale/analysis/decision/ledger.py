@@ -1,8 +1,7 @@
 """What comparisons against one baseline have spent of an error, in a file.
 
 The k-th comparison may spend 1 / sqrt(k) - 1 / sqrt(k + 1) of it (Foster & Stine 2008, alpha-spending), so that all
-together never spend more. A comparison that shares a run with an earlier one is that one, looked at again.
-"""
+together never spend more. A comparison that shares a run with an earlier one is that one, looked at again."""
 from __future__ import annotations
 
 import json
@@ -22,11 +21,9 @@ FORMAT = {"format": "hvdscale-ledger", "version": 1}
 
 
 def spend(path: str, confidence: float, what: str, baseline: Iterable[Trial], candidate: Iterable[Trial]) -> float:
-    """The share of the error for this comparison, entered in the file, which is made where there is none.
-
-    what  is compared: another measure or target of the same runs is another comparison
-    Raises UsageError for another baseline or level, HvdscaleError where the file is no ledger or not writable.
-    """
+    """The share of the error for this comparison, entered in the file, which is made where there is none. Another
+    measure or target of the same runs, ``what``, is another comparison. UsageError for another baseline or level,
+    HvdscaleError where the file is no ledger or not writable."""
     ours, theirs = {*map(digest_of, baseline)}, {f"{digest_of(trial)} {what}" for trial in candidate}
     with Lock.take(path, attempts=250):
         ledger = _read(path, confidence)
@@ -58,7 +55,6 @@ def digest_of(trial: Trial) -> str:
 
 
 def _read(path: str, confidence: float) -> dict[str, Any]:
-    """The file's content; a new one's where there is none."""
     try:
         found: dict[str, Any] = json.loads(input_text(path))
         if {name: found[name] for name in FORMAT} == FORMAT and 0 < found["confidence"] < 1 and all(

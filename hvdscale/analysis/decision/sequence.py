@@ -74,10 +74,7 @@ class Sides:
         return float(self.difference - low), float(self.difference + high)
 
     def decide(self, error: float, within: float) -> np.ndarray:
-        """DECISIONS by index, of shape (...); of at least LEAST runs of each.
-
-        within  the share up to which both are alike
-        """
+        """DECISIONS by index, of shape (...), alike within a share; of at least LEAST runs of each."""
         alike, apart = (self._log_chance(alike, within) <= np.log(error) for alike in (True, False))
         return np.select([alike, apart & (self.difference < 0), apart], [2, 0, 1], 3)
 
@@ -110,11 +107,8 @@ class Sides:
         return float(np.expm1(np.interp(POWER, shares, sizes))) if shares[-1] >= POWER else np.inf
 
     def runs_more(self, error: float, within: float, both: bool) -> tuple[float, float]:
-        """Quartiles of the number of runs more that decide if the difference and the spread are as they seem; inf: more
-        than MOST_MORE.
-
-        both  of each side; else of the candidate alone
-        """
+        """Quartiles of the number of runs more, of both sides or of the candidate alone, that decide if the difference
+        and the spread are as they seem; inf: more than MOST_MORE."""
         draws, all_paired = np.full(DRAWS, np.inf), both and self.runs == (self.pairs, self.pairs)
         more = [side.mean() + each for side, each in zip((self.before, self.after), self.draw(MOST_MORE))]
         for count in LOOKS:

@@ -1,9 +1,5 @@
-"""Published results that ship with the package: one TOML file per publication, with the provenance of every number.
-
-    read("shallue2019")     -> the file as a dict
-
-Each file's comments give the source of its numbers and how they were obtained; hvdscale.analysis.reference parses them.
-"""
+"""Published results that ship with the package: one TOML file per publication, whose comments give the source of its
+numbers and how they were obtained; hvdscale.analysis.reference parses them."""
 from __future__ import annotations
 
 import importlib.resources

@@ -1,38 +1,42 @@
 """How batch, steps and rate grow with size: one law a quantity, over the cells of several workloads.
 
-    laws = laws_of(groups, studies, sizes_of(["parameters=([0-9.]+M)"]))
-    laws.quantities["b_crit"].law.exponents["parameters"]
-
 Steps to a target give S_min, B_crit and the batch of 20 % overhead (critical_batch_fit). The metric at the end of each
 trial's own budget, or of the one asked for, gives the best batch and the best rate there: where a bowl over both is
 lowest, or without one, where a valley over the batches is (best_batch).
 
-The bowl is a quadratic of the cost in log B and log rate around its lowest point, by least squares over the best
-seventh, quarter and half of all trials. This uses every trial near the bottom, as runs off the best batch say much
-(arXiv 2607.01487); a valley of the lowest cost at each batch uses one a batch. The value is the median of the three.
-The interval is the hull of theirs, each Student's by the delta method, and of where the bottom goes as the part shrinks
+The bowl, see ../README.rst, uses every trial near the bottom, as runs off the best batch say much (arXiv 2607.01487); a
+valley of the lowest cost at each batch uses one a batch. The value is the median of those of the three parts. The
+interval is the hull of theirs, each Student's by the delta method, and of where the bottom goes as the part shrinks
 to a point, as if it moved in proportion to the part's radius, give or take half of that way. A bottom that moves with
 the part fitted, as a lopsided bowl's does, and a flat one have wide intervals. They hold the truth as often as they say
 for bowls that are about alike on both sides; where one side is 2.5 times as steep as the other and trials are noisy, in
-85 % (tools/coverage). Where an interval reaches beyond the batches or rates that were run, it is open on that side."""
+85 % (tools/coverage). Where an interval reaches beyond the batches or rates that were run, it is open on that side.
+
+A rule from elsewhere, such as ``batch = 8.7e-3 * tokens^0.383``, names a batch or a rate at each cell. Its cost is how
+much more loss the search found there, at the best of the other, than at the best; and, for runs to a target, how many
+times the fewest steps and examples it takes. The loss at the rule's value is interpolated linearly in its logarithm
+between the lowest losses at the two values run around it. Its interval reaches over both, and by the noise of a lowest
+loss: Student's, from the residuals of the valley fitted to them. Beyond the values that were run nothing is said."""
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from ...errors import UsageError
 from ...log.schema import SMALLER
 from ..best_batch import Valley, valley_of
 from ..best_points import LEARNING_RATE
 from ..budgets import Budget, outcomes_under
-from ..critical_batch_fit import OVERHEAD, CriticalBatchFit
+from ..critical_batch_fit import OVERHEAD, CriticalBatchFit, steps_at
 from ..curves import curve_of
 from ..intervals import CONFIDENCE, Estimate, student_quantile
 from ..report_data import JobResults, Options, Section
 from ..studies import Study, are_searched, better, with_metric
-from ..trials import JobKey
 from .power_law import PowerLaw, SizePoint, fit_power_law
 from .sizes import Size, SizeCell, cells_of
 
@@ -50,25 +54,24 @@ UNKNOWNS = 6
 LEAST_TRIALS = 12                   # in each part
 LEAST_VALUES = 3                    # different batches, and rates, in each part
 
-
-@dataclass(frozen=True)
-class Basin:
-    """Where the cost is lowest."""
-
-    batch: Estimate
-    rate: Estimate
+# rules from elsewhere
+BATCH, RATE = "batch", "rate"
+EXAMPLE = "'batch = 8.7e-3 * tokens^0.383'"
+VALLEY_UNKNOWNS = 4
+_NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"
+_SIGNED = rf"[+-]?\s*{_NUMBER}"
+_TERM = re.compile(rf"(?:(?P<number>{_NUMBER})|(?P<name>[A-Za-z_]\w*))\s*(?:(?:\^|\*\*)\s*(?:(?P<power>{_SIGNED})"
+                   rf"|\(\s*(?P<above>{_SIGNED})\s*(?:/\s*(?P<below>{_SIGNED})\s*)?\)))?\s*")
 
 
 @dataclass(frozen=True, eq=False)
 class CellResult:
-    """What was found in one cell."""
-
     cell: SizeCell
     fit: CriticalBatchFit | None    # to its steps to the target; None: no target, or too few batches met it
     batches: np.ndarray             # of each trial with a value of the metric, shape (trials,)
     rates: np.ndarray
     costs: np.ndarray               # smaller is better
-    basin: Basin | None             # the bowl over both; None: too few trials, or none
+    basin: tuple[Estimate, Estimate] | None     # (batch, rate) where the bowl over both is lowest, see basin_of
     valley: Valley | None           # of the lowest cost at each batch; None: fewer than LEAST_FITTED batches
     confidence: float
 
@@ -80,14 +83,13 @@ class CellResult:
             found: Estimate | None = getattr(self.fit, quantity) if self.fit else None
             return found
         if self.basin is not None:
-            return self.basin.batch if quantity == "best_batch" else self.basin.rate
+            batch, rate = self.basin
+            return batch if quantity == "best_batch" else rate
         return self.valley.best if self.valley and quantity == "best_batch" else None
 
 
 @dataclass(frozen=True, eq=False)
 class SizeLaws:
-    """The laws of several cells."""
-
     names: tuple[str, ...]                  # of the sizes
     cells: tuple[CellResult, ...]
     quantities: Mapping[str, PowerLaw]      # those of QUANTITIES that some cell has, by key
@@ -98,14 +100,17 @@ class SizeLaws:
 
 def laws_of(groups: Sequence[JobResults], studies: Sequence[Study], sizes: Sequence[Size], budget: Budget | None = None,
             options: Options = Options()) -> SizeLaws:
-    """The laws over the cells of these studies, whose trials the groups have, too.
+    """The laws over the cells of these studies, whose trials the groups have, too. ``budget``: at which the best batch
+    is sought; None: each trial's own.
 
-    budget  at which the best batch is sought; None: each trial's own Steps are held against the first target of each
-    workload; the metric at a budget is that of the first target, or the first validation metric of which it is known
-    which way is better. UsageError as cells_of raises it."""
+    Steps are held against the first target of each workload. The metric at a budget is that of the first target, or the
+    first validation metric of which it is known which way is better. UsageError as cells_of raises it."""
     sections = {group.workload: section for group in reversed(groups) for section in reversed(group.sections)
                 if section.target}
-    metric, cells = _metric(sections, studies), cells_of(studies, sizes)
+    target, cells = next((section.target for section in sections.values()), None), cells_of(studies, sizes)
+    columns = sorted({name for study in studies for name in study.evaluations.columns if name.startswith("val/")})
+    known = next(((name, better(name, ()) == SMALLER) for name in columns if better(name, ())), None)
+    metric = (target.column, target.minimizes) if target else known
     parts = Counter(cell.workload for cell in cells)
     found = tuple(_result(cell, sections.get(cell.workload), parts[cell.workload] == 1, metric, budget, options)
                   for cell in cells)
@@ -114,15 +119,6 @@ def laws_of(groups: Sequence[JobResults], studies: Sequence[Study], sizes: Seque
                     if (estimate := one.estimate(key))] for key in QUANTITIES}
     laws = {key: fit_power_law(names, own, options.confidence) for key, own in points.items() if own}
     return SizeLaws(names, found, laws, metric, budget, options.confidence)
-
-
-def _metric(sections: Mapping[JobKey, Section], studies: Sequence[Study]) -> tuple[str, bool] | None:
-    """(column, whether smaller is better) that is compared at a budget."""
-    for section in sections.values():
-        if section.target:
-            return section.target.column, section.target.minimizes
-    columns = sorted({name for study in studies for name in study.evaluations.columns if name.startswith("val/")})
-    return next(((name, better(name, ()) == SMALLER) for name in columns if better(name, ())), None)
 
 
 def _result(cell: SizeCell, section: Section | None, whole: bool, metric: tuple[str, bool] | None,
@@ -163,8 +159,9 @@ def lowest_by(values: np.ndarray, costs: np.ndarray) -> tuple[np.ndarray, np.nda
     return distinct, np.array([costs[values == value].min() for value in distinct])
 
 
-def basin_of(batches: np.ndarray, rates: np.ndarray, costs: np.ndarray, confidence: float = CONFIDENCE) -> Basin | None:
-    """The bowl of trials, arrays of shape (trials,); None where too few are near the bottom, or it is no bowl."""
+def basin_of(batches: np.ndarray, rates: np.ndarray, costs: np.ndarray, confidence: float = CONFIDENCE
+             ) -> tuple[Estimate, Estimate] | None:
+    """(batch, rate) at the bottom of the bowl of trials, arrays of shape (trials,); None: too few there, or no bowl."""
     known = np.isfinite(costs) & np.isfinite(rates) & (rates > 0)
     logs, costs = np.log(np.column_stack([batches[known], rates[known]])), costs[known]
     order = np.argsort(costs, kind="stable")
@@ -180,7 +177,7 @@ def basin_of(batches: np.ndarray, rates: np.ndarray, costs: np.ndarray, confiden
     low, high = np.where(low < logs.min(0), -np.inf, low), np.where(high > logs.max(0), np.inf, high)
     ends = np.exp(np.stack([np.median(places, 0), low, high]))
     batch, rate = (Estimate(float(value), float(least), float(most), len(parts[-1])) for value, least, most in ends.T)
-    return Basin(batch, rate)
+    return batch, rate
 
 
 def _lowest_point(logs: np.ndarray, costs: np.ndarray, confidence: float) -> tuple[np.ndarray, np.ndarray] | None:
@@ -204,3 +201,118 @@ def _lowest_point(logs: np.ndarray, costs: np.ndarray, confidence: float) -> tup
     variance = float(((costs - design @ beta) ** 2).sum()) / freedom
     covariance = moves @ np.linalg.inv(design.T @ design) @ moves.T * variance
     return place + middle, student_quantile(freedom, confidence) * np.sqrt(np.diag(covariance))
+
+
+@dataclass(frozen=True)
+class BorrowedLaw:
+    """``of`` (BATCH or RATE) = factor x the product of sizes to their powers; ``text`` as it was given."""
+
+    of: str
+    factor: float
+    powers: Mapping[str, float]
+    text: str
+
+    @classmethod
+    def parse(cls, text: str) -> BorrowedLaw:
+        """A product of numbers and powers of sizes; UsageError that says where anything else begins."""
+        def refused(why: str) -> UsageError:
+            return UsageError(f"--law {text!r}: {why}; a rule is a product of numbers and powers of sizes, such as "
+                              f"{EXAMPLE}")
+        head = re.match(rf"\s*({BATCH}|{RATE})\s*=", text)
+        if not head:
+            raise refused(f"it begins with '{BATCH} =' or '{RATE} ='")
+        factor, powers, sign, rest = np.float64(1.0), dict[str, float](), 1, text[head.end():].strip()
+        while True:
+            term = _TERM.match(rest)
+            if not term:
+                raise refused(f"{rest[:12]!r} is no number or size" if rest else
+                              "it ends where a number or size belongs")
+            above, below = (float("".join((part or "1").split())) for part in (term["power"] or term["above"],
+                                                                               term["below"]))
+            if not below:
+                raise refused("it divides by 0")
+            power, rest = sign * above / below, rest[term.end():]
+            if term["name"]:
+                powers[term["name"]] = powers.get(term["name"], 0.0) + power
+            else:
+                with np.errstate(all="ignore"):
+                    factor *= np.float64(term["number"]) ** power
+            if not rest:
+                break
+            if rest.startswith(("^", "**")):
+                raise refused(f"{rest[:12]!r} is no power: a number, or a quotient in brackets such as (-1/3), is one")
+            if rest[0] not in "*/":
+                raise refused(f"{rest[:12]!r} where '*' or '/' joins numbers and powers of sizes")
+            sign, rest = (1 if rest[0] == "*" else -1), rest[1:].lstrip()
+        if not 0 < factor < math.inf or not all(map(math.isfinite, powers.values())):
+            raise refused(f"its factor is {factor:g}; it must be above 0, and every number finite")
+        return cls(head[1], float(factor), powers, text)
+
+    def at(self, sizes: Mapping[str, float]) -> float:
+        """Its value at sizes; inf or 0 where it overflows."""
+        logs = math.log(self.factor) + sum(power * math.log(sizes[name]) for name, power in self.powers.items())
+        return math.exp(max(logs, -800.0)) if logs < 700 else math.inf
+
+
+@dataclass(frozen=True)
+class LawCost:
+    cell: CellResult
+    value: float                    # the batch or rate that it names
+    best: Estimate | None           # the best one measured there, as far as known
+    loss: Estimate | None           # the metric's loss above the lowest, as a share of it; None: no losses
+    steps: Estimate | None          # over the fewest, S_min; None: no steps
+    examples: Estimate | None       # over the fewest, E_min, likewise
+    outside: bool                   # whether the value is beyond those run, so that nothing is known of its loss
+
+
+def costs_of(rule: BorrowedLaw, laws: SizeLaws) -> tuple[LawCost, ...]:
+    """The cost at each cell; UsageError where the rule has a size that the cells do not have."""
+    if unknown := [name for name in rule.powers if name not in laws.names]:
+        raise UsageError(f"--law {rule.text!r}: {unknown[0]} is not one of the sizes of these cells, "
+                         f"{', '.join(laws.names)}; --size {unknown[0]} adds it")
+    found = []
+    for cell in laws.cells:
+        value, axis = rule.at(dict(zip(laws.names, cell.cell.sizes))), cell.batches if rule.of == BATCH else cell.rates
+        known = np.isfinite(axis) & np.isfinite(cell.costs) & (axis > 0)
+        values, lowest = lowest_by(axis[known], cell.costs[known])
+        best = cell.estimate("best_batch" if rule.of == BATCH else "best_rate")
+        outside = bool(len(values)) and not values[0] <= value <= values[-1]
+        loss = excess_at(values, lowest, value, laws.confidence) if len(values) > 1 and not outside else None
+        steps = examples = None
+        if cell.fit is not None and rule.of == BATCH and 0 < value < math.inf:
+            steps, examples = over_fewest(cell.fit, value, laws.confidence)
+            best = best or cell.fit.overhead
+        found.append(LawCost(cell, value, best, loss, steps, examples, outside))
+    return tuple(found)
+
+
+def excess_at(values: np.ndarray, lowest: np.ndarray, value: float, confidence: float = CONFIDENCE) -> Estimate:
+    """The cost at a value over the least, as a share of it: at least 0; without an interval of fewer values than a
+    valley needs. ``lowest`` is the lowest cost at each of the values run, smallest first."""
+    least, x = float(lowest.min()), np.log(values)
+    at = float(np.interp(math.log(value), x, lowest))
+    above = min(len(x) - 1, int(np.searchsorted(values, value)))
+    around = lowest[max(0, above - 1):above + 1]
+    exact = bool(np.isclose(values, value, rtol=1e-9).any())
+    ends = np.array([at, at]) if exact else np.array([around.min(), around.max()])
+    valley = valley_of(values.tolist(), lowest, confidence)
+    half = math.nan
+    if valley is not None and len(values) > VALLEY_UNKNOWNS:
+        freedom = len(values) - VALLEY_UNKNOWNS
+        noise = math.sqrt(float(((lowest - valley.fitted) ** 2).sum()) / freedom)
+        half = float(student_quantile(freedom, confidence)) * math.sqrt(2) * noise
+    over = np.array([at, ends[0] - half, ends[1] + half]) - least
+    share = np.maximum(over, 0) / abs(least) if least else np.full(3, math.nan)
+    return Estimate(float(share[0]), float(share[1]), float(share[2]), len(values))
+
+
+def over_fewest(fit: CriticalBatchFit, batch: float, confidence: float = CONFIDENCE) -> tuple[Estimate, Estimate]:
+    """(steps over S_min, examples over E_min) at a batch, from 1 on."""
+    e_min, b_crit, shape = fit.draws.T
+    own, drawn = float(fit.steps(batch)), steps_at(batch, e_min, b_crit, shape)
+    with np.errstate(invalid="ignore"):
+        over = np.array([drawn * b_crit / e_min, drawn * batch / e_min])
+        low, high = np.nanquantile(over, [(1 - confidence) / 2, (1 + confidence) / 2], axis=1)
+    values = own / fit.s_min.value, own * batch / (fit.s_min.value * fit.b_crit.value)
+    steps, examples = (Estimate(*ends, fit.points) for ends in zip(values, low.tolist(), high.tolist()))
+    return steps, examples

@@ -1,20 +1,15 @@
 """Power laws over size with intervals: y = c N^a, or y = c N^a D^b where the sizes can be told apart.
 
-    law = fit_power_law(("parameters", "tokens"), points)
-    law.exponents["tokens"].value, law.predict({"parameters": 7e9, "tokens": 1.4e11}).estimate
-
 Weighted least squares on logarithms. A point's deviation is that of its interval: the root mean square of its two sides
-over the normal quantile. Points have equal weight, except those whose interval is more than twice as wide as the median
-one. As in critical_batch_fit, the variance is that of the residuals and of the points' own intervals, which count as
-OWN_FREEDOM residuals unless the residuals refute them (F test, 10 %); then as one. Intervals are Student's. Residuals
-beyond the points' own intervals are lack of fit: the law does not describe the cells, and a cell not measured scatters
-as much, which widens predictions. Beyond the sizes that were measured, a prediction's interval also holds that of a law
-with squares of the logarithms of sizes: the best rate bends upward over parameters, hardly over tokens (Yang et al.
-2026, arXiv 2606.29158). Points with an open interval bound a value from one side only; they are left out and listed.
+over the normal quantile. Weights, and the variance from the residuals and the points' own intervals, are as in
+critical_batch_fit. Intervals are Student's. Residuals beyond the points' own intervals are lack of fit: the law does
+not describe the cells, and a cell not measured scatters as much, which widens predictions. Beyond the sizes that were
+measured, a prediction's interval also holds that of a law with squares of the logarithms of sizes: the best rate bends
+upward over parameters, hardly over tokens (Yang et al. 2026, arXiv 2606.29158). Points with an open interval bound a
+value from one side only; they are left out and listed.
 
 Two sizes are told apart where the residual of the logarithm of one, regressed on that of the other, has at least a
-share SEPARABLE of its variance. On the path of one ratio of data to parameters nothing can: then the law is in the
-first size, along that path."""
+share SEPARABLE of its variance; else the law is in the first size, along the path of both."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -48,8 +43,6 @@ class SizePoint:
 
 @dataclass(frozen=True)
 class SizePrediction:
-    """The law at given sizes."""
-
     sizes: Mapping[str, float]
     estimate: Estimate              # its interval is that of a cell's true value; unknown where refused
     beyond: Mapping[str, float]     # by size, how many times beyond the largest or smallest measured one (1: inside)
@@ -63,8 +56,6 @@ class SizePrediction:
 
 @dataclass(frozen=True, eq=False)
 class PowerLaw:
-    """A law fitted to cells."""
-
     asked: tuple[str, ...]                  # all sizes that the points have
     names: tuple[str, ...]                  # those that it is in, which vary and can be told apart
     path: tuple[str, ...]                   # those that follow the law's on the path of the cells
@@ -147,11 +138,16 @@ def fit_power_law(names: Sequence[str], points: Sequence[SizePoint], confidence:
                       for chosen in (np.isfinite(deviations), ~np.isfinite(deviations)))
     logs = np.log([one.sizes for one in used]) if used else np.empty((0, len(names)))
     varying = [at for at in range(len(names)) if len(logs) and np.ptp(logs[:, at]) > 1e-9]
-    kept = _separable(logs, varying)
+    distinct, kept = len(np.unique(logs, axis=0)), list[int]()      # those that can be told apart from the ones before
+    for at in varying:
+        own, others = logs[:, at] - logs[:, at].mean(), logs[:, kept] - logs[:, kept].mean(0)
+        rest = own - others @ np.linalg.lstsq(others, own, rcond=None)[0] if kept else own
+        if not kept or rest @ rest >= SEPARABLE * (own @ own) and distinct >= len(kept) + 3:
+            kept.append(at)
     none = PowerLaw(names, tuple(names[at] for at in kept), tuple(names[at] for at in varying if at not in kept),
                     tuple(names[at] for at in range(len(names)) if at not in varying), used, left_out, {}, np.nan,
                     confidence, FEW)
-    if len(np.unique(logs, axis=0)) < max(SEVERAL, len(kept) + 2):
+    if distinct < max(SEVERAL, len(kept) + 2):
         return none
     return _fit(none, logs[:, kept], deviations[np.isfinite(deviations)])
 
@@ -195,20 +191,6 @@ def _bend(law: PowerLaw, design: np.ndarray, y: np.ndarray, weights: np.ndarray,
     known = (normal_quantile(law.confidence) / student_quantile(freedom + counted, law.confidence)) ** 2
     return replace(law, _beta=inverse @ design.T @ (weights * y), _excess=0.0, _freedom=freedom + counted,
                    _covariance=inverse @ (seen + known * prior) @ inverse * variance)
-
-
-def _separable(logs: np.ndarray, varying: Sequence[int]) -> list[int]:
-    """Those of the varying columns that can be told apart from the ones before them."""
-    kept: list[int] = []
-    for at in varying:
-        own = logs[:, at] - logs[:, at].mean()
-        if kept:
-            others = logs[:, kept] - logs[:, kept].mean(0)
-            rest = own - others @ np.linalg.lstsq(others, own, rcond=None)[0]
-            if rest @ rest < SEPARABLE * (own @ own) or len(np.unique(logs, axis=0)) < len(kept) + 3:
-                continue
-        kept.append(at)
-    return kept
 
 
 def _deviation(estimate: Estimate, confidence: float) -> float:

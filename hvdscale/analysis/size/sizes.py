@@ -1,8 +1,5 @@
 """Sizes of workloads as numbers, and the cells that they divide studies into.
 
-    cells = cells_of(studies, sizes_of(["parameters=([0-9.]+[MB])", "tokens"]))
-    cells[0].sizes          -> (151e6, 3e9)
-
 A *cell* is a workload at one size: its studies differ in the batch alone. A size comes from the first of these that has
 it: a pattern searched in the workload's name (dataset/model), a metaparameter of that name (a column of an imported
 table), an argument of the model, or what hvdscale logs: ``parameters`` of the model, ``examples`` of the training set,
@@ -88,7 +85,13 @@ def sizes_of(texts: Iterable[str]) -> tuple[Size, ...]:
 def cells_of(studies: Sequence[Study], sizes: Sequence[Size]) -> tuple[SizeCell, ...]:
     """The cells of studies, by size, smallest first. UsageError where a workload does not have a size."""
     found: dict[tuple[tuple[float, ...], JobKey], list[Study]] = {}
-    budgets = _budgets(studies) if any(size.name == TOKENS for size in sizes) else {}
+    # for the tokens of each budget, which is whole steps, the fewest of those that may have been asked for alike
+    ends = {(steps * each, (steps - 1) * each) for study in studies if any(size.name == TOKENS for size in sizes)
+            and (each := _tokens_a_step(study)) > 0 for steps in study.budget_steps.tolist() if steps}
+    budgets, fewest = {}, 0.0
+    for spent, before in sorted(ends):
+        fewest = spent if before >= fewest else fewest
+        budgets[spent] = fewest
     for study in studies:
         for values, part in _split(study, sizes, budgets):
             found.setdefault((values, study.workload), []).append(part)
@@ -139,15 +142,3 @@ def _values(study: Study, size: Size, budgets: Mapping[float, float]) -> np.ndar
 def _tokens_a_step(study: Study) -> float:          # NaN: unknown
     of_set = (study.plan(0).get("measurement") or {}).get("train_tokens") or np.nan
     return float(study.global_batch * of_set / (study.workload.train_examples or np.nan))
-
-
-def _budgets(studies: Sequence[Study]) -> dict[float, float]:
-    """For the tokens of each budget, which is whole steps, the fewest of those that may have been asked for alike."""
-    ends = {(steps * each, (steps - 1) * each) for study in studies if (each := _tokens_a_step(study)) > 0
-            for steps in study.budget_steps.tolist() if steps}
-    found, fewest = {}, 0.0
-    for spent, before in sorted(ends):
-        if before >= fewest:
-            fewest = spent
-        found[spent] = fewest
-    return found

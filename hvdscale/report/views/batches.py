@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from ...analysis.critical_batch_fit import CriticalBatchFit
-from ...analysis.curves import Curve, CurvePoint
+from ...analysis.curves import BatchEstimate, Curve, CurvePoint, Regimes
 from ...analysis.defaults import FIRST
 from ...analysis.intervals import Estimate, geometric_mean, over
 from ...analysis.noise import LEAST_STEPS, Noise, NoiseAgainst, NoiseScale, best_known, noise_against
-from ...analysis.regimes import BatchEstimate, Regimes
 from ...analysis.report_data import Section
 from ...analysis.steps import Crossing, RunCell, crossing_of
 from ...formatting.numbers import exact, listed, number, ratio, span, spread, whole

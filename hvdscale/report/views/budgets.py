@@ -7,8 +7,8 @@ from functools import cache, partial
 
 import numpy as np
 
-from ...analysis.base_rates import BaseRates, both_readings, value_range
-from ...analysis.budgets import BestUnder, Budget, BudgetPoint, EarlyEnd, TrialKind, best_under
+from ...analysis.budgets import (BaseRates, BestUnder, Budget, BudgetPoint, EarlyEnd, TrialKind, best_under,
+                                 both_readings, value_range)
 from ...formatting.numbers import in_brackets, listed, number, span
 from ..document import Details, Finding, Part, column_name
 from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Axes, Figure, Look,

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...analysis.critical_batch_fit import CriticalBatchFit
-from ...analysis.curves import Curve, CurvePoint
+from ...analysis.curves import Curve, CurvePoint, Regimes
 from ...analysis.intervals import Estimate
-from ...analysis.regimes import Regimes
 from ...formatting.numbers import number
 from ..drawing import (BLUE, GREEN, HUES, INK, MARKERS, MUTED, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows,
                        draw_arrow, draw_line, draw_panels, ends_of, explain, fraction, is_named, is_positive,

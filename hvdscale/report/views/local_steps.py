@@ -16,9 +16,9 @@ from functools import partial
 
 import numpy as np
 
+from ...analysis.curves import Regimes, regimes_of
 from ...analysis.grouping import group_by
 from ...analysis.intervals import Estimate, geometric_mean, mean_interval, pooled
-from ...analysis.regimes import Regimes, regimes_of
 from ...analysis.report_data import Section
 from ...analysis.speedup import divide
 from ...analysis.steps import STEPS, RunCell

@@ -8,8 +8,7 @@ from functools import partial
 import numpy as np
 
 from ...analysis.intervals import Estimate
-from ...analysis.size.borrowed import BorrowedLaw, LawCost, costs_of
-from ...analysis.size.laws import QUANTITIES, CellResult, SizeLaws, laws_of
+from ...analysis.size.laws import QUANTITIES, BorrowedLaw, CellResult, LawCost, SizeLaws, costs_of, laws_of
 from ...analysis.size.power_law import REACH, PowerLaw
 from ...formatting.numbers import in_brackets, number, ratio
 from ...formatting.templates import written

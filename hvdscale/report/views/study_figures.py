@@ -10,11 +10,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...analysis.base_rates import both_readings
 from ...analysis.best_points import (DIVERGED, EFFECTIVE, LEARNING_RATE, MISSED, MOMENTUM, REACHED, STOPPED,
                                      BestOfTrials, BestPoint, Space, best_of_trials, best_points, choices, is_varied,
                                      many_valued, space_of, split_by)
-from ...analysis.budgets import Budget, best_under
+from ...analysis.budgets import Budget, best_under, both_readings
 from ...analysis.curves import Curve, CurvePoint, curve_of
 from ...analysis.defaults import USEFUL_WITHIN
 from ...analysis.grouping import group_by

@@ -60,18 +60,18 @@ def drift(subject: Subject) -> Iterator[Finding]:
     slowing = [run.trial.slowing for cell in cells for run in cell.runs if run.trial.slowing > 0]
     if slowing:
         yield from describe_slowing(slowing)
-    drift = drift_of(cells, subject.options.confidence)
-    if drift is None:
+    if not (drift := drift_of(cells, subject.options.confidence)):
         repeats = subject.pools.of(SPEED).of_repeats
         yield from [GENERAL.find("repeats", **repeats)] if repeats else ()
         return
-    grew, *ends = (100 * abs(value - 1) for value in (drift.a_run.value, drift.a_run.low, drift.a_run.high))
-    paces = [(cell, warm.scaled(1000 * cell.global_batch)) for cell, warm in zip(cells, drift.warm)]
+    a_run, warm = drift
+    grew, *ends = (100 * abs(value - 1) for value in (a_run.value, a_run.low, a_run.high))
+    paces = [(cell, one.scaled(1000 * cell.global_batch)) for cell, one in zip(cells, warm)]
     pace = "; ".join(SCALING.say("drift_pace_at", workers=cell.workers[0], batch=cell.global_batch,
                                  ms=ms.value, ends=in_brackets(ms.low, ms.high))
                      for cell, ms in paces if math.isfinite(ms.value))
-    yield SCALING.find("drift", drift.a_run, (SCALING.say("drift_pace", pace=pace),), runs=drift.a_run.runs, grew=grew,
-                       least=min(ends), most=max(ends), longer=drift.a_run.value > 1)
+    yield SCALING.find("drift", a_run, (SCALING.say("drift_pace", pace=pace),), runs=a_run.runs, grew=grew,
+                       least=min(ends), most=max(ends), longer=a_run.value > 1)
 
 
 def split_seeds(subject: Subject) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-from hvdscale.analysis.size.borrowed import BorrowedLaw, costs_of, excess_at
+from hvdscale.analysis.size.laws import BorrowedLaw, costs_of, excess_at
 from hvdscale.errors import UsageError
 from tests.analysis.size.test_laws import laws
 from tests.factories.size_grids import grids, runs_to_target

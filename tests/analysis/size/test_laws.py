@@ -48,7 +48,7 @@ def test_a_flat_bowl_has_a_wide_interval_and_no_bowl_none():
     random = np.random.default_rng(2)
     batches, rates = (one.ravel() for one in np.meshgrid(2.0 ** np.arange(10), 2.0 ** np.arange(10)))
     bowl = (np.log2(batches) - 4.2) ** 2 + (np.log2(rates) - 5.1) ** 2
-    deep, flat = (basin_of(batches, rates, depth * bowl + 0.01 * random.standard_normal(100)).batch
+    deep, flat = (basin_of(batches, rates, depth * bowl + 0.01 * random.standard_normal(100))[0]
                   for depth in (0.1, 0.001))
     assert holds(deep, 2 ** 4.2) and holds(flat, 2 ** 4.2)
     assert deep.high < 1.5 * deep.low and flat.high > 3 * flat.low
@@ -60,7 +60,7 @@ def test_a_lopsided_bowl_has_a_wider_interval_than_one_that_is_alike_on_both_sid
     batches, rates = (one.ravel() for one in np.meshgrid(2.0 ** np.arange(10), 2.0 ** np.arange(10)))
     x, y = np.log2(batches) - 4.2, np.log2(rates) - 5.1
     noise = 0.002 * np.random.default_rng(1).standard_normal(100)
-    even, lopsided = (basin_of(batches, rates, 0.01 * (side + y ** 2) + noise).batch
+    even, lopsided = (basin_of(batches, rates, 0.01 * (side + y ** 2) + noise)[0]
                       for side in (x ** 2, np.where(x > 0, x ** 2, 0.4 * x ** 2)))
     assert holds(even, 2 ** 4.2) and holds(lopsided, 2 ** 4.2)
     assert np.log(lopsided.high / lopsided.low) > np.log(even.high / even.low)
@@ -97,7 +97,7 @@ def test_the_best_batch_of_the_grid_grows_about_as_the_root_of_tokens():
             grid[float(row["tokens"]), float(row["parameters"])].append(
                 [float(row[name]) for name in ("global_batch", "lr", "smooth_loss")])
     bowls = {sizes: basin_of(*np.array(trials).T) for sizes, trials in grid.items()}
-    law = fit_power_law(["tokens"], [SizePoint(sizes[:1], one.batch) for sizes, one in bowls.items()])
+    law = fit_power_law(["tokens"], [SizePoint(sizes[:1], batch) for sizes, (batch, _) in bowls.items()])
     assert holds(law.exponents["tokens"], 0.5) and 0.4 < law.exponents["tokens"].value < 0.65
-    rate = fit_power_law(["tokens", "parameters"], [SizePoint(sizes, one.rate) for sizes, one in bowls.items()])
+    rate = fit_power_law(["tokens", "parameters"], [SizePoint(sizes, rate) for sizes, (_, rate) in bowls.items()])
     assert holds(rate.exponents["tokens"], 0.307) and holds(rate.exponents["parameters"], -0.713)    # arXiv 2503.04715

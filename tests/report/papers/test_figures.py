@@ -115,5 +115,5 @@ def test_logs_of_the_archive_and_of_hvdscale_itself_are_found_by_their_names(dat
 def test_as_many_feasible_trials_count_as_the_paper_takes():
     trials = [{"met": 100, "status": Status.INFEASIBLE}, {"met": 90}, {"met": 80}, {"met": 10}]
     taken = first_feasible(study(8, trials), 2)
-    assert taken.complete.tolist() == [False, True, True, False] and taken.infeasible.tolist() == [True] + [False] * 3
+    assert taken.feasible.tolist() == [False, True, True, False] and taken.infeasible.tolist() == [True] + [False] * 3
     assert curve_of([taken], TARGET).points[0].steps.value == 80
