@@ -123,9 +123,7 @@ def run(tmp_path, name, workload="tests.parallel.toy:WORKLOAD", **keys):
     outcome = train(job, run_log, NoDisplay(), SingleWorker())
     run_log.close()
     job.save_model(outcome.stop, SingleWorker())
-    with read_log(keys["log"]) as log:
-        log.load()
-    return job, log, torch.load(keys["save_model"], weights_only=True)
+    return job, read_log(keys["log"]), torch.load(keys["save_model"], weights_only=True)
 
 
 def test_evaluations_have_the_optimizers_own_weights_and_leave_no_trace(tmp_path):
