@@ -10,7 +10,7 @@ from hvdscale.errors import UsageError
 from hvdscale.training.snapshot import restore_model
 from hvdscale.update.model import make_model
 from hvdscale.update.rules import orthogonalized
-from hvdscale.update.optimizers import clip_, make_optimizer, parameter_groups
+from hvdscale.update.optimizers import clip_, follow_batch, make_optimizer, parameter_groups
 from hvdscale.update.step import DataParallelStep
 from hvdscale.workers.group import SingleWorker
 from tests.parallel import toy
@@ -225,8 +225,6 @@ def test_updates_go_on_from_a_saved_state_as_if_never_interrupted(optimizer, key
         np.testing.assert_array_equal(values(again)[name], expected)
 
 
-# muon
-
 def test_the_rates_of_muons_groups_are_kept_from_checkpoints_of_earlier_versions():
     model = nn.Linear(4, 2)
     plan = settled(optimizer="muon", lr=0.1, adamw_lr=0.05)
@@ -375,7 +373,7 @@ def test_a_gradient_that_is_not_finite_is_not_hidden_by_clipping(bad):
 
 # optimizers of any module
 
-def test_a_class_of_torch_is_taken_with_its_arguments():
+def test_a_class_of_torch_is_taken_with_its_arguments_which_may_follow_the_batch():
     model, twin = nn.Linear(3, 2), nn.Linear(3, 2)
     twin.load_state_dict(model.state_dict())
     plan = settled(optimizer="torch.optim:Adam", lr=0.01, weight_decay=0.1, optimizer_args={"betas": [0.5, 0.75]})
@@ -389,6 +387,8 @@ def test_a_class_of_torch_is_taken_with_its_arguments():
             m(torch.ones(4, 3)).square().sum().backward()
             optimizer.step()
     assert torch.equal(model.weight, twin.weight) and torch.equal(model.bias, twin.bias)
+    follow_batch(ours, {"beta1": 0.6, "weight_decay": 0.2})                 # where there is any
+    assert [(one["betas"], one["weight_decay"]) for one in ours.param_groups] == [((0.6, 0.75), 0.2), ((0.6, 0.75), 0)]
 
 
 @pytest.mark.parametrize("optimizer, arguments, said", [
@@ -416,8 +416,7 @@ def maker_of_a_dict(groups, lr):
 
 
 class TwoPasses(torch.optim.SGD):
-    """An optimizer that says only when it steps that it computes the loss twice."""
-
+    """Says only when it steps that it computes the loss twice."""
     def step(self, closure=None):
         if closure is None:
             raise RuntimeError("needs a closure")
