@@ -83,8 +83,9 @@ def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping
         evidence["step_seconds"] = (f"{each!r} may be of one step or of all since the line before: it is left out; "
                                     f"step_seconds = {each!r} in the mapping takes it for that of one step")
         each = ""
-    metrics = dict(islice(((tag, metric) for tag in tags if tag not in used and (metric := _guess_metric(tag, tags))),
-                          MOST_METRICS))
+    measured_rows = np.concatenate([np.zeros(0, int), *(tags[tag].rows for tag in tags if better(f"val/{tag}"))])
+    metrics = dict(islice(((tag, metric) for tag in tags if tag not in used and (
+        metric := _guess_metric(tag, tags, measured_rows))), MOST_METRICS))
     if not metrics and all(_VALIDATED.match(os.path.basename(run.path)) for run in runs):
         loss, metrics = "", {tag: one for tag in tags if (one := _guess_metric(f"val_{tag}", {})) and one.way}
     elif trained and (not metrics if loss else unit == "epochs" and (trained in names("losses") or not metrics)):
@@ -244,7 +245,7 @@ def _has_passed(values: np.ndarray) -> bool:
     return len(values) < 2 or bool(np.fmax.reduce(values) >= 1.5 * np.fmin.reduce(values) or values[0] > STAMP)
 
 
-def _guess_metric(tag: str, tags: Mapping[str, Series]) -> Metric | None:
+def _guess_metric(tag: str, tags: Mapping[str, Series], measured_rows: Any = ()) -> Metric | None:
     """The column of a tag that names a split, or is known to be of an evaluation, and its better way by its name."""
     if column := names("known").get(tag):
         return Metric(column, _WAYS[better(column)])
@@ -266,10 +267,10 @@ def _guess_metric(tag: str, tags: Mapping[str, Series]) -> Metric | None:
     if not name or name.endswith("_step") or _OF_RUN.fullmatch(name) or metric_faults([name]):
         return None
     way = _WAYS.get(better(f"{split}/{name}"), "")
-    beside = (other for other in tags if other != tag and np.isin(tags[tag].rows, tags[other].rows).all())
-    if name.lower() == "cost" and any(re.search("(?i)loss|entropy|l1$", other) for other in beside):
+    if name.lower() == "cost" and any(re.search("(?i)loss|entropy|l1$", other) and np.isin(
+            tags[tag].rows, tags[other].rows).all() for other in tags):
         return None                     # in seconds, where the losses have names of their own
-    if not way and "".join(parts[1:2]).isspace() and not any(better(f"val/{other}") for other in beside):
+    if not way and "".join(parts[1:2]).isspace() and not (tag in tags and np.isin(tags[tag].rows, measured_rows).all()):
         return None                     # a number among words, as in the path of a file that tests
     if not way and (of_epoch or parts[0].lower() not in _SPLITS and not _OF_EVALUATION.fullmatch(tag)):
         return None
