@@ -32,7 +32,7 @@ GLUED = re.compile(r"[\w%/.]*")                               # what belongs to 
 UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0}
 MANY = {"k": 1e3, "m": 1e6}                                    # of a step such as 10k
 KNOWN = names_of_kind("known")
-(NUMBER, COUNTED, IN_BRACKETS, CONTROL, CODE, ENDED, LEVEL, SPLIT, SECTION, NAMED, TRAINED, HEADLINE, PROGRESS,
+(NUMBER, COUNTED, IN_BRACKETS, CONTROL, CODE, LEVEL, SPLIT, SECTION, NAMED, TRAINED, HEADLINE, PROGRESS,
  SUMMARY, COCO, DOTTED, SETTING, STAMPED, MODULE, BARE, OF_EPOCH, OF_BATCH, JOINED, GIVEN) = (
     re.compile(pattern) for pattern in names_of_kind("lines").values())
 PREAMBLE = 5000             # lines in which settings are looked for
@@ -200,7 +200,7 @@ def read(path: str, line: re.Pattern | None = None) -> Iterator[FoundRun]:
 def _read_forms(lines: Iterator[str], path: str) -> FoundRun:
     forms: dict[tuple[str, ...], Form | None] = {}
     given: dict[str, Any] = {}
-    head, begun, form, matched, below, split, ended = 0, False, None, None, 0, "", ""
+    head, begun, form, matched, below, split = 0, False, None, None, 0, ""
     for at, text in enumerate(lines):
         if text[:1] not in " \t":
             head = at
@@ -213,8 +213,6 @@ def _read_forms(lines: Iterator[str], path: str) -> FoundRun:
             split, below = split_of(found[0]) if found else "", at
             continue
         else:
-            if found := ENDED.search(text):
-                ended = "crashed" if found[1] else found[found.lastindex].lower()
             if "maxDets" in text and (found := COCO.search(text)):
                 text = f"val {''.join(filter(None, found.groups()))} = {text.rpartition('=')[2]}"       # AP50
             pieces = NUMBER.split(text.rstrip("\n"))
@@ -239,8 +237,7 @@ def _read_forms(lines: Iterator[str], path: str) -> FoundRun:
                                     r"sed -E 's/([0-9]),([0-9])/\1.\2/g' writes them so")
             form, numbers = forms[key], pieces[1::2]
         if form:
-            if form.step is not None or form.epoch is not None:
-                begun, ended = True, ""
+            begun = begun or form.step is not None or form.epoch is not None
             form.lines.append(below if split else at)
             form.last.append(form.take(numbers))
             if form.indented:
@@ -253,7 +250,7 @@ def _read_forms(lines: Iterator[str], path: str) -> FoundRun:
     series, epoch_steps = _series(found)
     lost = [name for form in found if form.step is form.epoch is None and len(form.lines) > 1 and not (
         form.aside or form.indented) for name, *_ in form.tags if better(f"val/{name}")]
-    return FoundRun(path, NAME, {**given, **constants_of(series)}, series, STEP in series, ended,
+    return FoundRun(path, NAME, {**given, **constants_of(series)}, series, STEP in series,
                     epoch_steps=epoch_steps, left_out=dict.fromkeys(lost, "its lines name no step and no split"))
 
 
