@@ -261,6 +261,7 @@ def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:
     own = [form for form in forms if (form.step if steps else form.epoch) is not None]
     if not own:
         return {}, None
+    counts = (main := max(own, key=lambda form: len(form.lines))).column(main.step) if steps else np.zeros(0)
     rows = np.sort(np.concatenate([np.frombuffer(form.lines, np.int64) for form in own]))
     points: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
     totals: list[np.ndarray] = []
@@ -274,7 +275,10 @@ def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:
         if form in own:
             many = 1.0 if form.step is None else MANY.get(GLUED.match(form.texts[form.step + 1])[0].lower(), 1.0)
             counters = [(STEP, form.step, many), (EPOCH, form.epoch, 1.0), (WITHIN, form.within, 1.0)]
-            add(form, at, [*(one for one in counters if one[1] is not None), *form.tags], slice(None))
+            again = 2 * len(at) <= len(counts) and np.isin(form.column(form.step), counts)
+            means = {name for name, *_ in main.tags} if np.all(again) and (np.diff(counts) > 0).all() else ()
+            tags = [one for one in (*counters, *form.tags) if one[1] is not None and one[0] not in means]
+            add(form, at, tags, slice(None))
             if form.total is not None and form.epoch is not None:
                 totals.append(form.column(form.total))
             continue
