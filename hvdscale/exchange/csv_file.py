@@ -39,7 +39,7 @@ class CsvText:
         data = data.removeprefix(b"\xef\xbb\xbf")
         if b"\n" not in data:
             data = data.replace(b"\r", b"\n")                   # as old spreadsheets end lines
-        self._data, lines = data, data.count(b"\n")
+        lines = data.count(b"\n")
         end = data.find(b"\n") + 1 or len(data)
         self.name, head = name, self._text_of(data[:end], 1, name)
         self.separator = next((mark for mark in SEPARATORS if mark in head), ",")
@@ -56,10 +56,6 @@ class CsvText:
         if self.last_line > 1 and self.cut.count(self.separator.encode()) >= len(self.header) - 1:
             self.lines, self.rows = memoryview(bytes(self.lines) + self.cut + b"\n"), self.rows + 1
         self.cut = b""
-
-    def has_nan(self) -> bool:
-        """Whether a cell may be written as NaN, which an empty one is not."""
-        return any(text in self._data for text in (b"nan", b"NaN", b"NAN", b"Nan"))
 
     def numbers(self) -> np.ndarray | None:
         return table_of_numbers(self.lines, self.rows, len(self.header), self.separator)

@@ -251,7 +251,14 @@ def _read(files: Mapping[str, TableFile], specs: Mapping[str, Sequence[LogColumn
         said["workers"] = f"{ASSUMED}a column workers in trials.csv says otherwise"
         trials["workers"] = np.ones(trials.rows, np.int64)
         trials["source"] = np.full(trials.rows, json.dumps({**SOURCE_OF_ROWS, "workers": None}), object)
-    said["overlap"] = _drop_repeats(tables, overlap) if overlap else ""
+    dropped = []
+    for table in (tables["evaluations"], tables["steps"]) if overlap else ():
+        again = repeats(table["trial"], table["step"], str(overlap)) if table.rows else np.zeros(0, bool)
+        if again.any():
+            dropped.append(f"{again.sum():,} rows of {table.name}")
+            table.keep(~again)
+    if dropped:
+        said["overlap"] = f"left out: {listed(dropped)} that repeat steps of their trial (--overlap {overlap})"
     if not files["restarts"].exists:
         tables["restarts"] = CsvRows("restarts", files["restarts"].path, {
             "trial": trials["id"], "workers": trials["workers"]}, trials.lines)
@@ -264,17 +271,6 @@ def _read(files: Mapping[str, TableFile], specs: Mapping[str, Sequence[LogColumn
     if said:
         attributes.setdefault("imported", {}).update(said)
     return tables, list(said.values())
-
-
-def _drop_repeats(tables: Mapping[str, CsvRows], overlap: str) -> str:
-    """Drop rows that repeat steps of their trial; says how many."""
-    dropped = []
-    for table in (tables["evaluations"], tables["steps"]):
-        again = repeats(table["trial"], table["step"], overlap) if table.rows else np.zeros(0, bool)
-        if again.any():
-            dropped.append(f"{again.sum():,} rows of {table.name}")
-            table.keep(~again)
-    return f"left out: {listed(dropped)} that repeat steps of their trial (--overlap {overlap})" if dropped else ""
 
 
 def _plan_search(trials: CsvRows) -> str:

@@ -33,7 +33,7 @@ solve rate|pass|pass rate|pass at|homogeneity|completeness|v measure|silhouette|
 mutual information|fowlkes mallows|panoptic quality|pq|sq|rq|quality|word info preserved|wip|similarity|csi|
 critical success|hss|tpr|likelihood|elbo|converged|agreement|pearsonr|spearmanr|mota|motp|idf1|hota|cramers|theils|
 intersection over union|information fidelity|assessment fusion|modulation energy ratio|tschuprows|nds|pck|rprecision|
-contingency coefficient|mmlu|hella|hellaswag|gsm8k|arc|piqa|winogrande|boolq|truthfulqa|humaneval|mbpp"""
+contingency coefficient|mmlu|hella|hellaswag|gsm8k|arc|piqa|winogrande|boolq|truthfulqa|humaneval|mbpp|iu|io u"""
 WORD = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
 WHOLE = (("IoU", "Iou"), ("mAPE", "Mape"), ("mAP", "Map"), ("APs", "Ap"), ("APm", "Ap"), ("APl", "Ap"),
          ("BLEURT", "Bleurt"))

@@ -28,7 +28,7 @@ LONGEST_WORKLOAD, LONGEST_TARGET, LONGEST_FILE = 80, 60, 200        # letters
 HASHED = 6                  # letters of the hash of what was cut off
 MAIN = 2                            # figures of a workload that are drawn unless all are asked for
 # what an import says of trials
-IMPORTED = ("search", "repeats", "workers", "steps", "overlap", "batch", "times", "metric", "ways", "blind", "tags")
+IMPORTED = "search repeats workers steps overlap batch times metric unit ways blind tags".split()
 
 
 @dataclass(frozen=True, eq=False)

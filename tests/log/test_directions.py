@@ -6,7 +6,7 @@ from hvdscale.log.directions import better
 SMALLER = """top1_error precision_error recall_loss loss_giou iou_loss auc_err ece eer fid wer CharErrorRate
 lpips nll LanguagePerplexity FrechetInceptionDistance KLDivergence DaviesBouldinScore rmse
 MeanAbsoluteError bpb"""
-LARGER = """dice psnr ssim mAP50 mAP50-95(B) bbox_mAP_50 mIoU Top-1 acc@1 exact_match rougeL f1 R2Score
+LARGER = """dice psnr ssim mAP50 mAP50-95(B) bbox_mAP_50 mIoU MeanIU mean_io_u Top-1 acc@1 exact_match rougeL f1 R2Score
 BERTScore AP50 ScaleInvariantSignalDistortionRatio BinaryAUROC recall@10 WordInfoPreserved
 cohen_kappa average_precision"""
 UNKNOWN = """x InfoLM duration"""

@@ -31,12 +31,6 @@ _POINT = r"(?:^|[^a-zA-Z])(?:{})[-_=]?(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)"    # i
 _PARTS = re.compile(r"([/_ .-]+)")
 _OF_VALIDATION = "val_", "val/", "valid_", "eval_"
 _WORD = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
-_SPLITS = {name: split for split, listed in {
-    "train": "train training tr", "val": "val valid validation eval evaluation dev heldout cv",
-    "test": "test testing"}.items() for name in listed.split()}
-_UNIT_NAMES = {name: unit for unit, listed in {
-    "s": "s sec secs second seconds", "ms": "ms milliseconds", "minutes": "m min mins minute minutes",
-    "hours": "h hr hrs hour hours", "days": "d day days"}.items() for name in listed.split()}
 OF_SPLITS = ("split", "mode", "phase", "stage", "subset", "_type")      # names of what says a row's split
 
 
@@ -56,6 +50,8 @@ def names(kind: str) -> Any:
 
 
 _PATTERNS = _table()["patterns"]
+_SPLITS, _UNIT_NAMES = ({name: meant for meant, listed in names(kind).items() for name in listed.split()}
+                        for kind in ("splits", "units"))
 _OF_EVALUATION, _OF_RUN, _PLAIN_LOSS, _VALIDATED = (re.compile(_PATTERNS[name]) for name in (
     "of_evaluation", "of_run", "plain_loss", "validated"))
 
@@ -82,16 +78,23 @@ def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping
     rate = _first(names("rates"), tags) or next((tag for tag in tags if re.fullmatch("lr-.*|.*/lr", tag)), "")
     seconds, time_unit = _guess_clock(runs, [tag for tag in tags if tag != step])
     used = {loss, rate, step, within, seconds}
-    metrics = dict(islice(((tag, metric) for tag in tags if tag not in used and (metric := _guess_metric(tag, tags))),
-                          MOST_METRICS))
+    each = _first((*names("step_times"), *names("line_times")), [tag for tag in tags if tag != seconds])
+    if each in names("line_times") and not all(_rises_by_one(run, step, [each]) for run in runs):
+        evidence["step_seconds"] = (f"{each!r} may be of one step or of all since the line before: it is left out; "
+                                    f"step_seconds = {each!r} in the mapping takes it for that of one step")
+        each = ""
+    measured_rows = np.concatenate([np.zeros(0, int), *(tags[tag].rows for tag in tags if better(f"val/{tag}"))])
+    metrics = dict(islice(((tag, metric) for tag in tags if tag not in used and (
+        metric := _guess_metric(tag, tags, measured_rows))), MOST_METRICS))
     if not metrics and all(_VALIDATED.match(os.path.basename(run.path)) for run in runs):
         loss, metrics = "", {tag: one for tag in tags if (one := _guess_metric(f"val_{tag}", {})) and one.way}
     elif trained and (not metrics if loss else unit == "epochs" and (trained in names("losses") or not metrics)):
         metrics[trained] = Metric("train/loss", "min")
     sizes = {count_of(run.parameters.get(_first(names("set_size"), run.parameters))) for run in runs}
     kept = _one_a_column(metrics, runs)
-    if unit == "steps" and not given_unit and any(_rises_by_one(run, step, kept) for run in runs):
-        if any(_rises_by_one(run, epoch := _first(names("epoch"), tags), kept) for run in runs):
+    validated = [tag for tag in kept if not kept[tag].column.startswith("train/")]
+    if unit == "steps" and not given_unit and any(_rises_by_one(run, step, validated) for run in runs):
+        if any(_rises_by_one(run, epoch := _first(names("epoch"), tags), validated) for run in runs):
             step, unit = epoch, "epochs"
         else:
             evidence["step_unit"] = (f"{step} rises by 1 from each evaluation to the next, as a count of epochs does: "
@@ -99,10 +102,13 @@ def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping
     if plain := [tag for tag in kept if kept[tag].column == f"val/{tag}" and not _OF_EVALUATION.fullmatch(tag)]:
         evidence["metric"] = ("taken for those of validation, as losses or the file name a split and these do not: "
                               f"{list_first(plain, 5)}; [tags] in a mapping says otherwise")
+    numbers = {key for run in runs for key, value in run.parameters.items() if isinstance(value, (int, float))}
+    points = {name: _source(keys, numbers, _POINT.format("|".join(map(re.escape, keys))), runs)
+              for name, keys in _table()["metaparameters"].items()}
     mapping = RunMapping(settings | _guess_names(runs), per, step, unit, 0, within, seconds=seconds,
                          time_unit=time_unit, train_examples=sizes.pop() if len(sizes) == 1 else None,
-                         step_seconds=_first(names("step_times"), tags), tags=kept,
-                         metaparameters=_guess_points(runs), evidence=evidence,
+                         step_seconds=each, tags=kept,
+                         metaparameters={name: source for name, source in points.items() if source}, evidence=evidence,
                          steps={name: tag for name, tag in ((LOSS, loss), (RATE, rate)) if tag})
     return replace(mapping, step_offset=_guess_offset(runs, mapping))
 
@@ -184,13 +190,6 @@ def _guess_names(runs: Sequence[FoundRun]) -> dict[str, Source]:
             for name, keys in _table()["labels"].items()}
 
 
-def _guess_points(runs: Sequence[FoundRun]) -> dict[str, Source]:
-    there = {key for run in runs for key, value in run.parameters.items() if isinstance(value, (int, float))}
-    found = {name: _source(keys, there, _POINT.format("|".join(map(re.escape, keys))), runs)
-             for name, keys in _table()["metaparameters"].items()}
-    return {name: source for name, source in found.items() if source}
-
-
 def _guess_step(runs: Sequence[FoundRun], tags: Collection[str]) -> tuple[str, str, str]:
     """(the tag that counts, its unit, that of the steps within an epoch, which falls when the epoch rises)."""
     epoch = _first(names("epoch"), tags)
@@ -219,9 +218,9 @@ def _falls_by_epoch(run: FoundRun, step: str, epoch: str) -> bool:
     return bool((steps[1:] < steps[:-1])[rises].all())
 
 
-def _rises_by_one(run: FoundRun, count: str, metrics: Mapping[str, Metric]) -> bool:
-    """Whether a count does so from each value of the first validation metric to the next."""
-    tags = [tag for tag, metric in metrics.items() if tag in run.series and not metric.column.startswith("train/")]
+def _rises_by_one(run: FoundRun, count: str, tags: Sequence[str]) -> bool:
+    """Whether a count does so from each value of the first of these tags that the run has to the next."""
+    tags = [tag for tag in tags if tag in run.series]
     rises = np.diff(np.unique(run.spread(count)[run.series[tags[0]].rows])) if tags and count else np.zeros(0)
     return len(rises) > 1 and bool((rises == 1).all())
 
@@ -246,7 +245,7 @@ def _has_passed(values: np.ndarray) -> bool:
     return len(values) < 2 or bool(np.fmax.reduce(values) >= 1.5 * np.fmin.reduce(values) or values[0] > STAMP)
 
 
-def _guess_metric(tag: str, tags: Mapping[str, Series]) -> Metric | None:
+def _guess_metric(tag: str, tags: Mapping[str, Series], measured_rows: Any = ()) -> Metric | None:
     """The column of a tag that names a split, or is known to be of an evaluation, and its better way by its name."""
     if column := names("known").get(tag):
         return Metric(column, _WAYS[better(column)])
@@ -268,6 +267,11 @@ def _guess_metric(tag: str, tags: Mapping[str, Series]) -> Metric | None:
     if not name or name.endswith("_step") or _OF_RUN.fullmatch(name) or metric_faults([name]):
         return None
     way = _WAYS.get(better(f"{split}/{name}"), "")
+    if name.lower() == "cost" and any(re.search("(?i)loss|entropy|l1$", other) and np.isin(
+            tags[tag].rows, tags[other].rows).all() for other in tags):
+        return None                     # in seconds, where the losses have names of their own
+    if not way and "".join(parts[1:2]).isspace() and not (tag in tags and np.isin(tags[tag].rows, measured_rows).all()):
+        return None                     # a number among words, as in the path of a file that tests
     if not way and (of_epoch or parts[0].lower() not in _SPLITS and not _OF_EVALUATION.fullmatch(tag)):
         return None
     return Metric(f"{split}/{name}", way)

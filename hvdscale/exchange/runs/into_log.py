@@ -24,7 +24,7 @@ from ...errors import LogError
 from ...formatting.numbers import counted, list_first
 from ...log.directions import better
 from ...log.plan_text import MOST, is_whole
-from ...log.schema import UNKNOWN_SEED, Status
+from ...log.schema import LARGER, UNKNOWN_SEED, Status
 from ...plan.values import did_you_mean
 from ...target import SPLITS, metric_faults
 from ..csv_file import repeats
@@ -34,7 +34,7 @@ from ..imported import ImportedLog, beyond_errors
 from . import trainer_state
 from .formats import read_runs
 from .guessing import LEFT_OUT, STAMP, UNKNOWN, accounts, guess, names, setting_names
-from .mapping import LOSS, RATE, SETTINGS, TIME_UNITS, WORKER_BATCH, RunMapping
+from .mapping import LOSS, RATE, SETTINGS, TIME_UNITS, WORKER_BATCH, RunMapping, count_of
 from .run import FoundRun
 
 Points = tuple[np.ndarray, np.ndarray]          # steps, and what was measured at each
@@ -50,6 +50,7 @@ WORD = re.compile("[A-Za-z][A-Za-z_]{0,39}")        # a text that may be a setti
 REPEATS = "taken for repeats of one setting", "if they are not, name what differs under [metaparameters] in --map"
 UNKNOWN_SETTINGS = ("not taken for repeats, as nothing is known of their settings",
                     "search = false in the mapping takes them for repeats")
+SHARE = re.compile(r"(?i)acc|prec|recall|top-?[15]|f1|auc|iou|dice|map|\bap")       # metrics from 0 to 1
 SHOWN = 3               # runs of which it is said how they are read
 NONE: Points = (np.empty(0, np.int64), np.empty(0))
 WALL = "seconds are wall times since the start of each run, so that they include evaluations"
@@ -105,7 +106,9 @@ def _ends(values: np.ndarray, write: str) -> str:
 
 def settle(runs: Sequence[FoundRun], mapping: RunMapping) -> list[FoundTrial]:
     """The trials. Raises LogError that names, all at once, what the mapping lacks, with the nearest names."""
-    settings = [{name: mapping.settings[name].of(run) for name in SETTINGS if name in mapping.settings} for run in runs]
+    settings = [{name: source.of(run) for name in SETTINGS if (source := mapping.settings.get(name))} for run in runs]
+    for found in settings:                      # "0,1,2" are three
+        found |= {name: count_of(found[name]) or found[name] for name in COUNTS if name in found}
     if lacks := [*_lacking(runs, settings, mapping)]:
         raise LogError("\n".join(["these runs do not say all; hvdscale-log import RUNS LOG --dry-run prints what was "
                                   "guessed as a file, and --map takes it, edited. It lacks:", *lacks]))
@@ -163,9 +166,10 @@ def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -
         at, values = steps.at(tag) if tag in run.series else NONE
         if not len(at):
             return None
-        back = np.zeros(len(at), bool)
-        if (np.diff(at) <= 0).any():
-            back = repeats(np.zeros(len(at), int), at, mapping.keep or "last")
+        end = len(at) - int(not mapping.keep and len(at) > 2 and at[-1] < at[-2])    # a last line names the best epoch
+        back = np.arange(len(at)) >= end
+        if (np.diff(at[:end]) <= 0).any():
+            back[:end] = repeats(np.zeros(end, int), at[:end], mapping.keep or "last")
         if not mapping.keep and tag != mapping.steps.get(RATE) and back.sum() >= max(2, len(back) / 2):
             raise LogError(f"{run.path}: {tag} is at steps that came before in {back.sum():,} of {len(back):,} rows, "
                            "as of a counter within an epoch, or of several ranks or runs; --overlap last keeps the "
@@ -211,6 +215,10 @@ class _StepsDone:
         self.length = run.epoch_steps if mapping.within else None
         if mapping.step_unit == "epochs":
             self.length = self.length or math.ceil((mapping.train_examples or 0) / batch)
+        most = np.fmax.reduce(run.spread(mapping.within), initial=0) if mapping.within and not run.epoch_steps else 0
+        if most > 1.02 * (self.length or most) + 1:
+            raise LogError(f"{run.path}: {mapping.within} goes to {most:,.0f}, but {mapping.train_examples:,} examples "
+                           f"are {self.length:,} steps of batch {batch:,}; check --set-size, --batch and accumulation")
         self.most = min(MOST, LARGEST_INT // batch) // (self.length or 1) if self.each == 1 else MOST
         self.counts = run.spread(mapping.step) if isinstance(mapping.step, str) else np.full(
             run.rows, float(mapping.step))
@@ -283,9 +291,15 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping, uses: Mapping[str
                            f"{mapping.keep or 'last'!r})")
     if impossible := sum(trial.impossible for trial in trials):
         said["impossible"] = f"left out: {impossible:,} times and rates: negative, infinite or with an evaluation"
+    said["times"] = mapping.evidence.get("step_seconds", "")
     if mapping.seconds and not mapping.step_seconds and mapping.seconds not in names("timed"):
         kind = PROPORTIONAL if trials[0].run.format == trainer_state.NAME else WALL
         said["times"] = "; ".join(dict.fromkeys([kind, *(one.restarted for one in trials if one.restarted)]))
+    percents = [column for column in dict.fromkeys(column for trial in trials for column in trial.evaluations)
+                if SHARE.search(column) and better(column) == LARGER and 1 < max(np.fmax.reduce(
+                    trial.evaluations[column][1]) for trial in trials if column in trial.evaluations) <= 100]
+    if percents:
+        said["unit"] = f"values, and so targets, are in percent, such as '{percents[0]}>90': {list_first(percents, 3)}"
     if mapping.within:
         said["steps"] = (f"{mapping.within} counts the steps of an epoch: evaluations are at the end of their epoch, "
                          "unless it has several")

@@ -88,7 +88,7 @@ def read(path: str) -> Iterator[FoundRun]:
         rows = [{f"{split}/{tag}" if split and (not COUNT.search(tag) or split != "train" and tag == own) else tag:
                  value for tag, value in row.items()} for split, row in zip(splits, rows)]
     given: dict[str, Any] = {}
-    changed = {tag for one in objects for tag, value in one.items() if given.setdefault(tag, value) != value}
+    changed = {tag: None for one in objects for tag, value in one.items() if given.setdefault(tag, value) != value}
     constants = {tag: value for tag, value in given.items() if tag not in changed}
     yield FoundRun(path, NAME, constants, series_of(_by_steps(path, rows)), left_out={
         tag: "its values are no numbers" for tag in changed if not any(is_number(one.get(tag)) for one in objects)})

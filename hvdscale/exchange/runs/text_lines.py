@@ -27,39 +27,14 @@ from .run import EPOCH, LONGEST_TAG, STEP, WITHIN, FoundRun, RunPath, Series, co
 
 NAME = "lines"
 ENDS = (".log", ".txt", ".out", ".stdout", ".err", ".stderr")
-NUMBER = re.compile(r"(?<![\w@.])([-+]?(?:[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|"
-                    r"[-+]?(?:nan|inf)(?!\w))", re.I)
-COUNTED = re.compile(r"(?:^|[\s|\[(\-,:]|global[ _])(?<!max )(?<!total )(?<!warmup )(?<!num )(?<!every )(?<!per )"
-                     r"(?<!accumulation )(?P<counter>steps?|iter(?:ation)?s?|(?:num_)?updates?|up\.|(?<!eval )"
-                     r"batch(?==)|^s(?=:$)|epochs?)"
-                     r"[ :=#\[]+(?<!steps: \[)$", re.I)
 NAMED_BY = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/@.+-% \t"      # characters of names
 GLUED = re.compile(r"[\w%/.]*")                               # what belongs to the number before it
 UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0}
-IN_BRACKETS = re.compile(r"\(([^()]{0,20})\)$")
-CONTROL = re.compile(r"\x1b\[[\d;?]*[A-Za-z]|^.*\|[^|]*\| \S+ \[[^][]*(?:it/s|s/it)\](?=.*\w)")   # colours, bars
-CODE = re.compile(r"\.(?:py|c|cc|cpp|cu|h|rs|go|java|jl)$")     # a place in a program's text, not a name
-LEVEL = re.compile(r"(?:\b(?:INFO|DEBUG|WARNING|WARN|ERROR|CRITICAL|NOTICE)\b\W*)+")
+MANY = {"k": 1e3, "m": 1e6}                                    # of a step such as 10k
 KNOWN = names_of_kind("known")
-SPLIT = re.compile(r"\b(?:(?P<val>val|valid(?:at\w+)?|eval(?:uat\w+)?|dev|saving dict)|test(?:ing)?)\b", re.I)
-SECTION = re.compile(r"(?:^|[\s|\[(,;:-])((?:train|val|eval|dev|test)[a-z]*)(?:\]|\s*[:|]\s*(?=[A-Za-z]))", re.I)
-NAMED = re.compile(r"(?:val|valid(?:ation)?|eval|dev|test)(?=[_/ ])", re.I)      # a tag with its split
-TRAINED = re.compile(r"train(?:ing)?[_/ ][\w@]+", re.I)
-HEADLINE = re.compile(r"(?:(?:^|\s)[*=#<>-]{3,}\s*[A-Za-z][A-Za-z\s\d:]*[*=#<>-]{3,}|"
-                      r"(?:^|[:\]-])\W*(?:val|eval|test)\w*(?: (?:results?|metrics))?(?P<plain>:))\s*$", re.I)
-PROGRESS = re.compile(r"\[\s*\d+\s*/\s*\d+\]")                # of an evaluation that is not at its end
-SUMMARY = re.compile(r"(?:^|INFO ) \* ")          # begins what torch's ImageNet example prints at its end
-COCO = re.compile(r"\((A[PR])\) @\[ IoU=0\.(?:50:0\.95|(50|75)) .*area= *(?:all|(\w)\w*) .*maxDets= *(?:100|(\d+))")
-DOTTED = re.compile(r"^\s*(\w+) \.{3,} (\S.*)$")                # of Megatron-LM's arguments
-SETTING = re.compile(r"^\W*(?P<name>[A-Za-z][\w.]{0,60})\"? ?[:=] ?(?P<value>[\w.+\-/\"']{1,100})\"?,?\s*$")
-STAMPED = re.compile(r"^(?:INFO|DEBUG|WARNING):[\w.]+:|^\W*\d{2,4}[-/.]\d\d[-/.]\d\d[ T|][\d:.,]+"
-                     r"(?:\W+(?:INFO|DEBUG|WARNING)\b)?")                       # begins a line
-MODULE = re.compile(r"\s*\([\w.]+\): ")                       # begins a line of a printed model
-BARE = re.compile(r" (?:train|val|test|hella|eval) ")         # between step and loss of build-nanogpt
-OF_EPOCH = re.compile(r"\s*(?:batch(?:es)?|steps?|it(?:er(?:ation)?)?s?)\b")       # after 200/2826
-OF_BATCH = re.compile(r"\W*batch(?:_id|_idx)?[ :=\[]+", re.I)      # between epoch and counter
-JOINED = re.compile(r"^.* is (?=\S)|(?:with|and|of) | (?:and|is)$|^(?:over|in|at|to|for|from|after|is)$")
-GIVEN = re.compile(r"(?P<name>\w{1,60})=(?P<value>'[^']{0,200}'|[^\s,()=]{1,200})")         # of Namespace(...)
+(NUMBER, COUNTED, IN_BRACKETS, CONTROL, CODE, LEVEL, SPLIT, SECTION, NAMED, TRAINED, HEADLINE, PROGRESS,
+ SUMMARY, COCO, DOTTED, SETTING, STAMPED, MODULE, BARE, OF_EPOCH, OF_BATCH, JOINED, GIVEN) = (
+    re.compile(pattern) for pattern in names_of_kind("lines").values())
 PREAMBLE = 5000             # lines in which settings are looked for
 BLOCK = 1 << 12             # lines whose numbers are kept as texts
 OFTEN, MOST_NUMBERS = 32, 50        # lines of a form from which its own pattern is faster, and numbers up to which
@@ -83,11 +58,14 @@ class Form:
         self._count(texts)
         names, whole = _of_sections(list(_names(texts)), texts), "0".join(texts)
         counters = {self.step, self.epoch, self.within, self.total} - {None}
+        if self.step == 0 and BARE.fullmatch(texts[1]):
+            names = [(f"{name} loss" if split_of(name) else name, *where) for name, *where in names]
         first = self.epoch if self.step is None else self.step
         before = "" if first is None else "".join(texts[:1 + first])
         if self.epoch is not None and self.step is self.within is None:
-            names = [(name.replace("step_seconds", "epoch seconds"), *where) for name, *where in names]
-        self.tags = _of_first([tag for tag in _of_split(names, before) if tag[1] not in counters], whole)
+            names = [(re.sub("(?<=time )seconds$|step_seconds$", "epoch seconds", name, flags=re.I), *where)
+                     for name, *where in names]
+        self.tags = _of_first([tag for tag in _of_split(names, before) if tag[1] not in counters], texts, len(before))
         split = next((place for place, text in enumerate(texts) if SPLIT.search(text)), 0)
         self.aside = _of_split([name for name in names if name[1] >= split],
                                "val" if SUMMARY.search(whole) else whole)
@@ -144,7 +122,8 @@ def _names(texts: Sequence[str]) -> Iterator[tuple[str, int, float]]:
     for place, text in enumerate(texts[:-1]):
         glued = GLUED.match(texts[place + 1])[0]
         if not text or text[-1] not in " :=\t" or glued and glued not in (*UNITS, "%", ".") or (
-                texts[place + 1].strip() in ("", ":", "-", "/") and place + 2 < len(texts)) or (    # a date, a share
+                texts[place + 1].strip() in ("", ":", "-", "/") and place + 2 < len(texts)      # a date, a share
+                and not (texts[place + 1] == " " and text.endswith("= "))) or (                 # but BLEU = 7.6 34/13
                 texts[place + 1].startswith("%|")):                                             # or a progress bar
             continue
         after = texts[place + 1][:4].split()
@@ -158,7 +137,8 @@ def _names(texts: Sequence[str]) -> Iterator[tuple[str, int, float]]:
         if name and len(name) <= LONGEST_TAG and not CODE.search(name):
             unit = "ms" if name == "ms/batch" else unit
             timed = unit in UNITS and (glued or found or unit == "ms")
-            yield (f"{name} step_seconds", place, UNITS[unit]) if timed else (name, place, 1.0)
+            kind = "seconds" if UNITS.get(unit) == 1 and name.lower() in ("time", "dt") else "step_seconds"
+            yield (f"{name} {kind}", place, UNITS[unit]) if timed else (name, place, 1.0)
 
 
 def _of_sections(names: Sequence[tuple[str, int, float]], texts: Sequence[str]) -> list[tuple[str, int, float]]:
@@ -182,12 +162,14 @@ def _of_split(names: Sequence[tuple[str, int, float]], before: str) -> list[tupl
     return [(name, *where) for name, where in found.items()]
 
 
-def _of_first(names: list[tuple[str, int, float]], whole: str) -> list[tuple[str, int, float]]:
-    """The names, metrics of the split of the first, as of ``valid loss 0.7, acc 0.9``, unless the line has training."""
-    metrics = [name for name, *_ in names if better(f"val/{name}")]
-    split = NAMED.match(metrics[0]) if metrics and "train" not in whole.lower() else None
-    return [(f"{split[0]} {name}" if split and name in metrics and not NAMED.match(name) and "loss" not in name.lower()
-             else name, *where) for name, *where in names]
+def _of_first(names: list[tuple[str, int, float]], texts: Sequence[str], start: int) -> list[tuple[str, int, float]]:
+    """The names, metrics of the split that the first has, or the text before it from ``start`` on, such as those of
+    ``valid loss 0.7, acc 0.9`` and ``Dev scores: acc 0.9``, unless the line has training."""
+    metrics = [one for one in names if better(f"val/{one[0]}")]
+    lead = "".join(texts[:metrics[0][1] + 1])[start:] if metrics and "train" not in "".join(texts).lower() else ""
+    others = [one for one in metrics if "loss" not in one[0].lower()]
+    split = {place: name for name, place, _ in _of_split(others, lead)}
+    return [(split.get(place, name), place, scale) for name, place, scale in names]
 
 
 def recognises(path: RunPath, line: re.Pattern | None = None) -> bool:
@@ -204,20 +186,18 @@ def read(path: str, line: re.Pattern | None = None) -> Iterator[FoundRun]:
     try:
         with open_input(path) as file:
             lines = io.TextIOWrapper(file, "utf-8", "replace")
-            if line:
-                rows = ({name: value for name, text in found.groupdict().items() if text
-                         and (value := number_of(text.replace(",", ""))) is not None}
-                        for found in map(line.search, lines) if found)
-                series, epoch_steps, given = series_of(rows), None, {}
-            else:
-                series, epoch_steps, given = _read_forms(lines, path)
+            if not line:
+                yield _read_forms(lines, path)
+                return
+            series = series_of({name: value for name, text in found.groupdict().items() if text
+                                and (value := number_of(text.replace(",", ""))) is not None}
+                               for found in map(line.search, lines) if found)
     except OSError as error:
         raise WrongFile(f"{path}: {refusal(error)}") from None
-    yield FoundRun(path, NAME, {**given, **constants_of(series)}, series, not line and STEP in series,
-                   epoch_steps=epoch_steps)
+    yield FoundRun(path, NAME, constants_of(series), series)
 
 
-def _read_forms(lines: Iterator[str], path: str) -> tuple[dict[str, Series], int | None, dict[str, Any]]:
+def _read_forms(lines: Iterator[str], path: str) -> FoundRun:
     forms: dict[tuple[str, ...], Form | None] = {}
     given: dict[str, Any] = {}
     head, begun, form, matched, below, split = 0, False, None, None, 0, ""
@@ -239,7 +219,7 @@ def _read_forms(lines: Iterator[str], path: str) -> tuple[dict[str, Series], int
             if not begun and at < PREAMBLE:
                 given |= {name: value if given.get(name, value) == value else None      # said twice, and differently
                           for name, value in _settings(text).items()}
-            if len(pieces) == 1:
+            if len(pieces) == 1 or text.lstrip().startswith('File "'):       # of a traceback
                 continue
             if split and sum(any(map(str.isalpha, text)) for text in pieces[:-1:2]) > 1 and any(
                     COUNTED.search(text[-LONGEST_TAG:]) for text in pieces[:-1:2]):
@@ -267,7 +247,11 @@ def _read_forms(lines: Iterator[str], path: str) -> tuple[dict[str, Series], int
     found = [form for form in forms.values() if form]
     for form in found:
         form.close()
-    return (*_series(found), given)
+    series, epoch_steps = _series(found)
+    lost = [name for form in found if form.step is form.epoch is None and len(form.lines) > 1 and not (
+        form.aside or form.indented) for name, *_ in form.tags if better(f"val/{name}")]
+    return FoundRun(path, NAME, {**given, **constants_of(series)}, series, STEP in series,
+                    epoch_steps=epoch_steps, left_out=dict.fromkeys(lost, "its lines name no step and no split"))
 
 
 def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:
@@ -277,6 +261,7 @@ def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:
     own = [form for form in forms if (form.step if steps else form.epoch) is not None]
     if not own:
         return {}, None
+    counts = (main := max(own, key=lambda form: len(form.lines))).column(main.step) if steps else np.zeros(0)
     rows = np.sort(np.concatenate([np.frombuffer(form.lines, np.int64) for form in own]))
     points: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
     totals: list[np.ndarray] = []
@@ -288,8 +273,12 @@ def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:
     for form in forms:
         at = np.frombuffer(form.lines, np.int64)
         if form in own:
-            counters = [(STEP, form.step, 1.0), (EPOCH, form.epoch, 1.0), (WITHIN, form.within, 1.0)]
-            add(form, at, [*(one for one in counters if one[1] is not None), *form.tags], slice(None))
+            many = 1.0 if form.step is None else MANY.get(GLUED.match(form.texts[form.step + 1])[0].lower(), 1.0)
+            counters = [(STEP, form.step, many), (EPOCH, form.epoch, 1.0), (WITHIN, form.within, 1.0)]
+            again = 2 * len(at) <= len(counts) and np.isin(form.column(form.step), counts)
+            means = {name for name, *_ in main.tags} if np.all(again) and (np.diff(counts) > 0).all() else ()
+            tags = [one for one in (*counters, *form.tags) if one[1] is not None and one[0] not in means]
+            add(form, at, tags, slice(None))
             if form.total is not None and form.epoch is not None:
                 totals.append(form.column(form.total))
             continue
@@ -309,9 +298,9 @@ def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:
                 if tag == EPOCH and form.epoch is not None and form.epoch in form.used:
                     values = form.column(form.epoch)[which]
                 points[tag].append((at[which][before >= 0], values[before >= 0]))
-    lengths = {float(one) for total in totals for one in total}
+    lengths = np.concatenate([np.zeros(0), *totals])
     return {tag: _joined(found) for tag, found in points.items() if sum(len(at) for at, _ in found)}, \
-        int(lengths.pop()) if len(lengths) == 1 else None
+        int(np.median(lengths)) if len(lengths) and np.ptp(lengths) <= 0.02 * lengths.max() else None
 
 
 def _joined(found: Sequence[tuple[np.ndarray, np.ndarray]]) -> Series:

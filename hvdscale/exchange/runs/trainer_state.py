@@ -33,11 +33,11 @@ def read(path: str) -> Iterator[FoundRun]:
         raise WrongFile(f"{file}: an entry of its log_history has no step")
     parameters = {name: state[key] for key, name in SETTINGS.items() if isinstance(state.get(key), (int, float))}
     # seconds in proportion to steps, where the time of the whole is known
-    total = max((row["train_runtime"] for row in rows if "train_runtime" in row), default=None)
+    total = sum(row.get("train_runtime", 0.0) for row in rows)              # of a run that was continued, of each part
     last = max((row[STEP] for row in rows), default=0.0)
     evaluated = sum(row.get("eval_runtime", 0.0) for row in rows)
     measured = [row for row in rows if "train_runtime" not in row]
-    if total is not None and last:
+    if total and last:
         measured = [{**row, SECONDS: max(0.0, total - evaluated) * row[STEP] / last} for row in measured]
     yield FoundRun(path, NAME, parameters, series_of(measured), True)
 
@@ -48,6 +48,6 @@ def _file_of(path: str) -> str:
         return path if os.path.basename(path) == NAME else ""
     if os.path.lexists(os.path.join(path, NAME)):
         return os.path.join(path, NAME)
-    found = [(int(match[1]), os.path.join(path, match[0], NAME)) for name in os.listdir(path)
-             if (match := re.fullmatch(r"checkpoint-(\d+)", name))]
-    return max([(step, name) for step, name in found if os.path.lexists(name)], default=(0, ""))[1]
+    found = [(int(match[1]), own) for name in os.listdir(path) if (match := re.fullmatch(r"checkpoint-(\d+)", name))
+             and os.path.lexists(own := os.path.join(path, name, NAME))]
+    return max(found, default=(0, ""))[1]

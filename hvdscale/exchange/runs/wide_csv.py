@@ -66,7 +66,7 @@ def recognises(path: RunPath) -> bool:
         return any(os.path.isdir(os.path.join(path, place)) for place in _DVCLIVE)
     if path.lower().endswith(ENDS):
         return True
-    header, row = (line.strip().split(",") for line in (*path.head(LOGS), "", "")[:2])
+    header, row = (line.split(",") for line in (*filter(None, map(str.strip, path.head(LOGS))), "", "")[:2])
     return (1 < len(header) == len(row) and not any(map(number_of, header)) and any(
         number_of(cell) is not None for cell in row) and all(_HEADER.fullmatch(name.strip()) for name in header))
 
@@ -111,7 +111,7 @@ def _table_of(path: str) -> _Table:
     text.header = tuple(names)
     text.end_last_line()                                # where a writer was killed, or there is no line end
     found = text.numbers()
-    if found is not None and ((there := ~np.isnan(found.T)).all() or not text.has_nan()):
+    if found is not None and ((there := ~np.isnan(found.T)).all() or b"nan" not in bytes(text.lines).lower()):
         return _Table(text.name, text.rows, dict(zip(names, found.T)), dict(zip(names, there)), {})
     cells, lines = text.columns(["text"] * len(names))
     read = {name: [number_of(cell) for cell in column] for name, column in cells.items()}
@@ -179,6 +179,7 @@ def _run_of_tags(path: str, files: Mapping[str, str]) -> FoundRun:
 
 def _runs_of_chart(table: _Table, charted: Sequence[re.Match | None]) -> Iterator[FoundRun]:
     axis, found = next(iter(table.values)), {}
+    count = "_step" if axis == "Step" else axis                # calls of W&B's log
     for match in charted:
         if match and not match[0].endswith(_ENDS_OF_CHART):
             found.setdefault(match["run"], {})[match["tag"]] = match[0]
@@ -186,4 +187,4 @@ def _runs_of_chart(table: _Table, charted: Sequence[re.Match | None]) -> Iterato
         rows = np.logical_or.reduce([table.there[name] for name in columns.values()])
         series = table.run(table.path, rows).series
         yield FoundRun(f"{table.path}:{run}", NAME, {}, {
-            tag: series[name] for tag, name in {axis: axis, **columns}.items() if name in series})
+            tag: series[name] for tag, name in {count: axis, **columns}.items() if name in series})
