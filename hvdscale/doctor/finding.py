@@ -93,11 +93,15 @@ class Kinds:
     def __init__(self, path: Path):
         self.checks = read_toml(path)
 
-    def finding(self, check: str, kind: str, about: Any = None, *, by: float | None = None, limit: float | None = None,
-                where: str = "", cause: str = "", **values: Any) -> Finding:
-        """A finding in the words of its kind. The values that are not given are attributes of ``about``; ``cause`` is
-        one of [check.causes], whose cause and remedy, and verdict, go before the kind's."""
-        table, own = self.checks[check], self.checks[check][kind]
+    def finding(self, check: str, kind: str | Mapping[str, object], about: Any = None, *, by: float | None = None,
+                limit: float | None = None, where: str = "", cause: str = "", **values: Any) -> Finding:
+        """A finding in the words of its kind; of several, the first that is met and that the check has. The values that
+        are not given are attributes of ``about``; ``cause`` is one of [check.causes], whose cause and remedy, and
+        verdict, go before the kind's."""
+        table = self.checks[check]
+        if not isinstance(kind, str):
+            kind = next(one for one, is_so in kind.items() if is_so and one in table)
+        own = table[kind]
         words = {**table, **table.get(own.get("like"), {}), **own, **(table["causes"][cause] if cause else {})}
         name = next(name for name in own if name in VERDICTS)
         seen, differs = (words["looked_at"], words[name]) if name in DIFFER else (words[name], "")
