@@ -1,5 +1,4 @@
-"""The runs of a script that is stopped and started again, and all checks of what the resumed run starts from, and of
-its course."""
+"""The runs of a script that is stopped and started again, and all checks of what that starts from and of its course."""
 from __future__ import annotations
 
 import os
@@ -34,12 +33,10 @@ from ..script.record import (LOADED, OPTIMIZER, READ, SAVED, WRITTEN, FileUse, G
 from ..script.runs import Run, checked, find_error, run_ranks
 
 RANK = "hvdscale.doctor.resume.listen"
-SIGNALS = {"kill": 9, "term": 15, "int": 2, "usr1": 10}
 BEYOND = 2                  # updates that the resumed run may make beyond the end of the uninterrupted one
-# of each rank; no epoch is cut short. stop: after so many updates, by the signal. most: updates at most; 0: so many
-# ``after`` the first checkpoint, or the update ``least``. in_save: where it is killed in the first save after ``save``
-TASK = {"updates": 1 << 60, "stop": 0, "signal": 0, "most": 0, "in_save": 0, "save": 0}
-
+# of each rank, beside the request; no epoch is cut short. stop_at: after so many updates. most: updates at most; 0: so
+# many ``after`` the first checkpoint, or the update ``stop``. kill_in: where it is killed in the first save after ``save``
+TASK = {"updates": 1 << 60, "stop_at": 0, "most": 0, "kill_in": 0, "save": 0}
 FAR, LIMIT = 0.1, 1e-6      # relative differences
 ENOUGH = 3                  # updates by which a place in a course is recognized, and a stream of random numbers
 SEEDS = "loader workers"    # a name as of a generator
@@ -50,11 +47,9 @@ EXPLAINS = {"files": ("parameters", "optimizer"), "optimizer": ("schedule",), "s
 
 @dataclass(frozen=True, kw_only=True)
 class ResumeRequest(ScriptRequest):
-    """What is to be run, and how it is stopped."""
-
     again: str              # arguments that the script gets as well when it is started again
     stop: int               # the update after which it is stopped
-    how: str                # a key of SIGNALS
+    how: str                # the signal: kill, term, int or usr1
     workers: int            # of all runs but the last
     then: int               # workers of that
     in_save: bool = False
@@ -153,8 +148,7 @@ def carry_out(asked: ResumeRequest, place: Path, say: Callable[[str], None], nam
         for path in left if workplace.copied else ():
             (workplace.folder / path).unlink(missing_ok=True)
     say(f"running {asked.script} {what}")
-    task = TASK | {"least": asked.stop, "after": asked.updates} | task
-    run = run_ranks(asked, asked.workers, place / name, workplace, RANK, **task)
+    run = run_ranks(asked, asked.workers, place / name, workplace, RANK, after=asked.updates, **TASK | task)
     for starts in zip(*(record.starts for record in run.records)):
         for part in starts[0].parts:
             whole = np.fmax.reduce([one.parts.get(part, np.nan) for one in starts])
@@ -183,8 +177,7 @@ def run_all(asked: ResumeRequest, place: Path, say: Callable[[str], None]) -> Bo
         return both
     stop = next((at for at, passes in saves if passes), max(asked.stop, saves[0][0]))
     second = checked(asked, run("second", "a second time", most=made)[0])
-    stopped, _ = run("stopped", f"to update {stop}", stop=stop, signal=SIGNALS[asked.how],
-                     most=stop + 2 * asked.updates)
+    stopped, _ = run("stopped", f"to update {stop}", stop_at=stop, most=stop + 2 * asked.updates)
     newest = max((one.updates for one in uses(stopped.records, SAVED)), default=0)
     resumed, error = run("resumed", "again", stopped, most=max(1, made - newest + (BEYOND if both.ends else 0)))
     for each in (second, stopped):
@@ -192,7 +185,7 @@ def run_all(asked: ResumeRequest, place: Path, say: Callable[[str], None]) -> Bo
             raise UsageError(KINDS.sentence("refused", "left", paths=again[:3]))
     torn, at = {}, next((updates for updates, _ in saves[1:]), saves[0][0])
     for number, where in enumerate(("in the middle of a file", "between two files"), 1) if asked.in_save else ():
-        killed, _ = run(f"torn{number}", f"and killing it {where}", in_save=number, save=at, most=made)
+        killed, _ = run(f"torn{number}", f"and killing it {where}", kill_in=number, save=at, most=made)
         mended, error_after = run(f"mended{number}", "again", killed, most=1)
         torn[where] = killed.records, mended.records, error_after
     return replace(both, second=second.records, stopped=stopped.records, stop_at=stop, resumed=resumed.records,
@@ -260,12 +253,10 @@ def state(both: Both, check: str) -> Finding:
     saved = {value: name for _, by in both.loaded for name, value in by.values.items()}
     kind, given = describe_lost(lost) if check == "optimizer" else describe_tensors(
         lost, both.resumed[0].optimized, both.first[0].start(0).values, saved)
-    if not kind:
-        return both.finding(check, "same" if was[0] else "none")
     ranks, names = sorted({rank for rank, *_ in found}), {name for _, name, *_ in found}
-    if len(ranks) < len(was) and all(each.get(name) == was[0].get(name) for each in was for name in names):
-        kind = "some_ranks"
-    return both.finding(check, kind, ranks=ranks, **given)
+    alone = len(ranks) < len(was) and all(each.get(name) == was[0].get(name) for each in was for name in names)
+    kinds = {"same": not kind and was[0], "none": not kind, "some_ranks": alone, kind: True}
+    return both.finding(check, kinds, ranks=ranks, **given)
 
 
 def course(both: Both, check: str) -> Finding:
@@ -292,8 +283,8 @@ def course(both: Both, check: str) -> Finding:
 
 def courses_of(record: Record) -> dict[str, list[dict[str, Any]]]:
     """By check, for each update the values by name."""
-    rates = [{f"{at}.{group}": float(f"{rate:.6g}") for at, one in enumerate(each) for group, rate in enumerate(
-        one.rates)} for each in zip(*(each.updates for each in record.optimizers))]
+    rates = [dict(enumerate(float(f"{rate:.6g}") for one in each for rate in one.rates))
+             for each in zip(*(one.updates for one in record.optimizers))]
     scales = [update.passes[-1].scale if update.passes else 1.0 for update in record.updates]
     printed: list[dict[str, str]] = [{} for _ in range(record.made + 1)]
     for made, text in reversed(record.printed):
@@ -345,12 +336,10 @@ def examples(both: Both, check: str) -> Finding:
     twice, never = (found - whole).total(), (whole - found).total()
     given = dict(taken=sum(map(len, now)), where=first.line, sampler=first.sampling.name, until=until,
                  total=whole.total(), twice=twice, never=never)
-    if not ordered:
-        kinds = {"unseeded_part": until not in (*both.epochs, both.made),
-                 "unseeded_lost": twice > (whole - whole_again).total(), "unseeded": True}
+    kinds = {"same": ordered and at is None, "unseeded_part": not ordered and until not in (*both.epochs, both.made),
+             "unseeded_lost": not ordered and twice > (whole - whole_again).total(), "unseeded": not ordered}
+    if any(kinds.values()):
         return both.finding(check, kinds, **given)
-    if at is None:
-        return both.finding(check, "same", **given)
     kind, place = _place(both, usual, now, at)
     given |= dict(update=held + at + 1, begun=place + 1)
     epochs = [loop_of(*one).sampling.epoch for one in ((both.first[0], held + at), (both.resumed[0], at))]
@@ -375,8 +364,7 @@ def _place(both: Both, usual: list[list], now: list[list], at: int) -> tuple[str
 
 
 def random_numbers(both: Both, check: str) -> Finding:
-    """Whether random draws are those of the uninterrupted run, or most are of before the checkpoint once more, or those
-    of another rank."""
+    """Whether random draws are those of the uninterrupted run, of before the checkpoint again, or of another rank."""
     found: dict[str, set[str]] = {"replayed": set(), "alike": set(), "other": set(), "unseeded": set(), "same": set()}
     held, end = both.held, both.held + (1 if both.other_count else ENOUGH)
     draws = [(_draws(first, 0, held), _draws(first, held, end), _draws(second, held, end),
@@ -400,8 +388,7 @@ def random_numbers(both: Both, check: str) -> Finding:
 
 
 def _draws(record: Record, begin: int, end: int) -> list[GeneratorUse]:
-    """What a rank drew from generators in these updates: in reading, and in passes. The seeds of loader workers are as
-    of one more."""
+    """What a rank drew in these updates, in reading and in passes; loader workers' seeds are as of one generator more."""
     found, batches = [], batches_of(record, record.updates)
     for at, update in enumerate(record.updates[begin:end], begin):
         found += [one.draws for one in batches[at] if one.draws]
@@ -505,9 +492,8 @@ def judge(both: Both, checks: Collection[str]) -> ScriptJudged:
     about = {"script": asked.script, "arguments": asked.arguments, "again": both.again, "workers": asked.workers,
              "then": asked.then, "updates": both.made, "how": asked.how, **seen, "instead": instead,
              "written": both.written}
-    headline = KINDS.sentence(
-        "report", "headline", both, script=asked.script, workers=asked.workers, asked=asked.stop,
-        then=asked.then if both.other_count else None, moved=both.stop_at != asked.stop)
+    headline = KINDS.sentence("report", "headline", both, **about | {
+        "asked": asked.stop, "moved": both.stop_at != asked.stop, "then": asked.then if both.other_count else None})
     left = KINDS.sentences("report", None, {
         "written": both.written and not asked.in_place, "left": both.left, "unseen": True},
                            paths=list_first(both.written, SHOWN), checkpoints=list_first(both.left, SHOWN))

@@ -70,12 +70,12 @@ class ResumeSession(Session):
     def step_begins(self, optimizer, line):
         """All passes of an update have been made: end here, if it is time to."""
         made, task, most = self.record.made, self.task, self.task["most"]
-        if 0 < task["stop"] <= made and not self._asked_to_stop:
-            self._stop(task["signal"])
+        if 0 < task["stop_at"] <= made and not self._asked_to_stop:
+            self._stop(signal.Signals[f"SIG{task['how'].upper()}"])
         saves = sorted(int(path.suffix[1:]) for path in self.folder.glob(SAVES.format("*")))
         saves = [one for one in saves if 0 < one < made]    # since which all ranks have met, so that all find the same
         if saves and not most:
-            begin = max(task["least"], saves[0])
+            begin = max(task["stop"], saves[0])
             most = begin + task["after"] * (EXTENSION if saves[-1] <= begin else 1)
         if 0 < most <= made:
             if self._asked_to_stop:
@@ -99,7 +99,7 @@ class ResumeSession(Session):
         os.kill(os.getpid(), number)
 
     def _kill_in_save(self, where: int, path: str = "") -> None:
-        if self.task["in_save"] == where and self.record.made >= self.task["save"]:
+        if self.task["kill_in"] == where and self.record.made >= self.task["save"]:
             if path:
                 os.truncate(path, os.path.getsize(path) // 2)
             self.save()
