@@ -3,6 +3,7 @@
     [gradient.undivided]        a check and a kind of finding; [gradient] has what all its kinds share
     failed = "..."              the verdict, and what differs; of one without a difference, what was seen;
                                 unexplained: unseen, as something differs and no cause was seen
+    where = "..."               file:line of the call that it is about, unless that is given
     looked_at = "..."           what was compared;  cause: the usual one;  remedy: the next move
     verdict = "warned"          of a cause, such as one with an innocent reading
     lightning = "..."           the next move with that library, by the option to change
@@ -106,8 +107,9 @@ class Kinds:
         name = next(name for name in own if name in VERDICTS)
         seen, differs = (words["looked_at"], words[name]) if name in DIFFER else (words[name], "")
         name = words.get("verdict", name)
-        seen, differs, cause, remedy = (fill(text, _Values(words, about, values)) for text in (
-            seen, differs, words.get("cause", ""), words.get(getattr(about, "library", ""), words.get("remedy", ""))))
+        seen, differs, cause, remedy, where = (fill(text, _Values(words, about, values)) for text in (
+            seen, differs, words.get("cause", ""), words.get(getattr(about, "library", ""), words.get("remedy", "")),
+            where or words.get("where", "")))
         return Finding(check, VERDICTS[name], seen, differs, by, limit, cause, remedy, where if differs else "")
 
     def sentence(self, table: str, name: str, about: Any = None, **values: Any) -> str:

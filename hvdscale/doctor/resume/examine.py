@@ -35,14 +35,13 @@ from ..script.runs import Run, checked, find_error, run_ranks
 RANK = "hvdscale.doctor.resume.listen"
 BEYOND = 2                  # updates that the resumed run may make beyond the end of the uninterrupted one
 # of each rank, beside the request; no epoch is cut short. stop_at: after so many updates. most: updates at most; 0: so
-# many ``after`` the first checkpoint, or the update ``stop``. kill_in: where it is killed in the first save after ``save``
+# many ``after`` the first checkpoint, or the update ``stop``. kill_in: where in the first save after ``save`` it ends
 TASK = {"updates": 1 << 60, "stop_at": 0, "most": 0, "kill_in": 0, "save": 0}
 FAR, LIMIT = 0.1, 1e-6      # relative differences
 ENOUGH = 3                  # updates by which a place in a course is recognized, and a stream of random numbers
 SEEDS = "loader workers"    # a name as of a generator
 OF_GENERATORS = re.compile(r"(?i)rng|random|seed|generator")           # judged by the draws
 OF_LISTS = re.compile(r"(^|\.)\d+(\.|$)")
-EXPLAINS = {"files": ("parameters", "optimizer"), "optimizer": ("schedule",), "saved values": ("updates",)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +96,7 @@ class Both:
 
     def finding(self, check: str, kind: str | Mapping[str, object], **given: Any) -> Finding:
         """See Kinds.finding; the words know what this has, such as the update that the checkpoint holds."""
-        return KINDS.finding(check, kind, self, **{"where": self.loaded_by, **given})
+        return KINDS.finding(check, kind, self, **given)
 
     def keys(self, records: Sequence[Record]) -> list[list] | None:
         """For each update of a run, what identifies the examples of all ranks, without their order if the number of
@@ -203,16 +202,14 @@ def _loaded_of(records: list[Record], before: Collection[str]) -> list[str]:
 
 def load(both: Both, check: str) -> Finding:
     """What the resumed run loaded, and whether that is what was saved last."""
-    if both.error or not both.stopped:
-        return both.finding(check, "error" if both.error else "no_save")
-    if not both.loaded and not both.held:
-        return both.finding(check, "nothing" if both.again else "perhaps_nothing", where=both.saved_by)
     loaded = [by for _, by in both.loaded if by.act == SAVED]
     newer = [one for one in uses(both.stopped, SAVED) if one.path and any(
         one.values.keys() == by.values.keys() for by in loaded) and all(one.updates > by.updates for by in loaded)]
-    for one in sorted(newer, key=lambda one: one.updates)[-1:]:
-        return both.finding(check, "old", newer=one.path, newest=one.updates)
-    return both.finding(check, "newest")
+    newest = sorted(newer, key=lambda one: one.updates)[-1:]
+    lost = not both.loaded and not both.held
+    kinds = {"error": both.error, "no_save": not both.stopped, "nothing": lost and both.again, "perhaps_nothing": lost,
+             "old": newest, "newest": True}
+    return both.finding(check, kinds, newer=[one.path for one in newest], newest=[one.updates for one in newest])
 
 
 def files(both: Both, check: str) -> Finding:
@@ -225,9 +222,8 @@ def files(both: Both, check: str) -> Finding:
             return both.finding(check, "one_path", path=path, ranks=ranks, where=lines[path])
     for how, (killed, mended, error) in both.torn.items():
         of = sorted({by.updates for _, by in find_loaded(killed, mended)})
-        said = "what it loaded is of update " + listed(of) if of else "it begins afresh"
         if error or len(of) != 1:       # the error is of the rank that failed first, whichever that was
-            return both.finding(check, "torn", how=how, said=error.partition(": ")[2] or said, where=both.saved_by)
+            return both.finding(check, "torn", how=how, error=error.partition(": ")[2], of=of)
     return both.finding(check, "whole" if both.torn else "apart")
 
 
@@ -341,13 +337,14 @@ def examples(both: Both, check: str) -> Finding:
     if any(kinds.values()):
         return both.finding(check, kinds, **given)
     kind, place = _place(both, usual, now, at)
-    given |= dict(update=held + at + 1, begun=place + 1)
-    epochs = [loop_of(*one).sampling.epoch for one in ((both.first[0], held + at), (both.resumed[0], at))]
-    if kind in ("order", "epoch") and None not in epochs and epochs[0] != epochs[1]:
-        return both.finding(check, "given_epoch", was=epochs[0], now=epochs[1], **given)
-    drawn = kind in ("begins_anew", "epoch", "other_epoch", "order") and not (first.sampling.settable or first.iterable)
-    kinds = {"order_alone": kind == "order" and not twice, kind: True}
-    return both.finding(check, kinds, cause="generator" if drawn else "", **given)
+    usual_epoch, epoch = (loop_of(*one).sampling.epoch for one in ((both.first[0], held + at), (both.resumed[0], at)))
+    is_given = epoch is not None and usual_epoch not in (None, epoch)
+    kinds = {"given_epoch": kind in ("order", "epoch") and is_given, "order_alone": kind == "order" and not twice,
+             kind: True}
+    drawn = kind in ("begins_anew", "epoch", "other_epoch", "order") and not (
+        first.sampling.settable or first.iterable or is_given)
+    return both.finding(check, kinds, cause="generator" if drawn else "", update=held + at + 1, begun=place + 1,
+                        was=usual_epoch, now=epoch, **given)
 
 
 def _place(both: Both, usual: list[list], now: list[list], at: int) -> tuple[str, int]:
@@ -388,7 +385,7 @@ def random_numbers(both: Both, check: str) -> Finding:
 
 
 def _draws(record: Record, begin: int, end: int) -> list[GeneratorUse]:
-    """What a rank drew in these updates, in reading and in passes; loader workers' seeds are as of one generator more."""
+    """What a rank drew in these updates, in reading and in passes; seeds of loader workers are as of one more."""
     found, batches = [], batches_of(record, record.updates)
     for at, update in enumerate(record.updates[begin:end], begin):
         found += [one.draws for one in batches[at] if one.draws]
@@ -409,7 +406,7 @@ def saved_values(both: Both, check: str) -> Finding:
         (both.first, 0), (both.second, 0), (both.resumed, both.held)))
     end, unsure = both.held + both.after, None
     later = sorted(at for at in {*usual, *now} if both.held < at < end or at == end and at in usual and at in now)
-    given = dict(common=sum(at in usual and at in now for at in later), where=both.saved_by)
+    given = dict(common=sum(at in usual and at in now for at in later))
     pairs = enumerate(zip(both.first[0].updates[both.held:], both.resumed[0].updates), both.held + 1)
     exact_at = {at: not both.other_count and was.digest_after == one.digest_after for at, (was, one) in pairs}
     for update in later:
@@ -430,8 +427,8 @@ def saved_values(both: Both, check: str) -> Finding:
                 not OF_GENERATORS.search(one[0])) and (exact or _is_lost(both, update, past, *one))]
             if apart:
                 name, value, other = apart[0]
-                kind = "tensors" if " " in value else "other"
-                return both.finding(check, kind, update=update, path=path, name=name, was=value, now=other,
+                kinds = {"tensors": " " in value, "other": True}
+                return both.finding(check, kinds, update=update, path=path, name=name, was=value, now=other,
                                     names=list_first([name for name, *_ in apart[1:]], 3), **given)
     kinds = {"none": not given["common"], "same": all(exact_at[at] for at in later), "same_numbers": True}
     return unsure or both.finding(check, kinds, **given)
@@ -497,5 +494,5 @@ def judge(both: Both, checks: Collection[str]) -> ScriptJudged:
     left = KINDS.sentences("report", None, {
         "written": both.written and not asked.in_place, "left": both.left, "unseen": True},
                            paths=list_first(both.written, SHOWN), checkpoints=list_first(both.left, SHOWN))
-    return ScriptJudged(tuple(trace_cause(found[check], [*found.values()], EXPLAINS) for check in checks), about,
-                        [" ".join([headline, *instead]), *map(wrap, left)], KINDS.checks["must"])
+    findings = tuple(trace_cause(found[check], [*found.values()], KINDS.checks["explains"]) for check in checks)
+    return ScriptJudged(findings, about, [" ".join([headline, *instead]), *map(wrap, left)], KINDS.checks["must"])
