@@ -74,6 +74,7 @@ class Both:
     def __post_init__(self) -> None:
         for records in (self.first, self.second, self.stopped, self.resumed):
             leave_skipped(records, self.first)
+        self.finding = partial(KINDS.finding, about=self)       # its words know what this has
         self.again, self.other_count = self.asked.again, self.asked.then != self.asked.workers
         self.loaded = find_loaded(self.stopped, self.resumed)
         self.passes = max((by.passes for _, by in self.loaded), default=0)      # before the save, of the next update
@@ -93,10 +94,6 @@ class Both:
         saves = [*(by for _, by in self.loaded), *uses(self.stopped, SAVED)[::-1]]
         self.saved_by = next((one.line for one in saves if one.line), "")
         self.loaded_by = next((one.line for one, _ in self.loaded if one.line), "")
-
-    def finding(self, check: str, kind: str | Mapping[str, object], **given: Any) -> Finding:
-        """See Kinds.finding; the words know what this has, such as the update that the checkpoint holds."""
-        return KINDS.finding(check, kind, self, **given)
 
     def keys(self, records: Sequence[Record]) -> list[list] | None:
         """For each update of a run, what identifies the examples of all ranks, without their order if the number of
@@ -371,12 +368,9 @@ def random_numbers(both: Both, check: str) -> Finding:
         by_seed, as_first = same_stream([usual, second]), same_stream([draws[0][3], now])
         for name in {name for one in (*before, *usual, *now) for name in one.moved} - {OWN}:
             again = [(name, one.before.get(name)) in drawn for one in now if name in one.moved]
-            kind = "other" if name in by_seed else "unseeded"
-            if name in as_first - same_stream([draws[0][1], usual]):
-                kind = "alike"
-            if 2 * sum(again) > len(again):
-                kind = "replayed"
-            found["same" if name in same_stream([usual, now]) else kind].add(name)
+            kinds = {"same": name in same_stream([usual, now]), "replayed": 2 * sum(again) > len(again),
+                     "alike": name in as_first - same_stream([draws[0][1], usual]), "other": name in by_seed}
+            found[next((kind for kind, is_so in kinds.items() if is_so), "unseeded")].add(name)
     kind = next((kind for kind, names in found.items() if names), "none")
     names = listed(sorted(OF.get(name, name) for name in found.get(kind, ())))
     where = next((one.line for one in passes_of(both.resumed[0].updates)), "")
