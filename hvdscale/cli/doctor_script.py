@@ -114,17 +114,17 @@ def resume(script, arguments, stop, again, how, workers, then, batch, updates, s
     """
     with slow_imports():
         from ..doctor.formats import checks_of
-        from ..doctor.resume.examine import CHECKS, examine
-        from ..doctor.resume.runs import ResumeRequest
+        from ..doctor.resume.examine import CHECKS, ResumeRequest, examine
         from ..workers.launch import place
     if place().size > 1:
         raise UsageError("hvdscale-doctor resume starts the workers itself, on this machine: start it without a "
                          "launcher")
     check_batch(arguments, batch, (workers, then or workers))
     checked, script = checks_of(checks, tuple(CHECKS)), path_of(script)
-    asked = ScriptRequest(script, arguments, updates, seconds, threads_of(max(workers, then or 1)), global_batch=batch)
-    request = ResumeRequest(asked, again, stop, how, workers, then or workers, in_save, in_place)
-    report(lambda say: examine(request, say, checked), wanted)
+    asked = ResumeRequest(script, arguments, updates, seconds, threads_of(max(workers, then or 1)), global_batch=batch,
+                          again=again, stop=stop, how=how, workers=workers, then=then or workers, in_save=in_save,
+                          in_place=in_place)
+    report(lambda say: examine(asked, say, checked), wanted)
 
 
 def report(examine: Callable, wanted: str, rank: int = 0) -> None:

@@ -3,6 +3,7 @@
     [gradient.undivided]        a check and a kind of finding; [gradient] has what all its kinds share
     failed = "..."              the verdict, and what differs; of one without a difference, what was seen;
                                 unexplained: unseen, as something differs and no cause was seen
+    where = "..."               file:line of the call that it is about, unless that is given
     looked_at = "..."           what was compared;  cause: the usual one;  remedy: the next move
     verdict = "warned"          of a cause, such as one with an innocent reading
     lightning = "..."           the next move with that library, by the option to change
@@ -93,17 +94,22 @@ class Kinds:
     def __init__(self, path: Path):
         self.checks = read_toml(path)
 
-    def finding(self, check: str, kind: str, about: Any = None, *, by: float | None = None, limit: float | None = None,
-                where: str = "", cause: str = "", **values: Any) -> Finding:
-        """A finding in the words of its kind. The values that are not given are attributes of ``about``; ``cause`` is
-        one of [check.causes], whose cause and remedy, and verdict, go before the kind's."""
-        table, own = self.checks[check], self.checks[check][kind]
+    def finding(self, check: str, kind: str | Mapping[str, object], about: Any = None, *, by: float | None = None,
+                limit: float | None = None, where: str = "", cause: str = "", **values: Any) -> Finding:
+        """A finding in the words of its kind; of several, the first that is met and that the check has. The values that
+        are not given are attributes of ``about``; ``cause`` is one of [check.causes], whose cause and remedy, and
+        verdict, go before the kind's."""
+        table = self.checks[check]
+        if not isinstance(kind, str):
+            kind = next(one for one, is_so in kind.items() if is_so and one in table)
+        own = table[kind]
         words = {**table, **table.get(own.get("like"), {}), **own, **(table["causes"][cause] if cause else {})}
         name = next(name for name in own if name in VERDICTS)
         seen, differs = (words["looked_at"], words[name]) if name in DIFFER else (words[name], "")
         name = words.get("verdict", name)
-        seen, differs, cause, remedy = (fill(text, _Values(words, about, values)) for text in (
-            seen, differs, words.get("cause", ""), words.get(getattr(about, "library", ""), words.get("remedy", ""))))
+        seen, differs, cause, remedy, where = (fill(text, _Values(words, about, values)) for text in (
+            seen, differs, words.get("cause", ""), words.get(getattr(about, "library", ""), words.get("remedy", "")),
+            where or words.get("where", "")))
         return Finding(check, VERDICTS[name], seen, differs, by, limit, cause, remedy, where if differs else "")
 
     def sentence(self, table: str, name: str, about: Any = None, **values: Any) -> str:

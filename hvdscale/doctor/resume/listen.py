@@ -32,7 +32,7 @@ MIDDLE, BETWEEN = 1, 2      # where a run is killed while it saves: in a file, o
 
 class ResumeSession(Session):
     """The record of this process, with the files that it uses and what updates begin from; and the end of its run, as
-    its task asks: see runs.TASK."""
+    its task asks: see examine.TASK."""
 
     _asked_to_stop = False
     _modules: Sequence[torch.nn.Module] = ()
@@ -69,23 +69,19 @@ class ResumeSession(Session):
 
     def step_begins(self, optimizer, line):
         """All passes of an update have been made: end here, if it is time to."""
-        made, task = self.record.made, self.task
-        if 0 < task["stop"] <= made and not self._asked_to_stop:
-            self._stop(task["signal"])
-        if 0 < (task["most"] or self._most()) <= made:
+        made, task, most = self.record.made, self.task, self.task["most"]
+        if 0 < task["stop_at"] <= made and not self._asked_to_stop:
+            self._stop(signal.Signals[f"SIG{task['how'].upper()}"])
+        saves = sorted(int(path.suffix[1:]) for path in self.folder.glob(SAVES.format("*")))
+        saves = [one for one in saves if 0 < one < made]    # since which all ranks have met, so that all find the same
+        if saves and not most:
+            begin = max(task["stop"], saves[0])
+            most = begin + task["after"] * (EXTENSION if saves[-1] <= begin else 1)
+        if 0 < most <= made:
             if self._asked_to_stop:
                 self._stop(signal.SIGKILL)
             self.end(STOPPED)
             self.leave()
-
-    def _most(self) -> int:
-        """The updates to watch, known once there was a checkpoint; 0 before. All ranks find the same, as they have
-        met since all saves that count."""
-        saves = sorted(int(path.suffix[1:]) for path in self.folder.glob(SAVES.format("*")))
-        saves = [one for one in saves if 0 < one < self.record.made]
-        stop = max(self.task["least"], *saves[:1], 0)
-        times = EXTENSION if saves and saves[-1] <= stop else 1
-        return stop + times * self.task["after"] if saves else 0
 
     def _stop(self, number: int) -> None:
         """Get the signal, together with all ranks and once no file changes any more."""
@@ -103,7 +99,7 @@ class ResumeSession(Session):
         os.kill(os.getpid(), number)
 
     def _kill_in_save(self, where: int, path: str = "") -> None:
-        if self.task["in_save"] == where and self.record.made >= self.task["save"]:
+        if self.task["kill_in"] == where and self.record.made >= self.task["save"]:
             if path:
                 os.truncate(path, os.path.getsize(path) // 2)
             self.save()

@@ -31,7 +31,7 @@ class Session(Listener):
     ``updates`` are to be watched before the epoch is cut short, so that evaluation and the next epoch are seen as well;
     ``leave`` ends the process."""
 
-    def __init__(self, record: Record, folder: Path, task: Mapping[str, int], leave: Callable[[], None]):
+    def __init__(self, record: Record, folder: Path, task: Mapping[str, Any], leave: Callable[[], None]):
         self.record, self.folder, self.task, self.wanted = record, folder, task, task["updates"]
         self.at_end: Callable[[], None] = lambda: None          # reads what only the end of a script allows
         self.updates: Any = None                                # the listener of optimizers
