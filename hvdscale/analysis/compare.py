@@ -220,7 +220,6 @@ def _pool(samples: Sequence[ComparedCell], measure: str) -> dict[str, list[Sprea
 
 
 def _change(measure: str, samples: ComparedCell, pools: Mapping[str, Sequence[Spread]], confidence: float) -> Estimate:
-    """Candidate over baseline."""
     before, after = (getattr(side, measure) for side in (samples.baseline, samples.candidate))
     runs = min(before.runs, after.runs)
     if measure == STEPS and samples.same:

@@ -319,7 +319,6 @@ def list_whole(batches: Sequence[int], ends: Sequence[np.ndarray | None]) -> tup
 
 
 def _count_cut(ends: Sequence[np.ndarray | None]) -> int:
-    """The most batches up to the last that are cut off together."""
     for at, own in enumerate(ends):
         if own is not None and own[0] <= BEYOND and own[1] < 0:
             shares, deviates = np.array([one for one in ends[at:] if one is not None]).T
@@ -338,7 +337,6 @@ def _ends_of_point(point: CurvePoint) -> np.ndarray | None:
 
 
 def _ends_of_cell(cell: RunCell, target: Target) -> np.ndarray | None:
-    """Of a search, or of runs at so many rates that they are one."""
     diverged = [trial for trial in cell.considered if trial.status == Status.INFEASIBLE]
     runs = [run for run in cell.draws or (run_of(trial, target) for trial in cell.considered)
             if run.measured and run.trial.status != Status.INFEASIBLE]

@@ -121,13 +121,11 @@ def _are_same(baseline: RunCell, candidate: RunCell, column: str) -> bool:
 
 
 def _unchosen(cell: RunCell) -> RunCell:
-    """Of a search the repeats of its best setting; another cell as it is."""
     runs = tuple(run for run in cell.runs if not run.trial.sweep or run.trial.sweep["repeat"])
     return replace(cell, runs=runs, samples=samples_of(runs), draws=(), settings=1) if cell.searched else cell
 
 
 def _expected_loss(sides: Sides) -> float:
-    """Of taking the side that looks better, as in a plan."""
     before, after = (side[:, :runs].mean(1) for side, runs in zip(sides.draw(max(sides.runs)), sides.runs))
     freedom = min(sides.runs) - 1                   # so that the difference is by Student's t
     wider = np.sqrt(freedom / np.random.default_rng([0, 14]).chisquare(freedom, DRAWS))
@@ -226,7 +224,6 @@ def floors(trials: Sequence[Trial], targets: Sequence[Target] = (), confidence: 
 
 
 def _measures(cell: RunCell, target: Target | None) -> Iterator[tuple[Any, ...]]:
-    """What a Floor has of each, from its measure on."""
     runs = [run.trial for run in cell.runs]
     end = cell.workers[0] * float(np.mean([run.last_seconds for run in cell.runs])) / 3600
     for name in (STEPS, SECONDS, SPEED) if target else (SPEED,):

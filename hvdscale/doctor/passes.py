@@ -89,7 +89,6 @@ def _describe_layer(layer: Difference) -> str:
 
 
 def _explain_layer(layer: Difference) -> dict[str, str]:
-    """Values of a finding: why the layer differs, and the next move."""
     kind, of_torch = type(layer.module).__name__, is_batch_norm(layer.module)
     name = "mixes"
     if layer.in_input:

@@ -124,7 +124,6 @@ class TableFile(CsvText):
 
 
 def _apply_rules(tables: Mapping[str, CsvRows], left: LeftOut):
-    """Leave out trials that break a rule of a log."""
     trials, *others = tables.values()
     _leave_out(tables, left, chain(faults_of_trials(trials), *(faults_of_rows(trials, table) for table in others)))
     evaluations, ends = tables["evaluations"], Ends(trials["id"])

@@ -34,7 +34,6 @@ def settings_tried(cells: Iterable[RunCell]) -> str:
 
 
 def _leaders(names: Iterable[str]) -> list[str]:
-    """Without the fields that follow from others of them."""
     found = list(names)
     followers = {follower for name in found for follower in FOLLOW.get(name, ())}
     return [name for name in found if name not in followers]

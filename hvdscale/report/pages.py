@@ -176,7 +176,6 @@ def show(views: Iterable[Needing], subject: Subject) -> Shown:
 
 
 def _page(subject: Subject, taken: set[str]) -> Page:
-    """Without a verdict of its own the first findings are it."""
     plan = subject.plan
     # nothing to show but the best of each metric: no target, and no throughput of repeats
     best_alone = subject.target is None and (are_searched(subject.studies) or not subject.trials or not any(

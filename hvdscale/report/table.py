@@ -123,7 +123,6 @@ def as_records(table: Table, target: Target | None = None) -> list[dict[str, Any
 
 
 def _ranged(table: Table) -> list[bool]:
-    """Whether any value of each column has an interval."""
     return [any(row.cells[at].low is not None for row in table.rows) for at in range(len(table.columns))]
 
 

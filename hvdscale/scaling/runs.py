@@ -167,7 +167,6 @@ def _refuse_failed(run: SeriesRun, asked: ScriptRequest, folder: Path, records: 
 
 
 def _printed(run: SeriesRun) -> str:
-    """What the run printed, without the command in the first line."""
     return Path(run.output).read_text(errors="replace").partition("\n")[2]
 
 

@@ -296,7 +296,6 @@ class Branching:
 
 
 def _ended_in(path: str) -> dict[str, Ended]:
-    """The branches in a log, by name."""
     with read_log(path) as log:
         plans = map(json.loads, log.trials["plan"])
         return {branch_name(plan["branch"]): (plan["branch"], status, plan.get("job") or {})

@@ -42,7 +42,6 @@ def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start |
 
 
 def _entries(table: Mapping) -> str:
-    """The entries of a table, each in a word or two."""
     def format_value(value):
         if isinstance(value, Mapping):
             return " ".join(f"{name}:{format_value(entry)}" for name, entry in value.items())
@@ -95,7 +94,6 @@ def _lr(plan):
 
 
 def _warmup_notes(plan: Plan) -> Iterator[str]:
-    """What of the warmup the user may not have meant."""
     if plan.warmup == "none" or plan.start_lr == plan.peak_lr:
         return
     last = plan.budget_steps - 1

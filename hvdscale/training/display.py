@@ -144,7 +144,6 @@ class Display:
         self._screen.line(f"{count}  {progress}", self._clock(), step / budget if budget else 0)
 
     def _seconds_left(self, step: int, examples: int, seconds: float) -> float:
-        """Seconds to the end of the budget, of steps, evaluations and checkpoints."""
         plan, (clock, before) = self._plan, self._from
         taken, last = self._in_steps() - clock, plan.budget_steps
         per_example = taken / (examples - before) if examples > before and taken > 0 else seconds / examples
@@ -155,7 +154,6 @@ class Display:
         return left + plan.checkpoints_between(step, last, left) * _usual(self._checkpoints)
 
     def _in_steps(self) -> float:
-        """The clock without the seconds of evaluations and checkpoints."""
         return self._clock() - sum(self._evaluations) - sum(self._checkpoints)
 
 

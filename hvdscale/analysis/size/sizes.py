@@ -115,7 +115,6 @@ def _split(study: Study, sizes: Sequence[Size], budgets: Mapping[float, float]
 
 
 def _values(study: Study, size: Size, budgets: Mapping[float, float]) -> np.ndarray:
-    """The size of each trial; NaN: unknown."""
     name = f"{study.workload.dataset}/{study.workload.model}"
     if size.pattern is not None:
         found = re.search(size.pattern, name)

@@ -173,7 +173,6 @@ def _of_still(finding: Finding, still: Pair) -> Finding:
 
 
 def _carry_out(check: str, pair: Pair) -> Finding:
-    """The finding of a check; of the optimizers', the worst one, which names its optimizer."""
     optimizers = min(len(record.optimizers) for record in pair.records)
     if check not in OF_AN_OPTIMIZER or optimizers < 2:
         return CHECKS[check](pair)

@@ -94,7 +94,6 @@ def _run_rank(asked: ScriptRequest, process: Process, place: Path, folder: Path)
 
 
 def _collect(workers: int, place: Path, workplace: Workplace, end: runner.RunEnd) -> Run:
-    """The records of all ranks, with what their loader workers drew."""
     records = [load(place, rank, workers) for rank in range(workers)]
     for record in records:
         record.drew_in_workers = frozenset(_text_of(runner.file_of(place, record.rank, "drew")).splitlines())

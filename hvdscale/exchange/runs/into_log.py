@@ -314,7 +314,6 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping, uses: Mapping[str
 
 
 def _searched(trials: Sequence[FoundTrial]) -> set[tuple]:
-    """The studies in which metaparameters vary."""
     return {study for study, own in group_by(trials, _study).items() if any(one.points != own[0].points for one in own)}
 
 

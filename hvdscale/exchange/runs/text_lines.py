@@ -153,7 +153,6 @@ def _of_sections(names: Sequence[tuple[str, int, float]], texts: Sequence[str]) 
 
 
 def _of_split(names: Sequence[tuple[str, int, float]], before: str) -> list[tuple[str, int, float]]:
-    """The names, of the split that a text names."""
     prefix = ""
     if split := SPLIT.search(before):
         prefix = "val " if split["val"] else "test "

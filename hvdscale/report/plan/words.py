@@ -132,7 +132,6 @@ def describe_sync(sync: Sync) -> str:
 
 
 def _step_from(plan: WorkerPlan, knee: Option) -> dict[str, object]:
-    """What the step beyond the knee, or else to it, costs and buys."""
     front = plan.front
     if knee not in front or len(front) < 2:
         return {"workers": knee.workers}

@@ -230,7 +230,6 @@ def _draw_curve(axes: Axes, points: Sequence[ScaledPoint], aside: float, color: 
 
 
 def _draw_line(axes: Axes, points: Sequence[ScaledPoint], aside: float, color: str, **look: Any) -> None:
-    """A line through the batches that met, broken where one did not."""
     values = [one.value if one.met and one.value > 0 else math.nan for _, one in points]
     axes.plot([point.global_batch * aside for point, _ in points], values, color=color, linewidth=1, **look)
 

@@ -114,7 +114,6 @@ class LanguageModel(Workload):
 
     def _describe(self, files: TextFiles, cache: Cache, vocabulary: str, sequence: int
                   ) -> tuple[dict, tuple[str, ...]]:
-        """The record of the data, and its notes."""
         train, notes = cache.parts["train"], list(files.notes)
         record = {"vocabulary": vocabulary, "vocabulary_sha256": cache.vocabulary.sha256,
                   "text_sha256": cache.text_sha256, "sequence": sequence,

@@ -74,7 +74,6 @@ def evaluation(pair: Pair) -> Finding:
 
 
 def _taken(iterations: Iterable[Iteration]) -> Counter:
-    """How often each example was taken."""
     return Counter(one for iteration in iterations for batch in iteration.batches for one in batch.ids)
 
 

@@ -75,7 +75,6 @@ def _others(pair: Pair, first: Iteration) -> Finding | None:
 
 
 def _without_loader(pair: Pair) -> Finding:
-    """The finding of a script that takes its examples from no loader, by the gradients."""
     for at in range(pair.updates):
         first, *others = ([one.gradient for one in update.passes] for update in pair.at(at))
         if not any(each.any() for each in first) or not all(
@@ -101,7 +100,6 @@ def _shared(pair: Pair, first: Iteration, keys: list[list[list]]) -> Finding | N
 
 
 def _why_shared(pair: Pair, first: Iteration) -> dict[str, Any]:
-    """The cause, and what its words and the finding's name of the loader."""
     cause, replicas = "replicas" if first.sampling.replicas else "whole_set", first.sampling.replicas
     if first.iterable or first.sampling.replacement:
         cause = "stream" if first.iterable else "replacement"
@@ -112,7 +110,6 @@ def _why_shared(pair: Pair, first: Iteration) -> dict[str, Any]:
 
 
 def _replaces(pair: Pair) -> bool:
-    """Whether a sampler may take an example twice."""
     return any(one.sampling.replacement for record in pair.many for one in trained(record))
 
 
@@ -125,7 +122,6 @@ def _first_epoch(pair: Pair, records: list[Record]) -> list[list]:
 
 
 def _repeated(ranks: list[list]) -> int:
-    """Examples that an earlier rank took as well."""
     return sum(count - 1 for count in Counter(key for each in ranks for key in {*each}).values())
 
 
@@ -260,7 +256,6 @@ def _sizes(pair: Pair) -> Finding | None:
 
 
 def _order(pair: Pair) -> Finding:
-    """The finding on the first two epochs of the loader that is trained from."""
     first = trained(pair.many[0])[0]
     sampler, where = first.sampling.name, first.line
     if sampler == "SequentialSampler" and not first.iterable or first.sampling.shuffle is False and (

@@ -29,7 +29,6 @@ def gradient(pair: Pair) -> Finding:
 
 
 def _hidden(pair: Pair) -> Finding | None:
-    """What is said of gradients that are not known; None if they are."""
     sharded = [record.sharded for record in pair.records if record.sharded]
     steps = [update for record in pair.records for update in pair.steps(record).updates]
     if sharded and any(any(update.rates) for update in steps) and not any(
@@ -78,7 +77,6 @@ def _clipped_alone(pair: Pair) -> Finding | None:
 
 
 def _apart(both: BothRuns) -> Finding | None:
-    """The ranks took different gradients."""
     pair, one, first = both.pair, both.reduction, both.pair.many[0]
     if one.spread <= pair.limit:
         return None
@@ -122,7 +120,6 @@ def _apart(both: BothRuns) -> Finding | None:
 
 
 def _parted(both: BothRuns) -> Finding | None:
-    """The ranks, which have parts of one gradient, made them in different ways."""
     pair, one = both.pair, both.reduction
     mean = sum(each.gradient for each in passes_of(both.ranks)) / pair.workers
     name, factors = pair.scaled_parts(mean, both.ranks[0].gradient, both.ranks)
@@ -179,7 +176,6 @@ def _clipped_early(both: BothRuns) -> Finding | None:
 
 
 def _clipped(both: BothRuns) -> Finding | None:
-    """Each rank clipped its own gradient before the reduction."""
     one, limit = both.reduction, both.pair.limit
     if one.clipped is None or min(one.clipped) > ACTIVE:
         return None
@@ -190,7 +186,6 @@ def _clipped(both: BothRuns) -> Finding | None:
 
 
 def _unexplained(both: BothRuns) -> Finding | None:
-    """The gradient is no weighted sum of the local ones."""
     one, limit = both.reduction, both.pair.limit
     mean = sum(each.gradient for each in passes_of(both.ranks))
     if one.residual <= limit or agrees(both) or all(

@@ -48,7 +48,6 @@ def parameters(pair: Pair) -> Finding:
 
 
 def _other_start(pair: Pair) -> Finding | None:
-    """A warning, where the ranks begin as one, but otherwise than one worker."""
     if pair.same_start:
         return None
     by = apart(pair.on_one(0).parameters, pair.at(0)[0].parameters)
@@ -72,7 +71,6 @@ def _parts(pair: Pair, how: str) -> Finding:
 
 
 def _different(pair: Pair, at: int) -> Finding:
-    """The finding on parameters that differ from the update of this number on."""
     updates = pair.at(at)
     by = max(apart(updates[0].parameters, each.parameters) for each in updates)
     if not at:

@@ -230,7 +230,6 @@ def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, str]:
 
 
 def _count(name: str, given: dict) -> float:
-    """The targets that the loss is taken over, each by the weight of its class."""
     target = given["target"]
     if name not in OF_CLASSES or target.is_floating_point():
         return float(len(target) if target.dim() else 1)

@@ -141,7 +141,6 @@ def read_classes(folder: Path) -> dict[bytes, int]:
 
 
 def _read_names(path: Path, header: bytes | None) -> dict[bytes, int]:
-    """The label names at the start of the lines, with their line numbers."""
     names: dict[bytes, int] = {}
     for number, text in enumerate(b"".join(text for _, text in _chunks(path)).splitlines(), 1):
         if number == 1 and text == header:
