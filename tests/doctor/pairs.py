@@ -59,7 +59,6 @@ TEXTS = TABLE.pop("texts")
 PAIRS = {name: one for name, one in TABLE.items() if "wants" in one}
 RIGHT = {name: one for name, one in TABLE.items() if name not in PAIRS}       # scripts that raise no alarm
 HIDDEN = "zero_norm_of_parts", "flat_clip_of_fsdp1"       # whose gradients are not seen
-ABOUT = "wants", "words", "report", "workers"
 
 
 def words(name):
@@ -70,7 +69,7 @@ def words(name):
 
 def text(name, faulty):
     """The faulty or the right script of a pair, or one of RIGHT."""
-    parts = {at: part for at, part in TABLE[name].items() if at not in ABOUT}
+    parts = {at: part for at, part in TABLE[name].items() if at not in ("wants", "words", "report", "workers")}
     found, kept = [], True
     for line in BASE.splitlines(keepends=True):
         if line.startswith("#"):

@@ -100,6 +100,7 @@ ERRORS = {
     "raising": "train.py on 2 workers, rank 1, before its first update: ValueError: of rank 1",
     "exiting": "train.py on 1 worker, rank 0, before its first update: it ended with exit code 3",
     "idle": "train.py on 1 worker made no update before it ended: no torch.optim.Optimizer made a step",
+    "stepping_on_one": "train.py on 2 workers made no update on rank 1 (rank 0 made 4, rank 1 made 0); only steps of",
     "spawning": "train.py:15: it starts 1 worker, and this run has 2; take the number from",
     "hanging": "hangs before its first update: rank 0 waits at train.py:30 and rank 1 waits at train.py:33; a rank",
     "dying": "rank 1, before its first update: its process died: it was killed, was out of memory, or called os._exit",
