@@ -445,7 +445,6 @@ def _is_lost(both: Both, update: int, past: list[dict], name: str, was: str, now
 
 
 def _saves(records: list[Record], shift: int) -> dict[int, dict[str, dict[str, str]]]:
-    """By update and path the values of what rank 0, or else another one, saved."""
     found: dict[int, dict[str, dict[str, str]]] = {}
     for one in uses(reversed(records), SAVED):
         if one.path and one.updates:

@@ -115,10 +115,13 @@ def find_error(asked: ScriptRequest, run: Run) -> ScriptError | None:
     """What a rank failed with, or that none made an update."""
     records, workplace = run.records, run.workplace
     printed = [_text_of(runner.file_of(run.place, record.rank, "stderr")) for record in records]
+    idle = [f"rank {record.rank}" for record in records if not record.updates]
     failed = _first_failure(run)
     unlike = any(MISMATCH in text for text in printed)
     if unlike and failed is None:                   # the rank that did not see it waits, or ended first
         failed = next((record for record in records if not record.updates), None)
+    if unlike and idle and any(record.was_cut for record in records):   # the others went on without what was cut short
+        failed = None
     if failed is not None:
         last = f"the ranks' collectives have different sizes: {OF_OTHERS}" if unlike else \
             runner.line_of_error(failed.error)
@@ -134,14 +137,13 @@ def find_error(asked: ScriptRequest, run: Run) -> ScriptError | None:
     on = f"{asked.script} on {counted(run.workers, 'worker')}"
     if waiting := _waiting(run):
         return ScriptError(f"{on} hangs {after(least(records))}: {waiting}; {OF_OTHERS}", "")
-    if not all(record.updates for record in records):
+    if idle:
         counts = ", ".join(f"rank {record.rank} made {len(record.updates)}" for record in records)
         why = "before it ended: no torch.optim.Optimizer made a step"
         if run.late:
             why = f"within {asked.seconds:g} s ({counts}); --seconds allows more"
-        elif any(record.updates for record in records):
-            idle = listed([f"rank {record.rank}" for record in records if not record.updates])
-            why = f"on {idle} ({counts}); only steps of torch.optim's optimizers on all ranks can be compared"
+        elif len(idle) < len(records):
+            why = f"on {listed(idle)} ({counts}); only steps of torch.optim's optimizers on all ranks can be compared"
         lines = [*filter(str.strip, (_text_of(run.place / "rank0.stdout") + printed[0]).splitlines())]
         why += f"; the last that it printed: {lines[-1].strip()[:200]!r}" if lines else ""
         why += f"; {busy}" if run.late and (busy := describe_load()) else ""

@@ -110,7 +110,6 @@ def logged(pair: Pair) -> list[str]:
 
 
 def _known(pair: Pair, one: Logged) -> Iterator[tuple[str, float, int, float]]:
-    """What a value may be, of which update, and that of all ranks."""
     for at in (at for at in (one.made - 1, one.made) if 0 <= at < pair.updates):
         ranks = pair.at(at)
         if "norm" not in one.name.lower():
