@@ -45,6 +45,8 @@ def make_model(workload: Workload, plan: Plan, device: torch.device) -> nn.Modul
 def share_model(model: nn.Module, workers: Workers) -> None:
     """Give all ranks rank 0's parameters, as different processors may draw different last bits. Raises RanksDifferError
     on all ranks if names or shapes differ, or values by more than that."""
+    if workers.size == 1:
+        return
     shapes = [(name, tuple(values.shape)) for name, values in model.named_parameters()]
     by_rank = workers.gather(shapes, "model/shapes")
     for rank, others in enumerate(by_rank):

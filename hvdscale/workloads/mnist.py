@@ -10,6 +10,7 @@ are the first ones. The MD5 digests are those of the unpacked files, as in many 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -115,7 +116,9 @@ def _pair(found: dict[str, Found], part: str) -> tuple[Tensor, Tensor]:
     if len(labels) and labels.max() >= CLASSES:
         at = int(np.argmax(labels >= CLASSES))
         raise DataError(f"{label_file.where}: label {labels[at]} of example {at} is not one of 0 .. {CLASSES - 1}")
-    return torch.from_numpy(images[:, None].copy()), torch.from_numpy(labels.astype(np.int64))
+    with warnings.catch_warnings():             # that the bytes of a file cannot be written, which nothing does
+        warnings.simplefilter("ignore")
+        return torch.from_numpy(images[:, None]), torch.from_numpy(labels.astype(np.int64))
 
 
 def read_idx(file: Found, dimensions: int) -> np.ndarray:
