@@ -115,7 +115,7 @@ def _write_parquet(arrow: Any, parquet: Any, log: Log, table: LogTable, path: st
 def _pieces(table: LogTable, size: int) -> Iterator[tuple[int, Iterator[np.ndarray]]]:
     for first in range(0, table.rows, size):
         stop = min(first + size, table.rows)
-        yield stop - first, (table.read_rows(name, first, stop) for name in table.specs)
+        yield stop - first, (table.read(name, first, stop) for name in table)
 
 
 def _format_cells(values: np.ndarray, spec: LogColumn) -> list:

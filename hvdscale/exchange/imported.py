@@ -95,6 +95,11 @@ class ImportedLog(BulkLog):
         super().__init__(path, spec, {"imported": dict(imported)}, **how)
         self.better: dict[str, str] = {}    # of metrics whose names do not say which way they get better
         self.errors: dict[str, tuple[float, float]] = {}        # see widen
+        self._metadata: list[str] = []      # goes behind all other texts, so that who reads names skips it
+
+    def close(self):
+        self.add("trials", METADATA.name, self._metadata)
+        super().close()
 
     def trials(self, points: Sequence[Mapping[str, float]], given: Mapping[str, Any], time: float = np.nan
                ) -> np.ndarray:
@@ -108,8 +113,10 @@ class ImportedLog(BulkLog):
         ids = before + np.arange(size)
         rest = {"local_batch": given["global_batch"], "accumulation": 1, "ghost_batch": 0, "workers": 1,
                 "source": "", "source_trial": given["seed"], "metadata": ""}
-        for name, values in {"id": ids, **rest, **given}.items():
-            self.add("trials", name, _repeat(values, size), shared=name != "metadata")
+        values = {"id": ids, **rest, **given}
+        self._metadata += _repeat(values.pop("metadata"), size)
+        for name, value in values.items():
+            self.add("trials", name, _repeat(value, size))
         self._add_measured("trials", before, size, {
             f"metaparameters/{name}": np.array([point.get(name, np.nan) for point in points], float)
             for name in dict.fromkeys(chain.from_iterable(points))})

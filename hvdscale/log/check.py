@@ -24,7 +24,6 @@ from .plan_text import read_plan
 from .reader import Log, LogTable, read_log
 from .schema import STEP_PARTS, Status
 
-FEW = 8                     # ids that are compared one by one
 LEAST = {                   # that columns may hold
     "trials": {"id": 0, "global_batch": 1, "local_batch": 1, "accumulation": 1, "ghost_batch": 0, "workers": 1,
                "budget_steps": 0},
@@ -216,11 +215,11 @@ def _identities(trials: AnyTable) -> Iterator[Fault]:
     """Ids are unique and statuses valid."""
     ids, firsts = np.unique(trials["id"], return_index=True)
     if len(ids) < trials.rows:
-        yield from _fault(trials, ~_among(np.arange(trials.rows), firsts), lambda row, at: (
+        yield from _fault(trials, ~np.isin(np.arange(trials.rows), firsts), lambda row, at: (
             f" is in trials twice, at rows {firsts[ids == trials['id'][row]][0]} and {row}" if at else
             " is in trials twice"))
     status = trials["status"]
-    yield from _fault(trials, ~_among(status, np.array([int(s) for s in Status])), lambda row, at: (
+    yield from _fault(trials, ~np.isin(status, np.array([int(s) for s in Status])), lambda row, at: (
         f": status is {status[row]}; there are {', '.join(f'{int(s)} {s.name}' for s in Status)}"))
 
 
@@ -238,13 +237,13 @@ def _ended(trials: AnyTable) -> Iterator[Fault]:
 
 def _unknown(trials: AnyTable, table: AnyTable) -> Iterator[Fault]:
     """Every row's trial is in /trials."""
-    yield from _fault(table, ~_among(table["trial"], trials["id"]), lambda row, at: (
+    yield from _fault(table, ~np.isin(table["trial"], trials["id"]), lambda row, at: (
         f" has a row in {table.name}{at and f' ({at[4:]})'}, but none in trials"))
 
 
 def unstarted(trials: AnyTable, started: np.ndarray) -> Iterator[Fault]:
     """Trials that have no row in /restarts; ``started``: those that have."""
-    return _fault(trials, ~_among(trials["id"], started), lambda row, at: " has no row in restarts")
+    return _fault(trials, ~np.isin(trials["id"], started), lambda row, at: " has no row in restarts")
 
 
 def _numbers(trials: AnyTable | None, table: AnyTable) -> Iterator[Fault]:
@@ -254,13 +253,8 @@ def _numbers(trials: AnyTable | None, table: AnyTable) -> Iterator[Fault]:
         wrong = ~np.isfinite(table[name])
         if trials is not None and wrong.any():  # unknown of trials from elsewhere, and of restarts that repair put in
             imported = trials["id"][np.array(['"imported"' in text for text in trials["source"].tolist()], bool)]
-            wrong &= ~(np.isnan(table[name]) & (_among(table["trial"], imported) | (table.name == "restarts")))
+            wrong &= ~(np.isnan(table[name]) & (np.isin(table["trial"], imported) | (table.name == "restarts")))
         yield from _value(table, name, wrong, "be finite")
-
-
-def _among(values: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """``np.isin``, which takes most of the time of the check of a small log, where few ids need no sorting."""
-    return (values[:, None] == ids).any(axis=1) if len(ids) <= FEW else np.isin(values, ids)
 
 
 def _order(table: AnyTable) -> Iterator[Fault]:
@@ -285,7 +279,7 @@ def disordered(table: AnyTable, name: str, strict: bool) -> np.ndarray:
 
 def _examples(trials: AnyTable, table: AnyTable) -> Iterator[Fault]:
     """No evaluation has seen more examples than its steps hold."""
-    known = np.flatnonzero(_among(table["trial"], trials["id"]))
+    known = np.flatnonzero(np.isin(table["trial"], trials["id"]))
     if not len(known) or "examples" not in table:
         return
     order = np.argsort(trials["id"])

@@ -4,39 +4,25 @@
     with CompactFile(path, attributes) as out:              after an error inside nothing is left
         out.add_column("steps", spec)
         out.add("steps", spec.name, values)               the column's next rows; each column advances at its own pace
-
-Rows are gathered into chunks, which threads compress while more is gathered.
 """
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-import struct
-import zlib
-from collections import deque
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping
 from typing import Any
 
 import h5py
 import numpy as np
 
-from ..system.cores import usable_cores
 from .files import BOUNDS, TYPES, create_column, write_attribute, write_root_attributes
 from .safe_file import SafeFile
 from .schema import TABLES, LogColumn
 
 SMALL_BYTES = 512                # a column up to this size is stored as it is
 CHUNK_ROWS = 1 << 16
-HEAP_CHUNK = 1 << 20                # bytes of /text
 SHARED_TEXTS, SHARED_BYTES = 4096, 1 << 25      # of texts that are remembered, so that a repeated one is stored once
-WAITING = 8                         # chunks for each thread that may wait to be written
-_Bytes = bytes | memoryview
-STORED = 7.0            # bits of entropy a byte, as if they were independent, from which a plane is stored as it is
-SAMPLED = 16            # bytes between those that are sampled for it
-LONGEST = 65535         # bytes of a stored block (RFC 1951, 3.2.4)
-HEADER, LAST = b"\x78\x01", b"\x01\x00\x00\xff\xff"         # RFC 1950, 2.2; an empty stored block that ends the stream
+HEAP = LogColumn("text", "bytes", "", "")       # of all texts, one after another
 
 
 class Texts:
@@ -71,16 +57,10 @@ class CompactFile(contextlib.AbstractContextManager["CompactFile"]):
 
     def __init__(self, path: str, attributes: Mapping[str, Any]) -> None:
         self._target = path
-        self._threads = len(usable_cores())
         self._texts = Texts()
-        self._aside: list[bytes] = []       # texts that will lie behind the shared ones, packed
-        self._aside_bytes = 0               # of these, unpacked
-        self._spans: dict[tuple[str, str], list[np.ndarray]] = {}
-        self._waiting: deque[tuple[_Piecewise, int, Future[bytes]]] = deque()
-        self._columns: dict[tuple[str, str], _Piecewise] = {}
+        self._columns: dict[tuple[str, str], _GrowingColumn] = {}
         self._file: Any = None              # an h5py.File
         self._sink = SafeFile(path)
-        self._pool = ThreadPoolExecutor(self._threads)
         try:
             self._file = h5py.File(self._sink, "w", libver=BOUNDS)
             write_root_attributes(self._file, attributes)
@@ -89,34 +69,21 @@ class CompactFile(contextlib.AbstractContextManager["CompactFile"]):
         except BaseException:
             self._abandon()
             raise
-        self._heap = _Piecewise(self._file, HEAP, self._write)
+        self._heap = _GrowingColumn(self._file, HEAP)
 
     def add_column(self, table: str, spec: LogColumn, rows: int = 0) -> None:
         """One more column, of which the first ``rows`` rows are absent: NaN, or empty texts."""
-        column = self._columns[table, spec.name] = _Piecewise(self._file[table], spec, self._write)
+        column = self._columns[table, spec.name] = _GrowingColumn(self._file[table], spec)
         absent = np.zeros((1, 2), np.int64) if spec.type == "text" else np.full(1, np.nan)
         for first in range(0, rows, CHUNK_ROWS):
             self._extend(column, np.repeat(absent, min(CHUNK_ROWS, rows - first), 0))
 
-    def add(self, table: str, name: str, values: Any, shared: bool = True) -> None:
-        """The next rows of a column: an array, or str of a text column.
-
-        shared  of texts: the same are met again and again, and are stored once. Others come to lie behind all shared
-                ones, so that who reads names does not read them; until then they are held, packed
-        """
+    def add(self, table: str, name: str, values: Any) -> None:
+        """The next rows of a column: an array, or str of a text column."""
         column = self._columns[table, name]
-        if not shared:
-            encoded = [text.encode("utf-8", "replace") for text in values]
-            lengths = np.array([len(text) for text in encoded], np.int64)
-            starts = self._aside_bytes + np.cumsum(lengths) - lengths
-            self._spans.setdefault((table, name), []).append(np.stack([starts, lengths], 1))
-            self._aside.append(zlib.compress(b"".join(encoded), 1))
-            self._aside_bytes += int(lengths.sum())
-            return
         if column.spec.type == "text":
             values = np.array([self._texts.span(text) for text in values], np.int64).reshape(-1, 2)
-            if data := self._texts.take():
-                self._extend(self._heap, np.frombuffer(data, np.uint8))
+            self._extend(self._heap, np.frombuffer(self._texts.take(), np.uint8))
         self._extend(column, np.asarray(values, TYPES[column.spec.type]))
 
     def note(self, name: str, value: Any) -> None:
@@ -127,14 +94,8 @@ class CompactFile(contextlib.AbstractContextManager["CompactFile"]):
         return self._columns[table, name].rows
 
     def close(self) -> None:
-        first = self._heap.rows
-        for packed in self._aside:
-            self._extend(self._heap, np.frombuffer(zlib.decompress(packed), np.uint8))
-        for key, pieces in self._spans.items():
-            self._extend(self._columns[key], np.concatenate(pieces) + np.array([first, 0]))
         for column in (*self._columns.values(), self._heap):
-            column.finish()
-        self._drain(0)
+            column.write(last=True)
         for table in TABLES:
             rows = {name: column.rows for (of, name), column in self._columns.items() if of == table}
             if len(set(rows.values())) > 1:
@@ -144,7 +105,6 @@ class CompactFile(contextlib.AbstractContextManager["CompactFile"]):
         self._sink.sync()
         self._sink.close()
         self._raise_if_full()
-        self._pool.shutdown()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
@@ -158,135 +118,50 @@ class CompactFile(contextlib.AbstractContextManager["CompactFile"]):
 
     def _abandon(self) -> None:
         """Leaves nothing behind; never raises, safe to call twice."""
-        self._pool.shutdown(cancel_futures=True)
         for close in (self._file, self._sink):
             with contextlib.suppress(Exception):
                 close.close()
         with contextlib.suppress(OSError):
             os.unlink(self._target)
 
-    def _extend(self, column: _Piecewise, values: np.ndarray) -> None:
+    def _extend(self, column: _GrowingColumn, values: np.ndarray) -> None:
         column.extend(values)
         self._raise_if_full()
-
-    def _write(self, column: _Piecewise, first: int, values: np.ndarray) -> None:
-        self._waiting.append((column, first, self._pool.submit(pack, values)))
-        self._drain(WAITING * self._threads)
-
-    def _drain(self, leave: int) -> None:
-        while len(self._waiting) > leave or (self._waiting and self._waiting[0][2].done()):
-            column, first, packed = self._waiting.popleft()
-            column.put(first, packed.result())
 
     def _raise_if_full(self) -> None:
         if self._sink.error is not None:
             raise self._sink.error
 
 
-HEAP = LogColumn("text", "bytes", "1", "the texts, one after another")
+class _GrowingColumn:
+    """One column on its way into the file: rows are gathered until there is a chunk of them."""
 
-
-class _Piecewise:
-    """One column on its way into the file: rows that wait for a whole chunk, and where the next one goes;
-    ``write(column, first row, values)`` is called for each whole chunk."""
-
-    def __init__(self, group: h5py.Group, spec: LogColumn,
-                 write: Callable[[_Piecewise, int, np.ndarray], None]) -> None:
+    def __init__(self, group: h5py.Group, spec: LogColumn) -> None:
         self.spec, self.rows = spec, 0
-        self._group, self._write = group, write
-        self._dataset: Any = None           # an h5py.Dataset, once there is a chunk
-        self._chunk = HEAP_CHUNK if spec is HEAP else CHUNK_ROWS
-        self._pieces: list[np.ndarray] = []
-        self._gathered = self._begun = 0
+        self._group = group
+        self._dataset: Any = None           # an h5py.Dataset, once rows were written
+        self._written = 0
+        self._waiting: list[np.ndarray] = []
 
     def extend(self, values: np.ndarray) -> None:
+        self._waiting.append(values)
         self.rows += len(values)
-        while len(values):
-            piece = values[:self._chunk - self._gathered]
-            self._pieces.append(piece)
-            self._gathered += len(piece)
-            values = values[len(piece):]
-            if self._gathered == self._chunk:
-                self._flush()
+        if self.rows - self._written >= CHUNK_ROWS:
+            self.write()
 
-    def finish(self) -> None:
-        """The last chunk; a column of few bytes is stored as it is."""
+    def write(self, last: bool = False) -> None:
+        """Writes what waits; of a column that has no more, in one chunk, or where it has few bytes, as they are."""
+        kind = TYPES[self.spec.type]
+        none = np.empty((0, 2) if self.spec.type == "text" else 0, kind)
+        values = self._waiting[0] if len(self._waiting) == 1 else np.concatenate([none, *self._waiting])
         if self._dataset is None:
-            values = self._joined()
-            if values.nbytes <= SMALL_BYTES:
-                dataset = self._create(len(values), {})
-                if len(values):
-                    dataset[...] = values
-                return
-            self._chunk = len(values)
-            self._begin(len(values))
-        if self._gathered:
-            self._flush()
-
-    def put(self, first: int, packed: bytes) -> None:
-        self._dataset.id.write_direct_chunk((first,) + (0,) * (self._dataset.ndim - 1), packed)
-
-    def _flush(self) -> None:
-        if self._dataset is None:
-            self._begin(0, maxshape=(None,))
-        values = self._joined()
-        if len(values) < self._chunk:               # the file's chunks are all of one size
-            rest = np.zeros((self._chunk - len(values), *values.shape[1:]), values.dtype)
-            values = np.concatenate([values, rest])
-        self._dataset.resize(self._begun + self._gathered, axis=0)
-        self._write(self, self._begun, values)
-        self._begun += self._gathered
-        self._pieces, self._gathered = [], 0
-
-    def _begin(self, rows: int, **layout: Any) -> None:
-        self._dataset = self._create(rows, {"chunks": (self._chunk,), "compression": "gzip", "compression_opts": 1,
-                                            "shuffle": self._joined().itemsize > 1, **layout})
-
-    def _joined(self) -> np.ndarray:
-        if not self._pieces:
-            shape = (0, 2) if self.spec.type == "text" else (0,)
-            return np.empty(shape, np.uint8 if self.spec is HEAP else TYPES[self.spec.type])
-        self._pieces = [np.concatenate(self._pieces) if len(self._pieces) > 1 else self._pieces[0]]
-        return self._pieces[0]
-
-    def _create(self, rows: int, layout: Mapping[str, Any]) -> h5py.Dataset:
-        if self.spec is HEAP:
-            return self._group.create_dataset(HEAP.name, (rows,), "u1", **layout)
-        return create_column(self._group, self.spec, rows, **layout)
-
-
-def pack(values: np.ndarray) -> bytes:
-    """The zlib stream (RFC 1950) of the values' bytes; of entries of more than one byte, plane by plane (shuffled):
-    what HDF5's shuffle and gzip filters would make, at a multiple of their speed.
-
-    The planes of a measurement's low digits are as good as random, and a search for repetitions finds nothing there:
-    such planes are stored as they are. The rest are deflated as level 1 of gzip does it, a plane of one byte throughout
-    (of small counts, of gaps) once for all that are like it. (Of measurements of 6 digits: 5 to 8 times as fast as
-    level 1 throughout, at the same size.)
-    """
-    size = values.dtype.itemsize
-    planes = np.ascontiguousarray(np.ascontiguousarray(values).view(np.uint8).reshape(-1, size).T)
-    parts = [part for plane in planes for part in _packed(plane, values.dtype.kind)]
-    return b"".join([HEADER, *parts, LAST, struct.pack(">I", zlib.adler32(planes.data))])
-
-
-def _packed(plane: np.ndarray, kind: str) -> list[_Bytes]:
-    if len(plane) and (plane == plane[0]).all():
-        return _constant(int(plane[0]), len(plane))
-    counts = np.bincount(plane[::SAMPLED], minlength=256)
-    share = counts[counts > 0] / counts.sum()
-    if kind == "f" and -(share * np.log2(share)).sum() > STORED:        # other numbers repeat in patterns
-        blocks = [plane.data[start:start + LONGEST] for start in range(0, len(plane), LONGEST)]
-        return [part for block in blocks for part in (struct.pack("<BHH", 0, len(block), 0xFFFF ^ len(block)), block)]
-    return _deflated(plane.data)
-
-
-@functools.lru_cache(64)
-def _constant(byte: int, size: int) -> list[_Bytes]:
-    return _deflated(memoryview(bytes([byte]) * size))
-
-
-def _deflated(data: memoryview) -> list[_Bytes]:
-    """Blocks of their own that end on a whole byte, and are not the stream's last."""
-    packer = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS, 9)
-    return [packer.compress(data), packer.flush(zlib.Z_FULL_FLUSH)]
+            layout: dict[str, Any] = {} if last else {"maxshape": (None,)}
+            if not last or values.nbytes > SMALL_BYTES:
+                layout |= {"chunks": (min(len(values), CHUNK_ROWS),), "compression": "gzip", "compression_opts": 1,
+                           "shuffle": kind.itemsize > 1}
+            self._dataset = create_column(self._group, self.spec, self.rows, **layout)
+        elif len(values):
+            self._dataset.resize(self.rows, axis=0)
+        if len(values):
+            self._dataset[self._written:] = values
+        self._waiting, self._written = [], self.rows

@@ -58,7 +58,8 @@ class Frame(Columns):
         self.name = name
         self._tables: list[tuple[str, LogTable]] = [(log.path, getattr(log, name)) for log in logs]
         own = LogColumn(LOG, "text", "1", "the path of the log")
-        super().__init__({LOG: own, **join_columns(name, (table.specs for _, table in self._tables))})
+        self.specs = {LOG: own, **join_columns(name, (table.specs for _, table in self._tables))}
+        super().__init__(self.specs)
         self.rows = sum(table.rows for _, table in self._tables)
         self.units = {name: spec.unit for name, spec in self.specs.items()}
         self.meanings = {name: spec.meaning for name, spec in self.specs.items()}

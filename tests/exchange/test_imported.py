@@ -24,7 +24,7 @@ def fill(log, rows, pieces):
         for piece in np.array_split(column, pieces):
             log.add("evaluations", name, piece)
     for name, value in {"id": [0, 1], "status": [1, 3], "plan": ["{}", "{}"], "note": ["a", "ü"]}.items():
-        log.add("trials", name, value, shared=name != "note")
+        log.add("trials", name, value)
     for column in columns()["trials"]:
         if column.name not in ("id", "status", "plan"):
             log.add("trials", column.name, ["x"] * 2 if column.type == "text" else np.ones(2))
