@@ -89,8 +89,9 @@ def check(path: str | os.PathLike[str]) -> Log:
     log = read_log(path)
     try:
         for part in log.parts:
-            for table, found in part.columns.items():
-                for name, spec in found.items():
+            for table, names in part.columns.items():
+                for name in names:
+                    spec = part.spec(table, name)
                     if not spec.unit or not spec.meaning:
                         raise LogError(f"{part.path}: {table}/{name} says no unit or no meaning")
                     if spec.type == "text" and part.file:               # else it was read

@@ -66,8 +66,9 @@ class Part:
     @_tried_again
     def _open(self) -> None:
         self.size, self.file = superblock(self.path).size, open_file(self.path)
-        self._looked_at: dict[tuple[str, str], tuple[LogColumn, h5py.Dataset]] = {}
-        self._claimed = 0           # bytes of the columns that were looked at, unpacked
+        self._specs: dict[tuple[str, str], LogColumn] = {}              # of the columns that were looked at
+        self._datasets: dict[tuple[str, str], h5py.Dataset] = {}        # open, since HDF5 keeps chunks only of such
+        self._claimed = 0           # bytes of these, unpacked
         self.segment = segments.of_file(self.path, self.file)
         self.attributes = root_attributes(self.path, self.file)
         self.rows = {table: self._committed_rows(table) for table in TABLES}
@@ -89,10 +90,9 @@ class Part:
 
     @_tried_again
     def spec(self, table: str, name: str) -> LogColumn:
-        """A column as the file has it, its dataset open from now on, since HDF5 keeps chunks only of such. LogError
-        where it holds what does not belong there or says another unit than the schema's, and where it has less rows
-        than are claimed."""
-        if (table, name) not in self._looked_at:
+        """A column as the file has it, its dataset open from now on. LogError where it holds what does not belong there
+        or says another unit than the schema's, and where it has less rows than were committed."""
+        if (table, name) not in self._specs:
             what, rows = f"{table}/{name}", self.rows[table]
             dataset = part_of(self.path, self.file, what)
             found, wanted = column_spec(name, dataset), known_column(table, name)
@@ -106,19 +106,19 @@ class Part:
             if there < rows:
                 raise LogError(f"{self.path}: {what} has {there} rows where {rows} were committed; "
                                f"'hvdscale-log repair {self.path}' saves what is left")
-            self._looked_at[table, name] = found, dataset
-        return self._looked_at[table, name][0]
+            self._specs[table, name], self._datasets[table, name] = found, dataset
+        return self._specs[table, name]
 
     @_tried_again
     def read(self, table: str, name: str, first: int = 0, stop: int | None = None) -> np.ndarray:
         """Whole rows of a column, all or those of first:stop: int64, float64, int8 (status) or an object array of str
         (text)."""
         kind, rows = self.spec(table, name).type, self.rows[table]
-        values = self._looked_at[table, name][1][first:rows if stop is None else min(stop, rows)]
+        values = self._datasets[table, name][first:rows if stop is None else min(stop, rows)]
         return decode(self.path, self._heap, values) if kind == "text" else values.astype(TYPES[kind], copy=False)
 
     def close(self) -> None:
-        self._looked_at.clear()
+        self._datasets.clear()
         self.__dict__.pop("_heap", None)
         self.file.close()
 

@@ -137,7 +137,7 @@ class SalvagedPart(Part):
             self.segment = segments.of_file(path, self.file)
             self.attributes = root_attributes(path, self.file)
         self.rows, self.columns = {}, {}
-        self._specs: dict[str, dict[str, LogColumn]] = {}
+        self._specs = {}
         self._values: dict[tuple[str, str], np.ndarray] = {}
         for table in TABLES:
             self._read_table(table)
@@ -147,9 +147,6 @@ class SalvagedPart(Part):
         if LOST in self._values["trials", "id"] and len(in_turn) == self.rows["trials"]:
             self._values["trials", "id"] = in_turn
         self.rows["trials"] = begun_trials(self)
-
-    def spec(self, table: str, name: str) -> LogColumn:
-        return self._specs[table][name]
 
     def read(self, table: str, name: str, first: int = 0, stop: int | None = None) -> np.ndarray:
         return self._values[table, name][:self.rows[table]][first:stop]
@@ -168,7 +165,8 @@ class SalvagedPart(Part):
         whole = len(values[ending])
         if whole < rows:
             self.lost.append(f"{self.path}: {rows - whole} of {rows} rows of {table}, where {table}/{ending} ends")
-        self.rows[table], self.columns[table], self._specs[table] = whole, list(specs), specs
+        self.rows[table], self.columns[table] = whole, list(specs)
+        self._specs |= {(table, name): spec for name, spec in specs.items()}
         for name, column in values.items():
             if len(column) < whole:
                 self.lost.append(f"{self.path}: {whole - len(column)} of {whole} entries of {table}/{name}")
