@@ -18,6 +18,7 @@ import numpy as np
 from ..formatting.numbers import list_first, listed
 from ..log.check import Ends, Fault, disordered, faults_of_rows, faults_of_trials, unfinished, unstarted
 from ..log.directions import better
+from ..log.merge import new_log
 from ..log.schema import SCHEMA, SOURCE, TABLES, LogColumn, Status, column_of
 from ..plan.values import did_you_mean
 from ..system.inputs import LARGEST
@@ -25,7 +26,7 @@ from ..target import SPLITS, logged_name, metric_faults
 from .csv_file import GAPS, TYPES, CsvRows, CsvText, integer_of, repeats
 from .exported import FORMAT, OF_FILE
 from .files import LARGEST_INT, WrongFile, file_bytes, json_of, text_of
-from .imported import BulkLog, beyond_errors, skipped_note, widen
+from .imported import beyond_errors, skipped_note, widen
 from .runs.run import RunPath
 
 LONGEST_ATTRIBUTE = 1 << 15     # bytes; HDF5 has room for twice that
@@ -65,11 +66,11 @@ def import_tables(source, out, *, left_out: list[str] | None = None, overlap: st
         raise WrongFile(left.messages[0])
     errors: dict[str, tuple[float, float]] = {}
     widen(errors, tables["evaluations"])
-    with BulkLog(out, specs, attributes, overwrite=overwrite, take_over=take_over) as log:
+    with new_log(out, attributes, overwrite, take_over) as log:
         for table in tables.values():
             for column in specs[table.name]:
-                values = table[column.name]
-                log.add(table.name, column.name, values.tolist() if column.type == "text" else values)
+                log.add_column(table.name, column)
+                log.add(table.name, column.name, table[column.name])
         if left.messages:
             skipped, before = skipped_note(left.messages), attributes.get("skipped")
             if isinstance(before, dict) and isinstance(before.get("count"), int):

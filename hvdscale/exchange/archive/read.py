@@ -25,7 +25,7 @@ from ...target import ALIASES
 from ..csv_file import CsvText
 from ..files import (LARGEST_INT, METRIC, RENAMED, WrongFile, as_float, file_bytes, is_number, json_of, parameter_name,
                      text_of, whole_number)
-from ..imported import ImportedLog, Seen, beyond_errors, skipped_note
+from ..imported import ImportedLog, Seen, beyond_errors, imported_log, skipped_note
 from .sources import LARGEST, ArchiveStudy, Folder, Tar, TrialFiles, is_folder
 
 TRIALS = 48                             # that are read at once
@@ -50,7 +50,7 @@ def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = 
         if wrong and not skip_broken:
             raise LogError(f"{wrong[0]}; --skip-broken leaves out what is wrong")
         seen.wrong += wrong
-    with ImportedLog(out, {"kind": "archive", "from": source}, overwrite=overwrite, take_over=take_over) as log:
+    with imported_log(out, {"kind": "archive", "from": source}, overwrite=overwrite, take_over=take_over) as log:
         for study in found.studies():
             leave_out(study.wrong)
             try:
@@ -72,7 +72,7 @@ def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = 
                            "the layout dataset/model/optimizer/batch_size/study.json")
         seen.others, seen.notes = found.others, beyond_errors(log.errors)
         if seen.wrong:
-            log.note("skipped", skipped_note(seen.wrong))
+            log.file.note("skipped", skipped_note(seen.wrong))
     return seen
 
 

@@ -30,7 +30,7 @@ from ...target import SPLITS, metric_faults
 from ..csv_file import repeats
 from ..csv_tables import ASSUMED
 from ..files import LARGEST_INT, is_number
-from ..imported import ImportedLog, beyond_errors
+from ..imported import ImportedLog, beyond_errors, imported_log
 from . import trainer_state
 from .formats import read_runs
 from .guessing import LEFT_OUT, STAMP, UNKNOWN, accounts, guess, names, setting_names
@@ -327,8 +327,8 @@ def write(trials: Sequence[FoundTrial], out: str | os.PathLike[str], mapping: Ru
     uses = accounts([trial.run for trial in trials], mapping)
     said, searched = remarks(trials, mapping, uses), _searched(trials)
     uses = {name[:MOST_SHOWN]: use for name, use in islice(uses.items(), MOST_USES)}
-    with ImportedLog(out, {"kind": "runs", "from": list_first(sources, 3), **said, "uses": uses}, overwrite=overwrite,
-                     take_over=take_over) as log:
+    about = {"kind": "runs", "from": list_first(sources, 3), **said, "uses": uses}
+    with imported_log(out, about, overwrite=overwrite, take_over=take_over) as log:
         log.better |= {metric.column: metric.direction for metric in mapping.tags.values() if metric.direction}
         for trial in trials:
             _add(log, trial, mapping, _study(trial) in searched or None if mapping.search is None else mapping.search)
@@ -362,10 +362,10 @@ def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool 
         column: _column(found, steps) for column, found in trial.evaluations.items()}, _seconds(trial, steps))
     rows = trial.steps.get(LOSS, NONE)[0]
     rows = rows[rows > 0]
-    log.add("steps", "trial", np.repeat(ids, len(rows)))
-    log.add("steps", "step", rows)
+    log.file.add("steps", "trial", np.repeat(ids, len(rows)))
+    log.file.add("steps", "step", rows)
     for name in (LOSS, RATE, "step_seconds"):
-        log.add("steps", name, _column(trial.steps.get(name, NONE), rows))
+        log.file.add("steps", name, _column(trial.steps.get(name, NONE), rows))
 
 
 def _config_of(run: FoundRun, mapping: RunMapping) -> dict[str, Any]:
