@@ -27,7 +27,7 @@ from .csv_file import GAPS, TYPES, CsvRows, CsvText, integer_of, repeats
 from .exported import FORMAT, OF_FILE
 from .files import LARGEST_INT, WrongFile, file_bytes, json_of, text_of
 from .imported import beyond_errors, skipped_note, widen
-from .runs.run import RunPath
+from .runs.run import head_of
 
 LONGEST_ATTRIBUTE = 1 << 15     # bytes; HDF5 has room for twice that
 NEEDED = {"trials": ("id", "dataset", "model", "optimizer", "global_batch"), "restarts": ("trial", "workers"),
@@ -45,7 +45,7 @@ def is_tables(path) -> bool:
     """Whether a folder has tables of trials, rather than, say, Optuna's of its own."""
     trials, evaluations = (os.path.join(path, name) for name in ("trials.csv", "evaluations.csv"))
     return os.path.isfile(trials) and (os.path.isfile(evaluations) or any(
-        "global_batch" in line for line in RunPath(trials).head((".csv",))[:1]))
+        "global_batch" in line for line in head_of(trials, (".csv",))[:1]))
 
 
 def import_tables(source, out, *, left_out: list[str] | None = None, overlap: str | None = None,

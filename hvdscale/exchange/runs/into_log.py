@@ -77,11 +77,7 @@ class FoundTrial:
 
     @cached_property
     def evaluated(self) -> np.ndarray:
-        first, *others = [steps for steps, _ in self.evaluations.values()] or [NONE[0]]
-        if all(np.array_equal(first, other) for other in others):
-            return first
-        steps = np.sort(np.concatenate([first, *others]))           # much faster than np.unique
-        return steps[np.diff(steps, prepend=-1) > 0]
+        return np.unique(np.concatenate([NONE[0], *(steps for steps, _ in self.evaluations.values())]))
 
     def kept(self, values: np.ndarray, least: float = 0.0) -> np.ndarray:
         """Times or rates, NaN for those that are none, which are counted."""
@@ -189,9 +185,8 @@ def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -
         at, times = steps.at(mapping.seconds)
         times, trial.restarted = _continued(trial.kept(times * scale, -np.inf))
         times = trial.kept(times)
-        order = np.argsort(at, kind="stable")
-        first = order[np.diff(at[order], prepend=-1) > 0]
-        trial.seconds = at[first], times[first]
+        found, first = np.unique(at, return_index=True)
+        trial.seconds = found, times[first]
     return trial
 
 
@@ -384,13 +379,8 @@ def _config_of(run: FoundRun, mapping: RunMapping) -> dict[str, Any]:
 
 def _column(found: Points, steps: np.ndarray) -> np.ndarray:
     """The values at some steps, NaN where there is none."""
-    at, values = found
-    if at is steps or np.array_equal(at, steps):
-        return values
-    if not len(at):
-        return np.full(len(steps), np.nan)
-    place = np.minimum(np.searchsorted(at, steps), len(at) - 1)
-    return np.where(at[place] == steps, values[place], np.nan)
+    known = dict(zip(*(array.tolist() for array in found)))
+    return np.array([known.get(step, np.nan) for step in steps.tolist()], float)
 
 
 def _seconds(trial: FoundTrial, steps: np.ndarray) -> np.ndarray:

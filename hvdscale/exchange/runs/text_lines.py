@@ -22,7 +22,7 @@ from ...system.inputs import open_input, refusal
 from ..files import WrongFile, number_of
 from .guessing import names as names_of_kind
 from .guessing import split_of
-from .run import EPOCH, LONGEST_TAG, STEP, WITHIN, FoundRun, RunPath, Series, constants_of, series_of, value_of
+from .run import EPOCH, LONGEST_TAG, STEP, WITHIN, FoundRun, Series, constants_of, head_of, series_of, value_of
 
 NAME = "lines"
 ENDS = (".log", ".txt", ".out", ".stdout", ".err", ".stderr")
@@ -160,11 +160,12 @@ def _of_first(names: list[tuple[str, int, float]], texts: Sequence[str], start: 
     return [(split.get(place, name), place, scale) for name, place, scale in names]
 
 
-def recognises(path: RunPath, line: re.Pattern | None = None) -> bool:
+def recognises(path: str, line: re.Pattern | None = None) -> bool:
     """Whether a text file has such a line near its start."""
     if line:
-        return any(map(line.search, path.head(ENDS)))
-    forms = (Form(NUMBER.split(CONTROL.sub("", text))[::2]) for text in path.head(ENDS) if any(map(str.isdigit, text)))
+        return any(map(line.search, head_of(path, ENDS)))
+    forms = (Form(NUMBER.split(CONTROL.sub("", text))[::2]) for text in head_of(path, ENDS)
+             if any(map(str.isdigit, text)))
     return any(form.step is not None or form.epoch is not None for form in forms)
 
 
