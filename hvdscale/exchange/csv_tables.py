@@ -16,7 +16,7 @@ from itertools import chain
 import numpy as np
 
 from ..formatting.numbers import list_first, listed
-from ..log.check import Ends, Fault, disordered, faults_of_rows, faults_of_trials, unfinished, unstarted
+from ..log.check import Fault, disordered, faults_of_rows, faults_of_trials, unfinished, unstarted
 from ..log.directions import better
 from ..log.merge import new_log
 from ..log.schema import SCHEMA, SOURCE, TABLES, LogColumn, Status, column_of
@@ -127,14 +127,8 @@ class TableFile(CsvText):
 def _apply_rules(tables: Mapping[str, CsvRows], left: LeftOut):
     trials, *others = tables.values()
     _leave_out(tables, left, chain(faults_of_trials(trials), *(faults_of_rows(trials, table) for table in others)))
-    evaluations, ends = tables["evaluations"], Ends(trials["id"])
-    places, rows = ends.add(evaluations["trial"], evaluations["step"])
-    last = dict(zip(places.tolist(), rows.tolist()))
-
-    def value_at(row: int, column: str) -> float:
-        return float(evaluations[column][last[row]]) if column in evaluations else np.nan
     _leave_out(tables, left, chain(
-        unfinished(trials, ends, np.isin(trials["id"], tables["steps"]["trial"]), value_at),
+        unfinished(trials, tables["evaluations"], np.isin(trials["id"], tables["steps"]["trial"])),
         unstarted(trials, tables["restarts"]["trial"])))
 
 

@@ -2,8 +2,7 @@
 
     check("runs/w8.h5")      raises LogError: runs/w8.h5: trial 7: evaluations/step goes from 400 to 300 at row 512; ...
 
-Imports apply the rules for rows to what they read, piece by piece (``faults_of_trials``, ``faults_of_rows``), and
-``unfinished`` at the end.
+Imports apply the rules for rows to what they read: ``faults_of_trials``, ``faults_of_rows`` and ``unfinished``.
 """
 from __future__ import annotations
 
@@ -138,57 +137,41 @@ def refuse_row(where: str, **row: Any) -> None:
         raise UsageError(fault.say(0, "").removeprefix(":").strip())
 
 
-class Ends:
-    """How far trials were evaluated, gathered piece by piece, in the order of ``ids``: ``last``, the step of the last
-    evaluation, -1 without one, and ``spacing``, the most steps between two, or before the first."""
-
-    def __init__(self, ids: np.ndarray) -> None:
-        self._order = np.argsort(ids, kind="stable")
-        self._ids = ids[self._order]
-        self.last, self.spacing = np.full(len(ids), -1), np.zeros(len(ids), np.int64)
-
-    def add(self, trial: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Takes more evaluations of known trials, each one's in order; gives the places of these trials in the order of
-        ``ids``, and each one's last row."""
-        if not len(trial):
-            return np.empty(0, int), np.empty(0, int)
-        place = self._order[np.searchsorted(self._ids, trial)]
-        order = np.argsort(place, kind="stable")
-        place, step = place[order], step[order]
-        first = np.flatnonzero(np.diff(place, prepend=-1))
-        last = np.append(first[1:], len(place)) - 1
-        before = np.roll(step, 1)
-        before[first] = np.maximum(self.last[place[first]], 0)
-        most = np.maximum.reduceat(step - before, first)
-        self.spacing[place[first]] = np.maximum(self.spacing[place[first]], most)
-        self.last[place[first]] = step[last]
-        return place[first], order[last]
-
-
-def unfinished(trials: AnyTable, ends: Ends, stepped: np.ndarray, value_at: Callable[[int, str], float],
-               said: str = "its budget is") -> Iterator[Fault]:
+def unfinished(trials: Rows, evaluations: Rows, stepped: np.ndarray, said: str = "its budget is") -> Iterator[Fault]:
     """COMPLETE trials whose evaluations are missing, or end more than one spacing before the budget, which ``said``
     names, with the target at which the trial stops not met.
 
     stepped     bool, of each trial: whether it has rows in /steps; one that was only timed needs no evaluation
-    value_at    what a trial's last evaluation measured, by row of /trials and metric; NaN: nothing
     """
-    complete, budget = trials["status"] == Status.COMPLETE, trials["budget_steps"]
-    yield from _fault(trials, complete & (ends.last < 0) & ~stepped,
-                      lambda row, at: " is COMPLETE, but has no evaluations")
-    early = complete & (ends.last >= 0) & (ends.last + ends.spacing < budget)
-    for row in np.flatnonzero(early).tolist():
-        try:
-            measurement = read_plan(trials["plan"][row]).get("measurement") or {}
-        except LogError:                    # a fault of its own
+    order = np.argsort(evaluations["trial"], kind="stable")
+    ids, first = np.unique(evaluations["trial"][order], return_index=True)
+    rows_of = dict(zip(ids.tolist(), np.split(order, first[1:])))
+    missing, early = np.zeros(trials.rows, bool), np.zeros(trials.rows, bool)
+    budget, last = trials["budget_steps"], np.zeros(trials.rows, np.int64)
+    for row in np.flatnonzero(trials["status"] == Status.COMPLETE).tolist():
+        rows = rows_of.get(int(trials["id"][row]))
+        if rows is None:
+            missing[row] = not stepped[row]
             continue
-        if measurement.get("budget_seconds"):
-            early[row] = False
-        elif measurement.get("target") and not measurement.get("keep_going"):
-            target = Target.parse(measurement["target"])
-            early[row] = not target.met_by(value_at(row, target.column))
+        steps = evaluations["step"][rows]
+        last[row] = steps[-1]
+        if last[row] + np.diff(steps, prepend=0).max() < budget[row]:
+            early[row] = not _may_end_early(trials["plan"][row], evaluations, rows[-1])
+    yield from _fault(trials, missing, lambda row, at: " is COMPLETE, but has no evaluations")
     yield from _fault(trials, early, lambda row, at: f" is COMPLETE and {said} {budget[row]} steps, but its "
-                      f"evaluations end at step {ends.last[row]}; if it was stopped, its status is INCOMPLETE")
+                      f"evaluations end at step {last[row]}; if it was stopped, its status is INCOMPLETE")
+
+
+def _may_end_early(plan: str, evaluations: Rows, last: int) -> bool:
+    """Whether a trial's budget is in seconds, or its last evaluation meets the target at which it stops."""
+    try:
+        measurement = read_plan(plan).get("measurement") or {}
+    except LogError:                    # a fault of its own
+        return False
+    if measurement.get("budget_seconds") or not measurement.get("target") or measurement.get("keep_going"):
+        return bool(measurement.get("budget_seconds"))
+    target = Target.parse(measurement["target"])
+    return target.column in evaluations and target.met_by(float(evaluations[target.column][last]))
 
 
 def _fault(table: AnyTable, wrong: np.ndarray, say: Callable[[int, str], str]) -> Iterator[Fault]:

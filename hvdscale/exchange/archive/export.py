@@ -128,6 +128,7 @@ class _Trials:
                            "names a model by them, --as csv does not")
         return {name: value for name, value in sorted(args.items()) if f"model_args.{name}" not in searched}
 
+
 def _evaluations_of(log: Log, ids: Sequence[int]) -> dict[int, tuple[np.ndarray, dict[str, np.ndarray]]]:
     """(steps, values by column) by trial of one study, in the columns of which some of them has any value."""
     table = log.evaluations

@@ -18,7 +18,7 @@ from itertools import chain
 import numpy as np
 
 from ...errors import LogError
-from ...log.check import Ends, Rows, faults_of_rows, unfinished
+from ...log.check import Rows, faults_of_rows, unfinished
 from ...log.plan_text import MOST, format_value
 from ...log.schema import UNKNOWN_SEED, Status
 from ...target import ALIASES
@@ -210,12 +210,9 @@ def _apply_rules(found: list[ReadTrial], budget_steps: int):
         "budget_steps": np.array([budget_steps or one.steps or 0 for one in found], np.int64)})
     evaluations = Rows("evaluations", int(rows.sum()), {
         "trial": np.repeat(ids, rows), "step": np.concatenate([np.empty(0, int), *(one.step for one in found)])})
-    ends = Ends(ids)
-    ends.add(evaluations["trial"], evaluations["step"])
     timed = np.array([one.steps == 0 for one in found], bool)
     said = "its budget is" if budget_steps else "its metadata.json says"
-    for fault in chain(faults_of_rows(trials, evaluations),
-                       unfinished(trials, ends, timed, lambda row, column: np.nan, said)):
+    for fault in chain(faults_of_rows(trials, evaluations), unfinished(trials, evaluations, timed, said)):
         for row in fault.rows.tolist():
             one, at = found[fault.trial(row)], row - first[fault.trial(row)]
             where = f":{one.places[at]}" if fault.table is evaluations else f": trial {one.id}"
