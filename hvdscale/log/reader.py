@@ -25,7 +25,7 @@ from ..target import SPLITS
 from . import segments
 from .files import (NO_END, TYPES, Superblock, attribute_of, open_file, part_of, reading, root_attributes, rows_within,
                     superblock)
-from .schema import SCHEMA, SOURCE, TABLES, LogColumn, Status, known_column
+from .schema import KNOWN, SCHEMA, SOURCE, TABLES, LogColumn, Status, column_of
 
 SMALL = 4 << 20     # bytes: logs up to this size are read whole and closed, so that a thousand of them can be read
 SMALL_HEAP = 1 << 20        # bytes of /text that are kept, as every column of texts asks for some
@@ -36,8 +36,6 @@ SMALL_ROWS, ROW_BYTES = 1 << 20, 2      # a row takes at least so many bytes of 
 HELD_BYTES, DENSE = 1 << 27, 64         # a file's columns have this many bytes, or this many times as many as the file
 ATTEMPTS = 5        # a log that is merged while it is read is read again
 TRIES = 3           # a file that is being written may be met in the middle of a write
-PLACES = {table: {c.name: place for place, c in enumerate(spec)} for table, spec in SCHEMA.items()}
-OF_SPLITS = {split: place for place, split in enumerate(SPLITS)}
 OPTIONAL = {table: {column.name: column.type for column in (*spec, *(SOURCE if table == "trials" else ()))
                     if column.optional} for table, spec in SCHEMA.items()}
 
@@ -66,6 +64,7 @@ class Part:
     @_tried_again
     def _open(self) -> None:
         self.size, self.file = superblock(self.path).size, open_file(self.path)
+        self._heap: Any = None      # the texts, once one was asked for: an h5py.Dataset, or the bytes of a small one
         self._specs: dict[tuple[str, str], LogColumn] = {}              # of the columns that were looked at
         self._datasets: dict[tuple[str, str], h5py.Dataset] = {}        # open, since HDF5 keeps chunks only of such
         self._claimed = 0           # bytes of these, unpacked
@@ -95,7 +94,8 @@ class Part:
         if (table, name) not in self._specs:
             what, rows = f"{table}/{name}", self.rows[table]
             dataset = part_of(self.path, self.file, what)
-            found, wanted = column_spec(name, dataset), known_column(table, name)
+            found = column_spec(name, dataset)
+            wanted = column_of(table, name) if "/" in name else KNOWN[table].get(name)
             there = self.claim(what, dataset, found.type, rows)
             if wanted and found.type != wanted.type:
                 raise LogError(f"{self.path}: {what} holds {found.type} entries ({dataset.dtype}) where {wanted.type} "
@@ -115,11 +115,17 @@ class Part:
         (text)."""
         kind, rows = self.spec(table, name).type, self.rows[table]
         values = self._datasets[table, name][first:rows if stop is None else min(stop, rows)]
-        return decode(self.path, self._heap, values) if kind == "text" else values.astype(TYPES[kind], copy=False)
+        if kind != "text":
+            return values.astype(TYPES[kind], copy=False)
+        if self._heap is None:
+            heap = part_of(self.path, self.file, "text")
+            size = self.claim("text", heap, "int", NO_END)
+            self._heap = heap[:] if size <= SMALL_HEAP else heap
+        return decode(self.path, self._heap, values)
 
     def close(self) -> None:
         self._datasets.clear()
-        self.__dict__.pop("_heap", None)
+        self._heap = None
         self.file.close()
 
     def claim(self, what: str, dataset: h5py.Dataset, kind: str, rows: int) -> int:
@@ -156,13 +162,6 @@ class Part:
         if rows < 0:
             raise LogError(f"{self.path}: {name} is {rows}")
         return rows
-
-    @cached_property
-    def _heap(self) -> Any:
-        """The texts: an h5py.Dataset, or the bytes of a small one."""
-        heap = part_of(self.path, self.file, "text")
-        size = self.claim("text", heap, "int", NO_END)
-        return heap[:] if size <= SMALL_HEAP else heap
 
     def _refuse_lost_rows(self, state: Superblock) -> None:
         """A live file that was cut off reads as zeros there, so where it is short, each column is looked at."""
@@ -201,9 +200,9 @@ def column_spec(name: str, dataset: h5py.Dataset) -> LogColumn:
 
 def in_order(table: str, columns: Iterable[str]) -> list[str]:
     """The names of a table's columns: in the schema's order, then metrics by split, then whatever else there is."""
-    known = PLACES[table]
-    return sorted(columns, key=lambda name: (
-        known.get(name, len(known)), OF_SPLITS.get(name.partition("/")[0], len(OF_SPLITS)), name))
+    first = [*KNOWN[table], *SPLITS]
+    place = {name: at for at, name in enumerate(first)}
+    return sorted(columns, key=lambda name: (place.get(name.partition("/")[0], len(first)), name))
 
 
 def join_columns(table: str, found: Iterable[Mapping[str, LogColumn]]) -> dict[str, LogColumn]:
@@ -342,13 +341,12 @@ class Log(AbstractContextManager["Log"]):
         """The living process that writes it (host, pid, job), or None: then RUNNING trials were interrupted."""
         return lock.holder(self.path)
 
-    def close(self) -> None:
+    def close(self, *_: object) -> None:
         """Closes the files; columns that were read stay."""
         for part in self.parts:
             part.close()
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    __exit__ = close
 
 
 def read_log(path: str | os.PathLike[str]) -> Log:

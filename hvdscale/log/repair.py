@@ -27,7 +27,7 @@ from .files import TYPES, open_file, part_of, reading, root_attributes, rows_wit
 from .merge import merged_attributes, show, write_log
 from .plan_text import read_plan
 from .reader import Log, LogTable, Part, absent, begun_trials, column_spec, decode
-from .schema import INTERRUPTED, SCHEMA, SOURCE, TABLES, UNKNOWN_SEED, LogColumn, Status, known_column
+from .schema import INTERRUPTED, KNOWN, SCHEMA, SOURCE, TABLES, UNKNOWN_SEED, LogColumn, Status, column_of
 
 BROKEN = ".broken"
 LOST = np.iinfo(np.int64).min           # an integer that could not be read; no column has a use for it
@@ -188,7 +188,8 @@ class SalvagedPart(Part):
                     item = part_of(self.path, self.file, name)
                     if isinstance(item, h5py.Dataset):
                         column = name.removeprefix(f"{table}/")
-                        found, known = column_spec(column, item), known_column(table, column)
+                        found = column_spec(column, item)
+                        known = column_of(table, column) if "/" in column else KNOWN[table].get(column)
                         specs[column] = replace(known, better=found.better) if known else found
                     else:
                         places.append(name)

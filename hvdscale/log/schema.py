@@ -136,12 +136,6 @@ def column_of(table: str, name: str, better: str = "") -> LogColumn:
     return LogColumn(name, "float", "1", f"{rest} on the {above} split", better=better)
 
 
-def known_column(table: str, name: str) -> LogColumn | None:
-    """The schema's column of this name, optional ones and those of ``column_of`` included; None for a column of a log's
-    own making."""
-    return column_of(table, name) if "/" in name else KNOWN[table].get(name)
-
-
 def rank_column(rank: int, part: str) -> str:
     """The name of the optional /steps column of one of RANK_PARTS."""
     return f"ranks/{rank}/{part}_seconds"
