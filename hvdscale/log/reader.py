@@ -239,16 +239,16 @@ def decode(path: str, heap: Any, spans: np.ndarray) -> np.ndarray:
 
 
 class Columns(Mapping[str, np.ndarray]):
-    """Column name -> array, read when asked for and kept. Iterating gives the columns' names.
-
-    specs   what each column holds, by name
-    """
-
-    specs: Mapping[str, LogColumn]
+    """Column name -> array, read when asked for and kept. Iterating gives the columns' names."""
 
     def __init__(self, columns: Iterable[str]) -> None:
         self.columns = tuple(columns)
         self._read: dict[str, np.ndarray] = {}
+
+    @property
+    def specs(self) -> Mapping[str, LogColumn]:
+        """What each column holds, by name."""
+        raise NotImplementedError
 
     def read(self, name: str) -> np.ndarray:
         """A column, not kept."""
