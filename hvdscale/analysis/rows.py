@@ -94,7 +94,7 @@ class TrialRows:
             group[own], place[own] = number, np.arange(len(own))
         table, trials, starts = self._evaluations, [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for begin in range(0, table.rows, BLOCK_ROWS):
-            trial = np.asarray(table.read_rows("trial", begin, min(begin + BLOCK_ROWS, table.rows)))
+            trial = np.asarray(table.read("trial", begin, min(begin + BLOCK_ROWS, table.rows)))
             at = np.concatenate([[0], np.flatnonzero(trial[1:] != trial[:-1]) + 1])
             trials.append(trial[at])
             starts.append(at + begin)
@@ -145,7 +145,7 @@ class SourceRows:
         """The study's rows of a column, float64; NaN where the log does not have it."""
         if name not in self.table.columns:
             return np.full(int(self.counts.sum()), np.nan)
-        parts = [np.asarray(self.table.read_rows(name, *ends)) for ends in self.ranges]
+        parts = [np.asarray(self.table.read(name, *ends)) for ends in self.ranges]
         values = (parts[0] if len(parts) == 1 else np.concatenate([np.empty(0), *parts])).astype(float, copy=False)
         values = values if self.order is None else values[self.order]
         if name == "train_seconds" and self.untimed.any():

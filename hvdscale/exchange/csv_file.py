@@ -4,7 +4,7 @@
     table.numbers()                                         float64, shape (rows, columns); None: some cell is none
     table.columns(["int", "float"], wrong)                  columns by name, and the line of each row
 
-Large tables are read by pyarrow where it is installed, else by numpy, to the same bits. Integers may be 32.0 or 1e3.
+Integers may be 32.0 or 1e3.
 """
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import io
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal
-from importlib.util import find_spec
 
 import numpy as np
 
@@ -26,7 +25,6 @@ from .files import LARGEST_INT, WrongFile, number_of
 SEPARATORS = (",", ";", "\t")
 LONGEST_CELL = 1 << 28          # characters; a plan can be long
 EXACT = 2**53                   # integers below it are exact as floats
-LARGE = 1 << 16                 # bytes; a smaller table is read before pyarrow is imported
 GAPS = {"seed": UNKNOWN_SEED, "budget_steps": 0, "accumulation": 1, "ghost_batch": 0}   # what is not known counts as
 FLAGS = {"true": True, "yes": True, "false": False, "no": False}
 TYPES = {"int": np.int64, "float": np.float64, "status": np.int8, "text": object}
@@ -58,7 +56,22 @@ class CsvText:
         self.cut = b""
 
     def numbers(self) -> np.ndarray | None:
-        return table_of_numbers(self.lines, self.rows, len(self.header), self.separator)
+        """The numbers of all rows, as float() reads each, NaN for an empty cell: float64, shape (rows, columns). None
+        where some cell may be none, or quoted, or beyond float64, and where a line has another number of cells."""
+        if not self.rows:
+            return np.empty((0, len(self.header)))
+        mark, text = self.separator.encode(), b"\n" + bytes(self.lines).replace(b"\r\n", b"\n")
+        if b'"' in text or len(self.header) < 2 and b"\n\n" in text or text.isspace():
+            return None
+        # what an empty cell is written as; twice, as two of them share a separator
+        for gap in (mark * 2, mark * 2, mark + b"\n", b"\n" + mark):
+            text = text.replace(gap, gap[:1] + b"nan" + gap[1:])
+        try:
+            found = np.loadtxt(io.TextIOWrapper(io.BytesIO(text), "utf-8"), delimiter=self.separator, comments=None,
+                               ndmin=2)
+        except ValueError:
+            return None
+        return found if found.shape == (self.rows, len(self.header)) and not np.isinf(found).any() else None
 
     def columns(self, kinds: Sequence[str], wrong: Callable[[list[str], str], object] | None = None
                 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -107,43 +120,6 @@ class CsvText:
         except UnicodeDecodeError as error:
             line += bytes(data[:error.start]).count(b"\n")
             raise WrongFile(f"{name}:{line}: is not text in UTF-8: {error}") from None
-
-
-def table_of_numbers(lines: bytes | memoryview, rows: int, columns: int, separator: str = ",") -> np.ndarray | None:
-    """The numbers of some lines, each as float() reads it, NaN for an empty cell: float64, shape (rows, columns). None
-    where some cell may be none, or quoted, or beyond float64, and where a line has another number of cells."""
-    lines = memoryview(lines)
-    if not rows:
-        return np.empty((0, columns))
-    fast = len(lines) >= LARGE and find_spec("pyarrow") is not None
-    try:
-        found = _read_by_pyarrow(lines, columns, separator) if fast else _read_by_numpy(lines, columns, separator)
-    except ValueError:
-        return None
-    return found if found.shape == (rows, columns) and not any(np.isinf(column).any() for column in found.T) else None
-
-
-def _read_by_pyarrow(lines: memoryview, columns: int, separator: str) -> np.ndarray:
-    import pyarrow
-    from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
-    names = list(map(str, range(columns)))
-    table = read_csv(pyarrow.py_buffer(lines), ReadOptions(use_threads=False, column_names=names),
-                     ParseOptions(delimiter=separator, quote_char=False, ignore_empty_lines=columns > 1),
-                     ConvertOptions(column_types=dict.fromkeys(names, pyarrow.float64()), null_values=[""]))
-    found = np.empty((columns, table.num_rows))
-    for at, column in enumerate(table.itercolumns()):
-        found[at] = column.to_numpy()
-    return found.T
-
-
-def _read_by_numpy(lines: memoryview, columns: int, separator: str) -> np.ndarray:
-    mark, text = separator.encode(), b"\n" + bytes(lines).replace(b"\r\n", b"\n")
-    if b'"' in text or columns < 2 and b"\n\n" in text or text.isspace():
-        raise ValueError
-    # what an empty cell is written as; twice, as two of them share a separator
-    for gap in (mark * 2, mark * 2, mark + b"\n", b"\n" + mark):
-        text = text.replace(gap, gap[:1] + b"nan" + gap[1:])
-    return np.loadtxt(io.TextIOWrapper(io.BytesIO(text), "utf-8"), delimiter=separator, comments=None, ndmin=2)
 
 
 def whole_numbers(values: np.ndarray) -> np.ndarray | None:

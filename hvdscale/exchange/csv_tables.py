@@ -16,8 +16,9 @@ from itertools import chain
 import numpy as np
 
 from ..formatting.numbers import list_first, listed
-from ..log.check import Ends, Fault, disordered, faults_of_rows, faults_of_trials, unfinished, unstarted
+from ..log.check import Fault, disordered, faults_of_rows, faults_of_trials, unfinished, unstarted
 from ..log.directions import better
+from ..log.merge import new_log
 from ..log.schema import SCHEMA, SOURCE, TABLES, LogColumn, Status, column_of
 from ..plan.values import did_you_mean
 from ..system.inputs import LARGEST
@@ -25,8 +26,8 @@ from ..target import SPLITS, logged_name, metric_faults
 from .csv_file import GAPS, TYPES, CsvRows, CsvText, integer_of, repeats
 from .exported import FORMAT, OF_FILE
 from .files import LARGEST_INT, WrongFile, file_bytes, json_of, text_of
-from .imported import BulkLog, beyond_errors, skipped_note, widen
-from .runs.run import RunPath
+from .imported import beyond_errors, skipped_note, widen
+from .runs.run import head_of
 
 LONGEST_ATTRIBUTE = 1 << 15     # bytes; HDF5 has room for twice that
 NEEDED = {"trials": ("id", "dataset", "model", "optimizer", "global_batch"), "restarts": ("trial", "workers"),
@@ -44,7 +45,7 @@ def is_tables(path) -> bool:
     """Whether a folder has tables of trials, rather than, say, Optuna's of its own."""
     trials, evaluations = (os.path.join(path, name) for name in ("trials.csv", "evaluations.csv"))
     return os.path.isfile(trials) and (os.path.isfile(evaluations) or any(
-        "global_batch" in line for line in RunPath(trials).head((".csv",))[:1]))
+        "global_batch" in line for line in head_of(trials, (".csv",))[:1]))
 
 
 def import_tables(source, out, *, left_out: list[str] | None = None, overlap: str | None = None,
@@ -65,11 +66,11 @@ def import_tables(source, out, *, left_out: list[str] | None = None, overlap: st
         raise WrongFile(left.messages[0])
     errors: dict[str, tuple[float, float]] = {}
     widen(errors, tables["evaluations"])
-    with BulkLog(out, specs, attributes, overwrite=overwrite, take_over=take_over) as log:
+    with new_log(out, attributes, overwrite, take_over) as log:
         for table in tables.values():
             for column in specs[table.name]:
-                values = table[column.name]
-                log.add(table.name, column.name, values.tolist() if column.type == "text" else values)
+                log.add_column(table.name, column)
+                log.add(table.name, column.name, table[column.name])
         if left.messages:
             skipped, before = skipped_note(left.messages), attributes.get("skipped")
             if isinstance(before, dict) and isinstance(before.get("count"), int):
@@ -126,14 +127,8 @@ class TableFile(CsvText):
 def _apply_rules(tables: Mapping[str, CsvRows], left: LeftOut):
     trials, *others = tables.values()
     _leave_out(tables, left, chain(faults_of_trials(trials), *(faults_of_rows(trials, table) for table in others)))
-    evaluations, ends = tables["evaluations"], Ends(trials["id"])
-    places, rows = ends.add(evaluations["trial"], evaluations["step"])
-    last = dict(zip(places.tolist(), rows.tolist()))
-
-    def value_at(row: int, column: str) -> float:
-        return float(evaluations[column][last[row]]) if column in evaluations else np.nan
     _leave_out(tables, left, chain(
-        unfinished(trials, ends, np.isin(trials["id"], tables["steps"]["trial"]), value_at),
+        unfinished(trials, tables["evaluations"], np.isin(trials["id"], tables["steps"]["trial"])),
         unstarted(trials, tables["restarts"]["trial"])))
 
 

@@ -16,10 +16,8 @@ import json
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
-from heapq import merge
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -115,7 +113,7 @@ def _write_parquet(arrow: Any, parquet: Any, log: Log, table: LogTable, path: st
 def _pieces(table: LogTable, size: int) -> Iterator[tuple[int, Iterator[np.ndarray]]]:
     for first in range(0, table.rows, size):
         stop = min(first + size, table.rows)
-        yield stop - first, (table.read_rows(name, first, stop) for name in table.specs)
+        yield stop - first, (table.read(name, first, stop) for name in table)
 
 
 def _format_cells(values: np.ndarray, spec: LogColumn) -> list:
@@ -187,17 +185,13 @@ def _hparams(log: Log, row: int) -> dict[str, Any]:
 
 
 def _rows(log: Log, trial: int) -> Iterator[tuple[int, float, dict[str, float]]]:
-    """(step, seconds since the start, scalars by tag) of the trial's evaluations and steps, in order."""
+    """(step, seconds since the start, scalars by tag) of the trial's steps, then of its evaluations."""
     evaluations, steps = log.evaluations, log.steps
-    measured = {SECONDS: "train_seconds", **{name: name for name in evaluations if "/" in name}}
     of_step = {f"steps/{name}": name for name in steps if steps.specs[name].type == "float"}
-    return merge(
-        _rows_of(evaluations, trial, measured, np.nan_to_num(evaluations.of_trial("train_seconds", trial))),
-        _rows_of(steps, trial, of_step, np.nancumsum(steps.of_trial("step_seconds", trial))), key=itemgetter(0))
-
-
-def _rows_of(table: LogTable, trial: int, columns: Mapping[str, str], seconds: np.ndarray
-             ) -> Iterator[tuple[int, float, dict[str, float]]]:
-    values = {tag: table.of_trial(name, trial).tolist() for tag, name in columns.items()}
-    for at, step in enumerate(table.of_trial("step", trial).tolist()):
-        yield step, seconds[at], {tag: column[at] for tag, column in values.items() if not math.isnan(column[at])}
+    measured = {SECONDS: "train_seconds", **{name: name for name in evaluations if "/" in name}}
+    for table, tags, seconds in (
+            (steps, of_step, np.nancumsum(steps.of_trial("step_seconds", trial))),
+            (evaluations, measured, np.nan_to_num(evaluations.of_trial("train_seconds", trial)))):
+        values = {tag: table.of_trial(name, trial).tolist() for tag, name in tags.items()}
+        for at, step in enumerate(table.of_trial("step", trial).tolist()):
+            yield step, seconds[at], {tag: column[at] for tag, column in values.items() if not math.isnan(column[at])}

@@ -2,8 +2,7 @@
 
     check("runs/w8.h5")      raises LogError: runs/w8.h5: trial 7: evaluations/step goes from 400 to 300 at row 512; ...
 
-Imports apply the rules for rows to what they read, piece by piece (``faults_of_trials``, ``faults_of_rows``), and
-``unfinished`` at the end.
+Imports apply the rules for rows to what they read: ``faults_of_trials``, ``faults_of_rows`` and ``unfinished``.
 """
 from __future__ import annotations
 
@@ -24,7 +23,6 @@ from .plan_text import read_plan
 from .reader import Log, LogTable, read_log
 from .schema import STEP_PARTS, Status
 
-FEW = 8                     # ids that are compared one by one
 LEAST = {                   # that columns may hold
     "trials": {"id": 0, "global_batch": 1, "local_batch": 1, "accumulation": 1, "ghost_batch": 0, "workers": 1,
                "budget_steps": 0},
@@ -90,8 +88,9 @@ def check(path: str | os.PathLike[str]) -> Log:
     log = read_log(path)
     try:
         for part in log.parts:
-            for table, found in part.columns.items():
-                for name, spec in found.items():
+            for table, names in part.columns.items():
+                for name in names:
+                    spec = part.spec(table, name)
                     if not spec.unit or not spec.meaning:
                         raise LogError(f"{part.path}: {table}/{name} says no unit or no meaning")
                     if spec.type == "text" and part.file:               # else it was read
@@ -138,57 +137,41 @@ def refuse_row(where: str, **row: Any) -> None:
         raise UsageError(fault.say(0, "").removeprefix(":").strip())
 
 
-class Ends:
-    """How far trials were evaluated, gathered piece by piece, in the order of ``ids``: ``last``, the step of the last
-    evaluation, -1 without one, and ``spacing``, the most steps between two, or before the first."""
-
-    def __init__(self, ids: np.ndarray) -> None:
-        self._order = np.argsort(ids, kind="stable")
-        self._ids = ids[self._order]
-        self.last, self.spacing = np.full(len(ids), -1), np.zeros(len(ids), np.int64)
-
-    def add(self, trial: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Takes more evaluations of known trials, each one's in order; gives the places of these trials in the order of
-        ``ids``, and each one's last row."""
-        if not len(trial):
-            return np.empty(0, int), np.empty(0, int)
-        place = self._order[np.searchsorted(self._ids, trial)]
-        order = np.argsort(place, kind="stable")
-        place, step = place[order], step[order]
-        first = np.flatnonzero(np.diff(place, prepend=-1))
-        last = np.append(first[1:], len(place)) - 1
-        before = np.roll(step, 1)
-        before[first] = np.maximum(self.last[place[first]], 0)
-        most = np.maximum.reduceat(step - before, first)
-        self.spacing[place[first]] = np.maximum(self.spacing[place[first]], most)
-        self.last[place[first]] = step[last]
-        return place[first], order[last]
-
-
-def unfinished(trials: AnyTable, ends: Ends, stepped: np.ndarray, value_at: Callable[[int, str], float],
-               said: str = "its budget is") -> Iterator[Fault]:
+def unfinished(trials: Rows, evaluations: Rows, stepped: np.ndarray, said: str = "its budget is") -> Iterator[Fault]:
     """COMPLETE trials whose evaluations are missing, or end more than one spacing before the budget, which ``said``
     names, with the target at which the trial stops not met.
 
     stepped     bool, of each trial: whether it has rows in /steps; one that was only timed needs no evaluation
-    value_at    what a trial's last evaluation measured, by row of /trials and metric; NaN: nothing
     """
-    complete, budget = trials["status"] == Status.COMPLETE, trials["budget_steps"]
-    yield from _fault(trials, complete & (ends.last < 0) & ~stepped,
-                      lambda row, at: " is COMPLETE, but has no evaluations")
-    early = complete & (ends.last >= 0) & (ends.last + ends.spacing < budget)
-    for row in np.flatnonzero(early).tolist():
-        try:
-            measurement = read_plan(trials["plan"][row]).get("measurement") or {}
-        except LogError:                    # a fault of its own
+    order = np.argsort(evaluations["trial"], kind="stable")
+    ids, first = np.unique(evaluations["trial"][order], return_index=True)
+    rows_of = dict(zip(ids.tolist(), np.split(order, first[1:])))
+    missing, early = np.zeros(trials.rows, bool), np.zeros(trials.rows, bool)
+    budget, last = trials["budget_steps"], np.zeros(trials.rows, np.int64)
+    for row in np.flatnonzero(trials["status"] == Status.COMPLETE).tolist():
+        rows = rows_of.get(int(trials["id"][row]))
+        if rows is None:
+            missing[row] = not stepped[row]
             continue
-        if measurement.get("budget_seconds"):
-            early[row] = False
-        elif measurement.get("target") and not measurement.get("keep_going"):
-            target = Target.parse(measurement["target"])
-            early[row] = not target.met_by(value_at(row, target.column))
+        steps = evaluations["step"][rows]
+        last[row] = steps[-1]
+        if last[row] + np.diff(steps, prepend=0).max() < budget[row]:
+            early[row] = not _may_end_early(trials["plan"][row], evaluations, rows[-1])
+    yield from _fault(trials, missing, lambda row, at: " is COMPLETE, but has no evaluations")
     yield from _fault(trials, early, lambda row, at: f" is COMPLETE and {said} {budget[row]} steps, but its "
-                      f"evaluations end at step {ends.last[row]}; if it was stopped, its status is INCOMPLETE")
+                      f"evaluations end at step {last[row]}; if it was stopped, its status is INCOMPLETE")
+
+
+def _may_end_early(plan: str, evaluations: Rows, last: int) -> bool:
+    """Whether a trial's budget is in seconds, or its last evaluation meets the target at which it stops."""
+    try:
+        measurement = read_plan(plan).get("measurement") or {}
+    except LogError:                    # a fault of its own
+        return False
+    if measurement.get("budget_seconds") or not measurement.get("target") or measurement.get("keep_going"):
+        return bool(measurement.get("budget_seconds"))
+    target = Target.parse(measurement["target"])
+    return target.column in evaluations and target.met_by(float(evaluations[target.column][last]))
 
 
 def _fault(table: AnyTable, wrong: np.ndarray, say: Callable[[int, str], str]) -> Iterator[Fault]:
@@ -216,11 +199,11 @@ def _identities(trials: AnyTable) -> Iterator[Fault]:
     """Ids are unique and statuses valid."""
     ids, firsts = np.unique(trials["id"], return_index=True)
     if len(ids) < trials.rows:
-        yield from _fault(trials, ~_among(np.arange(trials.rows), firsts), lambda row, at: (
+        yield from _fault(trials, ~np.isin(np.arange(trials.rows), firsts), lambda row, at: (
             f" is in trials twice, at rows {firsts[ids == trials['id'][row]][0]} and {row}" if at else
             " is in trials twice"))
     status = trials["status"]
-    yield from _fault(trials, ~_among(status, np.array([int(s) for s in Status])), lambda row, at: (
+    yield from _fault(trials, ~np.isin(status, np.array([int(s) for s in Status])), lambda row, at: (
         f": status is {status[row]}; there are {', '.join(f'{int(s)} {s.name}' for s in Status)}"))
 
 
@@ -238,13 +221,13 @@ def _ended(trials: AnyTable) -> Iterator[Fault]:
 
 def _unknown(trials: AnyTable, table: AnyTable) -> Iterator[Fault]:
     """Every row's trial is in /trials."""
-    yield from _fault(table, ~_among(table["trial"], trials["id"]), lambda row, at: (
+    yield from _fault(table, ~np.isin(table["trial"], trials["id"]), lambda row, at: (
         f" has a row in {table.name}{at and f' ({at[4:]})'}, but none in trials"))
 
 
 def unstarted(trials: AnyTable, started: np.ndarray) -> Iterator[Fault]:
     """Trials that have no row in /restarts; ``started``: those that have."""
-    return _fault(trials, ~_among(trials["id"], started), lambda row, at: " has no row in restarts")
+    return _fault(trials, ~np.isin(trials["id"], started), lambda row, at: " has no row in restarts")
 
 
 def _numbers(trials: AnyTable | None, table: AnyTable) -> Iterator[Fault]:
@@ -254,13 +237,8 @@ def _numbers(trials: AnyTable | None, table: AnyTable) -> Iterator[Fault]:
         wrong = ~np.isfinite(table[name])
         if trials is not None and wrong.any():  # unknown of trials from elsewhere, and of restarts that repair put in
             imported = trials["id"][np.array(['"imported"' in text for text in trials["source"].tolist()], bool)]
-            wrong &= ~(np.isnan(table[name]) & (_among(table["trial"], imported) | (table.name == "restarts")))
+            wrong &= ~(np.isnan(table[name]) & (np.isin(table["trial"], imported) | (table.name == "restarts")))
         yield from _value(table, name, wrong, "be finite")
-
-
-def _among(values: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """``np.isin``, which takes most of the time of the check of a small log, where few ids need no sorting."""
-    return (values[:, None] == ids).any(axis=1) if len(ids) <= FEW else np.isin(values, ids)
 
 
 def _order(table: AnyTable) -> Iterator[Fault]:
@@ -285,7 +263,7 @@ def disordered(table: AnyTable, name: str, strict: bool) -> np.ndarray:
 
 def _examples(trials: AnyTable, table: AnyTable) -> Iterator[Fault]:
     """No evaluation has seen more examples than its steps hold."""
-    known = np.flatnonzero(_among(table["trial"], trials["id"]))
+    known = np.flatnonzero(np.isin(table["trial"], trials["id"]))
     if not len(known) or "examples" not in table:
         return
     order = np.argsort(trials["id"])

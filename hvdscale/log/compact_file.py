@@ -31,6 +31,7 @@ SMALL_BYTES = 512                # a column up to this size is stored as it is
 CHUNK_ROWS = 1 << 16
 HEAP_CHUNK = 1 << 20                # bytes of /text
 SHARED_TEXTS, SHARED_BYTES = 4096, 1 << 25      # of texts that are remembered, so that a repeated one is stored once
+HEAP = LogColumn("text", "bytes", "", "")       # of all texts, one after another
 WAITING = 8                         # chunks for each thread that may wait to be written
 _Bytes = bytes | memoryview
 STORED = 7.0            # bits of entropy a byte, as if they were independent, from which a plane is stored as it is
@@ -73,11 +74,8 @@ class CompactFile(contextlib.AbstractContextManager["CompactFile"]):
         self._target = path
         self._threads = len(usable_cores())
         self._texts = Texts()
-        self._aside: list[bytes] = []       # texts that will lie behind the shared ones, packed
-        self._aside_bytes = 0               # of these, unpacked
-        self._spans: dict[tuple[str, str], list[np.ndarray]] = {}
-        self._waiting: deque[tuple[_Piecewise, int, Future[bytes]]] = deque()
-        self._columns: dict[tuple[str, str], _Piecewise] = {}
+        self._waiting: deque[tuple[_GrowingColumn, int, Future[bytes]]] = deque()
+        self._columns: dict[tuple[str, str], _GrowingColumn] = {}
         self._file: Any = None              # an h5py.File
         self._sink = SafeFile(path)
         self._pool = ThreadPoolExecutor(self._threads)
@@ -89,34 +87,21 @@ class CompactFile(contextlib.AbstractContextManager["CompactFile"]):
         except BaseException:
             self._abandon()
             raise
-        self._heap = _Piecewise(self._file, HEAP, self._write)
+        self._heap = _GrowingColumn(self._file, HEAP, self._write)
 
     def add_column(self, table: str, spec: LogColumn, rows: int = 0) -> None:
         """One more column, of which the first ``rows`` rows are absent: NaN, or empty texts."""
-        column = self._columns[table, spec.name] = _Piecewise(self._file[table], spec, self._write)
+        column = self._columns[table, spec.name] = _GrowingColumn(self._file[table], spec, self._write)
         absent = np.zeros((1, 2), np.int64) if spec.type == "text" else np.full(1, np.nan)
         for first in range(0, rows, CHUNK_ROWS):
             self._extend(column, np.repeat(absent, min(CHUNK_ROWS, rows - first), 0))
 
-    def add(self, table: str, name: str, values: Any, shared: bool = True) -> None:
-        """The next rows of a column: an array, or str of a text column.
-
-        shared  of texts: the same are met again and again, and are stored once. Others come to lie behind all shared
-                ones, so that who reads names does not read them; until then they are held, packed
-        """
+    def add(self, table: str, name: str, values: Any) -> None:
+        """The next rows of a column: an array, or str of a text column."""
         column = self._columns[table, name]
-        if not shared:
-            encoded = [text.encode("utf-8", "replace") for text in values]
-            lengths = np.array([len(text) for text in encoded], np.int64)
-            starts = self._aside_bytes + np.cumsum(lengths) - lengths
-            self._spans.setdefault((table, name), []).append(np.stack([starts, lengths], 1))
-            self._aside.append(zlib.compress(b"".join(encoded), 1))
-            self._aside_bytes += int(lengths.sum())
-            return
         if column.spec.type == "text":
             values = np.array([self._texts.span(text) for text in values], np.int64).reshape(-1, 2)
-            if data := self._texts.take():
-                self._extend(self._heap, np.frombuffer(data, np.uint8))
+            self._extend(self._heap, np.frombuffer(self._texts.take(), np.uint8))
         self._extend(column, np.asarray(values, TYPES[column.spec.type]))
 
     def note(self, name: str, value: Any) -> None:
@@ -127,11 +112,6 @@ class CompactFile(contextlib.AbstractContextManager["CompactFile"]):
         return self._columns[table, name].rows
 
     def close(self) -> None:
-        first = self._heap.rows
-        for packed in self._aside:
-            self._extend(self._heap, np.frombuffer(zlib.decompress(packed), np.uint8))
-        for key, pieces in self._spans.items():
-            self._extend(self._columns[key], np.concatenate(pieces) + np.array([first, 0]))
         for column in (*self._columns.values(), self._heap):
             column.finish()
         self._drain(0)
@@ -165,94 +145,68 @@ class CompactFile(contextlib.AbstractContextManager["CompactFile"]):
         with contextlib.suppress(OSError):
             os.unlink(self._target)
 
-    def _extend(self, column: _Piecewise, values: np.ndarray) -> None:
+    def _extend(self, column: _GrowingColumn, values: np.ndarray) -> None:
         column.extend(values)
         self._raise_if_full()
 
-    def _write(self, column: _Piecewise, first: int, values: np.ndarray) -> None:
+    def _write(self, column: _GrowingColumn, first: int, values: np.ndarray) -> None:
         self._waiting.append((column, first, self._pool.submit(pack, values)))
         self._drain(WAITING * self._threads)
 
     def _drain(self, leave: int) -> None:
         while len(self._waiting) > leave or (self._waiting and self._waiting[0][2].done()):
             column, first, packed = self._waiting.popleft()
-            column.put(first, packed.result())
+            column.write_chunk(first, packed.result())
 
     def _raise_if_full(self) -> None:
         if self._sink.error is not None:
             raise self._sink.error
 
 
-HEAP = LogColumn("text", "bytes", "1", "the texts, one after another")
-
-
-class _Piecewise:
+class _GrowingColumn:
     """One column on its way into the file: rows that wait for a whole chunk, and where the next one goes;
-    ``write(column, first row, values)`` is called for each whole chunk."""
+    ``write(column, first row, values)`` is called for each chunk."""
 
     def __init__(self, group: h5py.Group, spec: LogColumn,
-                 write: Callable[[_Piecewise, int, np.ndarray], None]) -> None:
+                 write: Callable[[_GrowingColumn, int, np.ndarray], None]) -> None:
         self.spec, self.rows = spec, 0
         self._group, self._write = group, write
         self._dataset: Any = None           # an h5py.Dataset, once there is a chunk
         self._chunk = HEAP_CHUNK if spec is HEAP else CHUNK_ROWS
-        self._pieces: list[np.ndarray] = []
-        self._gathered = self._begun = 0
+        self._waiting = [np.empty((0, 2) if spec.type == "text" else 0, TYPES[spec.type])]
 
     def extend(self, values: np.ndarray) -> None:
+        self._waiting.append(values)
         self.rows += len(values)
-        while len(values):
-            piece = values[:self._chunk - self._gathered]
-            self._pieces.append(piece)
-            self._gathered += len(piece)
-            values = values[len(piece):]
-            if self._gathered == self._chunk:
-                self._flush()
+        if sum(map(len, self._waiting)) >= self._chunk:
+            values = np.concatenate(self._waiting)
+            rest = len(values) % self._chunk
+            self._put(values[:len(values) - rest])
+            self._waiting = [values[len(values) - rest:]]
 
     def finish(self) -> None:
         """The last chunk; a column of few bytes is stored as it is."""
-        if self._dataset is None:
-            values = self._joined()
-            if values.nbytes <= SMALL_BYTES:
-                dataset = self._create(len(values), {})
-                if len(values):
-                    dataset[...] = values
-                return
-            self._chunk = len(values)
-            self._begin(len(values))
-        if self._gathered:
-            self._flush()
+        values = np.concatenate(self._waiting)
+        if self._dataset is None and values.nbytes <= SMALL_BYTES:
+            create_column(self._group, self.spec, self.rows)[...] = values
+        elif len(values):
+            self._chunk = self._chunk if self._dataset else len(values)
+            self._put(values)
 
-    def put(self, first: int, packed: bytes) -> None:
+    def write_chunk(self, first: int, packed: bytes) -> None:
         self._dataset.id.write_direct_chunk((first,) + (0,) * (self._dataset.ndim - 1), packed)
 
-    def _flush(self) -> None:
+    def _put(self, values: np.ndarray) -> None:
+        """Write rows; the file's chunks are all of one size, the last one filled up."""
         if self._dataset is None:
-            self._begin(0, maxshape=(None,))
-        values = self._joined()
-        if len(values) < self._chunk:               # the file's chunks are all of one size
-            rest = np.zeros((self._chunk - len(values), *values.shape[1:]), values.dtype)
-            values = np.concatenate([values, rest])
-        self._dataset.resize(self._begun + self._gathered, axis=0)
-        self._write(self, self._begun, values)
-        self._begun += self._gathered
-        self._pieces, self._gathered = [], 0
-
-    def _begin(self, rows: int, **layout: Any) -> None:
-        self._dataset = self._create(rows, {"chunks": (self._chunk,), "compression": "gzip", "compression_opts": 1,
-                                            "shuffle": self._joined().itemsize > 1, **layout})
-
-    def _joined(self) -> np.ndarray:
-        if not self._pieces:
-            shape = (0, 2) if self.spec.type == "text" else (0,)
-            return np.empty(shape, np.uint8 if self.spec is HEAP else TYPES[self.spec.type])
-        self._pieces = [np.concatenate(self._pieces) if len(self._pieces) > 1 else self._pieces[0]]
-        return self._pieces[0]
-
-    def _create(self, rows: int, layout: Mapping[str, Any]) -> h5py.Dataset:
-        if self.spec is HEAP:
-            return self._group.create_dataset(HEAP.name, (rows,), "u1", **layout)
-        return create_column(self._group, self.spec, rows, **layout)
+            self._dataset = create_column(self._group, self.spec, 0, **{
+                "chunks": (self._chunk,), "compression": "gzip", "compression_opts": 1,
+                "shuffle": values.itemsize > 1, "maxshape": (None,)})
+        done = self._dataset.shape[0]
+        self._dataset.resize(done + len(values), axis=0)
+        values = np.pad(values, [(0, -len(values) % self._chunk), *[(0, 0)] * (values.ndim - 1)])
+        for first in range(0, len(values), self._chunk):
+            self._write(self, done + first, values[first:first + self._chunk])
 
 
 def pack(values: np.ndarray) -> bytes:

@@ -12,7 +12,7 @@ import math
 import os
 import platform
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import h5py
@@ -23,12 +23,13 @@ from ..errors import HvdscaleError, LogError
 from ..system.inputs import open_input
 from ..system.outputs import Kind, refuse_foreign
 from .safe_file import Positioned
-from .schema import FORMAT, KNOWN, TABLES, VERSION, LogColumn, Status, known_column
+from .schema import FORMAT, TABLES, VERSION, LogColumn, Status
 
 NO_END = 1 << 60
 BOUNDS = ("v110", "v110")                # the oldest file layout that has SWMR: HDF5 1.10 and later read it
 STATUS_TYPE = h5py.enum_dtype({status.name: status.value for status in Status}, basetype="i1")
-TYPES = {"int": np.dtype("<i8"), "float": np.dtype("<f8"), "text": np.dtype("<i8"), "status": STATUS_TYPE}
+TYPES = {"int": np.dtype("<i8"), "float": np.dtype("<f8"), "text": np.dtype("<i8"), "status": STATUS_TYPE,
+         "bytes": np.dtype("u1")}
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 LOG = Kind("a log", lambda head: head.startswith(SIGNATURE))
 # signature, version, sizes, flags, base, extension, end of file, root group, checksum (HDF5 file format III, II.A)
@@ -36,29 +37,16 @@ SUPERBLOCK = struct.Struct("<8sBBBBQQQQI")
 MOST_ATTRIBUTE, MOST_ATTRIBUTES = 1 << 20, 4 << 20      # bytes of one, and of all of a file; a log has a few thousand
 MOST_CHUNK = 1 << 26                     # bytes of a piece of a column
 WRITTEN = {"versions": dict, "changes": dict, "imported": dict, "merged": int}         # types of root attributes
-NAMES = {"text", *(f"{table}/{name}" for table in TABLES for name in ("committed_rows", *KNOWN[table]))}
-KINDS = {"int": "iu", "float": "f", "status": "iu", "text": "iu"}
-DENSEST = 1100              # bytes that one byte of gzip may expand to (1,032), and some more
-SMALL_BYTES = 1 << 20       # columns up to this size are not held against their file's
-SMALL_ROWS, ROW_BYTES = 1 << 20, 2      # a row takes at least so many bytes of the file, in a table of more rows
-# as HDF5 has the types of most columns: h5py takes longer to make one of the other
-MEMORY = {np.dtype("<i8"): h5py.h5t.STD_I64LE, np.dtype("<f8"): h5py.h5t.IEEE_F64LE}
-NUMBERS = (h5py.h5t.INTEGER, h5py.h5t.FLOAT, h5py.h5t.ENUM)
 
 
 class Superblock(NamedTuple):
-    """What a file's first bytes say: flags of its state, the end of file that HDF5 counts on, and its real size."""
+    """What a file's first bytes say: flags of its state, the end of file that HDF5 counts on, and its real size; of a
+    closed file that was cut off, where, in words."""
 
     flags: int
     end: int
     size: int
-
-    @property
-    def cut(self) -> str:
-        """Where a closed file was cut off, in words; "" where it was not."""
-        if self.flags or self.size >= self.end:
-            return ""
-        return f"is cut off at byte {self.size:,} of {self.end:,}; copy it again"
+    cut: str = ""
 
 
 def write_root_attributes(file: h5py.File, attributes: Mapping[str, Any]) -> None:
@@ -116,34 +104,22 @@ def attribute_of(where: h5py.HLObject, name: str) -> Any:
         found = h5py.h5a.open(where.id, name.encode("utf-8", "surrogateescape"))
     except KeyError:
         return None
-    kind, size = found.get_type(), found.get_storage_size()
-    if size > MOST_ATTRIBUTE:
+    if not 0 < found.get_storage_size() <= MOST_ATTRIBUTE or math.prod(found.shape) != 1:
         return None
-    if size == 8 and kind.equal(h5py.h5t.STD_I64LE) and found.shape == ():      # past h5py's slower way
-        number = np.empty((), "<i8")
-        found.read(number, mtype=kind)
-        return number.item()
-    if not isinstance(kind, h5py.h5t.TypeStringID):
-        value = h5py.AttributeManager(where)[name] if kind.get_class() in NUMBERS else None
-        return value.item() if isinstance(value, np.generic) else value
-    if not kind.is_variable_str() and size == kind.get_size():      # as they are written: past h5py's slower way
-        written = np.empty((), f"S{size}")
-        found.read(written, mtype=kind)
-        value = written.item()
-    else:
-        value = h5py.AttributeManager(where)[name] if found.get_space().get_simple_extent_npoints() == 1 else ""
-        if not isinstance(value, (str, bytes)) or not 0 < len(value) <= MOST_ATTRIBUTE:
-            return None
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-    if text[:1] in ("{", "["):
+    stored = np.empty(found.shape, found.dtype)
+    found.read(stored)
+    value = str(stored.item(), "utf-8", "replace") if isinstance(stored.item(), bytes) else stored.item()
+    if not isinstance(value, str):
+        return value if isinstance(value, (int, float)) else None
+    if value[:1] in ("{", "["):
         with contextlib.suppress(ValueError):
-            return json.loads(text)
-    return text
+            return json.loads(value)
+    return value if len(value) <= MOST_ATTRIBUTE else None
 
 
 def root_attributes(path: str, file: h5py.File) -> dict[str, Any]:
-    """The attributes of a log's file but those of another type than they are written with; arrays as text. LogError
-    where they are more than a log has."""
+    """The attributes of a log's file but those of another type than they are written with. LogError where they are more
+    than a log has."""
     found, size = {}, 0
     for name in file.attrs:
         value = attribute_of(file, name)
@@ -151,7 +127,7 @@ def root_attributes(path: str, file: h5py.File) -> dict[str, Any]:
         if size > MOST_ATTRIBUTES:
             raise LogError(f"{path}: its attributes have over {MOST_ATTRIBUTES >> 20} MiB, as no log's have")
         if value is not None and isinstance(value, WRITTEN.get(name, object)):
-            found[name] = str(value) if isinstance(value, np.ndarray) else value
+            found[name] = value
     return found
 
 
@@ -166,20 +142,17 @@ def create_column(group: h5py.Group, column: LogColumn, rows: int, **layout: Any
     return dataset
 
 
-class reading(contextlib.AbstractContextManager["reading"]):
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[None]:
     """Turns what goes wrong while HDF5 reads ``path`` into a LogError; FileNotFoundError stays, for who retries, and
-    what is raised on purpose, such as by a signal. A class, as each column of a thousand logs is read within one."""
-
-    __slots__ = ("path",)
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
-        # damaged files make h5py raise OSError, RuntimeError, KeyError, ValueError, ... alike
-        if isinstance(error, Exception) and not isinstance(error, (HvdscaleError, FileNotFoundError)):
-            raise LogError(f"{self.path}: is damaged and cannot be read as it is: {first_line(error)}; "
-                           f"'hvdscale-log repair {self.path}' saves what is left") from error
+    what is raised on purpose, such as by a signal."""
+    try:
+        yield
+    except (HvdscaleError, FileNotFoundError):
+        raise
+    except Exception as error:              # damaged files make h5py raise OSError, RuntimeError, KeyError and others
+        raise LogError(f"{path}: is damaged and cannot be read as it is: {first_line(error)}; "
+                       f"'hvdscale-log repair {path}' saves what is left") from error
 
 
 def first_line(error: BaseException) -> str:
@@ -207,7 +180,8 @@ def superblock(path: str) -> Superblock:
     _, version, _, _, flags, _, _, end, _, _ = SUPERBLOCK.unpack(head)
     if version < 2:                                    # an older layout, which no log has; HDF5 knows its end
         return Superblock(0, 0, size)
-    return Superblock(flags, end, size)
+    cut = "" if flags or size >= end else f"is cut off at byte {size:,} of {end:,}; copy it again"
+    return Superblock(flags, end, size, cut)
 
 
 def open_file(path: str, tolerant: bool = False) -> h5py.File:
@@ -232,12 +206,10 @@ def open_file(path: str, tolerant: bool = False) -> h5py.File:
             if int(version) > VERSION:
                 raise LogError(f"{path}: is written in schema version {int(version)}, this hvdscale ({__version__}) "
                                f"reads up to version {VERSION}; install a newer hvdscale")
-            # none is opened: of a live log the rows that count are read before all else
+            there = list(file)          # none is opened: of a live log the rows that count are read before all else
             for name in () if tolerant else (*TABLES, "text"):
-                try:
-                    refuse_link(path, file.id, "", name)
-                except KeyError:
-                    raise LogError(f"{path}: is a damaged log: it has no /{name}") from None
+                if name not in there:
+                    raise LogError(f"{path}: is a damaged log: it has no /{name}")
         except BaseException as error:
             file.close()
             if state.size < state.end:
@@ -292,50 +264,25 @@ def lookup3(data: bytes) -> int:
 
 
 def part_of(path: str, file: h5py.File, name: str) -> Any:
-    """The table, column or heap of this name; KeyError where there is none. LogError where it lies in another file: a
-    log from elsewhere must not show, or copy, what this machine has."""
+    """The table, column or heap of this name; KeyError where there is none. LogError where it, or its values, lie in
+    another file, as a log from elsewhere must not show, or copy, what this machine has; and where they are in pieces so
+    large that one may take all memory."""
     found, above = file.id, ""
-    for step in name.split("/"):
-        refuse_link(path, found, above, step)
-        found, above = h5py.h5o.open(found, step.encode("utf-8", "surrogateescape")), f"{above}/{step}"
+    for part in name.split("/"):
+        above, step = f"{above}/{part}", part.encode("utf-8", "surrogateescape")
+        if found.links.get_info(step).type != h5py.h5l.TYPE_HARD:
+            raise LogError(f"{path}: {above} is a link, as nothing in a log is; it is not followed")
+        found = h5py.h5o.open(found, step)
     if not isinstance(found, h5py.h5d.DatasetID):
         return h5py.Group(found)
-    refuse_odd_storage(path, dataset := h5py.Dataset(found))
-    return dataset
-
-
-def refuse_link(path: str, group: Any, above: str, name: str) -> None:
-    """LogError where a name in a group leads elsewhere, KeyError where there is none."""
-    if group.links.get_info(name.encode("utf-8", "surrogateescape")).type != h5py.h5l.TYPE_HARD:
-        raise LogError(f"{path}: {above}/{name} is a link, as nothing in a log is; it is not followed")
-
-
-def datasets_in(file: h5py.File) -> list[str]:
-    """Datasets of a log, such as "steps/loss". No link is followed and no dataset opened: HDF5 walks over links in half
-    the time that objects take."""
-    found: list[str] = []
-
-    def visit(name: bytes, link: Any) -> None:
-        if link.type == h5py.h5l.TYPE_HARD:
-            found.append(name.decode("utf-8", "surrogateescape"))
-    root = h5py.h5g.open(file.id, b"/")         # which its links do not keep open
-    root.links.visit(visit, info=True)
-    groups = {name.rpartition("/")[0] for name in found}
-    return [name for name in found if name not in groups and (
-        name in NAMES or name.count("/") > 1
-        or h5py.h5o.get_info(file.id, name.encode("utf-8", "surrogateescape")).type == h5py.h5o.TYPE_DATASET)]
-
-
-def refuse_odd_storage(path: str, dataset: h5py.Dataset) -> None:
-    """LogError where a dataset has its values in another file, or in pieces so large that one may take all memory."""
-    how = dataset.id.get_create_plist()
+    how = found.get_create_plist()
     if how.get_external_count() or how.get_layout() == h5py.h5d.VIRTUAL:
-        raise LogError(f"{path}: {dataset.name} has its values in another file, as no part of a log has; it is not "
-                       "read")
+        raise LogError(f"{path}: {above} has its values in another file, as no part of a log has; it is not read")
     if how.get_layout() == h5py.h5d.CHUNKED:
-        size = math.prod(how.get_chunk()) * dataset.dtype.itemsize
+        size = math.prod(how.get_chunk()) * found.dtype.itemsize
         if size > MOST_CHUNK:
-            raise LogError(f"{path}: {dataset.name} is in pieces of {size:,} bytes, as no column of a log is")
+            raise LogError(f"{path}: {above} is in pieces of {size:,} bytes, as no column of a log is")
+    return h5py.Dataset(found)
 
 
 def rows_within(dataset: h5py.Dataset, rows: int, size: int) -> int:
@@ -352,93 +299,3 @@ def rows_within(dataset: h5py.Dataset, rows: int, size: int) -> int:
         if chunk.byte_offset is None or chunk.byte_offset + chunk.size > size:
             return first
     return rows
-
-
-class Stored:
-    """The dataset ``name`` of an open file; KeyError where there is none. Its links are followed (see ``refuse_link``).
-
-    offset        first byte of its values, where they lie in the file in one piece; else None
-    descriptor    of the open file, where its bytes may be read as they are: not of one that is being written
-    """
-
-    __slots__ = ("path", "name", "id", "shape", "dtype", "offset", "_descriptor")
-
-    def __init__(self, path: str, file: h5py.File, name: str, descriptor: int | None = None) -> None:
-        self.path, self.name = path, f"/{name}"
-        self.id = h5py.h5d.open(file.id, name.encode("utf-8", "surrogateescape"))
-        self.offset, self._descriptor = self.id.get_offset(), descriptor
-        self.shape, self.dtype = self.id.shape, self.id.dtype
-        if self.offset is None or descriptor is None:
-            refuse_odd_storage(path, self)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows: slice) -> np.ndarray:
-        first, stop, _ = rows.indices(len(self))
-        values = np.empty((max(0, stop - first), *self.shape[1:]), self.dtype)
-        if self._descriptor is None or self.offset is None or stop <= first:
-            if stop - first < len(self) or self.dtype not in MEMORY:
-                return h5py.Dataset(self.id)[first:stop]
-            self.id.read(h5py.h5s.ALL, h5py.h5s.ALL, values, MEMORY[self.dtype])
-            return values
-        buffer, done = values.data.cast("B"), 0
-        start = self.offset + first * (values.nbytes // len(values))
-        while done < len(buffer):
-            got = os.preadv(self._descriptor, [buffer[done:]], start + done)
-            if not got:
-                raise LogError(f"{self.path}: {self.name} ends at byte {start + done:,}, where the file does; "
-                               f"'hvdscale-log repair {self.path}' saves what is left")
-            done += got
-        return values
-
-
-def refuse_wrong_layout(path: str, table: str, found: LogColumn, dataset: Stored, rows: int, there: int) -> int:
-    """LogError where a column holds what does not belong there or says another unit than the schema's, and where there
-    is less in the file, of ``there`` bytes, than the rows it claims; else the bytes of the rows."""
-    what, wanted = f"{table}/{found.name}", known_column(table, found.name)
-    refuse_wrong_type(path, what, dataset, found.type)
-    if wanted and found.type != wanted.type:
-        raise LogError(f"{path}: {what} holds {found.type} entries ({dataset.dtype}) where {wanted.type} belongs")
-    if wanted and found.unit and found.unit != wanted.unit:
-        raise LogError(f"{path}: {what} is in {found.unit} where {wanted.unit} belongs; units are not converted, as "
-                       "nothing says that the rest of the log is in them")
-    size = refuse_hollow(path, what, dataset, rows, there)
-    if size < rows * dataset.dtype.itemsize * (1 + (found.type == "text")):
-        raise LogError(f"{path}: {what} has {len(dataset)} rows where {rows} were committed; "
-                       f"'hvdscale-log repair {path}' saves what is left")
-    return size
-
-
-def refuse_wrong_type(path: str, what: str, dataset: h5py.Dataset | Stored, kind: str) -> None:
-    shape, of_row = dataset.shape, (2,) if kind == "text" else ()
-    if dataset.dtype.kind not in KINDS[kind] or not shape or shape[1:] != of_row:
-        raise LogError(f"{path}: {what} holds {dataset.dtype} entries in the shape {shape}, as no column of a log does")
-
-
-def refuse_hollow(path: str, what: str, dataset: h5py.Dataset | Stored, rows: int, there: int) -> int:
-    """LogError where a column claims more rows than its bytes in the file can expand to, or, but for the texts, than a
-    file of this size has: reading it would take memory out of all proportion. Else the bytes of the rows that it has.
-
-    there   bytes of the file
-    """
-    shape = dataset.shape
-    rows = min(rows, shape[0])
-    size = rows * dataset.dtype.itemsize * math.prod(shape[1:])
-    if size <= SMALL_BYTES:
-        return size
-    stored = min(dataset.id.get_storage_size(), there)
-    if size > DENSEST * stored:
-        raise LogError(f"{path}: {what} claims {rows:,} rows, but has {stored:,} bytes in the file; "
-                       f"'hvdscale-log repair {path}' saves what there is")
-    if rows > SMALL_ROWS and rows * ROW_BYTES > there and what != "text":
-        raise LogError(f"{path}: {what} claims {rows:,} rows, but the file has {there:,} bytes; a row takes "
-                       f"{ROW_BYTES} or more")
-    return size
-
-
-def as_column(kind: str, values: np.ndarray) -> np.ndarray:
-    """Values in the type that every reader counts on: int64, float64 or int8; the same array where they are so."""
-    if kind == "status":
-        return values.astype(np.int8, copy=False)
-    return values.astype(np.float64 if kind == "float" else np.int64, copy=False)

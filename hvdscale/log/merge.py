@@ -10,18 +10,18 @@ import itertools
 import json
 import os
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..errors import LogError
-from ..system.files import remove, sync_directory, temporary_name, writing
+from ..system.files import remove, sync_directory, temporary_name
 from ..system.lock import Lock
 from . import segments
 from .check import check
 from .compact_file import CompactFile
-from .files import refuse_taken, superblock
+from .files import make_directory, refuse_taken, superblock
 from .reader import Log, LogTable, absent, join_columns, read_log
 from .schema import SOURCE, TABLES, LogColumn
 
@@ -90,8 +90,7 @@ def merge(paths: Iterable[str | os.PathLike[str]], out: str, overwrite: bool = F
     is not to be overwritten, where one log is given twice, or where one does not pass ``check``.
     """
     paths = list(paths)
-    with Lock.take(out, take_over), writing(out):
-        refuse_taken(out, overwrite)
+    with new_log(out, {"merged": len(paths)}, overwrite, take_over) as file:
         for path in paths:
             check(path).close()
         with contextlib.ExitStack() as opened:
@@ -102,9 +101,29 @@ def merge(paths: Iterable[str | os.PathLike[str]], out: str, overwrite: bool = F
                 if other != log.path:
                     raise LogError(f"{log.path}: is a copy of {other} (both have the id {log_id}); give one of the two")
             numbers = renumbered([log.trials["id"] for log in logs])
-            _write(logs, numbers, temporary := temporary_name(out))
-        show(temporary, out, segments.beside(out))
+            _write(logs, numbers, file)
     return [(log, int((log.trials["id"] != new).sum())) for log, new in zip(logs, numbers)]
+
+
+@contextlib.contextmanager
+def new_log(path: str | os.PathLike[str], attributes: Mapping[str, Any], overwrite: bool = False,
+            take_over: bool = False) -> Iterator[CompactFile]:
+    """The one writer of a closed log, with root attributes to add, which is there when ``with`` ends without an error.
+    LogError where there is one that is not to be overwritten or is being written, or none can be written.
+
+    take_over   write even where the file system refuses locks
+    """
+    path = os.fspath(path)
+    make_directory(path)
+    with Lock.take(path, take_over):
+        refuse_taken(path, overwrite)
+        try:
+            identity = {"id": uuid.uuid4().hex, "segment": 0, "segments": 1}
+            with CompactFile(temporary := temporary_name(path), {**identity, **attributes}) as file:
+                yield file
+            show(temporary, path, segments.beside(path))
+        except OSError as error:
+            raise LogError(f"{path}: cannot be written: {error.strerror or error}; nothing of it was left") from error
 
 
 def renumbered(ids: list[np.ndarray]) -> list[np.ndarray]:
@@ -122,19 +141,17 @@ def renumbered(ids: list[np.ndarray]) -> list[np.ndarray]:
     return out
 
 
-def _write(logs: Sequence[Log], numbers: Sequence[np.ndarray], path: str) -> None:
-    attributes = {"id": uuid.uuid4().hex, "segment": 0, "segments": 1, "merged": len(logs)}
-    with CompactFile(path, attributes) as out:
-        for place, name in enumerate(TABLES):
-            tables = [log.tables[place] for log in logs]
-            for spec in joined(name, (table.specs.values() for table in tables)):
-                out.add_column(name, spec)
-                out.add(name, spec.name, np.concatenate([
-                    _values(log, table, spec, new) for log, table, new in zip(logs, tables, numbers)]))
-            if name == "trials":
-                for column, kept in zip(SOURCE, zip(*map(source_of, logs))):
-                    out.add_column(name, column)
-                    out.add(name, column.name, np.concatenate(kept))
+def _write(logs: Sequence[Log], numbers: Sequence[np.ndarray], out: CompactFile) -> None:
+    for place, name in enumerate(TABLES):
+        tables = [log.tables[place] for log in logs]
+        for spec in joined(name, (table.specs.values() for table in tables)):
+            out.add_column(name, spec)
+            out.add(name, spec.name, np.concatenate([
+                _values(log, table, spec, new) for log, table, new in zip(logs, tables, numbers)]))
+        if name == "trials":
+            for column, kept in zip(SOURCE, zip(*map(source_of, logs))):
+                out.add_column(name, column)
+                out.add(name, column.name, np.concatenate(kept))
 
 
 def joined(table: str, logs: Iterable[Iterable[LogColumn]]) -> list[LogColumn]:

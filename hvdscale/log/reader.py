@@ -9,11 +9,11 @@ steps of that trial; of a trial's rows in /trials the latest segment's counts.
 """
 from __future__ import annotations
 
+import math
 import os
-from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property, lru_cache, partial, wraps
+from functools import cached_property, wraps
 from typing import Any
 
 import h5py
@@ -23,32 +23,21 @@ from ..errors import LogError
 from ..system import lock
 from ..target import SPLITS
 from . import segments
-from .files import (Stored, as_column, attribute_of, datasets_in, open_file, part_of, reading, refuse_hollow,
-                    refuse_link, refuse_wrong_layout, refuse_wrong_type, root_attributes, rows_within, superblock)
-from .schema import SCHEMA, SOURCE, TABLES, LogColumn, Status
+from .files import (NO_END, TYPES, Superblock, attribute_of, open_file, part_of, reading, root_attributes, rows_within,
+                    superblock)
+from .schema import KNOWN, SCHEMA, SOURCE, TABLES, LogColumn, Status, column_of
 
 SMALL = 4 << 20     # bytes: logs up to this size are read whole and closed, so that a thousand of them can be read
 SMALL_HEAP = 1 << 20        # bytes of /text that are kept, as every column of texts asks for some
+KINDS = {"int": "iu", "float": "f", "status": "iu", "text": "iu"}
+DENSEST = 1100              # bytes that one byte of gzip may expand to (1,032), and some more
+SMALL_BYTES = 1 << 20       # columns up to this size are not held against their file's
+SMALL_ROWS, ROW_BYTES = 1 << 20, 2      # a row takes at least so many bytes of the file, in a table of more rows
 HELD_BYTES, DENSE = 1 << 27, 64         # a file's columns have this many bytes, or this many times as many as the file
 ATTEMPTS = 5        # a log that is merged while it is read is read again
 TRIES = 3           # a file that is being written may be met in the middle of a write
-PLACES = {table: {c.name: place for place, c in enumerate(spec)} for table, spec in SCHEMA.items()}
-OF_SPLITS = {split: place for place, split in enumerate(SPLITS)}
 OPTIONAL = {table: {column.name: column.type for column in (*spec, *(SOURCE if table == "trials" else ()))
                     if column.optional} for table, spec in SCHEMA.items()}
-
-
-class FileColumns(UserDict[str, Any]):
-    """The columns of a table in a file, in order, each looked at when it is first asked for: LogError where it is none
-    of a log."""
-
-    def __init__(self, names: Iterable[str], look: Callable[[str], LogColumn]) -> None:
-        super().__init__(dict.fromkeys(names))
-        self._look = look
-
-    def __getitem__(self, name: str) -> LogColumn:
-        self.data[name] = self.data[name] or self._look(name)
-        return self.data[name]
 
 
 def _tried_again(read: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,7 +55,7 @@ def _tried_again(read: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Part:
-    """One file of a log, open for reading, with the number of rows that are whole in each table."""
+    """One file of a log, open for reading, with the columns and the number of rows that are whole in each table."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -75,86 +64,109 @@ class Part:
     @_tried_again
     def _open(self) -> None:
         self.size, self.file = superblock(self.path).size, open_file(self.path)
-        self._descriptor = self.file.id.get_vfd_handle() if self.file.driver == "sec2" else None
-        self._datasets: dict[tuple[str, str], Stored] = {}          # open, since HDF5 keeps chunks only of such
-        self._claimed = 0           # bytes of the columns that were looked at, unpacked
+        self._heap: Any = None      # the texts, once one was asked for: an h5py.Dataset, or the bytes of a small one
+        self._specs: dict[tuple[str, str], LogColumn] = {}              # of the columns that were looked at
+        self._datasets: dict[tuple[str, str], h5py.Dataset] = {}        # open, since HDF5 keeps chunks only of such
+        self._claimed = 0           # bytes of these, unpacked
         self.segment = segments.of_file(self.path, self.file)
+        self.attributes = root_attributes(self.path, self.file)
         self.rows = {table: self._committed_rows(table) for table in TABLES}
-        self.columns: dict[str, Mapping[str, LogColumn]] = {}
-        datasets = datasets_in(self.file)           # it reads all headers, after the rows that count: columns grow
+        found: list[str] = []       # the names of all, after the rows that count, as columns grow
+        self.file.visit(found.append)
+        groups = {name.rpartition("/")[0] for name in found}
+        self.columns: dict[str, Sequence[str]] = {}
         for table in TABLES:
-            names = dict.fromkeys(name[len(table) + 1:] for name in datasets if name.startswith(f"{table}/"))
-            names.pop("committed_rows", None)
+            names = [name.removeprefix(f"{table}/") for name in found
+                     if name.startswith(f"{table}/") and name not in groups and name != f"{table}/committed_rows"]
             for column in SCHEMA[table]:
                 if not column.optional and column.name not in names:
                     raise LogError(f"{self.path}: {table} has no column {column.name}; is it a log of another program?")
-            self.columns[table] = FileColumns(in_order(table, *names), partial(self._look, table))
-        if self._descriptor is None:
-            self._refuse_lost_rows()
+            self.columns[table] = names
+        state = superblock(self.path)
+        if state.size < state.end:
+            self._refuse_lost_rows(state)
         self.rows["trials"] = begun_trials(self)
 
-    @cached_property
     @_tried_again
-    def attributes(self) -> dict[str, Any]:
-        return root_attributes(self.path, self.file)
+    def spec(self, table: str, name: str) -> LogColumn:
+        """A column as the file has it, its dataset open from now on. LogError where it holds what does not belong there
+        or says another unit than the schema's, and where it has less rows than were committed."""
+        if (table, name) not in self._specs:
+            what, rows = f"{table}/{name}", self.rows[table]
+            dataset = part_of(self.path, self.file, what)
+            found = column_spec(name, dataset)
+            wanted = column_of(table, name) if "/" in name else KNOWN[table].get(name)
+            there = self.claim(what, dataset, found.type, rows)
+            if wanted and found.type != wanted.type:
+                raise LogError(f"{self.path}: {what} holds {found.type} entries ({dataset.dtype}) where {wanted.type} "
+                               "belongs")
+            if wanted and found.unit and found.unit != wanted.unit:
+                raise LogError(f"{self.path}: {what} is in {found.unit} where {wanted.unit} belongs; units are not "
+                               "converted, as nothing says that the rest of the log is in them")
+            if there < rows:
+                raise LogError(f"{self.path}: {what} has {there} rows where {rows} were committed; "
+                               f"'hvdscale-log repair {self.path}' saves what is left")
+            self._specs[table, name], self._datasets[table, name] = found, dataset
+        return self._specs[table, name]
 
     @_tried_again
     def read(self, table: str, name: str, first: int = 0, stop: int | None = None) -> np.ndarray:
         """Whole rows of a column, all or those of first:stop: int64, float64, int8 (status) or an object array of str
         (text)."""
-        kind, rows = self.columns[table][name].type, self.rows[table]
+        kind, rows = self.spec(table, name).type, self.rows[table]
         values = self._datasets[table, name][first:rows if stop is None else min(stop, rows)]
-        return decode(self.path, self._heap, values) if kind == "text" else as_column(kind, values)
+        if kind != "text":
+            return values.astype(TYPES[kind], copy=False)
+        if self._heap is None:
+            heap = part_of(self.path, self.file, "text")
+            size = self.claim("text", heap, "int", NO_END)
+            self._heap = heap[:] if size <= SMALL_HEAP else heap
+        return decode(self.path, self._heap, values)
 
     def close(self) -> None:
         self._datasets.clear()
-        self.__dict__.pop("_heap", None)
+        self._heap = None
         self.file.close()
 
-    def claim(self, size: int) -> None:
-        """Counts bytes that are about to be read; LogError where they are more than the file of a log holds."""
+    def claim(self, what: str, dataset: h5py.Dataset, kind: str, rows: int) -> int:
+        """How many of these rows of a column there are, before any is read. LogError where it holds what no column of
+        its kind does, and where it claims more than its bytes in the file can expand to, or a file of this size has, or
+        all columns together do: reading it would take memory out of all proportion."""
+        shape, dtype, of_row = dataset.shape, dataset.dtype, (2,) if kind == "text" else ()
+        if dtype.kind not in KINDS[kind] or not shape or shape[1:] != of_row:
+            raise LogError(f"{self.path}: {what} holds {dtype} entries in the shape {shape}, as no column of a log "
+                           "does")
+        rows = min(rows, shape[0])
+        size = rows * dtype.itemsize * math.prod(of_row)
+        stored = min(dataset.id.get_storage_size(), self.size)
+        if size > SMALL_BYTES and size > DENSEST * stored:
+            raise LogError(f"{self.path}: {what} claims {rows:,} rows, but has {stored:,} bytes in the file; "
+                           f"'hvdscale-log repair {self.path}' saves what there is")
+        if rows > SMALL_ROWS and rows * ROW_BYTES > self.size and what != "text":
+            raise LogError(f"{self.path}: {what} claims {rows:,} rows, but the file has {self.size:,} bytes; a row "
+                           f"takes {ROW_BYTES} or more")
         self._claimed += size
         if self._claimed > HELD_BYTES + DENSE * self.size:
             raise LogError(f"{self.path}: its columns claim over {self._claimed:,} bytes, but the file has "
                            f"{self.size:,}; no log is so dense")
-
-    @_tried_again
-    def _look(self, table: str, name: str) -> LogColumn:
-        """A column of the file, its dataset open from now on."""
-        dataset = Stored(self.path, self.file, f"{table}/{name}", self._descriptor)
-        found = column_spec(name, dataset)
-        size = refuse_wrong_layout(self.path, table, found, dataset, self.rows[table], self.size)
-        self.claim(size + len(found.unit) + len(found.meaning))
-        self._datasets[table, name] = dataset
-        return found
+        return rows
 
     def _committed_rows(self, table: str) -> int:
         """How many rows of a table are whole; LogError where the file does not say."""
         name = f"{table}/committed_rows"
-        refuse_link(self.path, self.file.id, "", name)
-        dataset = Stored(self.path, self.file, name, self._descriptor)
+        dataset = part_of(self.path, self.file, name)
         if dataset.shape != (1,) or dataset.dtype.kind not in "iu":
             raise LogError(f"{self.path}: {name} holds {dataset.dtype} entries in the shape {dataset.shape}, not one "
                            "number of rows")
-        rows = int(dataset[:1][0])
+        rows = int(dataset[0])
         if rows < 0:
             raise LogError(f"{self.path}: {name} is {rows}")
         return rows
 
-    @cached_property
-    def _heap(self) -> Any:
-        """The texts: an h5py.Dataset, or the bytes of a small one."""
-        refuse_link(self.path, self.file.id, "", "text")
-        heap = Stored(self.path, self.file, "text", self._descriptor)
-        refuse_wrong_type(self.path, "text", heap, "int")
-        self.claim(refuse_hollow(self.path, "text", heap, len(heap), self.size))
-        return heap[:] if len(heap) <= SMALL_HEAP else heap
-
-    def _refuse_lost_rows(self) -> None:
+    def _refuse_lost_rows(self, state: Superblock) -> None:
         """A live file that was cut off reads as zeros there, so where it is short, each column is looked at."""
-        state = superblock(self.path)
-        for table, rows in self.rows.items() if state.size < state.end else ():
-            for name in self.columns[table].keys():
+        for table, rows in self.rows.items():
+            for name in self.columns[table]:
                 whole = rows_within(part_of(self.path, self.file, f"{table}/{name}"), rows, state.size)
                 if whole < rows:
                     raise LogError(f"{self.path}: is truncated: {state.size} of {state.end} bytes are there, with "
@@ -173,24 +185,24 @@ def begun_trials(part: Part) -> int:
     return int(begun.nonzero()[0].max(initial=-1)) + 1
 
 
-def column_spec(name: str, dataset: h5py.Dataset | Stored) -> LogColumn:
+def column_spec(name: str, dataset: h5py.Dataset) -> LogColumn:
     """A column as its dataset says it is: its type, unit, meaning and, of a metric, which way it gets better."""
     keys = ("unit", "meaning", "better") if "/" in name else ("unit", "meaning")
     unit, meaning, *better = (str(attribute_of(dataset, key) or "") for key in keys)
-    kind = "int" if dataset.dtype.kind in "iu" else "float"
+    dtype = dataset.dtype
+    kind = "int" if dtype.kind in "iu" else "float"
     if len(dataset.shape) == 2:
         kind = "text"
-    elif dataset.dtype == np.int8 or h5py.check_enum_dtype(dataset.dtype) is not None:
+    elif dtype == np.int8 or h5py.check_enum_dtype(dtype) is not None:
         kind = "status"
     return LogColumn(name, kind, unit, meaning, better="".join(better))
 
 
-@lru_cache(maxsize=64)                      # the logs of a folder have the same columns
-def in_order(table: str, *columns: str) -> list[str]:
+def in_order(table: str, columns: Iterable[str]) -> list[str]:
     """The names of a table's columns: in the schema's order, then metrics by split, then whatever else there is."""
-    known = PLACES[table]
-    return sorted(columns, key=lambda name: (
-        known.get(name, len(known)), OF_SPLITS.get(name.partition("/")[0], len(OF_SPLITS)), name))
+    first = [*KNOWN[table], *SPLITS]
+    place = {name: at for at, name in enumerate(first)}
+    return sorted(columns, key=lambda name: (place.get(name.partition("/")[0], len(first)), name))
 
 
 def join_columns(table: str, found: Iterable[Mapping[str, LogColumn]]) -> dict[str, LogColumn]:
@@ -198,7 +210,7 @@ def join_columns(table: str, found: Iterable[Mapping[str, LogColumn]]) -> dict[s
     every: dict[str, LogColumn] = {}
     for specs in found:
         every = {**specs, **every}
-    return {name: every[name] for name in in_order(table, *every)}
+    return {name: every[name] for name in in_order(table, every)}
 
 
 def decode(path: str, heap: Any, spans: np.ndarray) -> np.ndarray:
@@ -229,13 +241,14 @@ def decode(path: str, heap: Any, spans: np.ndarray) -> np.ndarray:
 class Columns(Mapping[str, np.ndarray]):
     """Column name -> array, read when asked for and kept. Iterating gives the columns' names."""
 
-    def __init__(self, specs: Mapping[str, LogColumn]) -> None:
-        self.specs = specs
+    def __init__(self, columns: Iterable[str]) -> None:
+        self.columns = tuple(columns)
         self._read: dict[str, np.ndarray] = {}
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        return tuple(self.specs)
+    def specs(self) -> Mapping[str, LogColumn]:
+        """What each column holds, by name."""
+        raise NotImplementedError
 
     def read(self, name: str) -> np.ndarray:
         """A column, not kept."""
@@ -247,13 +260,13 @@ class Columns(Mapping[str, np.ndarray]):
         return self._read[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.specs)
+        return iter(self.columns)
 
     def __len__(self) -> int:
-        return len(self.specs)
+        return len(self.columns)
 
     def __contains__(self, name: object) -> bool:
-        return name in self.specs
+        return name in self.columns
 
 
 class LogTable(Columns):
@@ -262,36 +275,38 @@ class LogTable(Columns):
 
     def __init__(self, name: str, parts: Sequence[Part], keep: np.ndarray | None = None) -> None:
         """keep    row numbers to keep of the parts' rows, laid end to end, in the order wanted; None: all."""
+        super().__init__(in_order(name, {column for part in parts for column in part.columns[name]}))
         self.name = name
-        found = [part.columns[name] for part in parts]
-        super().__init__(found[0] if len(found) == 1 else join_columns(name, found))
         self.rows = sum(part.rows[name] for part in parts) if keep is None else len(keep)
         self._parts, self._keep = parts, keep
 
-    def read(self, name: str) -> np.ndarray:
-        """A column, not kept: for one pass over a log larger than memory."""
-        if name in self._read:
-            return self._read[name]
-        if name not in self.specs:
-            if name in OPTIONAL[self.name]:
-                return absent(OPTIONAL[self.name][name], self.rows)
-            raise KeyError(f"the log's {self.name} have no column {name!r}; there are {', '.join(self.specs)}")
-        values = [part.read(self.name, name) if name in part.columns[self.name]
-                  else absent(self.specs[name].type, part.rows[self.name]) for part in self._parts]
-        joined = values[0] if len(values) == 1 else np.concatenate(values)
-        return joined if self._keep is None else joined[self._keep]
+    @cached_property
+    def specs(self) -> dict[str, LogColumn]:
+        """Of a column that several files have as the first says it is."""
+        return {name: next(part.spec(self.name, name) for part in self._parts if name in part.columns[self.name])
+                for name in self.columns}
 
-    def read_rows(self, name: str, first: int, stop: int) -> np.ndarray:
-        """Rows first:stop of a column; of a log in one file nothing else is read, and nothing kept."""
-        if name in self._read or name not in self.specs or len(self._parts) > 1:
+    def read(self, name: str, first: int = 0, stop: int | None = None) -> np.ndarray:
+        """A column, or rows first:stop of it, not kept: for one pass over a log larger than memory."""
+        if name in self._read:
+            return self._read[name][first:stop]
+        if name not in self.columns:
+            if name in OPTIONAL[self.name]:
+                return absent(OPTIONAL[self.name][name], self.rows)[first:stop]
+            raise KeyError(f"the log's {self.name} have no column {name!r}; there are {', '.join(self.columns)}")
+        if len(self._parts) == 1:
+            return self._parts[0].read(self.name, name, first, stop)
+        if stop is not None:
             return self[name][first:stop]
-        return self._parts[0].read(self.name, name, first, stop)
+        joined = np.concatenate([part.read(self.name, name) if name in part.columns[self.name]
+                                 else absent(self.specs[name].type, part.rows[self.name]) for part in self._parts])
+        return joined if self._keep is None else joined[self._keep]
 
     def of_trial(self, name: str, trial: int) -> np.ndarray:
         """A trial's values of a column, in the log's order; where its rows lie together no others are read."""
         order, trials = self._by_trial
         first, stop = (int(np.searchsorted(trials, trial, side)) for side in ("left", "right"))
-        return self.read_rows(name, first, stop) if order is None else self[name][order[first:stop]]
+        return self.read(name, first, stop) if order is None else self[name][order[first:stop]]
 
     @cached_property
     def _by_trial(self) -> tuple[np.ndarray | None, np.ndarray]:
@@ -317,29 +332,21 @@ class Log(AbstractContextManager["Log"]):
         self.path = path
         self.segments = [part.segment for part in parts]
         self.parts = parts
+        self.attributes, self.size = parts[0].attributes, sum(part.size for part in parts)
         self.tables = tuple(LogTable(name, parts, _rows_that_count(name, parts) if len(parts) > 1 else None)
                             for name in TABLES)
         self.trials, self.restarts, self.evaluations, self.steps = self.tables
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        return self.parts[0].attributes
-
-    @property
-    def size(self) -> int:
-        return sum(part.size for part in self.parts)
 
     def writer(self) -> dict[str, Any] | None:
         """The living process that writes it (host, pid, job), or None: then RUNNING trials were interrupted."""
         return lock.holder(self.path)
 
-    def close(self) -> None:
+    def close(self, *_: object) -> None:
         """Closes the files; columns that were read stay."""
         for part in self.parts:
             part.close()
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    __exit__ = close
 
 
 def read_log(path: str | os.PathLike[str]) -> Log:
@@ -348,10 +355,8 @@ def read_log(path: str | os.PathLike[str]) -> Log:
     truncated or damaged."""
     log = open_log(path)
     try:
-        for part in log.parts:              # so that none is found to be wrong later
-            part.attributes
-            for found in part.columns.values():
-                dict(found)
+        for table in log.tables:            # so that none of its columns is found to be wrong later
+            table.specs
         if log.size <= SMALL:
             for table in log.tables:
                 dict(table)

@@ -17,7 +17,6 @@ import json
 import math
 import operator
 import os
-import platform
 import socket
 import sys
 import time
@@ -349,8 +348,6 @@ def _continued(path: str | os.PathLike[str], first_step: int | None, row: Mappin
 
 
 def _about() -> dict[str, Any]:
-    versions = {"hvdscale": __version__, "python": platform.python_version(), "numpy": np.__version__}
-    torch = sys.modules.get("torch")
-    commit = commit_of(".")
-    return {"versions": {**versions, **({"torch": torch.__version__} if torch else {})},
+    torch, commit = sys.modules.get("torch"), commit_of(".")
+    return {"versions": {"hvdscale": __version__, **({"torch": torch.__version__} if torch else {})},
             **({"commit": commit} if commit else {})}

@@ -23,12 +23,11 @@ from ..system.files import temporary_name
 from ..system.lock import Lock
 from . import segments
 from .check import IN_PLAN, ORDERED, UnsoundRows, check, check_rows, contradictions, disordered
-from .files import (TYPES, as_column, open_file, part_of, reading, refuse_hollow, refuse_wrong_type, root_attributes,
-                    rows_within, superblock)
+from .files import TYPES, open_file, part_of, reading, root_attributes, rows_within, superblock
 from .merge import merged_attributes, show, write_log
 from .plan_text import read_plan
 from .reader import Log, LogTable, Part, absent, begun_trials, column_spec, decode
-from .schema import INTERRUPTED, SCHEMA, SOURCE, TABLES, UNKNOWN_SEED, LogColumn, Status, known_column
+from .schema import INTERRUPTED, KNOWN, SCHEMA, SOURCE, TABLES, UNKNOWN_SEED, LogColumn, Status, column_of
 
 BROKEN = ".broken"
 LOST = np.iinfo(np.int64).min           # an integer that could not be read; no column has a use for it
@@ -138,6 +137,7 @@ class SalvagedPart(Part):
             self.segment = segments.of_file(path, self.file)
             self.attributes = root_attributes(path, self.file)
         self.rows, self.columns = {}, {}
+        self._specs = {}
         self._values: dict[tuple[str, str], np.ndarray] = {}
         for table in TABLES:
             self._read_table(table)
@@ -165,7 +165,8 @@ class SalvagedPart(Part):
         whole = len(values[ending])
         if whole < rows:
             self.lost.append(f"{self.path}: {rows - whole} of {rows} rows of {table}, where {table}/{ending} ends")
-        self.rows[table], self.columns[table] = whole, specs
+        self.rows[table], self.columns[table] = whole, list(specs)
+        self._specs |= {(table, name): spec for name, spec in specs.items()}
         for name, column in values.items():
             if len(column) < whole:
                 self.lost.append(f"{self.path}: {whole - len(column)} of {whole} entries of {table}/{name}")
@@ -187,7 +188,8 @@ class SalvagedPart(Part):
                     item = part_of(self.path, self.file, name)
                     if isinstance(item, h5py.Dataset):
                         column = name.removeprefix(f"{table}/")
-                        found, known = column_spec(column, item), known_column(table, column)
+                        found = column_spec(column, item)
+                        known = column_of(table, column) if "/" in column else KNOWN[table].get(column)
                         specs[column] = replace(known, better=found.better) if known else found
                     else:
                         places.append(name)
@@ -209,9 +211,8 @@ class SalvagedPart(Part):
     def _read_column(self, table: str, spec: LogColumn, committed: int) -> np.ndarray:
         with self._noting(f"{table}/{spec.name}"):
             dataset = part_of(self.path, self.file, f"{table}/{spec.name}")
-            refuse_wrong_type(self.path, f"{table}/{spec.name}", dataset, spec.type)
             rows = rows_within(dataset, min(committed, len(dataset)), self.size)
-            self.claim(refuse_hollow(self.path, f"{table}/{spec.name}", dataset, rows, self.size))
+            self.claim(f"{table}/{spec.name}", dataset, spec.type, rows)
             step = dataset.chunks[0] if dataset.chunks else max(rows, 1)
             pieces = [dataset[:0]]              # those before the first chunk that cannot be read
             with contextlib.suppress(OSError):
@@ -220,7 +221,7 @@ class SalvagedPart(Part):
             values = np.concatenate(pieces)
             if spec.type == "text":
                 return self._texts(values, LOST_TEXTS.get(spec.name, ""))
-            return as_column(spec.type, values)
+            return values.astype(TYPES[spec.type], copy=False)
         return absent(spec.type, 0)
 
     def _texts(self, spans: np.ndarray, lost_text: str) -> np.ndarray:
@@ -229,7 +230,7 @@ class SalvagedPart(Part):
         with self._noting("text"):
             heap = part_of(self.path, self.file, "text")
             size = rows_within(heap, len(heap), self.size)
-            self.claim(refuse_hollow(self.path, "text", heap, size, self.size))
+            self.claim("text", heap, "int", size)
             whole = (spans >= 0).all(axis=1) & (spans <= size).all(axis=1) & (spans.sum(axis=1) <= size)
             out[whole] = decode(self.path, heap, spans[whole])
             if not whole.all():
@@ -269,7 +270,7 @@ class MendedTable(LogTable):
     """A table whose rows are in memory and can be changed."""
 
     def __init__(self, table: LogTable) -> None:
-        self.name, self.specs, self.rows = table.name, table.specs, table.rows
+        self.name, self.columns, self.specs, self.rows = table.name, table.columns, table.specs, table.rows
         self._read = {name: table.read(name).astype(object if spec.type == "text" else TYPES[spec.type])
                       for name, spec in table.specs.items()}
 

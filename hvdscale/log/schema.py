@@ -15,7 +15,6 @@ from functools import partial
 
 FORMAT = "hvdscale-log"
 VERSION = 1
-TABLES = ("trials", "restarts", "evaluations", "steps")
 UNKNOWN_SEED = -1           # of a run from elsewhere that names none: no other run has the same seed
 INTERRUPTED = "interrupted: the process that wrote the log ended without a word"
 PRUNED = "pruned"           # how the reason of a trial that its search has stopped begins
@@ -107,6 +106,9 @@ STEPS = (
     _optional("outer_step", "float", "1", "norm of the synchronization's change of the weights since the last one"),
     _optional("exchange_error", "float", "1", "root mean square over the replicas of the norm of what is unsent yet"),
 )
+SCHEMA = {"trials": TRIALS, "restarts": RESTARTS, "evaluations": EVALUATIONS, "steps": STEPS}    # all but a log's own
+TABLES = tuple(SCHEMA)
+KNOWN = {table: {column.name: column for column in found} for table, found in SCHEMA.items()}
 STEP_PARTS = ("data_seconds", "compute_seconds", "communication_seconds")        # of step_seconds, in this order
 
 # of an update as each rank saw it, in this order; what is in none of them the rank spent elsewhere
@@ -134,37 +136,22 @@ def column_of(table: str, name: str, better: str = "") -> LogColumn:
     return LogColumn(name, "float", "1", f"{rest} on the {above} split", better=better)
 
 
-def known_column(table: str, name: str) -> LogColumn | None:
-    """The schema's column of this name, optional ones and those of ``column_of`` included; None for a column of a log's
-    own making."""
-    return column_of(table, name) if "/" in name else KNOWN[table].get(name)
-
-
 def rank_column(rank: int, part: str) -> str:
     """The name of the optional /steps column of one of RANK_PARTS."""
     return f"ranks/{rank}/{part}_seconds"
 
 
 def columns(metaparameters: Iterable[str] = (), metrics: Iterable[str] | Mapping[str, str] = (),
-            optional: Collection[str] = (), ranks: int = 0) -> dict[str, tuple[LogColumn, ...]]:
+            optional: Collection[str] = (), ranks: int = 0) -> dict[str, list[LogColumn]]:
     """Each table's columns for a log with these metaparameters, metrics (``split/metric``), optional columns by name,
     and ranks that timed their steps.
 
     metrics  names, or a mapping of names to the better way: see LogColumn
     """
     better = metrics if isinstance(metrics, Mapping) else {}
-
-    def chosen(among: Iterable[LogColumn]) -> tuple[LogColumn, ...]:
-        return tuple(column for column in among if not column.optional or column.name in optional)
-    of_ranks = (column_of("steps", rank_column(rank, part)) for rank in range(ranks) for part in RANK_PARTS)
-    return {
-        "trials": (*TRIALS, *(column_of("trials", f"metaparameters/{name}") for name in metaparameters)),
-        "restarts": chosen(RESTARTS),
-        "evaluations": (*chosen(EVALUATIONS), *(
-            column_of("evaluations", name, better.get(name, "")) for name in metrics)),
-        "steps": (*chosen(STEPS), *of_ranks),
-    }
-
-
-SCHEMA = columns(optional=[column.name for column in (*RESTARTS, *EVALUATIONS, *STEPS)])   # all but a log's own names
-KNOWN = {table: {column.name: column for column in found} for table, found in SCHEMA.items()}
+    found = {table: [column for column in spec if not column.optional or column.name in optional]
+             for table, spec in SCHEMA.items()}
+    found["trials"] += (column_of("trials", f"metaparameters/{name}") for name in metaparameters)
+    found["evaluations"] += (column_of("evaluations", name, better.get(name, "")) for name in metrics)
+    found["steps"] += (column_of("steps", rank_column(rank, part)) for rank in range(ranks) for part in RANK_PARTS)
+    return found

@@ -8,11 +8,9 @@ A file that is named like a segment but has another id is another log.
 from __future__ import annotations
 
 import contextlib
-import functools
 import glob
 import os
 import re
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -24,7 +22,6 @@ from .files import attribute_of, open_file, reading
 
 _NUMBERED = re.compile(r"\.[1-9]\d*")          # what follows the stem in a later segment's name
 MOST_NAMED = 8                  # folders with logs
-LISTED_AGAIN = 10 ** 9          # ns: a folder that was changed so lately may change again within its clock's tick
 
 
 @dataclass(frozen=True)
@@ -52,25 +49,12 @@ def of_file(path: str, file: h5py.File) -> Segment:
 def candidates(path: str) -> list[tuple[int, str]]:
     """Files named like later segments of ``path``: (number in the name, path), in order."""
     folder, name = os.path.split(path)
+    stem, extension = os.path.splitext(name)
+    names: list[str] = []
     with contextlib.suppress(OSError):
-        changed = os.stat(folder or ".").st_mtime_ns
-        numbered = _numbered if changed < time.time_ns() - LISTED_AGAIN else _numbered.__wrapped__
-        return sorted((number, os.path.join(folder, other)) for number, other in
-                      numbered(folder or ".", changed).get(os.path.splitext(name), ()))
-    return []
-
-
-@functools.lru_cache(maxsize=1)
-def _numbered(folder: str, changed: int) -> dict[tuple[str, str], list[tuple[int, str]]]:
-    """A folder's files named like later segments, (number, name), by stem and extension of the first; kept until the
-    folder is changed, as a thousand logs may lie in one."""
-    found: dict[tuple[str, str], list[tuple[int, str]]] = {}
-    for name in os.listdir(folder):
-        stem, end = os.path.splitext(name)
-        for first, number, extension in ((*os.path.splitext(stem), end), (stem, end, "")):
-            if _NUMBERED.fullmatch(number):
-                found.setdefault((first, extension), []).append((int(number[1:]), name))
-    return found
+        names = [other for other in os.listdir(folder or ".") if other.startswith(f"{stem}.")]
+    numbers = [(other.removeprefix(stem).removesuffix(extension), os.path.join(folder, other)) for other in names]
+    return sorted((int(number[1:]), other) for number, other in numbers if _NUMBERED.fullmatch(number))
 
 
 def later(first: Segment, named: Iterable[tuple[int, str]] | None = None) -> list[Segment]:

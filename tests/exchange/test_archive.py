@@ -18,9 +18,8 @@ from hvdscale.errors import LogError
 from hvdscale.exchange.archive import sources
 from hvdscale.exchange.archive.read import import_archive
 from hvdscale.exchange.archive.export import export_archive
-from hvdscale.exchange.imported import BulkLog
 from hvdscale.log.check import check
-from hvdscale.log.merge import merge
+from hvdscale.log.merge import merge, new_log
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import UNKNOWN_SEED, Status
 from tests.factories.archives import published_json, write_archive, write_text
@@ -372,9 +371,10 @@ def stranger(tmp_path, **said):
     log = imported(tmp_path)
     plan = json.loads(log.trials["plan"][0])
     plan["archive"] |= said
-    with BulkLog(tmp_path / "evil.h5", {t.name: tuple(t.specs.values()) for t in log.tables}) as out:
+    with new_log(tmp_path / "evil.h5", {}) as out:
         for table in log.tables:
-            for name in table:
+            for name, spec in table.specs.items():
+                out.add_column(table.name, spec)
                 out.add(table.name, name, [json.dumps(plan)] * table.rows if name == "plan" else table[name])
 
 

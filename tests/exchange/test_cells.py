@@ -1,13 +1,11 @@
-"""Numbers out of text: each as float() reads it, by numpy as by pyarrow, and none where float() finds none."""
+"""Numbers out of text: each as float() reads it, and none where float() finds none."""
 import random
-import sys
 from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
-from hvdscale.exchange import csv_file
-from hvdscale.exchange.csv_file import CONVERTERS, integer_of, is_missing, table_of_numbers
+from hvdscale.exchange.csv_file import CONVERTERS, CsvText, integer_of, is_missing
 from hvdscale.exchange.files import WrongFile, number_of
 
 READABLE = ["1", "0", "1.", "-1.5", "1e5", "1e-05", "nan", "NaN", "", "-nan", ".5", "00.5", "1.50", "-0.0",
@@ -19,31 +17,26 @@ READABLE = ["1", "0", "1.", "-1.5", "1e5", "1e-05", "nan", "NaN", "", "-nan", ".
 NO_NUMBERS = ["1_0", "abc", "1.2.3", "..", ".", "1e400", "0x10", "1,5", "1 5", "\u22125", "null", '"1"']
 
 
-@pytest.fixture(params=["numpy", "pyarrow"])
-def reader(request, monkeypatch):
-    """Whichever package reads the tables."""
-    monkeypatch.setattr(csv_file, "LARGE", 0)
-    if request.param == "pyarrow":
-        pytest.importorskip("pyarrow", reason="needs pyarrow: pip install '.[parquet]'")
-    else:
-        monkeypatch.setitem(sys.modules, "pyarrow", None)
+def numbers(lines):
+    """Those of a table with two columns."""
+    return CsvText(f"a,b\n{lines}".encode(), "a.csv").numbers()
 
 
 def check(texts):
     """Both columns of a table of these texts and their reverse are what float() makes of each."""
     rows = list(zip(texts, reversed(texts)))
-    found = table_of_numbers("".join(",".join(row) + "\n" for row in rows).encode(), len(rows), 2)
+    found = numbers("".join(",".join(row) + "\n" for row in rows))
     wanted = np.array([[float(text or "nan") for text in row] for row in rows])
     there = ~np.isnan(wanted)
     np.testing.assert_array_equal(np.isnan(found), ~there)
     np.testing.assert_array_equal(found[there].view(np.int64), wanted[there].view(np.int64))
 
 
-def test_any_number_is_read_as_float_reads_it(reader):
+def test_any_number_is_read_as_float_reads_it():
     check(READABLE)
 
 
-def test_random_digits_are_read_as_float_reads_them(reader):
+def test_random_digits_are_read_as_float_reads_them():
     draw = random.Random(1)
 
     def digits(most):
@@ -52,15 +45,15 @@ def test_random_digits_are_read_as_float_reads_them(reader):
            for _ in range(30_000)])
 
 
-@pytest.mark.parametrize("lines, rows", [
-    *((f"1,2\n3,{text}\n", 2) for text in NO_NUMBERS), ("1,2\n3\n4,5\n", 3), ("1,2\n3,4,5\n", 2), ("1\n2,3\n", 2),
-    ("\n\n", 2), ("1,2\n\n3,4\n", 3), ("1,2,3\n4,5,6\n", 2)])
-def test_a_cell_without_a_number_or_a_line_of_other_length_is_left_to_who_names_it(lines, rows, reader):
-    assert table_of_numbers(lines.encode(), rows, 2) is None
+@pytest.mark.parametrize("lines", [
+    *(f"1,2\n3,{text}\n" for text in NO_NUMBERS), "1,2\n3\n4,5\n", "1,2\n3,4,5\n", "1\n2,3\n", "\n\n",
+    "1,2\n\n3,4\n", "1,2,3\n4,5,6\n"])
+def test_a_cell_without_a_number_or_a_line_of_other_length_is_left_to_who_names_it(lines):
+    assert numbers(lines) is None
 
 
-def test_no_lines_are_no_rows(reader):
-    assert table_of_numbers(b"", 0, 3).shape == (0, 3)
+def test_no_lines_are_no_rows():
+    assert numbers("").shape == (0, 2)
 
 
 def test_infinity_is_a_number_what_is_beyond_float64_is_none_and_a_gap_is_empty_or_nan():

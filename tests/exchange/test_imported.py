@@ -6,13 +6,20 @@ import sys
 import numpy as np
 import pytest
 
-from hvdscale.exchange.imported import BulkLog
+from hvdscale.log.merge import new_log
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import LogColumn, Status, columns
 from tests.conftest import command_environment
 from tests.factories.archives import write_big_log
 
 NOTE = LogColumn("note", "text", "1", "a note", optional=True)
+
+
+def begin(log, **more):
+    """Adds the columns of every log, and more of trials and evaluations."""
+    for table, specs in columns().items():
+        for spec in (*specs, *more.get(table, ())):
+            log.add_column(table, spec)
 
 
 def fill(log, rows, pieces):
@@ -24,7 +31,7 @@ def fill(log, rows, pieces):
         for piece in np.array_split(column, pieces):
             log.add("evaluations", name, piece)
     for name, value in {"id": [0, 1], "status": [1, 3], "plan": ["{}", "{}"], "note": ["a", "ü"]}.items():
-        log.add("trials", name, value, shared=name != "note")
+        log.add("trials", name, value)
     for column in columns()["trials"]:
         if column.name not in ("id", "status", "plan"):
             log.add("trials", column.name, ["x"] * 2 if column.type == "text" else np.ones(2))
@@ -33,9 +40,9 @@ def fill(log, rows, pieces):
 
 @pytest.mark.parametrize("rows, pieces", [(10, 1), (2000, 3), (200_000, 7)])
 def test_rows_come_back_whatever_the_pieces(rows, pieces, tmp_path):
-    spec = columns(metrics={"val/error": "smaller"})
-    spec["trials"] += (NOTE,)
-    with BulkLog(tmp_path / "log.h5", spec, {"commit": "abc"}) as log:
+    error = LogColumn("val/error", "float", "1", "error", better="smaller")
+    with new_log(tmp_path / "log.h5", {"commit": "abc"}) as log:
+        begin(log, trials=[NOTE], evaluations=[error])
         values = fill(log, rows, pieces)
     assert sorted(os.listdir(tmp_path)) == ["log.h5"]
     with read_log(tmp_path / "log.h5") as log:
@@ -48,7 +55,8 @@ def test_rows_come_back_whatever_the_pieces(rows, pieces, tmp_path):
 
 
 def test_a_column_that_comes_late_is_absent_before(tmp_path):
-    with BulkLog(tmp_path / "log.h5", columns()) as log:
+    with new_log(tmp_path / "log.h5", {}) as log:
+        begin(log)
         for name in ("trial", "step", "examples", "train_seconds"):
             log.add("evaluations", name, np.arange(70_000))
         log.add_column("evaluations", LogColumn("val/error", "float", "1", "error"), 69_999)
@@ -59,7 +67,8 @@ def test_a_column_that_comes_late_is_absent_before(tmp_path):
 
 def test_columns_of_different_length_are_a_slip_and_leave_nothing(tmp_path):
     with pytest.raises(ValueError, match="columns of steps have not the same number of rows"):
-        with BulkLog(tmp_path / "log.h5", columns()) as log:
+        with new_log(tmp_path / "log.h5", {}) as log:
+            begin(log)
             log.add("steps", "loss", [1.0])
     assert os.listdir(tmp_path) == []
 
@@ -68,7 +77,8 @@ def test_an_error_inside_leaves_the_old_log(tmp_path):
     write_big_log(tmp_path / "log.h5", 1, 5, 50)
     before = (tmp_path / "log.h5").read_bytes()
     with pytest.raises(KeyError):
-        with BulkLog(tmp_path / "log.h5", columns(), overwrite=True) as log:
+        with new_log(tmp_path / "log.h5", {}, overwrite=True) as log:
+            begin(log)
             log.add("steps", "loss", np.ones(100_000))
             raise KeyError
     assert os.listdir(tmp_path) == ["log.h5"] and (tmp_path / "log.h5").read_bytes() == before

@@ -11,7 +11,7 @@ import os
 import numpy as np
 
 from hvdscale.exchange.files import RENAMED
-from hvdscale.exchange.imported import ImportedLog
+from hvdscale.exchange.imported import imported_log
 from hvdscale.log.schema import Status
 
 POWERS = [2**k for k in range(17)]
@@ -183,7 +183,7 @@ def made_studies(studies, trials, evaluations, seed=0):
 def write_big_log(path, studies=454, trials=194_000, evaluations=71_600_000, seed=0):
     """A log as the import of a made archive gives it, without the archive; memory is that of one study."""
     reasons = np.array([f"the archive says {status.name}" for status in Status], object)
-    with ImportedLog(path, {"kind": "archive", "from": "made"}, overwrite=True) as out:
+    with imported_log(path, {"kind": "archive", "from": "made"}, overwrite=True) as out:
         for study in made_studies(studies, trials, evaluations, seed):
             names = [RENAMED.get(name, name) for name in study.points]
             plan = {"problem": {}, "measurement": {"budget_steps": study.train_steps},

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from hvdscale.cli.log import main
 from hvdscale.errors import LogError
-from hvdscale.log import files, reader
+from hvdscale.log import reader
 from hvdscale.log.compact_file import CompactFile
 from hvdscale.log.reader import open_log, read_log
 from hvdscale.log.schema import TABLES, columns
@@ -63,7 +63,7 @@ def test_a_log_that_claims_more_rows_than_bytes_is_refused_in_a_line(inflated, t
 
 
 def test_a_log_of_many_rows_that_are_in_the_file_is_read(tmp_path):
-    rows, path = files.SMALL_ROWS + 1, tmp_path / "w.h5"
+    rows, path = reader.SMALL_ROWS + 1, tmp_path / "w.h5"
     loss = np.random.default_rng(0).random(rows)
     with CompactFile(str(path), {"id": "made", "segment": 0}) as file:
         for table, specs in columns().items():

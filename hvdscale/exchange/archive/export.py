@@ -47,7 +47,7 @@ def export_archive(path, out, progress: Callable[[float], None] = lambda share: 
             os.makedirs(os.path.join(root, folder), exist_ok=True)
             _write(os.path.join(root, folder, "study.json"), text)
             for row, end in zip(rows, last):
-                name = log.trials["source_trial" if trials.published(row) else "id"][row]
+                name = log.trials["source_trial" if trials.published[row] else "id"][row]
                 place = os.path.join(root, folder, str(name))
                 try:
                     os.mkdir(place)
@@ -56,7 +56,7 @@ def export_archive(path, out, progress: Callable[[float], None] = lambda share: 
                 _write(os.path.join(place, "metadata.json"), trials.metadata(row, end))
                 _write(os.path.join(place, "measurements.csv"), _measurements_text(*found[int(trials.ids[row])]))
                 done.trials += 1
-                done.own += not trials.published(row)
+                done.own += not trials.published[row]
             done.studies += 1
             progress(done.trials / len(trials.ids))
         return done
@@ -68,22 +68,25 @@ def _write(path, text):
 
 
 class _Trials:
+    """The trials of a log by row; ``published``: the text of a metadata.json, "" of one that is not from an archive."""
+
     def __init__(self, log: Log):
         self.path, self._table = log.path, (table := log.trials)
         self.ids = table["id"]
-        self._metadata = table["metadata"] if "metadata" in table else np.full(len(self.ids), "", object)
+        self.published = table["metadata"] if "metadata" in table else np.full(len(self.ids), "", object)
+        self._plans = [plan_at(log.path, trial, text) for trial, text in zip(self.ids.tolist(), table["plan"])]
         self._points = {name.partition("/")[2]: table[name] for name in table if name.startswith("metaparameters/")}
 
     def study_of(self, row: int) -> tuple:
         """What a trial shares with those of its study alone."""
-        if isinstance(self._plan(row).get("archive"), Mapping):
+        if isinstance(self._plans[row].get("archive"), Mapping):
             return (self._table["plan"][row],)
         return (*(self._table[name][row] for name in ("dataset", "model", "optimizer", "global_batch")),
                 json.dumps(self._model_args(row)))
 
     def study(self, rows, last) -> tuple[str, str]:
         """A study's folder and the text of its study.json; last: the step of each trial's last evaluation."""
-        plan = self._plan(rows[0])
+        plan = self._plans[rows[0]]
         published = plan.get("archive")
         if isinstance(published, Mapping) and {"path", "study"} <= published.keys():
             folder, study = str(published["path"]), published["study"]
@@ -103,33 +106,27 @@ class _Trials:
                            "+ - _ . , = @ are; --as csv takes any name")
         return folder, json.dumps(study, indent=2, sort_keys=True) + "\n"
 
-    def published(self, row) -> bool:
-        return bool(self._metadata[row])
-
     def metadata(self, row, steps: int) -> str:
-        if self.published(row):
-            return self._metadata[row]
+        if self.published[row]:
+            return self.published[row]
         status = Status(self._table["status"][row]).name
         found = {PUBLISHED.get(name, name): float(values[row]) for name, values in self._points.items()}
         point = {name: int(value) if value.is_integer() and abs(value) <= LARGEST_INT else value
                  for name, value in found.items() if not math.isnan(value)}
         return json.dumps({
-            "_internal_study_name": str((self._plan(row).get("sweep") or {}).get("study", "")),
+            "_internal_study_name": str((self._plans[row].get("sweep") or {}).get("study", "")),
             "_internal_trial_id": int(self.ids[row]), "parameters": point,
             "status": status if status in STATUSES else Status.INCOMPLETE.name, "steps": steps,
             "trial_id": int(self.ids[row])}, indent=2, sort_keys=True) + "\n"
 
     def _model_args(self, row) -> dict:
-        plan = self._plan(row)
+        plan = self._plans[row]
         searched = {parameter.get("name") for parameter in (plan.get("sweep") or {}).get("space", ())}
         args = (plan.get("problem") or {}).get("model_args") or {}
         if not isinstance(args, Mapping):
             raise LogError(f"{self.path}: trial {self.ids[row]}: its plan's model_args are not an object; an archive "
                            "names a model by them, --as csv does not")
         return {name: value for name, value in sorted(args.items()) if f"model_args.{name}" not in searched}
-
-    def _plan(self, row) -> dict:
-        return plan_at(self.path, int(self.ids[row]), self._table["plan"][row])
 
 
 def _evaluations_of(log: Log, ids: Sequence[int]) -> dict[int, tuple[np.ndarray, dict[str, np.ndarray]]]:

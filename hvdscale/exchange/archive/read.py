@@ -12,29 +12,26 @@ import functools
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TypeVar
 
 import numpy as np
 
 from ...errors import LogError
-from ...log.check import Ends, Rows, faults_of_rows, unfinished
+from ...log.check import Rows, faults_of_rows, unfinished
 from ...log.plan_text import MOST, format_value
 from ...log.schema import UNKNOWN_SEED, Status
 from ...target import ALIASES
-from ..csv_file import CsvText, table_of_numbers, whole_numbers
+from ..csv_file import CsvText
 from ..files import (LARGEST_INT, METRIC, RENAMED, WrongFile, as_float, file_bytes, is_number, json_of, parameter_name,
                      text_of, whole_number)
-from ..imported import ImportedLog, Seen, beyond_errors, skipped_note
+from ..imported import ImportedLog, Seen, beyond_errors, imported_log, skipped_note
 from .sources import LARGEST, ArchiveStudy, Folder, Tar, TrialFiles, is_folder
 
-TRIALS, BYTES = 48, 4 << 20             # that are read at once
-BLOCK_BYTES = 1 << 19                   # of files parsed together: fits a core's cache
+TRIALS = 48                             # that are read at once
 # the archive's parameters that are always numbers
 NUMBERS = ("learning_rate", "momentum", "label_smoothing", *RENAMED)
 STATUSES = {status.name: status for status in Status if status != Status.RUNNING}
-Item = TypeVar("Item")
 # sizes of the training sets, which are not in the archive (55,000, 45,000 and 30,301,028: README of the archive's
 # subsets, effect-dps-public and the paper's figure 9)
 TRAIN_EXAMPLES = {"mnist": 55000, "fashion_mnist": 55000, "cifar_10": 45000, "lm1b": 30301028, "mnist_55000": 55000,
@@ -53,7 +50,7 @@ def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = 
         if wrong and not skip_broken:
             raise LogError(f"{wrong[0]}; --skip-broken leaves out what is wrong")
         seen.wrong += wrong
-    with ImportedLog(out, {"kind": "archive", "from": source}, overwrite=overwrite, take_over=take_over) as log:
+    with imported_log(out, {"kind": "archive", "from": source}, overwrite=overwrite, take_over=take_over) as log:
         for study in found.studies():
             leave_out(study.wrong)
             try:
@@ -64,9 +61,9 @@ def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = 
             seen.studies += 1
             # a COMPLETE trial took all steps, unless it may have stopped at a target: then those of its metadata.json
             early = plan["archive"]["study"].get("early_stopping")
-            for files in pieces(study.trials, BYTES, lambda one: max(
-                    BYTES // TRIALS, len(one.measurements) if isinstance(one.measurements, bytes) else 0)):
-                trials, wrong = read_trials(files, 0 if early else plan["measurement"]["budget_steps"])
+            for first in range(0, len(study.trials), TRIALS):
+                trials, wrong = read_trials(study.trials[first:first + TRIALS],
+                                            0 if early else plan["measurement"]["budget_steps"])
                 _add(log, study, plan, trials, seen)
                 leave_out(wrong)
                 progress(found.share())
@@ -75,7 +72,7 @@ def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = 
                            "the layout dataset/model/optimizer/batch_size/study.json")
         seen.others, seen.notes = found.others, beyond_errors(log.errors)
         if seen.wrong:
-            log.note("skipped", skipped_note(seen.wrong))
+            log.file.note("skipped", skipped_note(seen.wrong))
     return seen
 
 
@@ -118,8 +115,8 @@ def _add(log: ImportedLog, study: ArchiveStudy, plan: dict, trials: list[ReadTri
         "plan": json.dumps(plan, ensure_ascii=False),
         "source": json.dumps({"path": plan["archive"]["path"], "imported": "archive"}, ensure_ascii=False),
         "metadata": [one.text for one in trials]})
-    log.evaluations(ids, [one.rows for one in trials], step, step * size, {
-        name: np.concatenate([one.values[name] if name in one.values else np.full(one.rows, np.nan) for one in trials])
+    log.evaluations(ids, [len(one.step) for one in trials], step, step * size, {
+        name: np.concatenate([one.values.get(name, np.full(len(one.step), np.nan)) for one in trials])
         for name in dict.fromkeys(name for one in trials for name in one.values)})
     seen.trials += len(trials)
     seen.evaluations += len(step)
@@ -135,26 +132,8 @@ def read_trials(trials: Sequence[TrialFiles], budget_steps: int = 0) -> tuple[li
             found.append(ReadTrial(trial))
         except WrongFile as error:
             wrong.append(str(error))
-    for group in pieces(found, BLOCK_BYTES, lambda one: len(one.lines), lambda one, first: one.header == first.header):
-        _parse(group)
-    _apply_rules([one for one in found if not one.wrong], budget_steps)
+    _apply_rules(found, budget_steps)
     return [one for one in found if not one.wrong], wrong + [one.wrong for one in found if one.wrong]
-
-
-def pieces(items: Iterable[Item], most: int, size_of: Callable[[Item], int],
-           belong: Callable[[Item, Item], bool] = lambda item, first: True) -> Iterator[list[Item]]:
-    """The items in lists of up to ``most`` in size, in which all belong with the first."""
-    piece: list[Item] = []
-    size = 0
-    for item in items:
-        more = size_of(item)
-        if piece and (size + more > most or not belong(item, piece[0])):
-            yield piece
-            piece, size = [], 0
-        piece.append(item)
-        size += more
-    if piece:
-        yield piece
 
 
 @functools.lru_cache(64)
@@ -173,8 +152,9 @@ def column_names(header: tuple[str, ...]) -> list[str]:
 
 
 class ReadTrial(CsvText):
-    """A trial's two files: what is wrong with them, or ""; step (int64) and values (float64 by column of the log), both
-    set by _parse; of metadata.json text, id, status, steps, and as point the numeric "parameters", under our names."""
+    """A trial's two files: what is wrong with them, or ""; step (int64), values (float64 by column of the log) and the
+    lines of the rows; of metadata.json text, id, status, steps, and as point the numeric "parameters", under our
+    names."""
 
     def __init__(self, trial: TrialFiles):
         data = file_bytes(trial.measurements, f"{trial.folder}/measurements.csv", LARGEST["measurements.csv"])
@@ -185,13 +165,15 @@ class ReadTrial(CsvText):
         if self.cut:
             raise WrongFile(self.cut_off())
         try:
-            self.names = column_names(self.header)
+            names = column_names(self.header)
         except WrongFile as error:
             raise WrongFile(f"{self.name}:1: {error}") from None
-        if "step" not in self.names:
+        if "step" not in names:
             raise WrongFile(f"{self.name}:1: there is no column step")
-        self.step, self.values, self.places = np.empty(0, np.int64), {}, np.arange(2, 2 + self.rows)
         self._read_metadata(trial)
+        columns, self.places = self.columns(["int" if name == "step" else "float" for name in names])
+        self.values = dict(zip(names, columns.values()))
+        self.step = self.values.pop("step")
 
     def _read_metadata(self, trial: TrialFiles) -> None:
         name = f"{trial.folder}/metadata.json"
@@ -216,49 +198,21 @@ class ReadTrial(CsvText):
             if number:
                 self.point[parameter_name(key, name)] = as_float(value, f"{name}: {key}")
 
-    def take(self, step: np.ndarray, columns: Iterable[np.ndarray]):
-        self.step, self.rows = step, len(step)
-        self.values = {name: values for name, values in zip(self.names, columns) if name != "step"}
-
-
-def _parse(tables: list[ReadTrial]):
-    """Read the numbers of files with the same header together; where some cell may be wrong, each file by itself."""
-    names = tables[0].names
-    lines = b"".join(table.lines for table in tables)
-    numbers = table_of_numbers(lines, sum(table.rows for table in tables), len(names), tables[0].separator)
-    step = None if numbers is None else whole_numbers(numbers[:, names.index("step")])
-    if step is None and len(tables) > 1:
-        for table in tables:
-            _parse([table])
-    elif step is None:
-        try:
-            columns, tables[0].places = tables[0].columns(["int" if name == "step" else "float" for name in names])
-            tables[0].take(columns["step"], columns.values())
-        except WrongFile as error:          # of the first cell that does not fit its column
-            tables[0].wrong = str(error)
-    else:
-        ends = np.cumsum([table.rows for table in tables])[:-1]
-        for table, steps, columns in zip(tables, np.split(step, ends), np.split(numbers.T, ends, axis=1)):
-            table.take(steps, columns)
-
 
 def _apply_rules(found: list[ReadTrial], budget_steps: int):
     """Mark files whose evaluations break the rules of a log, and COMPLETE trials that were not evaluated to their end;
     one of 0 steps was only timed, so that an archive has no evaluations of it."""
     ids = np.arange(len(found))
-    rows = np.array([one.rows for one in found], int)
+    rows = np.array([len(one.step) for one in found], int)
     first = np.cumsum(rows) - rows
     trials = Rows("trials", len(ids), {
         "id": ids, "status": np.array([one.status for one in found], int), "plan": ["{}"] * len(ids),
         "budget_steps": np.array([budget_steps or one.steps or 0 for one in found], np.int64)})
     evaluations = Rows("evaluations", int(rows.sum()), {
         "trial": np.repeat(ids, rows), "step": np.concatenate([np.empty(0, int), *(one.step for one in found)])})
-    ends = Ends(ids)
-    ends.add(evaluations["trial"], evaluations["step"])
     timed = np.array([one.steps == 0 for one in found], bool)
     said = "its budget is" if budget_steps else "its metadata.json says"
-    for fault in chain(faults_of_rows(trials, evaluations),
-                       unfinished(trials, ends, timed, lambda row, column: np.nan, said)):
+    for fault in chain(faults_of_rows(trials, evaluations), unfinished(trials, evaluations, timed, said)):
         for row in fault.rows.tolist():
             one, at = found[fault.trial(row)], row - first[fault.trial(row)]
             where = f":{one.places[at]}" if fault.table is evaluations else f": trial {one.id}"

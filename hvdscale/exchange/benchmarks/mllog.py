@@ -28,7 +28,7 @@ from ...log.plan_text import MOST
 from ...log.schema import UNKNOWN_SEED, Status
 from ...system.inputs import open_input, refusal
 from ..files import LARGEST_INT, METRIC, WrongFile, json_of, parameter_name, whole_number
-from ..imported import ImportedLog, Seen
+from ..imported import ImportedLog, Seen, imported_log
 from .mlperf_rcp import TARGET
 from .table import RENAMED, Benchmark, are_alike, find_benchmark, optimizer_of
 
@@ -362,7 +362,7 @@ def import_mllog(source, out, wanted: Wanted = Wanted(), *, skip_broken: bool = 
     notes: dict[str, list[str]] = {}
     paths = [os.path.join(folder, name) for folder, _, names in os.walk(source) for name in names]
     paths.sort(key=lambda path: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path)])
-    with ImportedLog(out, {"kind": "mllog", "from": source}, overwrite=overwrite, take_over=take_over) as log:
+    with imported_log(out, {"kind": "mllog", "from": source}, overwrite=overwrite, take_over=take_over) as log:
         for path in paths if os.path.isdir(source) else [source]:
             try:
                 run = read_run(path)

@@ -21,7 +21,7 @@ from ...errors import LogError, UsageError
 from ...log.plan_text import MOST
 from ...log.schema import UNKNOWN_SEED, Status
 from ..files import LARGEST_INT, WrongFile, is_number, json_of, parameter_name, text_of, whole_number
-from ..imported import ImportedLog
+from ..imported import imported_log
 from .table import RENAMED, Benchmark, find_benchmark, optimizer_of
 
 TARGET = "val/converged>=1"
@@ -69,7 +69,7 @@ def import_rcp(source, out, *, unit: str | None = None, train_examples: int | No
     source = os.fspath(source)
     points = read_points(source, unit, train_examples)
     trials = 0
-    with ImportedLog(out, {"kind": "rcp", "from": source}, overwrite=overwrite, take_over=take_over) as log:
+    with imported_log(out, {"kind": "rcp", "from": source}, overwrite=overwrite, take_over=take_over) as log:
         for point in points:
             spacings = [other.spacing for other in points if other.benchmark == point.benchmark and other.spacing]
             spacing = point.spacing if point.benchmark.unit != "epochs" else None

@@ -11,7 +11,7 @@ from ...errors import LogError
 from ...system.inputs import refusal
 from . import event_files, json_lines, mlflow_store, text_lines, trainer_state, wide_csv
 from .guessing import names as names_of
-from .run import SETTINGS_FILE, FoundRun, RunPath, settings_beside, with_short_names
+from .run import SETTINGS_FILE, FoundRun, settings_beside, with_short_names
 
 # each recognises a path and reads its runs; of the first that does, a folder is read whole
 FORMATS: tuple[ModuleType, ...] = trainer_state, mlflow_store, event_files, wide_csv, json_lines, text_lines
@@ -31,7 +31,6 @@ def find(path: str, lines: re.Pattern | None = None, left_out: list[str] | None 
          ) -> Iterator[Place]:
     """What lies at a path and below, in order of names; raises LogError for what cannot be read, or notes it in
     ``left_out``. ``lines``: a pattern that the lines of text files have."""
-    path = RunPath(path)
     try:
         found, names = _form_of(path, lines), sorted(os.listdir(path)) if os.path.isdir(path) else []
         kept = _one_of(path, names) if found in (None, event_files) and not lines else []
@@ -52,7 +51,7 @@ def find(path: str, lines: re.Pattern | None = None, left_out: list[str] | None 
             yield from find(inner, lines, left_out, depth + 1)
 
 
-def _form_of(path: RunPath, lines: re.Pattern | None) -> ModuleType | None:
+def _form_of(path: str, lines: re.Pattern | None) -> ModuleType | None:
     found = next((form for form in FORMATS if form.recognises(path)), None)
     return text_lines if lines and text_lines.recognises(path, lines) else found
 
@@ -66,10 +65,10 @@ def _one_of(folder: str, names: Sequence[str]) -> list[Place]:
     chosen = next((name for main in names_of("main_files") for name in there if os.path.basename(name) == main), None)
     if not chosen and len(there) > 1:
         forms = {name: form for name in there if not SETTINGS_FILE.fullmatch(name)
-                 and (form := _form_of(RunPath(os.path.join(folder, name)), None))}
+                 and (form := _form_of(os.path.join(folder, name), None))}
         if len({*forms.values()}) == len(forms) > 1:
             chosen = min(forms, key=lambda name: (name not in names_of("log_files"), FORMATS.index(forms[name])))
-    path = RunPath(os.path.join(folder, chosen or ""))
+    path = os.path.join(folder, chosen or "")
     form = _form_of(path, None) if chosen else None
     others = [name for name in names if name != chosen and not SETTINGS_FILE.fullmatch(name)
               and (name in (*there, "wandb") or name.startswith(event_files.EVENTS))]

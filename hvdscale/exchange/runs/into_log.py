@@ -30,7 +30,7 @@ from ...target import SPLITS, metric_faults
 from ..csv_file import repeats
 from ..csv_tables import ASSUMED
 from ..files import LARGEST_INT, is_number
-from ..imported import ImportedLog, beyond_errors
+from ..imported import ImportedLog, beyond_errors, imported_log
 from . import trainer_state
 from .formats import read_runs
 from .guessing import LEFT_OUT, STAMP, UNKNOWN, accounts, guess, names, setting_names
@@ -77,11 +77,7 @@ class FoundTrial:
 
     @cached_property
     def evaluated(self) -> np.ndarray:
-        first, *others = [steps for steps, _ in self.evaluations.values()] or [NONE[0]]
-        if all(np.array_equal(first, other) for other in others):
-            return first
-        steps = np.sort(np.concatenate([first, *others]))           # much faster than np.unique
-        return steps[np.diff(steps, prepend=-1) > 0]
+        return np.unique(np.concatenate([NONE[0], *(steps for steps, _ in self.evaluations.values())]))
 
     def kept(self, values: np.ndarray, least: float = 0.0) -> np.ndarray:
         """Times or rates, NaN for those that are none, which are counted."""
@@ -189,9 +185,8 @@ def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -
         at, times = steps.at(mapping.seconds)
         times, trial.restarted = _continued(trial.kept(times * scale, -np.inf))
         times = trial.kept(times)
-        order = np.argsort(at, kind="stable")
-        first = order[np.diff(at[order], prepend=-1) > 0]
-        trial.seconds = at[first], times[first]
+        found, first = np.unique(at, return_index=True)
+        trial.seconds = found, times[first]
     return trial
 
 
@@ -327,8 +322,8 @@ def write(trials: Sequence[FoundTrial], out: str | os.PathLike[str], mapping: Ru
     uses = accounts([trial.run for trial in trials], mapping)
     said, searched = remarks(trials, mapping, uses), _searched(trials)
     uses = {name[:MOST_SHOWN]: use for name, use in islice(uses.items(), MOST_USES)}
-    with ImportedLog(out, {"kind": "runs", "from": list_first(sources, 3), **said, "uses": uses}, overwrite=overwrite,
-                     take_over=take_over) as log:
+    about = {"kind": "runs", "from": list_first(sources, 3), **said, "uses": uses}
+    with imported_log(out, about, overwrite=overwrite, take_over=take_over) as log:
         log.better |= {metric.column: metric.direction for metric in mapping.tags.values() if metric.direction}
         for trial in trials:
             _add(log, trial, mapping, _study(trial) in searched or None if mapping.search is None else mapping.search)
@@ -362,10 +357,10 @@ def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool 
         column: _column(found, steps) for column, found in trial.evaluations.items()}, _seconds(trial, steps))
     rows = trial.steps.get(LOSS, NONE)[0]
     rows = rows[rows > 0]
-    log.add("steps", "trial", np.repeat(ids, len(rows)))
-    log.add("steps", "step", rows)
+    log.file.add("steps", "trial", np.repeat(ids, len(rows)))
+    log.file.add("steps", "step", rows)
     for name in (LOSS, RATE, "step_seconds"):
-        log.add("steps", name, _column(trial.steps.get(name, NONE), rows))
+        log.file.add("steps", name, _column(trial.steps.get(name, NONE), rows))
 
 
 def _config_of(run: FoundRun, mapping: RunMapping) -> dict[str, Any]:
@@ -384,13 +379,8 @@ def _config_of(run: FoundRun, mapping: RunMapping) -> dict[str, Any]:
 
 def _column(found: Points, steps: np.ndarray) -> np.ndarray:
     """The values at some steps, NaN where there is none."""
-    at, values = found
-    if at is steps or np.array_equal(at, steps):
-        return values
-    if not len(at):
-        return np.full(len(steps), np.nan)
-    place = np.minimum(np.searchsorted(at, steps), len(at) - 1)
-    return np.where(at[place] == steps, values[place], np.nan)
+    known = dict(zip(*(array.tolist() for array in found)))
+    return np.array([known.get(step, np.nan) for step in steps.tolist()], float)
 
 
 def _seconds(trial: FoundTrial, steps: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from typing import Any
 from ..files import WrongFile, as_float, is_number, json_of, number_of, text_of
 from . import text_lines
 from .guessing import OF_SPLITS, split_of
-from .run import EPOCH, STEP, FoundRun, RunPath, leaves, rows_by_step, series_of
+from .run import EPOCH, STEP, FoundRun, head_of, leaves, rows_by_step, series_of
 
 NAME = "JSON lines"
 ENDS = (".jsonl", ".ndjson", ".json", ".log", ".txt", ".out", "/log")
@@ -32,11 +32,11 @@ COUNTED = re.compile(r"\d{1,15}/\d{1,15}")                 # a counter and its e
 CLOCK = re.compile(r"(?:(\d{1,9}) days?, )?(\d{1,9}):(\d\d):(\d\d(?:\.\d{0,9})?)")      # days, hours, minutes, seconds
 
 
-def recognises(path: RunPath) -> bool:
+def recognises(path: str) -> bool:
     """Whether objects near a file's start have a count that changes, of steps or what else shows how far a run is."""
     if os.path.isdir(path):
         return any(map(EPOCH_FILE.fullmatch, os.listdir(path)))
-    head = path.head(ENDS)
+    head = head_of(path, ENDS)
     whole = bool(head) and head[0][:1] in ("[", "{") and not any(map(is_number, (_object_of(head[0]) or {}).values()))
     rows = _rows_of_whole(path) if whole else []
     found = rows or [one for one in map(_object_of, head) if one]

@@ -86,20 +86,13 @@ def value_of(text: str) -> Any:
     return flags.get(text.strip().lower(), text.strip().strip("'\""))
 
 
-class RunPath(str):
-    """A path at which a run may be; the first lines of a file are read once, whatever formats are tried."""
-
-    def head(self, ends: tuple[str, ...]) -> list[str]:
-        """Of a file whose name has one of these ends; [] of any other path."""
-        return self._head if self.lower().endswith(ends) else []
-
-    @cached_property
-    def _head(self) -> list[str]:
-        if os.path.isdir(self):
-            return []
-        with open_input(self) as file:
-            head = file.read(HEAD) + file.readline(LONGEST_LINE) + file.readline(LONGEST_LINE)
-            return str(head, "utf-8", "replace").removeprefix("\ufeff").splitlines()
+def head_of(path: str, ends: tuple[str, ...]) -> list[str]:
+    """The first lines of a file whose name has one of these ends; [] of any other path."""
+    if not path.lower().endswith(ends) or os.path.isdir(path):
+        return []
+    with open_input(path) as file:
+        head = file.read(HEAD) + file.readline(LONGEST_LINE) + file.readline(LONGEST_LINE)
+    return str(head, "utf-8", "replace").removeprefix("\ufeff").splitlines()
 
 
 def rows_by_step(points: Iterable[tuple[str, float, float | None, float]], start: float | None = None

@@ -13,7 +13,6 @@ import re
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from ...system.inputs import open_input, refusal
 from ..files import WrongFile, number_of
 from .guessing import names as names_of_kind
 from .guessing import split_of
-from .run import EPOCH, LONGEST_TAG, STEP, WITHIN, FoundRun, RunPath, Series, constants_of, series_of, value_of
+from .run import EPOCH, LONGEST_TAG, STEP, WITHIN, FoundRun, Series, constants_of, head_of, series_of, value_of
 
 NAME = "lines"
 ENDS = (".log", ".txt", ".out", ".stdout", ".err", ".stderr")
@@ -36,9 +35,6 @@ KNOWN = names_of_kind("known")
  SUMMARY, COCO, DOTTED, SETTING, STAMPED, MODULE, BARE, OF_EPOCH, OF_BATCH, JOINED, GIVEN) = (
     re.compile(pattern) for pattern in names_of_kind("lines").values())
 PREAMBLE = 5000             # lines in which settings are looked for
-BLOCK = 1 << 12             # lines whose numbers are kept as texts
-OFTEN, MOST_NUMBERS = 32, 50        # lines of a form from which its own pattern is faster, and numbers up to which
-ANY = r"([-+]?\d+(?:,\d{3})*(?:\.\d*)?(?:[eE][-+]?\d+)?)"
 
 
 class Form:
@@ -53,8 +49,8 @@ class Form:
     def __init__(self, texts: Sequence[str]) -> None:
         self.step, self.epoch, self.within, self.total = None, None, None, None
         self.indented = texts[0][:1].isspace()
-        self.lines, self.heads, self.blocks, self.last = array("q"), array("q"), [], []
-        self.texts, self.pattern = texts, None
+        self.lines, self.heads, self.numbers = array("q"), array("q"), array("d")
+        self.texts = texts
         self._count(texts)
         names, whole = _of_sections(list(_names(texts)), texts), "0".join(texts)
         counters = {self.step, self.epoch, self.within, self.total} - {None}
@@ -71,10 +67,8 @@ class Form:
                                "val" if SUMMARY.search(whole) else whole)
         self.aside = [] if PROGRESS.search(whole) else [
             one for one in self.aside if NAMED.match(one[0]) or TRAINED.fullmatch(one[0])]
-        used = sorted({place for _, place, _ in (*self.tags, *self.aside)} | counters)
         self.measures = any(better(f"val/{name}") or name in KNOWN for name, *_ in (*self.tags, *self.aside))
-        self.used = {place: at for at, place in enumerate(used)}
-        self.take = itemgetter(*used) if used else None
+        self.used = sorted({place for _, place, _ in (*self.tags, *self.aside)} | counters)
 
     def _count(self, texts: Sequence[str]) -> None:
         if len(texts) == 3 and not texts[0] and BARE.fullmatch(texts[1]):
@@ -102,19 +96,14 @@ class Form:
                     text.replace(" ", "") == "][" and place - 3 < self.epoch or OF_EPOCH.match(texts[place + 2])):
                 self.within, self.total = place, place + 1
 
-    def close(self) -> None:
-        if len(self.lines) > OFTEN and not self.pattern and len(self.texts) <= MOST_NUMBERS:
-            self.pattern = re.compile(ANY.join(map(re.escape, self.texts)) + r"\s*").fullmatch
-        if self.last:
-            try:
-                block = np.array(self.last, float)
-            except ValueError:                      # 12,340
-                block = np.char.replace(self.last, ",", "").astype(float)
-            self.blocks.append(block.reshape(len(self.last), -1))
-            self.last = []
+    def add(self, at: int, head: int, numbers: Sequence[str]) -> None:
+        """Adds a line by its numbers; ``head``: the last line without an indent."""
+        self.lines.append(at)
+        self.heads.append(head)
+        self.numbers.extend(float(numbers[place].replace(",", "")) for place in self.used)
 
     def column(self, place: int) -> np.ndarray:
-        return np.concatenate([block[:, self.used[place]] for block in self.blocks])
+        return np.frombuffer(self.numbers)[self.used.index(place)::len(self.used)]
 
 
 def _names(texts: Sequence[str]) -> Iterator[tuple[str, int, float]]:
@@ -171,11 +160,12 @@ def _of_first(names: list[tuple[str, int, float]], texts: Sequence[str], start: 
     return [(split.get(place, name), place, scale) for name, place, scale in names]
 
 
-def recognises(path: RunPath, line: re.Pattern | None = None) -> bool:
+def recognises(path: str, line: re.Pattern | None = None) -> bool:
     """Whether a text file has such a line near its start."""
     if line:
-        return any(map(line.search, path.head(ENDS)))
-    forms = (Form(NUMBER.split(CONTROL.sub("", text))[::2]) for text in path.head(ENDS) if any(map(str.isdigit, text)))
+        return any(map(line.search, head_of(path, ENDS)))
+    forms = (Form(NUMBER.split(CONTROL.sub("", text))[::2]) for text in head_of(path, ENDS)
+             if any(map(str.isdigit, text)))
     return any(form.step is not None or form.epoch is not None for form in forms)
 
 
@@ -197,55 +187,44 @@ def read(path: str, line: re.Pattern | None = None) -> Iterator[FoundRun]:
 
 
 def _read_forms(lines: Iterator[str], path: str) -> FoundRun:
-    forms: dict[tuple[str, ...], Form | None] = {}
+    forms: dict[tuple[str, ...], Form] = {}
     given: dict[str, Any] = {}
-    head, begun, form, matched, below, split = 0, False, None, None, 0, ""
+    head, begun, below, split = 0, False, 0, ""
     for at, text in enumerate(lines):
         if text[:1] not in " \t":
             head = at
         text = CONTROL.sub("", text) if "\x1b" in text or "it/s]" in text or "s/it]" in text else text
-        if form and form.pattern and not split and (matched := form.pattern(text)):
-            numbers = matched.groups()
-        elif text.rstrip()[-1:] in "*=#<>-:" and (found := HEADLINE.search(text[-LONGEST_TAG:])) and (
+        if text.rstrip()[-1:] in "*=#<>-:" and (found := HEADLINE.search(text[-LONGEST_TAG:])) and (
                 begun and not found[0].isupper() or not found["plain"]):
             found = SPLIT.search(text)
             split, below = split_of(found[0]) if found else "", at
             continue
-        else:
-            if "maxDets" in text and (found := COCO.search(text)):
-                text = f"val {''.join(filter(None, found.groups()))} = {text.rpartition('=')[2]}"       # AP50
-            pieces = NUMBER.split(text.rstrip("\n"))
-            if not begun and at < PREAMBLE:
-                given |= {name: value if given.get(name, value) == value else None      # said twice, and differently
-                          for name, value in _settings(text).items()}
-            if len(pieces) == 1 or text.lstrip().startswith('File "'):       # of a traceback
-                continue
-            if split and sum(any(map(str.isalpha, text)) for text in pieces[:-1:2]) > 1 and any(
-                    COUNTED.search(text[-LONGEST_TAG:]) for text in pieces[:-1:2]):
-                split = ""                          # a counter and more, as in lines of training: the block is over
-            named = any(text.rstrip()[-1:] in (":", "=") for text in pieces[:-1:2])
-            key = (f"[{split}] {pieces[0].lstrip()}" if split and named else pieces[0], *pieces[2::2])
-            if key not in forms:
-                made = Form(key)
-                forms[key] = made if made.used else None
-                if {made.step, made.epoch} != {None} and any(
-                        key[place + 1] == "," and "." not in pieces[2 * place + 1] and (
-                            better(f"val/{name}") or pieces[2 * place + 1] == "0" and len(pieces[2 * place + 3]) > 1)
-                        for name, place, _ in made.tags):
-                    raise WrongFile(f"{path}:{at + 1}: has decimal commas, where numbers are read with points; "
-                                    r"sed -E 's/([0-9]),([0-9])/\1.\2/g' writes them so")
-            form, numbers = forms[key], pieces[1::2]
-        if form:
+        if "maxDets" in text and (found := COCO.search(text)):
+            text = f"val {''.join(filter(None, found.groups()))} = {text.rpartition('=')[2]}"       # AP50
+        pieces = NUMBER.split(text.rstrip("\n"))
+        if not begun and at < PREAMBLE:
+            given |= {name: value if given.get(name, value) == value else None      # said twice, and differently
+                      for name, value in _settings(text).items()}
+        if len(pieces) == 1 or text.lstrip().startswith('File "'):       # of a traceback
+            continue
+        if split and sum(any(map(str.isalpha, text)) for text in pieces[:-1:2]) > 1 and any(
+                COUNTED.search(text[-LONGEST_TAG:]) for text in pieces[:-1:2]):
+            split = ""                          # a counter and more, as in lines of training: the block is over
+        named = any(text.rstrip()[-1:] in (":", "=") for text in pieces[:-1:2])
+        key = (f"[{split}] {pieces[0].lstrip()}" if split and named else pieces[0], *pieces[2::2])
+        if key not in forms:
+            forms[key] = Form(key)
+            if {forms[key].step, forms[key].epoch} != {None} and any(
+                    key[place + 1] == "," and "." not in pieces[2 * place + 1] and (
+                        better(f"val/{name}") or pieces[2 * place + 1] == "0" and len(pieces[2 * place + 3]) > 1)
+                    for name, place, _ in forms[key].tags):
+                raise WrongFile(f"{path}:{at + 1}: has decimal commas, where numbers are read with points; "
+                                r"sed -E 's/([0-9]),([0-9])/\1.\2/g' writes them so")
+        form = forms[key]
+        if form.used:
             begun = begun or form.step is not None or form.epoch is not None
-            form.lines.append(below if split else at)
-            form.last.append(form.take(numbers))
-            if form.indented:
-                form.heads.append(head)
-            if len(form.last) in (OFTEN, BLOCK):
-                form.close()
-    found = [form for form in forms.values() if form]
-    for form in found:
-        form.close()
+            form.add(below if split else at, head, pieces[1::2])
+    found = [form for form in forms.values() if form.used]
     series, epoch_steps = _series(found)
     lost = [name for form in found if form.step is form.epoch is None and len(form.lines) > 1 and not (
         form.aside or form.indented) for name, *_ in form.tags if better(f"val/{name}")]

@@ -21,7 +21,7 @@ from ..csv_file import CsvText
 from ..files import WrongFile, file_bytes, number_of
 from .guessing import OF_SPLITS, names, setting_names, split_of
 from .json_lines import COUNT
-from .run import FoundRun, RunPath, Series, constants_of, files_below, rows_by_step, series_of, value_of
+from .run import FoundRun, Series, constants_of, files_below, head_of, rows_by_step, series_of, value_of
 
 NAME = "CSV"
 ENDS, LOGS = (".csv", ".tsv"), (".log", ".txt")     # Keras' CSVLogger is told training.log
@@ -60,13 +60,13 @@ class _Table:
                               if len(given) > 1 and name not in series})
 
 
-def recognises(path: RunPath) -> bool:
+def recognises(path: str) -> bool:
     """Whether it is a CSV file, by its name or, of a log, by its first two lines; or DVCLive's folder."""
     if os.path.isdir(path):
         return any(os.path.isdir(os.path.join(path, place)) for place in _DVCLIVE)
     if path.lower().endswith(ENDS):
         return True
-    header, row = (line.split(",") for line in (*filter(None, map(str.strip, path.head(LOGS))), "", "")[:2])
+    header, row = (line.split(",") for line in (*filter(None, map(str.strip, head_of(path, LOGS))), "", "")[:2])
     return (1 < len(header) == len(row) and not any(map(number_of, header)) and any(
         number_of(cell) is not None for cell in row) and all(_HEADER.fullmatch(name.strip()) for name in header))
 
