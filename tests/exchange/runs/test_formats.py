@@ -4,8 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from hvdscale.exchange.runs.formats import read_runs
+from hvdscale.cli.report import main as report
 from hvdscale.log.check import check
 from hvdscale.log.schema import Status
 from hvdscale.plan.settings import tomllib
@@ -184,9 +186,30 @@ def test_runs_that_a_table_says_have_crashed_are_incomplete(tmp_path):
     (tmp_path / "runs.csv").write_text("Name,State,batch_size,_step,heads,val/error\na,finished,32,9,4,0.1\n"
                                        "b,crashed,32,9,8,0.2\n")
     log, _ = taken(tmp_path, tmp_path / "log.h5")
-    assert log.trials["stop_reason"].tolist() == ["the run's files say no more", "its state is crashed"]
+    assert log.trials["stop_reason"].tolist() == ["the run's files say no more", "cut short: its state is crashed"]
     assert [Status(one).name for one in log.trials["status"]] == ["COMPLETE", "INCOMPLETE"]
     assert [json.loads(plan)["problem"]["config"] for plan in log.trials["plan"]] == [{"heads": 4}, {"heads": 8}]
+
+
+LOGGED = "".join(f"step {step}: train loss {9 / step}, val loss {8 / step}, lr: [0.05]\n" for step in (10, 20, 30))
+TRACE = 'Traceback (most recent call last):\n  File "job.py", line 3, in <module>\nRuntimeError: out of memory\n'
+
+
+@pytest.mark.parametrize("end, said", [
+    (f"[rank0]: {TRACE}", "its log ends in a traceback"), ("step 40: train loss 0.2, va", "its log ends within a line"),
+    (f"{TRACE}step 40: train loss 0.2, val loss 0.3, lr: [0.05]\n", ""), ("that took 3 minutes", "")])
+def test_a_log_that_ends_in_a_traceback_or_is_torn_is_incomplete_and_counts_as_far_as_it_goes(end, said, tmp_path):
+    (tmp_path / "b64.log").write_text(LOGGED + end)
+    log, printed = taken(tmp_path, tmp_path / "log.h5")
+    assert log.trials["status"].tolist() == [Status.INCOMPLETE if said else Status.COMPLETE]
+    assert said in log.trials["stop_reason"][0] and said in printed
+    shown = CliRunner().invoke(report, [str(tmp_path / "log.h5"), "--target", "val/loss<0.5"]).output
+    assert "took 20 steps" in shown and ("Cut short: 1 of 1 trial INCOMPLETE" in shown) == bool(said)
+
+
+def test_a_learning_rate_in_brackets_is_read(tmp_path):
+    (tmp_path / "b64.log").write_text("".join(f"step {step}: loss {9 / step} lr: [0.05]\n" for step in (10, 20, 30)))
+    assert taken(tmp_path, tmp_path / "log.h5")[0].steps["lr"].tolist() == [0.05] * 3
 
 
 def test_a_history_with_a_batch_that_grows_is_one_run(tmp_path):
