@@ -113,7 +113,7 @@ def _scalars_of(found: Mapping[str, Any]) -> dict[str, Any]:
         if is_number(value):
             scalars[name] = value
         elif isinstance(value, list) and len(value) < 1000:
-            scalars[name] = value[0] if len(value) == 1 and isinstance(value[0], float) else str(value)     # lr: [0.05]
+            scalars[name] = str(value)
         elif isinstance(value, str):
             plain = number_of(value.partition("/")[0] if COUNTED.fullmatch(value) else value)
             if clock := CLOCK.fullmatch(value):
