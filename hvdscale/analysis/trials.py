@@ -18,7 +18,7 @@ import numpy as np
 
 from ..log.check import refuse_unsound
 from ..log.reader import Log
-from ..log.schema import CUT_SHORT, UNKNOWN_SEED, Status
+from ..log.schema import UNKNOWN_SEED, Status
 from ..plan.batch_schedule import BatchSchedule
 from ..plan.scaling import TUNED
 from ..plan.shards import fewest_passes
@@ -110,11 +110,6 @@ class Trial:
     @property
     def pruned(self) -> bool:
         return self.status == Status.INCOMPLETE and is_pruning(self.stop_reason)
-
-    @property
-    def cut_short(self) -> bool:
-        """Whether it is INCOMPLETE in its log, and counts like a COMPLETE one as far as it was evaluated."""
-        return self.stop_reason.startswith(CUT_SHORT)
 
     def rows_with(self, column: str) -> np.ndarray:
         """The evaluations that measured a metric, by index: a row where it is NaN is no evaluation of it."""

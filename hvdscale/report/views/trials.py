@@ -19,7 +19,7 @@ from ...analysis.studies import best_value
 from ...analysis.trials import Trial
 from ...formatting.numbers import capital, counted, in_brackets, list_first, listed, whole
 from ...log.plan_text import count_nans
-from ...log.schema import UNKNOWN_SEED, Status
+from ...log.schema import CUT_SHORT, UNKNOWN_SEED, Status
 from ...plan.batch_schedule import BatchSchedule
 from ...plan.schedule import Schedule
 from ...plan.search_space import STEPS_TO_TARGET
@@ -124,7 +124,7 @@ def left_out(section: Section) -> Iterator[str]:
     for status in (Status.RUNNING, Status.INCOMPLETE):
         yield from say("ended_open", [trial for trial in section.with_status(status) if not trial.pruned],
                        status=status.name)
-    yield from say("cut_short", [trial for trial in section.trials if trial.cut_short])
+    yield from say("cut_short", [trial for trial in section.trials if trial.stop_reason.startswith(CUT_SHORT)])
     if target:
         yield from say("unmeasured", [trial for trial in section.with_status(Status.COMPLETE)
                                       if not len(trial.rows_with(target.column))], metric=target.column)
@@ -192,8 +192,7 @@ def runs_table(section: Section) -> Table:
                  for setting, own in settings.items()}
         cells[Column(name, name.replace("_", " "), formula="of the run's setting")] = partial(
             lambda shown, run: shown[run.trial.setting], shown)
-    cells["status"] = lambda run: Cell(name := (
-        Status.INCOMPLETE if run.trial.cut_short else run.trial.status).name, name)
+    cells["status"] = lambda run: Cell(run.trial.status.name, run.trial.status.name)
     if target:
         cells |= {"run_steps": lambda run: Cell(whole(run.steps) if run.met else "not met", run.steps),
                   "run_seconds": lambda run: run.seconds if run.met else Cell("not met", run.seconds),
