@@ -55,9 +55,8 @@ class Frame(Columns):
     """
 
     def __init__(self, name: str, logs: Sequence[Log]) -> None:
-        self.name = name
+        self.name, own = name, {LOG: LogColumn(LOG, "text", "1", "the path of the log")}
         self._tables: list[tuple[str, LogTable]] = [(log.path, getattr(log, name)) for log in logs]
-        own = {LOG: LogColumn(LOG, "text", "1", "the path of the log")}
         self.specs = own | join_columns(name, (table.specs for _, table in self._tables))
         super().__init__(self.specs)
         self.rows = sum(table.rows for _, table in self._tables)

@@ -233,8 +233,9 @@ def _read_forms(lines: Iterator[str], path: str) -> FoundRun:
     series, epoch_steps = _series(found)
     lost = [name for form in found if form.step is form.epoch is None and len(form.lines) > 1 and not (
         form.aside or form.indented) for name, *_ in form.tags if better(f"val/{name}")]
-    return FoundRun(path, NAME, {**given, **constants_of(series)}, series, STEP in series,
-                    "its log ends in a traceback" if failed else "its log ends within a line" if torn else "",
+    unfinished = "its log ends in a traceback" if failed else ""
+    unfinished = "its log ends within a line" if torn else unfinished
+    return FoundRun(path, NAME, {**given, **constants_of(series)}, series, STEP in series, unfinished,
                     epoch_steps=epoch_steps, left_out=dict.fromkeys(lost, "its lines name no step and no split"))
 
 
