@@ -284,15 +284,14 @@ def _plan_search(trials: CsvRows) -> str:
 
 
 def _default_values(table: CsvRows, column: LogColumn, trials: CsvRows) -> np.ndarray:
-    name = column.name
-    if name == "examples":              # steps times the global batch, as far as 64 bits count
+    if column.name == "examples":              # steps times the global batch, as far as 64 bits count
         batch = dict(zip(trials["id"].tolist(), trials["global_batch"].tolist()))
         batches = np.array([batch.get(trial, 0) for trial in table["trial"].tolist()], np.int64)    # 0: refused later
         beyond = table["step"] > LARGEST_INT // np.maximum(batches, 1)
         return np.where(beyond, LARGEST_INT, table["step"] * batches)
-    if name in COPIED:
-        return table[COPIED[name]]
+    if column.name in COPIED:
+        return table[COPIED[column.name]]
     known = {**GAPS, "status": Status.COMPLETE, "stop_reason": "the tables say no more",
              "source": json.dumps(SOURCE_OF_ROWS)}
-    unknown = known.get(name, {"text": "", "float": np.nan}.get(column.type, 0))
+    unknown = known.get(column.name, {"text": "", "float": np.nan}.get(column.type, 0))
     return np.full(table.rows, unknown, TYPES[column.type])
