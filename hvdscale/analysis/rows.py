@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import LogError
 from ..log.plan_text import plan_at
 from ..log.reader import Log, LogTable
-from ..log.schema import PRUNED, UNKNOWN_SEED, Status
+from ..log.schema import CUT_SHORT, PRUNED, UNKNOWN_SEED, Status
 from ..target import Target
 from .jobs import ONE_VERSION, JobKey, Versions, workload_of
 
@@ -46,12 +46,12 @@ class TrialRows:
         self.path, self.table, self._evaluations = log.path, table, log.evaluations
         self.id, self.seed, self.budget_steps, self.global_batch = (
             np.asarray(table[name]) for name in ("id", "seed", "budget_steps", "global_batch"))
-        self.status = np.asarray(table["status"], np.int8)
         self.metaparameters = [name.removeprefix(METAPARAMETER) for name in table.columns
                                if name.startswith(METAPARAMETER)]
-        at, reasons = _find_distinct(table["stop_reason"])
-        pruned = np.array([is_pruning(*one) for one in reasons], bool)[at]
-        self.pruned = (self.status == Status.INCOMPLETE) & pruned
+        stopped, reasons = np.asarray(table["status"]) == Status.INCOMPLETE, table["stop_reason"]
+        self.pruned = stopped & np.array([*map(is_pruning, reasons)], bool)
+        cut_short = stopped & np.array([reason.startswith(CUT_SHORT) for reason in reasons], bool)      # count as ended
+        self.status = np.where(cut_short, np.int8(Status.COMPLETE), np.asarray(table["status"], np.int8))
         self._alike, rows = _find_distinct(*(table[name] for name in ("dataset", "model", "optimizer", "plan")))
         first = self.id[np.unique(self._alike, return_index=True)[1]]
         self._plans = [plan_at(log.path, number, row[-1]) for number, row in zip(first.tolist(), rows)]

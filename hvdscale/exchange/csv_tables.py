@@ -257,8 +257,8 @@ def _read(files: Mapping[str, TableFile], specs: Mapping[str, Sequence[LogColumn
         tables["restarts"] = CsvRows("restarts", files["restarts"].path, {
             "trial": trials["id"], "workers": trials["workers"]}, trials.lines)
     for table in tables.values():
-        for name in (column.name for column in specs[table.name] if column.name not in table):
-            table[name] = _default_values(table, name, trials)
+        for column in (column for column in specs[table.name] if column.name not in table):
+            table[column.name] = _default_values(table, column, trials)
     trials["plan"] = np.array([text or "{}" for text in trials["plan"]], object)
     trials.setdefault("source", np.full(trials.rows, "", object))
     said = {name: text for name, text in said.items() if text}
@@ -283,15 +283,15 @@ def _plan_search(trials: CsvRows) -> str:
     return guess
 
 
-def _default_values(table: CsvRows, name: str, trials: CsvRows) -> np.ndarray:
-    if name == "examples":              # steps times the global batch, as far as 64 bits count
+def _default_values(table: CsvRows, column: LogColumn, trials: CsvRows) -> np.ndarray:
+    if column.name == "examples":              # steps times the global batch, as far as 64 bits count
         batch = dict(zip(trials["id"].tolist(), trials["global_batch"].tolist()))
         batches = np.array([batch.get(trial, 0) for trial in table["trial"].tolist()], np.int64)    # 0: refused later
         beyond = table["step"] > LARGEST_INT // np.maximum(batches, 1)
         return np.where(beyond, LARGEST_INT, table["step"] * batches)
-    if name in COPIED:
-        return table[COPIED[name]]
-    kind = next(column.type for column in (*SCHEMA[table.name], *SOURCE) if column.name == name)
+    if column.name in COPIED:
+        return table[COPIED[column.name]]
     known = {**GAPS, "status": Status.COMPLETE, "stop_reason": "the tables say no more",
              "source": json.dumps(SOURCE_OF_ROWS)}
-    return np.full(table.rows, known.get(name, {"text": "", "float": np.nan, "int": 0}.get(kind)), TYPES[kind])
+    unknown = known.get(column.name, {"text": "", "float": np.nan}.get(column.type, 0))
+    return np.full(table.rows, unknown, TYPES[column.type])

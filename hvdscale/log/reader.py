@@ -245,11 +245,6 @@ class Columns(Mapping[str, np.ndarray]):
         self.columns = tuple(columns)
         self._read: dict[str, np.ndarray] = {}
 
-    @property
-    def specs(self) -> Mapping[str, LogColumn]:
-        """What each column holds, by name."""
-        raise NotImplementedError
-
     def read(self, name: str) -> np.ndarray:
         """A column, not kept."""
         raise NotImplementedError

@@ -18,6 +18,7 @@ VERSION = 1
 UNKNOWN_SEED = -1           # of a run from elsewhere that names none: no other run has the same seed
 INTERRUPTED = "interrupted: the process that wrote the log ended without a word"
 PRUNED = "pruned"           # how the reason of a trial that its search has stopped begins
+CUT_SHORT = "cut short"     # and that of an imported one that counts as far as it was evaluated
 
 
 class Status(IntEnum):

@@ -55,17 +55,13 @@ class Frame(Columns):
     """
 
     def __init__(self, name: str, logs: Sequence[Log]) -> None:
-        self.name = name
+        self.name, own = name, {LOG: LogColumn(LOG, "text", "1", "the path of the log")}
         self._tables: list[tuple[str, LogTable]] = [(log.path, getattr(log, name)) for log in logs]
+        self.specs = own | join_columns(name, (table.specs for _, table in self._tables))
         super().__init__(self.specs)
         self.rows = sum(table.rows for _, table in self._tables)
         self.units = {name: spec.unit for name, spec in self.specs.items()}
         self.meanings = {name: spec.meaning for name, spec in self.specs.items()}
-
-    @cached_property
-    def specs(self) -> dict[str, LogColumn]:
-        own = LogColumn(LOG, "text", "1", "the path of the log")
-        return {LOG: own, **join_columns(self.name, (table.specs for _, table in self._tables))}
 
     def to_numpy(self, columns: Iterable[str] | None = None) -> np.ndarray:
         """The columns, by default all, as one structured array of shape (rows,)."""

@@ -171,8 +171,8 @@ def test_only_the_rows_of_a_study_are_read(tmp_path, monkeypatch):
     with read_log(save(in_order_of_trials(log(*far)), tmp_path / "log.h5")) as made:
         study, _ = studies_of([made])
         rows = []
-        read = made.evaluations.read_rows
-        monkeypatch.setattr(made.evaluations, "read_rows", lambda *asked: rows.append(asked) or read(*asked))
+        read = made.evaluations.read
+        monkeypatch.setattr(made.evaluations, "read", lambda *asked: rows.append(asked) or read(*asked))
         study.evaluations.read("step")
         study.evaluations.read("step")
         assert rows == [("step", 0, 100), ("step", 200, 300)]

@@ -34,9 +34,6 @@ def check(texts):
 
 def test_any_number_is_read_as_float_reads_it():
     check(READABLE)
-
-
-def test_random_digits_are_read_as_float_reads_them():
     draw = random.Random(1)
 
     def digits(most):

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+from hvdscale.exchange.imported import imported_log
 from hvdscale.log.merge import new_log
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import LogColumn, Status, columns
@@ -13,13 +14,6 @@ from tests.conftest import command_environment
 from tests.factories.archives import write_big_log
 
 NOTE = LogColumn("note", "text", "1", "a note", optional=True)
-
-
-def begin(log, **more):
-    """Adds the columns of every log, and more of trials and evaluations."""
-    for table, specs in columns().items():
-        for spec in (*specs, *more.get(table, ())):
-            log.add_column(table, spec)
 
 
 def fill(log, rows, pieces):
@@ -40,9 +34,11 @@ def fill(log, rows, pieces):
 
 @pytest.mark.parametrize("rows, pieces", [(10, 1), (2000, 3), (200_000, 7)])
 def test_rows_come_back_whatever_the_pieces(rows, pieces, tmp_path):
-    error = LogColumn("val/error", "float", "1", "error", better="smaller")
+    more = {"trials": [NOTE], "evaluations": [LogColumn("val/error", "float", "1", "error", better="smaller")]}
     with new_log(tmp_path / "log.h5", {"commit": "abc"}) as log:
-        begin(log, trials=[NOTE], evaluations=[error])
+        for table, specs in columns().items():
+            for spec in (*specs, *more.get(table, ())):
+                log.add_column(table, spec)
         values = fill(log, rows, pieces)
     assert sorted(os.listdir(tmp_path)) == ["log.h5"]
     with read_log(tmp_path / "log.h5") as log:
@@ -55,21 +51,19 @@ def test_rows_come_back_whatever_the_pieces(rows, pieces, tmp_path):
 
 
 def test_a_column_that_comes_late_is_absent_before(tmp_path):
-    with new_log(tmp_path / "log.h5", {}) as log:
-        begin(log)
+    with imported_log(tmp_path / "log.h5", {}) as log:
         for name in ("trial", "step", "examples", "train_seconds"):
-            log.add("evaluations", name, np.arange(70_000))
-        log.add_column("evaluations", LogColumn("val/error", "float", "1", "error"), 69_999)
-        log.add("evaluations", "val/error", [0.5])
+            log.file.add("evaluations", name, np.arange(70_000))
+        log.file.add_column("evaluations", LogColumn("val/error", "float", "1", "error"), 69_999)
+        log.file.add("evaluations", "val/error", [0.5])
     with read_log(tmp_path / "log.h5") as log:
         assert np.isnan(log.evaluations["val/error"][:-1]).all() and log.evaluations["val/error"][-1] == 0.5
 
 
 def test_columns_of_different_length_are_a_slip_and_leave_nothing(tmp_path):
     with pytest.raises(ValueError, match="columns of steps have not the same number of rows"):
-        with new_log(tmp_path / "log.h5", {}) as log:
-            begin(log)
-            log.add("steps", "loss", [1.0])
+        with imported_log(tmp_path / "log.h5", {}) as log:
+            log.file.add("steps", "loss", [1.0])
     assert os.listdir(tmp_path) == []
 
 
@@ -77,9 +71,8 @@ def test_an_error_inside_leaves_the_old_log(tmp_path):
     write_big_log(tmp_path / "log.h5", 1, 5, 50)
     before = (tmp_path / "log.h5").read_bytes()
     with pytest.raises(KeyError):
-        with new_log(tmp_path / "log.h5", {}, overwrite=True) as log:
-            begin(log)
-            log.add("steps", "loss", np.ones(100_000))
+        with imported_log(tmp_path / "log.h5", {}, overwrite=True) as log:
+            log.file.add("steps", "loss", np.ones(100_000))
             raise KeyError
     assert os.listdir(tmp_path) == ["log.h5"] and (tmp_path / "log.h5").read_bytes() == before
 

@@ -33,7 +33,7 @@ class MadeTable(dict):
         return next((name for column, name in (("id", "trials"), ("examples", "evaluations"), ("lr", "steps"))
                      if column in self), "restarts")
 
-    def read_rows(self, name, first, stop):
+    def read(self, name, first=0, stop=None):
         return self[name][first:stop]
 
 

@@ -74,17 +74,16 @@ class Folder:
 
     def studies(self) -> Iterator[ArchiveStudy]:
         for folders, path in self._found:
-            where = os.path.join(self.root, *folders)
-            study = ArchiveStudy(_inner(folders), where, os.path.join(path, "study.json"), [])
+            study = ArchiveStudy(_inner(folders), path, os.path.join(path, "study.json"), [])
             for entry in os.scandir(path):
                 if not entry.is_dir(follow_symlinks=False):
                     if entry.name != "study.json":
-                        self.others.append(os.path.join(where, entry.name) + " (a link)" * entry.is_symlink())
+                        self.others.append(entry.path + " (a link)" * entry.is_symlink())
                 elif _trial_id(entry.name) is None:
-                    study.wrong.append(f"{where}/{entry.name}: is not a trial number")
+                    study.wrong.append(f"{entry.path}: is not a trial number")
                 else:
-                    study.trials.append(TrialFiles(f"{where}/{entry.name}", int(entry.name),
-                                                   *(os.path.join(entry.path, name) for name in FILES)))
+                    files = (os.path.join(entry.path, name) for name in FILES)
+                    study.trials.append(TrialFiles(entry.path, int(entry.name), *files))
             study.trials.sort(key=lambda trial: trial.id)
             self._read += 1
             yield study

@@ -168,19 +168,10 @@ class Wanted:
     names: Mapping[str, str] = field(default_factory=dict)          # dataset, model, optimizer instead of the files'
 
 
-@dataclass
-class EvaluatedRow:
-    """An evaluation: steps and examples before it, seconds of training, and values by column."""
-
-    step: int
-    examples: int
-    seconds: float
-    values: dict[str, float]
-
-
 class Measured:
     """A run with its evaluations in columns; raises WrongFile where it contradicts the table or itself. ``benchmark``
-    is the table's entry, ``counting`` the same for this file's counter."""
+    is the table's entry, ``counting`` the same for this file's counter; ``steps``, ``examples`` and ``seconds`` of
+    training are those before each evaluation."""
 
     def __init__(self, run: MllogRun, wanted: Wanted) -> None:
         self.run, self.wanted, self.workers = run, wanted, wanted.workers
@@ -202,13 +193,21 @@ class Measured:
             raise WrongFile(f"{run.path}: global_batch_size {self.batch:,} of {found.name} counts tokens, and how many "
                             "an epoch has is not known: give --set-size N in tokens")
         self.counting = self._find_counting()
-        self.rows = self._find_rows()
-        if not self.rows and run.ended == "success":
+        rows = self._find_rows()
+        if not rows and run.ended == "success":
             raise WrongFile(f"{run.path}: ended with success, but has no line {EVALUATED[0]}")
-        self.columns = {name: np.array([row.values.get(name, math.nan) for row in self.rows])
-                        for name in sorted({name for row in self.rows for name in row.values})}
-        self.columns[CONVERGED] = self._find_converged()
-        self._correct_seconds()
+        self.steps, self.examples = (np.array([row[at] for row in rows], np.int64) for at in (0, 1))
+        self.columns = {name: np.array([values.get(name, math.nan) for *_, values in rows])
+                        for name in sorted({name for *_, values in rows for name in values})}
+        self.columns[CONVERGED] = converged = self._find_converged()
+        self.seconds = seconds = np.array([row[2] for row in rows], float)
+        if converged.any() and run.stopped is not None:         # an evaluation that ended the run
+            first = int(converged.argmax())
+            seconds[first] = np.fmin(seconds[first], run.train_seconds(run.stopped))
+        later = np.fmin.accumulate(np.append(seconds, math.inf)[:0:-1])[::-1]
+        seconds[seconds > later] = math.nan
+        if np.isnan(seconds).any():
+            self.notes.append("some evaluations ran once training was over; the seconds before them are not known")
 
     def _find_counting(self) -> Benchmark:
         size = self.benchmark.examples
@@ -255,30 +254,32 @@ class Measured:
         raise WrongFile(f"{self.run.path}: epoch_num ends at {last:g}, less than a batch of {self.batch:,}, though "
                         f"{found.name} counts examples; --unit says what it counts")
 
-    def _find_rows(self) -> list[EvaluatedRow]:
-        rows: dict[int, EvaluatedRow] = {}
+    def _find_rows(self) -> list[tuple[int, int, float, dict[str, float]]]:
+        """(steps, examples, seconds, values by column) of the evaluations, in order."""
+        rows: dict[int, tuple[int, int, float, dict[str, float]]] = {}
         repeated = 0
         keys = {one.key for one in self.run.evaluations}
         for one in self.run.evaluations:
             name, value = _counter(one)
             examples = self._examples_at(one, name, value)
             values = {self._column(one.key, metric, keys): number for metric, number in one.values.items()}
-            row, time = rows.get(examples), self.run.reached.get((name, value), one.time)
-            before = row.values if row else {}
-            if row and not all(np.isclose(number, row.values.get(metric, number), SAME, 0, equal_nan=True)
-                               for metric, number in values.items()):
-                repeated, row, time = repeated + 1, None, one.time
-            seconds = row.seconds if row else self.run.train_seconds(time)
+            *_, seconds, before = rows.get(examples, (math.nan, {}))
+            again = any(not np.isclose(number, before.get(metric, number), SAME, 0, equal_nan=True)
+                        for metric, number in values.items())
+            if again or examples not in rows:
+                seconds = self.run.train_seconds(one.time if again else self.run.reached.get((name, value), one.time))
+            repeated += again
             step = one.about.get("step_num")
             if not isinstance(step, int) or not 0 <= step <= MOST:
                 step = -(-examples // self.batch)
-            rows[examples] = EvaluatedRow(step, examples, seconds, {**before, **values})
+            rows[examples] = step, examples, seconds, {**before, **values}
         if repeated:
             self.notes.append(f"{counted(repeated, 'evaluation')} at a place that had one before; the last counts")
-        found = sorted(rows.values(), key=lambda row: (row.step, row.examples))
-        if any(row.step == before.step for before, row in zip(found, found[1:])):
+        found = sorted(rows.values(), key=lambda row: row[:2])
+        steps = [step for step, *_ in found]
+        if len({*steps}) < len(steps):
             raise WrongFile(f"{self.run.path}: two evaluations lie within one step of {self.batch} examples")
-        if any(row.step > MOST or row.examples > LARGEST_INT for row in found):
+        if max(steps, default=0) > MOST or max(rows, default=0) > LARGEST_INT:
             raise WrongFile(f"{self.run.path}: has more steps or examples than 64 bits can count")
         return found
 
@@ -302,32 +303,19 @@ class Measured:
             return metric if METRIC.fullmatch(metric) else f"val/{re.sub(r'[^A-Za-z0-9_.+-]', '_', metric)}"
         return self.benchmark.metric if key == max(keys) else f"val/{key}"
 
-    def _correct_seconds(self) -> None:
-        """Take the seconds of run_stop for an evaluation that ended the run, and NaN for others after training."""
-        met = self.columns[CONVERGED]
-        if met.any() and self.run.stopped is not None:
-            first = self.rows[int(met.argmax())]
-            first.seconds = float(np.fmin(first.seconds, self.run.train_seconds(self.run.stopped)))
-        least = math.inf
-        for row in reversed(self.rows):
-            row.seconds = row.seconds if row.seconds <= least else math.nan
-            least = np.fmin(least, row.seconds)
-        if any(math.isnan(row.seconds) for row in self.rows):
-            self.notes.append("some evaluations ran once training was over; the seconds before them are not known")
-
     def _find_converged(self) -> np.ndarray:
         """1 at the evaluations that met the targets, if the run ended with success; else 0."""
-        converged = np.zeros(len(self.rows))
-        if self.run.ended != "success" or not self.rows:
+        converged, goals = np.zeros(len(self.steps)), self.benchmark.goals
+        if self.run.ended != "success":
             return converged
-        goals = () if self.run.given.get("submission_division") == "open" else self.benchmark.goals
-        met = [all(goal.met_by(row.values.get(goal.column, math.nan)) for goal in goals) for row in self.rows]
-        if goals and any(met):
-            return np.array(met, float)
-        if goals:
+        if self.run.given.get("submission_division") != "open" and goals:
+            measured = [self.columns.get(goal.column, converged * math.nan) for goal in goals]
+            met = np.all([goal.met_by(values) for goal, values in zip(goals, measured)], axis=0)
+            if met.any():
+                return met.astype(float)
             self.notes.append(f"ended with success, though no evaluation meets {' and '.join(self.benchmark.targets)}; "
                               "its last one counts")
-        converged[-1] = 1.0
+        converged[-1:] = 1.0
         return converged
 
 
@@ -386,13 +374,12 @@ def import_mllog(source, out, wanted: Wanted = Wanted(), *, skip_broken: bool = 
 
 def _add(log: ImportedLog, measured: Measured) -> None:
     run, wanted, benchmark = measured.run, measured.wanted, measured.benchmark
-    rows, workers = measured.rows, measured.workers
-    steps = [row.step for row in rows]
+    workers = measured.workers
     status, reason = Status.COMPLETE, "the target of the benchmark was met"
     if run.ended != "success":
         status = Status.INCOMPLETE
         reason = "no run_stop" if run.ended is None else f"run_stop: {run.ended or 'no status'}"
-    budget = as_whole(run.given.get("max_steps")) or max(steps, default=0)
+    budget = as_whole(run.given.get("max_steps")) or int(measured.steps.max(initial=0))
     plan = {"problem": {"train_examples": benchmark.examples} if benchmark.examples else {},
             "measurement": {"budget_steps": budget, "target": TARGET},
             **({"execution": {"local_workers": wanted.per_node}} if wanted.per_node else {}),
@@ -412,5 +399,5 @@ def _add(log: ImportedLog, measured: Measured) -> None:
         "plan": json.dumps(plan, ensure_ascii=False),
         "source": json.dumps({"path": run.path, "imported": "mllog"}), **wanted.names},
         run.started / 1000 if workers and run.started else math.nan)
-    log.evaluations(ids, [len(rows)], np.array(steps, np.int64), np.array([row.examples for row in rows], np.int64),
-                    measured.columns, np.array([row.seconds for row in rows], float) if workers else None)
+    log.evaluations(ids, [len(measured.steps)], measured.steps, measured.examples, measured.columns,
+                    measured.seconds if workers else None)

@@ -24,7 +24,7 @@ from ...errors import LogError
 from ...formatting.numbers import counted, list_first
 from ...log.directions import better
 from ...log.plan_text import MOST, is_whole
-from ...log.schema import LARGER, UNKNOWN_SEED, Status
+from ...log.schema import CUT_SHORT, LARGER, UNKNOWN_SEED, Status
 from ...plan.values import did_you_mean
 from ...target import SPLITS, metric_faults
 from ..csv_file import repeats
@@ -46,6 +46,7 @@ MOST_RESTARTS = 0.1     # of a clock, as a share of its times
 RESTARTED = "the clock starts again where a run was resumed, and is continued there"
 UNSTEADY = "the times fall so often that they are of no clock since the start: they are left out"
 OTHERWISE = "--batch-per worker says otherwise"
+UPDATES = "train/n_updates"         # of stable-baselines3, which rows of evaluations lack
 WORD = re.compile("[A-Za-z][A-Za-z_]{0,39}")        # a text that may be a setting, rather than a path or a time
 REPEATS = "taken for repeats of one setting", "if they are not, name what differs under [metaparameters] in --map"
 UNKNOWN_SETTINGS = ("not taken for repeats, as nothing is known of their settings",
@@ -167,9 +168,11 @@ def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -
         if (np.diff(at[:end]) <= 0).any():
             back[:end] = repeats(np.zeros(end, int), at[:end], mapping.keep or "last")
         if not mapping.keep and tag != mapping.steps.get(RATE) and back.sum() >= max(2, len(back) / 2):
-            raise LogError(f"{run.path}: {tag} is at steps that came before in {back.sum():,} of {len(back):,} rows, "
-                           "as of a counter within an epoch, or of several ranks or runs; --overlap last keeps the "
-                           "last of each step")
+            raise LogError(
+                f"{run.path}: {tag} is at steps that came before in {back.sum():,} of {len(back):,} rows. Of several "
+                "ranks or runs in one file, give those of one rank, or each run in a file of its own. Of a counter "
+                f"within an epoch, such as [12800/60000], leave {tag} out of [tags] and [steps] in a file for --map. "
+                "--overlap last keeps the last row of each step alone")
         trial.repeats += int(back.sum())
         return at[~back], values[~back] * scale
     trial.evaluations = {metric.column: found for tag, metric in mapping.tags.items() if (found := series(tag))}
@@ -217,6 +220,8 @@ class _StepsDone:
         self.most = min(MOST, LARGEST_INT // batch) // (self.length or 1) if self.each == 1 else MOST
         self.counts = run.spread(mapping.step) if isinstance(mapping.step, str) else np.full(
             run.rows, float(mapping.step))
+        if mapping.step == UPDATES:
+            self.counts = np.fmax.accumulate(self.counts)
 
     def at(self, tag: str) -> Points:
         """(steps, values) of a tag, in order of rows, as far as these say a step; LogError for a wrong one."""
@@ -253,6 +258,11 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping, uses: Mapping[str
     if mapping.step in names("reports") and mapping.step_unit == "steps":
         said["steps"] = (f"{mapping.step} counts reports, which are taken for steps; step_unit in the mapping says "
                          "otherwise, such as epochs")
+    marks = [tag for trial in trials for tag in trial.run.series if tag.startswith((*names("environment"),))]
+    if mapping.step == UPDATES:
+        said["steps"] = f"{UPDATES} is taken for the optimizer's steps; of PPO it counts passes over what was collected"
+    elif marks and mapping.step_unit == "steps":
+        said["steps"] = f"steps are taken for those of the environment, as {marks[0]} is logged, not the optimizer's"
     why = mapping.evidence.get("batch", "")
     said["batch"] = f"batch: {why}" if why else ""
     batches, counts = ({trial.settings.get(name) for trial in trials} for name in ("batch", "workers"))
@@ -301,6 +311,9 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping, uses: Mapping[str
     if unclear := [metric.column for metric in mapping.tags.values() if not metric.direction]:
         said["ways"] = (f"which way is better is not known of {list_first(unclear, 5)}: [tags] in a mapping says it "
                         "with min or max")
+    if short := [trial for trial in trials if trial.run.unfinished]:
+        said["short"] = (f"{CUT_SHORT}: {counted(len(short), 'run')}, such as {short[0].run.path}: "
+                         f"{short[0].run.unfinished}; INCOMPLETE, and counted as far as evaluated")
     if blind := [trial for trial in trials if not len(trial.evaluated)]:
         said["blind"] = f"{counted(len(blind), 'run')} without an evaluation, such as {blind[0].run.path}"
     if left := [tag for tag, use in uses.items() if use.startswith(LEFT_OUT)]:
@@ -344,7 +357,7 @@ def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool 
     if not math.isfinite(loss):
         status = Status.INFEASIBLE
     reason = {Status.COMPLETE: "the run's files say no more", Status.INFEASIBLE: f"the last loss is {loss}",
-              Status.INCOMPLETE: f"its state is {trial.run.unfinished}"}[status]
+              Status.INCOMPLETE: f"{CUT_SHORT}: {trial.run.unfinished}"}[status]
     seed = trial.settings.get("seed")
     ids = log.trials([trial.points], {
         "status": status, "stop_reason": reason, "global_batch": trial.batch,

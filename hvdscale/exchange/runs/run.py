@@ -45,7 +45,7 @@ class FoundRun:
     parameters: Mapping[str, Any]           # what was set: numbers, texts, flags
     series: Mapping[str, Series]            # by tag; rows are in the order in which they were logged
     counts_done: bool = False               # whether the format's steps count those done; else that is not known
-    unfinished: str = ""                    # the state of a run that is said not to have finished, such as crashed
+    unfinished: str = ""                    # what says that the run did not finish
     files: tuple[str, ...] = ()             # names of the files with settings that lie beside it
     epoch_steps: int | None = None          # the steps of an epoch, where the format says them
     left_out: Mapping[str, str] | None = None       # what was not read of it, by name, with the reason

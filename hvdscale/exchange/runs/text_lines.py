@@ -110,6 +110,7 @@ def _names(texts: Sequence[str]) -> Iterator[tuple[str, int, float]]:
     """(name, place, scale) of the numbers of a line that have a name; a time has its unit as the scale, in seconds."""
     for place, text in enumerate(texts[:-1]):
         glued = GLUED.match(texts[place + 1])[0]
+        text = text[:-1] if re.search(r"[:=] ?\[$", text) else text             # lr: [0.05]
         if not text or text[-1] not in " :=\t" or glued and glued not in (*UNITS, "%", ".") or (
                 texts[place + 1].strip() in ("", ":", "-", "/") and place + 2 < len(texts)      # a date, a share
                 and not (texts[place + 1] == " " and text.endswith("= "))) or (                 # but BLEU = 7.6 34/13
@@ -189,8 +190,9 @@ def read(path: str, line: re.Pattern | None = None) -> Iterator[FoundRun]:
 def _read_forms(lines: Iterator[str], path: str) -> FoundRun:
     forms: dict[tuple[str, ...], Form] = {}
     given: dict[str, Any] = {}
-    head, begun, below, split = 0, False, 0, ""
+    head, begun, below, split, form, failed, whole = 0, False, 0, "", None, False, True
     for at, text in enumerate(lines):
+        form, failed, whole = None, failed or "Traceback (most recent call last)" in text, text.endswith("\n")
         if text[:1] not in " \t":
             head = at
         text = CONTROL.sub("", text) if "\x1b" in text or "it/s]" in text or "s/it]" in text else text
@@ -222,13 +224,18 @@ def _read_forms(lines: Iterator[str], path: str) -> FoundRun:
                                 r"sed -E 's/([0-9]),([0-9])/\1.\2/g' writes them so")
         form = forms[key]
         if form.used:
-            begun = begun or form.step is not None or form.epoch is not None
+            counted = form.step is not None or form.epoch is not None
+            begun, failed = begun or counted, failed and not counted
             form.add(below if split else at, head, pieces[1::2])
     found = [form for form in forms.values() if form.used]
+    torn = not whole and form and len(form.lines) == 1 and any(
+        other.texts[0] == form.texts[0] and len(other.lines) > 1 for other in found)
     series, epoch_steps = _series(found)
     lost = [name for form in found if form.step is form.epoch is None and len(form.lines) > 1 and not (
         form.aside or form.indented) for name, *_ in form.tags if better(f"val/{name}")]
-    return FoundRun(path, NAME, {**given, **constants_of(series)}, series, STEP in series,
+    unfinished = "its log ends in a traceback" if failed else ""
+    unfinished = "its log ends within a line" if torn else unfinished
+    return FoundRun(path, NAME, {**given, **constants_of(series)}, series, STEP in series, unfinished,
                     epoch_steps=epoch_steps, left_out=dict.fromkeys(lost, "its lines name no step and no split"))
 
 

@@ -93,7 +93,7 @@ def read(path: str) -> Iterator[FoundRun]:
         for name, rows in runs.items():
             run = table.run(f"{table.path}:{name}", rows, names)
             state = next((str(value) for name, value in run.parameters.items() if name.lower() in _STATE), "")
-            yield replace(run, unfinished="" if state.lower() in _WHOLE else state)
+            yield replace(run, unfinished="" if state.lower() in _WHOLE else f"its state is {state}")
     else:
         yield table.run(path)
 

@@ -21,7 +21,6 @@ from ...analysis.intervals import OWN_FROM
 from ...formatting.escaping import printable
 from ...formatting.numbers import RANGE, counted, list_first, listed
 from ...formatting.screen import Tell, quiet
-from ...log.reader import Columns
 from ..document import MAIN, MOST, Document
 from ..drawing import Figure, colors_on_dark, render
 from ..table import Cell, Row, TrialKeys
@@ -154,10 +153,10 @@ def _inline(figure: Figure, drawn: bytes, anchor: str) -> Markup:
     return Markup(svg)
 
 
-def frame_html(frame: Columns, title: str, count: int, skipped: Sequence[str] = ()) -> str:
+def frame_html(frame: Any, title: str, count: int, skipped: Sequence[str] = ()) -> str:
     ends = [*range(count)] if count <= 2 * EACH_END else [*range(EACH_END), *range(count - EACH_END, count)]
-    rows = list(zip(*([_shown(frame[name][row]) for row in ends] for name in frame.specs)))
-    return notebook_html("frame", specs=frame.specs.values(), title=title, rows=rows, skipped=skipped,
+    columns = ([_shown(frame[name][row]) for row in ends] for name in frame.specs)
+    return notebook_html("frame", specs=frame.specs.values(), title=title, rows=list(zip(*columns)), skipped=skipped,
                          left_out=count - len(ends), at=EACH_END)
 
 

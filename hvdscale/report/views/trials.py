@@ -19,7 +19,7 @@ from ...analysis.studies import best_value
 from ...analysis.trials import Trial
 from ...formatting.numbers import capital, counted, in_brackets, list_first, listed, whole
 from ...log.plan_text import count_nans
-from ...log.schema import UNKNOWN_SEED, Status
+from ...log.schema import CUT_SHORT, UNKNOWN_SEED, Status
 from ...plan.batch_schedule import BatchSchedule
 from ...plan.schedule import Schedule
 from ...plan.search_space import STEPS_TO_TARGET
@@ -124,6 +124,7 @@ def left_out(section: Section) -> Iterator[str]:
     for status in (Status.RUNNING, Status.INCOMPLETE):
         yield from say("ended_open", [trial for trial in section.with_status(status) if not trial.pruned],
                        status=status.name)
+    yield from say("cut_short", [trial for trial in section.trials if trial.stop_reason.startswith(CUT_SHORT)])
     if target:
         yield from say("unmeasured", [trial for trial in section.with_status(Status.COMPLETE)
                                       if not len(trial.rows_with(target.column))], metric=target.column)

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from hvdscale.exchange.runs.formats import read_runs
+from hvdscale.cli.report import main as report
 from hvdscale.log.check import check
 from hvdscale.log.schema import Status
 from hvdscale.plan.settings import tomllib
@@ -80,6 +82,8 @@ def test_settings_and_counters_are_read_as_their_program_means_them_or_refused_w
         columns = [name for name in log.evaluations.columns if name.startswith("val/")]
         measured = ~np.isnan([log.evaluations[name] for name in columns]).all(axis=0)
         assert log.evaluations["step"][measured].tolist() == of["steps"]
+        assert log.trials["status"].tolist() == [Status[of.get("status", "COMPLETE")]]
+        assert "rates" not in of or log.steps["lr"].tolist() == of["rates"]
         assert "times" not in of or log.evaluations["train_seconds"].tolist() == of["times"]
 
 
@@ -184,9 +188,16 @@ def test_runs_that_a_table_says_have_crashed_are_incomplete(tmp_path):
     (tmp_path / "runs.csv").write_text("Name,State,batch_size,_step,heads,val/error\na,finished,32,9,4,0.1\n"
                                        "b,crashed,32,9,8,0.2\n")
     log, _ = taken(tmp_path, tmp_path / "log.h5")
-    assert log.trials["stop_reason"].tolist() == ["the run's files say no more", "its state is crashed"]
+    assert log.trials["stop_reason"].tolist() == ["the run's files say no more", "cut short: its state is crashed"]
     assert [Status(one).name for one in log.trials["status"]] == ["COMPLETE", "INCOMPLETE"]
     assert [json.loads(plan)["problem"]["config"] for plan in log.trials["plan"]] == [{"heads": 4}, {"heads": 8}]
+
+
+def test_a_run_that_was_cut_short_counts_in_a_report_as_far_as_it_was_evaluated(tmp_path):
+    lines = "".join(f"step {step}: train loss {9 / step}, val loss {8 / step}\n" for step in (10, 20, 30))
+    (tmp_path / "b64.log").write_text(f"{lines}Traceback (most recent call last):\nRuntimeError: out of memory\n")
+    shown = CliRunner().invoke(report, [str(tmp_path), "--target", "val/loss<0.5"]).output
+    assert "took 20 steps" in shown and "Cut short: 1 of 1 trial INCOMPLETE" in shown
 
 
 def test_a_history_with_a_batch_that_grows_is_one_run(tmp_path):

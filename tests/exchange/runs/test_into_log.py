@@ -178,10 +178,6 @@ def test_each_kind_is_imported_by_itself(tmp_path):
         assert code == 2 and message in said
 
 
-def test_the_help_fits_a_screen():
-    assert len(call("import", "--help")[1].splitlines()) <= 45
-
-
 def test_a_report_on_runs_without_times_or_a_target_begins_with_the_best_of_their_metrics(tmp_path):
     for batch, best in ((8, 30), (16, 40)):
         (tmp_path / f"b{batch}.json").write_text(
