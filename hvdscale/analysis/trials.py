@@ -26,8 +26,8 @@ from ..system.cores import LOST
 from .grouping import group_by, rows_of_each
 from .jobs import ONE_VERSION, JobKey, Versions, as_json_text
 from .noise import NoiseSteps, read_noise
-from .rows import METAPARAMETER, Evaluations, Kept, SeedKey, TrialRows, is_pruning, seed_key
 from .step_breakdown import LONG, LossCourse, StepParts, read_parts, read_steps
+from .studies import METAPARAMETER, Evaluations, Kept, SeedKey, TrialRows, is_pruning, seed_key
 
 NO_ROWS = np.empty(0, np.int64)
 Sync = tuple[int, int]      # replicas M, and the steps H between their synchronizations
@@ -178,15 +178,14 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
     rows = TrialRows(log, versions)
     order = np.argsort(rows.id, kind="stable")
     ids = rows.id[order]
-    evaluations = Evaluations(rows.sources_of([order]), [(log.path, ids)], Kept())
+    evaluations = Evaluations(rows.sources_of([order]), Kept())
     step, seconds = evaluations.read("step").astype(int), evaluations.read("train_seconds")
     metrics = {name: evaluations.read(name) for name in evaluations.columns}
     waited = np.nan_to_num(evaluations.read("waited_seconds") / seconds)
     own = [slice(*ends) for ends in zip(evaluations.first[:-1], evaluations.first[1:])]
     lengths = _read_lengths(log, ids, [step[at] for at in own])
     parts, noise, steps = read_parts(log), read_noise(log), read_steps(log)
-    starts = rows_of_each(log.restarts["trial"])
-    counts, times = log.restarts["workers"], log.restarts["time"]
+    starts, restarts = rows_of_each(log.restarts["trial"]), log.restarts
     columns = [rows.table[name].tolist() if name in rows.table else [""] * len(ids)
                for name in ("id", "stop_reason", "global_batch", "workers", "seed", "source")]
     drawn = {name: rows.metaparameter(name).tolist() for name in rows.metaparameters}
@@ -194,15 +193,16 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
     for at, row in enumerate(order.tolist()):
         number, reason, batch, workers, seed, source = (column[row] for column in columns)
         start, plan = starts.get(number, NO_ROWS), rows.plan(row)
+        began = restarts["time"][start]
         trial = Trial(log.path, number, Status(int(rows.status[row])), reason, rows.workload(row), batch, workers,
-                      tuple(np.unique(counts[start]).tolist()), seed, plan,
+                      tuple(np.unique(restarts["workers"][start]).tolist()), seed, plan,
                       _setting_of(
                           plan, batch, {METAPARAMETER + name: values[row] for name, values in drawn.items()},
                           [log.path, number] if seed == UNKNOWN_SEED and '"imported": "runs"' in source else None),
                       step[own[at]], seconds[own[at]], {name: values[own[at]] for name, values in metrics.items()},
                       parts.get(number), noise.get(number), *lengths[at],
                       **{"waited": float(waited[own[at]][-1:].sum()), **steps.get(number, {})},
-                      started=float(times[start].min()) if np.isfinite(times[start]).any() else np.nan)
+                      started=float(began.min()) if np.isfinite(began).any() else np.nan)
         found.append(trial.without_times() if rows.untimed[row] else trial)
     return found
 
