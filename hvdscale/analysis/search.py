@@ -22,6 +22,7 @@ from .best_of_n import BestOf, best_of_n
 from .grouping import group_by
 from .intervals import CONFIDENCE, Estimate
 from .steps import estimate, run_of, samples_of
+from .studies import best_value
 from .trials import JobKey, Trial
 
 NEAR = 0.05                     # share of the space: a best point nearer to a bound may be limited by it
@@ -299,19 +300,17 @@ def _search(trials: Sequence[Trial], target: Target | None, confidence: float) -
 
 
 def _read_draw(number: int, trial: Trial | None, target: Target | None, maximizes: bool) -> Draw:
-    if trial is None:
-        return Draw(number, DrawEnd.FAILED, math.nan, 0.0, math.nan, None)
-    kind = _classify(trial)
-    if target is not None:
+    kind = _classify(trial) if trial else DrawEnd.FAILED
+    value, step, before = math.nan, 0.0, math.nan
+    if trial and target:
         run = run_of(trial, target)
-        return Draw(number, DrawEnd.MET if kind == DrawEnd.BUDGET and run.met else kind, run.steps, run.steps,
-                    run.steps_before, trial)
-    values = trial.metrics.get(trial.sweep["objective"], np.empty(0))
-    if not np.isfinite(values).any():
-        return Draw(number, kind, math.nan, 0.0, math.nan, trial)
-    finite = np.where(np.isfinite(values), values, -np.inf if maximizes else np.inf)
-    at = int(finite.argmax() if maximizes else finite.argmin())
-    return Draw(number, kind, float(values[at]), float(trial.step[at]), math.nan, trial)
+        kind = DrawEnd.MET if kind == DrawEnd.BUDGET and run.met else kind
+        value, step, before = run.steps, run.steps, run.steps_before
+    elif trial:
+        values = trial.metrics.get(trial.sweep["objective"], np.empty(0))
+        value = best_value(values, not maximizes)
+        step = 0.0 if math.isnan(value) else float(trial.step[values == value][0])
+    return Draw(number, kind, value, step, before, trial)
 
 
 def _classify(trial: Trial) -> DrawEnd:
