@@ -78,12 +78,6 @@ def split_by(studies: Sequence[Study], name: str) -> dict[float, tuple[Study, ..
             for value in distinct}
 
 
-def choices(studies: Sequence[Study]) -> tuple[str, ...]:
-    """The metaparameters by which ``split_by`` splits these studies."""
-    names = sorted({name for study in studies for name in study.metaparameters})
-    return tuple(name for name in names if split_by(studies, name))
-
-
 def many_valued(studies: Sequence[Study]) -> tuple[str, ...]:
     """The metaparameters of which some study tried many values, most first; ties in order of name."""
     counts: dict[str, int] = {}

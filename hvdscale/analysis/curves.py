@@ -281,7 +281,7 @@ def curve_of(studies: Sequence[Study], target: Target, options: Options = Option
     n, left_out = common_trials(counts, options.trials)
     points = tuple(result_of(study, target, options.confidence, n) for study in studies
                    if study.global_batch not in left_out)
-    return _judge(studies[0].workload, target, points, map(_ends_of_point, points), options, n, tuple(left_out.items()))
+    return curve_through(studies[0].workload, target, points, options, n, tuple(left_out.items()))
 
 
 def common_trials(counts: Mapping[int, int], asked: int | None = None) -> tuple[int | None, dict[int, int]]:
@@ -350,21 +350,16 @@ def _ends_of_cell(cell: RunCell, target: Target) -> np.ndarray | None:
     return ends_of(of_runs, np.array([run.steps for run in runs]), of_diverged, values)
 
 
-def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], options: Options = Options(),
-                   n: int | None = None, left_out: tuple[tuple[int, int], ...] = ()) -> Curve | None:
-    """The curve of cells of one batch each, over all worker counts, the best of n where searched; None of none."""
-    points = tuple(sorted(cells, key=lambda cell: cell.global_batch))
-    ends = (_ends_of_cell(cell, target) for cell in points)
-    return _judge(workload, target, points, ends, options, n, left_out) if points else None
+def curve_through(workload: JobKey, target: Target, points: Iterable[RunCell | CurvePoint],
+                  options: Options = Options(), n: int | None = None, left_out: tuple[tuple[int, int], ...] = ()
+                  ) -> Curve:
+    """The curve of points of one batch each, over all worker counts, the best of n where searched.
 
-
-def _judge(workload: JobKey, target: Target, points: tuple[RunCell | CurvePoint, ...],
-           ends: Iterable[np.ndarray | None], options: Options, n: int | None, left_out: tuple[tuple[int, int], ...]
-           ) -> Curve:
-    """The regimes are of the whole batches; without the smallest one, the fewest examples are unknown, and so is
-    perfect scaling. The maximum useful batch is, too, where it may be the first of these: a smaller one may be as good.
-    """
-    whole = list_whole([point.global_batch for point in points], list(ends))
+    The regimes are of the whole batches; without the smallest one, the fewest examples are unknown, and so is perfect
+    scaling. The maximum useful batch is, too, where it may be the first of these: a smaller one may be as good."""
+    points = tuple(sorted(points, key=lambda point: point.global_batch))
+    ends = [_ends_of_cell(one, target) if isinstance(one, RunCell) else _ends_of_point(one) for one in points]
+    whole = list_whole([point.global_batch for point in points], ends)
     own = [point for point in points if point.global_batch in whole]
     found = regimes_of([point.global_batch for point in own], [point.steps for point in own], options)
     if own[:1] != list(points[:1]):

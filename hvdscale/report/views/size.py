@@ -51,7 +51,7 @@ def parts_of_laws(found: SizeLaws, rules: Sequence[BorrowedLaw] = ()) -> Iterato
         yield costs_table(found, rule, costs, at)
     if found.cells:
         cells = _size_columns(found) | {
-            Column(key, *QUANTITIES[key][:2]): partial(lambda key, one: one.estimate(key) or Estimate.unknown(), key)
+            Column(key, *QUANTITIES[key][:2]): partial(lambda key, one: one.estimates.get(key, Estimate.unknown()), key)
             for key in found.quantities}
         yield Details(lambda: [SIZE.table("size-cells", found.cells, cells, _trials, notes=[
             SIZE.say("intervals", confidence=found.confidence)])])
