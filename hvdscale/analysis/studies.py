@@ -39,11 +39,6 @@ def seed_key(seed: int, trial: tuple[str, int]) -> SeedKey:
     return (seed, *trial) if seed == UNKNOWN_SEED else (seed, "", 0)
 
 
-def is_pruning(stop_reason: str) -> bool:
-    """Whether an INCOMPLETE trial's stop reason is that its study pruned it."""
-    return stop_reason.startswith(PRUNED)
-
-
 class TrialRows:
     """The rows of a log's /trials as columns, with what their plans say; plans that are alike are read once. Untimed
     trials changed their worker count partway, so that their times apply to no single count."""
@@ -56,8 +51,8 @@ class TrialRows:
         self.status = np.asarray(table["status"], np.int8)
         self.metaparameters = [name.removeprefix(METAPARAMETER) for name in table.columns
                                if name.startswith(METAPARAMETER)]
-        pruned = np.array([is_pruning(reason) for reason in table["stop_reason"].tolist()], bool)
-        self.pruned = (self.status == Status.INCOMPLETE) & pruned
+        self.pruned = (self.status == Status.INCOMPLETE) & np.array(
+            [reason.startswith(PRUNED) for reason in table["stop_reason"].tolist()], bool)
         known: dict[tuple[str, ...], int] = {}
         rows = zip(*(table[name].tolist() for name in ("dataset", "model", "optimizer", "plan")))
         self._alike = np.array([known.setdefault(row, len(known)) for row in rows], np.int64)

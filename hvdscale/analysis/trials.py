@@ -27,7 +27,7 @@ from .grouping import group_by, rows_of_each
 from .jobs import ONE_VERSION, JobKey, Versions, as_json_text
 from .noise import NoiseSteps, read_noise
 from .step_breakdown import LONG, LossCourse, StepParts, read_parts, read_steps
-from .studies import METAPARAMETER, Evaluations, Kept, SeedKey, TrialRows, is_pruning, seed_key
+from .studies import METAPARAMETER, Evaluations, Kept, SeedKey, TrialRows, seed_key
 
 NO_ROWS = np.empty(0, np.int64)
 Sync = tuple[int, int]      # replicas M, and the steps H between their synchronizations
@@ -49,7 +49,7 @@ class Trial:
     log: str
     id: int
     status: Status
-    stop_reason: str
+    pruned: bool                # INCOMPLETE, as its search stopped it
     workload: JobKey
     global_batch: int
     workers: int                # at its start
@@ -106,10 +106,6 @@ class Trial:
     def sync(self) -> Sync:
         found = self.problem.get("local_steps")
         return (found["replicas"], found["sync_every"]) if found else EVERY_STEP
-
-    @property
-    def pruned(self) -> bool:
-        return self.status == Status.INCOMPLETE and is_pruning(self.stop_reason)
 
     def rows_with(self, column: str) -> np.ndarray:
         """The evaluations that measured a metric, by index: a row where it is NaN is no evaluation of it."""
@@ -187,21 +183,20 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
     parts, noise, steps = read_parts(log), read_noise(log), read_steps(log)
     starts, restarts = rows_of_each(log.restarts["trial"]), log.restarts
     columns = [rows.table[name].tolist() if name in rows.table else [""] * len(ids)
-               for name in ("id", "stop_reason", "global_batch", "workers", "seed", "source")]
-    drawn = {name: rows.metaparameter(name).tolist() for name in rows.metaparameters}
+               for name in ("id", "global_batch", "workers", "seed", "source")]
+    drawn = {METAPARAMETER + name: rows.metaparameter(name).tolist() for name in rows.metaparameters}
     found = []
     for at, row in enumerate(order.tolist()):
-        number, reason, batch, workers, seed, source = (column[row] for column in columns)
-        start, plan = starts.get(number, NO_ROWS), rows.plan(row)
-        began = restarts["time"][start]
-        trial = Trial(log.path, number, Status(int(rows.status[row])), reason, rows.workload(row), batch, workers,
-                      tuple(np.unique(restarts["workers"][start]).tolist()), seed, plan,
-                      _setting_of(
-                          plan, batch, {METAPARAMETER + name: values[row] for name, values in drawn.items()},
-                          [log.path, number] if seed == UNKNOWN_SEED and '"imported": "runs"' in source else None),
-                      step[own[at]], seconds[own[at]], {name: values[own[at]] for name, values in metrics.items()},
+        number, batch, workers, seed, source = (column[row] for column in columns)
+        start, plan, mine = starts.get(number, NO_ROWS), rows.plan(row), own[at]
+        began, alone = restarts["time"][start], seed == UNKNOWN_SEED and '"imported": "runs"' in source
+        setting = _setting_of(plan, batch, {name: values[row] for name, values in drawn.items()},
+                              [log.path, number] if alone else None)
+        trial = Trial(log.path, number, Status(int(rows.status[row])), bool(rows.pruned[row]), rows.workload(row),
+                      batch, workers, tuple(np.unique(restarts["workers"][start]).tolist()), seed, plan, setting,
+                      step[mine], seconds[mine], {name: values[mine] for name, values in metrics.items()},
                       parts.get(number), noise.get(number), *lengths[at],
-                      **{"waited": float(waited[own[at]][-1:].sum()), **steps.get(number, {})},
+                      **{"waited": float(waited[mine][-1:].sum()), **steps.get(number, {})},
                       started=float(began.min()) if np.isfinite(began).any() else np.nan)
         found.append(trial.without_times() if rows.untimed[row] else trial)
     return found
