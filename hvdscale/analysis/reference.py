@@ -223,7 +223,7 @@ def jobs_of(reference: Reference, workload: JobKey) -> tuple[PublishedJob, ...]:
 
 def _parse_curve(record: Mapping[str, Any], one: Mapping[str, Any]) -> PublishedCurve:
     """A curve of steps, or of means of runs in epochs or examples; ``every``: between evaluations."""
-    values = {**record, **one, **one["fit"]}
+    values = {**record, **one, **one.get("job", {}), **one["fit"]}
     batches = np.array(values["batches"], float)
     if values["kind"] == "steps":
         steps, off = np.array(values["steps"], float), 2.0 ** values["within_log2"]
