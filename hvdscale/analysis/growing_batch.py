@@ -200,8 +200,9 @@ def _option(workers: int, batches: BatchSchedule, steps: StepsAt, curve: StepsCu
                 alone, spent, spent.times(price), alone.over(steps), alone.times(float(batch)).over(examples),
                 spent.over(seconds)))))
     mark = max(steps.mark, *(clocks[workers, batch].mark for batch in batches.sizes), key=ORDER.index)
-    values = (one.known(request.confidence) for one in (steps, examples, seconds, seconds.times(price)))
-    return GrowingOption(workers, request.nodes(workers), *values, mark, tuple(beside))
+    in_steps, in_examples, in_seconds, cost = (one.known(request.confidence) for one in (
+        steps, examples, seconds, seconds.times(price)))
+    return GrowingOption(workers, request.nodes(workers), in_steps, in_examples, in_seconds, cost, mark, tuple(beside))
 
 
 # the seconds and the cost so far, in how many worker counts, and the count of each batch

@@ -60,17 +60,9 @@ class Contents:
         return studies_of(self.logs, self._versions)
 
     @cached_property
-    def read(self) -> list[Trial]:
-        """Every trial, each made of its own rows."""
-        return [trial for log in self.logs for trial in read_trials(log, self._versions)]
-
-    @property
     def trials(self) -> list[Trial]:
-        return [trial for trial in self.read if not trial.branch]
-
-    @property
-    def branches(self) -> list[Trial]:
-        return [trial for trial in self.read if trial.branch]
+        """Every trial, each made of its own rows, branches of runs, too."""
+        return [trial for log in self.logs for trial in read_trials(log, self._versions)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,8 +108,9 @@ class JobResults:
 
 def analyse(trials: Iterable[Trial], targets: Sequence[Target] = (), options: Options = Options()
             ) -> tuple[JobResults, ...]:
-    """Trials by workload, against the targets, by default each its own; UsageError where none has a target's metric."""
-    trials = tuple(trials)
+    """Trials by workload, without branches, against the targets, by default each its own; UsageError where none has a
+    target's metric."""
+    trials = tuple(trial for trial in trials if not trial.branch)
     refuse_unknown(targets, {name for trial in trials for name in trial.metrics})
     groups, seen = [], dict[tuple[JobKey, Target | None], Section]()
     for workload, found in by_workload(trials).items():         # the same job at a constant batch before others

@@ -37,6 +37,7 @@ class Draw:
     number: int
     kind: DrawEnd           # BUDGET also with another objective than steps, FAILED also if it was lost or has no trial
     value: float            # steps to the target, inf: not met; or the objective's best value, NaN: none
+    cost: float             # to minimize: the value, or its negative; inf where there is none
     step: float             # steps done at that evaluation
     before: float           # at the one before, which did not meet; NaN: unknown, or another objective
     trial: Trial | None     # None: the log has none
@@ -143,7 +144,7 @@ class Search:
     def best(self) -> Draw | None:
         """The draw with the best value, ties by number; None where none has a value."""
         found = [draw for draw in self.feasible if math.isfinite(draw.value)]
-        return min(found, key=lambda draw: (self._cost(draw), draw.number), default=None)
+        return min(found, key=lambda draw: (draw.cost, draw.number), default=None)
 
     @cached_property
     def bounds(self) -> tuple[Bound, ...]:
@@ -154,7 +155,7 @@ class Search:
         for at, bound in enumerate(bounds):
             name, values = bound.parameter.name, bound.parameter.values
             if values:
-                found = [(draw.point[name], self._cost(draw)) for draw in self.feasible
+                found = [(draw.point[name], draw.cost) for draw in self.feasible
                          if not math.isnan(bound.position) and draw.point.get(name) in values]
                 bounds[at] = replace(bound, matters=len(found) > 1 and rank_deviate(*zip(*found)) * (
                     -1 if bound.upper else 1) > ORDERED)
@@ -187,7 +188,7 @@ class Search:
 
     @cached_property
     def curve(self) -> tuple[BestOf, ...]:
-        costs = [draw.last_step if draw.censored else self._cost(draw) for draw in self.feasible]
+        costs = [draw.last_step if draw.censored else draw.cost for draw in self.feasible]
         return best_of_n(costs, [draw.censored for draw in self.feasible], negated=self.maximizes)
 
     @property
@@ -225,11 +226,6 @@ class Search:
         """``saved_steps`` as a share of all steps without pruning."""
         taken = sum(draw.last_step for draw in self.draws)
         return self.saved_steps / (self.saved_steps + taken) if taken else math.nan
-
-    def _cost(self, draw: Draw) -> float:
-        """The quantity to minimize; inf where there is no value."""
-        value = -draw.value if self.maximizes else draw.value
-        return math.inf if math.isnan(value) else value
 
 
 def searches_of(trials: Sequence[Trial], target: Target | None = None, confidence: float = CONFIDENCE
@@ -310,7 +306,8 @@ def _read_draw(number: int, trial: Trial | None, target: Target | None, maximize
         values = trial.metrics.get(trial.sweep["objective"], np.empty(0))
         value = best_value(values, not maximizes)
         step = 0.0 if math.isnan(value) else float(trial.step[values == value][0])
-    return Draw(number, kind, value, step, before, trial)
+    cost = -value if maximizes else value
+    return Draw(number, kind, value, math.inf if math.isnan(cost) else cost, step, before, trial)
 
 
 def _classify(trial: Trial) -> DrawEnd:

@@ -415,13 +415,9 @@ def _rank(runs: Sequence[RunToTarget]) -> tuple[float, float]:
     searched = [run.steps for run in runs if run.trial.sweep and not run.trial.sweep["repeat"]]
     if searched and not np.isnan(searched).any():
         return min(searched), 0 if np.isfinite(min(searched)) else min(run.last_step for run in runs)
-    if len(runs) == 1:
-        value, met = runs[0].steps, int(runs[0].met)
-    else:
-        samples = samples_of(runs)
-        met = int(np.isfinite(samples.steps).sum())
-        all_alike = met in (0, len(samples.steps))
-        value = float(geometric_mean(samples.steps)) if all_alike else geometric_median(samples.steps)
+    steps = samples_of(runs).steps
+    met = int(np.isfinite(steps).sum())
+    value = float(geometric_mean(steps)) if met in (0, len(steps)) else geometric_median(steps)
     if np.isnan(value):         # no target
         value = -_mean_of_known([run.examples_per_second for run in runs])
     return (np.inf if np.isnan(value) else value), -met

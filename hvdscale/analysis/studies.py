@@ -65,8 +65,8 @@ class TrialRows:
         trial = np.unique([log.restarts["trial"], log.restarts["workers"]], axis=1)[0]      # once for each worker count
         self.untimed = np.isin(self.id, trial[1:][trial[1:] == trial[:-1]])
         numbers: dict[JobKey, int] = {}
-        of_plan = [numbers.setdefault(versions.of(workload_of(*row[:3], plan), plan), len(numbers))
-                   for row, plan in zip(known, self._plans)]
+        of_plan = [numbers.setdefault(versions.of(workload_of(dataset, model, optimizer, plan), plan), len(numbers))
+                   for (dataset, model, optimizer, _), plan in zip(known, self._plans)]
         self.workloads, self._workload = list(numbers), np.array(of_plan, np.int64)[self._alike]
 
     def plan(self, row: int) -> Mapping[str, Any]:

@@ -59,7 +59,8 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
     with ExitStack() as opened:
         opened_logs, skipped = open_logs([*paths, *times_from], skip_broken, opened)
         contents = Contents(opened_logs)
-        ran = [trial if not times_from or trial.log in timed else trial.without_times() for trial in contents.trials]
+        ran = [trial if not times_from or trial.log in timed else trial.without_times() for trial in contents.trials
+               if not trial.branch]
         ran, joined = join_scripts(ran, timed)
         groups = analyse(ran, targets, Options(confidence=request.confidence, trials=trials))
         startups = np.concatenate([np.empty(0), *(log.restarts["startup_seconds"] for log in opened_logs
