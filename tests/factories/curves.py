@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.stats import qmc
 
-from hvdscale.analysis.best_batch import valley_of
+from hvdscale.analysis.quality import valley_of
 from hvdscale.analysis.best_of_n import best_of
 from hvdscale.analysis.critical_batch_fit import HYPERBOLA, OVERHEAD, steps_at
 from hvdscale.analysis.curves import regimes_of

@@ -2,7 +2,7 @@
 
 Steps to a target give S_min, B_crit and the batch of 20 % overhead (critical_batch_fit). The metric at the end of each
 trial's own budget, or of the one asked for, gives the best batch and the best rate there: where a bowl over both is
-lowest, or without one, where a valley over the batches is (best_batch).
+lowest, or without one, where a valley over the batches is (quality).
 
 The bowl, see ../README.rst, uses every trial near the bottom, as runs off the best batch say much (arXiv 2607.01487); a
 valley of the lowest cost at each batch uses one a batch. The value is the median of those of the three parts. The
@@ -29,7 +29,7 @@ import numpy as np
 
 from ...errors import UsageError
 from ...log.schema import SMALLER
-from ..best_batch import valley_of
+from ..quality import valley_of
 from ..best_points import LEARNING_RATE
 from ..budgets import Budget, outcomes_under
 from ..critical_batch_fit import OVERHEAD, CriticalBatchFit, steps_at
@@ -37,8 +37,7 @@ from ..curves import curve_of
 from ..intervals import CONFIDENCE, Estimate, student_quantile
 from ..report_data import JobResults, Options, Section
 from ..studies import Study, are_searched, better, with_metric
-from .power_law import PowerLaw, SizePoint, fit_power_law
-from .sizes import Size, SizeCell, cells_of
+from .sizes import PowerLaw, Size, SizeCell, SizePoint, cells_of, fit_power_law
 
 # what laws are of: key -> (words, unit)
 QUANTITIES = {"overhead": ("batch of 20% overhead", "examples"), "steps": ("steps at 20% overhead", "steps"),
