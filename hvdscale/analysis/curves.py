@@ -78,8 +78,9 @@ def regimes_of(batches: Sequence[int], estimates: Sequence[Estimate], options: O
     steps, examples = logarithms([one.value if one.met else np.inf for one in estimates]), logarithms(batches)
     fit = fit_critical_batch(batches, estimates, options.confidence)
     perfect = _is_within(steps + examples, options.perfect_within)
+    rest = fit, tuple(perfect.tolist()), options
     if not perfect.any():
-        return Regimes(BatchEstimate(None), BatchEstimate(None), fit, tuple(perfect.tolist()), options)
+        return Regimes(BatchEstimate(None), BatchEstimate(None), *rest)
     until = int(_last(perfect & ~_is_past_break(batches, estimates, perfect, options.perfect_within)))
     useful = max(until, int(_is_within(steps, options.useful_within).argmax()))
     drawn = _draw_log_steps(steps, estimates, options.confidence, batches, fit)
@@ -88,8 +89,7 @@ def regimes_of(batches: Sequence[int], estimates: Sequence[Estimate], options: O
         until_drawn = _last(_is_within(drawn + examples, options.perfect_within))
         useful_drawn = np.maximum(until_drawn, _is_within(drawn, options.useful_within).argmax(1))
     return Regimes(_estimate_batch(batches, until, until_drawn, options.confidence),
-                   _estimate_batch(batches, useful, useful_drawn, options.confidence), fit, tuple(perfect.tolist()),
-                   options)
+                   _estimate_batch(batches, useful, useful_drawn, options.confidence), *rest)
 
 
 def _is_past_break(batches: Sequence[int], estimates: Sequence[Estimate], perfect: np.ndarray, tolerance: float

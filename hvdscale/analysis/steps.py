@@ -53,14 +53,13 @@ def lasting_crossing(step: np.ndarray, measured: np.ndarray, target: Target) -> 
         return None
     first = int(met.argmax())
     counts = len(met) - first - 1, int(met[first + 1:].sum())
-    if step[-1] >= PAST * step[first]:
+    modelled = bool(step[-1] < PAST * step[first])
+    if modelled:
+        steps = _power_crossing(step, measured, target, step[first])
+    else:
         fitted = target.met_by(_improving(measured, target))
-        at = int(fitted.argmax())
-        if not fitted[at]:
-            return Crossing(np.inf, float(step[-1]), False, *counts)
-        return Crossing(float(step[at]), float(step[at - 1]) if at else np.nan, False, *counts)
-    steps = _power_crossing(step, measured, target, step[first])
-    return Crossing(steps, float(max(step[step < steps], default=np.nan)), True, *counts)
+        steps = float(step[fitted.argmax()]) if fitted.any() else np.inf
+    return Crossing(steps, float(max(step[step < steps], default=np.nan)), modelled, *counts)
 
 
 def _improving(measured: np.ndarray, target: Target) -> np.ndarray:

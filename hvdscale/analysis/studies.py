@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike
 
 from ..errors import LogError, UsageError
 from ..log import directions
-from ..log.check import refuse_unsound
 from ..log.plan_text import OF_SEARCH, plan_at, read_plan
 from ..log.reader import Log
 from ..log.schema import LARGER, PRUNED, SMALLER, UNKNOWN_SEED, Status
@@ -255,12 +254,11 @@ class Study:
 
 
 def studies_of(logs: Iterable[Log], versions: Versions = ONE_VERSION) -> tuple[Study, ...]:
-    """Every study of these logs, by workload, then by global batch; LogError where the trials of a log contradict each
-    other or a plan's entries are mistyped. Evaluations.read raises it where a trial has a step twice."""
+    """Every study of logs that refuse_unsound passes, by workload, then by global batch; LogError where a plan's
+    entries are mistyped. Evaluations.read raises it where a trial has a step twice."""
     kept = Kept()
     found: dict[tuple[JobKey, int], list[tuple[TrialRows, np.ndarray, SourceRows]]] = {}
     for log in sorted(logs, key=lambda log: log.path):
-        refuse_unsound(log, trials_only=True)
         rows = TrialRows(log, versions)
         groups = rows.by_study()
         for own, source in zip(groups, rows.sources_of(groups)):

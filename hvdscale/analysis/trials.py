@@ -234,19 +234,17 @@ def _read_lengths(log: Log, ids: np.ndarray, evaluated: Sequence[np.ndarray]
                   ) -> list[tuple[int, float, np.ndarray | None]]:
     """Of each trial, evaluated at these steps: (steps, seconds) in /steps where it was not evaluated after step 0, else
     (0, 0.0); and the tokens up to each evaluation, None where a step lacks them."""
-    timed, table = [not at[-1:].any() for at in evaluated], log.steps
+    timed, table, found = [not at[-1:].any() for at in evaluated], log.steps, []
     tokens = table["tokens"] if table.rows and "tokens" in table.columns else None
-    if not table.rows or tokens is None and not any(timed):
-        return [(0, 0.0, None)] * len(evaluated)
-    rows_of, step, seconds = rows_of_each(table["trial"]), table["step"], table["step_seconds"]
-    found = []
+    rows_of = rows_of_each(table["trial"]) if table.rows and (tokens is not None or any(timed)) else {}
     for number, at, is_timed in zip(ids.tolist(), evaluated, timed):
-        own, seen = rows_of.get(number, NO_ROWS), None
+        own, length, seen = rows_of.get(number, NO_ROWS), (0, 0.0), None
+        if is_timed and len(own):
+            length = int(np.max(table["step"][own])), float(np.sum(table["step_seconds"][own]))
         if tokens is not None:
-            rows = own[np.argsort(step[own], kind="stable")]
+            rows = own[np.argsort(table["step"][own], kind="stable")]
             seen = np.concatenate([[0.0], np.cumsum(tokens[rows])])
-            whole = bool(np.array_equal(step[rows], np.arange(1, len(seen)))) and np.max(at, initial=0) < len(seen)
+            whole = np.array_equal(table["step"][rows], np.arange(1, len(seen))) and np.max(at, initial=0) < len(seen)
             seen = seen[at] if whole and np.isfinite(seen[-1]) else None
-        found.append((int(np.max(step[own], initial=0)), float(np.sum(seconds[own])), seen) if is_timed
-                     else (0, 0.0, seen))
+        found.append((*length, seen))
     return found

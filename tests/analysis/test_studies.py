@@ -196,4 +196,4 @@ def test_a_trial_with_a_step_twice_is_named():
 
 def test_two_trials_of_one_id_are_named():
     with pytest.raises(LogError, match="made.h5: trial 4 is in trials twice, at rows 0 and 2"):
-        studies_of([log(trial(4), trial(5), trial(4))])
+        read_trials(log(trial(4), trial(5), trial(4)))
