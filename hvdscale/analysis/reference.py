@@ -223,17 +223,19 @@ def jobs_of(reference: Reference, workload: JobKey) -> tuple[PublishedJob, ...]:
 
 def _parse_curve(record: Mapping[str, Any], one: Mapping[str, Any]) -> PublishedCurve:
     """A curve of steps, or of means of runs in epochs or examples; ``every``: between evaluations."""
-    values = {**record, **one, **one.get("job", {}), **one["fit"]}
-    batches = np.array(values["batches"], float)
-    if values["kind"] == "steps":
-        steps, off = np.array(values["steps"], float), 2.0 ** values["within_log2"]
+    kind, trials = one.get("kind", record["kind"]), 0
+    if kind == "steps":
+        batches, steps = (np.array(list(part), float) for part in (one["steps"].keys(), one["steps"].values()))
+        off, trials = 2.0 ** record["within_log2"], one.get("trials", record["trials"])
         low, high = steps / off, steps * off
     else:
-        mean, runs, variation = (np.array(values[name], float) for name in ("mean", "runs", "variation"))
+        batches, mean, runs, variation = np.array([[float(at), *value] for at, value in one["values"].items()]).T
         half = student_quantile(runs - 1, CONFIDENCE) * variation / 100 / np.sqrt(runs)
-        unit = (values["train_examples"] if values["kind"] == "epochs" else 1) / batches
-        steps, low, high = unit * mean, unit * (mean * (1 - half) - values["every"]), unit * mean * (1 + half)
-    return _parse(PublishedCurve, {"trials": 0, **values, "batches": batches, "steps": steps, "low": low, "high": high})
+        unit = (one["train_examples"] if kind == "epochs" else 1) / batches
+        steps, low, high = unit * mean, unit * (mean * (1 - half) - one["every"]), unit * mean * (1 + half)
+    order = np.argsort(batches)
+    columns = {"batches": batches[order], "steps": steps[order], "low": low[order], "high": high[order]}
+    return _parse(PublishedCurve, {**one, "trials": trials, **columns})
 
 
 def _list_differences(curve: Curve, published: PublishedCurve) -> tuple[list[str], list[str]]:

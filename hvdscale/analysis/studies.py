@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -48,8 +47,8 @@ class TrialRows:
         self.id, self.seed, self.budget_steps, self.global_batch, self.plan_texts = (
             np.asarray(table[name]) for name in ("id", "seed", "budget_steps", "global_batch", "plan"))
         self.status = np.asarray(table["status"], np.int8)
-        self.metaparameters = [name.removeprefix(METAPARAMETER) for name in table.columns
-                               if name.startswith(METAPARAMETER)]
+        self.metaparameters = {name.removeprefix(METAPARAMETER): np.asarray(table[name], float)
+                               for name in table.columns if name.startswith(METAPARAMETER)}
         self.pruned = (self.status == Status.INCOMPLETE) & np.array(
             [reason.startswith(PRUNED) for reason in table["stop_reason"].tolist()], bool)
         known: dict[tuple[str, ...], int] = {}
@@ -74,12 +73,6 @@ class TrialRows:
     def workload(self, row: int) -> JobKey:
         """The workload of a trial: the same object for all that share it."""
         return self.workloads[self._workload[row]]
-
-    def metaparameter(self, name: str) -> np.ndarray:
-        """Float64; NaN where the log does not have it."""
-        if name not in self.metaparameters:
-            return np.full(len(self.id), np.nan)
-        return np.asarray(self.table[METAPARAMETER + name], float)
 
     def by_study(self) -> list[np.ndarray]:
         """The rows of each workload at each batch, by id; without branches, and replicas beside synchronous runs."""
@@ -276,7 +269,8 @@ def _study(workload: JobKey, global_batch: int, parts: Sequence[tuple[TrialRows,
     return Study(
         workload, global_batch, tuple(rows.path for rows, *_ in parts),
         np.repeat(np.arange(len(parts)), [len(own) for _, own, _ in parts]), **columns,
-        metaparameters={name: np.concatenate([rows.metaparameter(name)[own] for rows, own, _ in parts])
+        metaparameters={name: np.concatenate([rows.metaparameters[name][own] if name in rows.metaparameters else
+                                              np.full(len(own), np.nan) for rows, own, _ in parts])
                         for name in names}, evaluations=Evaluations([source for *_, source in parts], kept))
 
 
@@ -301,9 +295,8 @@ def show_ends_alone(studies: Sequence[Study]) -> bool:
 
 
 def with_metric(studies: Iterable[Study], column: str) -> tuple[Study, ...]:
-    """The studies whose logs have a metric, by global batch."""
-    return tuple(sorted((study for study in studies if column in study.evaluations.columns),
-                        key=attrgetter("global_batch")))
+    """The studies whose logs have a metric."""
+    return tuple(study for study in studies if column in study.evaluations.columns)
 
 
 def is_measured(studies: Sequence[Study], column: str) -> bool:
@@ -368,9 +361,7 @@ def _first_in_trial(chosen: np.ndarray, first: np.ndarray) -> np.ndarray:
 
 def take(values: np.ndarray, rows: np.ndarray, missing: float = np.nan) -> np.ndarray:
     """values[rows], or ``missing`` where the row is -1."""
-    found = np.full(len(rows), missing)
-    found[rows >= 0] = values[rows[rows >= 0]]
-    return found
+    return np.append(values, missing)[rows]
 
 
 def better(column: str, sources: Sequence[Log | Study]) -> str:
@@ -384,9 +375,7 @@ def better(column: str, sources: Sequence[Log | Study]) -> str:
 
 def best_value(values: np.ndarray, minimizes: bool) -> float:
     """The best of the finite values; NaN where there are none."""
-    finite = values[np.isfinite(values)]
-    best = finite.min(initial=np.inf) if minimizes else finite.max(initial=-np.inf)
-    return float(best) if len(finite) else np.nan
+    return float((np.fmin if minimizes else np.fmax).reduce(values[np.isfinite(values)], initial=np.nan))
 
 
 def check_direction(target: Target, logs: Sequence[Log]) -> None:

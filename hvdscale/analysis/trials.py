@@ -184,7 +184,7 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
     starts, restarts = rows_of_each(log.restarts["trial"]), log.restarts
     columns = [rows.table[name].tolist() if name in rows.table else [""] * len(ids)
                for name in ("id", "global_batch", "workers", "seed", "source")]
-    drawn = {METAPARAMETER + name: rows.metaparameter(name).tolist() for name in rows.metaparameters}
+    drawn = {METAPARAMETER + name: values.tolist() for name, values in rows.metaparameters.items()}
     found = []
     for at, row in enumerate(order.tolist()):
         number, batch, workers, seed, source = (column[row] for column in columns)
