@@ -9,7 +9,7 @@ import numpy as np
 from ..log.schema import Status
 from ..target import Target
 from .best_of_n import BestOf, best_of_n
-from .curves import Curve, result_of
+from .curves import Curve, CurvePoint
 from .defaults import USEFUL_WITHIN
 from .intervals import CONFIDENCE, Estimate
 from .studies import Study, outcomes, rates_of, scales_with_momentum
@@ -140,6 +140,6 @@ def best_of_trials(study: Study, target: Target, confidence: float = CONFIDENCE)
     cut = study.pruned[rows] & ~reached.met[rows]
     costs = np.where(cut, np.nan_to_num(reached.last_step[rows]), reached.steps[rows])
     sizes = sorted({min(2 ** at, len(rows)) for at in range(len(rows).bit_length() + 1)} - {0})
-    best = result_of(study, target, confidence).steps if len(rows) else None
+    best = CurvePoint(study, target, confidence).steps if len(rows) else None
     return BestOfTrials(study.global_batch, "steps", target, best_of_n(costs.tolist(), cut.tolist(), sizes),
                         tuple(map(study.key, rows.tolist())), best, confidence)

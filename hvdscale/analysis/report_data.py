@@ -24,7 +24,7 @@ from ..log.schema import UNKNOWN_SEED, Status
 from ..plan.batch_schedule import BatchSchedule
 from ..plan.search_space import STEPS_TO_TARGET
 from ..target import Target
-from .curves import Curve, common_trials, curve_through
+from .curves import Curve, common_trials
 from .defaults import Options
 from .grouping import group_by
 from .intervals import (OWN_FROM, Pools, Spread, crossed, joined, logarithms, pooled, pooled_censored, pooled_paired,
@@ -204,7 +204,7 @@ def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...],
     batches = None
     compared = [cell for cell in by_batch if cell.global_batch not in left_out]
     if target is not None and compared and not workload.batch_schedule:
-        batches = curve_through(workload, target, compared, options, n, tuple(left_out.items()))
+        batches = Curve(workload, target, compared, options, n, tuple(left_out.items()))
     parts, noise = (_take_new(shown, (((name, frozenset(one.keys)), (one, found)) for one in cells
                                       if (found := getattr(one, name)))) for name in ("parts", "noise"))
     searches = _take_new(shown, ((one if one.objective == STEPS_TO_TARGET else (one.study, one.space), one)

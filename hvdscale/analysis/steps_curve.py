@@ -236,12 +236,13 @@ def points_of(section: Section, searched: Curve | None = None) -> PointsAndFit:
     return tuple(points), whole.draws if whole else None
 
 
-def points_of_curve(curve: Curve) -> PointsAndFit:
-    """Likewise of a curve's judged points, or of all if none is: of a search's fewest steps, or of repeats."""
-    points = tuple(StepsPoint(point.global_batch, point.steps, searched=True, trials=point.keys)
-                   if isinstance(point, CurvePoint) else point_of_cell(point)
-                   for point in curve.judged or curve.points if isinstance(point, CurvePoint) or point.runs)
-    return points, curve.regimes.fit.draws if curve.regimes.fit else None
+def points_of_curve(curve: Curve, points: Sequence[CurvePoint | RunCell] = ()) -> PointsAndFit:
+    """Likewise of points of a curve, by default those judged, or of all if none is: of a search's fewest steps, or of
+    repeats."""
+    found = tuple(StepsPoint(point.global_batch, point.steps, searched=True, trials=point.keys)
+                  if isinstance(point, CurvePoint) else point_of_cell(point)
+                  for point in points or curve.judged or curve.points if isinstance(point, CurvePoint) or point.runs)
+    return found, curve.regimes.fit.draws if curve.regimes.fit else None
 
 
 def point_of_cell(cell: RunCell) -> StepsPoint:

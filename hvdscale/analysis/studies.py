@@ -307,7 +307,6 @@ def is_measured(studies: Sequence[Study], column: str) -> bool:
 class Outcomes:
     """Each trial of a study measured against a target: arrays of shape (trials,)."""
 
-    target: Target
     steps: np.ndarray           # done at the first evaluation that meets it; inf: never (censored at last_step)
     before: np.ndarray          # at the last evaluation before that measured the metric; NaN: unknown, or never met
     last_step: np.ndarray       # at the last evaluation that measured the metric; NaN: there was none
@@ -326,7 +325,7 @@ def outcomes(study: Study, target: Target) -> Outcomes:
         row = _first_in_trial(target.met_by(values), evaluations.first)
         steps, before = take(step, row, np.inf), take(step, last_measured(evaluations, values, row))
         last = take(step, last_measured(evaluations, values, evaluations.first[1:]))
-        evaluations.outcomes[target] = Outcomes(target, steps, np.where(steps == 0, 0.0, before), last, row)
+        evaluations.outcomes[target] = Outcomes(steps, np.where(steps == 0, 0.0, before), last, row)
     return evaluations.outcomes[target]
 
 
