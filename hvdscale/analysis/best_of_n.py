@@ -91,8 +91,7 @@ def best_of(steps: ArrayLike, before: ArrayLike, last: ArrayLike, *, pruned: Arr
 
 def _estimate_unmet(last: np.ndarray) -> Estimate:
     """Of trials that did not meet the target; known from below where any of them measured the metric."""
-    beyond = float(last[~np.isnan(last)].min(initial=np.inf))
-    return Estimate(np.inf, 0.0, np.inf, len(last), beyond if np.isfinite(beyond) else np.nan)
+    return Estimate(np.inf, 0.0, np.inf, len(last), float(np.fmin.reduce(last, initial=np.nan)))
 
 
 def smallest_interval(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[float, float]:

@@ -9,7 +9,7 @@ import numpy as np
 from ..log.schema import Status
 from ..target import Target
 from .best_of_n import BestOf, best_of_n
-from .curves import Curve, result_of
+from .curves import Curve, CurvePoint
 from .defaults import USEFUL_WITHIN
 from .intervals import CONFIDENCE, Estimate
 from .studies import Study, outcomes, rates_of, scales_with_momentum
@@ -78,12 +78,6 @@ def split_by(studies: Sequence[Study], name: str) -> dict[float, tuple[Study, ..
             for value in distinct}
 
 
-def choices(studies: Sequence[Study]) -> tuple[str, ...]:
-    """The metaparameters by which ``split_by`` splits these studies."""
-    names = sorted({name for study in studies for name in study.metaparameters})
-    return tuple(name for name in names if split_by(studies, name))
-
-
 def many_valued(studies: Sequence[Study]) -> tuple[str, ...]:
     """The metaparameters of which some study tried many values, most first; ties in order of name."""
     counts: dict[str, int] = {}
@@ -146,6 +140,6 @@ def best_of_trials(study: Study, target: Target, confidence: float = CONFIDENCE)
     cut = study.pruned[rows] & ~reached.met[rows]
     costs = np.where(cut, np.nan_to_num(reached.last_step[rows]), reached.steps[rows])
     sizes = sorted({min(2 ** at, len(rows)) for at in range(len(rows).bit_length() + 1)} - {0})
-    best = result_of(study, target, confidence).steps if len(rows) else None
+    best = CurvePoint(study, target, confidence).steps if len(rows) else None
     return BestOfTrials(study.global_batch, "steps", target, best_of_n(costs.tolist(), cut.tolist(), sizes),
                         tuple(map(study.key, rows.tolist())), best, confidence)

@@ -21,7 +21,7 @@ layout of orders and factors, pooled over factors. How the excess grows between 
 interpolated in log k, the high end in k^2."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -179,22 +179,21 @@ def branched_of(trials: Iterable[Trial], tolerance: Tolerance | None = None, con
 
 def _point(trials: Sequence[Trial], metric: str, tolerance: Tolerance, confidence: float) -> BranchPoint | None:
     """The branches of a checkpoint; None where no order has all its factors, of which there must be two."""
-    table: Mapping[tuple[int, int], Trial] = {
-        (trial.branch["order"], trial.branch["factor"]): trial for trial in trials if _loss(trial, metric) is not None}
+    table = {(trial.branch["order"], trial.branch["factor"]): (trial, loss) for trial in trials
+             if (loss := _loss(trial, metric)) is not None}
     factors = sorted({factor for _, factor in table})
     orders = [order for order in sorted({order for order, _ in table}) if all((order, k) in table for k in factors)]
     if not orders or len(factors) < LEAST_FACTORS:
         return None
-    own = [[table[order, factor] for factor in factors] for order in orders]
-    losses = np.array([[_loss(trial, metric) for trial in row] for row in own], float)
-    branch, every = own[0][0].branch, [trial for row in own for trial in row]
-    passed = int(np.flatnonzero(excess_of(losses, tolerance).within)[-1])
-    measured = [noise for noise in (row[passed].noise for row in own) if noise is not None]
+    ends = [table[order, factor] for order in orders for factor in factors]
+    losses = np.array([loss for _, loss in ends], float).reshape(len(orders), -1)
+    branch, passed = ends[0][0].branch, int(np.flatnonzero(excess_of(losses, tolerance).within)[-1])
+    measured = [trial.noise for trial, _ in ends[passed::len(factors)] if trial.noise is not None]
     return BranchPoint(
         branch["step"], branch["examples"], tuple(factors), losses, tolerance.at(float(losses.mean(0).min())),
         critical_factor(factors, losses, tolerance, confidence).scaled(branch["base_batch"]),
-        noise_scale(measured, confidence) if measured else None, tuple(trial.key for trial in every),
-        tuple(trial.key for trial in every if np.isinf(_loss(trial, metric) or 0.0)))
+        noise_scale(measured, confidence) if measured else None, tuple(trial.key for trial, _ in ends),
+        tuple(trial.key for trial, loss in ends if np.isinf(loss)))
 
 
 def _loss(trial: Trial, metric: str) -> float | None:

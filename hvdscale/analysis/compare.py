@@ -26,7 +26,6 @@ from .grouping import group_by
 from .intervals import (CONFIDENCE, NONE, UNKNOWN, Ends, Estimate, Spread, difference_interval, geometric_mean, hull,
                         hull_over_grid, mean_interval, mean_ratio, over, pooled, pooled_paired, ratio_interval)
 from .studies import best_value
-from .pooled_variance import updates
 from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, RunToTarget, cells_by, run_of
 from .trials import JobKey, Trial, by_workload, read_trials
 
@@ -121,7 +120,7 @@ class ComparedCell:
 
     def place(self, measure: str) -> Hashable:
         """Equal for cells with the same information: the same updates at several worker counts, except for speeds."""
-        return (updates(self.baseline), updates(self.candidate)), self.baseline.workers if measure == SPEED else None
+        return (self.baseline.updates, self.candidate.updates), self.baseline.workers if measure == SPEED else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -90,13 +90,7 @@ def steps_at(batch: ArrayLike, least_examples: ArrayLike, b_crit: ArrayLike, sha
 def fit_critical_batch(batches: Sequence[float], estimates: Sequence[Estimate], confidence: float = CONFIDENCE,
                        shapes: Sequence[float] = SHAPES) -> CriticalBatchFit | None:
     """The curve fitted to steps at global batches, smallest first, with p of ``shapes``; None: few points met."""
-    return _fit_points(tuple(zip(batches, estimates)), confidence, tuple(shapes))
-
-
-@lru_cache(maxsize=64)          # a report needs the fit of one curve in several places
-def _fit_points(given: tuple[tuple[float, Estimate], ...], confidence: float, shapes: tuple[float, ...]
-                ) -> CriticalBatchFit | None:
-    met = [SettingPoint(batch, one, confidence) for batch, one in given if one.met and one.value > 0]
+    met = [SettingPoint(batch, one, confidence) for batch, one in zip(batches, estimates) if one.met and one.value > 0]
     weighted = [point for point in met if np.isfinite(point.deviation)]
     points = weighted if len(weighted) >= LEAST_POINTS else met
     if len(points) < LEAST_POINTS:

@@ -23,7 +23,7 @@ themselves, and only a few batches can be chosen, so percentiles cover more than
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -36,7 +36,7 @@ from .defaults import CONFIDENCE, Options
 from .intervals import Estimate, isotonic, logarithms, normal_quantile
 from .search import rank_deviate
 from .steps import RunCell, run_of
-from .studies import Outcomes, Study, best_metric, best_value, effective_rate, outcomes, rates_of, with_metric
+from .studies import Study, best_metric, best_value, effective_rate, outcomes, rates_of, with_metric
 from .trials import JobKey
 
 BEYOND = 0.15               # the share of trials beyond the best one, at most, of a search that is cut off
@@ -62,34 +62,29 @@ class BatchEstimate:
         return not np.isnan(self.low)
 
 
-@dataclass(frozen=True, eq=False)
 class Regimes:
-    """Where perfect scaling ends, where larger batches stop saving steps, and the curve fitted to all batches."""
+    """Where perfect scaling ends, where larger batches stop saving steps, and the curve fitted to all batches, smallest
+    first; None: too few met. A batch that did not meet is in no regime.
 
-    perfect_until: BatchEstimate
-    maximum_useful: BatchEstimate
-    fit: CriticalBatchFit | None        # None: too few batches met
-    perfect: tuple[bool, ...]           # per batch: whether B S is within tolerance of the smallest B S
-    options: Options
+    perfect  per batch: whether B S is within tolerance of the smallest B S"""
 
-
-def regimes_of(batches: Sequence[int], estimates: Sequence[Estimate], options: Options = Options()) -> Regimes:
-    """The regimes of steps to target at global batches, smallest first. A batch that did not meet is in no regime."""
-    steps, examples = logarithms([one.value if one.met else np.inf for one in estimates]), logarithms(batches)
-    fit = fit_critical_batch(batches, estimates, options.confidence)
-    perfect = _is_within(steps + examples, options.perfect_within)
-    if not perfect.any():
-        return Regimes(BatchEstimate(None), BatchEstimate(None), fit, tuple(perfect.tolist()), options)
-    until = int(_last(perfect & ~_is_past_break(batches, estimates, perfect, options.perfect_within)))
-    useful = max(until, int(_is_within(steps, options.useful_within).argmax()))
-    drawn = _draw_log_steps(steps, estimates, options.confidence, batches, fit)
-    until_drawn = useful_drawn = None
-    if drawn is not None:
-        until_drawn = _last(_is_within(drawn + examples, options.perfect_within))
-        useful_drawn = np.maximum(until_drawn, _is_within(drawn, options.useful_within).argmax(1))
-    return Regimes(_estimate_batch(batches, until, until_drawn, options.confidence),
-                   _estimate_batch(batches, useful, useful_drawn, options.confidence), fit, tuple(perfect.tolist()),
-                   options)
+    def __init__(self, batches: Sequence[int], estimates: Sequence[Estimate], options: Options = Options()) -> None:
+        steps, examples = logarithms([one.value if one.met else np.inf for one in estimates]), logarithms(batches)
+        self.options, self.fit = options, fit_critical_batch(batches, estimates, options.confidence)
+        self.perfect_until = self.maximum_useful = BatchEstimate(None)
+        perfect = _is_within(steps + examples, options.perfect_within)
+        self.perfect: tuple[bool, ...] = tuple(perfect.tolist())
+        if not perfect.any():
+            return
+        until = int(_last(perfect & ~_is_past_break(batches, estimates, perfect, options.perfect_within)))
+        useful = max(until, int(_is_within(steps, options.useful_within).argmax()))
+        drawn = _draw_log_steps(steps, estimates, options.confidence, batches, self.fit)
+        until_drawn = useful_drawn = None
+        if drawn is not None:
+            until_drawn = _last(_is_within(drawn + examples, options.perfect_within))
+            useful_drawn = np.maximum(until_drawn, _is_within(drawn, options.useful_within).argmax(1))
+        self.perfect_until = _estimate_batch(batches, until, until_drawn, options.confidence)
+        self.maximum_useful = _estimate_batch(batches, useful, useful_drawn, options.confidence)
 
 
 def _is_past_break(batches: Sequence[int], estimates: Sequence[Estimate], perfect: np.ndarray, tolerance: float
@@ -149,26 +144,31 @@ def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confid
     return reached + deviate * np.where(deviate < 0, wide[:, 0], wide[:, 1])
 
 
-@dataclass(frozen=True, eq=False)
 class CurvePoint:
-    """One global batch that was searched, against a target: its feasible trials, without repeats of the winner. Where
-    nothing was pruned, the fewest steps of these are those of the published analysis
-    (batch_science/measurement_utils.py of Shallue et al. 2019): of the earliest measurement beyond the goal, ties by
-    trial id. INFEASIBLE trials that met the target before they diverged do not count."""
+    """One global batch that was searched, against a target, at the best of n of its trials (None: all): its feasible
+    trials, without repeats of the winner. Where nothing was pruned, the fewest steps of these are those of the
+    published analysis (batch_science/measurement_utils.py of Shallue et al. 2019): of the earliest measurement beyond
+    the goal, ties by trial id. INFEASIBLE trials that met the target before they diverged do not count.
 
-    study: Study
-    reached: Outcomes
-    best: int | None            # index into the study of the trial with the fewest steps, the first of equals
-    n: int | None               # trials that its steps are the best of; None: all
-    confidence: float
+    best        index into the study of the trial with the fewest steps, the first of equals; None: none met
+    fewest      its steps, inf: none met; ``before``, at the evaluation before, NaN: unknown, or none met
+    beyond      where none met, the fewest steps at which a trial last measured the metric; NaN: none did, or one met
+    trials      the number of feasible ones; ``pruned`` of them were
+    infeasible  the number that diverged, and ``met_before_diverging`` of them"""
 
-    @property
-    def global_batch(self) -> int:
-        return self.study.global_batch
-
-    @property
-    def keys(self) -> tuple[tuple[str, int], ...]:
-        return () if self.best is None else (self.study.key(self.best),)
+    def __init__(self, study: Study, target: Target, confidence: float = CONFIDENCE, n: int | None = None) -> None:
+        self.study, self.target, self.confidence, self.n = study, target, confidence, n
+        self.reached = reached = outcomes(study, target)
+        met, diverged = study.searched & reached.met, study.infeasible & ~study.repeat
+        steps = np.where(met, reached.steps, np.inf)
+        self.global_batch, self.best = study.global_batch, int(steps.argmin()) if met.any() else None
+        self.fewest, self.before = float(steps.min(initial=np.inf)), np.nan
+        self.keys: tuple[tuple[str, int], ...] = ()
+        if self.best is not None:
+            self.before, self.keys = float(reached.before[self.best]), (study.key(self.best),)
+        self.beyond = np.nan if met.any() else float(np.fmin.reduce(reached.last_step[study.searched], initial=np.nan))
+        self.trials, self.met, self.pruned, self.infeasible, self.met_before_diverging = (int(one.sum()) for one in (
+            study.searched, met, study.searched & study.pruned, diverged, diverged & reached.met))
 
     @cached_property
     def steps(self) -> Estimate:
@@ -180,96 +180,47 @@ class CurvePoint:
                        pruned=self.study.pruned[feasible], n=self.n, confidence=self.confidence)
 
     @property
-    def fewest(self) -> float:
-        """Steps of the best trial; inf: none met."""
-        return np.inf if self.best is None else float(self.reached.steps[self.best])
-
-    @property
-    def before(self) -> float:
-        """Steps of the best trial at the evaluation before that measured the metric; NaN: unknown, or none met."""
-        return np.nan if self.best is None else float(self.reached.before[self.best])
-
-    @property
     def value(self) -> float:
         """The metric where the best trial met the target; NaN: none met."""
         evaluations = self.study.evaluations
         return np.nan if self.best is None else float(
-            evaluations.read(self.reached.target.column)[self.reached.row[self.best]])
-
-    @property
-    def beyond(self) -> float:
-        """Where none met, the fewest steps at which a trial last measured the metric; NaN: none did, or one met."""
-        last = self.reached.last_step[self.study.searched] if self.best is None else np.empty(0)
-        return float(np.fmin.reduce(last, initial=np.nan))
-
-    @property
-    def trials(self) -> int:
-        """The number of feasible trials: COMPLETE, or pruned."""
-        return int(self.study.searched.sum())
-
-    @property
-    def met(self) -> int:
-        return int((self.study.searched & self.reached.met).sum())
-
-    @property
-    def pruned(self) -> int:
-        return int((self.study.searched & self.study.pruned).sum())
-
-    @property
-    def infeasible(self) -> int:
-        return int((self.study.infeasible & ~self.study.repeat).sum())
-
-    @property
-    def met_before_diverging(self) -> int:
-        """The number of those that had met the target before; not in any estimate."""
-        return int((self.study.infeasible & ~self.study.repeat & self.reached.met).sum())
+            evaluations.read(self.target.column)[self.reached.row[self.best]])
 
 
-@dataclass(frozen=True, eq=False)
 class Curve:
-    """The points of a workload and target by batch, of studies or of cells, and the regimes of the ``judged`` ones."""
+    """The points of a workload and target by batch, of studies or of cells over all worker counts, each at the best of
+    n where searched (None: of none), and the regimes of those that are ``judged``: at the batches that are ``whole``,
+    whose searches are not cut off, one behind the other.
 
-    workload: JobKey
-    target: Target
-    points: tuple[CurvePoint | RunCell, ...]
-    regimes: Regimes
-    confidence: float
-    n: int | None = None                            # trials that each search's steps are the best of; None: of none
-    left_out: tuple[tuple[int, int], ...] = ()      # (batch, feasible trials) of those with fewer than asked for
-    whole: tuple[int, ...] = ()                     # the batches whose searches are not cut off, one behind the other
+    left_out  (batch, feasible trials) of those with fewer than asked for
+    cut       up to, or from, which batch on searches are cut off; {}: none is
+    perfect   by judged batch, whether B S is within tolerance of the smallest B S; {}: unknown
 
-    @property
-    def judged(self) -> tuple[CurvePoint | RunCell, ...]:
-        return tuple(point for point in self.points if point.global_batch in self.whole)
+    Without the smallest batch, the fewest examples are unknown, and so is perfect scaling. The maximum useful batch is,
+    too, where it may be the first of those judged: a smaller one may be as good."""
 
-    @property
-    def perfect(self) -> dict[int, bool]:
-        """By judged batch, whether B S is within tolerance of the smallest B S; {}: unknown."""
-        return dict(zip(self.whole, self.regimes.perfect))
-
-    @property
-    def cut(self) -> dict[str, int]:
-        """Up to, or from, which batch on searches are cut off; {}: none is."""
-        out = [batch for batch in self.batches if batch not in self.whole]
+    def __init__(self, workload: JobKey, target: Target, points: Iterable[RunCell | CurvePoint],
+                 options: Options = Options(), n: int | None = None, left_out: tuple[tuple[int, int], ...] = ()
+                 ) -> None:
+        self.workload, self.target, self.confidence, self.n = workload, target, options.confidence, n
+        self.left_out, self.points = left_out, tuple(sorted(points, key=lambda point: point.global_batch))
+        self.batches = tuple(point.global_batch for point in self.points)
+        self.searched = tuple(point for point in self.points if isinstance(point, CurvePoint))
+        self.cells = tuple(point for point in self.points if isinstance(point, RunCell))
+        self.keys = tuple(key for point in self.searched for key in point.keys)
+        self.whole = list_whole(self.batches, [_ends_of_cell(one, target) if isinstance(one, RunCell) else
+                                               _ends_of_point(one) for one in self.points])
         first = self.whole[0] if self.whole else np.inf
-        ends = {"until": [batch for batch in out if batch < first], "start": [batch for batch in out if batch > first]}
-        return {name: (max if name == "until" else min)(found) for name, found in ends.items() if found}
-
-    @property
-    def batches(self) -> tuple[int, ...]:
-        return tuple(point.global_batch for point in self.points)
-
-    @property
-    def searched(self) -> tuple[CurvePoint, ...]:
-        return tuple(point for point in self.points if isinstance(point, CurvePoint))
-
-    @property
-    def cells(self) -> tuple[RunCell, ...]:
-        return tuple(point for point in self.points if isinstance(point, RunCell))
-
-    @property
-    def keys(self) -> tuple[tuple[str, int], ...]:
-        return tuple(key for point in self.searched for key in point.keys)
+        below = [batch for batch in self.batches if batch < first]
+        above = [batch for batch in self.batches if batch > first and batch not in self.whole]
+        self.cut = {**({"until": max(below)} if below else {}), **({"start": min(above)} if above else {})}
+        self.judged = tuple(point for point in self.points if point.global_batch in self.whole)
+        self.regimes = Regimes(self.whole, [point.steps for point in self.judged], options)
+        if below:
+            self.regimes.perfect_until, self.regimes.perfect = BatchEstimate(None), ()
+            if not (self.judged and self.regimes.maximum_useful.low > first):
+                self.regimes.maximum_useful = BatchEstimate(None)
+        self.perfect = dict(zip(self.whole, self.regimes.perfect))
 
 
 def curve_of(studies: Sequence[Study], target: Target, options: Options = Options()) -> Curve | None:
@@ -279,9 +230,9 @@ def curve_of(studies: Sequence[Study], target: Target, options: Options = Option
         return None
     counts = {study.global_batch: int(study.searched.sum()) for study in studies}
     n, left_out = common_trials(counts, options.trials)
-    points = tuple(result_of(study, target, options.confidence, n) for study in studies
-                   if study.global_batch not in left_out)
-    return _judge(studies[0].workload, target, points, map(_ends_of_point, points), options, n, tuple(left_out.items()))
+    points = [CurvePoint(study, target, options.confidence, n) for study in studies
+              if study.global_batch not in left_out]
+    return Curve(studies[0].workload, target, points, options, n, tuple(left_out.items()))
 
 
 def common_trials(counts: Mapping[int, int], asked: int | None = None) -> tuple[int | None, dict[int, int]]:
@@ -329,7 +280,7 @@ def _count_cut(ends: Sequence[np.ndarray | None]) -> int:
 
 
 def _ends_of_point(point: CurvePoint) -> np.ndarray | None:
-    study, rates, target = point.study, np.log(rates_of(point.study)), point.reached.target
+    study, rates, target = point.study, np.log(rates_of(point.study)), point.target
     searched, diverged = (one & ~study.repeat & ~np.isnan(rates) for one in (study.feasible, study.infeasible))
     values = best_metric(study, target.column, target.minimizes)[0] * (1 if target.minimizes else -1)
     return ends_of(rates[searched], point.reached.steps[searched], rates[diverged],
@@ -348,33 +299,3 @@ def _ends_of_cell(cell: RunCell, target: Target) -> np.ndarray | None:
     values = np.array([np.nan if run.trial.pruned else best_value(run.trial.metrics[target.column], target.minimizes)
                        for run in runs]) * (1 if target.minimizes else -1)
     return ends_of(of_runs, np.array([run.steps for run in runs]), of_diverged, values)
-
-
-def curve_of_cells(workload: JobKey, target: Target, cells: Iterable[RunCell], options: Options = Options(),
-                   n: int | None = None, left_out: tuple[tuple[int, int], ...] = ()) -> Curve | None:
-    """The curve of cells of one batch each, over all worker counts, the best of n where searched; None of none."""
-    points = tuple(sorted(cells, key=lambda cell: cell.global_batch))
-    ends = (_ends_of_cell(cell, target) for cell in points)
-    return _judge(workload, target, points, ends, options, n, left_out) if points else None
-
-
-def _judge(workload: JobKey, target: Target, points: tuple[RunCell | CurvePoint, ...],
-           ends: Iterable[np.ndarray | None], options: Options, n: int | None, left_out: tuple[tuple[int, int], ...]
-           ) -> Curve:
-    """The regimes are of the whole batches; without the smallest one, the fewest examples are unknown, and so is
-    perfect scaling. The maximum useful batch is, too, where it may be the first of these: a smaller one may be as good.
-    """
-    whole = list_whole([point.global_batch for point in points], list(ends))
-    own = [point for point in points if point.global_batch in whole]
-    found = regimes_of([point.global_batch for point in own], [point.steps for point in own], options)
-    if own[:1] != list(points[:1]):
-        useful = found.maximum_useful if own and found.maximum_useful.low > whole[0] else BatchEstimate(None)
-        found = replace(found, perfect_until=BatchEstimate(None), maximum_useful=useful, perfect=())
-    return Curve(workload, target, points, found, options.confidence, n, left_out, whole)
-
-
-def result_of(study: Study, target: Target, confidence: float = CONFIDENCE, n: int | None = None) -> CurvePoint:
-    """One study's search against a target, at the best of n of its trials, None: all; KeyError without its metric."""
-    reached, feasible = outcomes(study, target), np.flatnonzero(study.searched)
-    met = feasible[reached.met[feasible]]
-    return CurvePoint(study, reached, int(met[reached.steps[met].argmin()]) if len(met) else None, n, confidence)

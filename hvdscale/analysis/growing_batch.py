@@ -188,10 +188,6 @@ def _sum(parts: Sequence[Drawn]) -> Drawn:
 def _option(workers: int, batches: BatchSchedule, steps: StepsAt, curve: StepsCurve | None, clocks: Clocks,
             request: Request) -> GrowingOption:
     price = request.paid(workers)
-
-    def known(*found: Drawn) -> list[Estimate]:
-        return [one.known(request.confidence) for one in found]
-
     pieces = [(steps.within(start, end), batch) for start, end, batch in batches.pieces()]
     examples = _sum([taken.times(float(batch)) for taken, batch in pieces])
     seconds = _sum([taken.times(clocks[workers, batch]) for taken, batch in pieces])
@@ -200,11 +196,13 @@ def _option(workers: int, batches: BatchSchedule, steps: StepsAt, curve: StepsCu
         alone = curve.at(batch) if curve else None
         if alone is not None and np.isfinite(alone.value):
             spent = alone.times(clocks[workers, batch])
-            beside.append(Beside(batch, *known(alone, spent, spent.times(price), alone.over(steps),
-                                               alone.times(float(batch)).over(examples), spent.over(seconds))))
+            beside.append(Beside(batch, *(one.known(request.confidence) for one in (
+                alone, spent, spent.times(price), alone.over(steps), alone.times(float(batch)).over(examples),
+                spent.over(seconds)))))
     mark = max(steps.mark, *(clocks[workers, batch].mark for batch in batches.sizes), key=ORDER.index)
-    values = dict(zip(("steps", "examples", "seconds", "cost"), known(steps, examples, seconds, seconds.times(price))))
-    return GrowingOption(workers=workers, nodes=request.nodes(workers), mark=mark, beside=tuple(beside), **values)
+    in_steps, in_examples, in_seconds, cost = (one.known(request.confidence) for one in (
+        steps, examples, seconds, seconds.times(price)))
+    return GrowingOption(workers, request.nodes(workers), in_steps, in_examples, in_seconds, cost, mark, tuple(beside))
 
 
 # the seconds and the cost so far, in how many worker counts, and the count of each batch

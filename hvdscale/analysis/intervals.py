@@ -215,8 +215,7 @@ def mean_ratio(above: ArrayLike, below: ArrayLike) -> float:
 
 def geometric_median(values: ArrayLike) -> float:
     """The median of values, shape (n,), halfway on a log scale where n is even; inf counts as the largest."""
-    ordered = np.sort(np.asarray(values, float))
-    return float(geometric_mean(ordered[[(len(ordered) - 1) // 2, len(ordered) // 2]]))
+    return float(np.exp(np.median(logarithms(values))))
 
 
 def mean_interval(values: ArrayLike, pool: Spread = UNKNOWN, confidence: float = CONFIDENCE) -> Ends:

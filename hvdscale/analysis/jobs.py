@@ -18,7 +18,6 @@ from ..plan.job import changes_of, key_of
 DIGITS = 6              # of a version's name
 LONGEST = 300           # characters of what differs
 MOST_LOGS = 3           # that a note names
-_ENCODER = json.JSONEncoder(sort_keys=True)
 
 
 @dataclass(frozen=True, order=True)
@@ -60,7 +59,7 @@ def workload_of(dataset: str, model: str, optimizer: str, plan: Mapping[str, Any
 
 
 def as_json_text(value: Any) -> str:
-    return _ENCODER.encode(value) if value else ""
+    return json.dumps(value, sort_keys=True) if value else ""
 
 
 @dataclass(eq=False)
@@ -103,10 +102,16 @@ def versions_of(logs: Iterable[Log]) -> Versions:
     names: dict[tuple[JobKey, str], str] = {}
     notes: list[str] = []
     for workload, jobs in found.items():
-        joined = _join(jobs)
-        if len(set(joined.values())) > 1:
-            names |= {(workload, digest): version for digest, version in joined.items()}
-        notes += _describe(f"{workload.dataset}/{workload.model}", jobs, joined)
+        whole = {digest: digest for digest in jobs}         # of each, the first of those that accepted changes join
+        for digest, job in jobs.items():
+            for other, earlier in jobs.items():
+                if key_of(earlier.job) in job.accepted:
+                    one, two = sorted((whole[digest], whole[other]))
+                    whole = {key: one if name == two else name for key, name in whole.items()}
+        version = {digest: name[:DIGITS] for digest, name in whole.items()}
+        if len(set(version.values())) > 1:
+            names |= {(workload, digest): name for digest, name in version.items()}
+        notes += _describe(f"{workload.dataset}/{workload.model}", jobs, version)
     return Versions(names, tuple(notes))
 
 
@@ -122,17 +127,6 @@ def _digest(plan: Mapping[str, Any]) -> str:
     model = "" if searched else str((job.get("model") or {}).get("parameters", ""))
     known = key_of(job) + model
     return hashlib.sha256(known.encode()).hexdigest() if known else ""
-
-
-def _join(jobs: Mapping[str, _Job]) -> dict[str, str]:
-    """The version's name of each digest: the first of those that accepted changes join."""
-    version = {digest: digest for digest in jobs}
-    for digest, job in jobs.items():
-        for other, earlier in jobs.items():
-            if key_of(earlier.job) in job.accepted:
-                one, two = sorted((version[digest], version[other]))
-                version = {key: one if name == two else name for key, name in version.items()}
-    return {digest: name[:DIGITS] for digest, name in version.items()}
 
 
 def _describe(name: str, jobs: Mapping[str, _Job], version: Mapping[str, str]) -> Iterator[str]:

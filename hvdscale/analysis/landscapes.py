@@ -41,7 +41,6 @@ class RateLandscape:
     """Steps against the rate at one batch."""
 
     rate: BestRate              # tried and fitted
-    steps: Estimate             # of the tuned optimum
     space: Space                # the trials: x is the rate
     values: np.ndarray          # the best value of the target's metric in each of them
 
@@ -59,7 +58,7 @@ class RateLandscape:
         if self.rate.landscape is None:
             return np.full((3, len(rates)), np.nan)
         losses = self.rate.landscape.losses(np.log(rates))
-        return self.steps.value * np.quantile(losses, [0.5 - confidence / 2, 0.5, 0.5 + confidence / 2], axis=1)
+        return self.rate.steps.value * np.quantile(losses, [0.5 - confidence / 2, 0.5, 0.5 + confidence / 2], axis=1)
 
     def width(self, tolerance: float) -> tuple[float, float]:
         """The rates between which the median loss is at most 1 + tolerance; NaN where nothing is fitted."""
@@ -112,13 +111,13 @@ def rate_landscapes(curve: Curve, costs: RuleCosts | None) -> RateLandscapes | N
     what = EFFECTIVE if costs.effective else LEARNING_RATE
     studies = {point.global_batch: point.study for point in curve.searched}
     batches = []
-    for rate, steps in zip(costs.rates, costs.tuned_steps):
+    for rate in costs.rates:
         study = studies[rate.global_batch]
         rows = {study.key(row): row for row in range(len(study))}
         chosen = np.isin(np.arange(len(study)), [rows[key] for key in rate.keys])
         space = space_of(among(study, chosen), curve.target, what, what)
         best, _ = best_metric(study, curve.target.column, curve.target.minimizes)
-        batches.append(RateLandscape(rate, steps, space, np.array([best[rows[key]] for key in space.keys])))
+        batches.append(RateLandscape(rate, space, np.array([best[rows[key]] for key in space.keys])))
     return RateLandscapes(costs, tuple(batches), laws_of(costs.rates, curve.workload.optimizer, costs.confidence))
 
 

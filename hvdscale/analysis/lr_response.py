@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -139,19 +139,17 @@ def trials_confirm(landscape: Landscape, log_rate: float, rates: np.ndarray, bef
     return bool((least > more * fewest).all())
 
 
-@dataclass(frozen=True, eq=False)
 class _CensoredTrials:
-    """The trials as intervals of log S, and their likelihood at points: rows of best, steps and the shape."""
+    """The trials as intervals of log S, and their likelihood at points: rows of best, steps and the shape.
 
-    log_rate: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    prior: np.ndarray
+    columns    rates, lower ends and upper ends, each of shape (trials, 1), those that met first; the number that met"""
 
-    @cached_property
-    def box(self) -> np.ndarray:
-        fewest = self.high.min()
-        return np.array([[self.log_rate.min() - _BEYOND, self.log_rate.max() + _BEYOND], [fewest - 2, fewest + 2]])
+    def __init__(self, log_rate: np.ndarray, low: np.ndarray, high: np.ndarray, prior: np.ndarray) -> None:
+        met, self.prior = np.isfinite(high), prior
+        self.box = np.array([[log_rate.min() - _BEYOND, log_rate.max() + _BEYOND], [high.min() - 2, high.min() + 2]])
+        rates, low, high = (np.concatenate([values[met], values[~met]])[:, None].astype(np.float32)
+                            for values in (log_rate, low, high))
+        self.columns = rates, low, high, int(met.sum())
 
     def draw_prior(self, random: np.random.Generator) -> np.ndarray:
         lowest, highest = self.box.T
@@ -174,17 +172,9 @@ class _CensoredTrials:
         points = mean + drawn @ root.T
         return points, self.posterior(points) - density
 
-    @cached_property
-    def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-        """(rates, lower ends, upper ends, number that met), each of shape (trials, 1), those that met first."""
-        met = np.isfinite(self.high)
-        rate, low, high = (np.concatenate([values[met], values[~met]])[:, None].astype(np.float32)
-                           for values in (self.log_rate, self.low, self.high))
-        return rate, low, high, int(met.sum())
-
     def likelihood(self, points: np.ndarray) -> np.ndarray:
         """The log likelihood, shape (points,), in blocks of points whose arrays fit in the processor's cache."""
-        blocks = len(points) * len(self.low) // _BLOCK + 1
+        blocks = len(points) * len(self.columns[0]) // _BLOCK + 1
         return np.concatenate([_log_likelihood(block, *self.columns) for block in np.array_split(points, blocks)])
 
     def posterior(self, points: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import numpy as np
@@ -267,7 +267,7 @@ def _compare_point(curve: Curve, published: PublishedCurve, point: CurvePoint | 
     expected, low, high = at
     steps = point.steps
     if isinstance(point, CurvePoint) and published.trials not in (0, curve.n):
-        steps = replace(point, n=published.trials).steps
+        steps = CurvePoint(point.study, point.target, point.confidence, published.trials).steps
     apart = math.log2(steps.value / expected) if steps.met and steps.value > 0 else math.inf
     within: bool | None = abs(apart) <= WITHIN_LOG2
     if not steps.met and not steps.beyond > expected * 2 ** WITHIN_LOG2:

@@ -1,6 +1,12 @@
 """All numbers of a report: trials in, one group of sections per workload out.
 
-A section has one target, or none: then it is about throughput only."""
+A section has one target, or none: then it is about throughput only.
+
+The spread over repeats is pooled over the cells of a section, as two or three repeats per cell cannot estimate it.
+Steps, seconds and examples per second each have a pool. Seeds of one setting that ran at several worker counts are the
+same updates and must not count twice. So steps are pooled over batches; seconds, which depend on the steps, get the
+degrees of freedom of one cell per setting. Ratios of such cells are paired by seed and have pools of their own. Runs
+that did not meet the target count as beyond what they reached."""
 from __future__ import annotations
 
 import math
@@ -9,26 +15,34 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TypeVar
 
+import numpy as np
+import scipy
+
 from ..errors import UsageError
 from ..log.reader import Log
-from ..log.schema import Status
+from ..log.schema import UNKNOWN_SEED, Status
 from ..plan.batch_schedule import BatchSchedule
 from ..plan.search_space import STEPS_TO_TARGET
 from ..target import Target
-from .curves import Curve, common_trials, curve_of_cells
+from .curves import Curve, common_trials
 from .defaults import Options
 from .grouping import group_by
-from .intervals import Pools
+from .intervals import (OWN_FROM, Pools, Spread, crossed, joined, logarithms, pooled, pooled_censored, pooled_paired,
+                        pooled_repeats)
 from .jobs import versions_of
 from .noise import Noise
-from .pooled_variance import pools_of
 from .search import Search, searches_of
 from .slow_runs import seeds_apart, slow_runs
 from .speedup import Series, series_of
 from .step_breakdown import StepParts
-from .steps import RunCell, RunToTarget, cells_by, run_of
+from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, RunToTarget, cells_by, known, run_of
 from .studies import Study, are_ends_alone, studies_of
+from .timings import HOURS, ran_in_a_row
 from .trials import EVERY_STEP, JobKey, SeedKey, Trial, by_workload, read_trials
+
+OF_STEPS = STEPS, BEFORE[STEPS]
+OF_SECONDS = SECONDS, BEFORE[SECONDS]
+ROUNDING = 1e-12        # a variance
 
 T = TypeVar("T")
 
@@ -46,17 +60,9 @@ class Contents:
         return studies_of(self.logs, self._versions)
 
     @cached_property
-    def read(self) -> list[Trial]:
-        """Every trial, each made of its own rows."""
-        return [trial for log in self.logs for trial in read_trials(log, self._versions)]
-
-    @property
     def trials(self) -> list[Trial]:
-        return [trial for trial in self.read if not trial.branch]
-
-    @property
-    def branches(self) -> list[Trial]:
-        return [trial for trial in self.read if trial.branch]
+        """Every trial, each made of its own rows, branches of runs, too."""
+        return [trial for log in self.logs for trial in read_trials(log, self._versions)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,14 +108,22 @@ class JobResults:
 
 def analyse(trials: Iterable[Trial], targets: Sequence[Target] = (), options: Options = Options()
             ) -> tuple[JobResults, ...]:
-    """Trials by workload, against the targets, by default each its own; UsageError where none has a target's metric."""
-    trials = tuple(trials)
+    """Trials by workload, without branches, against the targets, by default each its own; UsageError where none has a
+    target's metric."""
+    trials = tuple(trial for trial in trials if not trial.branch)
     refuse_unknown(targets, {name for trial in trials for name in trial.metrics})
-    groups = tuple(JobResults(workload, found, tuple(_sections(workload, found, targets, options)))
-                   for workload, found in by_workload(trials).items())
-    sections = {(section.workload, section.target): section for group in groups for section in group.sections}
-    return tuple(replace(group, sections=tuple(_beside_constant(section, sections) for section in group.sections))
-                 if group.workload.batch_schedule else group for group in groups)
+    groups, seen = [], dict[tuple[JobKey, Target | None], Section]()
+    for workload, found in by_workload(trials).items():         # the same job at a constant batch before others
+        own, batches = [], BatchSchedule.of_pairs(workload.batch_schedule) if workload.batch_schedule else None
+        for section in _sections(workload, found, targets, options):
+            beside = seen.get((workload.at_constant_batch, section.target))
+            if batches and beside:
+                section = replace(section, constant=tuple(cell for cell in beside.cells if cell.global_batch in (
+                    batches.smallest, batches.largest)))
+            seen[workload, section.target] = section
+            own.append(section)
+        groups.append(JobResults(workload, found, tuple(own)))
+    return tuple(groups)
 
 
 def analyse_studies(studies: Iterable[Study], targets_of: Callable[[Sequence[Study]], Sequence[Target | None]],
@@ -117,15 +131,6 @@ def analyse_studies(studies: Iterable[Study], targets_of: Callable[[Sequence[Stu
     """Likewise of studies of which no trial is made of its own: sections of the workloads' targets without trials."""
     return tuple(JobResults(workload, (), tuple(Section(workload, target, options) for target in targets_of(own)))
                  for workload, own in group_by(studies, lambda study: study.workload).items())
-
-
-def _beside_constant(section: Section, sections: Mapping[tuple[JobKey, Target | None], Section]) -> Section:
-    """The section of a batch that changes, with the cells of its smallest and largest batch."""
-    beside = sections.get((section.workload.at_constant_batch, section.target))
-    batches = BatchSchedule.of_pairs(section.workload.batch_schedule)
-    ends = (batches.smallest, batches.largest)
-    cells = beside.cells if beside else ()
-    return replace(section, constant=tuple(cell for cell in cells if cell.global_batch in ends))
 
 
 def refuse_unknown(targets: Iterable[Target], known: Collection[str]) -> None:
@@ -180,31 +185,32 @@ def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...],
     """Searches are all compared at the same number of trials, see common_trials."""
     held = (run_of(trial, target, options.crossing) for trial in trials if trial.status != Status.RUNNING)
     runs = [run for run in held if run.conclusive or run.trial.pruned]
-    cells, *others = _cells(runs, options)
+    cells, by_batch, synced = _cells(runs, options)
     slow = _find_slow(cells)
     if slow:
         slow_ones = {id(run) for run, _ in slow}
-        cells, *others = _cells([replace(run, seconds=math.nan, seconds_before=math.nan, examples_per_second=math.nan)
-                                 if id(run) in slow_ones else run for run in runs], options)
-    apart = _find_apart(others[1] or others[0])
+        cells, by_batch, synced = _cells([
+            replace(run, seconds=math.nan, seconds_before=math.nan, examples_per_second=math.nan)
+            if id(run) in slow_ones else run for run in runs], options)
+    apart = _find_apart(synced or by_batch)
     cells, by_batch, synced = ([cell.without_apart(apart.get((cell.global_batch, cell.setting), {})) for cell in found]
-                               for found in (cells, *others))
+                               for found in (cells, by_batch, synced))
     pools = pools_of(cells, by_batch)
     n, left_out = common_trials({cell.global_batch: cell.trials for cell in by_batch if cell.trials}, options.trials)
     least = options.trials or min((cell.trials for cell in synced if cell.trials), default=0)
     given = (cells, pools, n), (by_batch, pools, n), (synced, pools_of(synced, synced), least)
     cells, by_batch, synced = ([replace(cell, pools=pool, best_of_n=min(most or 0, len(cell.draws)) or None)
                                 for cell in found] for found, pool, most in given)
-    series, batches = series_of(cells, options.confidence), None
-    if target is not None and not workload.batch_schedule:
-        batches = curve_of_cells(workload, target, [cell for cell in by_batch if cell.global_batch not in left_out],
-                                 options, n, tuple(left_out.items()))
-    parts = _take_new(shown, ((("parts", frozenset(one.keys)), (one, one.parts)) for one in cells if one.parts))
-    noise = _take_new(shown, ((("noise", frozenset(one.keys)), (one, one.noise)) for one in cells if one.noise))
+    batches = None
+    compared = [cell for cell in by_batch if cell.global_batch not in left_out]
+    if target is not None and compared and not workload.batch_schedule:
+        batches = Curve(workload, target, compared, options, n, tuple(left_out.items()))
+    parts, noise = (_take_new(shown, (((name, frozenset(one.keys)), (one, found)) for one in cells
+                                      if (found := getattr(one, name)))) for name in ("parts", "noise"))
     searches = _take_new(shown, ((one if one.objective == STEPS_TO_TARGET else (one.study, one.space), one)
                                  for one in searches_of(trials, target, options.confidence)))
-    return Section(workload, target, options, trials, series, tuple(cells), batches, pools, parts, noise,
-                   searches, tuple(slow), tuple(synced if target else ()))
+    return Section(workload, target, options, trials, series_of(cells, options.confidence), tuple(cells), batches,
+                   pools, parts, noise, searches, tuple(slow), tuple(synced if target else ()))
 
 
 def _take_new(shown: set[Hashable], found: Iterable[tuple[Hashable, T]]) -> tuple[T, ...]:
@@ -223,3 +229,61 @@ def _cells(runs: Sequence[RunToTarget], options: Options) -> tuple[list[RunCell]
     apart = runs if any(run.trial.sync != EVERY_STEP for run in runs) else ()
     return tuple([*cells_by(own, options.confidence, names).values()] for own, names in (
         (runs, ("workers", "global_batch")), (runs, ("global_batch",)), (apart, ("global_batch", "sync"))))
+
+
+def pools_of(cells: Sequence[RunCell], by_batch: Sequence[RunCell] = ()) -> Pools:
+    """The pools of a section's cells, of one worker count each; ``by_batch`` are those over all worker counts."""
+    cell: dict[str, Spread] = {}
+    batches, seeds = [one.global_batch for one in by_batch], {one.samples.seeds for one in by_batch}
+    alike = len(seeds) == 1 and not any(number == UNKNOWN_SEED for number, *_ in seeds.pop())
+    for name in OF_STEPS:
+        spread = pooled_censored(_measured(by_batch, name), _reached(by_batch, "last_step"), batches)
+        samples = [getattr(one.samples, name) for one in by_batch]
+        cell[name] = crossed(spread, samples, batches) if alike else spread
+    settings = group_by(cells, lambda cell: cell.setting).values()
+    for name in OF_SECONDS:
+        parts = []
+        for group in settings:
+            samples = _measured(group, name)
+            spread = pooled_censored(samples, _reached(group, "last_seconds"))
+            freedom = min(spread.freedom, max(map(len, samples)) - 1)
+            parts.append((spread.variance * freedom, freedom))
+        cell[name] = joined(parts, [group[0].global_batch for group in settings])
+    cell[SPEED] = pooled_repeats(_measured(cells, SPEED))
+    paired = {}
+    same_updates = [group for group in group_by(cells, lambda cell: cell.updates).values() if len(group) > 1]
+    for name in (*OF_STEPS, *OF_SECONDS, SPEED):        # by tables, a row a cell, of the seeds that all cells measured
+        tables = [np.array([getattr(cell.samples, name) for cell in group]) for group in same_updates]
+        whole = [table[:, ~np.isnan(table).any(0)] for table in tables]
+        paired[name] = pooled_paired([table for table in whole if table.size])
+    if cell[SPEED].shared[0]:
+        paired[SPEED] = pooled_paired([_measured(cells, SPEED)])
+    if ran_in_a_row([run.trial for one in cells for run in one.runs]):
+        for pools, sides in ((cell, 1), (paired, 2)):
+            pools |= {name: replace(pools[name], apart=sides * HOURS ** 2) for name in (*OF_SECONDS, SPEED)}
+    return Pools(cell, paired)
+
+
+def stand_out(cells: Sequence[RunCell], name: str) -> list[RunCell]:
+    """Cells that use the pool although their own spread exceeds that of the others (one-sided F test, 1 %)."""
+    found = []
+    for cell in cells:
+        samples = _measured([cell], name)
+        others = [other for other in cells if other is not cell]
+        own, rest = pooled(samples), pooled(_measured(others, name), [one.global_batch for one in others] if
+                                            name in OF_STEPS else ()).at(cell.global_batch)
+        if own.freedom and rest.freedom and len(samples[0]) < OWN_FROM:
+            met, before = logarithms(cell.samples.with_before(name))
+            grid = np.nan_to_num((met - before) ** 2).mean() / 12 + ROUNDING        # of evaluations
+            if own.variance > (rest.variance + grid) * scipy.special.fdtri(own.freedom, rest.freedom, 0.99):
+                found.append(cell)
+    return found
+
+
+def _reached(cells: Sequence[RunCell], name: str) -> list[float]:
+    """The least that a run of each cell which did not meet the target reached."""
+    return [min((getattr(run, name) for run in cell.runs if not run.met), default=np.inf) for cell in cells]
+
+
+def _measured(cells: Sequence[RunCell], name: str) -> list[np.ndarray]:
+    return [known(getattr(cell.samples, name)) for cell in cells]

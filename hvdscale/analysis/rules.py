@@ -16,12 +16,13 @@ it, so only runs made with it show its cost."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ..errors import PlanError, UsageError
+from ..log.plan_text import read_plan
 from ..plan import scaling
 from ..plan.search_space import layer_of
 from ..plan.settings import DECAYS_PER_STEP
@@ -35,7 +36,7 @@ from .defaults import CONFIDENCE, RULE_WITHIN
 from .intervals import Estimate, over, student_quantile, times
 from .lr_response import Landscape, landscapes_of, trials_confirm
 from .steps import estimate, known
-from .studies import Outcomes, Study, outcomes, rates_of
+from .studies import rates_of
 from .trials import JobKey
 
 NEAR = 1.5                  # rates within this factor are near each other
@@ -158,6 +159,7 @@ class BestRate:
     landscape: Landscape | None
     why: str                    # FEW or OPEN where it is unknown; else empty
     keys: tuple[tuple[str, int], ...]       # the best trial, then the others
+    steps: Estimate             # of the tuned optimum
 
 
 @dataclass(frozen=True)
@@ -177,19 +179,16 @@ class RuleCosts:
     effective: bool                         # whether the rate is eta / (1 - momentum)
     tolerance: float
     confidence: float
-    base: Study = field(repr=False)         # of the smallest tuned batch
-    base_trial: int                         # its best one
-    base_rate: float
     costs: tuple[RuleCost, ...]
-    costs_from_fitted: tuple[RuleCost, ...]     # of the base's fitted rate, where base_rate is outside its interval
+    costs_from_fitted: tuple[RuleCost, ...]     # of the base's fitted rate, where the one tried is outside its interval
     rates: tuple[BestRate, ...]             # by tuned batch, as the points of each rule
-    tuned_steps: tuple[Estimate, ...]       # of the tuned optimum, likewise
     exponent: Exponent                      # over all batches
     exponent_perfect: Exponent | None       # over those of perfect scaling; None: unknown
 
     @property
-    def base_batch(self) -> int:
-        return self.base.global_batch
+    def base(self) -> BestRate:
+        """That of the smallest tuned batch."""
+        return self.rates[0]
 
 
 def rules_of(curve: Curve, rules: Sequence[Rule] = RULES, tolerance: float = RULE_WITHIN) -> RuleCosts | None:
@@ -228,9 +227,8 @@ def _costs_along(curve: Curve, tuned: Sequence[_Batch], landscapes: Iterable[Lan
     perfect = None if until is None else exponent_of(rates, until, curve.confidence)
     start, fitted = rates[0].tried, rates[0].best
     beside = fitted.low > start or fitted.high < start
-    return RuleCosts(curve.workload, curve.target, base.effective, tolerance, curve.confidence,
-                     base.study, base.best, start, costs_from(start), costs_from(fitted.value) if beside else (),
-                     rates, tuple(batch.point.steps for batch in tuned),
+    return RuleCosts(curve.workload, curve.target, base.effective, tolerance, curve.confidence, costs_from(start),
+                     costs_from(fitted.value) if beside else (), rates,
                      exponent_of(rates, np.inf, curve.confidence), perfect)
 
 
@@ -270,10 +268,12 @@ class _Batch:
     def __init__(self, point: CurvePoint, curve: Curve, effective: bool) -> None:
         self.point, self.study, self.confidence, self.effective = point, point.study, curve.confidence, effective
         self.best = -1 if point.best is None else point.best        # its best trial; -1: none
-        self.reached: Outcomes = outcomes(self.study, curve.target)
+        self.reached = point.reached
         lr = self.study.metaparameter("learning_rate")
         self.rate = rates_of(self.study) if effective else np.where(lr > 0, lr, np.nan)
-        self.made_by = _find_rules(self.study)
+        plans = dict.fromkeys(self.study.plan_texts.tolist())
+        rules = {text: _read_rule(read_plan(text)) for text in plans if len(plans) <= MOST_PLANS}
+        self.made_by = {trial: rule for trial, text in enumerate(self.study.plan_texts) if (rule := rules.get(text))}
         known = (self.study.feasible | self.study.infeasible) & ~self.study.repeat & ~np.isnan(self.rate)
         known[list(self.made_by)] = False
         self.searched = np.flatnonzero(known)
@@ -310,7 +310,7 @@ class _Batch:
             best = self.landscape.optimum(self.confidence)
         rows = [self.best, *(row for row in self.searched[:MOST_TRIALS].tolist() if row != self.best)]
         return BestRate(self.study.global_batch, float(self.rate[self.best]), best, self.landscape, self.why,
-                        tuple(map(self.study.key, rows)))
+                        tuple(map(self.study.key, rows)), self.point.steps)
 
     def under(self, rule: Rule, base: _Batch, start: float, tolerance: float) -> RulePoint:
         """The rule at this batch, scaled from a rate at the base with the other metaparameters of its best trial."""
@@ -411,15 +411,6 @@ class _Batch:
         if asked.get("decay_timescale") and "weight_decay" in values:
             values["weight_decay"] *= ratio / factor
         return Missing(rule, self.study.global_batch, float(rate), values, asked)
-
-
-def _find_rules(study: Study) -> dict[int, Rule]:
-    first = {text: trial for trial, text in reversed(list(enumerate(study.plan_texts)))}
-    if len(first) > MOST_PLANS:
-        return {}
-    rules = {text: _read_rule(study.plan(trial)) for text, trial in first.items()}
-    made_by = {trial: rules[text] for trial, text in enumerate(study.plan_texts)}
-    return {trial: rule for trial, rule in made_by.items() if rule is not None}
 
 
 def _read_rule(plan: Mapping[str, Any]) -> Rule | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,141 +21,130 @@ from .best_of_n import BestOf, best_of_n
 from .grouping import group_by
 from .intervals import CONFIDENCE, Estimate
 from .steps import estimate, run_of, samples_of
-from .trials import JobKey, Trial
+from .studies import best_value
+from .trials import Trial
 
 NEAR = 0.05                     # share of the space: a best point nearer to a bound may be limited by it
 IMPROVED = 0.05                 # if the last half of the trials improved the best by more, more trials may improve it
 ORDERED = 1.96                  # standard deviations of a rank correlation that chance exceeds once in 40 times
+ENDS = {Status.COMPLETE: DrawEnd.BUDGET, Status.INFEASIBLE: DrawEnd.DIVERGED, Status.INCOMPLETE: DrawEnd.FAILED}
 
 
-@dataclass(frozen=True, eq=False)
 class Draw:
-    """One point of a study and its trial."""
+    """One point of a study and its trial; None: the log has none.
 
-    number: int
-    kind: DrawEnd           # BUDGET also with another objective than steps, FAILED also if it was lost or has no trial
-    value: float            # steps to the target, inf: not met; or the objective's best value, NaN: none
-    step: float             # steps done at that evaluation
-    before: float           # at the one before, which did not meet; NaN: unknown, or another objective
-    trial: Trial | None     # None: the log has none
+    kind       BUDGET also with another objective than steps, FAILED also if it was lost or has no trial
+    value      steps to the target, inf: not met; or the objective's best value, NaN: none
+    cost       to minimize: the value, or its negative; inf where there is none
+    step       steps done at that evaluation
+    before     at the one before, which did not meet; NaN: unknown, or another objective
+    last_step  of its trial; 0 without one. It is ``censored`` where it is only known to need more steps than that
+    point      the metaparameters that were drawn and have an effect, by name; empty without a trial"""
 
-    @property
-    def feasible(self) -> bool:
-        return self.kind in (DrawEnd.MET, DrawEnd.BUDGET, DrawEnd.PRUNED)
+    def __init__(self, number: int, trial: Trial | None, target: Target | None, maximizes: bool) -> None:
+        self.number, self.trial, self.last_step = number, trial, trial.last_step if trial else 0
+        self.kind, self.value, self.step, self.before = DrawEnd.FAILED, math.nan, 0.0, math.nan
+        point: Mapping[str, Any] = trial.sweep["point"] if trial else {}
+        self.point = {name: value for name, value in point.items() if acts(name, point)}
+        if trial:
+            self.kind = DrawEnd.PRUNED if trial.pruned else ENDS[trial.status]
+        if trial and target:
+            run = run_of(trial, target)
+            self.value, self.step, self.before = run.steps, run.steps, run.steps_before
+            if self.kind == DrawEnd.BUDGET and run.met:
+                self.kind = DrawEnd.MET
+        elif trial:
+            values = trial.metrics.get(trial.sweep["objective"], np.empty(0))
+            self.value = best_value(values, not maximizes)
+            self.step = 0.0 if math.isnan(self.value) else float(trial.step[values == self.value][0])
+        cost = -self.value if maximizes else self.value
+        self.cost = math.inf if math.isnan(cost) else cost
+        self.feasible = self.kind in (DrawEnd.MET, DrawEnd.BUDGET, DrawEnd.PRUNED)
+        self.censored = self.kind == DrawEnd.PRUNED and not math.isfinite(self.value)
 
-    @property
-    def censored(self) -> bool:
-        """Whether it is only known to need more than its ``last_step`` steps."""
-        return self.kind == DrawEnd.PRUNED and not math.isfinite(self.value)
 
-    @property
-    def last_step(self) -> int:
-        """The last step of its trial; 0 without one."""
-        return self.trial.last_step if self.trial else 0
-
-    @property
-    def point(self) -> Mapping[str, Any]:
-        """The metaparameters that were drawn and have an effect, by name; empty without a trial."""
-        point = self.trial.sweep["point"] if self.trial else {}
-        return {name: value for name, value in point.items() if acts(name, point)}
-
-
-@dataclass(frozen=True)
 class Bound:
-    """The position of a point in one dimension of its space."""
+    """The position of a value in one dimension of its space; discrete values are ordered where all are numbers.
 
-    parameter: Parameter
-    value: object
-    position: float             # 0 at the lower end, 1 at the upper, on the scale of the search; NaN: unordered values
-    matters: bool = True        # for discrete values: whether those at the nearer end did better than by chance
+    position  0 at the lower end, 1 at the upper, on the scale of the search; NaN: unordered values
+    distance  from the nearer end, as a share of the space: 0 to 0.5; NaN: unordered values
+    final     whether the nearer end is the least value allowed, so that the space cannot be widened there
+    near      whether the space may limit the best point: nearly on a bound, or on the last of ordered values"""
 
-    @property
-    def upper(self) -> bool:
-        return self.position > 0.5
-
-    @property
-    def end(self) -> Any:
-        ends = self.parameter.values or (self.parameter.low, self.parameter.high)
-        return max(ends) if self.upper else min(ends)
-
-    @property
-    def distance(self) -> float:
-        """From the nearer end, as a share of the space: 0 to 0.5; NaN: unordered values."""
-        return min(self.position, 1 - self.position)
-
-    @property
-    def final(self) -> bool:
-        """Whether the nearer end is the least value allowed, so that the space cannot be widened there."""
-        key = KEYS.get(key_of(self.parameter.name))
-        return not self.upper and key is not None and key.metadata["least"] == self.end
-
-    @property
-    def near(self) -> bool:
-        """Whether the space may limit the best point: nearly on a bound, or the last of values that do better there."""
-        if math.isnan(self.position) or self.final:
-            return False
-        return self.distance == 0 and self.matters if self.parameter.values else self.distance < NEAR
+    def __init__(self, parameter: Parameter, value: Any) -> None:
+        self.parameter, self.value, self.position, self.end = parameter, value, math.nan, math.nan
+        ends, key = parameter.values or (parameter.low, parameter.high), KEYS.get(key_of(parameter.name))
+        if not parameter.values:
+            self.position = float(parameter.position(value))
+        elif all(type(one) in (int, float) for one in ends) and len(set(ends)) > 1 and value in ends:
+            self.position = sorted(set(ends)).index(value) / (len(set(ends)) - 1)
+        self.upper, self.distance = self.position > 0.5, min(self.position, 1 - self.position)
+        if not math.isnan(self.position):
+            self.end = max(ends) if self.upper else min(ends)
+        self.final = not self.upper and key is not None and key.metadata["least"] == self.end
+        self.near = not self.final and (self.distance == 0 if parameter.values else self.distance < NEAR)
 
 
-@dataclass(frozen=True, eq=False)
 class Search:
-    """One study. ``draws`` are those that ended, in order; ``repeats`` the best one under other seeds, none failed."""
+    """One study, against a target, by default its own; None: its objective is a metric.
 
-    study: str
-    workload: JobKey
-    global_batch: int
-    space: tuple[Parameter, ...]
-    objective: str              # STEPS_TO_TARGET, or a metric's column
-    target: Target | None       # None: the objective is a metric
-    maximizes: bool             # whether larger values of the objective are better
-    wanted: int                 # feasible trials asked for
-    max_draws: int
-    prune_keep: int | None      # None: no pruning
-    draws: tuple[Draw, ...]
-    repeats: tuple[Trial, ...]
-    confidence: float
+    draws           those that ended, in order; ``feasible`` of them have a value
+    best            the draw with the best value, ties by number; None where none has a value
+    repeats         the best one under other seeds, none failed
+    done            whether it has all the feasible trials ``wanted``, or its maximum number of draws
+    maximizes       whether larger values of the objective are better
+    prune_keep      None: no pruning
+    points_are_equal    whether trials differ by their seeds alone, or the target is met before the first step
+    saved_steps     the most that pruning can have saved: the rest of the pruned trials' budgets, NaN for budgets in
+                    seconds; ``saved_share``: of all steps without pruning"""
+
+    def __init__(self, trials: Sequence[Trial], target: Target | None, confidence: float) -> None:
+        sweep, self.workload, self.global_batch = trials[0].sweep, trials[0].workload, trials[0].global_batch
+        self.study, self.objective, self.prune_keep = (sweep[name] for name in ("study", "objective", "prune_keep"))
+        self.space, self.confidence = tuple(map(Parameter.of, sweep["space"])), confidence
+        of_steps = self.objective == STEPS_TO_TARGET
+        self.maximizes = not of_steps and not sweep["minimizes"]
+        self.target = (target or own_target(sweep)) if of_steps else None
+        self.wanted = max(trial.sweep["trials"] for trial in trials)
+        drawn: dict[int, Trial] = {}            # of the draws that ended; earlier ones may have no trial in the log
+        for trial in trials:
+            if not trial.sweep["repeat"] and trial.status != Status.RUNNING:
+                kept = drawn.setdefault(trial.sweep["draw"], trial)
+                if kept.status == Status.INCOMPLETE and not kept.pruned:
+                    drawn[trial.sweep["draw"]] = trial      # another attempt, in logs not collected, may have succeeded
+        self.draws = tuple(Draw(number, drawn.get(number), self.target, self.maximizes)
+                           for number in range(max(drawn, default=-1) + 1))
+        self.feasible = tuple(draw for draw in self.draws if draw.feasible)
+        self.done = len(self.feasible) >= self.wanted or len(self.draws) >= max(
+            trial.sweep["max_draws"] for trial in trials)
+        self.best = min((draw for draw in self.feasible if math.isfinite(draw.value)),
+                        key=lambda draw: (draw.cost, draw.number), default=None)
+        self.points_are_equal = bool(of_steps and self.best and self.best.value == 0) or all(
+            one.is_fixed for one in self.space)
+        setting = self.best.trial.setting if self.best and self.best.trial else None
+        repeats = {trial.seed_key: trial for trial in trials if trial.sweep["repeat"] and trial.setting == setting
+                   and trial.status in (Status.COMPLETE, Status.INFEASIBLE)}
+        self.repeats = tuple(repeats[seed] for seed in sorted(repeats))
+        taken = sum(draw.last_step for draw in self.draws)
+        self.saved_steps = float(sum((draw.trial.measurement.get("budget_steps") or math.nan) - draw.last_step
+                                     for draw in self.of_kind(DrawEnd.PRUNED) if draw.trial))
+        self.saved_share = self.saved_steps / (self.saved_steps + taken) if taken else math.nan
+        self.diverged_share = len(self.of_kind(DrawEnd.DIVERGED)) / len(self.draws) if self.draws else math.nan
 
     def of_kind(self, kind: DrawEnd) -> tuple[Draw, ...]:
         return tuple(draw for draw in self.draws if draw.kind == kind)
 
     @cached_property
-    def feasible(self) -> tuple[Draw, ...]:
-        return tuple(draw for draw in self.draws if draw.feasible)
-
-    @property
-    def done(self) -> bool:
-        """Whether it has all the feasible trials asked for, or its maximum number of draws."""
-        return len(self.feasible) >= self.wanted or len(self.draws) >= self.max_draws
-
-    @property
-    def points_are_equal(self) -> bool:
-        """Whether trials differ by their seeds alone, or the target is met before the first step."""
-        untrained = self.objective == STEPS_TO_TARGET and self.best is not None and self.best.value == 0
-        return untrained or all(one.is_fixed for one in self.space)
-
-    @property
-    def diverged_share(self) -> float:
-        return len(self.of_kind(DrawEnd.DIVERGED)) / len(self.draws) if self.draws else math.nan
-
-    @cached_property
-    def best(self) -> Draw | None:
-        """The draw with the best value, ties by number; None where none has a value."""
-        found = [draw for draw in self.feasible if math.isfinite(draw.value)]
-        return min(found, key=lambda draw: (self._cost(draw), draw.number), default=None)
-
-    @cached_property
     def bounds(self) -> tuple[Bound, ...]:
-        """The position of the best point in each dimension of the space; a value matters if feasible trials did better
-        towards its end, by a rank correlation beyond ORDERED."""
+        """The position of the best point in each dimension of the space; a discrete value is near an end only if
+        feasible trials did better towards that, by a rank correlation beyond ORDERED."""
         point = self.best.point if self.best else {}
-        bounds = [bound_of(one, point[one.name]) for one in self.space if one.name in point]
-        for at, bound in enumerate(bounds):
+        bounds = [Bound(one, point[one.name]) for one in self.space if one.name in point]
+        for bound in bounds:
             name, values = bound.parameter.name, bound.parameter.values
-            if values:
-                found = [(draw.point[name], self._cost(draw)) for draw in self.feasible
-                         if not math.isnan(bound.position) and draw.point.get(name) in values]
-                bounds[at] = replace(bound, matters=len(found) > 1 and rank_deviate(*zip(*found)) * (
-                    -1 if bound.upper else 1) > ORDERED)
+            if values and bound.near:
+                found = [(draw.point[name], draw.cost) for draw in self.feasible if draw.point.get(name) in values]
+                bound.near = len(found) > 1 and rank_deviate(*zip(*found)) * (-1 if bound.upper else 1) > ORDERED
         return tuple(bounds)
 
     @property
@@ -181,12 +169,12 @@ class Search:
     @property
     def repeat_values(self) -> tuple[float, ...]:
         """Each repeat's steps to the target, inf: not met, or the objective's best value; NaN: it diverged."""
-        draws = [_read_draw(0, trial, self.target, self.maximizes) for trial in self.repeats]
+        draws = [Draw(0, trial, self.target, self.maximizes) for trial in self.repeats]
         return tuple(math.nan if draw.kind == DrawEnd.DIVERGED else draw.value for draw in draws)
 
     @cached_property
     def curve(self) -> tuple[BestOf, ...]:
-        costs = [draw.last_step if draw.censored else self._cost(draw) for draw in self.feasible]
+        costs = [draw.last_step if draw.censored else draw.cost for draw in self.feasible]
         return best_of_n(costs, [draw.censored for draw in self.feasible], negated=self.maximizes)
 
     @property
@@ -213,23 +201,6 @@ class Search:
         return self.objective != STEPS_TO_TARGET or (
             self.half.low - self.best.value > self.best.value - np.nan_to_num(self.best.before))
 
-    @property
-    def saved_steps(self) -> float:
-        """The most that pruning can have saved: the rest of the pruned trials' budgets; NaN for budgets in seconds."""
-        pruned = [draw.trial for draw in self.of_kind(DrawEnd.PRUNED) if draw.trial]
-        return float(sum((trial.measurement.get("budget_steps") or math.nan) - trial.last_step for trial in pruned))
-
-    @property
-    def saved_share(self) -> float:
-        """``saved_steps`` as a share of all steps without pruning."""
-        taken = sum(draw.last_step for draw in self.draws)
-        return self.saved_steps / (self.saved_steps + taken) if taken else math.nan
-
-    def _cost(self, draw: Draw) -> float:
-        """The quantity to minimize; inf where there is no value."""
-        value = -draw.value if self.maximizes else draw.value
-        return math.inf if math.isnan(value) else value
-
 
 def searches_of(trials: Sequence[Trial], target: Target | None = None, confidence: float = CONFIDENCE
                 ) -> tuple[Search, ...]:
@@ -237,7 +208,7 @@ def searches_of(trials: Sequence[Trial], target: Target | None = None, confidenc
     replaces the strictest one of studies that minimize steps; those that do not cover it are left out."""
     judged = [trial for trial in sorted(trials, key=lambda trial: trial.key)
               if trial.study and (target is None or covers(trial.sweep, target))]
-    found = [_search(group, target, confidence) for group in group_by(judged, lambda trial: trial.study).values()]
+    found = [Search(group, target, confidence) for group in group_by(judged, lambda trial: trial.study).values()]
     return tuple(sorted(found, key=lambda search: (search.workload, search.global_batch, search.study)))
 
 
@@ -255,15 +226,6 @@ def covers(sweep: Mapping[str, Any], target: Target) -> bool:
     return target == own or (target.column, target.minimizes) == (own.column, own.minimizes) and easier
 
 
-def bound_of(parameter: Parameter, value: Any) -> Bound:
-    """The position of a value in a dimension; discrete values are ordered where all are distinct numbers."""
-    if not parameter.values:
-        return Bound(parameter, value, float(parameter.position(value)))
-    ordered = sorted(set(parameter.values)) if all(type(one) in (int, float) for one in parameter.values) else ()
-    position = ordered.index(value) / (len(ordered) - 1) if len(ordered) > 1 and value in ordered else math.nan
-    return Bound(parameter, value, position)
-
-
 def rank_deviate(values: ArrayLike, costs: ArrayLike) -> float:
     """How strongly costs rise with values, in standard deviations under chance: Spearman's rank correlation times
     sqrt(n - 1), ties by mean rank. For two distinct values, the rank-sum test. 0 where either are all equal."""
@@ -274,47 +236,3 @@ def rank_deviate(values: ArrayLike, costs: ArrayLike) -> float:
     if (np.ptp(ranks, axis=1) == 0).any():
         return 0.0
     return float(np.corrcoef(np.array(ranks))[0, 1] * math.sqrt(ranks[0].size - 1))
-
-
-def _search(trials: Sequence[Trial], target: Target | None, confidence: float) -> Search:
-    sweep = trials[0].sweep
-    maximizes = sweep["objective"] != STEPS_TO_TARGET and not sweep["minimizes"]
-    target = (target or own_target(sweep)) if sweep["objective"] == STEPS_TO_TARGET else None
-    wanted, max_draws = (max(trial.sweep[name] for trial in trials) for name in ("trials", "max_draws"))
-    drawn: dict[int, Trial] = {}            # of the draws that ended; earlier ones may have no trial in the log
-    for trial in trials:
-        if not trial.sweep["repeat"] and trial.status != Status.RUNNING:
-            kept = drawn.setdefault(trial.sweep["draw"], trial)
-            if _classify(kept) == DrawEnd.FAILED:           # another attempt, in logs not collected, may have succeeded
-                drawn[trial.sweep["draw"]] = trial
-    draws = tuple(_read_draw(number, drawn.get(number), target, maximizes)
-                  for number in range(max(drawn, default=-1) + 1))
-    search = Search(sweep["study"], trials[0].workload, trials[0].global_batch,
-                    tuple(map(Parameter.of, sweep["space"])), sweep["objective"], target, maximizes, wanted, max_draws,
-                    sweep["prune_keep"], draws, (), confidence)
-    best = search.best.trial if search.best else None
-    repeats = {trial.seed_key: trial for trial in trials if best and trial.sweep["repeat"]
-               and trial.setting == best.setting and trial.status in (Status.COMPLETE, Status.INFEASIBLE)}
-    return replace(search, repeats=tuple(repeats[seed] for seed in sorted(repeats)))
-
-
-def _read_draw(number: int, trial: Trial | None, target: Target | None, maximizes: bool) -> Draw:
-    if trial is None:
-        return Draw(number, DrawEnd.FAILED, math.nan, 0.0, math.nan, None)
-    kind = _classify(trial)
-    if target is not None:
-        run = run_of(trial, target)
-        return Draw(number, DrawEnd.MET if kind == DrawEnd.BUDGET and run.met else kind, run.steps, run.steps,
-                    run.steps_before, trial)
-    values = trial.metrics.get(trial.sweep["objective"], np.empty(0))
-    if not np.isfinite(values).any():
-        return Draw(number, kind, math.nan, 0.0, math.nan, trial)
-    finite = np.where(np.isfinite(values), values, -np.inf if maximizes else np.inf)
-    at = int(finite.argmax() if maximizes else finite.argmin())
-    return Draw(number, kind, float(values[at]), float(trial.step[at]), math.nan, trial)
-
-
-def _classify(trial: Trial) -> DrawEnd:
-    if trial.status == Status.INCOMPLETE:
-        return DrawEnd.PRUNED if trial.pruned else DrawEnd.FAILED
-    return DrawEnd.DIVERGED if trial.status == Status.INFEASIBLE else DrawEnd.BUDGET

@@ -9,7 +9,6 @@ from fractions import Fraction
 import numpy as np
 
 from .intervals import CONFIDENCE, NONE, Estimate, hull_over_grid, mean_interval, mean_ratio, over, ratio_interval
-from .pooled_variance import updates
 from .steps import SECONDS, SPEED, STEPS, RunCell
 
 WEAK = "weak"       # the same number of examples per worker: B grows with W
@@ -90,7 +89,7 @@ def divide(above: RunCell, below: RunCell, name: str, confidence: float) -> Esti
     sides = [cell.samples.with_before(name) for cell in (above, below)]
     all_known = not np.isnan([*sides[0][0], *sides[1][0]]).any()
     share_hours = name == SPEED and above.pools.of(SPEED).shared[0] > 0
-    if (share_hours or updates(above) == updates(below)) and all_known:
+    if (share_hours or above.updates == below.updates) and all_known:
         low, high = mean_interval(sides[0][0] / sides[1][0], above.pools.of(name, True), confidence)
         return Estimate(value, float(low), float(high), runs)
     a, b = (side[:, ~np.isnan(side[0])] for side in sides)

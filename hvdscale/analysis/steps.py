@@ -53,14 +53,13 @@ def lasting_crossing(step: np.ndarray, measured: np.ndarray, target: Target) -> 
         return None
     first = int(met.argmax())
     counts = len(met) - first - 1, int(met[first + 1:].sum())
-    if step[-1] >= PAST * step[first]:
+    modelled = bool(step[-1] < PAST * step[first])
+    if modelled:
+        steps = _power_crossing(step, measured, target, step[first])
+    else:
         fitted = target.met_by(_improving(measured, target))
-        at = int(fitted.argmax())
-        if not fitted[at]:
-            return Crossing(np.inf, float(step[-1]), False, *counts)
-        return Crossing(float(step[at]), float(step[at - 1]) if at else np.nan, False, *counts)
-    steps = _power_crossing(step, measured, target, step[first])
-    return Crossing(steps, float(max(step[step < steps], default=np.nan)), True, *counts)
+        steps = float(step[fitted.argmax()]) if fitted.any() else np.inf
+    return Crossing(steps, float(max(step[step < steps], default=np.nan)), modelled, *counts)
 
 
 def _improving(measured: np.ndarray, target: Target) -> np.ndarray:
@@ -125,21 +124,33 @@ class RunToTarget:
 def run_of(trial: Trial, target: Target | None = None, crossing: str = FIRST) -> RunToTarget:
     """One trial measured against a target, at the first evaluation that met it or, if known, as if it had met it at its
     lasting crossing, with seconds in between interpolated."""
-    run = _run_of(trial, target)
-    lasting = None if target is None or crossing != LASTING else crossing_of(trial, target)
-    if target is None or lasting is None or np.isnan(lasting.steps):
+    rows = np.arange(len(trial.step)) if target is None else trial.rows_with(target.column)
+    step, clock = ([*values[rows].astype(float).tolist(), np.nan] for values in (trial.step, trial.train_seconds))
+    last_step, last_seconds = step[len(rows) - 1], clock[len(rows) - 1]         # NaN, at the end, of no evaluation
+    met = np.flatnonzero(target.met_by(trial.metrics[target.column][rows]) if target else [])
+    if not len(met):
+        unmet = np.nan if target is None else np.inf
+        return RunToTarget(trial, unmet, unmet, unmet, unmet, trial.last_step if target is None else last_step,
+                           last_seconds, trial.examples_per_second, _tokens_per_example(trial, -1))
+    at = int(met[0])
+    steps, seconds, speed = step[at], clock[at], trial.examples_per_second
+    before, seconds_before = (step[at - 1], clock[at - 1]) if steps > 0 else (0.0, 0.0)
+    if steps > 0 and seconds > 0:
+        speed = trial.batches.examples_before(steps) / seconds
+    run = RunToTarget(trial, steps, before, seconds, seconds_before, last_step, last_seconds, speed,
+                      _tokens_per_example(trial, rows[at]))
+    lasting = crossing_of(trial, target) if target and crossing == LASTING else None
+    if lasting is None or np.isnan(lasting.steps):
         return run
     if np.isinf(lasting.steps):
         return replace(run, steps=np.inf, steps_before=np.inf, seconds=np.inf, seconds_before=np.inf,
                        examples_per_second=trial.examples_per_second)
-    rows = trial.rows_with(target.column)
-    step, clock = trial.step[rows].astype(float), trial.train_seconds[rows]
-    beyond = max(1.0, lasting.steps / step[-1])
-    seconds, before = np.interp([lasting.steps, lasting.before], step, clock)
-    seconds *= beyond
-    speed = trial.batches.examples_before(lasting.steps) / seconds if seconds > 0 else run.examples_per_second
+    seconds, seconds_before = np.interp([lasting.steps, lasting.before], step[:-1], clock[:-1])
+    seconds *= max(1.0, lasting.steps / last_step)
+    if seconds > 0:
+        speed = trial.batches.examples_before(lasting.steps) / seconds
     return replace(run, steps=lasting.steps, steps_before=lasting.before, seconds=float(seconds),
-                   seconds_before=np.nan if np.isnan(lasting.before) else float(before),
+                   seconds_before=np.nan if np.isnan(lasting.before) else float(seconds_before),
                    examples_per_second=float(speed))
 
 
@@ -147,27 +158,6 @@ def crossing_of(trial: Trial, target: Target) -> Crossing | None:
     """A trial's lasting crossing; None where it did not meet the target."""
     rows = trial.rows_with(target.column)
     return lasting_crossing(trial.step[rows].astype(float), trial.metrics[target.column][rows], target)
-
-
-def _run_of(trial: Trial, target: Target | None) -> RunToTarget:
-    rows = np.arange(len(trial.step)) if target is None else trial.rows_with(target.column)
-    last_step, last_seconds = _spent(trial, rows[-1:])
-    met = np.flatnonzero(target.met_by(trial.metrics[target.column][rows]) if target else [])
-    if not len(met):
-        unmet = np.nan if target is None else np.inf
-        return RunToTarget(trial, unmet, unmet, unmet, unmet, trial.last_step if target is None else last_step,
-                           last_seconds, trial.examples_per_second, _tokens_per_example(trial, -1))
-    at = int(met[0])
-    steps, seconds = _spent(trial, rows[at:at + 1])
-    before = _spent(trial, rows[at - 1:at]) if steps > 0 else (0.0, 0.0)
-    speed = trial.batches.examples_before(steps) / seconds if steps > 0 and seconds > 0 else trial.examples_per_second
-    return RunToTarget(trial, steps, before[0], seconds, before[1], last_step, last_seconds, speed,
-                       _tokens_per_example(trial, rows[at]))
-
-
-def _spent(trial: Trial, row: np.ndarray) -> tuple[float, float]:
-    """(steps, seconds) up to an evaluation; NaN where there is none."""
-    return (float(trial.step[row[0]]), float(trial.train_seconds[row[0]])) if len(row) else (np.nan, np.nan)
 
 
 def _tokens_per_example(trial: Trial, at: int) -> float:
@@ -200,12 +190,11 @@ class Samples:
 
 def samples_of(runs: Sequence[RunToTarget]) -> Samples:
     by_seed = group_by(runs, lambda run: run.trial.seed_key)
-    seeds = tuple(sorted(by_seed))
-
-    def over_seeds(name: str) -> np.ndarray:
+    seeds, columns = tuple(sorted(by_seed)), []
+    for name in (STEPS, BEFORE[STEPS], SECONDS, BEFORE[SECONDS], SPEED):
         values = [[getattr(run, name) for run in by_seed[seed]] for seed in seeds]
-        return np.array([own[0] if len(own) == 1 else _mean_of_known(own) for own in values], float)
-    return Samples(seeds, *map(over_seeds, (STEPS, BEFORE[STEPS], SECONDS, BEFORE[SECONDS], SPEED)))
+        columns.append(np.array([own[0] if len(own) == 1 else _mean_of_known(own) for own in values], float))
+    return Samples(seeds, *columns)
 
 
 def known(values: ArrayLike) -> np.ndarray:
@@ -258,6 +247,9 @@ class RunCell:
     considered: tuple[Trial, ...]   # every trial of the cell that ended or diverged, at least one
     setting: str
     samples: Samples
+    keys: tuple[tuple[str, int], ...]       # of the trials that its estimates come from
+    batches: BatchSchedule
+    sync: Sync                      # of the cells by Trial.sync
     confidence: float
     pools: Pools = Pools()          # the spreads shared with the other cells of its section
     draws: tuple[RunToTarget, ...] = ()     # feasible trials of the search that drew the setting, pruned ones too
@@ -273,9 +265,9 @@ class RunCell:
         return replace(self, apart=own, samples=replace(self.samples, **unknown)) if own else self
 
     @property
-    def keys(self) -> tuple[tuple[str, int], ...]:
-        """The trials that its estimates come from."""
-        return tuple(run.trial.key for run in self.runs)
+    def updates(self) -> tuple[str, tuple[SeedKey, ...]]:
+        """Equal for cells with the same sequences of updates: one setting under the same seeds."""
+        return self.setting, self.samples.seeds
 
     @property
     def searched(self) -> bool:
@@ -300,15 +292,6 @@ class RunCell:
             return best_of(*found, pruned=[run.trial.pruned for run in self.draws], n=self.best_of_n,
                            confidence=self.confidence)
         return self._estimate_to_target(STEPS, [run.last_step for run in self.runs if not run.met])
-
-    @property
-    def batches(self) -> BatchSchedule:
-        return self.considered[0].batches
-
-    @property
-    def sync(self) -> Sync:
-        """Of the cells by Trial.sync."""
-        return self.considered[0].sync
 
     @property
     def mean_batch(self) -> float:
@@ -409,7 +392,8 @@ def cell_of(runs: Sequence[RunToTarget], confidence: float = CONFIDENCE) -> RunC
              and not run.trial.sweep["repeat"] and (run.trial.status == Status.COMPLETE or run.trial.pruned)}
     return RunCell(ended[0].trial.global_batch, tuple(sorted({run.trial.workers for run in ended})), best,
                    tuple(run.trial for run in settings[setting] if run.trial.status == Status.INFEASIBLE),
-                   len(settings), tuple(run.trial for run in ended), setting, samples_of(best), confidence,
+                   len(settings), tuple(run.trial for run in ended), setting, samples_of(best),
+                   tuple(run.trial.key for run in best), ended[0].trial.batches, ended[0].trial.sync, confidence,
                    draws=tuple(draws[number] for number in sorted(draws)))
 
 
@@ -430,13 +414,9 @@ def _rank(runs: Sequence[RunToTarget]) -> tuple[float, float]:
     searched = [run.steps for run in runs if run.trial.sweep and not run.trial.sweep["repeat"]]
     if searched and not np.isnan(searched).any():
         return min(searched), 0 if np.isfinite(min(searched)) else min(run.last_step for run in runs)
-    if len(runs) == 1:
-        value, met = runs[0].steps, int(runs[0].met)
-    else:
-        samples = samples_of(runs)
-        met = int(np.isfinite(samples.steps).sum())
-        all_alike = met in (0, len(samples.steps))
-        value = float(geometric_mean(samples.steps)) if all_alike else geometric_median(samples.steps)
+    steps = samples_of(runs).steps
+    met = int(np.isfinite(steps).sum())
+    value = float(geometric_mean(steps)) if met in (0, len(steps)) else geometric_median(steps)
     if np.isnan(value):         # no target
         value = -_mean_of_known([run.examples_per_second for run in runs])
     return (np.inf if np.isnan(value) else value), -met

@@ -217,39 +217,37 @@ PointsAndFit = tuple[tuple[StepsPoint, ...], "np.ndarray | None"]       # points
 StepsOf = Callable[[Section], PointsAndFit]         # of a section with a target
 
 
-def points_of(section: Section) -> PointsAndFit:
-    """(points, draws of the fit or None) of a section's table by batch."""
-    return points_of_curve(section.batches) if section.batches else ((), None)
+def points_of(section: Section, searched: Curve | None = None) -> PointsAndFit:
+    """(points, draws of the fit or None) of a section's table by batch. Where some batches were searched, their points
+    are those of that curve, with the seeds of the best trial; the fit is through all."""
+    found, fit = points_of_curve(section.batches) if section.batches else ((), None)
+    if searched is None:
+        return found, fit
+    own, points = {point.global_batch: point for point in found}, []
+    for point in points_of_curve(searched)[0]:
+        beside = own.pop(point.global_batch, None)
+        if beside and set(point.trials) & set(beside.trials):       # of the setting of the search's best trial
+            point = replace(point, seeds=beside.seeds, met=beside.met, spread=beside.spread, late=beside.late)
+        points.append(point)
+    points += [point for batch, point in own.items() if batch not in searched.batches]
+    points.sort(key=lambda point: point.global_batch)
+    whole = fit_critical_batch([point.global_batch for point in points], [point.steps for point in points],
+                               section.options.confidence)
+    return tuple(points), whole.draws if whole else None
 
 
-def points_of_curve(curve: Curve) -> PointsAndFit:
-    """Likewise of a curve's judged points, or of all if none is: of a search's fewest steps, or of repeats."""
-    points = tuple(StepsPoint(point.global_batch, point.steps, searched=True, trials=point.keys)
-                   if isinstance(point, CurvePoint) else point_of_cell(point)
-                   for point in curve.judged or curve.points if isinstance(point, CurvePoint) or point.runs)
-    return points, curve.regimes.fit.draws if curve.regimes.fit else None
+def points_of_curve(curve: Curve, points: Sequence[CurvePoint | RunCell] = ()) -> PointsAndFit:
+    """Likewise of points of a curve, by default those judged, or of all if none is: of a search's fewest steps, or of
+    repeats."""
+    found = tuple(StepsPoint(point.global_batch, point.steps, searched=True, trials=point.keys)
+                  if isinstance(point, CurvePoint) else point_of_cell(point)
+                  for point in points or curve.judged or curve.points if isinstance(point, CurvePoint) or point.runs)
+    return found, curve.regimes.fit.draws if curve.regimes.fit else None
 
 
 def point_of_cell(cell: RunCell) -> StepsPoint:
     return StepsPoint(cell.global_batch, cell.steps, len(cell.samples.seeds), cell.met, cell.searched, cell.keys,
                       cell.pools.of("steps").at(cell.global_batch), tuple(cell.apart.values()))
-
-
-def points_of_both(section: Section, curve: Curve) -> PointsAndFit:
-    """Likewise for a section with some batches from searches: those of the curve, with the seeds of the best trial, and
-    the section's own for the others; the fit is through all."""
-    own = {point.global_batch: point for point in points_of(section)[0]}
-    points = []
-    for point in points_of_curve(curve)[0]:
-        beside = own.pop(point.global_batch, None)
-        if beside and set(point.trials) & set(beside.trials):       # of the setting of the search's best trial
-            point = replace(point, seeds=beside.seeds, met=beside.met, spread=beside.spread, late=beside.late)
-        points.append(point)
-    points += [point for batch, point in own.items() if batch not in curve.batches]
-    points.sort(key=lambda point: point.global_batch)
-    fit = fit_critical_batch([point.global_batch for point in points], [point.steps for point in points],
-                             section.options.confidence)
-    return tuple(points), fit.draws if fit else None
 
 
 def noise_draws(scale: float, low: float = np.nan, high: float = np.nan, confidence: float = CONFIDENCE,

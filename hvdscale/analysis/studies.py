@@ -1,27 +1,197 @@
-"""Studies as columns: the trials of one workload at one global batch, from one or more logs. A study has one entry per
-trial, and reads its evaluations as rows.Evaluations does; the logs must stay open while it is used."""
+"""Studies as columns: the trials of one workload at one global batch, from one or more logs.
+
+Rows of logs are read once for studies and for trials one by one alike (trials.py): what /trials says, and the
+evaluations of groups of its rows, ordered by trial, lazily and a column at a time. So this works for one trial and for
+200,000; the logs must stay open meanwhile."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..errors import UsageError
+from ..errors import LogError, UsageError
 from ..log import directions
-from ..log.check import refuse_unsound
-from ..log.plan_text import OF_SEARCH, read_plan
+from ..log.plan_text import OF_SEARCH, plan_at, read_plan
 from ..log.reader import Log
-from ..log.schema import LARGER, SMALLER, Status
+from ..log.schema import CUT_SHORT, LARGER, PRUNED, SMALLER, UNKNOWN_SEED, Status
 from ..target import Target
-from .jobs import ONE_VERSION, JobKey, Versions
-from .rows import Evaluations, Kept, SeedKey, SourceRows, TrialRows, seed_key
+from .jobs import ONE_VERSION, JobKey, Versions, workload_of
 
+BLOCK_ROWS = 1 << 19        # of /evaluations, searched at a time for where trials begin
+GAP_ROWS = 1 << 16          # longest gap between two stretches of a study that is read through rather than skipped
+KEPT_BYTES = 64 << 20       # cached columns, over all studies of one call of studies_of
+KEPT_COLUMNS = 3            # cached however large they are
+METAPARAMETER = "metaparameters/"
 OTHER_WAY = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+SeedKey = tuple[int, str, int]
+
+
+def seed_key(seed: int, trial: tuple[str, int]) -> SeedKey:
+    """What runs are grouped and paired by: equal for those of one seed, and for no others where it is unknown."""
+    return (seed, *trial) if seed == UNKNOWN_SEED else (seed, "", 0)
+
+
+class TrialRows:
+    """The rows of a log's /trials as columns, with what their plans say; plans that are alike are read once. Untimed
+    trials changed their worker count partway, so that their times apply to no single count."""
+
+    def __init__(self, log: Log, versions: Versions = ONE_VERSION) -> None:
+        table = log.trials
+        self.path, self.table, self._evaluations = log.path, table, log.evaluations
+        self.id, self.seed, self.budget_steps, self.global_batch, self.plan_texts = (
+            np.asarray(table[name]) for name in ("id", "seed", "budget_steps", "global_batch", "plan"))
+        self.metaparameters = {name.removeprefix(METAPARAMETER): np.asarray(table[name], float)
+                               for name in table.columns if name.startswith(METAPARAMETER)}
+        stopped = np.asarray(table["status"]) == Status.INCOMPLETE
+        self.pruned, cut_short = (stopped & np.array([reason.startswith(why) for reason in table["stop_reason"]], bool)
+                                  for why in (PRUNED, CUT_SHORT))
+        self.status = np.where(cut_short, np.int8(Status.COMPLETE), np.asarray(table["status"], np.int8))   # as ended
+        known: dict[tuple[str, ...], int] = {}
+        rows = zip(*(table[name].tolist() for name in ("dataset", "model", "optimizer", "plan")))
+        self._alike = np.array([known.setdefault(row, len(known)) for row in rows], np.int64)
+        first = self.id[np.unique(self._alike, return_index=True)[1]]
+        self._plans = [plan_at(log.path, number, row[-1]) for number, row in zip(first.tolist(), known)]
+        self.repeat, self.branch, self.replicas = np.array([(
+            bool((plan.get("sweep") or {}).get("repeat")), bool(plan.get("branch")),
+            bool((plan.get("problem") or {}).get("local_steps")) and not plan.get("sweep")) for plan in self._plans],
+            bool).reshape(-1, 3)[self._alike].T
+        trial = np.unique([log.restarts["trial"], log.restarts["workers"]], axis=1)[0]      # once for each worker count
+        self.untimed = np.isin(self.id, trial[1:][trial[1:] == trial[:-1]])
+        numbers: dict[JobKey, int] = {}
+        of_plan = [numbers.setdefault(versions.of(workload_of(dataset, model, optimizer, plan), plan), len(numbers))
+                   for (dataset, model, optimizer, _), plan in zip(known, self._plans)]
+        self.workloads, self._workload = list(numbers), np.array(of_plan, np.int64)[self._alike]
+
+    def plan(self, row: int) -> Mapping[str, Any]:
+        return self._plans[self._alike[row]]
+
+    def workload(self, row: int) -> JobKey:
+        """The workload of a trial: the same object for all that share it."""
+        return self.workloads[self._workload[row]]
+
+    def by_study(self) -> list[np.ndarray]:
+        """The rows of each workload at each batch, by id; without branches, and replicas beside synchronous runs."""
+        order = np.lexsort((self.id, self.global_batch, self._workload))
+        order = order[~self.branch[order]]
+        changes = np.diff(self._workload[order]).astype(bool) | np.diff(self.global_batch[order]).astype(bool)
+        groups = np.split(order, np.flatnonzero(changes) + 1) if len(order) else []
+        return [own if self.replicas[own].all() else own[~self.replicas[own]] for own in groups]
+
+    def sources_of(self, groups: Sequence[np.ndarray]) -> list[SourceRows]:
+        """Where the evaluations of groups of rows are: stretches of consecutive rows of one trial in /evaluations."""
+        group, place = np.full(len(self.id), -1), np.zeros(len(self.id), np.int64)
+        for number, own in enumerate(groups):
+            group[own], place[own] = number, np.arange(len(own))
+        table, stretches = self._evaluations, [np.empty((2, 0), np.int64)]
+        for begin in range(0, table.rows, BLOCK_ROWS):
+            trial = np.asarray(table.read("trial", begin, min(begin + BLOCK_ROWS, table.rows)))
+            at = np.concatenate([[0], np.flatnonzero(trial[1:] != trial[:-1]) + 1])
+            stretches.append(np.stack([trial[at], at + begin]))
+        ids, first = np.concatenate(stretches, axis=1)
+        asked = np.isin(ids, self.id[group >= 0])
+        ids, first, count = ids[asked], first[asked], np.diff(first, append=table.rows)[asked]
+        by_id = np.argsort(self.id)
+        row = by_id[np.searchsorted(self.id, ids, sorter=by_id)]
+        order = np.lexsort((first, place[row], group[row]))
+        row, first, count = row[order], first[order], count[order]
+        ends = np.searchsorted(group[row], np.arange(len(groups) + 1))
+        return [SourceRows(self, own, place[row[begin:end]], first[begin:end], count[begin:end])
+                for own, begin, end in zip(groups, ends[:-1], ends[1:])]
+
+
+class SourceRows:
+    """Where the evaluations of a study's trials, ``own`` of these rows, are in one log: ``counts`` rows of each."""
+
+    def __init__(self, rows: TrialRows, own: np.ndarray, trial: np.ndarray, first: np.ndarray, count: np.ndarray
+                 ) -> None:
+        """trial, first, count: of each stretch of consecutive rows of one trial, in order of trial, then of row."""
+        self.path, self.ids, self.untimed, self.table = rows.path, rows.id[own], rows.untimed[own], rows._evaluations
+        self.counts = np.bincount(trial, count, len(own)).astype(np.int64)
+        self._first, self._count = first, count
+
+    def read(self, name: str) -> np.ndarray:
+        """The study's rows of a column, float64, by trial; NaN where the log does not have it."""
+        if name not in self.table.columns or not len(self._first):
+            return np.full(int(self.counts.sum()), np.nan)
+        by_row = np.argsort(self._first)
+        begins, ends = self._first[by_row], (self._first + self._count)[by_row]
+        apart = np.flatnonzero(begins[1:] - ends[:-1] > GAP_ROWS)
+        starts, skipped = begins[apart + 1], np.cumsum(np.append(begins[0], begins[apart + 1] - ends[apart]))
+        values = np.concatenate([np.asarray(self.table.read(name, *map(int, each)), float) for each in zip(
+            np.append(begins[0], starts), np.append(ends[apart], ends[-1]))])
+        moved = self._first - skipped[np.searchsorted(starts, self._first, "right")]
+        before = np.cumsum(self._count) - self._count
+        values = values[np.repeat(moved - before, self._count) + np.arange(self._count.sum())]
+        if name == "train_seconds" and self.untimed.any():
+            values = np.where(np.repeat(self.untimed, self.counts), np.nan, values)
+        return values
+
+
+class Kept:
+    """The most recently used columns, up to KEPT_BYTES or KEPT_COLUMNS."""
+
+    def __init__(self) -> None:
+        self.columns: OrderedDict[Hashable, np.ndarray] = OrderedDict()
+        self.bytes = 0
+
+    def get(self, key: Hashable, read: Callable[[], np.ndarray]) -> np.ndarray:
+        if key not in self.columns:
+            values = read()
+            values.flags.writeable = False
+            self.columns[key] = values
+            self.bytes += values.nbytes
+        self.columns.move_to_end(key)
+        while self.bytes > KEPT_BYTES and len(self.columns) > KEPT_COLUMNS:
+            self.bytes -= self.columns.popitem(last=False)[1].nbytes
+        return self.columns[key]
+
+
+class Evaluations:
+    """The evaluations of some trials: rows in order of trial, then of step.
+
+    first    int64, shape (trials + 1,): trial i has the rows first[i]:first[i + 1]; ``counts`` are their numbers
+    specs    what the first log that has a column says of it, by name
+    columns  split/metric that any of its logs has"""
+
+    def __init__(self, sources: Sequence[SourceRows], kept: Kept) -> None:
+        self.counts = np.concatenate([source.counts for source in sources])
+        self.first = np.concatenate([[0], np.cumsum(self.counts)])
+        self.specs = {name: spec for source in reversed(sources) for name, spec in source.table.specs.items()}
+        self.columns = tuple(dict.fromkeys(name for source in sources for name in source.table.columns if "/" in name))
+        self.outcomes: dict[Target, Outcomes] = {}      # see outcomes
+        self._sources, self._kept = sources, kept
+
+    def read(self, name: str) -> np.ndarray:
+        """A column, float64 of shape (rows,): "step", "examples", "train_seconds" or one of ``columns``; NaN in trials
+        of a log without it; KeyError where none has it."""
+        if "/" in name and name not in self.columns:
+            raise KeyError(f"there is no {name}; there are {', '.join(self.columns) or 'no metrics'}")
+        return self._kept.get((self, name), lambda: self._read(name)[self._order])
+
+    def _read(self, name: str) -> np.ndarray:
+        return np.concatenate([source.read(name) for source in self._sources])
+
+    @cached_property
+    def _order(self) -> slice | np.ndarray:
+        """Sorts the rows of each trial by step."""
+        step = self._read("step")
+        if np.isin(np.flatnonzero(step[1:] <= step[:-1]) + 1, self.first).all():
+            return slice(None)
+        trial = np.repeat(np.arange(len(self.counts)), self.counts)
+        order = np.lexsort((step, trial))
+        twice = np.flatnonzero((np.diff(trial[order]) == 0) & (np.diff(step[order]) == 0))
+        if len(twice):
+            row = order[twice[0]]
+            path, number = [(one.path, number) for one in self._sources for number in one.ids][trial[row]]
+            raise LogError(f"{path}: trial {number}: evaluations/step is {step[row]:.0f} twice; two runs may have been "
+                           "given one trial id")
+        return order
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,12 +248,11 @@ class Study:
 
 
 def studies_of(logs: Iterable[Log], versions: Versions = ONE_VERSION) -> tuple[Study, ...]:
-    """Every study of these logs, by workload, then by global batch; LogError where the trials of a log contradict each
-    other or a plan's entries are mistyped. Evaluations.read raises it where a trial has a step twice."""
+    """Every study of logs that refuse_unsound passes, by workload, then by global batch; LogError where a plan's
+    entries are mistyped. Evaluations.read raises it where a trial has a step twice."""
     kept = Kept()
     found: dict[tuple[JobKey, int], list[tuple[TrialRows, np.ndarray, SourceRows]]] = {}
     for log in sorted(logs, key=lambda log: log.path):
-        refuse_unsound(log, trials_only=True)
         rows = TrialRows(log, versions)
         groups = rows.by_study()
         for own, source in zip(groups, rows.sources_of(groups)):
@@ -97,14 +266,13 @@ def _study(workload: JobKey, global_batch: int, parts: Sequence[tuple[TrialRows,
     """parts     the trials of each log: all its rows, those of the study, and where their evaluations are"""
     names = sorted({name for rows, *_ in parts for name in rows.metaparameters})
     columns = {name: np.concatenate([getattr(rows, name)[own] for rows, own, _ in parts])
-               for name in ("id", "status", "pruned", "repeat", "seed", "budget_steps")}
+               for name in ("id", "status", "pruned", "repeat", "seed", "budget_steps", "plan_texts")}
     return Study(
         workload, global_batch, tuple(rows.path for rows, *_ in parts),
         np.repeat(np.arange(len(parts)), [len(own) for _, own, _ in parts]), **columns,
-        metaparameters={name: np.concatenate([rows.metaparameter(name)[own] for rows, own, _ in parts])
-                        for name in names},
-        plan_texts=np.concatenate([rows.table["plan"][own] for rows, own, _ in parts]), evaluations=Evaluations(
-            [source for *_, source in parts], [(rows.path, rows.id[own]) for rows, own, _ in parts], kept))
+        metaparameters={name: np.concatenate([rows.metaparameters[name][own] if name in rows.metaparameters else
+                                              np.full(len(own), np.nan) for rows, own, _ in parts])
+                        for name in names}, evaluations=Evaluations([source for *_, source in parts], kept))
 
 
 def are_searched(studies: Sequence[Study]) -> bool:
@@ -128,9 +296,8 @@ def show_ends_alone(studies: Sequence[Study]) -> bool:
 
 
 def with_metric(studies: Iterable[Study], column: str) -> tuple[Study, ...]:
-    """The studies whose logs have a metric, by global batch."""
-    return tuple(sorted((study for study in studies if column in study.evaluations.columns),
-                        key=attrgetter("global_batch")))
+    """The studies whose logs have a metric."""
+    return tuple(study for study in studies if column in study.evaluations.columns)
 
 
 def is_measured(studies: Sequence[Study], column: str) -> bool:
@@ -141,7 +308,6 @@ def is_measured(studies: Sequence[Study], column: str) -> bool:
 class Outcomes:
     """Each trial of a study measured against a target: arrays of shape (trials,)."""
 
-    target: Target
     steps: np.ndarray           # done at the first evaluation that meets it; inf: never (censored at last_step)
     before: np.ndarray          # at the last evaluation before that measured the metric; NaN: unknown, or never met
     last_step: np.ndarray       # at the last evaluation that measured the metric; NaN: there was none
@@ -160,7 +326,7 @@ def outcomes(study: Study, target: Target) -> Outcomes:
         row = _first_in_trial(target.met_by(values), evaluations.first)
         steps, before = take(step, row, np.inf), take(step, last_measured(evaluations, values, row))
         last = take(step, last_measured(evaluations, values, evaluations.first[1:]))
-        evaluations.outcomes[target] = Outcomes(target, steps, np.where(steps == 0, 0.0, before), last, row)
+        evaluations.outcomes[target] = Outcomes(steps, np.where(steps == 0, 0.0, before), last, row)
     return evaluations.outcomes[target]
 
 
@@ -195,9 +361,7 @@ def _first_in_trial(chosen: np.ndarray, first: np.ndarray) -> np.ndarray:
 
 def take(values: np.ndarray, rows: np.ndarray, missing: float = np.nan) -> np.ndarray:
     """values[rows], or ``missing`` where the row is -1."""
-    found = np.full(len(rows), missing)
-    found[rows >= 0] = values[rows[rows >= 0]]
-    return found
+    return np.append(values, missing)[rows]
 
 
 def better(column: str, sources: Sequence[Log | Study]) -> str:
@@ -211,9 +375,7 @@ def better(column: str, sources: Sequence[Log | Study]) -> str:
 
 def best_value(values: np.ndarray, minimizes: bool) -> float:
     """The best of the finite values; NaN where there are none."""
-    finite = values[np.isfinite(values)]
-    best = finite.min(initial=np.inf) if minimizes else finite.max(initial=-np.inf)
-    return float(best) if len(finite) else np.nan
+    return float((np.fmin if minimizes else np.fmax).reduce(values[np.isfinite(values)], initial=np.nan))
 
 
 def check_direction(target: Target, logs: Sequence[Log]) -> None:

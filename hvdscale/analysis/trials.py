@@ -26,8 +26,8 @@ from ..system.cores import LOST
 from .grouping import group_by, rows_of_each
 from .jobs import ONE_VERSION, JobKey, Versions, as_json_text
 from .noise import NoiseSteps, read_noise
-from .rows import METAPARAMETER, Evaluations, Kept, SeedKey, TrialRows, is_pruning, seed_key
 from .step_breakdown import LONG, LossCourse, StepParts, read_parts, read_steps
+from .studies import METAPARAMETER, Evaluations, Kept, SeedKey, TrialRows, seed_key
 
 NO_ROWS = np.empty(0, np.int64)
 Sync = tuple[int, int]      # replicas M, and the steps H between their synchronizations
@@ -49,7 +49,7 @@ class Trial:
     log: str
     id: int
     status: Status
-    stop_reason: str
+    pruned: bool                # INCOMPLETE, as its search stopped it
     workload: JobKey
     global_batch: int
     workers: int                # at its start
@@ -106,10 +106,6 @@ class Trial:
     def sync(self) -> Sync:
         found = self.problem.get("local_steps")
         return (found["replicas"], found["sync_every"]) if found else EVERY_STEP
-
-    @property
-    def pruned(self) -> bool:
-        return self.status == Status.INCOMPLETE and is_pruning(self.stop_reason)
 
     def rows_with(self, column: str) -> np.ndarray:
         """The evaluations that measured a metric, by index: a row where it is NaN is no evaluation of it."""
@@ -178,31 +174,30 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
     rows = TrialRows(log, versions)
     order = np.argsort(rows.id, kind="stable")
     ids = rows.id[order]
-    evaluations = Evaluations(rows.sources_of([order]), [(log.path, ids)], Kept())
+    evaluations = Evaluations(rows.sources_of([order]), Kept())
     step, seconds = evaluations.read("step").astype(int), evaluations.read("train_seconds")
     metrics = {name: evaluations.read(name) for name in evaluations.columns}
     waited = np.nan_to_num(evaluations.read("waited_seconds") / seconds)
     own = [slice(*ends) for ends in zip(evaluations.first[:-1], evaluations.first[1:])]
     lengths = _read_lengths(log, ids, [step[at] for at in own])
     parts, noise, steps = read_parts(log), read_noise(log), read_steps(log)
-    starts = rows_of_each(log.restarts["trial"])
-    counts, times = log.restarts["workers"], log.restarts["time"]
+    starts, restarts = rows_of_each(log.restarts["trial"]), log.restarts
     columns = [rows.table[name].tolist() if name in rows.table else [""] * len(ids)
-               for name in ("id", "stop_reason", "global_batch", "workers", "seed", "source")]
-    drawn = {name: rows.metaparameter(name).tolist() for name in rows.metaparameters}
+               for name in ("id", "global_batch", "workers", "seed", "source")]
+    drawn = {METAPARAMETER + name: values.tolist() for name, values in rows.metaparameters.items()}
     found = []
     for at, row in enumerate(order.tolist()):
-        number, reason, batch, workers, seed, source = (column[row] for column in columns)
-        start, plan = starts.get(number, NO_ROWS), rows.plan(row)
-        trial = Trial(log.path, number, Status(int(rows.status[row])), reason, rows.workload(row), batch, workers,
-                      tuple(np.unique(counts[start]).tolist()), seed, plan,
-                      _setting_of(
-                          plan, batch, {METAPARAMETER + name: values[row] for name, values in drawn.items()},
-                          [log.path, number] if seed == UNKNOWN_SEED and '"imported": "runs"' in source else None),
-                      step[own[at]], seconds[own[at]], {name: values[own[at]] for name, values in metrics.items()},
+        number, batch, workers, seed, source = (column[row] for column in columns)
+        start, plan, mine = starts.get(number, NO_ROWS), rows.plan(row), own[at]
+        began, alone = restarts["time"][start], seed == UNKNOWN_SEED and '"imported": "runs"' in source
+        setting = _setting_of(plan, batch, {name: values[row] for name, values in drawn.items()},
+                              [log.path, number] if alone else None)
+        trial = Trial(log.path, number, Status(int(rows.status[row])), bool(rows.pruned[row]), rows.workload(row),
+                      batch, workers, tuple(np.unique(restarts["workers"][start]).tolist()), seed, plan, setting,
+                      step[mine], seconds[mine], {name: values[mine] for name, values in metrics.items()},
                       parts.get(number), noise.get(number), *lengths[at],
-                      **{"waited": float(waited[own[at]][-1:].sum()), **steps.get(number, {})},
-                      started=float(times[start].min()) if np.isfinite(times[start]).any() else np.nan)
+                      **{"waited": float(waited[mine][-1:].sum()), **steps.get(number, {})},
+                      started=float(began.min()) if np.isfinite(began).any() else np.nan)
         found.append(trial.without_times() if rows.untimed[row] else trial)
     return found
 
@@ -239,19 +234,17 @@ def _read_lengths(log: Log, ids: np.ndarray, evaluated: Sequence[np.ndarray]
                   ) -> list[tuple[int, float, np.ndarray | None]]:
     """Of each trial, evaluated at these steps: (steps, seconds) in /steps where it was not evaluated after step 0, else
     (0, 0.0); and the tokens up to each evaluation, None where a step lacks them."""
-    timed, table = [not at[-1:].any() for at in evaluated], log.steps
+    timed, table, found = [not at[-1:].any() for at in evaluated], log.steps, []
     tokens = table["tokens"] if table.rows and "tokens" in table.columns else None
-    if not table.rows or tokens is None and not any(timed):
-        return [(0, 0.0, None)] * len(evaluated)
-    rows_of, step, seconds = rows_of_each(table["trial"]), table["step"], table["step_seconds"]
-    found = []
+    rows_of = rows_of_each(table["trial"]) if table.rows and (tokens is not None or any(timed)) else {}
     for number, at, is_timed in zip(ids.tolist(), evaluated, timed):
-        own, seen = rows_of.get(number, NO_ROWS), None
+        own, length, seen = rows_of.get(number, NO_ROWS), (0, 0.0), None
+        if is_timed and len(own):
+            length = int(np.max(table["step"][own])), float(np.sum(table["step_seconds"][own]))
         if tokens is not None:
-            rows = own[np.argsort(step[own], kind="stable")]
+            rows = own[np.argsort(table["step"][own], kind="stable")]
             seen = np.concatenate([[0.0], np.cumsum(tokens[rows])])
-            whole = bool(np.array_equal(step[rows], np.arange(1, len(seen)))) and np.max(at, initial=0) < len(seen)
+            whole = np.array_equal(table["step"][rows], np.arange(1, len(seen))) and np.max(at, initial=0) < len(seen)
             seen = seen[at] if whole and np.isfinite(seen[-1]) else None
-        found.append((int(np.max(step[own], initial=0)), float(np.sum(seconds[own])), seen) if is_timed
-                     else (0, 0.0, seen))
+        found.append((*length, seen))
     return found

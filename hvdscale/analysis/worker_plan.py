@@ -17,7 +17,7 @@ import numpy as np
 import scipy
 
 from ..target import Target
-from .curves import curve_of_cells
+from .curves import Curve
 from .decision.draws import DRAWS as MODEL_DRAWS, Decision, Drawn, levels, log_variance
 from .grouping import group_by
 from .intervals import CONFIDENCE, UNKNOWN, Estimate, Spread
@@ -296,10 +296,10 @@ def curves_of(section: Section | None, points: Sequence[StepsPoint], fit: np.nda
         return {EVERY_STEP: StepsCurve(points, fit, noise=noise, confidence=confidence)}
     found = {}
     for sync, cells in sorted(group_by(section.synced, lambda cell: cell.sync).items()):
-        curve = curve_of_cells(section.workload, section.target, cells, section.options)
-        if curve:               # of a search that is cut off, too: one batch alone is no judgement of how steps scale
-            points, fit = points_of_curve(replace(curve, whole=curve.batches))
-            found[sync] = StepsCurve(points, fit, confidence=confidence, sync=sync)
+        curve = Curve(section.workload, section.target, cells, section.options)
+        # of a search that is cut off, too: one batch alone is no judgement of how steps scale
+        points, fit = points_of_curve(curve, curve.points)
+        found[sync] = StepsCurve(points, fit, confidence=confidence, sync=sync)
     return found
 
 

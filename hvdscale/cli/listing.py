@@ -19,7 +19,6 @@ from typing import TextIO
 import numpy as np
 
 from ..analysis.studies import better
-from ..analysis.trials import is_pruning
 from ..errors import HvdscaleError, LogError
 from ..formatting.escaping import printable
 from ..formatting.lines import terminal_width
@@ -28,7 +27,7 @@ from ..formatting.screen import Screen
 from ..formatting.text_table import GrowingTable
 from ..log.plan_text import read_plan
 from ..log.reader import Log, read_log
-from ..log.schema import LARGER, SMALLER, Status
+from ..log.schema import LARGER, PRUNED, SMALLER, Status
 from ..log.segments import candidates, find_logs
 from ..system import lock
 from ..target import Target
@@ -191,7 +190,7 @@ def _look(path: str, before: Look | None, now: float) -> Look:
             ended = {}
             for row in np.flatnonzero(~running):
                 status, reason = log.trials["status"][row], log.trials["stop_reason"][row]
-                how = "pruned" if status == Status.INCOMPLETE and is_pruning(reason) else state_of(log, row)
+                how = "pruned" if status == Status.INCOMPLETE and reason.startswith(PRUNED) else state_of(log, row)
                 ended[int(log.trials["id"][row])] = f"{how}: {reason}" if reason else how
             return Look(files, [_row(log, row, now) for row in np.flatnonzero(running)], ended)
     except LogError as error:

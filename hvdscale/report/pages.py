@@ -97,8 +97,8 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
         notes = [GENERAL.say("studies_alone", paper=bool(asked.paper), most=MOST_EVALUATIONS, unruled=not ruled,
                              lasting=lasting)]
     else:
-        tell(f"holding {counted(len(contents.read), 'trial')} against their targets")
-        groups, branches = analyse(contents.trials, targets, asked), contents.branches
+        tell(f"holding {counted(len(contents.trials), 'trial')} against their targets")
+        groups, branches = analyse(contents.trials, targets, asked), [one for one in contents.trials if one.branch]
         notes = [SCALING.say("lasting")] if lasting and any(
             section.target for group in groups for section in group.sections) else []
     taken: set[str] = set()

@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from hvdscale.analysis.best_batch import LEAST_FITTED, valley_of
-from hvdscale.analysis.quality import quality_of
+from hvdscale.analysis.quality import LEAST_FITTED, quality_of, valley_of
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.defaults import Tolerance
 from hvdscale.analysis.studies import are_ends_alone, studies_of

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.best_of_n import best_of
-from hvdscale.analysis.curves import curve_of, ends_of, list_whole, regimes_of
+from hvdscale.analysis.curves import Regimes, curve_of, ends_of, list_whole
 from hvdscale.analysis.lr_response import valley
 from hvdscale.analysis.report_data import Options, analyse
 from hvdscale.analysis.speedup import compare
@@ -198,7 +198,7 @@ def cut_sweeps(beyond, count, seed=1):
                                      np.full(len(kept), 4 * steps)))
         batches = known.batches.tolist()
         own = dict(zip(batches, estimates))
-        yield known, [regimes_of(some, [own[batch] for batch in some]).fit if some else None
+        yield known, [Regimes(some, [own[batch] for batch in some]).fit if some else None
                       for some in (batches, list_whole(batches, ends))], list_whole(batches, ends) != tuple(batches)
 
 

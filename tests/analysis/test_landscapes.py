@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.landscapes import ADAM, PEAK, POWER, laws_of, rate_landscapes
 from hvdscale.analysis.lr_response import Landscape, valley
 from hvdscale.analysis.rules import BestRate, rules_of
@@ -67,9 +68,9 @@ def test_steps_along_a_landscape_are_those_of_the_valley_from_the_tuned_optimum(
     for one in found.batches:
         rates = one.rates()
         low, value, high = one.steps_at(rates, 0.95)
-        truth = one.steps.value * np.exp(valley(np.log(rates / LAWS["sqrt"](one.global_batch)), 1.0, 3.0))
-        assert value.min() == pytest.approx(one.steps.value, rel=0.15)
-        near = truth < 4 * one.steps.value
+        truth = one.rate.steps.value * np.exp(valley(np.log(rates / LAWS["sqrt"](one.global_batch)), 1.0, 3.0))
+        assert value.min() == pytest.approx(one.rate.steps.value, rel=0.15)
+        near = truth < 4 * one.rate.steps.value
         inside += ((low <= truth) & (truth <= high))[near].tolist()
     assert np.mean(inside) > 0.8
 
@@ -87,7 +88,7 @@ def best_rates(values, spread=0.05):
     for batch, value in values.items():
         draws = math.log(value) + spread * random.standard_normal(1000)
         landscape = Landscape(draws - draws.mean() + math.log(value), draws, np.zeros((4, 1000)), -9.0, 9.0, 9)
-        made.append(BestRate(batch, value, landscape.optimum(0.95), landscape, "", ()))
+        made.append(BestRate(batch, value, landscape.optimum(0.95), landscape, "", (), Estimate.unknown()))
     return made
 
 

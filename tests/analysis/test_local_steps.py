@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from hvdscale.analysis.curves import regimes_of
+from hvdscale.analysis.curves import Regimes
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.step_time import LAWS, Links
 from hvdscale.analysis.studies import studies_of
@@ -43,7 +43,7 @@ def kinds(*trials):
 
 def test_regimes_and_the_law_are_recovered():
     [cells] = by_replicas(section_of(*study()).synced)
-    found = regimes_of([cell.sync[1] for cell in cells], list(map(exchanges, cells)))
+    found = Regimes([cell.sync[1] for cell in cells], list(map(exchanges, cells)))
     assert found.perfect_until.value == max(one for one in EVERY if steps_at(one) <= 1.25 * steps_at(1)) == 4
     fewest = min(steps_at(one) / one for one in EVERY)
     assert found.maximum_useful.value == min(one for one in EVERY if steps_at(one) / one <= 1.2 * fewest) == 64

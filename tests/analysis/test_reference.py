@@ -8,7 +8,7 @@ import pytest
 
 from hvdscale.analysis import published as box
 from hvdscale.analysis.critical_batch_fit import HYPERBOLA, fit_critical_batch
-from hvdscale.analysis.curves import BatchEstimate, curve_of, result_of
+from hvdscale.analysis.curves import BatchEstimate, CurvePoint, curve_of
 from hvdscale.analysis.reference import Fidelity, NoMatch, against, load, ordering_of
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.steps import Estimate
@@ -248,7 +248,7 @@ def test_a_search_is_held_against_the_published_one_at_as_many_trials():
     found = against(curve, fashion)
     assert [point.measured.value for point in found.points] == [700, 400]
     for point, study in zip(found.points, (one.study for one in curve.points)):
-        assert point.equal == result_of(study, curve.target, n=fashion.trials).steps and point.equal.extrapolated
+        assert point.equal == CurvePoint(study, curve.target, n=fashion.trials).steps and point.equal.extrapolated
         assert point.equal.value < 0.9 * point.measured.value
         assert point.log2_apart == pytest.approx(math.log2(point.equal.value / point.published))
     table = beside_published([curve], "shallue2019").tables[0]

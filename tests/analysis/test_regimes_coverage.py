@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.critical_batch_fit import HYPERBOLA, fit_critical_batch
-from hvdscale.analysis.curves import BatchEstimate, regimes_of
+from hvdscale.analysis.curves import BatchEstimate, Regimes
 from hvdscale.analysis.defaults import Options
 from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.reference import load
@@ -38,10 +38,10 @@ def regimes_said(*arguments):
 
 
 def test_regimes_follow_their_tolerances():
-    found = regimes_of(BATCHES, estimates(STEPS))           # B S: 32000, 32000, 40960, 76800, 158720
+    found = Regimes(BATCHES, estimates(STEPS))           # B S: 32000, 32000, 40960, 76800, 158720
     assert (found.perfect_until.value, found.maximum_useful.value) == (64, 128)
     assert found.perfect == (True, True, False, False, False)
-    wider = regimes_of(BATCHES, estimates(STEPS), Options(perfect_within=0.3, useful_within=0.7))
+    wider = Regimes(BATCHES, estimates(STEPS), Options(perfect_within=0.3, useful_within=0.7))
     assert wider.perfect_until.value == wider.maximum_useful.value == 128       # 64 needs 500 steps, within 70% of 300
 
 
@@ -49,7 +49,7 @@ def test_the_maximum_useful_batch_is_never_below_the_end_of_perfect_scaling():
     """As in rcps_unet3d.json of MLPerf training 3.1: the two largest batches lie closer than the tolerance."""
     batches, steps = [32, 56, 80, 84], [1000, 580, 405, 385]
     for made in (single(steps), estimates(steps)):
-        found = regimes_of(batches, made)
+        found = Regimes(batches, made)
         assert found.perfect_until.value == found.maximum_useful.value == 84
         assert not found.maximum_useful.low < found.perfect_until.low
         useful = regimes_said(found, batches, made, [True] * 4)[1]
@@ -57,14 +57,14 @@ def test_the_maximum_useful_batch_is_never_below_the_end_of_perfect_scaling():
 
 
 def test_narrow_intervals_leave_one_batch_and_wide_ones_several():
-    narrow, wide = (regimes_of(BATCHES, estimates(STEPS, share)) for share in (0.005, 0.8))
+    narrow, wide = (Regimes(BATCHES, estimates(STEPS, share)) for share in (0.005, 0.8))
     assert narrow.maximum_useful == BatchEstimate(128, 128, 128)
     assert wide.maximum_useful.low <= 128 < wide.maximum_useful.high == INF
     assert wide.perfect_until.low <= 64 < wide.perfect_until.high
 
 
 def test_without_a_batch_that_met_there_are_no_regimes():
-    found = regimes_of(BATCHES, estimates([INF] * 5))
+    found = Regimes(BATCHES, estimates([INF] * 5))
     assert found.maximum_useful.value is found.perfect_until.value is found.fit is None
     assert found.perfect == (False,) * 5
     assert regimes_said(found, BATCHES, estimates([INF] * 5), [False] * 5) == ()
@@ -72,13 +72,13 @@ def test_without_a_batch_that_met_there_are_no_regimes():
 
 @pytest.mark.parametrize("last", [estimates([INF, INF]), [Estimate(NAN, NAN, NAN, 0)] * 2])
 def test_a_batch_that_did_not_meet_or_has_no_trial_is_in_no_regime(last):
-    found = regimes_of(BATCHES, [*estimates(STEPS[:3]), *last])
+    found = Regimes(BATCHES, [*estimates(STEPS[:3]), *last])
     assert (found.perfect_until.value, found.maximum_useful.value) == (64, 128)
     assert found.perfect[3:] == (False, False) and found.fit.points == 3
 
 
 def test_single_runs_have_regimes_without_intervals():
-    found = regimes_of(BATCHES, single(STEPS))
+    found = Regimes(BATCHES, single(STEPS))
     assert found.maximum_useful.value == 128 and not found.maximum_useful.known and not found.perfect_until.known
     made = {"2,048 (1,024-4,096)": (2048, 1024, 4096), "128 (at least 64)": (128, 64, INF),
             "128 (no other of those run)": (128, 128, 128), "128": (128,)}
@@ -87,7 +87,7 @@ def test_single_runs_have_regimes_without_intervals():
 
 def said_of(steps, share=0.03):
     made = estimates(steps, share) if share else single(steps)
-    return regimes_said(regimes_of(BATCHES, made), BATCHES, made, [one.met for one in made])
+    return regimes_said(Regimes(BATCHES, made), BATCHES, made, [one.met for one in made])
 
 
 def test_the_regimes_are_said_with_intervals():
@@ -105,7 +105,7 @@ def test_the_regimes_are_said_with_intervals():
 def test_where_evaluations_are_too_far_apart_to_tell_that_is_said(before, coarse):
     batches, steps = [64, 128, 256, 512], [500, 250, 250, 250]
     made = [Estimate(value, NAN, INF, 1, before=earlier) for value, earlier in zip(steps, before)]
-    until, useful, *_ = regimes_said(regimes_of(batches, made), batches, made, [True] * 4)
+    until, useful, *_ = regimes_said(Regimes(batches, made), batches, made, [True] * 4)
     assert until.startswith("Whether scaling is perfect up to batch 128 is open: its evaluations allow it 1.0 to 2.0 "
                             "times the fewest examples; dim" if coarse else "Perfect scaling up to batch 128; dimin")
     assert ("but at batches 256 and 512 evaluations are too far apart to tell" in until) == coarse
@@ -136,19 +136,19 @@ def test_a_tail_that_rises_is_left_out_of_the_fit_and_named():
 
 def test_a_batch_possibly_outside_does_not_end_perfect_scaling():
     steps = [1000, 700, 250, 240, 310]                      # B S: 32000, 44800, 32000, 61440, 158720
-    found, said = regimes_of(BATCHES, estimates(steps, 0.3)), said_of(steps, 0.3)[0]
+    found, said = Regimes(BATCHES, estimates(steps, 0.3)), said_of(steps, 0.3)[0]
     assert found.perfect == (True, False, True, False, False) and found.perfect_until.value == 128
     assert said.endswith("beyond; but batch 64 needs more examples, within its interval.")
-    found, said = regimes_of(BATCHES, single(steps)), said_of(steps, None)[0]
+    found, said = Regimes(BATCHES, single(steps)), said_of(steps, None)[0]
     assert found.perfect_until.value == 128 and "; but batch 64 needs more examples. One run a batch" in said
 
 
 def test_a_batch_certainly_outside_ends_perfect_scaling():
-    found, said = regimes_of(BATCHES, estimates([1000, 700, 250, 240, 310])), said_of([1000, 700, 250, 240, 310])[0]
+    found, said = Regimes(BATCHES, estimates([1000, 700, 250, 240, 310])), said_of([1000, 700, 250, 240, 310])[0]
     assert found.perfect == (True, False, True, False, False) and found.perfect_until.value == 32
     assert said.startswith("No perfect scaling") and said.endswith(
         "; but batch 128 is within it again, beyond one that surely is not.")
-    until = regimes_of(BATCHES, estimates([1500, 500, 250, 240, 310])).perfect_until      # small ones waste examples
+    until = Regimes(BATCHES, estimates([1500, 500, 250, 240, 310])).perfect_until      # small ones waste examples
     assert until.value == 128 and said_of([1500, 500, 250, 240, 310])[0].endswith("; but batch 32 needs more examples.")
     assert said_of([1500, 500, 250, 240, 310], 0.3)[0].endswith("batch 32 needs more examples, within its interval.")
     assert said_of([INF, 100, 50, 40, 60])[0].endswith("; but batch 32 needs more examples.")       # it did not meet
@@ -159,7 +159,7 @@ def test_a_batch_certainly_outside_ends_perfect_scaling():
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.5, None])
 def test_the_sentence_and_the_column_agree(steps, share):
     made = estimates(steps, share) if share else single(steps)
-    found = regimes_of(BATCHES, made)
+    found = Regimes(BATCHES, made)
     said = regimes_said(found, BATCHES, made, [one.met for one in made])[0]
     _, _, unsteady = said.partition("; but")
     until = found.perfect_until.value
@@ -180,8 +180,8 @@ def test_what_the_batches_do_not_reach_is_said_to_be_at_least_or_at_most():
 
 def test_two_points_make_no_fit_and_nothing_is_said_of_one():
     made = estimates([1000, 500])
-    assert len(regimes_said(regimes_of([32, 64], made), [32, 64], made, [True] * 2)) == 2
-    assert regimes_said(regimes_of([32], made[:1]), [32], made[:1], [True]) == ()
+    assert len(regimes_said(Regimes([32, 64], made), [32, 64], made, [True] * 2)) == 2
+    assert regimes_said(Regimes([32], made[:1]), [32], made[:1], [True]) == ()
 
 
 UNTIL = {"MNIST Simple CNN": 128, "CIFAR-10 ResNet-8": 256, "ImageNet ResNet-50": 8192, "LM1B Transformer": 256,
@@ -193,7 +193,7 @@ def test_published_curves_have_their_published_end_of_perfect_scaling_and_are_fi
     """The end is the published one or one batch before it: theirs is held against the examples of small batches, ours
     against the smallest of all, which the reading of a plot makes smaller."""
     batches = published.batches.astype(int).tolist()
-    found = regimes_of(batches, single(published.steps))
+    found = Regimes(batches, single(published.steps))
     assert found.fit.rms_log2 <= published.rms_log2 + 0.005
     assert (found.fit.shape.low > 1) == (published.label == "CIFAR-10 ResNet-8")    # p > 1.7: steps level off at once
     if until := UNTIL.get(published.label):
@@ -268,7 +268,7 @@ def test_a_batch_whose_budget_ended_too_soon_may_be_the_maximum_useful_one():
     def high_of(reached, low):
         met = [Estimate(steps, 0.95 * steps, 1.05 * steps, 3) for steps in (800.0, 400.0, 200.0, 100.0)]
         unmet = Estimate(np.inf, low, np.inf, 3, reached)
-        return regimes_of(BATCHES, [*met, unmet]).maximum_useful.high
+        return Regimes(BATCHES, [*met, unmet]).maximum_useful.high
     assert high_of(55.0, 55.0) == high_of(130.0, 55.0) == np.inf and high_of(500.0, 500.0) == 256
 
 

@@ -104,7 +104,7 @@ def test_where_a_rule_first_loses_lies_in_its_interval_and_what_is_sure_is_so(fo
     first = next((batch for batch in BATCHES if truth[batch] > 1.2), math.inf)
     assert rule.first_lost.low <= first <= rule.first_lost.high
     for point in rule.points:
-        assert point.rate == pytest.approx(found.base_rate * (point.global_batch / 4) ** power)
+        assert point.rate == pytest.approx(found.base.tried * (point.global_batch / 4) ** power)
         assert point.verdict != LOST or truth[point.global_batch] > 1.2
         assert point.verdict != KEPT or truth[point.global_batch] <= 1.2
     if name == "linear":
@@ -164,7 +164,7 @@ def two_batches():
 def test_no_loss_is_stated_beyond_the_largest_budget_over_the_best(found):
     beyond = 0
     for point in (point for rule in found.costs for point in rule.points):
-        most = 8 * math.ceil(fewest(point.global_batch)) / found.tuned_steps[BATCHES.index(point.global_batch)].value
+        most = 8 * math.ceil(fewest(point.global_batch)) / found.rates[BATCHES.index(point.global_batch)].steps.value
         assert not most < point.loss.value < math.inf and not most < point.loss.high < math.inf
         if math.isinf(point.loss.value):
             assert point.loss.beyond <= most * 1.001 and point.loss.low <= point.loss.beyond
@@ -199,10 +199,11 @@ def test_a_rate_outside_those_tried_is_said_to_be_so():
 def test_with_a_momentum_that_was_searched_the_effective_rate_is_scaled():
     logs = [logged(*searched(batch, best_rate(batch), fewest(batch), count=24, momentum=True), path=f"b{batch}.h5")
             for batch in (4, 8, 16)]
-    found = rules_of(curve_of(*logs))
-    study, trial = found.base, found.base_trial
+    curve = curve_of(*logs)
+    found, study = rules_of(curve), curve.searched[0].study
+    trial = [study.key(at) for at in range(len(study))].index(found.base.keys[0])
     lr, momentum = (study.metaparameters[name][trial] for name in ("learning_rate", "momentum"))
-    assert found.effective and found.base_rate == pytest.approx(lr / (1 - momentum))
+    assert found.effective and found.base.tried == pytest.approx(lr / (1 - momentum))
     assert all(one.best.low < 2 * best_rate(one.global_batch) and one.best.high > best_rate(one.global_batch) / 2
                for one in found.rates)
     for rule in found.costs:
@@ -218,7 +219,7 @@ def test_with_one_momentum_the_rate_itself_is_scaled():
     for one in (*runs[4], *runs[8]):
         one.momentum = 0.9
     found = rules_of(curve_of(*[logged(*runs[batch], path=f"b{batch}.h5") for batch in runs]))
-    assert not found.effective and found.base_rate == found.base.metaparameters["learning_rate"][found.base_trial]
+    assert not found.effective and found.base.tried in [one.row["metaparameters/learning_rate"] for one in runs[4]]
 
 
 # runs made with a rule
@@ -229,9 +230,9 @@ MADE = (2000 * 2010 * 2020) ** (1 / 3)      # steps of the three seeds
 def with_runs(steps, seeds=3, **how):
     base, large = (searched(batch, best_rate(batch), fewest(batch)) for batch in (4, 64))
     tuned = rules_of(curve_of(logged(*base, path="b4.h5"), logged(*large, path="b64.h5")))
-    rate = tuned.base_rate * 4
+    rate = tuned.base.tried * 4
     direct = [run(100 + seed, 64, steps + 10 * seed, every=10, budget=4000, lr=rate, searched=False,
-                  rule=("sqrt", 4, tuned.base_rate), seed=seed) for seed in range(seeds)]
+                  rule=("sqrt", 4, tuned.base.tried), seed=seed) for seed in range(seeds)]
     return rules_of(curve_of(logged(*base, path="b4.h5"), logged(*large, *direct, path="b64.h5")), **how)
 
 
@@ -240,7 +241,7 @@ def test_runs_made_with_a_rule_are_used_as_they_are(steps, mean):
     found = with_runs(steps)
     point = cost(found, "sqrt").points[-1]
     assert point.how == RUNS and {trial for log, trial in point.keys if log == "b64.h5"} >= {100, 101, 102}
-    assert point.loss.value == pytest.approx(mean / found.tuned_steps[-1].value)
+    assert point.loss.value == pytest.approx(mean / found.rates[-1].steps.value)
     assert (point.verdict == LOST) == (steps == 2000) and cost(found, "linear").points[-1].how != RUNS
 
 
@@ -275,7 +276,7 @@ def of_adam(rule=None, direct=(), large=32, optimizer="adam", rules=("adam_sqrt"
         return rules_of(curve_of(*logs), [*map(Rule.parse, rules)])
     if not direct:
         return found()
-    rate = found().base_rate * math.sqrt(large / 4)
+    rate = found().base.tried * math.sqrt(large / 4)
     return found(*(run(100 + seed, large, steps, every=10, budget=4000, lr=rate, searched=False, seed=seed,
                        rule=(rule, 4, rate / math.sqrt(large / 4)), optimizer=optimizer)
                    for seed, steps in enumerate(direct)))
@@ -305,7 +306,7 @@ def test_runs_made_with_adam_sqrt_count_for_it_and_not_for_sqrt(made, other):
     found = of_adam(made, (2000, 2010, 2020), rules=(made, other))
     point = cost(found, made).points[-1]
     assert point.how == RUNS and {trial for log, trial in point.keys if log == "b32.h5"} >= {100, 101, 102}
-    assert point.loss.value == pytest.approx(MADE / found.tuned_steps[-1].value)
+    assert point.loss.value == pytest.approx(MADE / found.rates[-1].steps.value)
     assert point.verdict == LOST and cost(found, other).points[-1].how != RUNS
 
 
@@ -350,7 +351,7 @@ def test_the_trial_that_is_missing_is_named_with_its_values_and_its_command():
             logged(*searched(64, 0.16, 100, count=12, width=0.6), path="b64.h5")]
     found = rules_of(curve_of(*logs), [Rule("power:1.3")])
     [missing] = found.costs[0].missing
-    assert missing.global_batch == 64 and missing.values["learning_rate"] == pytest.approx(found.base_rate * 16 ** 1.3)
+    assert missing.global_batch == 64 and missing.values["learning_rate"] == pytest.approx(found.base.tried * 16 ** 1.3)
     command = command_of(missing)
     assert command.startswith("hvdscale-train made/net --global-batch 64 --lr ") and "--lr-rule power:1.3" in command
     assert "--base-batch 4" in command and "'val/error<0.2'" in command
@@ -443,7 +444,7 @@ def test_the_valley_is_0_at_its_minimum_with_slopes_on_either_side():
 def known_rate(batch, rate, deviation):
     draws = np.log(rate) + deviation * np.random.default_rng(batch).standard_normal(1000)
     landscape = Landscape(draws, draws, np.zeros((4, 1000)), -9, 9, 10)
-    return BestRate(batch, rate, Estimate(rate, rate * 0.9, rate * 1.1, 10), landscape, "", ())
+    return BestRate(batch, rate, Estimate(rate, rate * 0.9, rate * 1.1, 10), landscape, "", (), Estimate.unknown())
 
 
 def test_the_exponent_of_a_power_is_recovered_and_scatter_widens_its_interval():
@@ -501,13 +502,14 @@ def test_the_likelihood_of_many_points_is_that_of_each_in_double_precision():
     random = np.random.default_rng(0)
     steps = np.where(random.random(70) < 0.3, np.inf, random.uniform(50, 500, 70))
     low = np.log(np.where(np.isfinite(steps), 0.8 * steps, 600))
-    trials = _CensoredTrials(random.uniform(-5, 0, 70), low, np.log(steps), _PRIOR)
+    log_rate, high = random.uniform(-5, 0, 70), np.log(steps)
+    trials = _CensoredTrials(log_rate, low, high, _PRIOR)
     points = trials.draw_prior(random)[:300]
     points[::7, 0] += 100                                               # outside the box
     best, fewest, *shape = points.T[:, :, None]
     *shape, scale = np.exp(shape)
-    middle = fewest + valley(trials.log_rate - best, *shape)
-    low, high = (trials.low - middle) / scale, (trials.high - middle) / scale
+    middle = fewest + valley(log_rate - best, *shape)
+    low, high = (low - middle) / scale, (high - middle) / scale
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         share = log_expit(high) + log_expit(-low) + np.log(-np.expm1(low - high))
     plain = np.where(share > -50, share, -50).sum(-1)

@@ -8,7 +8,7 @@ import pytest
 
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.best_of_n import BestOf, best_of_n
-from hvdscale.analysis.search import bound_of, covers, searches_of
+from hvdscale.analysis.search import Bound, covers, searches_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.formatting.numbers import RANGE
 from hvdscale.log.schema import PRUNED, Status
@@ -133,13 +133,13 @@ def test_evaluations_too_far_apart_to_tell_do_not_call_for_more_trials():
     (Parameter("momentum", "double", "linear", 0.5, 0.9), 0.5, 0, True),
     (Parameter("model_args.dropout", "double", "linear", 0.0, 0.5), 0.49, 0.98, True)])
 def test_the_place_of_a_point_in_its_space(parameter, value, position, near):
-    bound = bound_of(parameter, value)
+    bound = Bound(parameter, value)
     assert bound.position == pytest.approx(position) and bound.near == near
 
 
 @pytest.mark.parametrize("values, value", [(("linear", "cosine"), "linear"), ((True, False), True), ((0.5,), 0.5)])
 def test_values_without_an_order_have_no_ends(values, value):
-    bound = bound_of(discrete("decay", values), value)
+    bound = Bound(discrete("decay", values), value)
     assert math.isnan(bound.position) and not bound.near
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from hvdscale.analysis.best_points import first_feasible
 from hvdscale.analysis.budgets import Budget, best_under
-from hvdscale.analysis.curves import result_of
+from hvdscale.analysis.curves import CurvePoint
 from hvdscale.analysis.studies import better, check_direction, studies_of
 from hvdscale.errors import UsageError
 from hvdscale.exchange import imported
@@ -75,7 +75,7 @@ def test_steps_to_result_are_the_published_ones(target, num_trials):
     shown = set()
     for seed in range(6):
         for study, trials in with_trials([made_log(seed)]):
-            found = result_of(with_first(study, num_trials), target)
+            found = CurvePoint(with_first(study, num_trials), target)
             expected = published_steps(chosen(trials, num_trials), target.value, not target.minimizes)
             if expected is None:
                 assert found.fewest == math.inf and found.best is None and math.isnan(found.value)
@@ -106,16 +106,16 @@ def test_steps_to_a_result_count_the_evaluations_that_measured_it_alone():
     target = Target.parse("val/error<0.2")
     sparse, first, never = (trial(0, (0, 68, 99, 137), (0.9, 0.5, math.nan, 0.1)), trial(0, (50, 99), (0.1, 0.1)),
                             trial(0, (0, 99), (math.nan, math.nan)))
-    found = [result_of(study, target) for made in (sparse, first, never) for study in studies_of([log(made)])]
+    found = [CurvePoint(study, target) for made in (sparse, first, never) for study in studies_of([log(made)])]
     np.testing.assert_equal([one.before for one in found], [68, math.nan, math.nan])
     [unmet] = studies_of([log(trial(0, (0, 68, 99), (0.9, 0.5, math.nan)))])
-    assert result_of(unmet, target).beyond == 68 and math.isnan(found[2].beyond)
+    assert CurvePoint(unmet, target).beyond == 68 and math.isnan(found[2].beyond)
     assert "never measured" in as_text(steps_table((found[0], found[2])))
 
 
 def test_pruned_trials_that_met_an_easier_target_count_and_repeats_do_not():
     study, = studies_of([studied(drawn(0, 700), drawn(1, easier=200, pruned=300), drawn(0, 100, repeat=1))])
-    found = result_of(study, Target.parse("val/error<0.2"))
+    found = CurvePoint(study, Target.parse("val/error<0.2"))
     assert (found.fewest, found.before, found.trials, found.pruned) == (200, 100, 2, 1)
     [[found]] = best_under([study], "val/error", True, [None]).rows
     assert found.step == 700
@@ -124,7 +124,7 @@ def test_pruned_trials_that_met_an_easier_target_count_and_repeats_do_not():
 def test_trials_that_met_before_diverging_are_counted_apart():
     study, = studies_of([log(trial(0, error=(0.9, 0.5, 0.5)), trial(1, error=(0.9, 0.1, 0.9), status=Status.INFEASIBLE),
                              trial(2, error=(0.9, 0.8, np.nan), status=Status.INFEASIBLE))])
-    found = result_of(study, BELOW)
+    found = CurvePoint(study, BELOW)
     assert (found.best, found.met, found.trials, found.infeasible, found.met_before_diverging) == (None, 0, 1, 2, 1)
     assert found.beyond == 200
 
@@ -133,7 +133,7 @@ def test_a_table_shows_each_batch_with_its_trial():
     made = log(trial(4, error=(0.9, 0.5, 0.1), batch=32), trial(5, error=(0.9, 0.1, 0.1), batch=64),
                trial(6, error=(0.9, 0.5, 0.5), batch=128), trial(7, batch=256, status=Status.INFEASIBLE),
                trial(8, (), (), batch=512, status=Status.RUNNING), trial(9, error=(0.9, 0.1, 0.1), batch=64))
-    table = steps_table([result_of(study, BELOW) for study in studies_of([made])])
+    table = steps_table([CurvePoint(study, BELOW) for study in studies_of([made])])
     assert [[cell.shown for cell in row.cells[:5]] for row in table.rows] == [
         ["32", "200", "4", "0.100", "1/1"], ["64", "100", "5", "0.100", "2/2"],
         ["128", "not met", "none", "n/a", "0/1"], ["256", "diverged", "none", "n/a", "0/0"],

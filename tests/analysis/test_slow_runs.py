@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hvdscale.analysis.report_data import analyse
-from hvdscale.analysis.pooled_variance import stand_out
+from hvdscale.analysis.report_data import analyse, stand_out
 from hvdscale.analysis.slow_runs import drift_of, slow_runs
 from hvdscale.analysis.timings import timings_of
 from hvdscale.analysis.trials import read_trials

@@ -2,7 +2,6 @@
 import numpy as np
 import pytest
 
-from hvdscale.analysis.curves import curve_of_cells
 from hvdscale.analysis.report_data import Options, analyse
 from hvdscale.analysis.speedup import STRONG, WEAK
 from hvdscale.analysis.trials import read_trials
@@ -148,7 +147,6 @@ def test_options_reach_the_regimes_of_a_section():
     found, other = (section(*made, **given).batches for given in ({}, {"perfect_within": 0.3, "useful_within": 0.1}))
     assert ([*found.perfect.values()], found.regimes.maximum_useful.value) == ([True, True, False, False], 128)
     assert ([*other.perfect.values()], other.regimes.maximum_useful.value) == ([True, True, True, False], 256)
-    assert curve_of_cells(None, None, ()) is None
 
 
 def test_a_target_that_no_log_measured_names_the_metrics_there_are():

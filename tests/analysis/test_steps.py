@@ -4,7 +4,6 @@ import json
 import numpy as np
 import pytest
 
-from hvdscale.analysis.pooled_variance import updates
 from hvdscale.analysis.report_data import Options, analyse
 from hvdscale.analysis.steps import cell_of, lasting_crossing, run_of
 from hvdscale.analysis.trials import by_workload, read_trials
@@ -144,7 +143,7 @@ def test_a_run_of_unknown_seed_never_merges_with_another_and_known_ones_do():
     found = cell(*(trial(id=at, seed=seeds[at], steps=(0, steps[at]), error=(1, 0.1)) for at in steps))
     assert (found.met, found.steps.runs) == (3, 3)
     assert sorted(found.samples.steps) == pytest.approx([100, (200 * 400) ** 0.5, 300])
-    assert len({updates(found), updates(cell(trial(seed=UNKNOWN_SEED))), updates(cell(trial(seed=7)))}) == 3
+    assert len({found.updates, cell(trial(seed=UNKNOWN_SEED)).updates, cell(trial(seed=7)).updates}) == 3
 
 
 def test_infeasible_trials_take_no_part_and_are_counted_with_their_setting():

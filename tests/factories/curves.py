@@ -10,10 +10,10 @@ from functools import lru_cache
 import numpy as np
 from scipy.stats import qmc
 
-from hvdscale.analysis.best_batch import valley_of
+from hvdscale.analysis.quality import valley_of
 from hvdscale.analysis.best_of_n import best_of
 from hvdscale.analysis.critical_batch_fit import HYPERBOLA, OVERHEAD, steps_at
-from hvdscale.analysis.curves import regimes_of
+from hvdscale.analysis.curves import Regimes
 from hvdscale.analysis.defaults import PERFECT_WITHIN, USEFUL_WITHIN
 from hvdscale.analysis.intervals import UNKNOWN, crossed, pooled_censored
 from hvdscale.analysis.slow_runs import seeds_apart
@@ -254,7 +254,7 @@ def coverage(sweep, sweeps, seed=0, shape=HYPERBOLA, count=10, slope=0.0, creep=
         if creep:
             known = replace(known, rise=tuple(np.maximum(1, known.batches / (4 * known.b_crit)) ** creep))
         estimates = sweep(known, random=random, number=number)
-        regimes = regimes_of(known.batches.tolist(), estimates)
+        regimes = Regimes(known.batches.tolist(), estimates)
         fit = regimes.fit
         if fit is None or slope and not fit.left_out:      # too few of three batches met
             continue

@@ -6,7 +6,7 @@ import numpy as np
 from hvdscale.analysis.critical_batch_fit import fit_critical_batch
 from hvdscale.analysis.intervals import Estimate, mean_interval
 from hvdscale.analysis.size.laws import basin_of
-from hvdscale.analysis.size.power_law import SizePoint, fit_power_law
+from hvdscale.analysis.size.sizes import SizePoint, fit_power_law
 
 NAMES = ("parameters", "tokens")
 LINE = tuple((1e7 * 2.0 ** at, 1e9) for at in range(5))

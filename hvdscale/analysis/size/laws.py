@@ -2,7 +2,7 @@
 
 Steps to a target give S_min, B_crit and the batch of 20 % overhead (critical_batch_fit). The metric at the end of each
 trial's own budget, or of the one asked for, gives the best batch and the best rate there: where a bowl over both is
-lowest, or without one, where a valley over the batches is (best_batch).
+lowest, or without one, where a valley over the batches is (quality).
 
 The bowl, see ../README.rst, uses every trial near the bottom, as runs off the best batch say much (arXiv 2607.01487); a
 valley of the lowest cost at each batch uses one a batch. The value is the median of those of the three parts. The
@@ -29,7 +29,7 @@ import numpy as np
 
 from ...errors import UsageError
 from ...log.schema import SMALLER
-from ..best_batch import Valley, valley_of
+from ..quality import valley_of
 from ..best_points import LEARNING_RATE
 from ..budgets import Budget, outcomes_under
 from ..critical_batch_fit import OVERHEAD, CriticalBatchFit, steps_at
@@ -37,14 +37,12 @@ from ..curves import curve_of
 from ..intervals import CONFIDENCE, Estimate, student_quantile
 from ..report_data import JobResults, Options, Section
 from ..studies import Study, are_searched, better, with_metric
-from .power_law import PowerLaw, SizePoint, fit_power_law
-from .sizes import Size, SizeCell, cells_of
+from .sizes import PowerLaw, Size, SizeCell, SizePoint, cells_of, fit_power_law
 
 # what laws are of: key -> (words, unit)
 QUANTITIES = {"overhead": ("batch of 20% overhead", "examples"), "steps": ("steps at 20% overhead", "steps"),
               "b_crit": ("critical batch size", "examples"), "s_min": ("fewest steps", "steps"),
               "best_batch": ("best batch", "examples"), "best_rate": ("best learning rate", "1")}
-OF_STEPS = ("overhead", "steps", "b_crit", "s_min")
 
 # the bowl
 SHARES = (1 / 7, 1 / 4, 1 / 2)      # of the trials, those with the lowest costs
@@ -71,21 +69,7 @@ class CellResult:
     batches: np.ndarray             # of each trial with a value of the metric, shape (trials,)
     rates: np.ndarray
     costs: np.ndarray               # smaller is better
-    basin: tuple[Estimate, Estimate] | None     # (batch, rate) where the bowl over both is lowest, see basin_of
-    valley: Valley | None           # of the lowest cost at each batch; None: fewer than LEAST_FITTED batches
-    confidence: float
-
-    def estimate(self, quantity: str) -> Estimate | None:
-        """A quantity of QUANTITIES; None: not measured here."""
-        if quantity == "steps":
-            return steps_at_overhead(self.fit, self.confidence) if self.fit else None
-        if quantity in OF_STEPS:
-            found: Estimate | None = getattr(self.fit, quantity) if self.fit else None
-            return found
-        if self.basin is not None:
-            batch, rate = self.basin
-            return batch if quantity == "best_batch" else rate
-        return self.valley.best if self.valley and quantity == "best_batch" else None
+    estimates: Mapping[str, Estimate]           # those of QUANTITIES that were measured here
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,8 +99,8 @@ def laws_of(groups: Sequence[JobResults], studies: Sequence[Study], sizes: Seque
     found = tuple(_result(cell, sections.get(cell.workload), parts[cell.workload] == 1, metric, budget, options)
                   for cell in cells)
     names = tuple(size.name for size in sizes)
-    points = {key: [SizePoint(one.cell.sizes, estimate, one.cell.label) for one in found
-                    if (estimate := one.estimate(key))] for key in QUANTITIES}
+    points = {key: [SizePoint(one.cell.sizes, one.estimates[key], one.cell.label) for one in found
+                    if key in one.estimates] for key in QUANTITIES}
     laws = {key: fit_power_law(names, own, options.confidence) for key, own in points.items() if own}
     return SizeLaws(names, found, laws, metric, budget, options.confidence)
 
@@ -137,10 +121,16 @@ def _result(cell: SizeCell, section: Section | None, whole: bool, metric: tuple[
             parts.append(np.stack([np.full(len(own), float(study.global_batch)),
                                    study.metaparameter(LEARNING_RATE)[outcomes.searched], own]))
     batches, rates, costs = np.concatenate(parts, axis=1)
+    fit, estimates = curve.regimes.fit if curve else None, dict[str, Estimate]()
+    if fit:
+        estimates = {"overhead": fit.overhead, "steps": steps_at_overhead(fit, options.confidence),
+                     "b_crit": fit.b_crit, "s_min": fit.s_min}
     distinct, lowest = lowest_by(batches, costs)
-    return CellResult(cell, curve.regimes.fit if curve else None, batches, rates, costs,
-                      basin_of(batches, rates, costs, options.confidence),
-                      valley_of(distinct.astype(int).tolist(), lowest, options.confidence), options.confidence)
+    if basin := basin_of(batches, rates, costs, options.confidence):
+        estimates |= zip(("best_batch", "best_rate"), basin)
+    elif valley := valley_of(distinct.astype(int).tolist(), lowest, options.confidence):
+        estimates["best_batch"] = valley.best
+    return CellResult(cell, fit, batches, rates, costs, estimates)
 
 
 def steps_at_overhead(fit: CriticalBatchFit, confidence: float) -> Estimate:
@@ -275,7 +265,7 @@ def costs_of(rule: BorrowedLaw, laws: SizeLaws) -> tuple[LawCost, ...]:
         value, axis = rule.at(dict(zip(laws.names, cell.cell.sizes))), cell.batches if rule.of == BATCH else cell.rates
         known = np.isfinite(axis) & np.isfinite(cell.costs) & (axis > 0)
         values, lowest = lowest_by(axis[known], cell.costs[known])
-        best = cell.estimate("best_batch" if rule.of == BATCH else "best_rate")
+        best = cell.estimates.get("best_batch" if rule.of == BATCH else "best_rate")
         outside = bool(len(values)) and not values[0] <= value <= values[-1]
         loss = excess_at(values, lowest, value, laws.confidence) if len(values) > 1 and not outside else None
         steps = examples = None

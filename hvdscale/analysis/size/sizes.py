@@ -1,21 +1,37 @@
-"""Sizes of workloads as numbers, and the cells that they divide studies into.
+"""Sizes of workloads as numbers, the cells that they divide studies into, and power laws over sizes.
 
 A *cell* is a workload at one size: its studies differ in the batch alone. A size comes from the first of these that has
 it: a pattern searched in the workload's name (dataset/model), a metaparameter of that name (a column of an imported
 table), an argument of the model, or what hvdscale logs: ``parameters`` of the model, ``examples`` of the training set,
-``tokens`` of the trial's budget."""
+``tokens`` of the trial's budget.
+
+Power laws over size with intervals: y = c N^a, or y = c N^a D^b where the sizes can be told apart.
+
+Weighted least squares on logarithms. A point's deviation is that of its interval: the root mean square of its two sides
+over the normal quantile. Weights, and the variance from the residuals and the points' own intervals, are as in
+critical_batch_fit. Intervals are Student's. Residuals beyond the points' own intervals are lack of fit: the law does
+not describe the cells, and a cell not measured scatters as much, which widens predictions. Beyond the sizes that were
+measured, a prediction's interval also holds that of a law with squares of the logarithms of sizes: the best rate bends
+upward over parameters, hardly over tokens (Yang et al. 2026, arXiv 2606.29158). Points with an open interval bound a
+value from one side only; they are left out and listed.
+
+Two sizes are told apart where the residual of the logarithm of one, regressed on that of the other, has at least a
+share SEPARABLE of its variance; else the law is in the first size, along the path of both."""
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import scipy
 
 from ...errors import UsageError
 from ..best_points import among
+from ..critical_batch_fit import OWN_FREEDOM, count_own, weigh
+from ..intervals import CONFIDENCE, Estimate, normal_quantile, student_quantile
 from ..studies import Study
 from ..trials import JobKey, parameters_of
 
@@ -23,6 +39,13 @@ SUFFIXES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12
 EXAMPLES, PARAMETERS, TOKENS = "examples", "parameters", "tokens"
 MOST_VALUES = 64            # of a metaparameter that is a size
 _NUMBER = re.compile(r"\s*((?:(?:\d{1,3}(?:[,_]\d{3})+|\d+)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([kKMGBT]?)\s*")
+LACKING = 0.05          # p-values of the lack of fit at or below are told
+SEPARABLE = 0.05        # share of a size's variance that the other must leave
+REACH = 16.0            # times the largest size, or its reciprocal of the smallest, beyond which nothing is predicted
+WIDEST = 10.0           # ratio of the ends of a prediction's interval, beyond which it is refused
+SEVERAL = 3             # least number of cells of a law
+CURVATURE = 0.05        # half of what an exponent changes by, in a factor e of a size
+OFF_PATH = np.log(1.25)     # a size further from the path of the cells is not on it
 
 
 @dataclass(frozen=True)
@@ -141,3 +164,172 @@ def _values(study: Study, size: Size, budgets: Mapping[float, float]) -> np.ndar
 def _tokens_a_step(study: Study) -> float:          # NaN: unknown
     of_set = (study.plan(0).get("measurement") or {}).get("train_tokens") or np.nan
     return float(study.global_batch * of_set / (study.workload.train_examples or np.nan))
+
+
+@dataclass(frozen=True)
+class SizePoint:
+    """A measured quantity of one cell: ``sizes`` in the order of the law's names."""
+
+    sizes: tuple[float, ...]
+    estimate: Estimate
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class SizePrediction:
+    sizes: Mapping[str, float]
+    estimate: Estimate              # its interval is that of a cell's true value; unknown where refused
+    beyond: Mapping[str, float]     # by size, how many times beyond the largest or smallest measured one (1: inside)
+    refused: str = ""               # why there is no estimate: "far", "wide", "path" or "lack"; "": there is one
+
+    @property
+    def extrapolated(self) -> float:
+        """How many times beyond what was measured, at most."""
+        return max(self.beyond.values(), default=1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class PowerLaw:
+    asked: tuple[str, ...]                  # all sizes that the points have
+    names: tuple[str, ...]                  # those that it is in, which vary and can be told apart
+    path: tuple[str, ...]                   # those that follow the law's on the path of the cells
+    constant: tuple[str, ...]               # those that do not vary
+    points: tuple[SizePoint, ...]
+    left_out: tuple[SizePoint, ...]         # without a value, or without both ends of its interval
+    exponents: Mapping[str, Estimate]       # by name, plain intervals (not of logarithms); empty: too few cells
+    lack_of_fit: float                      # p-value of the residuals against the points' own intervals; NaN: unknown
+    confidence: float
+    _beta: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)
+    _covariance: np.ndarray = field(default_factory=lambda: np.empty((0, 0)), repr=False)
+    _excess: float = 0.0
+    _freedom: float = 0.0
+    _middle: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)
+    _bent: PowerLaw | None = field(default=None, repr=False)    # with squares of the logarithms of sizes
+
+    @property
+    def factor(self) -> float:
+        """c, with sizes as they are; NaN without a law."""
+        return float(np.exp(self._beta[0] - self._beta[1:] @ self._middle)) if len(self._beta) else np.nan
+
+    @property
+    def lacks_fit(self) -> bool:
+        return self.lack_of_fit <= LACKING
+
+    def measured(self, name: str) -> np.ndarray:
+        return np.array([one.sizes[self.asked.index(name)] for one in self.points])
+
+    def largest(self, name: str) -> float:
+        return float(self.measured(name).max())
+
+    def at(self, sizes: Mapping[str, float]) -> Estimate:
+        """The law with its interval, however far it reaches; KeyError where a size is missing."""
+        x = np.log([sizes[name] for name in self.names]) - self._middle
+        x = np.concatenate([[1.0], x, x ** 2])[:len(self._beta)]
+        centre = float(x @ self._beta)
+        variance = float(x @ self._covariance @ x) + self._excess
+        half = float(student_quantile(self._freedom, self.confidence) * np.sqrt(variance))
+        with np.errstate(over="ignore"):
+            low, value, high = np.exp([centre - half, centre, centre + half])
+        return Estimate(float(value), float(low), float(high), len(self.points))
+
+    def predict(self, sizes: Mapping[str, float]) -> SizePrediction:
+        """The law at sizes, or why it is refused; KeyError where a size of the law is missing."""
+        beyond = {}
+        for name in self.asked:
+            if name in sizes:
+                known = self.measured(name)
+                beyond[name] = float(max(1.0, sizes[name] / known.max(), known.min() / sizes[name]))
+        found, far = self.at(sizes), max(beyond.values(), default=1.0)
+        if far > 1 and self._bent:
+            bent = self._bent.at(sizes)
+            found = replace(found, low=min(found.low, bent.low), high=max(found.high, bent.high))
+        reasons = {"path": self._is_off_path(sizes), "far": far > REACH * (1 + 1e-9),
+                   "lack": self.lacks_fit and far > 1, "wide": not found.high <= WIDEST * found.low}
+        refused = next((reason for reason, holds in reasons.items() if holds), "")
+        return SizePrediction(dict(sizes), Estimate.unknown(found.runs) if refused else found, beyond, refused)
+
+    def _is_off_path(self, sizes: Mapping[str, float]) -> bool:
+        """Whether a size that follows the law's on the cells' path, or does not vary there, is elsewhere."""
+        for name in (*self.path, *self.constant):
+            logs = np.log(self.measured(name))
+            expected, scatter = logs.mean(), np.ptp(logs)
+            if name in self.path:
+                along = np.log(self.measured(self.names[0]))
+                slope, level = np.polyfit(along, logs, 1)
+                expected = level + slope * np.log(sizes[self.names[0]])
+                scatter = np.abs(logs - level - slope * along).max()
+            if name in sizes and abs(np.log(sizes[name]) - expected) > scatter + OFF_PATH:
+                return True
+        return False
+
+
+def fit_power_law(names: Sequence[str], points: Sequence[SizePoint], confidence: float = CONFIDENCE) -> PowerLaw:
+    """The law of points over sizes with these names; natural logarithms throughout."""
+    names = tuple(names)
+    deviations = np.array([_deviation(one.estimate, confidence) for one in points])
+    used, left_out = (tuple(one for one, is_in in zip(points, chosen) if is_in)
+                      for chosen in (np.isfinite(deviations), ~np.isfinite(deviations)))
+    logs = np.log([one.sizes for one in used]) if used else np.empty((0, len(names)))
+    varying = [at for at in range(len(names)) if len(logs) and np.ptp(logs[:, at]) > 1e-9]
+    distinct, kept = len(np.unique(logs, axis=0)), list[int]()      # those that can be told apart from the ones before
+    for at in varying:
+        own, others = logs[:, at] - logs[:, at].mean(), logs[:, kept] - logs[:, kept].mean(0)
+        rest = own - others @ np.linalg.lstsq(others, own, rcond=None)[0] if kept else own
+        if not kept or rest @ rest >= SEPARABLE * (own @ own) and distinct >= len(kept) + 3:
+            kept.append(at)
+    none = PowerLaw(names, tuple(names[at] for at in kept), tuple(names[at] for at in varying if at not in kept),
+                    tuple(names[at] for at in range(len(names)) if at not in varying), used, left_out, {}, np.nan,
+                    confidence)
+    if distinct < max(SEVERAL, len(kept) + 2):
+        return none
+    return _fit(none, logs[:, kept], deviations[np.isfinite(deviations)])
+
+
+def _fit(none: PowerLaw, x: np.ndarray, deviations: np.ndarray) -> PowerLaw:
+    """The law of logarithms of sizes, shape (points, names)."""
+    y, middle = np.log([one.estimate.value for one in none.points]), x.mean(0)
+    weights, own = weigh(deviations)
+    design = np.column_stack([np.ones(len(y)), x - middle])
+    inverse = np.linalg.inv(design.T @ (weights[:, None] * design))
+    beta = inverse @ design.T @ (weights * y)
+    squares, freedom = float(weights @ (y - design @ beta) ** 2), len(y) - design.shape[1]
+    counted, lack, excess = OWN_FREEDOM, np.nan, 0.0
+    if freedom and own > 0:
+        ratio = squares / freedom / own
+        lack = float(scipy.special.chdtrc(freedom, freedom * ratio))
+        counted = count_own(freedom, ratio)
+        excess = max(0.0, squares / freedom - own) if counted == 1 else 0.0
+    freedom += counted
+    covariance = inverse * (squares + counted * own) / freedom
+    half = student_quantile(freedom, none.confidence) * np.sqrt(np.diag(covariance))[1:]
+    exponents = {name: Estimate(float(value), float(value - one), float(value + one), len(y))
+                 for name, value, one in zip(none.names, beta[1:], half)}
+    law = replace(none, exponents=exponents, lack_of_fit=lack, _beta=beta, _covariance=covariance,
+                  _excess=excess, _freedom=freedom, _middle=middle)
+    return replace(law, _bent=_bend(law, np.column_stack([design, (x - middle) ** 2]), y, weights, own))
+
+
+def _bend(law: PowerLaw, design: np.ndarray, y: np.ndarray, weights: np.ndarray, own: float) -> PowerLaw:
+    """The law with squares, whose factors are around 0 with the deviation CURVATURE before the cells are seen. That one
+    is known, so it counts by the normal quantile in an interval that is otherwise Student's."""
+    count, straight = len(y), len(law._beta)
+    unknowns = int(np.linalg.matrix_rank(design))
+    best = design @ np.linalg.lstsq(np.sqrt(weights)[:, None] * design, np.sqrt(weights) * y, rcond=None)[0]
+    squares, freedom = float(weights @ (y - best) ** 2), count - unknowns
+    counted = count_own(freedom, squares / freedom / own) if freedom and own > 0 else OWN_FREEDOM
+    variance = (squares + counted * own) / (freedom + counted)
+    prior = np.diag(np.where(np.arange(design.shape[1]) < straight, 0.0, variance / CURVATURE ** 2))
+    seen = design.T @ (weights[:, None] * design)
+    inverse = np.linalg.inv(seen + prior)
+    known = (normal_quantile(law.confidence) / student_quantile(freedom + counted, law.confidence)) ** 2
+    return replace(law, _beta=inverse @ design.T @ (weights * y), _excess=0.0, _freedom=freedom + counted,
+                   _covariance=inverse @ (seen + known * prior) @ inverse * variance)
+
+
+def _deviation(estimate: Estimate, confidence: float) -> float:
+    """Of the logarithm, as the interval implies; not finite: open, or without an interval or a value."""
+    if not (estimate.met and estimate.value > 0):
+        return np.inf
+    with np.errstate(divide="ignore"):
+        sides = np.log([estimate.value / np.float64(estimate.low), np.float64(estimate.high) / estimate.value])
+    return float(np.sqrt((sides ** 2).mean()) / normal_quantile(confidence))

@@ -16,7 +16,7 @@ from ...analysis.next_runs import Measurement, next_runs
 from ...analysis.report_data import Contents, Options, Section, analyse
 from ...analysis.step_time import REFUTED_AT, Links
 from ...analysis.timings import Timing, timings_of
-from ...analysis.steps_curve import StepsPoint, points_of, points_of_both
+from ...analysis.steps_curve import StepsPoint, points_of
 from ...analysis.studies import Study
 from ...analysis.trials import EVERY_STEP, JobKey, Trial
 from ...analysis.worker_plan import NO_TIMES, NoPlan, Option, Request, WorkerPlan, plans_of
@@ -59,7 +59,8 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
     with ExitStack() as opened:
         opened_logs, skipped = open_logs([*paths, *times_from], skip_broken, opened)
         contents = Contents(opened_logs)
-        ran = [trial if not times_from or trial.log in timed else trial.without_times() for trial in contents.trials]
+        ran = [trial if not times_from or trial.log in timed else trial.without_times() for trial in contents.trials
+               if not trial.branch]
         ran, joined = join_scripts(ran, timed)
         groups = analyse(ran, targets, Options(confidence=request.confidence, trials=trials))
         startups = np.concatenate([np.empty(0), *(log.restarts["startup_seconds"] for log in opened_logs
@@ -119,7 +120,7 @@ def steps_of(section: Section, studies: Sequence[Study]) -> tuple[tuple[StepsPoi
     searched = {trial.global_batch for trial in section.trials if any(map(trial.plan.get, OF_SEARCH))}
     own = [study for study in studies if study.workload == section.workload and study.global_batch in searched]
     curve = curve_of(own, section.target, section.options) if section.target else None
-    return points_of_both(section, curve) if curve else points_of(section)
+    return points_of(section, curve)
 
 
 def document_of_plans(plans: Sequence[WorkerPlan], growing: Sequence[GrowingPlan], logs: Sequence[LogFacts],

@@ -10,8 +10,7 @@ import numpy as np
 from ...analysis.grouping import group_by
 from ...analysis.report_data import Contents, Options, analyse
 from ...analysis.size.laws import QUANTITIES, laws_of
-from ...analysis.size.power_law import REACH, WIDEST, SizePrediction
-from ...analysis.size.sizes import Size
+from ...analysis.size.sizes import REACH, WIDEST, Size, SizePrediction
 from ...errors import LogError
 from ...formatting.numbers import capital, number, whole
 from ...target import Target
@@ -45,7 +44,7 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
         most = max((int(np.max(log.trials["local_batch"])) for log in opened_logs if log.trials.rows), default=0)
         found = laws_of(analyse(contents.trials, targets, options), contents.studies, sizes, options=options)
         logs = tuple(map(facts_of, opened_logs))
-    known = {key: law for key, law in found.quantities.items() if not law.why}
+    known = {key: law for key, law in found.quantities.items() if law.exponents}
     if not known:
         why = [describe_law(key, law).said for key, law in found.quantities.items()]
         raise LogError(" ".join(why) or PLAN.say("size_none", sizes=list(wanted)))

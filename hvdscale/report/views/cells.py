@@ -9,8 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from ...analysis.intervals import OWN_FROM, Estimate
-from ...analysis.pooled_variance import stand_out
-from ...analysis.report_data import Section
+from ...analysis.report_data import Section, stand_out
 from ...analysis.search import Search
 from ...analysis.steps import SPEED, RunCell
 from ...formatting.numbers import counted, listed, number, ratio, span, spread, whole

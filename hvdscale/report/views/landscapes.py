@@ -72,7 +72,7 @@ def landscapes_table(found: RateLandscapes) -> Table:
     return LANDSCAPES.table("lr-landscape", found.batches, {
         "global_batch": lambda one: one.global_batch,
         "trials": lambda one: cell_of(len(one.space.x), f"{int((one.space.kind == REACHED).sum())} met"),
-        "steps_to_target": lambda one: steps_cell(one.steps), "tried_rate": lambda one: one.rate.tried,
+        "steps_to_target": lambda one: steps_cell(one.rate.steps), "tried_rate": lambda one: one.rate.tried,
         "best_rate": best, "rates_within": within,
         "best_value": lambda one: best_value(one.values, found.costs.target.minimizes)},
         lambda one: one.rate.keys, what=found.costs.target, **_words(found), notes=(
@@ -122,9 +122,9 @@ def landscape_figures(found: RateLandscapes) -> Iterator[Figure]:
 def _draw_landscape(found: RateLandscapes, axes: Axes, one: RateLandscape) -> None:
     rates, space = one.rates(), one.space
     low, value, high = one.steps_at(rates, found.costs.confidence)
-    top = 4 * float(space.steps[space.steps > 0].max(initial=one.steps.value))
+    top = 4 * float(space.steps[space.steps > 0].max(initial=one.rate.steps.value))
     value_axis(axes, "x", space.x.tolist(), PANEL_TICKS)
-    log2_axis(axes, "y", [*space.steps.tolist(), one.steps.value], most=PANEL_TICKS)
+    log2_axis(axes, "y", [*space.steps.tolist(), one.rate.steps.value], most=PANEL_TICKS)
     if not one.rate.why:
         axes.axvspan(one.rate.best.low, one.rate.best.high, color=AMBER, alpha=0.25, linewidth=0,
                      label="best rate, its interval")

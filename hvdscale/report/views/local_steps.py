@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from ...analysis.curves import Regimes, regimes_of
+from ...analysis.curves import Regimes
 from ...analysis.grouping import group_by
 from ...analysis.intervals import Estimate, geometric_mean, mean_interval, pooled
 from ...analysis.report_data import Section
@@ -37,7 +37,7 @@ from .curves import mark_regimes, style_of
 
 
 def local_steps(subject: Subject) -> Iterator[Part]:
-    curves = [(own, regimes_of([cell.sync[1] for cell in own], list(map(exchanges, own)), subject.options))
+    curves = [(own, Regimes([cell.sync[1] for cell in own], list(map(exchanges, own)), subject.options))
               for own in by_replicas(subject.synced)]
     for cells, regimes in curves:
         yield from _find_losses(subject, cells, regimes)

@@ -42,7 +42,7 @@ def find_rules(found: RuleCosts) -> tuple[Finding, ...]:
     grows = (SEARCH.find("exponent", exponent, rate=rate, power=exponent)
              if math.isfinite(exponent.value) else
              SEARCH.find("exponent_unknown", rate=rate, batches=len(exponent.batches)))
-    return SEARCH.find("rules", batch=found.base_batch, costs="; ".join(_describe_costs(found))), grows
+    return SEARCH.find("rules", batch=found.base.global_batch, costs="; ".join(_describe_costs(found))), grows
 
 
 def _describe_costs(found: RuleCosts) -> Iterator[str]:
@@ -117,13 +117,13 @@ def rules_table(found: RuleCosts) -> Table:
         cost.first_lost.high) else f"{cost.first_lost.high:,.0f}") for cost in found.costs_from_fitted or ()]
     return SEARCH.table("lr-rules", range(len(found.rates)), {
         "global_batch": lambda at: found.rates[at].global_batch,
-        "steps_to_target": lambda at: steps_cell(found.tuned_steps[at], whole),
+        "steps_to_target": lambda at: steps_cell(found.rates[at].steps, whole),
         "tried_rate": lambda at: found.rates[at].tried,
         "best_rate": lambda at: found.rates[at].best, **columns}, keys,
-        baseline=lambda at: (found.base.key(found.base_trial),), what=found.target, **rate_words(found.effective),
+        baseline=lambda at: (found.base.keys[0],), what=found.target, **rate_words(found.effective),
         notes=(SEARCH.say("rule_intervals", interval=SEARCH.say("best_of_interval", confidence=found.confidence)),
                *notes(found)),
-        warnings=[SEARCH.say("from_fitted", batch=found.base_batch, best=found.rates[0].best, rules=lost,
+        warnings=[SEARCH.say("from_fitted", batch=found.base.global_batch, best=found.rates[0].best, rules=lost,
                              more=percent(found.tolerance)) if lost else ""])
 
 
@@ -161,14 +161,14 @@ def missing_table(found: RuleCosts) -> Table | None:
            partial(lambda name, run: run.values.get(name, "n/a"), name)
            for name in dict.fromkeys(name for run in runs for name in run.values)},
         "command": lambda run: command_of(run) or "n/a"},
-        lambda run: (found.base.key(found.base_trial),), what=found.target)
+        lambda run: (found.base.keys[0],), what=found.target)
 
 
 def notes(found: RuleCosts) -> Iterator[str]:
-    log, trial = found.base.key(found.base_trial)
+    log, trial = found.base.keys[0]
     hows = {point.how for cost in found.costs for point in cost.points}
-    yield SEARCH.say("rules_start", batch=found.base_batch, trial=f"{log}:{trial}",
-                     value=number(found.base_rate), effective=found.effective, **rate_words(found.effective))
+    yield SEARCH.say("rules_start", batch=found.base.global_batch, trial=f"{log}:{trial}",
+                     value=number(found.base.tried), effective=found.effective, **rate_words(found.effective))
     if FITTED in hows:
         yield SEARCH.say("rules_loss")
     if RUNS in hows:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from ...analysis.best_points import BestOfTrials
-from ...analysis.curves import CurvePoint, result_of
+from ...analysis.curves import CurvePoint
 from ...analysis.grouping import group_by
 from ...analysis.search import IMPROVED, NEAR, Bound, Search
 from ...analysis.steps import run_of
@@ -289,12 +289,12 @@ def other_targets(subject: Subject) -> Iterator[Finding]:
 def results(subject: Subject) -> Iterator[Part]:
     """The fewest steps as published; a search's own table has them."""
     if not subject.searches and is_measured(subject.studies, subject.goal.column):
-        yield steps_table([result_of(study, subject.goal) for study in subject.studies
+        yield steps_table([CurvePoint(study, subject.goal) for study in subject.studies
                            if subject.goal.column in study.evaluations.columns])
 
 
 def steps_table(rows: Sequence[CurvePoint]) -> Table:
-    target, workload = rows[0].reached.target, rows[0].study.workload
+    target, workload = rows[0].target, rows[0].study.workload
     pruned = any(row.pruned for row in rows)
     stopped: Cells = {SEARCH.column("pruned_of_all", "pruned"): lambda row: row.pruned}
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...analysis.intervals import Estimate
 from ...analysis.size.laws import QUANTITIES, BorrowedLaw, CellResult, LawCost, SizeLaws, costs_of, laws_of
-from ...analysis.size.power_law import REACH, PowerLaw
+from ...analysis.size.sizes import REACH, PowerLaw
 from ...formatting.numbers import in_brackets, number, ratio
 from ...formatting.templates import written
 from ..document import Details, Figures, Finding, Part
@@ -51,11 +51,11 @@ def parts_of_laws(found: SizeLaws, rules: Sequence[BorrowedLaw] = ()) -> Iterato
         yield costs_table(found, rule, costs, at)
     if found.cells:
         cells = _size_columns(found) | {
-            Column(key, *QUANTITIES[key][:2]): partial(lambda key, one: one.estimate(key) or Estimate.unknown(), key)
+            Column(key, *QUANTITIES[key][:2]): partial(lambda key, one: one.estimates.get(key, Estimate.unknown()), key)
             for key in found.quantities}
         yield Details(lambda: [SIZE.table("size-cells", found.cells, cells, _trials, notes=[
             SIZE.say("intervals", confidence=found.confidence)])])
-    laws = [(key, law) for key, law in found.quantities.items() if not law.why]
+    laws = [(key, law) for key, law in found.quantities.items() if law.exponents]
     draw = draw_panels(lambda axes, one: _draw_law(axes, one[0], one[1], PANEL_TICKS if len(laws) > 1 else TICKS), laws,
                        [QUANTITIES[key][0] for key, _ in laws])
     trials = tuple(key for one in found.cells for key in _trials(one))
@@ -68,7 +68,7 @@ def describe_law(key: str, law: PowerLaw) -> Finding:
     quantity, unit = QUANTITIES[key][:2]
     labels = [f"{one.label} ({', '.join(map(number, one.sizes))})" for one in law.left_out]
     more = [SIZE.say("left_out", cells=labels[:MOST_NAMED], more=len(labels) > MOST_NAMED)] if labels else []
-    if law.why:
+    if not law.exponents:
         return SIZE.find("few_cells", None, more, quantity=quantity, cells=len(law.points), one=len(law.points) == 1)
     if law.path:
         more = [SIZE.say("path", sizes=[law.names[0], *law.path]), *more]

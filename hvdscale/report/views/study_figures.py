@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ...analysis.best_points import (DIVERGED, EFFECTIVE, LEARNING_RATE, MISSED, MOMENTUM, REACHED, STOPPED,
-                                     BestOfTrials, BestPoint, Space, best_of_trials, best_points, choices, is_varied,
+                                     BestOfTrials, BestPoint, Space, best_of_trials, best_points, is_varied,
                                      many_valued, space_of, split_by)
 from ...analysis.budgets import Budget, best_under, both_readings
 from ...analysis.curves import Curve, CurvePoint, curve_of
@@ -235,7 +235,7 @@ def workload_figures(curves: Sequence[Curve], options: Options = Options(), shar
     yield curves_figure([main], kind=EXAMPLES)
     yield targets_figure(curves)
     studies, column, minimizes = [point.study for point in main.searched], main.target.column, main.target.minimizes
-    for name in choices(studies):
+    for name in sorted({name for study in studies for name in study.metaparameters}):
         yield split_figure(main, name, options)
     for what in (LEARNING_RATE, MOMENTUM, EFFECTIVE):
         if what != MOMENTUM or is_varied(studies, MOMENTUM):

@@ -13,7 +13,6 @@ import numpy as np
 
 from ...analysis.curves import Curve
 from ...analysis.intervals import Estimate
-from ...analysis.pooled_variance import updates
 from ...analysis.report_data import Section
 from ...analysis.speedup import WEAK, Series, SpeedupPoint, compare
 from ...analysis.step_breakdown import ELSEWHERE, RANK_NAMES, SHARE, WORK, RankTimes, StepParts
@@ -138,7 +137,7 @@ def _series_table(section: Section, series: Series) -> Table:
     columns: Cells = {"efficiency" if name == "product" else name:
                       partial(lambda name, point: ratio_cell(getattr(point, name), point.cell, baseline), name)
                       for name in ratios}
-    paired = len({updates(cell) for cell in cells}) < len(cells)
+    paired = len({cell.updates for cell in cells}) < len(cells)
     tuned = tuned_by(section, cells)
     searched = {one.name for found in tuned.values() for search in found for one in search.space}
     problems = "; ".join(problems_of_points(series.points, searched if len(tuned) == len(cells) else ()))

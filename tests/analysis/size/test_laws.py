@@ -10,8 +10,7 @@ from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.reference import load
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.size.laws import basin_of, laws_of
-from hvdscale.analysis.size.power_law import SizePoint, fit_power_law
-from hvdscale.analysis.size.sizes import parse_size, sizes_of
+from hvdscale.analysis.size.sizes import SizePoint, fit_power_law, parse_size, sizes_of
 from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import read_trials
 from tests.conftest import ROOT

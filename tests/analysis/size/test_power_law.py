@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.intervals import Estimate
-from hvdscale.analysis.size.power_law import FEW, SizePoint, fit_power_law
+from hvdscale.analysis.size.sizes import SizePoint, fit_power_law
 from tests.factories.size_laws import CROSS, LINE, NAMES, PATH, coverage
 
 
@@ -16,7 +16,7 @@ def points(cells, a=0.4, b=0.1, width=1.05, scatter=()):
 
 def test_a_cross_of_sizes_gives_both_exponents():
     law = fit_power_law(NAMES, points(CROSS))
-    assert law.names == NAMES and not law.why
+    assert law.names == NAMES == tuple(law.exponents)
     assert law.exponents["parameters"].value == pytest.approx(0.4)
     assert law.exponents["tokens"].value == pytest.approx(0.1)
     assert law.factor == pytest.approx(3, rel=1e-6)
@@ -35,14 +35,14 @@ def test_a_size_that_does_not_vary_has_no_exponent():
     law = fit_power_law(NAMES, points(LINE))
     assert (law.names, law.constant) == (("parameters",), ("tokens",))
     assert law.predict({"parameters": 3.2e8, "tokens": 2e10}).refused == "path"
-    assert fit_power_law(NAMES, points([(1e7, 1e9)] * 4)).why == FEW
+    assert not fit_power_law(NAMES, points([(1e7, 1e9)] * 4)).exponents
 
 
-@pytest.mark.parametrize("cells, why", [(LINE[:2], FEW), (LINE[:3], "")])
-def test_three_sizes_need_intervals_of_their_own(cells, why):
-    assert fit_power_law(NAMES, points(cells)).why == why
+@pytest.mark.parametrize("cells, enough", [(LINE[:2], False), (LINE[:3], True)])
+def test_three_sizes_need_intervals_of_their_own(cells, enough):
+    assert bool(fit_power_law(NAMES, points(cells)).exponents) is enough
     bare = [SizePoint(one.sizes, Estimate(one.estimate.value, np.nan, np.nan, 1)) for one in points(cells)]
-    assert fit_power_law(NAMES, bare).why == FEW
+    assert not fit_power_law(NAMES, bare).exponents
 
 
 def test_errors_of_the_points_widen_the_exponent():

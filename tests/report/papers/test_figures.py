@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from hvdscale.analysis import rows as rows_module
+from hvdscale.analysis import studies as studies_module
 from hvdscale.analysis.best_points import first_feasible
 from hvdscale.analysis.curves import curve_of
-from hvdscale.analysis.rows import Evaluations
-from hvdscale.analysis.studies import studies_of
+from hvdscale.analysis.studies import Evaluations, studies_of
 from hvdscale.analysis.trials import JobKey
 from hvdscale.errors import UsageError
 from hvdscale.formatting.numbers import counted
@@ -78,7 +77,7 @@ def test_workloads_that_an_archive_lacks_are_named_and_the_rest_is_shown(archive
 def test_a_columns_rows_are_read_a_few_times_at_most_where_few_can_be_kept(archive, monkeypatch):
     counts = {}
     read = Evaluations._read
-    monkeypatch.setattr(rows_module, "KEPT_BYTES", 40_000)
+    monkeypatch.setattr(studies_module, "KEPT_BYTES", 40_000)
     monkeypatch.setattr(Evaluations, "_read", lambda self, name: counts.update(
         {(id(self), name): counts.get((id(self), name), 0) + 1}) or read(self, name))
     for one in archive:
