@@ -69,7 +69,7 @@ def decide(comparisons: Sequence[Comparison], measure: str = STEPS, within: floa
     """Every cell decided by one measure: STEPS, SECONDS, SPEED or BEST, the metric at a budget.
 
     within  the share up to which both are alike
-    share   of the error that this comparison may spend, see decision/ledger.py
+    share   of the error that this comparison may spend, see decision/sequence.py
     both    whether more runs can be of the baseline, too"""
     cells = [(one, cell) for one in comparisons for cell in one.cells]
     for one, _ in cells:

@@ -23,7 +23,7 @@ from .jobs import versions_of
 from .noise import Noise
 from .pooled_variance import pools_of
 from .search import Search, searches_of
-from .slow_runs import seeds_apart, slow_runs
+from .timings import seeds_apart, slow_runs
 from .speedup import Series, series_of
 from .step_breakdown import StepParts
 from .steps import RunCell, RunToTarget, cells_by, run_of

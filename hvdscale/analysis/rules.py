@@ -25,7 +25,7 @@ from ..errors import PlanError, UsageError
 from ..plan import scaling
 from ..plan.search_space import layer_of
 from ..plan.settings import DECAYS_PER_STEP
-from ..plan.time_scales import decay_of
+from ..plan.scaling import decay_of
 from ..system.forked import map_on_cores
 from ..target import Target
 from . import defaults

@@ -258,13 +258,9 @@ class StepModel:
         """Root mean square of log(model / measured)."""
         return float(np.sqrt(np.mean((self.log_law(self.unknowns, self.settings).mean(0) - self.measured.logs) ** 2)))
 
-    @cached_property
-    def _drawn(self) -> Parameters:
-        return self.parameters(self.unknowns)[1]
-
     def interval(self, name: str, confidence: float) -> tuple[float, float, float]:
         """(median, low, high) of a parameter over the draws."""
-        tail, drawn = (1 - confidence) / 2, getattr(self._drawn, name)
+        tail, drawn = (1 - confidence) / 2, getattr(self.parameters(self.unknowns)[1], name)
         if name in POWERS:
             drawn = np.where(drawn < FULLY, drawn, np.inf)
         median, low, high = np.quantile(drawn, (0.5, tail, 1 - tail), method="nearest").tolist()
@@ -274,8 +270,9 @@ class StepModel:
     def names(self) -> tuple[str, ...]:
         """The parameters in use: those of links, and an overlap with them, only where links are known, the sharpness
         only where local batches differ, and those of pauses only where it is likely that workers pause."""
+        pause = np.median(self.parameters(self.unknowns)[1].pause)
         used = {WITHIN: self.within, BETWEEN: self.between, ("overlap",): self.within or self.between,
-                ("sharpness",): len({*self.settings[2]}) > 1, PAUSES: np.median(self._drawn.pause) > 0,
+                ("sharpness",): len({*self.settings[2]}) > 1, PAUSES: pause > 0,
                 ("outer",): self.apart}
         unused = {name for names, are_used in used.items() if not are_used for name in names}
         return tuple(name for name in NAMES if name not in unused)
@@ -323,26 +320,24 @@ class StepTimes:
         return cls(timings, StepModel(timings, between))
 
     def measured(self, workers: int, per_node: int, global_batch: int, passes: int, sync: Sync = EVERY_STEP
-                 ) -> Timing | None:
-        """The timing of this configuration; where a cell has runs of it, their step time, as a report has it."""
+                 ) -> tuple[Timing | None, RunCell | None]:
+        """The timing of this configuration, by the runs of a cell where it has some, so that it is as a report has it;
+        and the cell where all its timed runs are of this configuration."""
         timing = self.timings.at(workers, per_node, global_batch, passes, sync)
         cell = self.cells.get((workers, global_batch))
         if timing is None or cell is None:
-            return timing
+            return timing, None
         runs = tuple(run for run in cell.runs if run.trial.key in timing.trials)
         speeds = known(samples_of(runs).examples_per_second)
-        return replace(timing, seconds=cell.mean_batch / speeds * (timing.slowed or 1.0),
-                       trials=tuple(run.trial.key for run in runs)) if len(speeds) else timing
-
-    def cell_of(self, timing: Timing) -> RunCell | None:
-        """The cell whose timed runs are all of this timing's configuration; None where there is none."""
-        cell = self.cells.get((timing.workers, timing.global_batch))
-        timed = tuple(run.trial.key for run in cell.runs if not np.isnan(run.examples_per_second)) if cell else ()
-        return cell if timed == timing.trials else None
+        if len(speeds):
+            timing = replace(timing, seconds=cell.mean_batch / speeds * (timing.slowed or 1.0),
+                             trials=tuple(run.trial.key for run in runs))
+        timed = tuple(run.trial.key for run in cell.runs if not np.isnan(run.examples_per_second))
+        return timing, cell if timed == timing.trials else None
 
     def at(self, workers: int, per_node: int, global_batch: int, passes: int = 1) -> StepTime:
         """Seconds per step of ``workers``, ``per_node`` of them on a node."""
-        timing = self.measured(workers, per_node, global_batch, passes)
+        timing, _ = self.measured(workers, per_node, global_batch, passes)
         if timing is not None:
             return self.of_timing(timing)
         place = workers, global_batch, passes, EVERY_STEP

@@ -15,11 +15,10 @@ from .lengths import Length
 from .local_steps import refuse_uneven_replicas, settle_ghost_batch, settle_local_steps
 from .metaparameters import tuned_for
 from .plan import Plan
-from .scaling import SCALED_BETAS, TUNED, exponent, lr_factor, scale_moments
+from .scaling import SCALED_BETAS, TUNED, decay_of, exponent, lr_factor, scale_moments, weight_decay_of
 from .schedule import FALLING, INVERSE_SQRT, PLATEAU
 from .settings import ACTS_ONLY_WITH, DECOUPLED, HALF_LIVES, NO_CLASS, OPTIMIZER_KEYS, OPTIMIZERS, Settings
 from .shards import Stream, fewest_passes, largest_pass
-from .time_scales import decay_of, weight_decay_of
 from .values import LARGEST_INT, MOST, none_of
 
 GLOBAL, GHOST_BATCH = "global", 32

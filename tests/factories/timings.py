@@ -18,9 +18,8 @@ import numpy as np
 
 from hvdscale.analysis.intervals import CONFIDENCE, mean_interval, pooled
 from hvdscale.analysis.decision.draws import quantiles
-from hvdscale.analysis.slow_runs import slow_runs
 from hvdscale.analysis.step_time import Links, StepTimes
-from hvdscale.analysis.timings import Machine, Timing, Timings, timings_of
+from hvdscale.analysis.timings import Machine, Timing, Timings, slow_runs, timings_of
 from hvdscale.analysis.trials import read_trials
 from tests.factories.logs import log, trial
 
