@@ -256,12 +256,12 @@ def chances_to_pass(cell: RunCell, workload: JobKey) -> dict[int, float]:
     They must not converge faster than the reference: their mean, without the fastest and the slowest, is at least its
     mean less a one-sided t-test's quantile at P_VALUE. Runs to come share an unknown mean and spread."""
     curve = next((one for one in read("mlperf")["curve"] if one["file"].endswith(f"/rcps_{workload.dataset}.json")
-                  or one["dataset"] == workload.dataset and workload.model in one["models"]), {"values": {0: ()}})
-    batches, values = zip(*sorted((int(at), value) for at, value in curve["values"].items()))
+                  or one["dataset"] == workload.dataset and workload.model in one["models"]), {"values": [[0]]})
+    batches, *columns = np.array(curve["values"], float).T
     examples, batch, runs = cell.samples.steps * cell.global_batch, cell.global_batch, len(cell.samples.steps)
     if runs < LEAST or not batches[0] <= batch <= batches[-1] or not np.isfinite(examples).all():
         return {}
-    mean, reference, variation = (np.interp(batch, batches, column) for column in zip(*values))
+    mean, reference, variation = (np.interp(batch, batches, column) for column in columns)
     unit = curve["train_examples"] if curve.get("kind") == "epochs" else 1
     random, chances = np.random.default_rng([0, 15]), {}
     spread = np.std(examples) * np.sqrt(runs / random.chisquare(runs - 1, (OUTCOMES, 1)))

@@ -224,18 +224,17 @@ def jobs_of(reference: Reference, workload: JobKey) -> tuple[PublishedJob, ...]:
 def _parse_curve(record: Mapping[str, Any], one: Mapping[str, Any]) -> PublishedCurve:
     """A curve of steps, or of means of runs in epochs or examples; ``every``: between evaluations."""
     kind, trials = one.get("kind", record["kind"]), 0
+    batches, mean, *rest = np.array(one["values"], float).T
     if kind == "steps":
-        batches, steps = (np.array(list(part), float) for part in (one["steps"].keys(), one["steps"].values()))
-        off, trials = 2.0 ** record["within_log2"], one.get("trials", record["trials"])
-        low, high = steps / off, steps * off
+        trials, off = one.get("trials", record["trials"]), 2.0 ** record["within_log2"]
+        steps, low, high = mean, mean / off, mean * off
     else:
-        batches, mean, runs, variation = np.array([[float(at), *value] for at, value in one["values"].items()]).T
+        runs, variation = rest
         half = student_quantile(runs - 1, CONFIDENCE) * variation / 100 / np.sqrt(runs)
         unit = (one["train_examples"] if kind == "epochs" else 1) / batches
         steps, low, high = unit * mean, unit * (mean * (1 - half) - one["every"]), unit * mean * (1 + half)
-    order = np.argsort(batches)
-    columns = {"batches": batches[order], "steps": steps[order], "low": low[order], "high": high[order]}
-    return _parse(PublishedCurve, {**one, "trials": trials, **columns})
+    return _parse(PublishedCurve, {"train_examples": 0, **record, **one, **one["fit"], "trials": trials,
+                                   "batches": batches, "steps": steps, "low": low, "high": high})
 
 
 def _list_differences(curve: Curve, published: PublishedCurve) -> tuple[list[str], list[str]]:
