@@ -23,7 +23,8 @@ from .intervals import CONFIDENCE, NONE, Estimate, student_quantile
 from .studies import best_value
 from .published import read
 from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, cells_by, run_of, samples_of
-from .trials import EVERY_STEP, JobKey, Trial, by_workload
+from .timings import Place
+from .trials import JobKey, Trial, by_workload
 
 STEEPEST = 1.0      # the most of a logarithm that the spacing of evaluations is taken to leave open
 LAST = {STEPS: "last_step", SECONDS: "last_seconds"}
@@ -130,7 +131,7 @@ def _expected_loss(sides: Sides) -> float:
     freedom = min(sides.runs) - 1                   # so that the difference is by Student's t
     wider = np.sqrt(freedom / np.random.default_rng([0, 14]).chisquare(freedom, DRAWS))
     logs = np.column_stack([np.zeros(DRAWS), sides.difference + wider * (after - before)])
-    options = Decision(((1, 1, 1, EVERY_STEP),) * 2, logs, np.zeros_like(logs), np.zeros(2), CONFIDENCE)
+    options = Decision((Place(1, 1),) * 2, logs, np.zeros_like(logs), np.zeros(2), CONFIDENCE)
     return options.loss(int(logs.mean(0).argmin()))
 
 

@@ -88,14 +88,14 @@ def _candidates(plan: WorkerPlan) -> Iterator[tuple[Measurement, ...]]:
     """Sets of measurements at options of the decision: probes of each worker count beyond those timed, of all, of
     another local batch, and of both, with its option's replicas; and runs, also with probes. Of searches, probes."""
     sync = {option.workers: option.sync for option in plan.options}
-    timed = {(one.workers, one.global_batch, one.passes, one.sync) for one in plan.times.timings.found}
-    most = max(workers for workers, *_ in timed)
-    places = [place for place in plan.decision.places if place[-1] == sync[place[0]]
-              and place[2] == max(1, place[-1][0] // place[0])]             # no more passes than replicas
-    full = {place[0]: place for place in sorted(places)}
-    beyond = [Measurement(*place, 0) for place in full.values() if place[0] > most]
-    other = [Measurement(*place, 0) for place in places
-             if place[1] * OTHER_LOCAL == full[place[0]][1] and place not in timed][:1]
+    timed = {one.place for one in plan.times.timings.found}
+    most = max(place.workers for place in timed)
+    places = [place for place in plan.decision.places if place.sync == sync[place.workers]
+              and place.passes == max(1, place.sync[0] // place.workers)]       # no more passes than replicas
+    full = {place.workers: place for place in sorted(places)}
+    beyond = [Measurement(*place, 0) for place in full.values() if place.workers > most]
+    other = [Measurement(*place, 0) for place in places if place not in timed
+             and place.global_batch * OTHER_LOCAL == full[place.workers].global_batch][:1]
     sets = [(one,) for one in beyond] + [tuple(beyond), tuple(other), (*beyond, *other)]
     probes = [one for one in dict.fromkeys(sets) if one]
     searched = any(point.searched for point in plan.curve.points)
@@ -110,8 +110,7 @@ def _runs(plan: WorkerPlan) -> Iterator[Measurement]:
     """Of each worker count at the best batch by replicas and at the largest of its option's passes; one or several."""
     places = plan.decision.places
     for option, seeds in product(plan.options, SEEDS):
-        largest = max(place for place in places
-                      if (place[0], *place[2:]) == (option.workers, option.passes, option.sync))
+        largest = max(place for place in places if place._replace(global_batch=option.global_batch) == option.place)
         best = plan.decision.best_of_each(option.workers).values()
         yield from (Measurement(*place, seeds) for place in sorted({largest, *(places[at] for at in best)}))
 

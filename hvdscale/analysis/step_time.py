@@ -27,11 +27,11 @@ import scipy
 from numpy.typing import ArrayLike
 
 from ..errors import UsageError
-from .decision.draws import DRAWS as MODEL_DRAWS, Drawn, Measured, Place, hull, levels, sample_posterior
+from .decision.draws import DRAWS as MODEL_DRAWS, Drawn, Measured, hull, levels, sample_posterior
 from .intervals import Spread, pooled
 from .steps import RunCell, known, samples_of
-from .timings import HOURS, Machine, Timing, Timings
-from .trials import EVERY_STEP, Sync
+from .timings import HOURS, Machine, Place, Timing, Timings
+from .trials import EVERY_STEP
 
 DRAWS = 400                 # of a value
 ASSUMED_DEVIATION = 0.05    # of the logarithm of a step time, where nothing was timed twice
@@ -165,8 +165,7 @@ class StepModel:
     def __init__(self, timings: Timings, between: tuple[float, float] | None = None, draws: int = MODEL_DRAWS,
                  waits: tuple[Any, ...] = LIKELY) -> None:
         self.timings, self.links, self.draws, self.waits = timings, between, draws, waits
-        self.settings = np.array([(one.workers, one.per_node, one.examples, one.passes, *one.sync)
-                                  for one in timings.found], float).T
+        self.settings = _settings([one.place for one in timings.found], [one.per_node for one in timings.found])
         runs, spread = np.array([len(one.seconds) for one in timings.found]), timings.spread
         deviation = spread.deviation if spread.freedom else ASSUMED_DEVIATION
         self.measured = Measured(np.log([one.value for one in timings.found]),
@@ -228,9 +227,8 @@ class StepModel:
 
     def log_seconds(self, per_node: int, places: Sequence[Place]) -> np.ndarray:
         """Draws of log t, shape (draws, places), so many workers a node."""
-        settings = np.array([(workers, per_node, batch / workers / passes, passes, *sync)
-                             for workers, batch, passes, sync in places], float).reshape(-1, 6).T
-        own = [self.timings.at(workers, per_node, batch, passes, sync) for workers, batch, passes, sync in places]
+        settings = _settings(places, [per_node] * len(places))
+        own = [self.timings.at(place, per_node) for place in places]
         random = np.random.default_rng([0, 11])
         slower = (random.random((self.draws, 1)) < OTHER[0]) * random.exponential(OTHER[1], (self.draws, 1))
         doublings = np.log2(np.maximum(settings[0] / self.settings[0].max(), 1))
@@ -287,9 +285,15 @@ class StepModel:
         if not ((self.within or min(workers, per_node) == 1) and (self.between or workers <= per_node)):
             return ASSUMED
         own = workers, min(workers, per_node), -(-workers // per_node), examples
-        timed = np.array([(one.workers, one.per_node, one.nodes, one.examples) for one in self.timings.found])
+        timed = np.array([(one.workers, one.per_node, one.nodes, one.place.examples) for one in self.timings.found])
         inside = (timed.min(0) <= own).all() and (own <= timed.max(0)).all()
         return INTERPOLATED if inside else EXTRAPOLATED
+
+
+def _settings(places: Sequence[Place], per_node: Sequence[int]) -> np.ndarray:
+    """Of each place workers, per node, examples a pass, passes, M and H: shape (6, places)."""
+    return np.array([(place.workers, most, place.examples, place.passes, *place.sync)
+                     for place, most in zip(places, per_node)], float).reshape(-1, 6).T
 
 
 def _link(law: StepLaw, passes: np.ndarray, of_hops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -319,12 +323,10 @@ class StepTimes:
         between = links.seconds(timings.machine, timings.measured.parameters) if links and timings.machine else None
         return cls(timings, StepModel(timings, between))
 
-    def measured(self, workers: int, per_node: int, global_batch: int, passes: int, sync: Sync = EVERY_STEP
-                 ) -> tuple[Timing | None, RunCell | None]:
+    def measured(self, place: Place, per_node: int) -> tuple[Timing | None, RunCell | None]:
         """The timing of this configuration, by the runs of a cell where it has some, so that it is as a report has it;
         and the cell where all its timed runs are of this configuration."""
-        timing = self.timings.at(workers, per_node, global_batch, passes, sync)
-        cell = self.cells.get((workers, global_batch))
+        timing, cell = self.timings.at(place, per_node), self.cells.get((place.workers, place.global_batch))
         if timing is None or cell is None:
             return timing, None
         runs = tuple(run for run in cell.runs if run.trial.key in timing.trials)
@@ -337,16 +339,15 @@ class StepTimes:
 
     def at(self, workers: int, per_node: int, global_batch: int, passes: int = 1) -> StepTime:
         """Seconds per step of ``workers``, ``per_node`` of them on a node."""
-        timing, _ = self.measured(workers, per_node, global_batch, passes)
+        place = Place(workers, global_batch, passes)
+        timing, _ = self.measured(place, per_node)
         if timing is not None:
             return self.of_timing(timing)
-        place = workers, global_batch, passes, EVERY_STEP
         return self.by_model(per_node, place, self.model.log_seconds(per_node, [place])[:, 0])
 
     def by_model(self, per_node: int, place: Place, logs: np.ndarray) -> StepTime:
         """That of a configuration that was not measured, from the model's draws of its logarithm."""
-        workers, global_batch, passes, _ = place
-        mark = self.model.mark_of(workers, per_node, global_batch / workers / passes)
+        mark = self.model.mark_of(place.workers, per_node, place.examples)
         later = self.later if all(one.slowed for one in self.timings.found) else 1.0
         others = self.model.saturating.log_seconds(per_node, [place])[:DRAWS, 0]
         return StepTime(float(np.exp(logs.mean())), np.exp(hull(logs[:DRAWS], others)) * later, mark)

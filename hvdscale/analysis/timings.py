@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -78,6 +79,25 @@ def measured_of(trials: Iterable[Trial]) -> Footprint:
     return Footprint(parameters, memory, float(np.mean(watts)) if watts else np.nan)
 
 
+class Place(NamedTuple):
+    """Where a step runs, but for how workers lie on nodes: so many workers, at a batch, in passes, with replicas."""
+
+    workers: int
+    global_batch: int
+    passes: int = 1
+    sync: Sync = EVERY_STEP
+
+    @property
+    def local_batch(self) -> int:
+        """The most examples of a worker in one pass."""
+        return -(-self.global_batch // (self.workers * self.passes))
+
+    @property
+    def examples(self) -> float:
+        """Examples per worker in one pass; a mean where the shares are uneven."""
+        return self.global_batch / self.workers / self.passes
+
+
 @dataclass(frozen=True, eq=False)
 class Timing:
     """The step times of one configuration: a worker count, its nodes, a global batch, its passes and its replicas."""
@@ -97,9 +117,8 @@ class Timing:
         return -(-self.workers // self.per_node)
 
     @property
-    def examples(self) -> float:
-        """Examples per worker in one pass; a mean where the shares are uneven."""
-        return self.global_batch / self.workers / self.passes
+    def place(self) -> Place:
+        return Place(self.workers, self.global_batch, self.passes, self.sync)
 
     @property
     def value(self) -> float:
@@ -146,20 +165,17 @@ class Timings:
     @property
     def most_local(self) -> int:
         """The most examples of a worker in one pass."""
-        return max((int(np.ceil(one.examples)) for one in self.found + self.crowded), default=0)
+        return max((one.place.local_batch for one in self.found + self.crowded), default=0)
 
     @cached_property
     def spread(self) -> Spread:
         """The spread of the logarithms of the times of one configuration, pooled over all."""
         return pooled_repeats([one.seconds for one in self.found])
 
-    def at(self, workers: int, per_node: int, global_batch: int, passes: int, sync: Sync = EVERY_STEP
-           ) -> Timing | None:
+    def at(self, place: Place, per_node: int) -> Timing | None:
         """The timing of this configuration, with the most similar layout on as many nodes; None where there is none."""
-        setting = workers, -(-workers // per_node), global_batch, passes, sync
-        found = [one for one in self.found
-                 if (one.workers, one.nodes, one.global_batch, one.passes, one.sync) == setting]
-        return min(found, key=lambda one: abs(one.per_node - min(workers, per_node)), default=None)
+        found = [one for one in self.found if one.place == place and one.nodes == -(-place.workers // per_node)]
+        return min(found, key=lambda one: abs(one.per_node - min(place.workers, per_node)), default=None)
 
 
 def timings_of(trials: Iterable[Trial], per_node: int | None = None) -> Timings:

@@ -19,14 +19,14 @@ import scipy
 
 from ..target import Target
 from .curves import curve_of_cells
-from .decision.draws import DRAWS as MODEL_DRAWS, Decision, Drawn, Place, levels
+from .decision.draws import DRAWS as MODEL_DRAWS, Decision, Drawn, levels
 from .grouping import group_by
 from .intervals import CONFIDENCE, UNKNOWN, Estimate, Spread
 from .studies import best_value
 from .noise import NoiseScale
 from .report_data import JobResults, Section
 from .step_time import ASSUMED, DRAWS, EXTRAPOLATED, MEASURED, Links, StepTimes
-from .timings import Footprint, timings_of
+from .timings import Footprint, Place, timings_of
 from .steps_curve import (ORDER, PREDICTED, StepsCurve, StepsOf, StepsPoint, noise_draws, point_of_cell,
                           points_of, points_of_curve)
 from .steps import RunCell
@@ -78,13 +78,13 @@ class Option:
     point  where its S was measured: at its batch, or by its own runs where those of its batch are of another setting
     apart  what its log S has beside that of its batch: the runs that do not meet, or its own runs of another setting"""
 
-    def __init__(self, workers: int, batch: int, passes: int, curve: StepsCurve, times: StepTimes, request: Request,
-                 sync: Sync) -> None:
-        self.workers, self.global_batch, self.passes, self.sync = workers, batch, passes, sync
-        self.curve, self.times, self.request = curve, times, request
-        self.nodes = request.nodes(workers)         # paid for
+    def __init__(self, place: Place, curve: StepsCurve, times: StepTimes, request: Request) -> None:
+        self.place, self.curve, self.times, self.request = place, curve, times, request
+        self.workers, self.global_batch, self.passes, self.sync = place
+        self.local_batch, batch = place.local_batch, place.global_batch
+        self.nodes = request.nodes(place.workers)           # paid for
         self.layout = request.per_node or times.timings.per_node
-        self.timing, self.cell = times.measured(workers, self.layout, batch, passes, sync)
+        self.timing, self.cell = times.measured(place, self.layout)
         self.trials = self.timing.trials if self.timing else ()
         self.point = at_batch = curve.point_at(batch)
         if self.cell and at_batch and at_batch.trials and not set(self.trials) & set(at_batch.trials):
@@ -97,15 +97,6 @@ class Option:
             self.apart -= float(np.log1p(-min(near.unmet, 0.99)))
         # whether the target may be met at its batch
         self.meets = self.point.steps.met if self.point else curve.mark_of(batch) is not None
-
-    @property
-    def place(self) -> Place:
-        return self.workers, self.global_batch, self.passes, self.sync
-
-    @property
-    def local_batch(self) -> int:
-        """The most examples of a worker in one pass."""
-        return -(-self.global_batch // (self.workers * self.passes))
 
     def settle(self, decision: Decision, at: int) -> None:
         """``at`` is its column of the decision."""
@@ -198,9 +189,8 @@ class WorkerPlan:
 
     def is_crowded(self, option: Option) -> bool:
         """Whether its step time was measured on hosts with too few free cores, or follows from such times."""
-        own = option.workers, option.global_batch, option.passes
         return any(one.crowded for one in self.times.timings.found
-                   if option.step_time.mark != MEASURED or (one.workers, one.global_batch, one.passes) == own)
+                   if option.step_time.mark != MEASURED or one.place[:3] == option.place[:3])
 
     def best(self, weight: float) -> Option | None:
         """The option with the least expected cost x time ** weight; inf: time alone."""
@@ -303,7 +293,7 @@ def plan_of(curves: Mapping[Sync, StepsCurve], times: StepTimes, request: Reques
     for workers in sorted(set(request.workers)):
         listed = {sync: _list_batches(workers, curve, times, request, workload.train_examples if workload else 0, sync)
                   for sync, curve in curves.items()}
-        found = [Option(workers, *batch, curves[sync], times, request, sync)
+        found = [Option(Place(workers, *batch, sync), curves[sync], times, request)
                  for sync, (batches, _) in listed.items() for batch in batches]
         found = [draft for draft in found if draft.meets]
         drafts += found

@@ -9,8 +9,8 @@ from hvdscale.analysis.decision.draws import quantiles
 from hvdscale.analysis.intervals import CONFIDENCE
 from hvdscale.analysis.step_time import (EXTRAPOLATED, INTERPOLATED, LAWS, LINEAR, MEASURED, REFUTED_AT, RING,
                                          TREE, Links, Parameters, StepModel, StepTimes)
-from hvdscale.analysis.timings import Timing, Timings, timings_of
-from hvdscale.analysis.trials import EVERY_STEP, read_trials
+from hvdscale.analysis.timings import Place, Timing, Timings, timings_of
+from hvdscale.analysis.trials import read_trials
 from tests.factories import timings as made_timings
 from tests.factories.logs import log, trial
 from tests.factories.timings import LOCAL, SHAPES, STRONG, TWO_BATCHES, WEAK, coverage
@@ -44,7 +44,7 @@ def model_of(timed):
 
 
 def seconds_of(model, workers, per_node, examples):
-    return np.exp(model.log_seconds(per_node, [(workers, workers * examples, 1, EVERY_STEP)])[:, 0])
+    return np.exp(model.log_seconds(per_node, [Place(workers, workers * examples)])[:, 0])
 
 
 @pytest.mark.parametrize("workers", (1, 2, 5, 8))

@@ -21,6 +21,7 @@ from functools import cached_property
 import numpy as np
 
 from ..intervals import Estimate
+from ..timings import Place
 
 DRAWS = 1000
 OUTCOMES = 64                   # of a measurement, that its worth is a mean over
@@ -29,8 +30,6 @@ LENGTHS = (0.2, 1.0, 2.0)       # of a move, relative to the length that suits a
 WHOLE, PART = 0.5, 0.35         # share of moves of all parameters; share of the parameters in the others
 IMPOSSIBLE = -1e300             # log likelihood of what has none
 JITTER = 1e-4                   # added to a move, so that two equal draws part
-
-Place = tuple[int, int, int, tuple[int, int]]       # workers, global batch, passes, (M, H) of trials.Sync
 
 
 @dataclass(frozen=True, eq=False)
