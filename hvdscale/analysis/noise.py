@@ -125,28 +125,19 @@ def fieller(means: np.ndarray, covariance: np.ndarray, quantile: float) -> tuple
 CellNoise = tuple[Any, Noise]       # a cell of runs, see steps.RunCell, and their noise scale
 
 
-@dataclass(frozen=True, eq=False)
 class NoiseAgainst:
-    """The noise scales of cells of runs, by batch, against one critical batch."""
+    """The noise scales of cells of runs, by batch, against one critical batch; NaN: the steps bound it on neither side,
+    as where there is no fit to them. ``chosen``: see best_known; None: no noise scale is finite."""
 
-    target: Target | None
-    b_crit: Estimate                            # NaN: the steps bound it on neither side
-    measured: Sequence[CellNoise]
-    chosen: CellNoise | None        # see best_known; None: no noise scale is finite
+    def __init__(self, target: Target | None, measured: Sequence[CellNoise], b_crit: Estimate | None) -> None:
+        is_open = b_crit is None or b_crit.low == 0 and np.isinf(b_crit.high)
+        self.target, self.b_crit = target, Estimate.unknown() if b_crit is None or is_open else b_crit
+        self.measured = sorted(measured, key=lambda one: one[0].global_batch)
+        self.chosen = best_known([one for one in self.measured if np.isfinite(one[1].whole.noise_scale)])
 
     @property
     def ratio(self) -> Estimate:
         return over(self.chosen[1].whole.estimate, self.b_crit) if self.chosen else Estimate.unknown()
-
-
-def noise_against(target: Target | None, measured: Sequence[CellNoise], b_crit: Estimate | None
-                  ) -> NoiseAgainst:
-    """A critical batch that is open on both sides counts as unknown, as where there is no fit to the steps."""
-    if b_crit is None or b_crit.low == 0 and np.isinf(b_crit.high):
-        b_crit = Estimate.unknown()
-    measured = sorted(measured, key=lambda one: one[0].global_batch)
-    return NoiseAgainst(target, b_crit, measured, best_known([
-        one for one in measured if np.isfinite(one[1].whole.noise_scale)]))
 
 
 def best_known(measured: Sequence[CellNoise]) -> CellNoise | None:

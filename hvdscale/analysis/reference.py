@@ -19,7 +19,7 @@ import numpy as np
 from ..target import Target
 from . import published as box
 from .curves import Curve, CurvePoint
-from .intervals import CONFIDENCE, Estimate, student_quantile
+from .intervals import CONFIDENCE, student_quantile
 from .steps import RunCell
 from .trials import JobKey
 
@@ -109,23 +109,33 @@ class NoMatch:
     base: int | None = None     # where only the target's value differs: the smallest batch with steps on both sides
 
 
-@dataclass(frozen=True, eq=False)
 class FidelityPoint:
-    """One batch size, measured against published. ``covered``: whether the interval and the uncertainty of the
-    published value overlap; False where the target was not met in that many steps; None: one run, or an open interval
-    that leaves it undecided."""
+    """One batch size of a measured curve, beside (steps, low, high) published there.
 
-    global_batch: int
-    published: float
-    low: float
-    high: float
-    interpolated: bool
-    measured: Estimate              # steps as the curve has them
-    equal: Estimate                 # the best of as many trials as published, extrapolated where the search had fewer
-    log2_apart: float               # of equal over published steps; inf: not met; NaN: not met, and not run that long
-    within: bool | None             # whether its size is at most WITHIN_LOG2; None: unknown
-    covered: bool | None
-    point: CurvePoint | RunCell     # of the measured curve
+    equal      the best of as many trials as published, extrapolated where the search had fewer
+    log2_apart of equal over published steps; inf: not met; NaN: not met, and not run that long
+    within     whether its size is at most WITHIN_LOG2; None: unknown
+    covered    whether the interval and the uncertainty of the published value overlap; False where the target was not
+               met in that many steps; None: one run, or an open interval that leaves it undecided"""
+
+    def __init__(self, curve: Curve, published: PublishedCurve, point: CurvePoint | RunCell,
+                 at: tuple[float, float, float]) -> None:
+        self.point, self.global_batch, self.measured = point, point.global_batch, point.steps
+        self.published, self.low, self.high = at
+        self.interpolated = point.global_batch not in published.batches
+        self.equal = steps = point.steps
+        if isinstance(point, CurvePoint) and published.trials not in (0, curve.n):
+            self.equal = steps = replace(point, n=published.trials).steps
+        self.log2_apart = math.log2(steps.value / self.published) if steps.met and steps.value > 0 else math.inf
+        self.within: bool | None = abs(self.log2_apart) <= WITHIN_LOG2
+        if not steps.met and not steps.beyond > self.published * 2 ** WITHIN_LOG2:
+            self.log2_apart, self.within = math.nan, None
+        self.covered: bool | None = None
+        if self.within is not None and steps.runs > 1 and not math.isnan(steps.low) and not math.isnan(steps.high):
+            if not steps.met or steps.low > self.high:
+                self.covered = False
+            elif math.isfinite(steps.high):
+                self.covered = steps.high >= self.low
 
 
 @dataclass(frozen=True)
@@ -200,7 +210,7 @@ def against(curve: Curve, published: PublishedCurve) -> Fidelity | NoMatch | Non
         if at is None:
             beyond.append(point.global_batch)
         else:
-            found.append(_compare_point(curve, published, point, at))
+            found.append(FidelityPoint(curve, published, point, at))
     return Fidelity(curve, published, tuple(found), tuple(beyond), tuple(remarks))
 
 
@@ -258,27 +268,6 @@ def _list_differences(curve: Curve, published: PublishedCurve) -> tuple[list[str
 def _is_same_goal(one: Target, other: Target) -> bool:
     """Whether two targets are the same, regardless of < or <=."""
     return (one.column, one.minimizes, one.value) == (other.column, other.minimizes, other.value)
-
-
-def _compare_point(curve: Curve, published: PublishedCurve, point: CurvePoint | RunCell,
-                   at: tuple[float, float, float]) -> FidelityPoint:
-    """A point of a curve beside (steps, low, high) published at its batch."""
-    expected, low, high = at
-    steps = point.steps
-    if isinstance(point, CurvePoint) and published.trials not in (0, curve.n):
-        steps = replace(point, n=published.trials).steps
-    apart = math.log2(steps.value / expected) if steps.met and steps.value > 0 else math.inf
-    within: bool | None = abs(apart) <= WITHIN_LOG2
-    if not steps.met and not steps.beyond > expected * 2 ** WITHIN_LOG2:
-        apart, within = math.nan, None
-    covered = None
-    if within is not None and steps.runs > 1 and not math.isnan(steps.low) and not math.isnan(steps.high):
-        if not steps.met or steps.low > high:
-            covered = False
-        elif math.isfinite(steps.high):
-            covered = steps.high >= low
-    return FidelityPoint(point.global_batch, expected, low, high, point.global_batch not in published.batches,
-                         point.steps, steps, apart, within, covered, point)
 
 
 def _mark_critical_batch(curve: Curve, published: PublishedCurve) -> PassMark:

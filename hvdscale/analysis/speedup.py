@@ -16,18 +16,16 @@ WEAK = "weak"       # the same number of examples per worker: B grows with W
 STRONG = "strong"   # the same global batch
 
 
-@dataclass(frozen=True, eq=False)
 class SpeedupPoint:
-    """One worker count of a series over the first. A ratio is NaN where it cannot be formed; where the target was not
-    met, ``high`` is an upper bound."""
+    """A worker count of a series over the first. A ratio is NaN where it cannot be formed; where the target was not
+    met, ``high`` is an upper bound. ``worker_ratio`` W / W0 is the ideal speedup."""
 
-    cell: RunCell
-    worker_ratio: float         # W / W0: the ideal speedup
-    step_speedup: Estimate
-    statistical_efficiency: Estimate
-    system_efficiency: Estimate
-    product: Estimate
-    time_speedup: Estimate
+    def __init__(self, cell: RunCell, baseline: RunCell, confidence: float = CONFIDENCE) -> None:
+        self.cell, self.worker_ratio = cell, cell.workers[0] / baseline.workers[0]
+        self.step_speedup, self.time_speedup = (divide(baseline, cell, name, confidence) for name in (STEPS, SECONDS))
+        self.statistical_efficiency = self.step_speedup.scaled(baseline.mean_batch / cell.mean_batch)
+        self.system_efficiency = divide(cell, baseline, SPEED, confidence).scaled(1 / self.worker_ratio)
+        self.product = self.time_speedup.scaled(1 / self.worker_ratio)
 
     @property
     def workers(self) -> int:
@@ -59,16 +57,8 @@ def series_of(cells: Iterable[RunCell], confidence: float = CONFIDENCE) -> tuple
         keys.setdefault((WEAK, Fraction(cell.global_batch, cell.workers[0])), []).append(cell)
         keys.setdefault((STRONG, Fraction(cell.global_batch)), []).append(cell)
     ordered = sorted(keys.items(), key=lambda item: (item[0][0] != WEAK, item[0][1]))
-    return tuple(Series(kind, size, tuple(compare(cell, found[0], confidence) for cell in found))
+    return tuple(Series(kind, size, tuple(SpeedupPoint(cell, found[0], confidence) for cell in found))
                  for (kind, size), found in ordered if len(found) > 1)
-
-
-def compare(cell: RunCell, baseline: RunCell, confidence: float = CONFIDENCE) -> SpeedupPoint:
-    worker_ratio = cell.workers[0] / baseline.workers[0]
-    steps, time = (divide(baseline, cell, name, confidence) for name in (STEPS, SECONDS))
-    speed = divide(cell, baseline, SPEED, confidence)
-    return SpeedupPoint(cell, worker_ratio, steps, steps.scaled(baseline.mean_batch / cell.mean_batch),
-                        speed.scaled(1 / worker_ratio), time.scaled(1 / worker_ratio), time)
 
 
 def divide(above: RunCell, below: RunCell, name: str, confidence: float) -> Estimate:
