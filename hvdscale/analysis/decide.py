@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,20 +37,50 @@ MORE = (0, 1, 2, 5, 10)         # runs that may follow
 P_VALUE, OUTCOMES = 0.05, 4000  # of MLPerf's check; of runs to come
 
 
-@dataclass(frozen=True, eq=False)
 class Decided:
-    comparison: Comparison
-    cell: ComparedCell
-    measure: str
-    sides: Sides
-    unmet: tuple[int, ...]                  # runs of the baseline and of the candidate that did not meet
-    decision: str = OPEN
-    reason: str = ""                        # why it is so without a test
-    ends: tuple[float, float] = NONE        # of the confidence sequence of candidate over baseline
-    chance: float = 1.0                     # of deciding so wrongly: here, or with a ledger ever with this baseline
-    runs_more: tuple[float, float] = NONE   # quartiles, if the difference is what it seems; NaN: unknown
-    smallest: float = np.inf                # difference, as a share, that these runs show at 80 %
-    loss: float = np.nan                    # expected, of taking what looks better now, as a share
+    """A cell decided by one measure.
+
+    unmet      runs of the baseline and of the candidate that did not meet
+    reason     why it is so without a test
+    ends       of the confidence sequence of candidate over baseline
+    chance     of deciding so wrongly: here, or with a ledger ever with this baseline
+    runs_more  quartiles, if the difference is what it seems; NaN: unknown
+    smallest   difference, as a share, that these runs show at 80 %
+    loss       expected, of taking what looks better now, as a share"""
+
+    def __init__(self, comparison: Comparison, cell: ComparedCell, measure: str, within: float, share: float,
+                 budget: Budget | None, both: bool) -> None:
+        self.comparison, self.cell, self.measure, self.decision, self.reason = comparison, cell, measure, OPEN, ""
+        self.ends, self.chance, self.runs_more, self.smallest, self.loss = NONE, 1.0, NONE, np.inf, np.nan
+        pair = _unchosen(cell.baseline), _unchosen(cell.candidate)
+        values, rough = _values(pair, comparison, measure, budget)
+        values = [{seed: value for seed, value in one.items() if not np.isnan(value)} for one in values]
+        common = [seed for seed in values[0] if seed in values[1]]
+        before, after = (np.array([one[seed] for seed in (*common, *(one.keys() - {*common}))], float)
+                         for one in values)
+        with np.errstate(all="ignore"):
+            self.sides = sides = Sides(np.log(before), np.log(after), len(common), rough)
+        self.unmet = tuple(sum(run.steps == np.inf for run in one.runs) + len(one.diverged) for one in pair)
+        every, target = np.concatenate([before, after]), comparison.target
+        if measure == STEPS and target and _are_same(cell.baseline, cell.candidate, target.column):
+            self.reason, self.decision, self.ends = "same", ALIKE, (1.0, 1.0)
+            self.chance, self.runs_more, self.smallest = 0.0, (0.0, 0.0), 0.0
+        elif (every <= 0).any():
+            self.reason = "sign"
+        elif min(sides.runs) < LEAST:
+            searched = any(one.searched and runs < LEAST
+                           for one, runs in zip((cell.baseline, cell.candidate), sides.runs))
+            self.reason, self.runs_more = "search" if searched else "few", (LEAST - min(sides.runs), np.nan)
+        elif measure in LAST and any(self.unmet) and np.ptp(every) == 0:
+            self.reason = "unmet"
+        else:
+            share /= pair[0].settings * pair[1].settings
+            error = (1 - comparison.tolerances.confidence) * share
+            low, high = np.exp(sides.interval(error))
+            self.ends, self.decision = (float(low), float(high)), DECISIONS[int(sides.decide(error, within))]
+            self.chance = min(1.0, sides.chance(self.decision, within) / share)
+            self.runs_more = sides.runs_more(error, within, both) if self.decision == OPEN else (0.0, 0.0)
+            self.smallest, self.loss = sides.smallest(error), _expected_loss(sides)
 
     @property
     def ratio(self) -> Estimate:
@@ -77,41 +107,12 @@ def decide(comparisons: Sequence[Comparison], measure: str = STEPS, within: floa
         if one.target is None and measure != SPEED:
             raise UsageError(f"{one.workload}: has no target to decide by; give --target, such as 'val/error<0.1', or "
                              "--by throughput")
-    return tuple(_decide(*of, measure, within, share / len(cells), budget, both) for of in cells)
+    return tuple(Decided(*of, measure, within, share / len(cells), budget, both) for of in cells)
 
 
 def worst(found: Sequence[Decided]) -> str:
     """What is decided of all: WORSE or OPEN where one cell is, else BETTER where one is."""
     return min((cell.decision for cell in found), key=(WORSE, OPEN, BETTER, ALIKE).index)
-
-
-def _decide(comparison: Comparison, cell: ComparedCell, measure: str, within: float, share: float,
-            budget: Budget | None, both: bool) -> Decided:
-    pair = _unchosen(cell.baseline), _unchosen(cell.candidate)
-    values, rough = _values(pair, comparison, measure, budget)
-    values = [{seed: value for seed, value in one.items() if not np.isnan(value)} for one in values]
-    common = [seed for seed in values[0] if seed in values[1]]
-    before, after = (np.array([one[seed] for seed in (*common, *(one.keys() - {*common}))], float) for one in values)
-    with np.errstate(all="ignore"):
-        sides = Sides(np.log(before), np.log(after), len(common), rough)
-    unmet = tuple(sum(run.steps == np.inf for run in one.runs) + len(one.diverged) for one in pair)
-    decided = partial(Decided, comparison, cell, measure, sides, unmet)
-    if measure == STEPS and comparison.target and _are_same(cell.baseline, cell.candidate, comparison.target.column):
-        return decided(ALIKE, "same", (1.0, 1.0), 0.0, (0.0, 0.0), 0.0)
-    if (np.concatenate([before, after]) <= 0).any():
-        return decided(reason="sign")
-    if min(sides.runs) < LEAST:
-        searched = any(one.searched and runs < LEAST for one, runs in zip((cell.baseline, cell.candidate), sides.runs))
-        return decided(reason="search" if searched else "few", runs_more=(LEAST - min(sides.runs), np.nan))
-    if measure in LAST and any(unmet) and np.ptp(np.concatenate([before, after])) == 0:
-        return decided(reason="unmet")
-    share /= pair[0].settings * pair[1].settings
-    error = (1 - comparison.tolerances.confidence) * share
-    low, high = np.exp(sides.interval(error))
-    decision = DECISIONS[int(sides.decide(error, within))]
-    more = sides.runs_more(error, within, both) if decision == OPEN else (0.0, 0.0)
-    return decided(decision, "", (float(low), float(high)), min(1.0, sides.chance(decision, within) / share), more,
-                   sides.smallest(error), _expected_loss(sides))
 
 
 def _are_same(baseline: RunCell, candidate: RunCell, column: str) -> bool:

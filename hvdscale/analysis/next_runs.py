@@ -40,14 +40,23 @@ class Measurement:
         return -(-self.global_batch // (self.workers * self.passes))
 
 
-@dataclass(frozen=True)
 class NextRuns:
     """Measurements to make together, what they cost, and the expected loss before and after."""
 
-    runs: tuple[Measurement, ...]
-    worker_hours: float
-    loss: float
-    loss_after: float
+    def __init__(self, plan: WorkerPlan, runs: Sequence[Measurement], loss: float) -> None:
+        decision, seconds, seen, spread = plan.decision, 0.0, [], plan.times.timings.spread
+        of_times = spread.deviation if spread.freedom else ASSUMED_DEVIATION
+        of_steps = plan.run_spread.deviation if plan.run_spread.freedom else RUN_DEVIATION
+        for run in runs:
+            at, count = decision.places.index((run.workers, run.global_batch, run.passes, run.sync)), max(run.seeds, 1)
+            measured = [(decision.log_times[:, at], of_times)]
+            if run.seeds and not plan.relative:
+                measured.append((decision.log_steps[:, at], of_steps))
+            seen += [(drawn, max(float(deviation) / count ** 0.5, LEAST_DEVIATION)) for drawn, deviation in measured]
+            length = decision.log_seconds[:, at] if run.seeds else np.log(PROBE_STEPS) + decision.log_times[:, at]
+            seconds += run.workers * count * float(np.exp(length).mean())
+        self.runs, self.worker_hours = tuple(runs), seconds / 3600
+        self.loss, self.loss_after = loss, min(loss, decision.loss_after(seen))
 
 
 def next_runs(plan: WorkerPlan, enough: float = ENOUGH, most_workers: float = np.inf,
@@ -61,27 +70,11 @@ def next_runs(plan: WorkerPlan, enough: float = ENOUGH, most_workers: float = np
     loss = plan.decision.loss(fastest.at)
     if loss <= enough:
         return None
-    found = [weigh(plan, runs, loss) for runs in dict.fromkeys(_candidates(plan))
+    found = [NextRuns(plan, runs, loss) for runs in dict.fromkeys(_candidates(plan))
              if all(run.workers <= most_workers and run not in without for run in runs)]
     best = max((one.loss - one.loss_after for one in found), default=0.0)
     worthy = [one for one in found if one.loss - one.loss_after >= SHARE * best]
     return max(worthy, key=lambda one: (loss - one.loss_after) / one.worker_hours) if best > 0.1 * loss else None
-
-
-def weigh(plan: WorkerPlan, runs: Sequence[Measurement], loss: float) -> NextRuns:
-    decision, seconds, seen = plan.decision, 0.0, []
-    spread = plan.times.timings.spread
-    of_times = spread.deviation if spread.freedom else ASSUMED_DEVIATION
-    of_steps = plan.run_spread.deviation if plan.run_spread.freedom else RUN_DEVIATION
-    for run in runs:
-        at, count = decision.places.index((run.workers, run.global_batch, run.passes, run.sync)), max(run.seeds, 1)
-        measured = [(decision.log_times[:, at], of_times)]
-        if run.seeds and not plan.relative:
-            measured.append((decision.log_steps[:, at], of_steps))
-        seen += [(drawn, max(float(deviation) / count ** 0.5, LEAST_DEVIATION)) for drawn, deviation in measured]
-        length = decision.log_seconds[:, at] if run.seeds else np.log(PROBE_STEPS) + decision.log_times[:, at]
-        seconds += run.workers * count * float(np.exp(length).mean())
-    return NextRuns(tuple(runs), seconds / 3600, loss, min(loss, decision.loss_after(seen)))
 
 
 def _candidates(plan: WorkerPlan) -> Iterator[tuple[Measurement, ...]]:

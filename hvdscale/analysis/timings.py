@@ -14,8 +14,8 @@ setting c, and exp(h_k) times that in pass k over the settings, as passes ran at
 by least squares, with Student's intervals, from repeats; of passes, from those that go there and back."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -41,13 +41,22 @@ LEAST_FREEDOM = 3       # of the spread of the others, or of a drift's residuals
 LEAST_CHANGE = 0.03     # of a drift, over all runs, below which nothing is said
 
 
-@dataclass(frozen=True)
 class Footprint:
-    """Of a worker."""
+    """Of a worker, as these trials measured it: the model's parameters (0: not known), by local batch the most bytes of
+    memory that it took, and the watts of its GPU, the mean over runs (NaN: not known)."""
 
-    parameters: int = 0                 # of the model, 0: not known
-    memory: Mapping[int, int] = field(default_factory=dict)     # by local batch, the most bytes that it took
-    watts: float = np.nan               # of its GPU, the mean over runs, NaN: not known
+    def __init__(self, trials: Iterable[Trial] = ()) -> None:
+        self.parameters, watts = 0, []
+        self.memory: dict[int, int] = {}
+        for trial in trials:
+            measured = trial.measured
+            self.parameters = max(self.parameters, int(measured.get("parameters") or parameters_of(trial.plan)))
+            local = int(trial.execution.get("local_batch") or 0)
+            if local and measured.get("peak_memory_bytes"):
+                self.memory[local] = max(self.memory.get(local, 0), *measured["peak_memory_bytes"])
+            if measured.get("watts"):
+                watts.append(float(np.mean(measured["watts"])))
+        self.watts = float(np.mean(watts)) if watts else np.nan
 
     def most_local(self, limit: float) -> int:
         """Examples of a worker that ``limit`` bytes hold. Memory is a line through the smallest and the largest local
@@ -63,20 +72,6 @@ class Footprint:
             raise UsageError(f"--memory: {byte_size(int(limit))} a worker are less than the {byte_size(least)} of "
                              f"{first:,} examples, the fewest that were measured; time smaller batches")
         return found
-
-
-def measured_of(trials: Iterable[Trial]) -> Footprint:
-    memory: dict[int, int] = {}
-    parameters, watts = 0, []
-    for trial in trials:
-        measured = trial.measured
-        parameters = max(parameters, int(measured.get("parameters") or parameters_of(trial.plan)))
-        local = int(trial.execution.get("local_batch") or 0)
-        if local and measured.get("peak_memory_bytes"):
-            memory[local] = max(memory.get(local, 0), *measured["peak_memory_bytes"])
-        if measured.get("watts"):
-            watts.append(float(np.mean(measured["watts"])))
-    return Footprint(parameters, memory, float(np.mean(watts)) if watts else np.nan)
 
 
 class Place(NamedTuple):
@@ -197,7 +192,7 @@ def timings_of(trials: Iterable[Trial], per_node: int | None = None) -> Timings:
     if len({one.workers for one in free}) < min(2, len({one.workers for one in found})):
         free, crowded = found, ()
     return Timings(free, machine, tuple(other for other in by_machine if other != machine), crowded,
-                   measured_of(by_machine[machine]),
+                   Footprint(by_machine[machine]),
                    all(one.workers == 1 or one.execution.get("local_workers") for one in by_machine[machine]),
                    slowing, ran_in_a_row(by_machine[machine]))
 

@@ -152,21 +152,50 @@ class NoPlan:
     best: float = np.nan
 
 
-@dataclass(frozen=True, eq=False)
 class WorkerPlan:
-    """The options by worker count, and the decision over them and over the batches that each count can run."""
+    """The options by worker count, and the decision over them and over the batches that each count can run.
 
-    workload: JobKey | None
-    target: Target | None                   # None: no target, as for steps given by the user
-    request: Request
-    curves: Mapping[Sync, StepsCurve]       # see curves_of
-    times: StepTimes
-    options: tuple[Option, ...]
-    synced: tuple[Option, ...]              # the fastest's workers, synchronized otherwise; speedup: over synchronous
-    left_out: tuple[tuple[int, str], ...]   # worker counts without an option, and why
-    decision: Decision
-    noise: NoiseScale | None                # the prediction of B_crit
-    job: Mapping[str, Any]                  # the problem that was run, and what was asked by Sync
+    curves    see curves_of; a workload's training examples limit the batch
+    target    None: no target, as for steps given by the user
+    noise     the prediction of B_crit
+    job       the problem that was run, and what was asked by Sync
+    synced    options of the fastest's workers, synchronized otherwise; speedup: over synchronous
+    left_out  worker counts without an option, and why"""
+
+    def __init__(self, curves: Mapping[Sync, StepsCurve], times: StepTimes, request: Request,
+                 workload: JobKey | None = None, target: Target | None = None, noise: NoiseScale | None = None,
+                 job: Mapping[str, Any] | None = None) -> None:
+        self.curves, self.times, self.request, self.workload, self.target = curves, times, request, workload, target
+        self.noise, self.job = noise, job or {}
+        drafts: list[Option] = []
+        left_out = []
+        for workers in sorted(set(request.workers)):
+            listed = {sync: _list_batches(workers, curve, times, request, workload.train_examples if workload else 0,
+                                          sync) for sync, curve in curves.items()}
+            found = [Option(Place(workers, *batch, sync), curves[sync], times, request)
+                     for sync, (batches, _) in listed.items() for batch in batches]
+            found = [draft for draft in found if draft.meets]
+            drafts += found
+            if not found:
+                why = next((why for _, why in listed.values() if why), "no batch that fits is known to meet the target")
+                left_out.append((workers, why))
+        places, self.left_out = tuple(draft.place for draft in drafts), tuple(left_out)
+        log_steps = np.empty((MODEL_DRAWS, len(drafts)))
+        for sync, own in group_by(range(len(drafts)), lambda at: drafts[at].sync).items():
+            log_steps[:, own] = curves[sync].log_steps([drafts[at].global_batch for at in own])
+        self.decision = decision = Decision(
+            places, log_steps + [draft.apart for draft in drafts],
+            times.model.log_seconds(request.per_node or times.timings.per_node, places),
+            np.log([request.paid(draft.workers) for draft in drafts]), request.confidence)
+        expected = decision.expected(np.inf)
+        order = np.lexsort((expected, decision.workers))
+        best = order[np.unique(decision.workers[order], return_index=True)[1]].tolist()
+        apart = decision.best_of_each(int(decision.workers[expected.argmin()])) if len(curves) > 1 and drafts else {}
+        for at in {*best, *apart.values()}:
+            drafts[at].settle(decision, at)
+        self.options = tuple(drafts[at].beside(drafts[best[0]], self.relative) for at in best)
+        self.synced = tuple(drafts[at].beside(drafts[apart.get(EVERY_STEP, at)], self.relative)
+                            for at in apart.values())
 
     @cached_property
     def curve(self) -> StepsCurve:
@@ -284,43 +313,6 @@ ONE_RUN, TIMED_ONCE, UNPLACED, LINKS = "one run", "timed once", "unplaced", "lin
 IN_A_ROW, PROBED, RATES, APART = "in a row", "probed", "rates", "apart"
 
 
-def plan_of(curves: Mapping[Sync, StepsCurve], times: StepTimes, request: Request, workload: JobKey | None = None,
-            target: Target | None = None, noise: NoiseScale | None = None, job: Mapping[str, Any] | None = None
-            ) -> WorkerPlan:
-    """The plan from steps curves, see curves_of, and step times; the workload's training examples limit the batch."""
-    drafts: list[Option] = []
-    left_out = []
-    for workers in sorted(set(request.workers)):
-        listed = {sync: _list_batches(workers, curve, times, request, workload.train_examples if workload else 0, sync)
-                  for sync, curve in curves.items()}
-        found = [Option(Place(workers, *batch, sync), curves[sync], times, request)
-                 for sync, (batches, _) in listed.items() for batch in batches]
-        found = [draft for draft in found if draft.meets]
-        drafts += found
-        if not found:
-            why = next((why for _, why in listed.values() if why), "no batch that fits is known to meet the target")
-            left_out.append((workers, why))
-    places = tuple(draft.place for draft in drafts)
-    log_steps = np.empty((MODEL_DRAWS, len(drafts)))
-    for sync, own in group_by(range(len(drafts)), lambda at: drafts[at].sync).items():
-        log_steps[:, own] = curves[sync].log_steps([drafts[at].global_batch for at in own])
-    decision = Decision(
-        places, log_steps + [draft.apart for draft in drafts],
-        times.model.log_seconds(request.per_node or times.timings.per_node, places),
-        np.log([request.paid(draft.workers) for draft in drafts]), request.confidence)
-    expected = decision.expected(np.inf)
-    order = np.lexsort((expected, decision.workers))
-    best = order[np.unique(decision.workers[order], return_index=True)[1]].tolist()
-    apart = decision.best_of_each(int(decision.workers[expected.argmin()])) if len(curves) > 1 and drafts else {}
-    for at in {*best, *apart.values()}:
-        drafts[at].settle(decision, at)
-    relative = next(iter(curves.values())).relative
-    return WorkerPlan(
-        workload, target, request, curves, times, tuple(drafts[at].beside(drafts[best[0]], relative) for at in best),
-        tuple(drafts[at].beside(drafts[apart.get(EVERY_STEP, at)], relative) for at in apart.values()),
-        tuple(left_out), decision, noise, job or {})
-
-
 def curves_of(section: Section | None, points: Sequence[StepsPoint], fit: np.ndarray | None, confidence: float,
               noise: np.ndarray | None = None) -> dict[Sync, StepsCurve]:
     """S by how replicas are synchronized, synchronous training first; where all is that, the curve of these points."""
@@ -372,7 +364,7 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
         if not every and noise is None and not request.global_batch:
             return NoPlan(group.workload, None, NO_STEPS)
         own = {(cell.workers[0], cell.global_batch): cell for cell in cells}
-        return plan_of(curves, replace(times, cells=own), request, group.workload, target, used, job)
+        return WorkerPlan(curves, replace(times, cells=own), request, group.workload, target, used, job)
     if not about:
         cells = [cell for section in group.sections for cell in section.cells]
         return plan(None, (given,) if given else (), None, cells),

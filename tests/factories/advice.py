@@ -222,7 +222,7 @@ def deadlines_kept(seeds, noise, plans, seed=0, sure=0.95):
         for option in found.options:
             true = STEPS / option.workers * STEP_SECONDS
             room = random.uniform(-1, 4) * noise
-            limited = replace(found, request=replace(found.request, deadline=true * np.exp(room)))
-            if limited.chance_within(option) >= sure:
+            found.request = replace(found.request, deadline=true * np.exp(room))
+            if found.chance_within(option) >= sure:
                 kept.append((ndtr(room / np.hypot(noise, TIMING)), room > 0))
     return tuple(float(share) for share in np.mean(kept, 0))
