@@ -73,7 +73,7 @@ class Request:
 
 
 class Option:
-    """One worker count at one batch, to decide on; ``settle`` and ``beside`` add what a plan says of those it takes.
+    """One worker count at one batch, to decide on; ``settle`` and ``weigh`` add what a plan says of those it takes.
 
     point  where its S was measured: at its batch, or by its own runs where those of its batch are of another setting
     apart  what its log S has beside that of its batch: the runs that do not meet, or its own runs of another setting"""
@@ -107,31 +107,31 @@ class Option:
         self.mark = max(self.steps.mark, self.step_time.mark, key=ORDER.index)      # how the time to target is known
         self.time = self.steps.times(self.step_time)
 
-    def beside(self, first: Option, relative: bool) -> Option:
-        """The same with its time T and its cost, ``relative`` to those of the first, that of the smallest worker count,
+    def weigh(self, first: Option, relative: bool) -> Option:
+        """Itself, with its time T and its cost, ``relative`` to those of the first, that of the smallest worker count,
         and with what it gains over that. Draws have shape (draws,), inf where the target is not met."""
-        found, confidence = copy(self), self.request.confidence
+        confidence = self.request.confidence
         time = self.time.over(first.time) if relative else self.time
         paid = self.request.paid(self.workers) / (self.request.paid(first.workers) if relative else 1.0)
-        found.seconds, found.seconds_draws, found.cost_draws = time.known(confidence), time.draws, paid * time.draws
+        self.seconds, self.seconds_draws, self.cost_draws = time.known(confidence), time.draws, paid * time.draws
         own = self.cell and self.cell.seconds
         if own and np.isclose(time.value, own.value, rtol=1e-9):        # this is the time of the cell
-            found.seconds = replace(found.seconds, low=own.low, high=own.high)
-        found.cost = found.seconds.scaled(paid)
-        found.speedup = first.time.over(self.time).known(confidence)                    # T0 / T
-        found.statistical_efficiency = _ratio(                                          # (S0 B0) / (S B)
+            self.seconds = replace(self.seconds, low=own.low, high=own.high)
+        self.cost = self.seconds.scaled(paid)
+        self.speedup = first.time.over(self.time).known(confidence)                    # T0 / T
+        self.statistical_efficiency = _ratio(                                          # (S0 B0) / (S B)
             first.steps, self.steps, first.global_batch / self.global_batch, confidence)
-        found.system_efficiency = _ratio(                                               # (x / x0) / (W / W0)
+        self.system_efficiency = _ratio(                                               # (x / x0) / (W / W0)
             first.step_time, self.step_time,
             self.global_batch / first.global_batch * first.workers / self.workers, confidence)
         known = [one[np.isfinite(one) & (one > 0)] for one in (self.steps.draws, self.step_time.draws)]
         of_steps, of_times = (float(np.log(one).var()) if len(one) else 0.0 for one in known)
         outside = of_steps * self.steps.beyond + of_times * (self.step_time.mark in (EXTRAPOLATED, ASSUMED))
         # of the variance of log T, the part due to extrapolation
-        found.extrapolated_share = 0.0
-        if of_steps + of_times > 0 and not (relative and self is first):
-            found.extrapolated_share = min(1.0, outside / (of_steps + of_times))
-        return found
+        self.extrapolated_share = 0.0
+        if of_steps + of_times > 0 and not (relative and self.place == first.place):
+            self.extrapolated_share = min(1.0, outside / (of_steps + of_times))
+        return self
 
 
 def _ratio(above: Drawn, below: Drawn, factor: float, confidence: float) -> Estimate:
@@ -193,8 +193,8 @@ class WorkerPlan:
         apart = decision.best_of_each(int(decision.workers[expected.argmin()])) if len(curves) > 1 and drafts else {}
         for at in {*best, *apart.values()}:
             drafts[at].settle(decision, at)
-        self.options = tuple(drafts[at].beside(drafts[best[0]], self.relative) for at in best)
-        self.synced = tuple(drafts[at].beside(drafts[apart.get(EVERY_STEP, at)], self.relative)
+        self.options = tuple(drafts[at].weigh(drafts[best[0]], self.relative) for at in best)
+        self.synced = tuple(copy(drafts[at]).weigh(drafts[apart.get(EVERY_STEP, at)], self.relative)
                             for at in apart.values())
 
     @cached_property
