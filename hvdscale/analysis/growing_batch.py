@@ -121,7 +121,7 @@ def growing_plans(groups: Sequence[JobResults], request: Request, *, asked: Batc
         timings = timings_of([*group.trials, *(beside.trials if own and beside else ())], request.per_node)
         if batches is None or not timings.found:
             continue
-        times, fitted = StepTimes.of(timings, links), request.fitted(timings.measured)
+        times, fitted = StepTimes(timings, links), request.fitted(timings.measured)
         for section in group.sections if not own else [one for one in group.sections if one.cells]:
             if section.target is None:
                 continue

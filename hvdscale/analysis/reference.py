@@ -147,15 +147,15 @@ class PassMark:
     bound: str = ""         # "at least" or "at most" where ``found`` is only a bound
 
 
-@dataclass(frozen=True, eq=False)
 class Fidelity:
-    """A measured curve against a published one."""
+    """A measured curve against a published one; ``beyond``: batch sizes measured outside the published ones;
+    ``remarks``: other differences between the two."""
 
-    curve: Curve
-    published: PublishedCurve
-    points: tuple[FidelityPoint, ...]
-    beyond: tuple[int, ...]         # batch sizes measured outside the published ones
-    remarks: tuple[str, ...]        # other differences between the two
+    def __init__(self, curve: Curve, published: PublishedCurve, remarks: Sequence[str]) -> None:
+        self.curve, self.published, self.remarks = curve, published, tuple(remarks)
+        found = [(point, published.at(point.global_batch)) for point in curve.points]
+        self.points = tuple(FidelityPoint(curve, published, point, at) for point, at in found if at)
+        self.beyond = tuple(point.global_batch for point, at in found if at is None)
 
     def counted(self, name: str) -> tuple[int, int]:
         """(number that pass, number decided) of the points' ``within`` or ``covered``."""
@@ -204,14 +204,7 @@ def against(curve: Curve, published: PublishedCurve) -> Fidelity | NoMatch | Non
         both = [point.global_batch for point in curve.points if other_value
                 and point.steps.met and point.steps.value > 0 and published.at(point.global_batch)]
         return NoMatch(tuple(reasons), curve, published, min(both) if len(both) > 1 else None)
-    found, beyond = [], []
-    for point in curve.points:
-        at = published.at(point.global_batch)
-        if at is None:
-            beyond.append(point.global_batch)
-        else:
-            found.append(FidelityPoint(curve, published, point, at))
-    return Fidelity(curve, published, tuple(found), tuple(beyond), tuple(remarks))
+    return Fidelity(curve, published, remarks)
 
 
 def ordering_of(curves: Sequence[Curve], ordering: Ordering) -> PassMark | None:

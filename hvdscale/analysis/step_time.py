@@ -18,7 +18,7 @@ interval is a hull: by the prior of practice, LIKELY, and, unless the timings re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -162,9 +162,9 @@ class StepModel:
     between  h' and v' where they are given; also those of h and v where no links within a node were timed
     waits    in the prior: LIKELY or SATURATING"""
 
-    def __init__(self, timings: Timings, between: tuple[float, float] | None = None, draws: int = MODEL_DRAWS,
+    def __init__(self, timings: Timings, between: tuple[float, float] | None = None,
                  waits: tuple[Any, ...] = LIKELY) -> None:
-        self.timings, self.links, self.draws, self.waits = timings, between, draws, waits
+        self.timings, self.links, self.waits = timings, between, waits
         self.settings = _settings([one.place for one in timings.found], [one.per_node for one in timings.found])
         runs, spread = np.array([len(one.seconds) for one in timings.found]), timings.spread
         deviation = spread.deviation if spread.freedom else ASSUMED_DEVIATION
@@ -218,7 +218,7 @@ class StepModel:
     def _posterior(self) -> tuple[np.ndarray, float]:
         def log_likelihood(unknowns: np.ndarray) -> np.ndarray:
             return self.measured.log_likelihood(self.log_law(unknowns, self.settings), unknowns[:, 12], unknowns[:, 13])
-        return sample_posterior(log_likelihood, UNKNOWNS + self.apart, self.draws)
+        return sample_posterior(log_likelihood, UNKNOWNS + self.apart, MODEL_DRAWS)
 
     @property
     def unknowns(self) -> np.ndarray:
@@ -230,7 +230,7 @@ class StepModel:
         settings = _settings(places, [per_node] * len(places))
         own = [self.timings.at(place, per_node) for place in places]
         random = np.random.default_rng([0, 11])
-        slower = (random.random((self.draws, 1)) < OTHER[0]) * random.exponential(OTHER[1], (self.draws, 1))
+        slower = (random.random((MODEL_DRAWS, 1)) < OTHER[0]) * random.exponential(OTHER[1], (MODEL_DRAWS, 1))
         doublings = np.log2(np.maximum(settings[0] / self.settings[0].max(), 1))
         return self.measured.draw(
             self.log_law(self.unknowns, settings) + slower * doublings, self.log_law(self.unknowns, self.settings),
@@ -240,7 +240,7 @@ class StepModel:
     @cached_property
     def saturating(self) -> StepModel:
         """The same where waits are SATURATING; the model itself where the timings refute that."""
-        other = StepModel(self.timings, self.links, self.draws, SATURATING)
+        other = StepModel(self.timings, self.links, SATURATING)
         return other if other._posterior[1] > self._posterior[1] - np.log(REFUTED_BY) else self
 
     @property
@@ -308,20 +308,14 @@ def _power(share: np.ndarray, one: float, finite: float) -> np.ndarray:
     return 1 / np.maximum(1 - np.clip((share - one) / (finite - one), 0, 1), 1 / FULLY)
 
 
-@dataclass(frozen=True, eq=False)
 class StepTimes:
-    """Step times at any worker count: measured where possible, else by the model."""
+    """Step times at any worker count: measured where possible, else by the model of at least one timing; the runs of
+    ``cells``, by workers and batch, replace the timings of theirs."""
 
-    timings: Timings
-    model: StepModel
-    # by workers and batch: their runs replace the timings of theirs
-    cells: Mapping[tuple[int, int], RunCell] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, timings: Timings, links: Links | None = None) -> StepTimes:
-        """By the model of at least one timing."""
+    def __init__(self, timings: Timings, links: Links | None = None) -> None:
         between = links.seconds(timings.machine, timings.measured.parameters) if links and timings.machine else None
-        return cls(timings, StepModel(timings, between))
+        self.timings, self.model = timings, StepModel(timings, between)
+        self.cells: Mapping[tuple[int, int], RunCell] = {}
 
     def measured(self, place: Place, per_node: int) -> tuple[Timing | None, RunCell | None]:
         """The timing of this configuration, by the runs of a cell where it has some, so that it is as a report has it;

@@ -338,7 +338,7 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
     about = [section for section in group.sections if section.target]
     if not timings.found:
         return tuple(NoPlan(group.workload, target, NO_TIMES) for target in [one.target for one in about] or [None])
-    times, request = StepTimes.of(timings, links), request.fitted(timings.measured)
+    times, request = StepTimes(timings, links), request.fitted(timings.measured)
     found = [(cell.global_batch, own.whole.steps, own.whole) for section in group.sections
              for cell, own in section.noise if 0 < own.whole.noise_scale < np.inf]      # the largest batch's counts
     measured = max(found, key=lambda one: one[:2])[2] if found else None
@@ -363,8 +363,9 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
             return NoPlan(group.workload, target, AT_ONCE)
         if not every and noise is None and not request.global_batch:
             return NoPlan(group.workload, None, NO_STEPS)
-        own = {(cell.workers[0], cell.global_batch): cell for cell in cells}
-        return WorkerPlan(curves, replace(times, cells=own), request, group.workload, target, used, job)
+        held = copy(times)
+        held.cells = {(cell.workers[0], cell.global_batch): cell for cell in cells}
+        return WorkerPlan(curves, held, request, group.workload, target, used, job)
     if not about:
         cells = [cell for section in group.sections for cell in section.cells]
         return plan(None, (given,) if given else (), None, cells),

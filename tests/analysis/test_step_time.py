@@ -36,7 +36,7 @@ def logged(workers=1, batch=32, seconds=0.05, id=1, steps=100, **changes):
 
 
 def times_of(*trials, **more):
-    return StepTimes.of(timings_of(read_trials(log(*trials))), **more)
+    return StepTimes(timings_of(read_trials(log(*trials))), **more)
 
 
 def model_of(timed):

@@ -169,7 +169,7 @@ def by_rule(job, found):
     """What rules of thumb lose at 32 examples a worker: the best measured, 64 workers, the noise scale as the batch
     (within a factor 2), and 4 times the most workers measured if the last doubling gained 15 %."""
     measured = {one.workers: found.curve.at(one.global_batch).value * one.value for one in found.times.timings.found
-                if one.examples == LOCAL}
+                if one.place.examples == LOCAL}
     *_, before, most = min(measured), *sorted(measured)
     fastest = min(measured, key=measured.get)
     gains = before == most or measured[before] / measured[most] > 1.15

@@ -129,7 +129,7 @@ def _forecast(law, design, noise, seed, given, runs, asked, shape, **trouble):
     random = np.random.default_rng([*seed, LAWS.index(law), [*DESIGNS, LOCAL].index(design)])
     cluster = replace(cluster_of(law, design, random, shape), **trouble)
     timings = Timings(cluster.timings(design, noise, runs, random), MACHINE, (), ())
-    times = StepTimes.of(timings, cluster.links if given else None)
+    times = StepTimes(timings, cluster.links if given else None)
     for workers in asked:
         batch = BATCHES[design](workers)[-1]
         workers = COUNTS[-1] if design == LOCAL else workers
@@ -150,7 +150,7 @@ def hours_held(order, runs, jobs, seed=0):
         hours = {ORDERS[0]: hours[:1], ORDERS[1]: hours, ORDERS[2]: hours[:, :1]}[order] + np.zeros_like(hours)
         found = tuple(Timing(workers, 1, 32 * workers, 1, np.exp(own + 0.01 * random.standard_normal(runs)), False, ())
                       for workers, own in zip(COUNTS, hours))
-        times = StepTimes.of(Timings(found, MACHINE, (), (), in_a_row=order == ORDERS[2]))
+        times = StepTimes(Timings(found, MACHINE, (), (), in_a_row=order == ORDERS[2]))
         held += [quantiles(times.at(workers, 1, 32 * workers).draws, CONFIDENCE) for workers in COUNTS]
     return _share_and_ratio([(1.0, *ends) for ends in held])
 
@@ -167,7 +167,7 @@ def slowed_held(slow, longs, jobs, seed=0):
             at = () if steps == 50 else (0, steps)
             made.append(trial(len(made) + 1, at, at, [0, seconds.sum()][:len(at)], workers=workers, batch=32 * workers,
                               seed=len(made), step_seconds=seconds))
-        times = StepTimes.of(timings_of(read_trials(log(*made))))
+        times = StepTimes(timings_of(read_trials(log(*made))))
         held += [(workers ** 0.1 * (1 + 0.9 * slow),
                   *quantiles(times.at(workers, workers, 32 * workers).draws, CONFIDENCE)) for workers in counts[longs:]]
     return _share_and_ratio(held)
