@@ -152,6 +152,10 @@ class BudgetPoint:
         self.value, self.step = np.nan, np.nan
         if self.trial is not None:
             self.value, self.step = float(self.values[self.trial]), float(self.steps[self.trial])
+        self.short = int((self.kind[self.rows] == TrialKind.SHORT).sum())      # that ended before they spent the budget
+        self.diverged = int(((self.kind == TrialKind.DIVERGED) & ~study.repeat).sum())
+        # whether the best one did, so that it might have improved further
+        self.best_is_short = self.trial is not None and bool(self.kind[self.trial] == TrialKind.SHORT)
         self.confidence = confidence
 
     @cached_property
@@ -163,20 +167,6 @@ class BudgetPoint:
     @cached_property
     def curve(self) -> tuple[BestOf, ...]:
         return best_of_n(self.costs.tolist(), negated=not self.minimizes)
-
-    @property
-    def short(self) -> int:
-        """The number of them that ended before they spent the budget."""
-        return int((self.kind[self.rows] == TrialKind.SHORT).sum())
-
-    @property
-    def diverged(self) -> int:
-        return int(((self.kind == TrialKind.DIVERGED) & ~self.study.repeat).sum())
-
-    @property
-    def best_is_short(self) -> bool:
-        """Whether the trial with the best value ended before it spent the budget: it might have improved further."""
-        return self.trial is not None and bool(self.kind[self.trial] == TrialKind.SHORT)
 
     @property
     def keys(self) -> tuple[tuple[str, int], ...]:

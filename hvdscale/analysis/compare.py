@@ -147,12 +147,8 @@ class Comparison:
             if target and cell.baseline.runs and cell.candidate.runs:
                 cell.tests += (_best_test(cell, target, tolerances),)
         self.overall = _test_overall(self.cells, measures, tolerances)
-
-    @property
-    def verdict(self) -> str:
-        """The worst verdict of its cells and of all cells together; UNDECIDED for a missing cell."""
-        return worst_of([*(cell.verdict for cell in self.cells), *(test.verdict for test in self.overall),
-                         *([UNDECIDED] if self.missing else [])])
+        self.verdict = worst_of([*(cell.verdict for cell in self.cells), *(test.verdict for test in self.overall),
+                                 *([UNDECIDED] if self.missing else [])])
 
 
 def compare_trials(baseline: Sequence[Trial], candidate: Sequence[Trial], targets: Sequence[Target] = (),

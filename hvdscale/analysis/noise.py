@@ -134,10 +134,7 @@ class NoiseAgainst:
         self.target, self.b_crit = target, Estimate.unknown() if b_crit is None or is_open else b_crit
         self.measured = sorted(measured, key=lambda one: one[0].global_batch)
         self.chosen = best_known([one for one in self.measured if np.isfinite(one[1].whole.noise_scale)])
-
-    @property
-    def ratio(self) -> Estimate:
-        return over(self.chosen[1].whole.estimate, self.b_crit) if self.chosen else Estimate.unknown()
+        self.ratio = over(self.chosen[1].whole.estimate, self.b_crit) if self.chosen else Estimate.unknown()
 
 
 def best_known(measured: Sequence[CellNoise]) -> CellNoise | None:

@@ -21,20 +21,14 @@ class SpeedupPoint:
     met, ``high`` is an upper bound. ``worker_ratio`` W / W0 is the ideal speedup."""
 
     def __init__(self, cell: RunCell, baseline: RunCell, confidence: float = CONFIDENCE) -> None:
-        self.cell, self.worker_ratio = cell, cell.workers[0] / baseline.workers[0]
+        self.cell, self.workers = cell, cell.workers[0]
+        self.worker_ratio = self.workers / baseline.workers[0]
         self.step_speedup, self.time_speedup = (divide(baseline, cell, name, confidence) for name in (STEPS, SECONDS))
         self.statistical_efficiency = self.step_speedup.scaled(baseline.mean_batch / cell.mean_batch)
         self.system_efficiency = divide(cell, baseline, SPEED, confidence).scaled(1 / self.worker_ratio)
+        # x / x0: the time speedup if larger batches needed no more examples
+        self.throughput_speedup = self.system_efficiency.scaled(self.worker_ratio)
         self.product = self.time_speedup.scaled(1 / self.worker_ratio)
-
-    @property
-    def workers(self) -> int:
-        return self.cell.workers[0]
-
-    @property
-    def throughput_speedup(self) -> Estimate:
-        """x / x0: the time speedup if larger batches needed no more examples."""
-        return self.system_efficiency.scaled(self.worker_ratio)
 
 
 @dataclass(frozen=True, eq=False)

@@ -167,6 +167,11 @@ class WorkerPlan:
                  job: Mapping[str, Any] | None = None) -> None:
         self.curves, self.times, self.request, self.workload, self.target = curves, times, request, workload, target
         self.noise, self.job = noise, job or {}
+        # the first that met the target, of synchronous training if that did
+        self.curve = next((own for own in curves.values() if own.met), next(iter(curves.values())))
+        self.relative = self.curve.relative         # whether times and costs are relative to the first option's
+        # the largest chance that can be claimed: n draws cannot distinguish chances above 1 - 3 / n
+        self.surest = min(request.confidence, 1 - 3 / DRAWS)
         drafts: list[Option] = []
         left_out = []
         for workers in sorted(set(request.workers)):
@@ -196,16 +201,7 @@ class WorkerPlan:
         self.options = tuple(drafts[at].weigh(drafts[best[0]], self.relative) for at in best)
         self.synced = tuple(copy(drafts[at]).weigh(drafts[apart.get(EVERY_STEP, at)], self.relative)
                             for at in apart.values())
-
-    @cached_property
-    def curve(self) -> StepsCurve:
-        """The first that met the target, of synchronous training if that did."""
-        return next((own for own in self.curves.values() if own.met), next(iter(self.curves.values())))
-
-    @property
-    def relative(self) -> bool:
-        """Whether times and costs are relative to the first option's."""
-        return self.curve.relative
+        self.fastest, self.cheapest, self.knee = map(self.best, (np.inf, 0, request.knee))
 
     def watts(self, option: Option) -> float:
         """Of all its nodes, as given, or of its workers' GPUs, as measured; NaN: not known."""
@@ -225,18 +221,6 @@ class WorkerPlan:
         """The option with the least expected cost x time ** weight; inf: time alone."""
         expected = self.decision.expected(weight)
         return min(self.options, key=lambda option: expected[option.at], default=None)
-
-    @property
-    def fastest(self) -> Option | None:
-        return self.best(np.inf)
-
-    @property
-    def cheapest(self) -> Option | None:
-        return self.best(0)
-
-    @property
-    def knee(self) -> Option | None:
-        return self.best(self.request.knee)
 
     @cached_property
     def front(self) -> tuple[Option, ...]:
@@ -292,11 +276,6 @@ class WorkerPlan:
                    APART: bool(self.job.get("local_steps")) and [*self.curves] == [EVERY_STEP],
                    PREDICTED: any(option.steps.mark == PREDICTED for option in self.options)}
         return tuple(reason for reason, holds in reasons.items() if holds)
-
-    @property
-    def surest(self) -> float:
-        """The largest chance that can be claimed: n draws cannot distinguish chances above 1 - 3 / n."""
-        return min(self.request.confidence, 1 - 3 / DRAWS)
 
 
 def pareto_front(found: Iterable[T], rank: Callable[[T], tuple[float, ...]]) -> list[T]:

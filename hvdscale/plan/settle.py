@@ -108,7 +108,7 @@ def settle_batches(settings: Settings, workers: int, train_examples: int) -> tup
     schedule = settings.batch_schedule
     if schedule is None:
         batch, accumulate = settle_batch(settings, workers, train_examples)
-        return BatchSchedule.constant(batch), accumulate
+        return BatchSchedule((batch,)), accumulate
     name = f"batch_schedule = {schedule}"
     if settings.last_batch != "carry":
         raise PlanError(f"{name} needs last_batch = carry, under which every step has its global batch, and "
@@ -485,7 +485,7 @@ def settle_eval_every(settings: Settings, stream: Stream) -> int:
     every = settings.eval_every or Length(1.0, "epochs")
     if every.unit == "examples" and every.amount:
         return max(1, round(every.amount / stream.batches.first))
-    return every.in_steps(replace(stream, batches=BatchSchedule.constant(stream.batches.first)))
+    return every.in_steps(replace(stream, batches=BatchSchedule((stream.batches.first,))))
 
 
 def settle_budget(settings: Settings, stream: Stream) -> int:

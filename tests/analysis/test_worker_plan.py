@@ -59,9 +59,7 @@ def plans(*trials, workers=COUNTS, more=None, targets=(), **request):
 
 def under(found, **changes):
     """A plan's own draws under another request."""
-    found = copy(found)
-    found.request = replace(found.request, **changes)
-    return found
+    return WorkerPlan(found.curves, found.times, replace(found.request, **changes), found.workload, found.target)
 
 
 def plan(*trials, **request):
