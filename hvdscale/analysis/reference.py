@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +22,6 @@ from . import published as box
 from .curves import Curve, CurvePoint
 from .intervals import CONFIDENCE, student_quantile
 from .steps import RunCell
-from .trials import JobKey
-
-T = TypeVar("T")
 
 WITHIN_LOG2 = 0.5           # of the published steps, at
 SHARE_WITHIN = 0.8          # of the batch sizes
@@ -32,25 +30,31 @@ SHARE_COVERED = 0.8         # of the intervals
 SIZE_WITHIN = 0.05          # training sets whose sizes differ by a larger share are not comparable
 
 
-@dataclass(frozen=True, eq=False)
 class PublishedCurve:
-    """One published curve: steps to a target at each batch size, arrays of shape (batches,)."""
+    """One published curve, of steps or of means of runs in epochs or examples: steps to a target at each batch size, an
+    entry of the file of a publication with what all its curves share.
 
-    label: str
-    dataset: str
-    models: tuple[str, ...]
-    optimizers: tuple[str, ...]
-    train_examples: int             # 0: unknown
-    target: Target
-    batches: np.ndarray
-    steps: np.ndarray
-    low: np.ndarray                 # uncertainty: of reading it off, or of its mean and the spacing of evaluations
-    high: np.ndarray
-    trials: int                     # finite ones at each batch size, of which the best counts; 0: a mean, not a best
-    b_crit: float                   # and s_min, rms_log2: of the hyperbola fitted to these steps
-    s_min: float
-    rms_log2: float
-    file: str = ""
+    steps, low, high  arrays of shape (batches,); the ends are the uncertainty of reading it off, or of its mean and the
+                      spacing of evaluations, ``every``
+    trials            finite ones at each batch size, of which the best counts; 0: a mean, not a best
+    b_crit, s_min, rms_log2     of the hyperbola fitted to these steps"""
+
+    def __init__(self, shared: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+        one = {"train_examples": 0, "file": "", **shared, **own}            # of an unknown number of examples
+        self.label, self.dataset, self.models, self.optimizers, self.train_examples, self.file = itemgetter(
+            "label", "dataset", "models", "optimizers", "train_examples", "file")(one)
+        self.target, self.trials = Target.parse(one["target"]), 0
+        self.b_crit, self.s_min, self.rms_log2 = itemgetter("b_crit", "s_min", "rms_log2")(one["fit"])
+        self.batches, mean, *rest = np.array(one["values"], float).T
+        if one["kind"] == "steps":
+            self.trials, off = one["trials"], 2.0 ** one["within_log2"]
+            self.steps, self.low, self.high = mean, mean / off, mean * off
+        else:
+            runs, variation = rest
+            half = student_quantile(runs - 1, CONFIDENCE) * variation / 100 / np.sqrt(runs)
+            unit = (one["train_examples"] if one["kind"] == "epochs" else 1) / self.batches
+            self.steps, self.low = unit * mean, unit * (mean * (1 - half) - one["every"])
+            self.high = unit * mean * (1 + half)
 
     def at(self, batch: float) -> tuple[float, float, float] | None:
         """(steps, low, high) at a batch size, interpolated linearly in logarithms; None beyond the published range."""
@@ -69,8 +73,8 @@ class PublishedJob:
     label: str
     dataset: str
     unit: str
-    b_crit: tuple[float, ...]
-    noise_scale: tuple[float, ...]
+    b_crit: Sequence[float]
+    noise_scale: Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -79,24 +83,25 @@ class Ordering:
 
     label: str
     dataset: str
-    models: tuple[str, ...]
+    models: Sequence[str]
     target: Target
-    earlier: tuple[str, ...]
-    later: tuple[str, ...]
-    perfect: tuple[float, ...]      # the published end of perfect scaling of each
+    earlier: Sequence[str]
+    later: Sequence[str]
+    perfect: Sequence[float]        # the published end of perfect scaling of each
     at_least: float                 # the factor between them in a reproduction
 
 
-@dataclass(frozen=True, eq=False)
 class Reference:
-    name: str
-    title: str
-    source: str
-    obtained: str
-    estimate: str
-    curves: tuple[PublishedCurve, ...]
-    jobs: tuple[PublishedJob, ...]
-    orderings: tuple[Ordering, ...]
+    """The publication of this name; UsageError that lists the publications where the name is unknown."""
+
+    def __init__(self, name: str) -> None:
+        record = box.read(name)
+        self.name, self.estimate = name, record.get("estimate", "")
+        self.title, self.source, self.obtained = itemgetter("title", "source", "obtained")(record)
+        self.curves = tuple(PublishedCurve(record, one) for one in record.get("curve", ()))
+        self.jobs = tuple(PublishedJob(**one) for one in record.get("job", ()))
+        self.orderings = tuple(Ordering(**{**one, "target": Target.parse(one["target"])})
+                               for one in record.get("ordering", ()))
 
 
 @dataclass(frozen=True)
@@ -172,25 +177,6 @@ class Fidelity:
                 mark("intervals", "covered", SHARE_COVERED))
 
 
-def load(name: str) -> Reference:
-    """The publication of this name; UsageError that lists the publications where the name is unknown."""
-    record = box.read(name)
-    return _parse(Reference, {"estimate": "", **record, "name": name,
-                              "curves": [_parse_curve(record, one) for one in record.get("curve", ())],
-                              "jobs": [_parse(PublishedJob, one) for one in record.get("job", ())],
-                              "orderings": [_parse(Ordering, one) for one in record.get("ordering", ())]})
-
-
-def _parse(kind: type[T], values: Mapping[str, Any]) -> T:
-    """A record of the values that are its fields, lists as tuples."""
-    names = {field.name for field in fields(kind)}                          # type: ignore[arg-type]
-    found = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
-             if name in names}
-    if "target" in found:
-        found["target"] = Target.parse(values["target"])
-    return kind(**found)
-
-
 def against(curve: Curve, published: PublishedCurve) -> Fidelity | NoMatch | None:
     """A measured curve compared with a published one; None where dataset or model differ, else a NoMatch says what."""
     workload = curve.workload
@@ -209,7 +195,7 @@ def against(curve: Curve, published: PublishedCurve) -> Fidelity | NoMatch | Non
 
 def ordering_of(curves: Sequence[Curve], ordering: Ordering) -> PassMark | None:
     """Whether perfect scaling ends earlier with one optimizer by the published factor; None: one was not measured."""
-    def end(optimizers: tuple[str, ...]) -> float | None:
+    def end(optimizers: Sequence[str]) -> float | None:
         ends = [curve.regimes.perfect_until.value for curve in curves
                 if curve.workload.dataset == ordering.dataset and curve.workload.model in ordering.models
                 and curve.workload.optimizer in optimizers and _is_same_goal(curve.target, ordering.target)]
@@ -218,26 +204,6 @@ def ordering_of(curves: Sequence[Curve], ordering: Ordering) -> PassMark | None:
     if earlier is None or later is None:
         return None
     return PassMark(ordering.label, ordering.at_least, later / earlier, later / earlier >= ordering.at_least)
-
-
-def jobs_of(reference: Reference, workload: JobKey) -> tuple[PublishedJob, ...]:
-    return tuple(job for job in reference.jobs if job.dataset == workload.dataset)
-
-
-def _parse_curve(record: Mapping[str, Any], one: Mapping[str, Any]) -> PublishedCurve:
-    """A curve of steps, or of means of runs in epochs or examples; ``every``: between evaluations."""
-    kind, trials = one.get("kind", record["kind"]), 0
-    batches, mean, *rest = np.array(one["values"], float).T
-    if kind == "steps":
-        trials, off = one.get("trials", record["trials"]), 2.0 ** record["within_log2"]
-        steps, low, high = mean, mean / off, mean * off
-    else:
-        runs, variation = rest
-        half = student_quantile(runs - 1, CONFIDENCE) * variation / 100 / np.sqrt(runs)
-        unit = (one["train_examples"] if kind == "epochs" else 1) / batches
-        steps, low, high = unit * mean, unit * (mean * (1 - half) - one["every"]), unit * mean * (1 + half)
-    return _parse(PublishedCurve, {"train_examples": 0, **record, **one, **one["fit"], "trials": trials,
-                                   "batches": batches, "steps": steps, "low": low, "high": high})
 
 
 def _list_differences(curve: Curve, published: PublishedCurve) -> tuple[list[str], list[str]]:

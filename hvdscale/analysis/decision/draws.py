@@ -68,10 +68,8 @@ def levels(draws: int) -> np.ndarray:
 
 def quantiles(draws: np.ndarray, confidence: float) -> tuple[float, float]:
     """Ends of the central ``confidence`` of the draws; inf where enough draws are inf."""
-    ordered = np.sort(draws)
     tail = (1 - confidence) / 2
-    last = len(ordered) - 1
-    return float(ordered[int(np.floor(tail * last))]), float(ordered[int(np.ceil((1 - tail) * last))])
+    return float(np.quantile(draws, tail, method="lower")), float(np.quantile(draws, 1 - tail, method="higher"))
 
 
 def hull(draws: np.ndarray, others: np.ndarray) -> np.ndarray:
