@@ -8,7 +8,7 @@ A larger batch takes fewer steps per epoch. What it loses under a budget of epoc
 eta / m. They give every batch the same epochs, and find batches of 2 to 32 best."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from functools import cached_property
@@ -195,27 +195,22 @@ class BudgetPoint:
         return found
 
 
-@dataclass(frozen=True, eq=False)
 class BestUnder:
     """The best value of a metric under each budget (rows[i]) at each batch (rows[i][j]) of one workload."""
 
-    workload: JobKey
-    column: str
-    minimizes: bool
-    budgets: tuple[Budget | None, ...]
-    rows: tuple[tuple[BudgetPoint, ...], ...]
-    confidence: float
+    def __init__(self, studies: Sequence[Study], column: str, minimizes: bool, budgets: Sequence[Budget | None],
+                 confidence: float) -> None:
+        self.workload, self.column, self.minimizes = studies[0].workload, column, minimizes
+        self.budgets, self.confidence = tuple(budgets), confidence
+        self.rows = tuple(tuple(BudgetPoint(study, column, minimizes, budget, confidence) for study in studies)
+                          for budget in budgets)
 
 
 def best_under(studies: Sequence[Study], column: str, minimizes: bool, budgets: Sequence[Budget | None],
                confidence: float = CONFIDENCE) -> BestUnder | None:
     """The studies of one workload, by batch, under each budget; None where none has the metric."""
     studies = with_metric(studies, column)
-    if not studies or not budgets:
-        return None
-    rows = tuple(tuple(BudgetPoint(study, column, minimizes, budget, confidence) for study in studies)
-                 for budget in budgets)
-    return BestUnder(studies[0].workload, column, minimizes, tuple(budgets), rows, confidence)
+    return BestUnder(studies, column, minimizes, budgets, confidence) if studies and budgets else None
 
 
 def best_value_of(values: np.ndarray, minimizes: bool, confidence: float = CONFIDENCE) -> Estimate:
@@ -229,31 +224,28 @@ def best_value_of(values: np.ndarray, minimizes: bool, confidence: float = CONFI
     return Estimate(value, min(float(low), value), max(float(high), value), len(values))
 
 
-@dataclass(frozen=True, eq=False)
 class BaseRates:
-    """Every trial of a workload on the map: arrays of shape (trials,), by batch, then in the study's order."""
+    """Every trial of a workload on the map: arrays of shape (trials,), by batch, then in the study's order.
 
-    workload: JobKey
-    column: str
-    minimizes: bool
-    budget: Budget | None
-    effective: bool             # whether the rate is eta / (1 - momentum), else eta, per example
-    studies: tuple[Study, ...]
-    study: np.ndarray           # index into studies
-    trial: np.ndarray           # and into that study
-    global_batch: np.ndarray
-    rate: np.ndarray            # per example, above 0
-    value: np.ndarray           # the best of the metric at any evaluation within the budget; NaN: none
-    kind: np.ndarray            # MEASURED, SHORT (ended before it spent the budget), DIVERGED
-    best: tuple[int, ...]       # index of the best value of each batch among MEASURED and SHORT, where there is any
+    effective     whether the rate is eta / (1 - momentum), else eta, per example
+    study, trial  indices into studies, and into that study
+    rate          per example, above 0
+    value         the best of the metric at any evaluation within the budget; NaN: none
+    kind          MEASURED, SHORT (ended before it spent the budget), DIVERGED
+    best          index of the best value of each batch among MEASURED and SHORT, where there is any"""
 
-    @property
-    def log2_rate(self) -> np.ndarray:
-        return np.log2(self.rate)
-
-    @property
-    def batches(self) -> tuple[int, ...]:
-        return tuple(np.unique(self.global_batch).tolist())
+    def __init__(self, studies: Sequence[Study], column: str, minimizes: bool, budget: Budget | None,
+                 parts: Iterable[tuple[np.ndarray, ...]]) -> None:
+        """``parts``: of each study the columns from study to kind."""
+        self.workload, self.column, self.minimizes, self.budget = studies[0].workload, column, minimizes, budget
+        self.studies, self.effective = studies, any(scales_with_momentum(study) for study in studies)
+        self.study, self.trial, self.global_batch, self.rate, self.value, self.kind = map(np.concatenate, zip(*parts))
+        self.log2_rate, self.batches = np.log2(self.rate), tuple(np.unique(self.global_batch).tolist())
+        has_value = (self.kind <= TrialKind.SHORT) & ~np.isnan(self.value)
+        cost = np.where(has_value, self.value if minimizes else -self.value, np.inf)
+        rows_of = [np.flatnonzero(self.global_batch == batch) for batch in self.batches]
+        best = [rows[cost[rows].argmin()] for rows in rows_of]
+        self.best = tuple(int(at) for at in best if cost[at] < np.inf)
 
     def key(self, point: int) -> tuple[str, int]:
         return self.studies[self.study[point]].key(self.trial[point])
@@ -269,9 +261,7 @@ def both_readings(studies: Sequence[Study], column: str, minimizes: bool) -> tup
 def base_rates_of(studies: Sequence[Study], column: str, minimizes: bool, budget: Budget | None = None
                   ) -> BaseRates | None:
     """The map of the studies of one workload; None where no trial has a learning rate and the metric."""
-    studies = with_metric(studies, column)
-    effective = any(scales_with_momentum(study) for study in studies)
-    parts = []
+    studies, parts = with_metric(studies, column), []
     for at, study in enumerate(studies):
         point, rates = BudgetPoint(study, column, minimizes, budget), rates_of(study) / study.global_batch
         rows = np.flatnonzero(~np.isnan(rates) & (point.kind != TrialKind.LOST) & ~study.repeat)
@@ -279,14 +269,7 @@ def base_rates_of(studies: Sequence[Study], column: str, minimizes: bool, budget
         if len(rows):
             parts.append((np.full(len(rows), at), rows, np.full(len(rows), study.global_batch), rates[rows],
                           values[rows], point.kind[rows]))
-    if not parts:
-        return None
-    index, trial, batch, rate, value, kind = map(np.concatenate, zip(*parts))
-    has_value = np.isin(kind, (TrialKind.MEASURED, TrialKind.SHORT)) & ~np.isnan(value)
-    cost = np.where(has_value, value if minimizes else -value, np.inf)
-    best = [rows[cost[rows].argmin()] for rows in (np.flatnonzero(batch == one) for one in np.unique(batch))]
-    return BaseRates(studies[0].workload, column, minimizes, budget, effective, studies, index, trial, batch, rate,
-                     value, kind, tuple(int(at) for at in best if cost[at] < np.inf))
+    return BaseRates(studies, column, minimizes, budget, parts) if parts else None
 
 
 def value_range(maps: Sequence[BaseRates]) -> tuple[float, float]:

@@ -7,8 +7,7 @@ setting decide."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -184,33 +183,22 @@ def _values(pair: Sequence[RunCell], comparison: Comparison, measure: str, budge
     return [{seed: 1 / value if value else -1.0 for seed, value in one.items()} for one in values], rough
 
 
-@dataclass(frozen=True, eq=False)
 class Floor:
-    """Of one measure of a cell: the spread of its logarithm, and what RUNS of each see."""
+    """Of one measure of a cell: the spread of its logarithm over its values by seed, and what RUNS of each see.
 
-    workload: JobKey
-    cell: RunCell
-    measure: str
-    values: np.ndarray              # by seed
-    slope: float                    # of its logarithm against that of steps; NaN: unknown
-    hours: float                    # worker-hours of a run
-    rough: float = 0.0              # variance that the spacing of evaluations adds
+    slope     of its logarithm against that of steps; NaN: unknown
+    hours     worker-hours of a run
+    rough     variance that the spacing of evaluations adds
+    smallest  differences that show, as shares
+    in_steps  that of three runs as a share of the steps to get there; NaN: unknown"""
 
-    @property
-    def spread(self) -> float:
-        return float(np.sqrt(np.log(self.values).var(ddof=1) + self.rough))
-
-    @cached_property
-    def smallest(self) -> tuple[float, ...]:
-        """Differences that show, as shares."""
-        freedom = len(self.values) - 1
-        reached = float(student_quantile(freedom, self.cell.confidence))
-        return tuple(smallest_difference(reached, 2 * self.spread ** 2 / runs, freedom) for runs in RUNS)
-
-    @property
-    def in_steps(self) -> float:
-        """That of three runs as a share of the steps to get there; NaN: unknown."""
-        return float(np.expm1(np.log1p(self.smallest[2]) / abs(self.slope))) if abs(self.slope) > 1e-3 else np.nan
+    def __init__(self, workload: JobKey, cell: RunCell, measure: str, values: np.ndarray, slope: float, hours: float,
+                 rough: float = 0.0) -> None:
+        self.workload, self.cell, self.measure, self.hours = workload, cell, measure, hours
+        self.spread, freedom = float(np.sqrt(np.log(values).var(ddof=1) + rough)), len(values) - 1
+        reached = float(student_quantile(freedom, cell.confidence))
+        self.smallest = tuple(smallest_difference(reached, 2 * self.spread ** 2 / runs, freedom) for runs in RUNS)
+        self.in_steps = float(np.expm1(np.log1p(self.smallest[2]) / abs(slope))) if abs(slope) > 1e-3 else np.nan
 
 
 def floors(trials: Sequence[Trial], targets: Sequence[Target] = (), confidence: float = CONFIDENCE) -> list[Floor]:

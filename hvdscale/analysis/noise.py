@@ -47,24 +47,20 @@ class NoiseSteps:
         return NoiseSteps(self.step[rows], self.grad_sqnorm[rows], self.cov_trace[rows])
 
 
-@dataclass(frozen=True)
 class NoiseScale:
     """Over a number of steps, in examples: cov_trace / grad_sqnorm; 0 where cov_trace is negative, inf where
     grad_sqnorm is not positive, NaN where nothing was measured. Of its interval, ``high`` is inf where grad_sqnorm is
-    not distinguishable from 0; both ends are NaN where there are too few steps."""
+    not distinguishable from 0; both ends are NaN where there are too few steps.
 
-    noise_scale: float
-    low: float = np.nan
-    high: float = np.nan
-    grad_sqnorm: float = np.nan     # mean over the steps of the estimate of |G|^2, which may be negative
-    cov_trace: float = np.nan       # that of tr(Sigma), likewise
-    steps: int = 0                  # measured, in all runs, from first_step to last_step of training
-    first_step: int = 0
-    last_step: int = 0
+    grad_sqnorm, cov_trace  means over the steps of the estimates of |G|^2 and of tr(Sigma), which may be negative
+    steps                   measured, in all runs, from first_step to last_step of training"""
 
-    @property
-    def estimate(self) -> Estimate:
-        return Estimate(self.noise_scale, self.low, self.high, self.steps)
+    def __init__(self, noise_scale: float, low: float = np.nan, high: float = np.nan, grad_sqnorm: float = np.nan,
+                 cov_trace: float = np.nan, steps: int = 0, first_step: int = 0, last_step: int = 0) -> None:
+        self.noise_scale, self.low, self.high = noise_scale, low, high
+        self.estimate = Estimate(noise_scale, low, high, steps)
+        self.grad_sqnorm, self.cov_trace = grad_sqnorm, cov_trace
+        self.steps, self.first_step, self.last_step = steps, first_step, last_step
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 Their product holds exactly, since T = S B / x; B is the mean batch of the S steps where it changes."""
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -31,17 +31,13 @@ class SpeedupPoint:
         self.product = self.time_speedup.scaled(1 / self.worker_ratio)
 
 
-@dataclass(frozen=True, eq=False)
 class Series:
-    """Cells of a weak or strong scaling at two or more worker counts, by worker count; the first is the baseline."""
+    """Cells of a WEAK or STRONG scaling at two or more worker counts, by worker count; the first is the baseline.
+    ``size``: examples per worker per step, or the global batch."""
 
-    kind: str                   # WEAK or STRONG
-    size: Fraction              # examples per worker per step, or the global batch
-    points: tuple[SpeedupPoint, ...]
-
-    @property
-    def baseline(self) -> RunCell:
-        return self.points[0].cell
+    def __init__(self, kind: str, size: Fraction, cells: Sequence[RunCell], confidence: float) -> None:
+        self.kind, self.size, self.baseline = kind, size, cells[0]
+        self.points = tuple(SpeedupPoint(cell, cells[0], confidence) for cell in cells)
 
 
 def series_of(cells: Iterable[RunCell], confidence: float = CONFIDENCE) -> tuple[Series, ...]:
@@ -51,8 +47,7 @@ def series_of(cells: Iterable[RunCell], confidence: float = CONFIDENCE) -> tuple
         keys.setdefault((WEAK, Fraction(cell.global_batch, cell.workers[0])), []).append(cell)
         keys.setdefault((STRONG, Fraction(cell.global_batch)), []).append(cell)
     ordered = sorted(keys.items(), key=lambda item: (item[0][0] != WEAK, item[0][1]))
-    return tuple(Series(kind, size, tuple(SpeedupPoint(cell, found[0], confidence) for cell in found))
-                 for (kind, size), found in ordered if len(found) > 1)
+    return tuple(Series(kind, size, found, confidence) for (kind, size), found in ordered if len(found) > 1)
 
 
 def divide(above: RunCell, below: RunCell, name: str, confidence: float) -> Estimate:

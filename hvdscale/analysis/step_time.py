@@ -18,7 +18,7 @@ interval is a hull: by the prior of practice, LIKELY, and, unless the timings re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -326,21 +326,20 @@ class StepTimes:
         runs = tuple(run for run in cell.runs if run.trial.key in timing.trials)
         speeds = known(samples_of(runs).examples_per_second)
         if len(speeds):
-            timing = replace(timing, seconds=cell.mean_batch / speeds * (timing.slowed or 1.0),
-                             trials=tuple(run.trial.key for run in runs))
+            timing = Timing(place.workers, timing.per_node, place.global_batch, place.passes,
+                            cell.mean_batch / speeds * (timing.slowed or 1.0), timing.crowded,
+                            tuple(run.trial.key for run in runs), timing.slowed, place.sync)
         timed = tuple(run.trial.key for run in cell.runs if not np.isnan(run.examples_per_second))
         return timing, cell if timed == timing.trials else None
 
-    def at(self, workers: int, per_node: int, global_batch: int, passes: int = 1) -> StepTime:
-        """Seconds per step of ``workers``, ``per_node`` of them on a node."""
-        place = Place(workers, global_batch, passes)
+    def at(self, place: Place, per_node: int, logs: np.ndarray | None = None) -> StepTime:
+        """Seconds per step with so many workers a node, as measured or by the model; ``logs``: its draws of their
+        logarithm, where they are there."""
         timing, _ = self.measured(place, per_node)
         if timing is not None:
             return self.of_timing(timing)
-        return self.by_model(per_node, place, self.model.log_seconds(per_node, [place])[:, 0])
-
-    def by_model(self, per_node: int, place: Place, logs: np.ndarray) -> StepTime:
-        """That of a configuration that was not measured, from the model's draws of its logarithm."""
+        if logs is None:
+            logs = self.model.log_seconds(per_node, [place])[:, 0]
         mark = self.model.mark_of(place.workers, per_node, place.examples)
         later = self.later if all(one.slowed for one in self.timings.found) else 1.0
         others = self.model.saturating.log_seconds(per_node, [place])[:DRAWS, 0]

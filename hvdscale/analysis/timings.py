@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +25,7 @@ from ..errors import UsageError
 from ..formatting.numbers import byte_size, counted
 from ..log.schema import Status
 from .grouping import group_by
-from .intervals import (CONFIDENCE, Estimate, Spread, geometric_mean, logarithms, pooled, pooled_repeats,
+from .intervals import (CONFIDENCE, Estimate, geometric_mean, logarithms, pooled, pooled_repeats,
                         student_quantile)
 from .steps import RunCell
 from .trials import EVERY_STEP, Sync, Trial, parameters_of
@@ -93,31 +92,21 @@ class Place(NamedTuple):
         return self.global_batch / self.workers / self.passes
 
 
-@dataclass(frozen=True, eq=False)
 class Timing:
-    """The step times of one configuration: a worker count, its nodes, a global batch, its passes and its replicas."""
+    """The step times of one configuration: a worker count, its nodes, a global batch, its passes and its replicas.
 
-    workers: int
-    per_node: int               # most workers on a node
-    global_batch: int
-    passes: int
-    seconds: np.ndarray         # (runs,): each run's mean step
-    crowded: bool               # more workers on a host than it has cores
-    trials: tuple[tuple[str, int], ...]
-    slowed: float = 0.0         # what seconds of the first steps alone were multiplied by; 0: they are of whole runs
-    sync: Sync = EVERY_STEP
+    per_node  most workers on a node
+    seconds   each run's mean step, shape (runs,); ``value``: their mean
+    crowded   more workers on a host than it has cores
+    slowed    what seconds of the first steps alone were multiplied by; 0: they are of whole runs"""
 
-    @property
-    def nodes(self) -> int:
-        return -(-self.workers // self.per_node)
-
-    @property
-    def place(self) -> Place:
-        return Place(self.workers, self.global_batch, self.passes, self.sync)
-
-    @property
-    def value(self) -> float:
-        return float(geometric_mean(self.seconds))
+    def __init__(self, workers: int, per_node: int, global_batch: int, passes: int, seconds: np.ndarray, crowded: bool,
+                 trials: tuple[tuple[str, int], ...], slowed: float = 0.0, sync: Sync = EVERY_STEP) -> None:
+        self.place = Place(workers, global_batch, passes, sync)
+        self.workers, self.global_batch, self.passes, self.sync = self.place
+        self.per_node, self.nodes = per_node, -(-workers // per_node)
+        self.seconds, self.value = seconds, float(geometric_mean(seconds))
+        self.crowded, self.trials, self.slowed = crowded, trials, slowed
 
 
 @dataclass(frozen=True)
@@ -140,32 +129,25 @@ class Machine:
         return ", ".join(filter(None, [(self.device or "an unnamed device") + threads, *rest]))
 
 
-@dataclass(frozen=True, eq=False)
 class Timings:
-    """The timings of a workload on one machine, by workers and batch, and what was left out."""
+    """The timings of a workload on one machine, by workers and batch, and what was left out.
 
-    found: tuple[Timing, ...]
-    machine: Machine | None
-    others: tuple[Machine, ...]         # left out
-    crowded: tuple[Timing, ...]         # left out, see timings_of
-    measured: Footprint = Footprint()
-    placed: bool = True                 # whether the logs say which workers shared a node
-    slowing: tuple[float, ...] = ()     # of long runs, the mean step over that of their first
-    in_a_row: bool = False              # whether all repeats of each setting ran one right after the other
+    others      machines that were left out
+    crowded     timings that were, see timings_of
+    placed      whether the logs say which workers shared a node
+    slowing     of long runs, the mean step over that of their first
+    in_a_row    whether all repeats of each setting ran one right after the other
+    most_local  the most examples of a worker in one pass
+    spread      of the logarithms of the times of one configuration, pooled over all"""
 
-    @property
-    def per_node(self) -> int:
-        return max((one.per_node for one in self.found), default=1)
-
-    @property
-    def most_local(self) -> int:
-        """The most examples of a worker in one pass."""
-        return max((one.place.local_batch for one in self.found + self.crowded), default=0)
-
-    @cached_property
-    def spread(self) -> Spread:
-        """The spread of the logarithms of the times of one configuration, pooled over all."""
-        return pooled_repeats([one.seconds for one in self.found])
+    def __init__(self, found: tuple[Timing, ...], machine: Machine | None, others: tuple[Machine, ...] = (),
+                 crowded: tuple[Timing, ...] = (), measured: Footprint = Footprint(), placed: bool = True,
+                 slowing: tuple[float, ...] = (), in_a_row: bool = False) -> None:
+        self.found, self.machine, self.others, self.crowded, self.measured = found, machine, others, crowded, measured
+        self.placed, self.slowing, self.in_a_row = placed, slowing, in_a_row
+        self.per_node = max((one.per_node for one in found), default=1)
+        self.most_local = max((one.place.local_batch for one in found + crowded), default=0)
+        self.spread = pooled_repeats([one.seconds for one in found])
 
     def at(self, place: Place, per_node: int) -> Timing | None:
         """The timing of this configuration, with the most similar layout on as many nodes; None where there is none."""
@@ -183,7 +165,7 @@ def timings_of(trials: Iterable[Trial], per_node: int | None = None) -> Timings:
              and 0 < trial.examples_per_second < np.inf]
     by_machine = group_by(timed, _read_machine)
     if not by_machine:
-        return Timings((), None, (), ())
+        return Timings((), None)
     machine = max(by_machine, key=lambda one: (len({t.workers for t in by_machine[one]}), len(by_machine[one])))
     slowing = tuple(trial.slowing for trial in by_machine[machine] if trial.slowing > 0)
     found = _by_setting(by_machine[machine], float(geometric_mean(slowing)) if slowing else 1.0, per_node)

@@ -84,8 +84,8 @@ class Option:
         self.local_batch, batch = place.local_batch, place.global_batch
         self.nodes = request.nodes(place.workers)           # paid for
         self.layout = request.per_node or times.timings.per_node
-        self.timing, self.cell = times.measured(place, self.layout)
-        self.trials = self.timing.trials if self.timing else ()
+        timing, self.cell = times.measured(place, self.layout)
+        self.trials = timing.trials if timing else ()
         self.point = at_batch = curve.point_at(batch)
         if self.cell and at_batch and at_batch.trials and not set(self.trials) & set(at_batch.trials):
             self.point = point_of_cell(self.cell)
@@ -102,8 +102,7 @@ class Option:
         """``at`` is its column of the decision."""
         self.at, steps, times = at, decision.log_steps[:, at], decision.log_times[:, at]
         self.steps = self.curve.of_point(self.point) if self.point else self.curve.by_law(self.global_batch, steps)
-        self.step_time = self.times.of_timing(self.timing) if self.timing else self.times.by_model(
-            self.layout, self.place, times)
+        self.step_time = self.times.at(self.place, self.layout, times)
         self.mark = max(self.steps.mark, self.step_time.mark, key=ORDER.index)      # how the time to target is known
         self.time = self.steps.times(self.step_time)
 

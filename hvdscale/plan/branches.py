@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PlanError, UsageError
@@ -41,23 +41,14 @@ class BranchRequest:
     tolerance: str | None = None
 
 
-@dataclass(frozen=True)
 class Origin:
-    """A checkpoint that branches start from: its problem, the id of its log, steps done, its job, and its path."""
+    """A checkpoint that branches start from: its problem, the id of its log, steps done, its job ({}: unknown), and its
+    path; the examples that were seen, and the batch."""
 
-    problem: Problem
-    log: str
-    step: int
-    job: Mapping[str, Any] = field(default_factory=dict)        # {}: unknown
-    path: str = ""
-
-    @property
-    def examples(self) -> int:
-        return self.problem.stream.examples_before(self.step)
-
-    @property
-    def batch(self) -> int:
-        return self.problem.batches.at(self.step)
+    def __init__(self, problem: Problem, log: str, step: int, job: Mapping[str, Any] | None = None, path: str = ""
+                 ) -> None:
+        self.problem, self.log, self.step, self.job, self.path = problem, log, step, job or {}, path
+        self.examples, self.batch = problem.stream.examples_before(step), problem.batches.at(step)
 
     @property
     def rate(self) -> float:

@@ -1,5 +1,4 @@
 """The plan of workers: the optimum of a known curve and cluster is found, costs are of whole nodes, limits are kept."""
-from copy import copy
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -381,9 +380,8 @@ def test_each_target_has_its_plan_and_the_times_are_shared():
     loose, strict = plans(*trials, targets=targets, workers=(1, 2))
     assert loose.options[0].seconds.value < strict.options[0].seconds.value
     assert loose.times.model is strict.times.model
-    times = copy(loose.times)
-    times.cells = strict.times.cells
-    again = WorkerPlan(strict.curves, times, loose.request, SimpleNamespace(train_examples=0))
+    loose.times.cells = strict.times.cells
+    again = WorkerPlan(strict.curves, loose.times, loose.request, SimpleNamespace(train_examples=0))
     assert [option.seconds for option in again.options] == [option.seconds for option in strict.options]
 
 

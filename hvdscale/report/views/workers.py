@@ -236,10 +236,10 @@ def growing_batch(subject: Subject) -> Iterator[Part]:
     rows: list[tuple[RunCell, SpeedupPoint | None, RunCell]] = []       # a cell, its ratios, and to what they are
     alone: list[int] = []
     for cell in subject.cells:
-        beside = [one for one in subject.constant if one.workers == cell.workers]
+        beside = [(one, SpeedupPoint(cell, one, subject.options.confidence), cell)
+                  for one in subject.constant if one.workers == cell.workers]
         alone += [] if beside else cell.workers
-        rows += [(cell, None, cell), *(
-            (one, SpeedupPoint(cell, one, subject.options.confidence), cell) for one in beside)]
+        rows += [(cell, None, cell), *beside]
     if subject.target and subject.workload.batch_schedule:
         yield _growing_table(subject, rows, alone)
     pairs = [(one, point, cell) for one, point, cell in rows if point]
