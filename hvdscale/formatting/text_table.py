@@ -37,10 +37,10 @@ def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (), width: in
     """
     cells = [[entry.split("\n") for entry in row] for row in rows]
     widths = [_width(column) for column in zip(*cells)]
-    return _under_each_other([
-        [line for row in cells for line in _lines([row[at] for at in part], [widths[at] for at in part],
-                                                  [place for place, at in enumerate(part) if at in left])]
-        for part in _parts(widths, width)])
+    parts = [[line for row in cells for line in _lines([row[at] for at in part], [widths[at] for at in part],
+                                                       [place for place, at in enumerate(part) if at in left])]
+             for part in _parts(widths, width)]
+    return [line for part in parts for line in ["", *part]][1:]
 
 
 class GrowingTable:
@@ -99,13 +99,13 @@ def narrowed(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width: 
             cells, widths = whole, widest
             break
         cells[at], widths[at] = tried[at], widths[at] - gains[at]
-    parts = []
+    lines = []
     for columns in _parts(widths, width):
         own = [widths[at] for at in columns]
-        parts.append([*_lines([heads[at] for at in columns], own, bottom=True), "-" * _total(own)])
+        lines += ["", *_lines([heads[at] for at in columns], own, bottom=True), "-" * _total(own)]
         for row in zip(*(cells[at] for at in columns)):
-            parts[-1] += _lines(row, own)
-    return _total(widths) <= width, _under_each_other(parts)
+            lines += _lines(row, own)
+    return _total(widths) <= width, lines[1:]
 
 
 def lines_within(width: int, headings: Sequence[Heading], rows: Sequence[Sequence[str]],
@@ -141,10 +141,6 @@ def _parts(widths, width, again=(0,)):
             parts.append([*again])
         parts[-1].append(at)
     return parts
-
-
-def _under_each_other(parts):
-    return [line for part in parts for line in ["", *part]][1:]
 
 
 def _width(cells):
