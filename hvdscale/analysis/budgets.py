@@ -8,7 +8,7 @@ A larger batch takes fewer steps per epoch. What it loses under a budget of epoc
 eta / m. They give every batch the same epochs, and find batches of 2 to 32 best."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from functools import cached_property
@@ -96,54 +96,6 @@ def _round_down(amount: float) -> float:
     return float(np.round(np.floor(amount / size * (1 + 1e-9)) * size, 9))
 
 
-@dataclass(frozen=True, eq=False)
-class BudgetOutcomes:
-    """Each trial of a study under a budget: arrays of shape (trials,)."""
-
-    study: Study
-    value: np.ndarray           # the best of the metric within the budget; NaN: none
-    step: np.ndarray            # of the first evaluation with it
-    kind: np.ndarray            # a TrialKind
-    stopped: np.ndarray         # see stop_at_success
-
-    @cached_property
-    def searched(self) -> np.ndarray:
-        """Bool: the feasible trials with a value, without repeats of a winner."""
-        return np.isin(self.kind, (TrialKind.MEASURED, TrialKind.SHORT)) & ~np.isnan(self.value) & ~self.study.repeat
-
-    def ends(self, trials: Sequence[int]) -> set[EarlyEnd]:
-        """Why the SHORT ones of these trials ended: PRUNED, at their OWN_TARGET or with their OWN_BUDGET spent; both of
-        these where a log does not have the budget in steps."""
-        early = ends_short(self.study, None)
-        found: set[EarlyEnd] = set()
-        for trial in trials:
-            if self.kind[trial] != TrialKind.SHORT:
-                continue
-            measurement = self.study.plan(trial).get("measurement") or {}
-            if self.study.pruned[trial]:
-                found.add(EarlyEnd.PRUNED)
-            elif self.stopped[trial]:
-                found.add(EarlyEnd.OWN_TARGET)
-            elif not measurement.get("target") or measurement.get("keep_going"):
-                found.add(EarlyEnd.OWN_BUDGET)
-            elif self.study.budget_steps[trial] > 0:
-                found.add(EarlyEnd.OWN_TARGET if early[trial] else EarlyEnd.OWN_BUDGET)
-            else:
-                found |= {EarlyEnd.OWN_TARGET, EarlyEnd.OWN_BUDGET}
-        return found
-
-
-def outcomes_under(study: Study, column: str, minimizes: bool, budget: Budget | None = None) -> BudgetOutcomes:
-    """A study's trials under a budget; None: each under its own. KeyError without the metric."""
-    value, step = best_metric(study, column, minimizes,
-                              *((budget.limit(study.workload), budget.axis) if budget else ()))
-    stopped = stop_at_success(study, column, minimizes)
-    short = ends_short(study, budget) | stopped & (budget is None)
-    kind = np.select([study.infeasible, ~study.feasible, short], [TrialKind.DIVERGED, TrialKind.LOST, TrialKind.SHORT],
-                     TrialKind.MEASURED)
-    return BudgetOutcomes(study, value, step, kind.astype(np.int8), stopped)
-
-
 def stop_at_success(study: Study, column: str, minimizes: bool) -> np.ndarray:
     """Whether each trial ended at its first success, by the metric alone, as logs from elsewhere do not say why trials
     ended: with a value better than any trial had before its end, if most that ended before the longest did so."""
@@ -175,82 +127,90 @@ def ends_short(study: Study, budget: Budget | None) -> np.ndarray:
     return short
 
 
-@dataclass(frozen=True, eq=False)
 class BudgetPoint:
-    global_batch: int
-    outcomes: BudgetOutcomes
-    best: Estimate              # the median best of its feasible trials; NaN without any
-    trial: int | None           # with the best value, index into the study, the first of equals
-    value: float                # that value
-    step: float                 # of the first evaluation with it
-    minimizes: bool
+    """The trials of a study, so of one batch, under a budget (None: each under its own), and the best of them. KeyError
+    without the metric.
+
+    values, steps  by trial the best of the metric within the budget, and of the first evaluation with it; NaN: none
+    kind, stopped  by trial a TrialKind, and see stop_at_success
+    rows, costs    the feasible trials with a value, without repeats of a winner; their values, negated where larger
+                   ones are better
+    trial          with the best value, the first of equals; None: there is none"""
+
+    def __init__(self, study: Study, column: str, minimizes: bool, budget: Budget | None = None,
+                 confidence: float = CONFIDENCE) -> None:
+        self.study, self.global_batch, self.minimizes = study, study.global_batch, minimizes
+        limits = (budget.limit(study.workload), budget.axis) if budget else ()
+        self.values, self.steps = best_metric(study, column, minimizes, *limits)
+        self.stopped = stop_at_success(study, column, minimizes)
+        short = ends_short(study, budget) | self.stopped & (budget is None)
+        self.kind = np.select([study.infeasible, ~study.feasible, short],
+                              [TrialKind.DIVERGED, TrialKind.LOST, TrialKind.SHORT], TrialKind.MEASURED)
+        self.rows = np.flatnonzero((self.kind <= TrialKind.SHORT) & ~np.isnan(self.values) & ~study.repeat)
+        self.costs, self.feasible = self.values[self.rows] * (1 if minimizes else -1), len(self.rows)
+        self.trial = int(self.rows[self.costs.argmin()]) if self.feasible else None
+        self.value, self.step = np.nan, np.nan
+        if self.trial is not None:
+            self.value, self.step = float(self.values[self.trial]), float(self.steps[self.trial])
+        self.short = int((self.kind[self.rows] == TrialKind.SHORT).sum())      # that ended before they spent the budget
+        self.diverged = int(((self.kind == TrialKind.DIVERGED) & ~study.repeat).sum())
+        # whether the best one did, so that it might have improved further
+        self.best_is_short = self.trial is not None and bool(self.kind[self.trial] == TrialKind.SHORT)
+        self.confidence = confidence
+
+    @cached_property
+    def best(self) -> Estimate:
+        """The median best of its feasible trials; NaN without any."""
+        return best_value_of(self.values[self.rows], self.minimizes, self.confidence
+                             ) if self.feasible else Estimate.unknown()
 
     @cached_property
     def curve(self) -> tuple[BestOf, ...]:
         return best_of_n(self.costs.tolist(), negated=not self.minimizes)
 
     @property
-    def costs(self) -> np.ndarray:
-        """The values of its feasible trials, negated where larger ones are better."""
-        values = self.outcomes.value[self.outcomes.searched]
-        return values if self.minimizes else -values
-
-    @property
-    def feasible(self) -> int:
-        """The number of trials that the best is taken over."""
-        return int(self.outcomes.searched.sum())
-
-    @property
-    def short(self) -> int:
-        """The number of them that ended before they spent the budget."""
-        return int((self.outcomes.searched & (self.outcomes.kind == TrialKind.SHORT)).sum())
-
-    @property
-    def diverged(self) -> int:
-        return int(((self.outcomes.kind == TrialKind.DIVERGED) & ~self.outcomes.study.repeat).sum())
-
-    @property
-    def best_is_short(self) -> bool:
-        """Whether the trial with the best value ended before it spent the budget: it might have improved further."""
-        return self.trial is not None and bool(self.outcomes.kind[self.trial] == TrialKind.SHORT)
-
-    @property
     def keys(self) -> tuple[tuple[str, int], ...]:
-        rows = np.flatnonzero(self.outcomes.searched)
-        return tuple(map(self.outcomes.study.key, sorted(rows.tolist(), key=lambda row: (row != self.trial, row))))
+        rows = sorted(self.rows.tolist(), key=lambda row: (row != self.trial, row))
+        return tuple(map(self.study.key, rows))
+
+    def ends(self, trials: Sequence[int]) -> set[EarlyEnd]:
+        """Why the SHORT ones of these trials ended: PRUNED, at their OWN_TARGET or with their OWN_BUDGET spent; both of
+        these where a log does not have the budget in steps."""
+        early = ends_short(self.study, None)
+        found: set[EarlyEnd] = set()
+        for trial in trials:
+            if self.kind[trial] != TrialKind.SHORT:
+                continue
+            measurement = self.study.plan(trial).get("measurement") or {}
+            if self.study.pruned[trial]:
+                found.add(EarlyEnd.PRUNED)
+            elif self.stopped[trial]:
+                found.add(EarlyEnd.OWN_TARGET)
+            elif not measurement.get("target") or measurement.get("keep_going"):
+                found.add(EarlyEnd.OWN_BUDGET)
+            elif self.study.budget_steps[trial] > 0:
+                found.add(EarlyEnd.OWN_TARGET if early[trial] else EarlyEnd.OWN_BUDGET)
+            else:
+                found |= {EarlyEnd.OWN_TARGET, EarlyEnd.OWN_BUDGET}
+        return found
 
 
-@dataclass(frozen=True, eq=False)
 class BestUnder:
     """The best value of a metric under each budget (rows[i]) at each batch (rows[i][j]) of one workload."""
 
-    workload: JobKey
-    column: str
-    minimizes: bool
-    budgets: tuple[Budget | None, ...]
-    rows: tuple[tuple[BudgetPoint, ...], ...]
-    confidence: float
+    def __init__(self, studies: Sequence[Study], column: str, minimizes: bool, budgets: Sequence[Budget | None],
+                 confidence: float) -> None:
+        self.workload, self.column, self.minimizes = studies[0].workload, column, minimizes
+        self.budgets, self.confidence = tuple(budgets), confidence
+        self.rows = tuple(tuple(BudgetPoint(study, column, minimizes, budget, confidence) for study in studies)
+                          for budget in budgets)
 
 
 def best_under(studies: Sequence[Study], column: str, minimizes: bool, budgets: Sequence[Budget | None],
                confidence: float = CONFIDENCE) -> BestUnder | None:
     """The studies of one workload, by batch, under each budget; None where none has the metric."""
     studies = with_metric(studies, column)
-    if not studies or not budgets:
-        return None
-    rows = tuple(tuple(_point(outcomes_under(study, column, minimizes, budget), minimizes, confidence)
-                       for study in studies) for budget in budgets)
-    return BestUnder(studies[0].workload, column, minimizes, tuple(budgets), rows, confidence)
-
-
-def _point(outcomes: BudgetOutcomes, minimizes: bool, confidence: float) -> BudgetPoint:
-    rows = np.flatnonzero(outcomes.searched)
-    values = outcomes.value[rows]
-    if not len(rows):
-        return BudgetPoint(outcomes.study.global_batch, outcomes, Estimate.unknown(), None, np.nan, np.nan, minimizes)
-    at = int(values.argmin() if minimizes else values.argmax())
-    return BudgetPoint(outcomes.study.global_batch, outcomes, best_value_of(values, minimizes, confidence),
-                       int(rows[at]), float(values[at]), float(outcomes.step[rows[at]]), minimizes)
+    return BestUnder(studies, column, minimizes, budgets, confidence) if studies and budgets else None
 
 
 def best_value_of(values: np.ndarray, minimizes: bool, confidence: float = CONFIDENCE) -> Estimate:
@@ -264,31 +224,28 @@ def best_value_of(values: np.ndarray, minimizes: bool, confidence: float = CONFI
     return Estimate(value, min(float(low), value), max(float(high), value), len(values))
 
 
-@dataclass(frozen=True, eq=False)
 class BaseRates:
-    """Every trial of a workload on the map: arrays of shape (trials,), by batch, then in the study's order."""
+    """Every trial of a workload on the map: arrays of shape (trials,), by batch, then in the study's order.
 
-    workload: JobKey
-    column: str
-    minimizes: bool
-    budget: Budget | None
-    effective: bool             # whether the rate is eta / (1 - momentum), else eta, per example
-    studies: tuple[Study, ...]
-    study: np.ndarray           # index into studies
-    trial: np.ndarray           # and into that study
-    global_batch: np.ndarray
-    rate: np.ndarray            # per example, above 0
-    value: np.ndarray           # the best of the metric at any evaluation within the budget; NaN: none
-    kind: np.ndarray            # MEASURED, SHORT (ended before it spent the budget), DIVERGED
-    best: tuple[int, ...]       # index of the best value of each batch among MEASURED and SHORT, where there is any
+    effective     whether the rate is eta / (1 - momentum), else eta, per example
+    study, trial  indices into studies, and into that study
+    rate          per example, above 0
+    value         the best of the metric at any evaluation within the budget; NaN: none
+    kind          MEASURED, SHORT (ended before it spent the budget), DIVERGED
+    best          index of the best value of each batch among MEASURED and SHORT, where there is any"""
 
-    @property
-    def log2_rate(self) -> np.ndarray:
-        return np.log2(self.rate)
-
-    @property
-    def batches(self) -> tuple[int, ...]:
-        return tuple(np.unique(self.global_batch).tolist())
+    def __init__(self, studies: Sequence[Study], column: str, minimizes: bool, budget: Budget | None,
+                 parts: Iterable[tuple[np.ndarray, ...]]) -> None:
+        """``parts``: of each study the columns from study to kind."""
+        self.workload, self.column, self.minimizes, self.budget = studies[0].workload, column, minimizes, budget
+        self.studies, self.effective = studies, any(scales_with_momentum(study) for study in studies)
+        self.study, self.trial, self.global_batch, self.rate, self.value, self.kind = map(np.concatenate, zip(*parts))
+        self.log2_rate, self.batches = np.log2(self.rate), tuple(np.unique(self.global_batch).tolist())
+        has_value = (self.kind <= TrialKind.SHORT) & ~np.isnan(self.value)
+        cost = np.where(has_value, self.value if minimizes else -self.value, np.inf)
+        rows_of = [np.flatnonzero(self.global_batch == batch) for batch in self.batches]
+        best = [rows[cost[rows].argmin()] for rows in rows_of]
+        self.best = tuple(int(at) for at in best if cost[at] < np.inf)
 
     def key(self, point: int) -> tuple[str, int]:
         return self.studies[self.study[point]].key(self.trial[point])
@@ -304,24 +261,15 @@ def both_readings(studies: Sequence[Study], column: str, minimizes: bool) -> tup
 def base_rates_of(studies: Sequence[Study], column: str, minimizes: bool, budget: Budget | None = None
                   ) -> BaseRates | None:
     """The map of the studies of one workload; None where no trial has a learning rate and the metric."""
-    studies = with_metric(studies, column)
-    effective = any(scales_with_momentum(study) for study in studies)
-    parts = []
+    studies, parts = with_metric(studies, column), []
     for at, study in enumerate(studies):
-        outcomes, rates = outcomes_under(study, column, minimizes, budget), rates_of(study) / study.global_batch
-        rows = np.flatnonzero(~np.isnan(rates) & (outcomes.kind != TrialKind.LOST) & ~study.repeat)
-        values = np.where(outcomes.kind == TrialKind.DIVERGED, np.nan, outcomes.value)
+        point, rates = BudgetPoint(study, column, minimizes, budget), rates_of(study) / study.global_batch
+        rows = np.flatnonzero(~np.isnan(rates) & (point.kind != TrialKind.LOST) & ~study.repeat)
+        values = np.where(point.kind == TrialKind.DIVERGED, np.nan, point.values)
         if len(rows):
             parts.append((np.full(len(rows), at), rows, np.full(len(rows), study.global_batch), rates[rows],
-                          values[rows], outcomes.kind[rows]))
-    if not parts:
-        return None
-    index, trial, batch, rate, value, kind = map(np.concatenate, zip(*parts))
-    has_value = np.isin(kind, (TrialKind.MEASURED, TrialKind.SHORT)) & ~np.isnan(value)
-    cost = np.where(has_value, value if minimizes else -value, np.inf)
-    best = [rows[cost[rows].argmin()] for rows in (np.flatnonzero(batch == one) for one in np.unique(batch))]
-    return BaseRates(studies[0].workload, column, minimizes, budget, effective, studies, index, trial, batch, rate,
-                     value, kind, tuple(int(at) for at in best if cost[at] < np.inf))
+                          values[rows], point.kind[rows]))
+    return BaseRates(studies, column, minimizes, budget, parts) if parts else None
 
 
 def value_range(maps: Sequence[BaseRates]) -> tuple[float, float]:

@@ -123,24 +123,31 @@ class ComparedCell:
         return (self.baseline.updates, self.candidate.updates), self.baseline.workers if measure == SPEED else None
 
 
-@dataclass(frozen=True, eq=False)
 class Comparison:
-    """One workload compared at one target; without a target, by throughput only."""
+    """One workload compared at one target; without a target, by throughput only.
 
-    workload: JobKey
-    target: Target | None
-    cells: tuple[ComparedCell, ...]
-    overall: tuple[Test, ...]                   # over cells; empty where there is only one
-    missing: tuple[tuple[int, int], ...]        # (workers, batch) of the baseline without a finished candidate
-    added: tuple[tuple[int, int], ...]          # (workers, batch) that only the candidate has
-    tolerances: Tolerances
-    changed_to: JobKey | None = None            # the candidate's workload, where that is another
+    overall         tests over cells; empty where there is only one
+    missing, added  (workers, batch) of the baseline without a finished candidate, and that only the candidate has
+    changed_to      the candidate's workload, where that is another"""
 
-    @property
-    def verdict(self) -> str:
-        """The worst verdict of its cells and of all cells together; UNDECIDED for a missing cell."""
-        return worst_of([*(cell.verdict for cell in self.cells), *(test.verdict for test in self.overall),
-                         *([UNDECIDED] if self.missing else [])])
+    def __init__(self, workload: JobKey, target: Target | None, baseline: Mapping[tuple[int, int], RunCell],
+                 candidate: Mapping[tuple[int, int], RunCell], tolerances: Tolerances, changed_to: JobKey | None
+                 ) -> None:
+        self.workload, self.target, self.tolerances, self.changed_to = workload, target, tolerances, changed_to
+        self.cells = tuple(ComparedCell(baseline[key], candidate[key], target) for key in baseline if key in candidate)
+        self.missing = tuple(key for key in baseline if key not in candidate)
+        self.added = tuple(key for key in candidate if key not in baseline)
+        measures = MEASURES if target else (SPEED,)
+        pools = {measure: _pool(self.cells, measure) for measure in measures}
+        for cell in self.cells:
+            changes = [(one, _change(one, cell, pools[one], tolerances.confidence)) for one in measures]
+            cell.tests = tuple(Test(one, getattr(cell.baseline, one).value, getattr(cell.candidate, one).value, change,
+                                    *_judge(one, cell, change, tolerances.of(one))) for one, change in changes)
+            if target and cell.baseline.runs and cell.candidate.runs:
+                cell.tests += (_best_test(cell, target, tolerances),)
+        self.overall = _test_overall(self.cells, measures, tolerances)
+        self.verdict = worst_of([*(cell.verdict for cell in self.cells), *(test.verdict for test in self.overall),
+                                 *([UNDECIDED] if self.missing else [])])
 
 
 def compare_trials(baseline: Sequence[Trial], candidate: Sequence[Trial], targets: Sequence[Target] = (),
@@ -154,10 +161,9 @@ def compare_trials(baseline: Sequence[Trial], candidate: Sequence[Trial], target
         after, changed = {jobs[0]: after[jobs[1]]}, jobs[1]
     for workload, trials in before.items():
         for target in targets_of(trials, targets):
-            cells = _cells(trials, target, tolerances)
+            cells, others = (_cells(own, target, tolerances) for own in (trials, after.get(workload, ())))
             if cells:
-                found.append(replace(_compare(workload, target, cells, _cells(
-                    after.get(workload, ()), target, tolerances), tolerances), changed_to=changed))
+                found.append(Comparison(workload, target, cells, others, tolerances, changed))
     if not any(comparison.cells for comparison in found):
         raise UsageError(f"nothing to compare: the baseline has {_list_trials(baseline)}; the candidate "
                          f"{_list_trials(candidate)}"
@@ -180,24 +186,6 @@ def _cells(trials: Iterable[Trial], target: Target | None, tolerances: Tolerance
 def _list_trials(trials: Iterable[Trial]) -> str:
     seen = dict.fromkeys(f"{trial.workload} at W = {trial.workers}, B = {trial.global_batch:,}" for trial in trials)
     return list_first(seen, 4, "; ") or "nothing"
-
-
-def _compare(workload: JobKey, target: Target | None, baseline: Mapping[tuple[int, int], RunCell],
-             candidate: Mapping[tuple[int, int], RunCell], tolerances: Tolerances) -> Comparison:
-    cells = tuple(ComparedCell(baseline[key], candidate[key], target) for key in baseline if key in candidate)
-    pools = {measure: _pool(cells, measure) for measure in MEASURES}
-    for cell in cells:
-        tests = []
-        for measure in (MEASURES if target else (SPEED,)):
-            before, after = (getattr(side, measure).value for side in (cell.baseline, cell.candidate))
-            change = _change(measure, cell, pools[measure], tolerances.confidence)
-            tests.append(Test(measure, before, after, change, *_judge(measure, cell, change, tolerances.of(measure))))
-        if target and cell.baseline.runs and cell.candidate.runs:
-            tests.append(_best_test(cell, target, tolerances))
-        cell.tests = tuple(tests)
-    return Comparison(workload, target, cells, _test_overall(cells, target, tolerances),
-                      tuple(key for key in baseline if key not in candidate),
-                      tuple(key for key in candidate if key not in baseline), tolerances)
 
 
 def _same_course(ours: RunToTarget, theirs: RunToTarget, column: str) -> bool:
@@ -311,9 +299,9 @@ def _best_test(samples: ComparedCell, target: Target, tolerances: Tolerances) ->
     return Test(BEST, before, after, change, *_judge_interval(*worse, tolerances.metric))
 
 
-def _test_overall(samples: Sequence[ComparedCell], target: Target | None, tolerances: Tolerances) -> tuple[Test, ...]:
+def _test_overall(samples: Sequence[ComparedCell], measures: Iterable[str], tolerances: Tolerances) -> tuple[Test, ...]:
     tests = []
-    for measure in (MEASURES if target else (SPEED,)):
+    for measure in measures:
         once = {one.place(measure): one for one in samples}
         ratios = list(filter(None, (_cell_ratios(measure, one) for one in once.values())))
         if len(ratios) > 1:
@@ -360,14 +348,30 @@ class Difference:
     after: float
 
 
-@dataclass(frozen=True, eq=False)
 class Pair:
-    """Two runs of one setting and seed, the columns that both have, and where they differ first."""
+    """Two runs of one setting and seed, the columns that both have, and where they differ first; None: nowhere."""
 
-    baseline: Trial
-    candidate: Trial
-    columns: tuple[str, ...]
-    difference: Difference | None
+    def __init__(self, ours: Run, theirs: Run) -> None:
+        self.baseline, self.candidate = ours[1], theirs[1]
+        self.columns: list[str] = []
+        found = []
+        for name in ("steps", "evaluations"):
+            tables: list[LogTable] = [getattr(log, name) for log, _ in (ours, theirs)]
+            names = ["step", *(column for column in tables[0] if column in tables[1].columns
+                               and column not in ("trial", "step") and not column.endswith("seconds"))]
+            self.columns += [f"{name}/{column}" for column in names]
+            sides = [np.array([table.of_trial(column, trial.id) for column in names], np.float64)
+                     for table, (_, trial) in zip(tables, (ours, theirs))]
+            rows = max(side.shape[1] for side in sides)
+            before, after = (np.pad(side, ((0, 0), (0, rows - side.shape[1])), constant_values=np.nan)
+                             for side in sides)
+            differ = (before.view(np.int64) != after.view(np.int64)) & ~(np.isnan(before) & np.isnan(after))
+            if differ.any():
+                row = int(differ.any(0).argmax())
+                column = int(differ[:, row].argmax())
+                found.append(Difference(int(np.nanmin([before[0, row], after[0, row]])), f"{name}/{names[column]}",
+                                        float(before[column, row]), float(after[column, row])))
+        self.difference = min(found, key=lambda one: one.step, default=None)
 
 
 def runs_of(logs: Iterable[Log]) -> list[Run]:
@@ -386,25 +390,4 @@ def pair_exact(baseline: Sequence[Run], candidate: Sequence[Run]) -> tuple[list[
                      for runs in (baseline, candidate))
     alone = [(trial, others[0][1]) for ours, theirs, others in ((before, after, candidate), (after, before, baseline))
              for key, runs in ours.items() if key not in theirs for _, trial in runs]
-    return [_pair(before[key][0], run) for key, runs in after.items() if key in before for run in runs], alone
-
-
-def _pair(ours: Run, theirs: Run) -> Pair:
-    columns: list[str] = []
-    found = []
-    for name in ("steps", "evaluations"):
-        tables: list[LogTable] = [getattr(log, name) for log, _ in (ours, theirs)]
-        names = ["step", *(column for column in tables[0] if column in tables[1].columns
-                           and column not in ("trial", "step") and not column.endswith("seconds"))]
-        columns += [f"{name}/{column}" for column in names]
-        sides = [np.array([table.of_trial(column, trial.id) for column in names], np.float64)
-                 for table, (_, trial) in zip(tables, (ours, theirs))]
-        rows = max(side.shape[1] for side in sides)
-        before, after = (np.pad(side, ((0, 0), (0, rows - side.shape[1])), constant_values=np.nan) for side in sides)
-        differ = (before.view(np.int64) != after.view(np.int64)) & ~(np.isnan(before) & np.isnan(after))
-        if differ.any():
-            row = int(differ.any(0).argmax())
-            column = int(differ[:, row].argmax())
-            found.append(Difference(int(np.nanmin([before[0, row], after[0, row]])), f"{name}/{names[column]}",
-                                    float(before[column, row]), float(after[column, row])))
-    return Pair(ours[1], theirs[1], tuple(columns), min(found, key=lambda one: one.step, default=None))
+    return [Pair(before[key][0], run) for key, runs in after.items() if key in before for run in runs], alone

@@ -7,8 +7,7 @@ setting decide."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,8 @@ from .intervals import CONFIDENCE, NONE, Estimate, student_quantile
 from .studies import best_value
 from .published import read
 from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, cells_by, run_of, samples_of
-from .trials import EVERY_STEP, JobKey, Trial, by_workload
+from .timings import Place
+from .trials import JobKey, Trial, by_workload
 
 STEEPEST = 1.0      # the most of a logarithm that the spacing of evaluations is taken to leave open
 LAST = {STEPS: "last_step", SECONDS: "last_seconds"}
@@ -36,20 +36,50 @@ MORE = (0, 1, 2, 5, 10)         # runs that may follow
 P_VALUE, OUTCOMES = 0.05, 4000  # of MLPerf's check; of runs to come
 
 
-@dataclass(frozen=True, eq=False)
 class Decided:
-    comparison: Comparison
-    cell: ComparedCell
-    measure: str
-    sides: Sides
-    unmet: tuple[int, ...]                  # runs of the baseline and of the candidate that did not meet
-    decision: str = OPEN
-    reason: str = ""                        # why it is so without a test
-    ends: tuple[float, float] = NONE        # of the confidence sequence of candidate over baseline
-    chance: float = 1.0                     # of deciding so wrongly: here, or with a ledger ever with this baseline
-    runs_more: tuple[float, float] = NONE   # quartiles, if the difference is what it seems; NaN: unknown
-    smallest: float = np.inf                # difference, as a share, that these runs show at 80 %
-    loss: float = np.nan                    # expected, of taking what looks better now, as a share
+    """A cell decided by one measure.
+
+    unmet      runs of the baseline and of the candidate that did not meet
+    reason     why it is so without a test
+    ends       of the confidence sequence of candidate over baseline
+    chance     of deciding so wrongly: here, or with a ledger ever with this baseline
+    runs_more  quartiles, if the difference is what it seems; NaN: unknown
+    smallest   difference, as a share, that these runs show at 80 %
+    loss       expected, of taking what looks better now, as a share"""
+
+    def __init__(self, comparison: Comparison, cell: ComparedCell, measure: str, within: float, share: float,
+                 budget: Budget | None, both: bool) -> None:
+        self.comparison, self.cell, self.measure, self.decision, self.reason = comparison, cell, measure, OPEN, ""
+        self.ends, self.chance, self.runs_more, self.smallest, self.loss = NONE, 1.0, NONE, np.inf, np.nan
+        pair = _unchosen(cell.baseline), _unchosen(cell.candidate)
+        values, rough = _values(pair, comparison, measure, budget)
+        values = [{seed: value for seed, value in one.items() if not np.isnan(value)} for one in values]
+        common = [seed for seed in values[0] if seed in values[1]]
+        before, after = (np.array([one[seed] for seed in (*common, *(one.keys() - {*common}))], float)
+                         for one in values)
+        with np.errstate(all="ignore"):
+            self.sides = sides = Sides(np.log(before), np.log(after), len(common), rough)
+        self.unmet = tuple(sum(run.steps == np.inf for run in one.runs) + len(one.diverged) for one in pair)
+        every, target = np.concatenate([before, after]), comparison.target
+        if measure == STEPS and target and _are_same(cell.baseline, cell.candidate, target.column):
+            self.reason, self.decision, self.ends = "same", ALIKE, (1.0, 1.0)
+            self.chance, self.runs_more, self.smallest = 0.0, (0.0, 0.0), 0.0
+        elif (every <= 0).any():
+            self.reason = "sign"
+        elif min(sides.runs) < LEAST:
+            searched = any(one.searched and runs < LEAST
+                           for one, runs in zip((cell.baseline, cell.candidate), sides.runs))
+            self.reason, self.runs_more = "search" if searched else "few", (LEAST - min(sides.runs), np.nan)
+        elif measure in LAST and any(self.unmet) and np.ptp(every) == 0:
+            self.reason = "unmet"
+        else:
+            share /= pair[0].settings * pair[1].settings
+            error = (1 - comparison.tolerances.confidence) * share
+            low, high = np.exp(sides.interval(error))
+            self.ends, self.decision = (float(low), float(high)), DECISIONS[int(sides.decide(error, within))]
+            self.chance = min(1.0, sides.chance(self.decision, within) / share)
+            self.runs_more = sides.runs_more(error, within, both) if self.decision == OPEN else (0.0, 0.0)
+            self.smallest, self.loss = sides.smallest(error), _expected_loss(sides)
 
     @property
     def ratio(self) -> Estimate:
@@ -69,48 +99,19 @@ def decide(comparisons: Sequence[Comparison], measure: str = STEPS, within: floa
     """Every cell decided by one measure: STEPS, SECONDS, SPEED or BEST, the metric at a budget.
 
     within  the share up to which both are alike
-    share   of the error that this comparison may spend, see decision/ledger.py
+    share   of the error that this comparison may spend, see decision/sequence.py
     both    whether more runs can be of the baseline, too"""
     cells = [(one, cell) for one in comparisons for cell in one.cells]
     for one, _ in cells:
         if one.target is None and measure != SPEED:
             raise UsageError(f"{one.workload}: has no target to decide by; give --target, such as 'val/error<0.1', or "
                              "--by throughput")
-    return tuple(_decide(*of, measure, within, share / len(cells), budget, both) for of in cells)
+    return tuple(Decided(*of, measure, within, share / len(cells), budget, both) for of in cells)
 
 
 def worst(found: Sequence[Decided]) -> str:
     """What is decided of all: WORSE or OPEN where one cell is, else BETTER where one is."""
     return min((cell.decision for cell in found), key=(WORSE, OPEN, BETTER, ALIKE).index)
-
-
-def _decide(comparison: Comparison, cell: ComparedCell, measure: str, within: float, share: float,
-            budget: Budget | None, both: bool) -> Decided:
-    pair = _unchosen(cell.baseline), _unchosen(cell.candidate)
-    values, rough = _values(pair, comparison, measure, budget)
-    values = [{seed: value for seed, value in one.items() if not np.isnan(value)} for one in values]
-    common = [seed for seed in values[0] if seed in values[1]]
-    before, after = (np.array([one[seed] for seed in (*common, *(one.keys() - {*common}))], float) for one in values)
-    with np.errstate(all="ignore"):
-        sides = Sides(np.log(before), np.log(after), len(common), rough)
-    unmet = tuple(sum(run.steps == np.inf for run in one.runs) + len(one.diverged) for one in pair)
-    decided = partial(Decided, comparison, cell, measure, sides, unmet)
-    if measure == STEPS and comparison.target and _are_same(cell.baseline, cell.candidate, comparison.target.column):
-        return decided(ALIKE, "same", (1.0, 1.0), 0.0, (0.0, 0.0), 0.0)
-    if (np.concatenate([before, after]) <= 0).any():
-        return decided(reason="sign")
-    if min(sides.runs) < LEAST:
-        searched = any(one.searched and runs < LEAST for one, runs in zip((cell.baseline, cell.candidate), sides.runs))
-        return decided(reason="search" if searched else "few", runs_more=(LEAST - min(sides.runs), np.nan))
-    if measure in LAST and any(unmet) and np.ptp(np.concatenate([before, after])) == 0:
-        return decided(reason="unmet")
-    share /= pair[0].settings * pair[1].settings
-    error = (1 - comparison.tolerances.confidence) * share
-    low, high = np.exp(sides.interval(error))
-    decision = DECISIONS[int(sides.decide(error, within))]
-    more = sides.runs_more(error, within, both) if decision == OPEN else (0.0, 0.0)
-    return decided(decision, "", (float(low), float(high)), min(1.0, sides.chance(decision, within) / share), more,
-                   sides.smallest(error), _expected_loss(sides))
 
 
 def _are_same(baseline: RunCell, candidate: RunCell, column: str) -> bool:
@@ -130,7 +131,7 @@ def _expected_loss(sides: Sides) -> float:
     freedom = min(sides.runs) - 1                   # so that the difference is by Student's t
     wider = np.sqrt(freedom / np.random.default_rng([0, 14]).chisquare(freedom, DRAWS))
     logs = np.column_stack([np.zeros(DRAWS), sides.difference + wider * (after - before)])
-    options = Decision(((1, 1, 1, EVERY_STEP),) * 2, logs, np.zeros_like(logs), np.zeros(2), CONFIDENCE)
+    options = Decision((Place(1, 1),) * 2, logs, np.zeros_like(logs), np.zeros(2), CONFIDENCE)
     return options.loss(int(logs.mean(0).argmin()))
 
 
@@ -182,33 +183,22 @@ def _values(pair: Sequence[RunCell], comparison: Comparison, measure: str, budge
     return [{seed: 1 / value if value else -1.0 for seed, value in one.items()} for one in values], rough
 
 
-@dataclass(frozen=True, eq=False)
 class Floor:
-    """Of one measure of a cell: the spread of its logarithm, and what RUNS of each see."""
+    """Of one measure of a cell: the spread of its logarithm over its values by seed, and what RUNS of each see.
 
-    workload: JobKey
-    cell: RunCell
-    measure: str
-    values: np.ndarray              # by seed
-    slope: float                    # of its logarithm against that of steps; NaN: unknown
-    hours: float                    # worker-hours of a run
-    rough: float = 0.0              # variance that the spacing of evaluations adds
+    slope     of its logarithm against that of steps; NaN: unknown
+    hours     worker-hours of a run
+    rough     variance that the spacing of evaluations adds
+    smallest  differences that show, as shares
+    in_steps  that of three runs as a share of the steps to get there; NaN: unknown"""
 
-    @property
-    def spread(self) -> float:
-        return float(np.sqrt(np.log(self.values).var(ddof=1) + self.rough))
-
-    @cached_property
-    def smallest(self) -> tuple[float, ...]:
-        """Differences that show, as shares."""
-        freedom = len(self.values) - 1
-        reached = float(student_quantile(freedom, self.cell.confidence))
-        return tuple(smallest_difference(reached, 2 * self.spread ** 2 / runs, freedom) for runs in RUNS)
-
-    @property
-    def in_steps(self) -> float:
-        """That of three runs as a share of the steps to get there; NaN: unknown."""
-        return float(np.expm1(np.log1p(self.smallest[2]) / abs(self.slope))) if abs(self.slope) > 1e-3 else np.nan
+    def __init__(self, workload: JobKey, cell: RunCell, measure: str, values: np.ndarray, slope: float, hours: float,
+                 rough: float = 0.0) -> None:
+        self.workload, self.cell, self.measure, self.hours = workload, cell, measure, hours
+        self.spread, freedom = float(np.sqrt(np.log(values).var(ddof=1) + rough)), len(values) - 1
+        reached = float(student_quantile(freedom, cell.confidence))
+        self.smallest = tuple(smallest_difference(reached, 2 * self.spread ** 2 / runs, freedom) for runs in RUNS)
+        self.in_steps = float(np.expm1(np.log1p(self.smallest[2]) / abs(slope))) if abs(slope) > 1e-3 else np.nan
 
 
 def floors(trials: Sequence[Trial], targets: Sequence[Target] = (), confidence: float = CONFIDENCE) -> list[Floor]:
@@ -256,12 +246,12 @@ def chances_to_pass(cell: RunCell, workload: JobKey) -> dict[int, float]:
     They must not converge faster than the reference: their mean, without the fastest and the slowest, is at least its
     mean less a one-sided t-test's quantile at P_VALUE. Runs to come share an unknown mean and spread."""
     curve = next((one for one in read("mlperf")["curve"] if one["file"].endswith(f"/rcps_{workload.dataset}.json")
-                  or one["dataset"] == workload.dataset and workload.model in one["models"]), {"values": {0: ()}})
-    batches, values = zip(*sorted((int(at), value) for at, value in curve["values"].items()))
+                  or one["dataset"] == workload.dataset and workload.model in one["models"]), {"values": [[0]]})
+    batches, *columns = np.array(curve["values"], float).T
     examples, batch, runs = cell.samples.steps * cell.global_batch, cell.global_batch, len(cell.samples.steps)
     if runs < LEAST or not batches[0] <= batch <= batches[-1] or not np.isfinite(examples).all():
         return {}
-    mean, reference, variation = (np.interp(batch, batches, column) for column in zip(*values))
+    mean, reference, variation = (np.interp(batch, batches, column) for column in columns)
     unit = curve["train_examples"] if curve.get("kind") == "epochs" else 1
     random, chances = np.random.default_rng([0, 15]), {}
     spread = np.std(examples) * np.sqrt(runs / random.chisquare(runs - 1, (OUTCOMES, 1)))

@@ -18,7 +18,7 @@ from .grouping import group_by
 from .intervals import Estimate
 from .report_data import JobResults, Section
 from .step_time import ASSUMED, DRAWS, Links, StepTime, StepTimes
-from .timings import timings_of
+from .timings import Place, timings_of
 from .steps_curve import ORDER, PREDICTED, StepsAt, StepsCurve, StepsOf, point_of_cell, points_of
 from .trials import JobKey
 from .worker_plan import Request, pareto_front
@@ -121,7 +121,7 @@ def growing_plans(groups: Sequence[JobResults], request: Request, *, asked: Batc
         timings = timings_of([*group.trials, *(beside.trials if own and beside else ())], request.per_node)
         if batches is None or not timings.found:
             continue
-        times, fitted = StepTimes.of(timings, links), request.fitted(timings.measured)
+        times, fitted = StepTimes(timings, links), request.fitted(timings.measured)
         for section in group.sections if not own else [one for one in group.sections if one.cells]:
             if section.target is None:
                 continue
@@ -177,7 +177,7 @@ def clock_at(workers: int, batch: int, times: StepTimes, request: Request) -> St
     if passes > 1 and not run and not request.accumulate:
         return (f"batch {batch:,} has more than {most:,} examples per worker; use --accumulate or a larger "
                 "--max-local-batch")
-    found = times.at(workers, layout, batch, passes)
+    found = times.at(Place(workers, batch, passes), layout)
     return "no log timed the links that this many workers need" if found.mark == ASSUMED else found
 
 

@@ -40,14 +40,23 @@ class Measurement:
         return -(-self.global_batch // (self.workers * self.passes))
 
 
-@dataclass(frozen=True)
 class NextRuns:
     """Measurements to make together, what they cost, and the expected loss before and after."""
 
-    runs: tuple[Measurement, ...]
-    worker_hours: float
-    loss: float
-    loss_after: float
+    def __init__(self, plan: WorkerPlan, runs: Sequence[Measurement], loss: float) -> None:
+        decision, seconds, seen, spread = plan.decision, 0.0, [], plan.times.timings.spread
+        of_times = spread.deviation if spread.freedom else ASSUMED_DEVIATION
+        of_steps = plan.run_spread.deviation if plan.run_spread.freedom else RUN_DEVIATION
+        for run in runs:
+            at, count = decision.places.index((run.workers, run.global_batch, run.passes, run.sync)), max(run.seeds, 1)
+            measured = [(decision.log_times[:, at], of_times)]
+            if run.seeds and not plan.relative:
+                measured.append((decision.log_steps[:, at], of_steps))
+            seen += [(drawn, max(float(deviation) / count ** 0.5, LEAST_DEVIATION)) for drawn, deviation in measured]
+            length = decision.log_seconds[:, at] if run.seeds else np.log(PROBE_STEPS) + decision.log_times[:, at]
+            seconds += run.workers * count * float(np.exp(length).mean())
+        self.runs, self.worker_hours = tuple(runs), seconds / 3600
+        self.loss, self.loss_after = loss, min(loss, decision.loss_after(seen))
 
 
 def next_runs(plan: WorkerPlan, enough: float = ENOUGH, most_workers: float = np.inf,
@@ -61,41 +70,25 @@ def next_runs(plan: WorkerPlan, enough: float = ENOUGH, most_workers: float = np
     loss = plan.decision.loss(fastest.at)
     if loss <= enough:
         return None
-    found = [weigh(plan, runs, loss) for runs in dict.fromkeys(_candidates(plan))
+    found = [NextRuns(plan, runs, loss) for runs in dict.fromkeys(_candidates(plan))
              if all(run.workers <= most_workers and run not in without for run in runs)]
     best = max((one.loss - one.loss_after for one in found), default=0.0)
     worthy = [one for one in found if one.loss - one.loss_after >= SHARE * best]
     return max(worthy, key=lambda one: (loss - one.loss_after) / one.worker_hours) if best > 0.1 * loss else None
 
 
-def weigh(plan: WorkerPlan, runs: Sequence[Measurement], loss: float) -> NextRuns:
-    decision, seconds, seen = plan.decision, 0.0, []
-    spread = plan.times.timings.spread
-    of_times = spread.deviation if spread.freedom else ASSUMED_DEVIATION
-    of_steps = plan.run_spread.deviation if plan.run_spread.freedom else RUN_DEVIATION
-    for run in runs:
-        at, count = decision.places.index((run.workers, run.global_batch, run.passes, run.sync)), max(run.seeds, 1)
-        measured = [(decision.log_times[:, at], of_times)]
-        if run.seeds and not plan.relative:
-            measured.append((decision.log_steps[:, at], of_steps))
-        seen += [(drawn, max(float(deviation) / count ** 0.5, LEAST_DEVIATION)) for drawn, deviation in measured]
-        length = decision.log_seconds[:, at] if run.seeds else np.log(PROBE_STEPS) + decision.log_times[:, at]
-        seconds += run.workers * count * float(np.exp(length).mean())
-    return NextRuns(tuple(runs), seconds / 3600, loss, min(loss, decision.loss_after(seen)))
-
-
 def _candidates(plan: WorkerPlan) -> Iterator[tuple[Measurement, ...]]:
     """Sets of measurements at options of the decision: probes of each worker count beyond those timed, of all, of
     another local batch, and of both, with its option's replicas; and runs, also with probes. Of searches, probes."""
     sync = {option.workers: option.sync for option in plan.options}
-    timed = {(one.workers, one.global_batch, one.passes, one.sync) for one in plan.times.timings.found}
-    most = max(workers for workers, *_ in timed)
-    places = [place for place in plan.decision.places if place[-1] == sync[place[0]]
-              and place[2] == max(1, place[-1][0] // place[0])]             # no more passes than replicas
-    full = {place[0]: place for place in sorted(places)}
-    beyond = [Measurement(*place, 0) for place in full.values() if place[0] > most]
-    other = [Measurement(*place, 0) for place in places
-             if place[1] * OTHER_LOCAL == full[place[0]][1] and place not in timed][:1]
+    timed = {one.place for one in plan.times.timings.found}
+    most = max(place.workers for place in timed)
+    places = [place for place in plan.decision.places if place.sync == sync[place.workers]
+              and place.passes == max(1, place.sync[0] // place.workers)]       # no more passes than replicas
+    full = {place.workers: place for place in sorted(places)}
+    beyond = [Measurement(*place, 0) for place in full.values() if place.workers > most]
+    other = [Measurement(*place, 0) for place in places if place not in timed
+             and place.global_batch * OTHER_LOCAL == full[place.workers].global_batch][:1]
     sets = [(one,) for one in beyond] + [tuple(beyond), tuple(other), (*beyond, *other)]
     probes = [one for one in dict.fromkeys(sets) if one]
     searched = any(point.searched for point in plan.curve.points)
@@ -110,8 +103,7 @@ def _runs(plan: WorkerPlan) -> Iterator[Measurement]:
     """Of each worker count at the best batch by replicas and at the largest of its option's passes; one or several."""
     places = plan.decision.places
     for option, seeds in product(plan.options, SEEDS):
-        largest = max(place for place in places
-                      if (place[0], *place[2:]) == (option.workers, option.passes, option.sync))
+        largest = max(place for place in places if place._replace(global_batch=option.global_batch) == option.place)
         best = plan.decision.best_of_each(option.workers).values()
         yield from (Measurement(*place, seeds) for place in sorted({largest, *(places[at] for at in best)}))
 

@@ -47,24 +47,20 @@ class NoiseSteps:
         return NoiseSteps(self.step[rows], self.grad_sqnorm[rows], self.cov_trace[rows])
 
 
-@dataclass(frozen=True)
 class NoiseScale:
     """Over a number of steps, in examples: cov_trace / grad_sqnorm; 0 where cov_trace is negative, inf where
     grad_sqnorm is not positive, NaN where nothing was measured. Of its interval, ``high`` is inf where grad_sqnorm is
-    not distinguishable from 0; both ends are NaN where there are too few steps."""
+    not distinguishable from 0; both ends are NaN where there are too few steps.
 
-    noise_scale: float
-    low: float = np.nan
-    high: float = np.nan
-    grad_sqnorm: float = np.nan     # mean over the steps of the estimate of |G|^2, which may be negative
-    cov_trace: float = np.nan       # that of tr(Sigma), likewise
-    steps: int = 0                  # measured, in all runs, from first_step to last_step of training
-    first_step: int = 0
-    last_step: int = 0
+    grad_sqnorm, cov_trace  means over the steps of the estimates of |G|^2 and of tr(Sigma), which may be negative
+    steps                   measured, in all runs, from first_step to last_step of training"""
 
-    @property
-    def estimate(self) -> Estimate:
-        return Estimate(self.noise_scale, self.low, self.high, self.steps)
+    def __init__(self, noise_scale: float, low: float = np.nan, high: float = np.nan, grad_sqnorm: float = np.nan,
+                 cov_trace: float = np.nan, steps: int = 0, first_step: int = 0, last_step: int = 0) -> None:
+        self.noise_scale, self.low, self.high = noise_scale, low, high
+        self.estimate = Estimate(noise_scale, low, high, steps)
+        self.grad_sqnorm, self.cov_trace = grad_sqnorm, cov_trace
+        self.steps, self.first_step, self.last_step = steps, first_step, last_step
 
 
 @dataclass(frozen=True)
@@ -125,28 +121,16 @@ def fieller(means: np.ndarray, covariance: np.ndarray, quantile: float) -> tuple
 CellNoise = tuple[Any, Noise]       # a cell of runs, see steps.RunCell, and their noise scale
 
 
-@dataclass(frozen=True, eq=False)
 class NoiseAgainst:
-    """The noise scales of cells of runs, by batch, against one critical batch."""
+    """The noise scales of cells of runs, by batch, against one critical batch; NaN: the steps bound it on neither side,
+    as where there is no fit to them. ``chosen``: see best_known; None: no noise scale is finite."""
 
-    target: Target | None
-    b_crit: Estimate                            # NaN: the steps bound it on neither side
-    measured: Sequence[CellNoise]
-    chosen: CellNoise | None        # see best_known; None: no noise scale is finite
-
-    @property
-    def ratio(self) -> Estimate:
-        return over(self.chosen[1].whole.estimate, self.b_crit) if self.chosen else Estimate.unknown()
-
-
-def noise_against(target: Target | None, measured: Sequence[CellNoise], b_crit: Estimate | None
-                  ) -> NoiseAgainst:
-    """A critical batch that is open on both sides counts as unknown, as where there is no fit to the steps."""
-    if b_crit is None or b_crit.low == 0 and np.isinf(b_crit.high):
-        b_crit = Estimate.unknown()
-    measured = sorted(measured, key=lambda one: one[0].global_batch)
-    return NoiseAgainst(target, b_crit, measured, best_known([
-        one for one in measured if np.isfinite(one[1].whole.noise_scale)]))
+    def __init__(self, target: Target | None, measured: Sequence[CellNoise], b_crit: Estimate | None) -> None:
+        is_open = b_crit is None or b_crit.low == 0 and np.isinf(b_crit.high)
+        self.target, self.b_crit = target, Estimate.unknown() if b_crit is None or is_open else b_crit
+        self.measured = sorted(measured, key=lambda one: one[0].global_batch)
+        self.chosen = best_known([one for one in self.measured if np.isfinite(one[1].whole.noise_scale)])
+        self.ratio = over(self.chosen[1].whole.estimate, self.b_crit) if self.chosen else Estimate.unknown()
 
 
 def best_known(measured: Sequence[CellNoise]) -> CellNoise | None:

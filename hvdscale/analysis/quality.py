@@ -36,7 +36,7 @@ import numpy as np
 import scipy
 
 from .best_of_n import best_of_n
-from .budgets import Budget, BudgetPoint, best_under, outcomes_under
+from .budgets import Budget, BudgetPoint, best_under
 from .defaults import Tolerance
 from .intervals import CONFIDENCE, Estimate, isotonic, student_quantile
 from .studies import Study, last_measured
@@ -251,8 +251,8 @@ def _is_unfinished(point: BudgetPoint, column: str, budget: Budget | None) -> bo
     if budget is not None and budget.unit in ("epochs", "examples"):
         return False
     sign = 1 if point.minimizes else -1
-    whole = outcomes_under(point.outcomes.study, column, point.minimizes)
-    reached, end = (sign * whole.value[whole.searched]).min(), min(sign * point.best.low, sign * point.best.high)
+    reached = BudgetPoint(point.study, column, point.minimizes).costs.min()
+    end = min(sign * point.best.low, sign * point.best.high)
     return point.step > LATE * _last_step(point, column, budget) or bool(reached < end)
 
 
@@ -260,7 +260,7 @@ def _last_step(point: BudgetPoint, column: str, budget: Budget | None) -> float:
     """The last step within the budget at which the best trial measured the metric; inf without a trial."""
     if point.trial is None:
         return math.inf
-    evaluations = point.outcomes.study.evaluations
+    evaluations = point.study.evaluations
     row = last_measured(evaluations, evaluations.read(column), evaluations.first[1:])[point.trial]
     last = float(evaluations.read("step")[row])
     return min(last, budget.amount) if budget is not None and budget.unit == "steps" else last

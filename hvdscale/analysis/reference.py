@@ -11,19 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 
 from ..target import Target
 from . import published as box
 from .curves import Curve, CurvePoint
-from .intervals import CONFIDENCE, Estimate, student_quantile
+from .intervals import CONFIDENCE, student_quantile
 from .steps import RunCell
-from .trials import JobKey
-
-T = TypeVar("T")
 
 WITHIN_LOG2 = 0.5           # of the published steps, at
 SHARE_WITHIN = 0.8          # of the batch sizes
@@ -32,25 +30,31 @@ SHARE_COVERED = 0.8         # of the intervals
 SIZE_WITHIN = 0.05          # training sets whose sizes differ by a larger share are not comparable
 
 
-@dataclass(frozen=True, eq=False)
 class PublishedCurve:
-    """One published curve: steps to a target at each batch size, arrays of shape (batches,)."""
+    """One published curve, of steps or of means of runs in epochs or examples: steps to a target at each batch size, an
+    entry of the file of a publication with what all its curves share.
 
-    label: str
-    dataset: str
-    models: tuple[str, ...]
-    optimizers: tuple[str, ...]
-    train_examples: int             # 0: unknown
-    target: Target
-    batches: np.ndarray
-    steps: np.ndarray
-    low: np.ndarray                 # uncertainty: of reading it off, or of its mean and the spacing of evaluations
-    high: np.ndarray
-    trials: int                     # finite ones at each batch size, of which the best counts; 0: a mean, not a best
-    b_crit: float                   # and s_min, rms_log2: of the hyperbola fitted to these steps
-    s_min: float
-    rms_log2: float
-    file: str = ""
+    steps, low, high  arrays of shape (batches,); the ends are the uncertainty of reading it off, or of its mean and the
+                      spacing of evaluations, ``every``
+    trials            finite ones at each batch size, of which the best counts; 0: a mean, not a best
+    b_crit, s_min, rms_log2     of the hyperbola fitted to these steps"""
+
+    def __init__(self, shared: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+        one = {"train_examples": 0, "file": "", **shared, **own}            # of an unknown number of examples
+        self.label, self.dataset, self.models, self.optimizers, self.train_examples, self.file = itemgetter(
+            "label", "dataset", "models", "optimizers", "train_examples", "file")(one)
+        self.target, self.trials = Target.parse(one["target"]), 0
+        self.b_crit, self.s_min, self.rms_log2 = itemgetter("b_crit", "s_min", "rms_log2")(one["fit"])
+        self.batches, mean, *rest = np.array(one["values"], float).T
+        if one["kind"] == "steps":
+            self.trials, off = one["trials"], 2.0 ** one["within_log2"]
+            self.steps, self.low, self.high = mean, mean / off, mean * off
+        else:
+            runs, variation = rest
+            half = student_quantile(runs - 1, CONFIDENCE) * variation / 100 / np.sqrt(runs)
+            unit = (one["train_examples"] if one["kind"] == "epochs" else 1) / self.batches
+            self.steps, self.low = unit * mean, unit * (mean * (1 - half) - one["every"])
+            self.high = unit * mean * (1 + half)
 
     def at(self, batch: float) -> tuple[float, float, float] | None:
         """(steps, low, high) at a batch size, interpolated linearly in logarithms; None beyond the published range."""
@@ -69,8 +73,8 @@ class PublishedJob:
     label: str
     dataset: str
     unit: str
-    b_crit: tuple[float, ...]
-    noise_scale: tuple[float, ...]
+    b_crit: Sequence[float]
+    noise_scale: Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -79,24 +83,25 @@ class Ordering:
 
     label: str
     dataset: str
-    models: tuple[str, ...]
+    models: Sequence[str]
     target: Target
-    earlier: tuple[str, ...]
-    later: tuple[str, ...]
-    perfect: tuple[float, ...]      # the published end of perfect scaling of each
+    earlier: Sequence[str]
+    later: Sequence[str]
+    perfect: Sequence[float]        # the published end of perfect scaling of each
     at_least: float                 # the factor between them in a reproduction
 
 
-@dataclass(frozen=True, eq=False)
 class Reference:
-    name: str
-    title: str
-    source: str
-    obtained: str
-    estimate: str
-    curves: tuple[PublishedCurve, ...]
-    jobs: tuple[PublishedJob, ...]
-    orderings: tuple[Ordering, ...]
+    """The publication of this name; UsageError that lists the publications where the name is unknown."""
+
+    def __init__(self, name: str) -> None:
+        record = box.read(name)
+        self.name, self.estimate = name, record.get("estimate", "")
+        self.title, self.source, self.obtained = itemgetter("title", "source", "obtained")(record)
+        self.curves = tuple(PublishedCurve(record, one) for one in record.get("curve", ()))
+        self.jobs = tuple(PublishedJob(**one) for one in record.get("job", ()))
+        self.orderings = tuple(Ordering(**{**one, "target": Target.parse(one["target"])})
+                               for one in record.get("ordering", ()))
 
 
 @dataclass(frozen=True)
@@ -109,23 +114,33 @@ class NoMatch:
     base: int | None = None     # where only the target's value differs: the smallest batch with steps on both sides
 
 
-@dataclass(frozen=True, eq=False)
 class FidelityPoint:
-    """One batch size, measured against published. ``covered``: whether the interval and the uncertainty of the
-    published value overlap; False where the target was not met in that many steps; None: one run, or an open interval
-    that leaves it undecided."""
+    """One batch size of a measured curve, beside (steps, low, high) published there.
 
-    global_batch: int
-    published: float
-    low: float
-    high: float
-    interpolated: bool
-    measured: Estimate              # steps as the curve has them
-    equal: Estimate                 # the best of as many trials as published, extrapolated where the search had fewer
-    log2_apart: float               # of equal over published steps; inf: not met; NaN: not met, and not run that long
-    within: bool | None             # whether its size is at most WITHIN_LOG2; None: unknown
-    covered: bool | None
-    point: CurvePoint | RunCell     # of the measured curve
+    equal      the best of as many trials as published, extrapolated where the search had fewer
+    log2_apart of equal over published steps; inf: not met; NaN: not met, and not run that long
+    within     whether its size is at most WITHIN_LOG2; None: unknown
+    covered    whether the interval and the uncertainty of the published value overlap; False where the target was not
+               met in that many steps; None: one run, or an open interval that leaves it undecided"""
+
+    def __init__(self, curve: Curve, published: PublishedCurve, point: CurvePoint | RunCell,
+                 at: tuple[float, float, float]) -> None:
+        self.point, self.global_batch, self.measured = point, point.global_batch, point.steps
+        self.published, self.low, self.high = at
+        self.interpolated = point.global_batch not in published.batches
+        self.equal = steps = point.steps
+        if isinstance(point, CurvePoint) and published.trials not in (0, curve.n):
+            self.equal = steps = CurvePoint(point.study, point.target, point.confidence, published.trials).steps
+        self.log2_apart = math.log2(steps.value / self.published) if steps.met and steps.value > 0 else math.inf
+        self.within: bool | None = abs(self.log2_apart) <= WITHIN_LOG2
+        if not steps.met and not steps.beyond > self.published * 2 ** WITHIN_LOG2:
+            self.log2_apart, self.within = math.nan, None
+        self.covered: bool | None = None
+        if self.within is not None and steps.runs > 1 and not math.isnan(steps.low) and not math.isnan(steps.high):
+            if not steps.met or steps.low > self.high:
+                self.covered = False
+            elif math.isfinite(steps.high):
+                self.covered = steps.high >= self.low
 
 
 @dataclass(frozen=True)
@@ -137,15 +152,15 @@ class PassMark:
     bound: str = ""         # "at least" or "at most" where ``found`` is only a bound
 
 
-@dataclass(frozen=True, eq=False)
 class Fidelity:
-    """A measured curve against a published one."""
+    """A measured curve against a published one; ``beyond``: batch sizes measured outside the published ones;
+    ``remarks``: other differences between the two."""
 
-    curve: Curve
-    published: PublishedCurve
-    points: tuple[FidelityPoint, ...]
-    beyond: tuple[int, ...]         # batch sizes measured outside the published ones
-    remarks: tuple[str, ...]        # other differences between the two
+    def __init__(self, curve: Curve, published: PublishedCurve, remarks: Sequence[str]) -> None:
+        self.curve, self.published, self.remarks = curve, published, tuple(remarks)
+        found = [(point, published.at(point.global_batch)) for point in curve.points]
+        self.points = tuple(FidelityPoint(curve, published, point, at) for point, at in found if at)
+        self.beyond = tuple(point.global_batch for point, at in found if at is None)
 
     def counted(self, name: str) -> tuple[int, int]:
         """(number that pass, number decided) of the points' ``within`` or ``covered``."""
@@ -162,25 +177,6 @@ class Fidelity:
                 mark("intervals", "covered", SHARE_COVERED))
 
 
-def load(name: str) -> Reference:
-    """The publication of this name; UsageError that lists the publications where the name is unknown."""
-    record = box.read(name)
-    return _parse(Reference, {"estimate": "", **record, "name": name,
-                              "curves": [_parse_curve(record, one) for one in record.get("curve", ())],
-                              "jobs": [_parse(PublishedJob, one) for one in record.get("job", ())],
-                              "orderings": [_parse(Ordering, one) for one in record.get("ordering", ())]})
-
-
-def _parse(kind: type[T], values: Mapping[str, Any]) -> T:
-    """A record of the values that are its fields, lists as tuples."""
-    names = {field.name for field in fields(kind)}                          # type: ignore[arg-type]
-    found = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
-             if name in names}
-    if "target" in found:
-        found["target"] = Target.parse(values["target"])
-    return kind(**found)
-
-
 def against(curve: Curve, published: PublishedCurve) -> Fidelity | NoMatch | None:
     """A measured curve compared with a published one; None where dataset or model differ, else a NoMatch says what."""
     workload = curve.workload
@@ -194,19 +190,12 @@ def against(curve: Curve, published: PublishedCurve) -> Fidelity | NoMatch | Non
         both = [point.global_batch for point in curve.points if other_value
                 and point.steps.met and point.steps.value > 0 and published.at(point.global_batch)]
         return NoMatch(tuple(reasons), curve, published, min(both) if len(both) > 1 else None)
-    found, beyond = [], []
-    for point in curve.points:
-        at = published.at(point.global_batch)
-        if at is None:
-            beyond.append(point.global_batch)
-        else:
-            found.append(_compare_point(curve, published, point, at))
-    return Fidelity(curve, published, tuple(found), tuple(beyond), tuple(remarks))
+    return Fidelity(curve, published, remarks)
 
 
 def ordering_of(curves: Sequence[Curve], ordering: Ordering) -> PassMark | None:
     """Whether perfect scaling ends earlier with one optimizer by the published factor; None: one was not measured."""
-    def end(optimizers: tuple[str, ...]) -> float | None:
+    def end(optimizers: Sequence[str]) -> float | None:
         ends = [curve.regimes.perfect_until.value for curve in curves
                 if curve.workload.dataset == ordering.dataset and curve.workload.model in ordering.models
                 and curve.workload.optimizer in optimizers and _is_same_goal(curve.target, ordering.target)]
@@ -215,27 +204,6 @@ def ordering_of(curves: Sequence[Curve], ordering: Ordering) -> PassMark | None:
     if earlier is None or later is None:
         return None
     return PassMark(ordering.label, ordering.at_least, later / earlier, later / earlier >= ordering.at_least)
-
-
-def jobs_of(reference: Reference, workload: JobKey) -> tuple[PublishedJob, ...]:
-    return tuple(job for job in reference.jobs if job.dataset == workload.dataset)
-
-
-def _parse_curve(record: Mapping[str, Any], one: Mapping[str, Any]) -> PublishedCurve:
-    """A curve of steps, or of means of runs in epochs or examples; ``every``: between evaluations."""
-    kind, trials = one.get("kind", record["kind"]), 0
-    if kind == "steps":
-        batches, steps = (np.array(list(part), float) for part in (one["steps"].keys(), one["steps"].values()))
-        off, trials = 2.0 ** record["within_log2"], one.get("trials", record["trials"])
-        low, high = steps / off, steps * off
-    else:
-        batches, mean, runs, variation = np.array([[float(at), *value] for at, value in one["values"].items()]).T
-        half = student_quantile(runs - 1, CONFIDENCE) * variation / 100 / np.sqrt(runs)
-        unit = (one["train_examples"] if kind == "epochs" else 1) / batches
-        steps, low, high = unit * mean, unit * (mean * (1 - half) - one["every"]), unit * mean * (1 + half)
-    order = np.argsort(batches)
-    columns = {"batches": batches[order], "steps": steps[order], "low": low[order], "high": high[order]}
-    return _parse(PublishedCurve, {**one, "trials": trials, **columns})
 
 
 def _list_differences(curve: Curve, published: PublishedCurve) -> tuple[list[str], list[str]]:
@@ -259,27 +227,6 @@ def _list_differences(curve: Curve, published: PublishedCurve) -> tuple[list[str
 def _is_same_goal(one: Target, other: Target) -> bool:
     """Whether two targets are the same, regardless of < or <=."""
     return (one.column, one.minimizes, one.value) == (other.column, other.minimizes, other.value)
-
-
-def _compare_point(curve: Curve, published: PublishedCurve, point: CurvePoint | RunCell,
-                   at: tuple[float, float, float]) -> FidelityPoint:
-    """A point of a curve beside (steps, low, high) published at its batch."""
-    expected, low, high = at
-    steps = point.steps
-    if isinstance(point, CurvePoint) and published.trials not in (0, curve.n):
-        steps = CurvePoint(point.study, point.target, point.confidence, published.trials).steps
-    apart = math.log2(steps.value / expected) if steps.met and steps.value > 0 else math.inf
-    within: bool | None = abs(apart) <= WITHIN_LOG2
-    if not steps.met and not steps.beyond > expected * 2 ** WITHIN_LOG2:
-        apart, within = math.nan, None
-    covered = None
-    if within is not None and steps.runs > 1 and not math.isnan(steps.low) and not math.isnan(steps.high):
-        if not steps.met or steps.low > high:
-            covered = False
-        elif math.isfinite(steps.high):
-            covered = steps.high >= low
-    return FidelityPoint(point.global_batch, expected, low, high, point.global_batch not in published.batches,
-                         point.steps, steps, apart, within, covered, point)
 
 
 def _mark_critical_batch(curve: Curve, published: PublishedCurve) -> PassMark:

@@ -32,7 +32,7 @@ from .intervals import (OWN_FROM, Pools, Spread, crossed, joined, logarithms, po
 from .jobs import versions_of
 from .noise import Noise
 from .search import Search, searches_of
-from .slow_runs import seeds_apart, slow_runs
+from .timings import seeds_apart, slow_runs
 from .speedup import Series, series_of
 from .step_breakdown import StepParts
 from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, RunToTarget, cells_by, known, run_of

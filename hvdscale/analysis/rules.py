@@ -26,7 +26,7 @@ from ..log.plan_text import read_plan
 from ..plan import scaling
 from ..plan.search_space import layer_of
 from ..plan.settings import DECAYS_PER_STEP
-from ..plan.time_scales import decay_of
+from ..plan.scaling import decay_of
 from ..system.forked import map_on_cores
 from ..target import Target
 from . import defaults

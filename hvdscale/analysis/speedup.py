@@ -2,8 +2,8 @@
 Their product holds exactly, since T = S B / x; B is the mean batch of the S steps where it changes."""
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -15,40 +15,28 @@ WEAK = "weak"       # the same number of examples per worker: B grows with W
 STRONG = "strong"   # the same global batch
 
 
-@dataclass(frozen=True, eq=False)
 class SpeedupPoint:
-    """One worker count of a series over the first. A ratio is NaN where it cannot be formed; where the target was not
-    met, ``high`` is an upper bound."""
+    """A worker count of a series over the first. A ratio is NaN where it cannot be formed; where the target was not
+    met, ``high`` is an upper bound. ``worker_ratio`` W / W0 is the ideal speedup."""
 
-    cell: RunCell
-    worker_ratio: float         # W / W0: the ideal speedup
-    step_speedup: Estimate
-    statistical_efficiency: Estimate
-    system_efficiency: Estimate
-    product: Estimate
-    time_speedup: Estimate
-
-    @property
-    def workers(self) -> int:
-        return self.cell.workers[0]
-
-    @property
-    def throughput_speedup(self) -> Estimate:
-        """x / x0: the time speedup if larger batches needed no more examples."""
-        return self.system_efficiency.scaled(self.worker_ratio)
+    def __init__(self, cell: RunCell, baseline: RunCell, confidence: float = CONFIDENCE) -> None:
+        self.cell, self.workers = cell, cell.workers[0]
+        self.worker_ratio = self.workers / baseline.workers[0]
+        self.step_speedup, self.time_speedup = (divide(baseline, cell, name, confidence) for name in (STEPS, SECONDS))
+        self.statistical_efficiency = self.step_speedup.scaled(baseline.mean_batch / cell.mean_batch)
+        self.system_efficiency = divide(cell, baseline, SPEED, confidence).scaled(1 / self.worker_ratio)
+        # x / x0: the time speedup if larger batches needed no more examples
+        self.throughput_speedup = self.system_efficiency.scaled(self.worker_ratio)
+        self.product = self.time_speedup.scaled(1 / self.worker_ratio)
 
 
-@dataclass(frozen=True, eq=False)
 class Series:
-    """Cells of a weak or strong scaling at two or more worker counts, by worker count; the first is the baseline."""
+    """Cells of a WEAK or STRONG scaling at two or more worker counts, by worker count; the first is the baseline.
+    ``size``: examples per worker per step, or the global batch."""
 
-    kind: str                   # WEAK or STRONG
-    size: Fraction              # examples per worker per step, or the global batch
-    points: tuple[SpeedupPoint, ...]
-
-    @property
-    def baseline(self) -> RunCell:
-        return self.points[0].cell
+    def __init__(self, kind: str, size: Fraction, cells: Sequence[RunCell], confidence: float) -> None:
+        self.kind, self.size, self.baseline = kind, size, cells[0]
+        self.points = tuple(SpeedupPoint(cell, cells[0], confidence) for cell in cells)
 
 
 def series_of(cells: Iterable[RunCell], confidence: float = CONFIDENCE) -> tuple[Series, ...]:
@@ -58,16 +46,7 @@ def series_of(cells: Iterable[RunCell], confidence: float = CONFIDENCE) -> tuple
         keys.setdefault((WEAK, Fraction(cell.global_batch, cell.workers[0])), []).append(cell)
         keys.setdefault((STRONG, Fraction(cell.global_batch)), []).append(cell)
     ordered = sorted(keys.items(), key=lambda item: (item[0][0] != WEAK, item[0][1]))
-    return tuple(Series(kind, size, tuple(compare(cell, found[0], confidence) for cell in found))
-                 for (kind, size), found in ordered if len(found) > 1)
-
-
-def compare(cell: RunCell, baseline: RunCell, confidence: float = CONFIDENCE) -> SpeedupPoint:
-    worker_ratio = cell.workers[0] / baseline.workers[0]
-    steps, time = (divide(baseline, cell, name, confidence) for name in (STEPS, SECONDS))
-    speed = divide(cell, baseline, SPEED, confidence)
-    return SpeedupPoint(cell, worker_ratio, steps, steps.scaled(baseline.mean_batch / cell.mean_batch),
-                        speed.scaled(1 / worker_ratio), time.scaled(1 / worker_ratio), time)
+    return tuple(Series(kind, size, found, confidence) for (kind, size), found in ordered if len(found) > 1)
 
 
 def divide(above: RunCell, below: RunCell, name: str, confidence: float) -> Estimate:

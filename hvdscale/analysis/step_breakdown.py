@@ -8,7 +8,7 @@ The ranks leave a reduction together, so the one that waits least came to it las
 that no backward pass hid; what the others wait beyond that, they wait for slower ranks."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,21 +42,19 @@ class Pause:
     share: float            # of the rank's time
 
 
-@dataclass(frozen=True, eq=False)
 class RankTimes:
-    seconds: dict[str, np.ndarray]      # mean of each of RANK_NAMES on each rank, arrays of shape (ranks,)
-    typical: np.ndarray                 # median step of each rank
-    transfer: float                     # mean over steps of the shortest wait of a rank
-    spread: float                       # of the longest less the shortest
-    pause: Pause | None = None
+    """What each rank spends in the steps of a run: ``seconds`` has the mean of each of RANK_NAMES, ``typical`` the
+    median step, arrays of shape (ranks,).
 
-    @property
-    def ranks(self) -> int:
-        return len(self.seconds["step"])
+    transfer  mean over steps of the shortest wait of a rank
+    spread    of the longest less the shortest
+    pause     the longest of these"""
 
-    @property
-    def step(self) -> float:
-        return float(self.seconds["step"].mean())
+    def __init__(self, seconds: dict[str, np.ndarray], typical: np.ndarray, transfer: float, spread: float,
+                 pauses: Iterable[Pause] = ()) -> None:
+        self.seconds, self.typical, self.transfer, self.spread = seconds, typical, transfer, spread
+        self.ranks, self.step = len(seconds["step"]), float(seconds["step"].mean())
+        self.pause = max(pauses, key=lambda one: one.share, default=None)
 
     def mean(self, name: str) -> float:
         return float(self.seconds[name].mean())
@@ -104,9 +102,8 @@ def times_of(parts: dict[str, np.ndarray]) -> RankTimes:
                 regular = len(long) > 2 and np.mean(apart == np.median(apart)) > REGULAR
                 pauses.append(Pause(rank, name, float(beyond[long].mean()), len(long), int(np.median(apart)) if regular
                                     else 0, float(beyond[long].sum() / parts["step"][rank].sum())))
-    pauses = [pause for pause in pauses if pause.share > SHARE]
     return RankTimes({name: values.mean(1) for name, values in parts.items()}, typical, float(waited.min(0).mean()),
-                     float(np.ptp(waited, axis=0).mean()), max(pauses, key=lambda one: one.share, default=None))
+                     float(np.ptp(waited, axis=0).mean()), [one for one in pauses if one.share > SHARE])
 
 
 def mean_of(runs: Sequence[RankTimes]) -> RankTimes | None:
@@ -115,8 +112,7 @@ def mean_of(runs: Sequence[RankTimes]) -> RankTimes | None:
         return None
     return RankTimes({name: np.mean([run.seconds[name] for run in runs], axis=0) for name in RANK_NAMES},
                      np.mean([run.typical for run in runs], axis=0), float(np.mean([run.transfer for run in runs])),
-                     float(np.mean([run.spread for run in runs])),
-                     max((run.pause for run in runs if run.pause), key=lambda one: one.share, default=None))
+                     float(np.mean([run.spread for run in runs])), [run.pause for run in runs if run.pause])
 
 
 @dataclass(frozen=True)

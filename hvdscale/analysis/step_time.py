@@ -18,7 +18,7 @@ interval is a hull: by the prior of practice, LIKELY, and, unless the timings re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -27,11 +27,11 @@ import scipy
 from numpy.typing import ArrayLike
 
 from ..errors import UsageError
-from .decision.draws import DRAWS as MODEL_DRAWS, Drawn, Measured, Place, hull, levels, sample_posterior
+from .decision.draws import DRAWS as MODEL_DRAWS, Drawn, Measured, hull, levels, sample_posterior
 from .intervals import Spread, pooled
 from .steps import RunCell, known, samples_of
-from .timings import HOURS, Machine, Timing, Timings
-from .trials import EVERY_STEP, Sync
+from .timings import HOURS, Machine, Place, Timing, Timings
+from .trials import EVERY_STEP
 
 DRAWS = 400                 # of a value
 ASSUMED_DEVIATION = 0.05    # of the logarithm of a step time, where nothing was timed twice
@@ -162,11 +162,10 @@ class StepModel:
     between  h' and v' where they are given; also those of h and v where no links within a node were timed
     waits    in the prior: LIKELY or SATURATING"""
 
-    def __init__(self, timings: Timings, between: tuple[float, float] | None = None, draws: int = MODEL_DRAWS,
+    def __init__(self, timings: Timings, between: tuple[float, float] | None = None,
                  waits: tuple[Any, ...] = LIKELY) -> None:
-        self.timings, self.links, self.draws, self.waits = timings, between, draws, waits
-        self.settings = np.array([(one.workers, one.per_node, one.examples, one.passes, *one.sync)
-                                  for one in timings.found], float).T
+        self.timings, self.links, self.waits = timings, between, waits
+        self.settings = _settings([one.place for one in timings.found], [one.per_node for one in timings.found])
         runs, spread = np.array([len(one.seconds) for one in timings.found]), timings.spread
         deviation = spread.deviation if spread.freedom else ASSUMED_DEVIATION
         self.measured = Measured(np.log([one.value for one in timings.found]),
@@ -219,7 +218,7 @@ class StepModel:
     def _posterior(self) -> tuple[np.ndarray, float]:
         def log_likelihood(unknowns: np.ndarray) -> np.ndarray:
             return self.measured.log_likelihood(self.log_law(unknowns, self.settings), unknowns[:, 12], unknowns[:, 13])
-        return sample_posterior(log_likelihood, UNKNOWNS + self.apart, self.draws)
+        return sample_posterior(log_likelihood, UNKNOWNS + self.apart, MODEL_DRAWS)
 
     @property
     def unknowns(self) -> np.ndarray:
@@ -228,11 +227,10 @@ class StepModel:
 
     def log_seconds(self, per_node: int, places: Sequence[Place]) -> np.ndarray:
         """Draws of log t, shape (draws, places), so many workers a node."""
-        settings = np.array([(workers, per_node, batch / workers / passes, passes, *sync)
-                             for workers, batch, passes, sync in places], float).reshape(-1, 6).T
-        own = [self.timings.at(workers, per_node, batch, passes, sync) for workers, batch, passes, sync in places]
+        settings = _settings(places, [per_node] * len(places))
+        own = [self.timings.at(place, per_node) for place in places]
         random = np.random.default_rng([0, 11])
-        slower = (random.random((self.draws, 1)) < OTHER[0]) * random.exponential(OTHER[1], (self.draws, 1))
+        slower = (random.random((MODEL_DRAWS, 1)) < OTHER[0]) * random.exponential(OTHER[1], (MODEL_DRAWS, 1))
         doublings = np.log2(np.maximum(settings[0] / self.settings[0].max(), 1))
         return self.measured.draw(
             self.log_law(self.unknowns, settings) + slower * doublings, self.log_law(self.unknowns, self.settings),
@@ -242,7 +240,7 @@ class StepModel:
     @cached_property
     def saturating(self) -> StepModel:
         """The same where waits are SATURATING; the model itself where the timings refute that."""
-        other = StepModel(self.timings, self.links, self.draws, SATURATING)
+        other = StepModel(self.timings, self.links, SATURATING)
         return other if other._posterior[1] > self._posterior[1] - np.log(REFUTED_BY) else self
 
     @property
@@ -258,13 +256,9 @@ class StepModel:
         """Root mean square of log(model / measured)."""
         return float(np.sqrt(np.mean((self.log_law(self.unknowns, self.settings).mean(0) - self.measured.logs) ** 2)))
 
-    @cached_property
-    def _drawn(self) -> Parameters:
-        return self.parameters(self.unknowns)[1]
-
     def interval(self, name: str, confidence: float) -> tuple[float, float, float]:
         """(median, low, high) of a parameter over the draws."""
-        tail, drawn = (1 - confidence) / 2, getattr(self._drawn, name)
+        tail, drawn = (1 - confidence) / 2, getattr(self.parameters(self.unknowns)[1], name)
         if name in POWERS:
             drawn = np.where(drawn < FULLY, drawn, np.inf)
         median, low, high = np.quantile(drawn, (0.5, tail, 1 - tail), method="nearest").tolist()
@@ -274,8 +268,9 @@ class StepModel:
     def names(self) -> tuple[str, ...]:
         """The parameters in use: those of links, and an overlap with them, only where links are known, the sharpness
         only where local batches differ, and those of pauses only where it is likely that workers pause."""
+        pause = np.median(self.parameters(self.unknowns)[1].pause)
         used = {WITHIN: self.within, BETWEEN: self.between, ("overlap",): self.within or self.between,
-                ("sharpness",): len({*self.settings[2]}) > 1, PAUSES: np.median(self._drawn.pause) > 0,
+                ("sharpness",): len({*self.settings[2]}) > 1, PAUSES: pause > 0,
                 ("outer",): self.apart}
         unused = {name for names, are_used in used.items() if not are_used for name in names}
         return tuple(name for name in NAMES if name not in unused)
@@ -290,9 +285,15 @@ class StepModel:
         if not ((self.within or min(workers, per_node) == 1) and (self.between or workers <= per_node)):
             return ASSUMED
         own = workers, min(workers, per_node), -(-workers // per_node), examples
-        timed = np.array([(one.workers, one.per_node, one.nodes, one.examples) for one in self.timings.found])
+        timed = np.array([(one.workers, one.per_node, one.nodes, one.place.examples) for one in self.timings.found])
         inside = (timed.min(0) <= own).all() and (own <= timed.max(0)).all()
         return INTERPOLATED if inside else EXTRAPOLATED
+
+
+def _settings(places: Sequence[Place], per_node: Sequence[int]) -> np.ndarray:
+    """Of each place workers, per node, examples a pass, passes, M and H: shape (6, places)."""
+    return np.array([(place.workers, most, place.examples, place.passes, *place.sync)
+                     for place, most in zip(places, per_node)], float).reshape(-1, 6).T
 
 
 def _link(law: StepLaw, passes: np.ndarray, of_hops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -307,51 +308,39 @@ def _power(share: np.ndarray, one: float, finite: float) -> np.ndarray:
     return 1 / np.maximum(1 - np.clip((share - one) / (finite - one), 0, 1), 1 / FULLY)
 
 
-@dataclass(frozen=True, eq=False)
 class StepTimes:
-    """Step times at any worker count: measured where possible, else by the model."""
+    """Step times at any worker count: measured where possible, else by the model of at least one timing; the runs of
+    ``cells``, by workers and batch, replace the timings of theirs."""
 
-    timings: Timings
-    model: StepModel
-    # by workers and batch: their runs replace the timings of theirs
-    cells: Mapping[tuple[int, int], RunCell] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, timings: Timings, links: Links | None = None) -> StepTimes:
-        """By the model of at least one timing."""
+    def __init__(self, timings: Timings, links: Links | None = None) -> None:
         between = links.seconds(timings.machine, timings.measured.parameters) if links and timings.machine else None
-        return cls(timings, StepModel(timings, between))
+        self.timings, self.model = timings, StepModel(timings, between)
+        self.cells: Mapping[tuple[int, int], RunCell] = {}
 
-    def measured(self, workers: int, per_node: int, global_batch: int, passes: int, sync: Sync = EVERY_STEP
-                 ) -> Timing | None:
-        """The timing of this configuration; where a cell has runs of it, their step time, as a report has it."""
-        timing = self.timings.at(workers, per_node, global_batch, passes, sync)
-        cell = self.cells.get((workers, global_batch))
+    def measured(self, place: Place, per_node: int) -> tuple[Timing | None, RunCell | None]:
+        """The timing of this configuration, by the runs of a cell where it has some, so that it is as a report has it;
+        and the cell where all its timed runs are of this configuration."""
+        timing, cell = self.timings.at(place, per_node), self.cells.get((place.workers, place.global_batch))
         if timing is None or cell is None:
-            return timing
+            return timing, None
         runs = tuple(run for run in cell.runs if run.trial.key in timing.trials)
         speeds = known(samples_of(runs).examples_per_second)
-        return replace(timing, seconds=cell.mean_batch / speeds * (timing.slowed or 1.0),
-                       trials=tuple(run.trial.key for run in runs)) if len(speeds) else timing
+        if len(speeds):
+            timing = Timing(place.workers, timing.per_node, place.global_batch, place.passes,
+                            cell.mean_batch / speeds * (timing.slowed or 1.0), timing.crowded,
+                            tuple(run.trial.key for run in runs), timing.slowed, place.sync)
+        timed = tuple(run.trial.key for run in cell.runs if not np.isnan(run.examples_per_second))
+        return timing, cell if timed == timing.trials else None
 
-    def cell_of(self, timing: Timing) -> RunCell | None:
-        """The cell whose timed runs are all of this timing's configuration; None where there is none."""
-        cell = self.cells.get((timing.workers, timing.global_batch))
-        timed = tuple(run.trial.key for run in cell.runs if not np.isnan(run.examples_per_second)) if cell else ()
-        return cell if timed == timing.trials else None
-
-    def at(self, workers: int, per_node: int, global_batch: int, passes: int = 1) -> StepTime:
-        """Seconds per step of ``workers``, ``per_node`` of them on a node."""
-        timing = self.measured(workers, per_node, global_batch, passes)
+    def at(self, place: Place, per_node: int, logs: np.ndarray | None = None) -> StepTime:
+        """Seconds per step with so many workers a node, as measured or by the model; ``logs``: its draws of their
+        logarithm, where they are there."""
+        timing, _ = self.measured(place, per_node)
         if timing is not None:
             return self.of_timing(timing)
-        place = workers, global_batch, passes, EVERY_STEP
-        return self.by_model(per_node, place, self.model.log_seconds(per_node, [place])[:, 0])
-
-    def by_model(self, per_node: int, place: Place, logs: np.ndarray) -> StepTime:
-        """That of a configuration that was not measured, from the model's draws of its logarithm."""
-        workers, global_batch, passes, _ = place
-        mark = self.model.mark_of(workers, per_node, global_batch / workers / passes)
+        if logs is None:
+            logs = self.model.log_seconds(per_node, [place])[:, 0]
+        mark = self.model.mark_of(place.workers, per_node, place.examples)
         later = self.later if all(one.slowed for one in self.timings.found) else 1.0
         others = self.model.saturating.log_seconds(per_node, [place])[:DRAWS, 0]
         return StepTime(float(np.exp(logs.mean())), np.exp(hull(logs[:DRAWS], others)) * later, mark)

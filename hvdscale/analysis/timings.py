@@ -1,31 +1,61 @@
 """What logs measured of a job on a machine: the times of a step and, under ``measured`` of the plan, the model's
-parameters, peak memory and the power of GPUs. hvdscale-scale script logs these, hvdscale's trainer the parameters."""
+parameters, peak memory and the power of GPUs. hvdscale-scale script logs these, hvdscale's trainer the parameters.
+
+And what disturbs the times and steps of runs: those that took far longer than the others of their setting, as where a
+neighbour was busy or a disk failed, seeds that needed far more steps, and times that drift with the order of the runs.
+
+A run counts as slow where it took over LEAST times as long as the fastest of its setting, and longer than the mean of
+the others by more than their spread explains: Student's t for the next value of a sample (one-sided, shared out over
+all runs by Bonferroni). The spread is that of the runs that are not slow, pooled over the settings. Where more than one
+run in FEWEST seems slow, or most of a setting, times scatter, and none is slow.
+
+Times drift as where a machine grows warm: run i, in the order of their starts, takes exp(m_c + d i) seconds a step at
+setting c, and exp(h_k) times that in pass k over the settings, as passes ran at other hours. The slope d is estimated
+by least squares, with Student's intervals, from repeats; of passes, from those that go there and back."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import scipy
 
 from ..errors import UsageError
 from ..formatting.numbers import byte_size, counted
 from ..log.schema import Status
 from .grouping import group_by
-from .intervals import Spread, geometric_mean, pooled_repeats
-from .slow_runs import slow_runs
+from .intervals import (CONFIDENCE, Estimate, geometric_mean, logarithms, pooled, pooled_repeats,
+                        student_quantile)
+from .steps import RunCell
 from .trials import EVERY_STEP, Sync, Trial, parameters_of
 
 HOURS = 0.10        # by which times are taken to differ between hours, where repeats of a setting ran in a row
 
+# of slow runs and drifts
+LEAST = 1.5             # times as long as the fastest
+FEWEST = 4              # as many runs for each that seems slow
+SLOW_AT = 0.01          # probability of any slow run where there is none
+LEAST_FREEDOM = 3       # of the spread of the others, or of a drift's residuals, below which nothing is said
+LEAST_CHANGE = 0.03     # of a drift, over all runs, below which nothing is said
 
-@dataclass(frozen=True)
+
 class Footprint:
-    """Of a worker."""
+    """Of a worker, as these trials measured it: the model's parameters (0: not known), by local batch the most bytes of
+    memory that it took, and the watts of its GPU, the mean over runs (NaN: not known)."""
 
-    parameters: int = 0                 # of the model, 0: not known
-    memory: Mapping[int, int] = field(default_factory=dict)     # by local batch, the most bytes that it took
-    watts: float = np.nan               # of its GPU, the mean over runs, NaN: not known
+    def __init__(self, trials: Iterable[Trial] = ()) -> None:
+        self.parameters, watts = 0, []
+        self.memory: dict[int, int] = {}
+        for trial in trials:
+            measured = trial.measured
+            self.parameters = max(self.parameters, int(measured.get("parameters") or parameters_of(trial.plan)))
+            local = int(trial.execution.get("local_batch") or 0)
+            if local and measured.get("peak_memory_bytes"):
+                self.memory[local] = max(self.memory.get(local, 0), *measured["peak_memory_bytes"])
+            if measured.get("watts"):
+                watts.append(float(np.mean(measured["watts"])))
+        self.watts = float(np.mean(watts)) if watts else np.nan
 
     def most_local(self, limit: float) -> int:
         """Examples of a worker that ``limit`` bytes hold. Memory is a line through the smallest and the largest local
@@ -43,46 +73,40 @@ class Footprint:
         return found
 
 
-def measured_of(trials: Iterable[Trial]) -> Footprint:
-    memory: dict[int, int] = {}
-    parameters, watts = 0, []
-    for trial in trials:
-        measured = trial.measured
-        parameters = max(parameters, int(measured.get("parameters") or parameters_of(trial.plan)))
-        local = int(trial.execution.get("local_batch") or 0)
-        if local and measured.get("peak_memory_bytes"):
-            memory[local] = max(memory.get(local, 0), *measured["peak_memory_bytes"])
-        if measured.get("watts"):
-            watts.append(float(np.mean(measured["watts"])))
-    return Footprint(parameters, memory, float(np.mean(watts)) if watts else np.nan)
-
-
-@dataclass(frozen=True, eq=False)
-class Timing:
-    """The step times of one configuration: a worker count, its nodes, a global batch, its passes and its replicas."""
+class Place(NamedTuple):
+    """Where a step runs, but for how workers lie on nodes: so many workers, at a batch, in passes, with replicas."""
 
     workers: int
-    per_node: int               # most workers on a node
     global_batch: int
-    passes: int
-    seconds: np.ndarray         # (runs,): each run's mean step
-    crowded: bool               # more workers on a host than it has cores
-    trials: tuple[tuple[str, int], ...]
-    slowed: float = 0.0         # what seconds of the first steps alone were multiplied by; 0: they are of whole runs
+    passes: int = 1
     sync: Sync = EVERY_STEP
 
     @property
-    def nodes(self) -> int:
-        return -(-self.workers // self.per_node)
+    def local_batch(self) -> int:
+        """The most examples of a worker in one pass."""
+        return -(-self.global_batch // (self.workers * self.passes))
 
     @property
     def examples(self) -> float:
         """Examples per worker in one pass; a mean where the shares are uneven."""
         return self.global_batch / self.workers / self.passes
 
-    @property
-    def value(self) -> float:
-        return float(geometric_mean(self.seconds))
+
+class Timing:
+    """The step times of one configuration: a worker count, its nodes, a global batch, its passes and its replicas.
+
+    per_node  most workers on a node
+    seconds   each run's mean step, shape (runs,); ``value``: their mean
+    crowded   more workers on a host than it has cores
+    slowed    what seconds of the first steps alone were multiplied by; 0: they are of whole runs"""
+
+    def __init__(self, workers: int, per_node: int, global_batch: int, passes: int, seconds: np.ndarray, crowded: bool,
+                 trials: tuple[tuple[str, int], ...], slowed: float = 0.0, sync: Sync = EVERY_STEP) -> None:
+        self.place = Place(workers, global_batch, passes, sync)
+        self.workers, self.global_batch, self.passes, self.sync = self.place
+        self.per_node, self.nodes = per_node, -(-workers // per_node)
+        self.seconds, self.value = seconds, float(geometric_mean(seconds))
+        self.crowded, self.trials, self.slowed = crowded, trials, slowed
 
 
 @dataclass(frozen=True)
@@ -105,40 +129,30 @@ class Machine:
         return ", ".join(filter(None, [(self.device or "an unnamed device") + threads, *rest]))
 
 
-@dataclass(frozen=True, eq=False)
 class Timings:
-    """The timings of a workload on one machine, by workers and batch, and what was left out."""
+    """The timings of a workload on one machine, by workers and batch, and what was left out.
 
-    found: tuple[Timing, ...]
-    machine: Machine | None
-    others: tuple[Machine, ...]         # left out
-    crowded: tuple[Timing, ...]         # left out, see timings_of
-    measured: Footprint = Footprint()
-    placed: bool = True                 # whether the logs say which workers shared a node
-    slowing: tuple[float, ...] = ()     # of long runs, the mean step over that of their first
-    in_a_row: bool = False              # whether all repeats of each setting ran one right after the other
+    others      machines that were left out
+    crowded     timings that were, see timings_of
+    placed      whether the logs say which workers shared a node
+    slowing     of long runs, the mean step over that of their first
+    in_a_row    whether all repeats of each setting ran one right after the other
+    most_local  the most examples of a worker in one pass
+    spread      of the logarithms of the times of one configuration, pooled over all"""
 
-    @property
-    def per_node(self) -> int:
-        return max((one.per_node for one in self.found), default=1)
+    def __init__(self, found: tuple[Timing, ...], machine: Machine | None, others: tuple[Machine, ...] = (),
+                 crowded: tuple[Timing, ...] = (), measured: Footprint = Footprint(), placed: bool = True,
+                 slowing: tuple[float, ...] = (), in_a_row: bool = False) -> None:
+        self.found, self.machine, self.others, self.crowded, self.measured = found, machine, others, crowded, measured
+        self.placed, self.slowing, self.in_a_row = placed, slowing, in_a_row
+        self.per_node = max((one.per_node for one in found), default=1)
+        self.most_local = max((one.place.local_batch for one in found + crowded), default=0)
+        self.spread = pooled_repeats([one.seconds for one in found])
 
-    @property
-    def most_local(self) -> int:
-        """The most examples of a worker in one pass."""
-        return max((int(np.ceil(one.examples)) for one in self.found + self.crowded), default=0)
-
-    @cached_property
-    def spread(self) -> Spread:
-        """The spread of the logarithms of the times of one configuration, pooled over all."""
-        return pooled_repeats([one.seconds for one in self.found])
-
-    def at(self, workers: int, per_node: int, global_batch: int, passes: int, sync: Sync = EVERY_STEP
-           ) -> Timing | None:
+    def at(self, place: Place, per_node: int) -> Timing | None:
         """The timing of this configuration, with the most similar layout on as many nodes; None where there is none."""
-        setting = workers, -(-workers // per_node), global_batch, passes, sync
-        found = [one for one in self.found
-                 if (one.workers, one.nodes, one.global_batch, one.passes, one.sync) == setting]
-        return min(found, key=lambda one: abs(one.per_node - min(workers, per_node)), default=None)
+        found = [one for one in self.found if one.place == place and one.nodes == -(-place.workers // per_node)]
+        return min(found, key=lambda one: abs(one.per_node - min(place.workers, per_node)), default=None)
 
 
 def timings_of(trials: Iterable[Trial], per_node: int | None = None) -> Timings:
@@ -151,7 +165,7 @@ def timings_of(trials: Iterable[Trial], per_node: int | None = None) -> Timings:
              and 0 < trial.examples_per_second < np.inf]
     by_machine = group_by(timed, _read_machine)
     if not by_machine:
-        return Timings((), None, (), ())
+        return Timings((), None)
     machine = max(by_machine, key=lambda one: (len({t.workers for t in by_machine[one]}), len(by_machine[one])))
     slowing = tuple(trial.slowing for trial in by_machine[machine] if trial.slowing > 0)
     found = _by_setting(by_machine[machine], float(geometric_mean(slowing)) if slowing else 1.0, per_node)
@@ -160,7 +174,7 @@ def timings_of(trials: Iterable[Trial], per_node: int | None = None) -> Timings:
     if len({one.workers for one in free}) < min(2, len({one.workers for one in found})):
         free, crowded = found, ()
     return Timings(free, machine, tuple(other for other in by_machine if other != machine), crowded,
-                   measured_of(by_machine[machine]),
+                   Footprint(by_machine[machine]),
                    all(one.workers == 1 or one.execution.get("local_workers") for one in by_machine[machine]),
                    slowing, ran_in_a_row(by_machine[machine]))
 
@@ -198,3 +212,70 @@ def _by_setting(trials: Iterable[Trial], slowing: float, unplaced: int | None) -
                         any(one.crowded for one, _ in typical[key]), tuple(one.key for one, _ in typical[key]),
                         slowing if all(one.is_probe for one, _ in typical[key]) else 0.0, key[-1])
                  for key in sorted(typical))
+
+
+def slow_runs(samples: Sequence[Sequence[float] | np.ndarray]) -> list[np.ndarray]:
+    """Of each setting's seconds, shape (runs,), how many times as long a slow run took as the others; 1: not slow. NaN,
+    a run that was not timed, is never slow."""
+    logs = [logarithms(one) for one in samples]
+    slow = [one > np.nanmin(one, initial=np.inf) + np.log(LEAST) for one in logs]
+    runs = sum(np.count_nonzero(~np.isnan(one)) for one in logs)
+    if sum(map(np.count_nonzero, slow)) * FEWEST > runs:
+        return [np.ones(len(one)) for one in logs]
+    while True:
+        others = [one[~(out | np.isnan(one))] for one, out in zip(logs, slow)]
+        spread = pooled([np.exp(one) for one in others])
+        if spread.freedom < LEAST_FREEDOM:
+            return [np.ones(len(one)) for one in logs]
+        most = scipy.special.stdtrit(spread.freedom, 1 - SLOW_AT / runs) * spread.deviation
+        excess = [own - (rest.mean() if len(rest) else 0.0) for own, rest in zip(logs, others)]
+        surely = [out & (own > most * np.sqrt(1 + 1 / max(1, len(rest))))
+                  for out, own, rest in zip(slow, excess, others)]
+        if all((now == before).all() for now, before in zip(surely, slow)):
+            return [np.exp(np.where(out & (2 * out.sum() <= len(out)), own, 0.0)) for out, own in zip(slow, excess)]
+        slow = surely
+
+
+def seeds_apart(samples: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Likewise of each setting's steps to target, shape (seeds,): never one that did not meet (inf), nor where fewer
+    than two others of its setting did."""
+    met = [np.where(np.isinf(one), np.nan, one) for one in samples]
+    found = slow_runs(met)
+    return [ratios if np.count_nonzero(~np.isnan(one) & (ratios == 1)) > 1 else np.ones(len(one))
+            for one, ratios in zip(met, found)]
+
+
+def drift_of(cells: Sequence[RunCell], confidence: float = CONFIDENCE) -> tuple[Estimate, list[Estimate]] | None:
+    """(the factor by which a step takes longer with each run, by cell seconds an example at the pace of the last run);
+    None where the repeats of cells show none, or too little."""
+    timed = [(at, run.trial.started, 1 / run.examples_per_second) for at, cell in enumerate(cells) for run in cell.runs
+             if run.examples_per_second > 0 and np.isfinite(run.trial.started)]
+    if len({when for _, when, _ in timed}) < len(timed) or len(timed) < LEAST_FREEDOM + 2:
+        return None                             # of runs that started together the order is not known
+    cell, started, seconds = map(np.array, zip(*timed))
+    place, logs = np.argsort(np.argsort(started, kind="stable")).astype(float), np.log(seconds)
+    count = np.bincount(cell, minlength=len(cells))
+    with np.errstate(invalid="ignore"):
+        middle, level = (np.bincount(cell, values, len(cells)) / count for values in (place, logs))
+    repeat = np.array([np.count_nonzero(place[cell == at] < own) for at, own in zip(cell, place)])
+    passes = np.eye(len(timed))[repeat] * (np.diff(repeat[place.argsort()]) >= 0).all()
+    design = np.hstack([np.eye(len(cells))[cell], passes])
+    within, rest = (own - design @ np.linalg.lstsq(design, own, rcond=None)[0] for own in (place, logs))
+    freedom, squares = len(timed) - int(np.linalg.matrix_rank(design)) - 1, float(within @ within)
+    if freedom < LEAST_FREEDOM or squares < 1e-9:
+        return None
+    slope = float(within @ rest) / squares
+    variance = float(((rest - slope * within) ** 2).sum()) / freedom
+    with_hours = float(((logs - level[cell] - slope * (place - middle[cell])) ** 2).sum()) / (
+        len(timed) - np.count_nonzero(count) - 1)
+    quantile = float(student_quantile(freedom, confidence))
+
+    def estimate(value: float, error: float, runs: int) -> Estimate:
+        half = quantile * np.sqrt(error)
+        return Estimate(float(np.exp(value)), float(np.exp(value - half)), float(np.exp(value + half)), runs)
+    if abs(slope) <= quantile * np.sqrt(variance / squares) or abs(slope) * (len(timed) - 1) < LEAST_CHANGE:
+        return None
+    left = len(timed) - 1 - middle
+    warm = [estimate(level[at] + slope * left[at], with_hours / count[at] + variance * left[at] ** 2 / squares,
+                     int(count[at])) if count[at] else Estimate.unknown() for at in range(len(cells))]
+    return estimate(slope, variance / squares, len(timed)), warm

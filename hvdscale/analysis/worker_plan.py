@@ -9,7 +9,8 @@ largest (Eager, Zahorjan and Lazowska 1989): past it, saving one percent of the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -18,15 +19,15 @@ import scipy
 
 from ..target import Target
 from .curves import Curve
-from .decision.draws import DRAWS as MODEL_DRAWS, Decision, Drawn, levels, log_variance
+from .decision.draws import DRAWS as MODEL_DRAWS, Decision, Drawn, levels
 from .grouping import group_by
 from .intervals import CONFIDENCE, UNKNOWN, Estimate, Spread
 from .studies import best_value
 from .noise import NoiseScale
 from .report_data import JobResults, Section
-from .step_time import ASSUMED, DRAWS, EXTRAPOLATED, MEASURED, Links, StepTime, StepTimes
-from .timings import Footprint, timings_of
-from .steps_curve import (ORDER, PREDICTED, StepsAt, StepsCurve, StepsOf, StepsPoint, noise_draws, point_of_cell,
+from .step_time import ASSUMED, DRAWS, EXTRAPOLATED, MEASURED, Links, StepTimes
+from .timings import Footprint, Place, timings_of
+from .steps_curve import (ORDER, PREDICTED, StepsCurve, StepsOf, StepsPoint, noise_draws, point_of_cell,
                           points_of, points_of_curve)
 from .steps import RunCell
 from .trials import EVERY_STEP, JobKey, Sync
@@ -71,37 +72,69 @@ class Request:
         return replace(self, max_local_batch=min(most, self.max_local_batch or most))
 
 
-@dataclass(frozen=True, eq=False)
 class Option:
-    """One worker count, at the batch with the least time to target. Arrays have shape (draws,)."""
+    """One worker count at one batch, to decide on; ``settle`` and ``weigh`` add what a plan says of those it takes.
 
-    workers: int
-    at: int                         # its column of the plan's decision
-    nodes: int                      # paid for
-    global_batch: int
-    passes: int                     # k
-    steps: StepsAt
-    step_time: StepTime
-    seconds: Estimate               # T; relative to the first option's where the plan is relative
-    cost: Estimate                  # likewise
-    seconds_draws: np.ndarray       # inf: the target is not met
-    cost_draws: np.ndarray
-    speedup: Estimate               # T0 / T, 0: the first option
-    statistical_efficiency: Estimate    # (S0 B0) / (S B)
-    system_efficiency: Estimate     # (x / x0) / (W / W0)
-    extrapolated_share: float       # of the variance of log T: the part due to extrapolation
-    trials: tuple[tuple[str, int], ...]
-    sync: Sync = EVERY_STEP
+    point  where its S was measured: at its batch, or by its own runs where those of its batch are of another setting
+    apart  what its log S has beside that of its batch: the runs that do not meet, or its own runs of another setting"""
 
-    @property
-    def local_batch(self) -> int:
-        """The most examples of a worker in one pass."""
-        return -(-self.global_batch // (self.workers * self.passes))
+    def __init__(self, place: Place, curve: StepsCurve, times: StepTimes, request: Request) -> None:
+        self.place, self.curve, self.times, self.request = place, curve, times, request
+        self.workers, self.global_batch, self.passes, self.sync = place
+        self.local_batch, batch = place.local_batch, place.global_batch
+        self.nodes = request.nodes(place.workers)           # paid for
+        self.layout = request.per_node or times.timings.per_node
+        timing, self.cell = times.measured(place, self.layout)
+        self.trials = timing.trials if timing else ()
+        self.point = at_batch = curve.point_at(batch)
+        if self.cell and at_batch and at_batch.trials and not set(self.trials) & set(at_batch.trials):
+            self.point = point_of_cell(self.cell)
+        self.apart = 0.0
+        if self.point and at_batch and np.isfinite(at_batch.steps.value):
+            self.apart = float(np.log(self.point.steps.value / at_batch.steps.value))
+        near = self.point or min(curve.met, default=None, key=lambda point: abs(np.log(point.global_batch / batch)))
+        if near is not None and near.unmet:         # one that meets takes 1 / (1 - unmet) runs
+            self.apart -= float(np.log1p(-min(near.unmet, 0.99)))
+        # whether the target may be met at its batch
+        self.meets = self.point.steps.met if self.point else curve.mark_of(batch) is not None
 
-    @property
-    def mark(self) -> str:
-        """How the time to target is known: the worse of S and t."""
-        return max(self.steps.mark, self.step_time.mark, key=ORDER.index)
+    def settle(self, decision: Decision, at: int) -> None:
+        """``at`` is its column of the decision."""
+        self.at, steps, times = at, decision.log_steps[:, at], decision.log_times[:, at]
+        self.steps = self.curve.of_point(self.point) if self.point else self.curve.by_law(self.global_batch, steps)
+        self.step_time = self.times.at(self.place, self.layout, times)
+        self.mark = max(self.steps.mark, self.step_time.mark, key=ORDER.index)      # how the time to target is known
+        self.time = self.steps.times(self.step_time)
+
+    def weigh(self, first: Option, relative: bool) -> Option:
+        """Itself, with its time T and its cost, ``relative`` to those of the first, that of the smallest worker count,
+        and with what it gains over that. Draws have shape (draws,), inf where the target is not met."""
+        confidence = self.request.confidence
+        time = self.time.over(first.time) if relative else self.time
+        paid = self.request.paid(self.workers) / (self.request.paid(first.workers) if relative else 1.0)
+        self.seconds, self.seconds_draws, self.cost_draws = time.known(confidence), time.draws, paid * time.draws
+        own = self.cell and self.cell.seconds
+        if own and np.isclose(time.value, own.value, rtol=1e-9):        # this is the time of the cell
+            self.seconds = replace(self.seconds, low=own.low, high=own.high)
+        self.cost = self.seconds.scaled(paid)
+        self.speedup = first.time.over(self.time).known(confidence)                    # T0 / T
+        self.statistical_efficiency = _ratio(                                          # (S0 B0) / (S B)
+            first.steps, self.steps, first.global_batch / self.global_batch, confidence)
+        self.system_efficiency = _ratio(                                               # (x / x0) / (W / W0)
+            first.step_time, self.step_time,
+            self.global_batch / first.global_batch * first.workers / self.workers, confidence)
+        known = [one[np.isfinite(one) & (one > 0)] for one in (self.steps.draws, self.step_time.draws)]
+        of_steps, of_times = (float(np.log(one).var()) if len(one) else 0.0 for one in known)
+        outside = of_steps * self.steps.beyond + of_times * (self.step_time.mark in (EXTRAPOLATED, ASSUMED))
+        # of the variance of log T, the part due to extrapolation
+        self.extrapolated_share = 0.0
+        if of_steps + of_times > 0 and not (relative and self.place == first.place):
+            self.extrapolated_share = min(1.0, outside / (of_steps + of_times))
+        return self
+
+
+def _ratio(above: Drawn, below: Drawn, factor: float, confidence: float) -> Estimate:
+    return Drawn(factor * above.value / below.value, factor * above.over(below).draws).known(confidence)
 
 
 NO_TIMES, NO_STEPS, NOT_MET, AT_ONCE = "no step times", "no steps", "not met", "met at once"     # why there is no plan
@@ -118,31 +151,56 @@ class NoPlan:
     best: float = np.nan
 
 
-@dataclass(frozen=True, eq=False)
 class WorkerPlan:
-    """The options by worker count, and the decision over them and over the batches that each count can run."""
+    """The options by worker count, and the decision over them and over the batches that each count can run.
 
-    workload: JobKey | None
-    target: Target | None                   # None: no target, as for steps given by the user
-    request: Request
-    curves: Mapping[Sync, StepsCurve]       # see curves_of
-    times: StepTimes
-    options: tuple[Option, ...]
-    left_out: tuple[tuple[int, str], ...]   # worker counts without an option, and why
-    decision: Decision
-    noise: NoiseScale | None = None         # the prediction of B_crit
-    job: Mapping[str, Any] = field(default_factory=dict)    # the problem that was run, and what was asked by Sync
-    synced: tuple[Option, ...] = ()         # the fastest's workers, synchronized otherwise; speedup: over synchronous
+    curves    see curves_of; a workload's training examples limit the batch
+    target    None: no target, as for steps given by the user
+    noise     the prediction of B_crit
+    job       the problem that was run, and what was asked by Sync
+    synced    options of the fastest's workers, synchronized otherwise; speedup: over synchronous
+    left_out  worker counts without an option, and why"""
 
-    @cached_property
-    def curve(self) -> StepsCurve:
-        """The first that met the target, of synchronous training if that did."""
-        return next((own for own in self.curves.values() if own.met), next(iter(self.curves.values())))
-
-    @property
-    def relative(self) -> bool:
-        """Whether times and costs are relative to the first option's."""
-        return self.curve.relative
+    def __init__(self, curves: Mapping[Sync, StepsCurve], times: StepTimes, request: Request,
+                 workload: JobKey | None = None, target: Target | None = None, noise: NoiseScale | None = None,
+                 job: Mapping[str, Any] | None = None) -> None:
+        self.curves, self.times, self.request, self.workload, self.target = curves, times, request, workload, target
+        self.noise, self.job = noise, job or {}
+        # the first that met the target, of synchronous training if that did
+        self.curve = next((own for own in curves.values() if own.met), next(iter(curves.values())))
+        self.relative = self.curve.relative         # whether times and costs are relative to the first option's
+        # the largest chance that can be claimed: n draws cannot distinguish chances above 1 - 3 / n
+        self.surest = min(request.confidence, 1 - 3 / DRAWS)
+        drafts: list[Option] = []
+        left_out = []
+        for workers in sorted(set(request.workers)):
+            listed = {sync: _list_batches(workers, curve, times, request, workload.train_examples if workload else 0,
+                                          sync) for sync, curve in curves.items()}
+            found = [Option(Place(workers, *batch, sync), curves[sync], times, request)
+                     for sync, (batches, _) in listed.items() for batch in batches]
+            found = [draft for draft in found if draft.meets]
+            drafts += found
+            if not found:
+                why = next((why for _, why in listed.values() if why), "no batch that fits is known to meet the target")
+                left_out.append((workers, why))
+        places, self.left_out = tuple(draft.place for draft in drafts), tuple(left_out)
+        log_steps = np.empty((MODEL_DRAWS, len(drafts)))
+        for sync, own in group_by(range(len(drafts)), lambda at: drafts[at].sync).items():
+            log_steps[:, own] = curves[sync].log_steps([drafts[at].global_batch for at in own])
+        self.decision = decision = Decision(
+            places, log_steps + [draft.apart for draft in drafts],
+            times.model.log_seconds(request.per_node or times.timings.per_node, places),
+            np.log([request.paid(draft.workers) for draft in drafts]), request.confidence)
+        expected = decision.expected(np.inf)
+        order = np.lexsort((expected, decision.workers))
+        best = order[np.unique(decision.workers[order], return_index=True)[1]].tolist()
+        apart = decision.best_of_each(int(decision.workers[expected.argmin()])) if len(curves) > 1 and drafts else {}
+        for at in {*best, *apart.values()}:
+            drafts[at].settle(decision, at)
+        self.options = tuple(drafts[at].weigh(drafts[best[0]], self.relative) for at in best)
+        self.synced = tuple(copy(drafts[at]).weigh(drafts[apart.get(EVERY_STEP, at)], self.relative)
+                            for at in apart.values())
+        self.fastest, self.cheapest, self.knee = map(self.best, (np.inf, 0, request.knee))
 
     def watts(self, option: Option) -> float:
         """Of all its nodes, as given, or of its workers' GPUs, as measured; NaN: not known."""
@@ -155,26 +213,13 @@ class WorkerPlan:
 
     def is_crowded(self, option: Option) -> bool:
         """Whether its step time was measured on hosts with too few free cores, or follows from such times."""
-        own = option.workers, option.global_batch, option.passes
         return any(one.crowded for one in self.times.timings.found
-                   if option.step_time.mark != MEASURED or (one.workers, one.global_batch, one.passes) == own)
+                   if option.step_time.mark != MEASURED or one.place[:3] == option.place[:3])
 
     def best(self, weight: float) -> Option | None:
         """The option with the least expected cost x time ** weight; inf: time alone."""
         expected = self.decision.expected(weight)
         return min(self.options, key=lambda option: expected[option.at], default=None)
-
-    @property
-    def fastest(self) -> Option | None:
-        return self.best(np.inf)
-
-    @property
-    def cheapest(self) -> Option | None:
-        return self.best(0)
-
-    @property
-    def knee(self) -> Option | None:
-        return self.best(self.request.knee)
 
     @cached_property
     def front(self) -> tuple[Option, ...]:
@@ -194,10 +239,9 @@ class WorkerPlan:
 
     def chance_within(self, option: Option) -> float:
         """Share of the draws in which a run of an option meets deadline and budget; its mean, where runs are alone."""
-        limits = self.request.deadline, self.request.budget
-        deadline, budget = (np.inf if limit is None else limit for limit in limits)
-        beside = self._run_draws
-        return float(np.mean((option.seconds_draws * beside <= deadline) & (option.cost_draws * beside <= budget)))
+        deadline, budget = (np.inf if one is None else one for one in (self.request.deadline, self.request.budget))
+        return float(np.mean((option.seconds_draws * self._run_draws <= deadline)
+                             & (option.cost_draws * self._run_draws <= budget)))
 
     @property
     def run_spread(self) -> Spread:
@@ -232,11 +276,6 @@ class WorkerPlan:
                    PREDICTED: any(option.steps.mark == PREDICTED for option in self.options)}
         return tuple(reason for reason, holds in reasons.items() if holds)
 
-    @property
-    def surest(self) -> float:
-        """The largest chance that can be claimed: n draws cannot distinguish chances above 1 - 3 / n."""
-        return min(self.request.confidence, 1 - 3 / DRAWS)
-
 
 def pareto_front(found: Iterable[T], rank: Callable[[T], tuple[float, ...]]) -> list[T]:
     """Those that none beats in both time and cost, the fastest first; ``rank``: time, cost, and what else decides."""
@@ -250,43 +289,6 @@ def pareto_front(found: Iterable[T], rank: Callable[[T], tuple[float, ...]]) -> 
 # what chances assume, beside PREDICTED
 ONE_RUN, TIMED_ONCE, UNPLACED, LINKS = "one run", "timed once", "unplaced", "links"
 IN_A_ROW, PROBED, RATES, APART = "in a row", "probed", "rates", "apart"
-
-
-def plan_of(curves: Mapping[Sync, StepsCurve], times: StepTimes, request: Request, workload: JobKey | None = None,
-            target: Target | None = None, noise: NoiseScale | None = None, job: Mapping[str, Any] | None = None
-            ) -> WorkerPlan:
-    """The plan from steps curves, see curves_of, and step times; the workload's training examples limit the batch."""
-    drafts: list[_Draft] = []
-    left_out = []
-    for workers in sorted(set(request.workers)):
-        listed = {sync: _list_batches(workers, curve, times, request, workload.train_examples if workload else 0, sync)
-                  for sync, curve in curves.items()}
-        found = [_Draft(workers, *batch, curves[sync], times, request, sync)
-                 for sync, (batches, _) in listed.items() for batch in batches]
-        found = [draft for draft in found if draft.meets]
-        drafts += found
-        if not found:
-            why = next((why for _, why in listed.values() if why), "no batch that fits is known to meet the target")
-            left_out.append((workers, why))
-    places = tuple((draft.workers, draft.batch, draft.passes, draft.sync) for draft in drafts)
-    log_steps = np.empty((MODEL_DRAWS, len(drafts)))
-    for sync, own in group_by(range(len(drafts)), lambda at: drafts[at].sync).items():
-        log_steps[:, own] = curves[sync].log_steps([drafts[at].batch for at in own])
-    decision = Decision(
-        places, log_steps + [draft.apart for draft in drafts],
-        times.model.log_seconds(request.per_node or times.timings.per_node, places),
-        np.log([draft.price for draft in drafts]), request.confidence)
-    expected = decision.expected(np.inf)
-    order = np.lexsort((expected, decision.workers))
-    best = order[np.unique(decision.workers[order], return_index=True)[1]].tolist()
-    apart = decision.best_of_each(int(decision.workers[expected.argmin()])) if len(curves) > 1 and drafts else {}
-    for at in {*best, *apart.values()}:
-        drafts[at].settle(decision, at)
-    relative = next(iter(curves.values())).relative
-    options = tuple(drafts[at].option(at, drafts[best[0]], relative) for at in best)
-    synced = tuple(drafts[at].option(at, drafts[apart.get(EVERY_STEP, at)], relative) for at in apart.values())
-    return WorkerPlan(workload, target, request, curves, times, options, tuple(left_out), decision, noise, job or {},
-                      synced)
 
 
 def curves_of(section: Section | None, points: Sequence[StepsPoint], fit: np.ndarray | None, confidence: float,
@@ -314,7 +316,7 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
     about = [section for section in group.sections if section.target]
     if not timings.found:
         return tuple(NoPlan(group.workload, target, NO_TIMES) for target in [one.target for one in about] or [None])
-    times, request = StepTimes.of(timings, links), request.fitted(timings.measured)
+    times, request = StepTimes(timings, links), request.fitted(timings.measured)
     found = [(cell.global_batch, own.whole.steps, own.whole) for section in group.sections
              for cell, own in section.noise if 0 < own.whole.noise_scale < np.inf]      # the largest batch's counts
     measured = max(found, key=lambda one: one[:2])[2] if found else None
@@ -339,8 +341,9 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
             return NoPlan(group.workload, target, AT_ONCE)
         if not every and noise is None and not request.global_batch:
             return NoPlan(group.workload, None, NO_STEPS)
-        own = {(cell.workers[0], cell.global_batch): cell for cell in cells}
-        return plan_of(curves, replace(times, cells=own), request, group.workload, target, used, job)
+        held = copy(times)
+        held.cells = {(cell.workers[0], cell.global_batch): cell for cell in cells}
+        return WorkerPlan(curves, held, request, group.workload, target, used, job)
     if not about:
         cells = [cell for section in group.sections for cell in section.cells]
         return plan(None, (given,) if given else (), None, cells),
@@ -378,64 +381,3 @@ def _list_batches(workers: int, curve: StepsCurve, times: StepTimes, request: Re
     if not sized:
         return [], f"batch {max(batches):,} has fewer examples than workers"
     return [], f"more than {most_local:,} examples per worker; use --accumulate or a larger --max-local-batch"
-
-
-class _Draft:
-    """An option before it is compared with the first one.
-
-    point  where its S was measured: at its batch, or by its own runs where those of its batch are of another setting
-    apart  what its log S has beside that of its batch: the runs that do not meet, or its own runs of another setting"""
-
-    def __init__(self, workers: int, batch: int, passes: int, curve: StepsCurve, times: StepTimes, request: Request,
-                 sync: Sync) -> None:
-        self.workers, self.batch, self.passes, self.sync, self.confidence = (
-            workers, batch, passes, sync, request.confidence)
-        self.curve, self.times, self.layout = curve, times, request.per_node or times.timings.per_node
-        self.nodes, self.price = request.nodes(workers), request.paid(workers)
-        self.timing = times.measured(workers, self.layout, batch, passes, sync)
-        self.trials = self.timing.trials if self.timing else ()
-        self.cell = times.cell_of(self.timing) if self.timing else None
-        self.point = at_batch = curve.point_at(batch)
-        if self.cell and at_batch and at_batch.trials and not set(self.trials) & set(at_batch.trials):
-            self.point = point_of_cell(self.cell)
-        self.apart = 0.0
-        if self.point and at_batch and np.isfinite(at_batch.steps.value):
-            self.apart = float(np.log(self.point.steps.value / at_batch.steps.value))
-        near = self.point or min(curve.met, default=None, key=lambda point: abs(np.log(point.global_batch / batch)))
-        if near is not None and near.unmet:         # one that meets takes 1 / (1 - unmet) runs
-            self.apart -= float(np.log1p(-min(near.unmet, 0.99)))
-
-    @property
-    def meets(self) -> bool:
-        """Whether the target may be met at its batch."""
-        return self.point.steps.met if self.point else self.curve.mark_of(self.batch) is not None
-
-    def settle(self, decision: Decision, at: int) -> None:
-        steps, times = decision.log_steps[:, at], decision.log_times[:, at]
-        self.steps = self.curve.of_point(self.point) if self.point else self.curve.by_law(self.batch, steps)
-        self.step_time = self.times.of_timing(self.timing) if self.timing else self.times.by_model(
-            self.layout, decision.places[at], times)
-        self.time = self.steps.times(self.step_time)
-
-    def option(self, at: int, first: _Draft, relative: bool) -> Option:
-        """``first`` is the draft of the smallest worker count."""
-        time = self.time.over(first.time) if relative else self.time
-        paid, seconds = self.price / (first.price if relative else 1.0), time.known(self.confidence)
-        own = self.cell and self.cell.seconds
-        if own and np.isclose(time.value, own.value, rtol=1e-9):        # this is the time of the cell
-            seconds = replace(seconds, low=own.low, high=own.high)
-        speedup = first.time.over(self.time).known(self.confidence)
-        statistical = _ratio(first.steps, self.steps, first.batch / self.batch, self.confidence)
-        system = _ratio(first.step_time, self.step_time, self.batch / first.batch * first.workers / self.workers,
-                        self.confidence)
-        of_steps, of_times = log_variance(self.steps.draws), log_variance(self.step_time.draws)
-        variance = of_steps + of_times
-        outside = of_steps * self.steps.beyond + of_times * (self.step_time.mark in (EXTRAPOLATED, ASSUMED))
-        known = variance == 0 or relative and self is first
-        return Option(self.workers, at, self.nodes, self.batch, self.passes, self.steps, self.step_time, seconds,
-                      seconds.scaled(paid), time.draws, paid * time.draws, speedup, statistical, system,
-                      0.0 if known else min(1.0, outside / variance), self.trials, self.sync)
-
-
-def _ratio(above: Drawn, below: Drawn, factor: float, confidence: float) -> Estimate:
-    return Drawn(factor * above.value / below.value, factor * above.over(below).draws).known(confidence)

@@ -10,8 +10,7 @@ import click
 from ..analysis.budgets import Budget
 from ..analysis.compare import BEST, OK, REGRESSION, Tolerances, compare_trials, pair_exact, runs_of, worst_of
 from ..analysis.decide import decide, floors, worst
-from ..analysis.decision.ledger import spend
-from ..analysis.decision.sequence import OPEN, WORSE
+from ..analysis.decision.sequence import OPEN, WORSE, spend
 from ..analysis.defaults import confidence_of, share_of
 from ..analysis.steps import SECONDS, SPEED, STEPS
 from ..analysis.trials import read_trials

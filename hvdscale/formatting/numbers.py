@@ -63,29 +63,26 @@ def span(low, high, write=number) -> str:
     so narrow that two would make them equal; empty where nothing is known of it."""
     if math.isnan(low) or math.isnan(high) or low == high == 0 or (low == 0 and math.isinf(high)):
         return ""
+    sign, ends, digits = "", (low, high), 3
     if math.isinf(high):
-        return f"> {_end(low, 3, write)}"
-    if low == 0:
-        return f"< {_end(high, 3, write)}"
-    digits = 4 if 1.0005 * low <= high < 1.02 * low else 3
-    if high >= 3 * low:
+        sign, ends = "> ", (low,)
+    elif low == 0:
+        sign, ends = "< ", (high,)
+    elif high >= 3 * low:
         digits = 2
-    ends = [_end(end, digits, write) for end in (low, high)]
-    if write is ratio and ends[0] == ends[1] and high > low * (1 + NARROWEST):
-        ends = [f"{end:,.{-math.floor(math.log10(high - low))}f}" for end in (low, high)]
-    return "-".join(ends)
+    elif 1.0005 * low <= high < 1.02 * low:
+        digits = 4
+    said = [write(end) if write is ratio or write is whole and end < 1000 else number(end, digits, thousands=1e4)
+            for end in ends]
+    if not sign and write is ratio and said[0] == said[1] and high > low * (1 + NARROWEST):
+        said = [f"{end:,.{-math.floor(math.log10(high - low))}f}" for end in ends]
+    return sign + "-".join(said)
 
 
 def in_brackets(low, high, write=number) -> str:
     """An interval behind its value, `` (1.2-3.4)``; empty where nothing is known of it."""
     ends = span(low, high, write)
     return f" ({ends})" if ends else ""
-
-
-def _end(value, digits, write):
-    if write is ratio or write is whole and value < 1000:
-        return write(value)
-    return number(value, digits, thousands=1e4)
 
 
 def finite(value):

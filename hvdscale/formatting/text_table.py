@@ -37,10 +37,10 @@ def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (), width: in
     """
     cells = [[entry.split("\n") for entry in row] for row in rows]
     widths = [_width(column) for column in zip(*cells)]
-    return _under_each_other([
-        [line for row in cells for line in _lines([row[at] for at in part], [widths[at] for at in part],
-                                                  [place for place, at in enumerate(part) if at in left])]
-        for part in _parts(widths, width)])
+    parts = [[line for row in cells for line in _lines([row[at] for at in part], [widths[at] for at in part],
+                                                       [place for place, at in enumerate(part) if at in left])]
+             for part in _parts(widths, width)]
+    return [line for part in parts for line in ["", *part]][1:]
 
 
 class GrowingTable:
@@ -84,28 +84,28 @@ def narrowed(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width: 
     later lines are intervals. Where it is too wide, headings are short, then the widest intervals on two lines; where
     that is not enough, intervals stay whole, and it is in parts, as in ``aligned``."""
     whole = [[row[at].split("\n") for row in rows] for at in range(len(headings))]
-    heads, cells = [_wrapped(heading.title) for heading in headings], list(whole)
-
-    def widths():
-        return [_width([head, *column]) for head, column in zip(heads, cells)]
-    if _total(widths()) > width:
-        heads = [_wrapped(heading.short or heading.title) for heading in headings]
-    while _total(widths()) > width:
+    for titles in ([one.title for one in headings], [one.short or one.title for one in headings]):
+        heads = [textwrap.wrap(title, HEADING_WIDTH) or [""] for title in titles]
+        widest = [_width([head, *column]) for head, column in zip(heads, whole)]
+        if _total(widest) <= width:
+            break
+    cells, widths = list(whole), list(widest)
+    while _total(widths) > width:
         tried = [[[shown, *RANGE.sub("-\n", "".join(below)).split("\n")] for shown, *below in column]
                  for column in cells]
-        gains = [before - _width([head, *then]) for before, head, then in zip(widths(), heads, tried)]
+        gains = [wide - _width([head, *column]) for wide, head, column in zip(widths, heads, tried)]
         at = gains.index(max(gains))            # the column that this makes narrowest
         if gains[at] <= 0:
-            cells = whole
+            cells, widths = whole, widest
             break
-        cells[at] = tried[at]
-    parts = []
-    for columns in _parts(widths(), width):
-        own = [widths()[at] for at in columns]
-        parts.append([*_lines([heads[at] for at in columns], own, bottom=True), "-" * _total(own)])
+        cells[at], widths[at] = tried[at], widths[at] - gains[at]
+    lines = []
+    for columns in _parts(widths, width):
+        own = [widths[at] for at in columns]
+        lines += ["", *_lines([heads[at] for at in columns], own, bottom=True), "-" * _total(own)]
         for row in zip(*(cells[at] for at in columns)):
-            parts[-1] += _lines(row, own)
-    return _total(widths()) <= width, _under_each_other(parts)
+            lines += _lines(row, own)
+    return _total(widths) <= width, lines[1:]
 
 
 def lines_within(width: int, headings: Sequence[Heading], rows: Sequence[Sequence[str]],
@@ -141,14 +141,6 @@ def _parts(widths, width, again=(0,)):
             parts.append([*again])
         parts[-1].append(at)
     return parts
-
-
-def _under_each_other(parts):
-    return [line for part in parts for line in ["", *part]][1:]
-
-
-def _wrapped(title):
-    return textwrap.wrap(title, HEADING_WIDTH) or [""]
 
 
 def _width(cells):

@@ -30,10 +30,6 @@ class BatchSchedule:
     starts: tuple[int, ...] = (0,)      # the first step of each: the first is 0, and they grow
 
     @classmethod
-    def constant(cls, global_batch: int) -> BatchSchedule:
-        return cls((global_batch,))
-
-    @classmethod
     def of_pairs(cls, pairs: Iterable[Sequence[int]]) -> BatchSchedule:
         """From (first step, batch) pairs; neighboring pieces of one batch are joined."""
         starts, sizes = zip(*(next(piece) for _, piece in groupby(pairs, itemgetter(1))))

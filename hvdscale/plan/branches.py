@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PlanError, UsageError
@@ -41,23 +41,14 @@ class BranchRequest:
     tolerance: str | None = None
 
 
-@dataclass(frozen=True)
 class Origin:
-    """A checkpoint that branches start from: its problem, the id of its log, steps done, its job, and its path."""
+    """A checkpoint that branches start from: its problem, the id of its log, steps done, its job ({}: unknown), and its
+    path; the examples that were seen, and the batch."""
 
-    problem: Problem
-    log: str
-    step: int
-    job: Mapping[str, Any] = field(default_factory=dict)        # {}: unknown
-    path: str = ""
-
-    @property
-    def examples(self) -> int:
-        return self.problem.stream.examples_before(self.step)
-
-    @property
-    def batch(self) -> int:
-        return self.problem.batches.at(self.step)
+    def __init__(self, problem: Problem, log: str, step: int, job: Mapping[str, Any] | None = None, path: str = ""
+                 ) -> None:
+        self.problem, self.log, self.step, self.job, self.path = problem, log, step, job or {}, path
+        self.examples, self.batch = problem.stream.examples_before(step), problem.batches.at(step)
 
     @property
     def rate(self) -> float:
@@ -69,19 +60,17 @@ class Origin:
         return rate
 
 
-@dataclass(frozen=True)
 class Branch:
     """One branch: the factor k on the batch, the order of its data (from 1), its steps, and its entry in the log."""
 
-    origin: Origin
-    factor: int
-    order: int
-    steps: int
-    record: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        return branch_name(self.record)
+    def __init__(self, origin: Origin, factor: int, order: int, length: int, rule: str, metric: str, tolerance: str
+                 ) -> None:
+        self.origin, self.factor, self.order, self.steps = origin, factor, order, length // (factor * origin.batch)
+        self.record: dict[str, Any] = {
+            "base": origin.log, "step": origin.step, "examples": origin.examples, "base_batch": origin.batch,
+            "factor": factor, "order": order, "length": length, "rule": rule,
+            "rate": origin.rate * lr_factor(rule, factor), "metric": metric, "tolerance": tolerance}
+        self.name = branch_name(self.record)
 
 
 def branch_name(record: Mapping[str, Any]) -> str:
@@ -134,13 +123,9 @@ def length_of(asked: BranchRequest, global_batch: int) -> int:
 
 
 def branches_at(asked: BranchRequest, origin: Origin, rule: str, metric: str, tolerance: str) -> list[Branch]:
-    batch = origin.batch
-    length = length_of(asked, batch)
-    return [Branch(origin, factor, order, length // (factor * batch), {
-        "base": origin.log, "step": origin.step, "examples": origin.examples, "base_batch": batch, "factor": factor,
-        "order": order, "length": length, "rule": rule, "rate": origin.rate * lr_factor(rule, factor),
-        "metric": metric, "tolerance": tolerance})
-        for order in range(1, asked.orders + 1) for factor in asked.factors]
+    length = length_of(asked, origin.batch)
+    return [Branch(origin, factor, order, length, rule, metric, tolerance)
+            for order in range(1, asked.orders + 1) for factor in asked.factors]
 
 
 def layers_of(branch: Branch, layers: Iterable[Mapping[str, Any]], evaluations: int) -> list[dict]:

@@ -15,11 +15,10 @@ from .lengths import Length
 from .local_steps import refuse_uneven_replicas, settle_ghost_batch, settle_local_steps
 from .metaparameters import tuned_for
 from .plan import Plan
-from .scaling import SCALED_BETAS, TUNED, exponent, lr_factor, scale_moments
+from .scaling import SCALED_BETAS, TUNED, decay_of, exponent, lr_factor, scale_moments, weight_decay_of
 from .schedule import FALLING, INVERSE_SQRT, PLATEAU
 from .settings import ACTS_ONLY_WITH, DECOUPLED, HALF_LIVES, NO_CLASS, OPTIMIZER_KEYS, OPTIMIZERS, Settings
 from .shards import Stream, fewest_passes, largest_pass
-from .time_scales import decay_of, weight_decay_of
 from .values import LARGEST_INT, MOST, none_of
 
 GLOBAL, GHOST_BATCH = "global", 32
@@ -109,7 +108,7 @@ def settle_batches(settings: Settings, workers: int, train_examples: int) -> tup
     schedule = settings.batch_schedule
     if schedule is None:
         batch, accumulate = settle_batch(settings, workers, train_examples)
-        return BatchSchedule.constant(batch), accumulate
+        return BatchSchedule((batch,)), accumulate
     name = f"batch_schedule = {schedule}"
     if settings.last_batch != "carry":
         raise PlanError(f"{name} needs last_batch = carry, under which every step has its global batch, and "
@@ -486,7 +485,7 @@ def settle_eval_every(settings: Settings, stream: Stream) -> int:
     every = settings.eval_every or Length(1.0, "epochs")
     if every.unit == "examples" and every.amount:
         return max(1, round(every.amount / stream.batches.first))
-    return every.in_steps(replace(stream, batches=BatchSchedule.constant(stream.batches.first)))
+    return every.in_steps(replace(stream, batches=BatchSchedule((stream.batches.first,))))
 
 
 def settle_budget(settings: Settings, stream: Stream) -> int:

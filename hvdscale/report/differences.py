@@ -10,9 +10,8 @@ from ..analysis.speedup import SpeedupPoint
 from ..analysis.steps import RunCell
 from ..formatting.numbers import counted, listed
 from ..plan.plan import flat
-from ..plan.scaling import SCALED_BETAS
+from ..plan.scaling import SCALED_BETAS, half_life_of
 from ..plan.settings import DECAYS_PER_STEP, DECOUPLED
-from ..plan.time_scales import half_life_of
 
 # of the problem: what follows from the global batch, or is chosen for it
 OF_BATCH = ("global_batch", "base_lr", "peak_lr", "start_lr", "learning_rate", "lr_factor", "warmup",

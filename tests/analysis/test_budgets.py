@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from hvdscale.analysis.budgets import Budget, TrialKind, best_under, best_value_of, outcomes_under
+from hvdscale.analysis.budgets import Budget, BudgetPoint, TrialKind, best_under, best_value_of
 from hvdscale.analysis.studies import studies_of
 from hvdscale.errors import UsageError
 from hvdscale.log.schema import PRUNED, Status
@@ -62,7 +62,7 @@ def test_what_is_no_budget_is_refused(text):
 def test_epochs_of_an_unknown_size_are_refused_by_name():
     [found] = studies_of([log(trial(1, train_examples=0))])
     with pytest.raises(UsageError, match="give the budget in steps or examples"):
-        outcomes_under(found, COLUMN, True, Budget(3, "epochs"))
+        BudgetPoint(found, COLUMN, True, Budget(3, "epochs"))
 
 
 # held to
@@ -75,8 +75,8 @@ def test_the_best_within_a_budget_is_that_of_a_plain_loop(budget, minimizes):
     trials = [ran(id, np.where(random.random(count) < 0.2, np.nan, random.integers(1, 9, count) / 10),
                   seconds=np.cumsum(random.random(count))) for id, count in enumerate((11, 1, 7, 11, 4))]
     budget = budget and Budget.parse(budget)
-    found = outcomes_under(study(*trials), COLUMN, minimizes, budget)
-    for one, value, step in zip(trials, found.value, found.step):
+    found = BudgetPoint(study(*trials), COLUMN, minimizes, budget)
+    for one, value, step in zip(trials, found.values, found.steps):
         along = {None: one.step, "steps": one.step, "examples": 10 * one.step, "seconds": one.seconds,
                  "epochs": 10 * one.step / EXAMPLES}[budget and budget.unit]
         best, where = math.nan, math.nan
@@ -96,15 +96,15 @@ def test_trials_are_told_apart_by_how_they_ended():
                                           ("10 steps", measured, measured, measured),
                                           ("0.25 epochs", measured, measured, short),
                                           ("0.3 epochs", measured, short, short), ("200 steps", short, short, short)):
-        held = outcomes_under(found, COLUMN, True, budget and Budget.parse(budget))
+        held = BudgetPoint(found, COLUMN, True, budget and Budget.parse(budget))
         assert held.kind.tolist() == [first, second, TrialKind.DIVERGED, pruned, TrialKind.LOST], budget
 
 
 def test_larger_batches_have_fewer_steps_of_an_epoch():
     small, large = studies(falling(0, 0.1, batch=10), falling(1, 0.1, batch=20))
     epochs, steps = Budget(0.4, "epochs"), Budget(40, "steps")
-    assert outcomes_under(small, COLUMN, True, epochs).value < outcomes_under(large, COLUMN, True, epochs).value
-    assert outcomes_under(small, COLUMN, True, steps).value == outcomes_under(large, COLUMN, True, steps).value
+    assert BudgetPoint(small, COLUMN, True, epochs).value < BudgetPoint(large, COLUMN, True, epochs).value
+    assert BudgetPoint(small, COLUMN, True, steps).value == BudgetPoint(large, COLUMN, True, steps).value
 
 
 # the table

@@ -6,7 +6,7 @@ import pytest
 
 from hvdscale.analysis.critical_batch_fit import fit_critical_batch, steps_at
 from hvdscale.analysis.intervals import Estimate
-from hvdscale.analysis.reference import load
+from hvdscale.analysis.reference import Reference
 from hvdscale.report.document import sentences_of
 from hvdscale.report.views.batches import find_fit
 
@@ -128,7 +128,7 @@ def test_draws_spread_as_the_intervals_do():
 
 
 def test_seeds_of_published_points_say_less_than_their_misfit_and_change_the_fit_little():
-    resnet = load("mlperf").curves[0]
+    resnet = Reference("mlperf").curves[0]
     found = fit_critical_batch(resnet.batches.tolist(), [
         Estimate(*ends, 10) for ends in zip(resnet.steps, resnet.low, resnet.high)])
     assert found.b_crit.low < resnet.b_crit < found.b_crit.high and found.b_crit.high / found.b_crit.low > 1.15

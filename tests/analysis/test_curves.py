@@ -11,7 +11,7 @@ from hvdscale.analysis.best_of_n import best_of
 from hvdscale.analysis.curves import Regimes, curve_of, ends_of, list_whole
 from hvdscale.analysis.lr_response import valley
 from hvdscale.analysis.report_data import Options, analyse
-from hvdscale.analysis.speedup import compare
+from hvdscale.analysis.speedup import SpeedupPoint
 from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.report.document import sentences_of
@@ -153,7 +153,7 @@ def test_seconds_and_ratios_inherit_the_interval_of_the_fewest_steps():
     assert first.seconds.value == pytest.approx(64 * first.steps.value / first.examples_per_second.value)
     assert first.seconds.low <= 64 * first.steps.low / first.examples_per_second.value * (1 + 1e-9)
     assert last.examples.low == 512 * last.steps.low
-    ratio = compare(last, first).statistical_efficiency
+    ratio = SpeedupPoint(last, first).statistical_efficiency
     assert ratio.value == pytest.approx(1600 * 64 / (500 * 512))
     ends = [1600 * 64 / (steps * 512) for steps in (last.steps.high, last.steps.low)]
     assert ratio.low < ends[0] < ratio.value < ends[1] < ratio.high

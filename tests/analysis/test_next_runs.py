@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hvdscale.analysis.next_runs import ENOUGH, Measurement, decide_until, next_runs, weigh
+from hvdscale.analysis.next_runs import ENOUGH, Measurement, NextRuns, decide_until, next_runs
 from hvdscale.analysis.trials import EVERY_STEP
 from hvdscale.plan.settings import parse_assignments
 from hvdscale.report.plan.words import command_of
@@ -26,14 +26,14 @@ def test_what_is_proposed_lowers_the_loss_for_its_worker_hours(two_counts):
     proposed = next_runs(found)
     assert found.decision.loss(found.fastest.at) == pytest.approx(proposed.loss) and proposed.loss > ENOUGH
     assert proposed.loss_after < 0.7 * proposed.loss
-    again = weigh(found, proposed.runs, proposed.loss)
-    assert again == proposed and again.loss > again.loss_after
+    again = NextRuns(found, proposed.runs, proposed.loss)
+    assert vars(again) == vars(proposed) and again.loss > again.loss_after
     assert next_runs(found, enough=10.0) is None
 
 
 def test_a_probe_costs_fifty_steps_and_a_run_those_to_the_target(two_counts):
     job, _, found = two_counts
-    probe, full = (weigh(found, [Measurement(1, LOCAL, 1, EVERY_STEP, seeds)], 0.3) for seeds in (0, 1))
+    probe, full = (NextRuns(found, [Measurement(1, LOCAL, 1, EVERY_STEP, seeds)], 0.3) for seeds in (0, 1))
     assert probe.worker_hours == pytest.approx(50 * job.step_seconds(1, LOCAL) / 3600, rel=0.1)
     assert full.worker_hours == pytest.approx(job.seconds(1, LOCAL) / 3600, rel=0.2)
 

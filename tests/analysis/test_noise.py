@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from hvdscale.analysis.intervals import Estimate, over, times
-from hvdscale.analysis.noise import (Noise, NoiseScale, NoiseSteps, fieller, noise_against, noise_scale, read_noise,
+from hvdscale.analysis.noise import (Noise, NoiseAgainst, NoiseScale, NoiseSteps, fieller, noise_scale, read_noise,
                                      unbiased_pair)
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.trials import read_trials
@@ -228,7 +228,7 @@ def noise(value, low, high, quarters=((300, 250, 360), (700, 600, 800), (1200, 1
 
 def against(*measured, b_crit=Estimate(307, 200, 450, 10)):
     cells = [(SimpleNamespace(global_batch=batch, keys=((f"b{batch}.h5", 1),)), one) for batch, one in measured]
-    return noise_against(TARGET, cells, b_crit)
+    return NoiseAgainst(TARGET, cells, b_crit)
 
 
 def test_the_ratio_has_the_intervals_of_both():

@@ -227,7 +227,7 @@ def test_batches_are_compared_by_the_best_of_as_many_trials():
     studies = [one for batch, count in ((2, 6), (4, 12), (8, 24), (16, 6)) for one in swept(flat(batch), count)]
     found = quality_of(studies, COLUMN, True)
     assert found.n == 6 and [point.feasible for point in found.points] == [6, 12, 24, 6]
-    values = found.points[2].outcomes.value
+    values = found.points[2].values
     assert found.best[2] == pytest.approx(np.median([min(one) for one in itertools.combinations(values, 6)]), rel=0.05)
     assert [len(row.trials) for row in quality_table(found).rows] == [6, 12, 24, 6]
     assert quality_of(studies, "test/error", True) is None

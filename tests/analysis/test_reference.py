@@ -9,7 +9,7 @@ import pytest
 from hvdscale.analysis import published as box
 from hvdscale.analysis.critical_batch_fit import HYPERBOLA, fit_critical_batch
 from hvdscale.analysis.curves import BatchEstimate, CurvePoint, curve_of
-from hvdscale.analysis.reference import Fidelity, NoMatch, against, load, ordering_of
+from hvdscale.analysis.reference import Fidelity, NoMatch, Reference, against, ordering_of
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.steps import Estimate
 from hvdscale.analysis.studies import studies_of
@@ -43,7 +43,7 @@ def measured(steps, dataset="mnist", model="simple_cnn", optimizer="nesterov", t
 
 
 def mnist():
-    return load("shallue2019").curves[0]
+    return Reference("shallue2019").curves[0]
 
 
 def published_steps():
@@ -52,12 +52,12 @@ def published_steps():
 
 @pytest.mark.parametrize("name", box.names())
 def test_every_publication_says_where_its_numbers_are_from(name):
-    record, reference = box.read(name), load(name)
+    record, reference = box.read(name), Reference(name)
     assert record["mark"] in MARKS and reference.source and reference.obtained and reference.title
     assert reference.curves or reference.jobs
 
 
-@pytest.mark.parametrize("published", [curve for name in box.names() for curve in load(name).curves],
+@pytest.mark.parametrize("published", [curve for name in box.names() for curve in Reference(name).curves],
                          ids=lambda curve: curve.label)
 def test_the_published_hyperbolas_are_fits_of_the_published_points(published):
     estimates = [Estimate(steps, steps, steps, 1) for steps in published.steps]
@@ -70,7 +70,7 @@ def test_the_published_hyperbolas_are_fits_of_the_published_points(published):
 
 
 def test_epochs_and_examples_become_steps():
-    resnet, bert, *_ = load("mlperf").curves
+    resnet, bert, *_ = Reference("mlperf").curves
     assert resnet.steps[0] == pytest.approx(35 * 1281167 / 1632)
     assert bert.steps[0] == pytest.approx(2.55e6 / 256)
     assert resnet.low[0] < 34 * 1281167 / 1632 and resnet.high[0] < 36 * 1281167 / 1632      # an epoch, and the mean's
@@ -197,7 +197,7 @@ def test_the_views_are_a_figure_two_tables_and_sentences():
 
 
 def test_sgd_and_nesterov_are_ordered_where_both_were_measured():
-    [ordering] = load("shallue2019").orderings
+    [ordering] = Reference("shallue2019").orderings
     job = dict(dataset="cifar_10", model="resnet_8", target="val/error<0.3", size=45000)
     curves = [measured({16: 9000}, optimizer=name, perfect=end, **job) for name, end in (("sgd", 16), ("nesterov", 64))]
     mark = ordering_of(curves, ordering)
@@ -244,7 +244,7 @@ def test_a_search_is_held_against_the_published_one_at_as_many_trials():
             for at, (batch, fewest) in enumerate(((128, 700), (512, 400)))
             for number, steps in enumerate(range(fewest, fewest + 800, 100))]
     curve = curve_of(studies_of([studied(*made)]), Target.parse("val/error<0.1"))
-    fashion = next(one for one in load("shallue2019").curves if one.dataset == "fashion_mnist")
+    fashion = next(one for one in Reference("shallue2019").curves if one.dataset == "fashion_mnist")
     found = against(curve, fashion)
     assert [point.measured.value for point in found.points] == [700, 400]
     for point, study in zip(found.points, (one.study for one in curve.points)):

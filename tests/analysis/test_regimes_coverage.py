@@ -12,7 +12,7 @@ from hvdscale.analysis.critical_batch_fit import HYPERBOLA, fit_critical_batch
 from hvdscale.analysis.curves import BatchEstimate, Regimes
 from hvdscale.analysis.defaults import Options
 from hvdscale.analysis.intervals import Estimate
-from hvdscale.analysis.reference import load
+from hvdscale.analysis.reference import Reference
 from hvdscale.report.document import sentences_of
 from hvdscale.report.views.batches import describe_batch, find_fit, find_regimes
 from tests.conftest import ROOT, but_slow
@@ -188,7 +188,7 @@ UNTIL = {"MNIST Simple CNN": 128, "CIFAR-10 ResNet-8": 256, "ImageNet ResNet-50"
          "ImageNet VGG-11": 1024}       # published ends of perfect scaling
 
 
-@pytest.mark.parametrize("published", load("shallue2019").curves, ids=lambda curve: curve.label)
+@pytest.mark.parametrize("published", Reference("shallue2019").curves, ids=lambda curve: curve.label)
 def test_published_curves_have_their_published_end_of_perfect_scaling_and_are_fitted_no_worse(published):
     """The end is the published one or one batch before it: theirs is held against the examples of small batches, ours
     against the smallest of all, which the reading of a plot makes smaller."""

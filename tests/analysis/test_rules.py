@@ -15,7 +15,7 @@ from hvdscale.errors import UsageError
 from hvdscale.formatting.numbers import ratio, whole
 from hvdscale.plan.settings import Settings, is_key
 from hvdscale.plan.settle import Place, settle
-from hvdscale.plan.time_scales import half_life_of
+from hvdscale.plan.scaling import half_life_of
 from hvdscale.report.document import sentences_of
 from hvdscale.report.views.rules import command_of, missing_table, points_table, find_rules, rules_table
 from hvdscale.report.table import as_csv, as_text, as_values

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.report_data import analyse, stand_out
-from hvdscale.analysis.slow_runs import drift_of, slow_runs
-from hvdscale.analysis.timings import timings_of
+from hvdscale.analysis.timings import drift_of, slow_runs, timings_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.report.subject import Subject
 from hvdscale.report.views.trials import drift

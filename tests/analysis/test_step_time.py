@@ -9,8 +9,8 @@ from hvdscale.analysis.decision.draws import quantiles
 from hvdscale.analysis.intervals import CONFIDENCE
 from hvdscale.analysis.step_time import (EXTRAPOLATED, INTERPOLATED, LAWS, LINEAR, MEASURED, REFUTED_AT, RING,
                                          TREE, Links, Parameters, StepModel, StepTimes)
-from hvdscale.analysis.timings import Timing, Timings, timings_of
-from hvdscale.analysis.trials import EVERY_STEP, read_trials
+from hvdscale.analysis.timings import Place, Timing, Timings, timings_of
+from hvdscale.analysis.trials import read_trials
 from tests.factories import timings as made_timings
 from tests.factories.logs import log, trial
 from tests.factories.timings import LOCAL, SHAPES, STRONG, TWO_BATCHES, WEAK, coverage
@@ -36,7 +36,7 @@ def logged(workers=1, batch=32, seconds=0.05, id=1, steps=100, **changes):
 
 
 def times_of(*trials, **more):
-    return StepTimes.of(timings_of(read_trials(log(*trials))), **more)
+    return StepTimes(timings_of(read_trials(log(*trials))), **more)
 
 
 def model_of(timed):
@@ -44,7 +44,7 @@ def model_of(timed):
 
 
 def seconds_of(model, workers, per_node, examples):
-    return np.exp(model.log_seconds(per_node, [(workers, workers * examples, 1, EVERY_STEP)])[:, 0])
+    return np.exp(model.log_seconds(per_node, [Place(workers, workers * examples)])[:, 0])
 
 
 @pytest.mark.parametrize("workers", (1, 2, 5, 8))
@@ -154,9 +154,10 @@ def test_intervals_cover_every_law_in_every_design(law, design, noise, given, sh
 def test_a_measured_configuration_is_as_measured_and_others_are_marked():
     times = times_of(*(logged(w, 32 * w, 0.05 + 0.001 * w, w, local_workers=min(w, 4)) for w in (1, 2, 8)))
     assert times.timings.per_node == 4
-    measured = times.at(2, 4, 64)
+    measured = times.at(Place(2, 64), 4)
     assert (measured.mark, measured.value) == (MEASURED, pytest.approx(0.052))
-    assert [times.at(*where).mark for where in ((4, 4, 128), (16, 4, 512), (2, 4, 32), (8, 2, 256), (2, 1, 64))] == [
+    assert [times.at(Place(workers, batch), per_node).mark for workers, per_node, batch in (
+        (4, 4, 128), (16, 4, 512), (2, 4, 32), (8, 2, 256), (2, 1, 64))] == [
         INTERPOLATED, EXTRAPOLATED, EXTRAPOLATED, EXTRAPOLATED, INTERPOLATED]
 
 
@@ -170,17 +171,17 @@ def test_a_run_that_took_far_longer_is_in_no_timing():
 def test_layouts_of_one_worker_count_on_as_many_nodes_are_timed_apart():
     times = times_of(*(logged(4, 128, seconds, id, local_workers=fullest)
                        for id, (seconds, fullest) in enumerate(((0.06, 2), (0.09, 3)))), logged(1, 32, 0.05, 9))
-    assert (times.at(4, 2, 128).value, times.at(4, 3, 128).value) == pytest.approx((0.06, 0.09))
+    assert (times.at(Place(4, 128), 2).value, times.at(Place(4, 128), 3).value) == pytest.approx((0.06, 0.09))
 
 
 def test_repeats_give_a_time_its_interval_and_single_runs_an_assumed_one():
     twice = times_of(*(logged(w, 32 * w, s, n) for n, (w, s) in enumerate([(1, .05), (1, .06), (2, .06), (2, .05)])))
     assert twice.timings.spread.freedom == 2
-    low, high = quantiles(twice.at(1, 2, 32).draws, CONFIDENCE)
+    low, high = quantiles(twice.at(Place(1, 32), 2).draws, CONFIDENCE)
     assert low < 0.05 and high > 0.06
     once = times_of(logged(1, 32, 0.05), logged(2, 64, 0.06, 2))
     assert not once.timings.spread.freedom
-    assert np.log(once.at(1, 2, 32).draws).std() == pytest.approx(0.05, rel=0.3)
+    assert np.log(once.at(Place(1, 32), 2).draws).std() == pytest.approx(0.05, rel=0.3)
 
 
 def test_given_links_make_it_a_value():
@@ -188,11 +189,11 @@ def test_given_links_make_it_a_value():
     cells = [logged(w, w * b, float(step_seconds(TRUE, w, 8, b)), 100 * w + b) for w in (1, 2, 4, 8) for b in (8, 32)]
     times = times_of(*cells, links=links)
     assert times.model.interval("node_volume", 0.95)[0] == pytest.approx(TRUE.node_volume)
-    beyond = times.at(64, 8, 2048)
+    beyond = times.at(Place(64, 2048), 8)
     low, high = quantiles(beyond.draws, CONFIDENCE)
     assert beyond.mark == EXTRAPOLATED and low < step_seconds(TRUE, 64, 8, 32) < high < 5 * low
     alone = times_of(logged(), links=Links(1e9, 1e-5, 1e6))         # also within a node, where no log timed these
-    assert alone.at(4, 4, 128).mark == EXTRAPOLATED and alone.model.interval("volume", 0.95) == (4e-3,) * 3
+    assert alone.at(Place(4, 128), 4).mark == EXTRAPOLATED and alone.model.interval("volume", 0.95) == (4e-3,) * 3
 
 
 def test_links_between_nodes_that_no_log_has_timed_are_not_taken_to_be_far_faster_than_those_within_one():

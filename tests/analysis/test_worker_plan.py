@@ -12,7 +12,7 @@ from hvdscale.analysis.steps import Estimate
 from hvdscale.analysis.steps_curve import PREDICTED, StepsCurve, StepsPoint, noise_draws
 from hvdscale.analysis.trials import read_trials
 from hvdscale.analysis.worker_plan import (APART, AT_ONCE, LINKS, NO_STEPS, NO_TIMES, NOT_MET, ONE_RUN, RATES,
-                                           TIMED_ONCE, UNPLACED, NoPlan, Request, plan_of, plans_of)
+                                           TIMED_ONCE, UNPLACED, NoPlan, Request, WorkerPlan, plans_of)
 from hvdscale.target import Target
 from tests.factories.advice import advise, deadlines_kept, plan_of_runs
 from tests.factories.logs import log, trial
@@ -58,7 +58,7 @@ def plans(*trials, workers=COUNTS, more=None, targets=(), **request):
 
 def under(found, **changes):
     """A plan's own draws under another request."""
-    return replace(found, request=replace(found.request, **changes))
+    return WorkerPlan(found.curves, found.times, replace(found.request, **changes), found.workload, found.target)
 
 
 def plan(*trials, **request):
@@ -380,8 +380,8 @@ def test_each_target_has_its_plan_and_the_times_are_shared():
     loose, strict = plans(*trials, targets=targets, workers=(1, 2))
     assert loose.options[0].seconds.value < strict.options[0].seconds.value
     assert loose.times.model is strict.times.model
-    times = replace(loose.times, cells=strict.times.cells)
-    again = plan_of(strict.curves, times, loose.request, SimpleNamespace(train_examples=0))
+    loose.times.cells = strict.times.cells
+    again = WorkerPlan(strict.curves, loose.times, loose.request, SimpleNamespace(train_examples=0))
     assert [option.seconds for option in again.options] == [option.seconds for option in strict.options]
 
 

@@ -24,7 +24,7 @@ from tests.factories.datasets import Broken, Noisy, Ragged, padded
 from tests.wording import refusals
 
 CPU = torch.device("cpu")
-STREAM = Stream(13, BatchSchedule.constant(4), seed=3)
+STREAM = Stream(13, BatchSchedule((4,)), seed=3)
 
 
 def visits(indices, epochs=None, seed=3):
@@ -256,7 +256,7 @@ from hvdscale.workload import MapSplit
 from tests.factories.datasets import Noisy
 
 if __name__ == "__main__":
-    stream = Stream(13, BatchSchedule.constant(4), 0)
+    stream = Stream(13, BatchSchedule((4,)), 0)
     feed = Feed(MapSplit(Noisy()), stream, lambda step: [Pass(0, 4)], torch.device("cpu"), 2)
     list(feed.batches(0))
     signal.signal(signal.SIGTERM, lambda *_: print("told to end"))

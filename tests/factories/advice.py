@@ -169,7 +169,7 @@ def by_rule(job, found):
     """What rules of thumb lose at 32 examples a worker: the best measured, 64 workers, the noise scale as the batch
     (within a factor 2), and 4 times the most workers measured if the last doubling gained 15 %."""
     measured = {one.workers: found.curve.at(one.global_batch).value * one.value for one in found.times.timings.found
-                if one.examples == LOCAL}
+                if one.place.examples == LOCAL}
     *_, before, most = min(measured), *sorted(measured)
     fastest = min(measured, key=measured.get)
     gains = before == most or measured[before] / measured[most] > 1.15
@@ -222,7 +222,7 @@ def deadlines_kept(seeds, noise, plans, seed=0, sure=0.95):
         for option in found.options:
             true = STEPS / option.workers * STEP_SECONDS
             room = random.uniform(-1, 4) * noise
-            limited = replace(found, request=replace(found.request, deadline=true * np.exp(room)))
-            if limited.chance_within(option) >= sure:
+            found.request = replace(found.request, deadline=true * np.exp(room))
+            if found.chance_within(option) >= sure:
                 kept.append((ndtr(room / np.hypot(noise, TIMING)), room > 0))
     return tuple(float(share) for share in np.mean(kept, 0))

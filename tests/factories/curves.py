@@ -16,7 +16,7 @@ from hvdscale.analysis.critical_batch_fit import HYPERBOLA, OVERHEAD, steps_at
 from hvdscale.analysis.curves import Regimes
 from hvdscale.analysis.defaults import PERFECT_WITHIN, USEFUL_WITHIN
 from hvdscale.analysis.intervals import UNKNOWN, crossed, pooled_censored
-from hvdscale.analysis.slow_runs import seeds_apart
+from hvdscale.analysis.timings import seeds_apart
 from hvdscale.analysis.steps import estimate, lasting_crossing
 from hvdscale.target import Target
 

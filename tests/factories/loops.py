@@ -4,8 +4,7 @@ from __future__ import annotations
 import numpy as np
 import scipy
 
-from hvdscale.analysis.decision.ledger import share_of_error
-from hvdscale.analysis.decision.sequence import BETTER, DECISIONS, LEAST, WORSE, Sides
+from hvdscale.analysis.decision.sequence import BETTER, DECISIONS, LEAST, WORSE, Sides, share_of_error
 
 CHANGES, BASE, MOST = 30, 10, 10        # of a loop; runs of the baseline, the most of a candidate
 ERROR, WITHIN = 0.05, 0.02

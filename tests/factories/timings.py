@@ -18,9 +18,8 @@ import numpy as np
 
 from hvdscale.analysis.intervals import CONFIDENCE, mean_interval, pooled
 from hvdscale.analysis.decision.draws import quantiles
-from hvdscale.analysis.slow_runs import slow_runs
 from hvdscale.analysis.step_time import Links, StepTimes
-from hvdscale.analysis.timings import Machine, Timing, Timings, timings_of
+from hvdscale.analysis.timings import Machine, Place, Timing, Timings, slow_runs, timings_of
 from hvdscale.analysis.trials import read_trials
 from tests.factories.logs import log, trial
 
@@ -130,11 +129,11 @@ def _forecast(law, design, noise, seed, given, runs, asked, shape, **trouble):
     random = np.random.default_rng([*seed, LAWS.index(law), [*DESIGNS, LOCAL].index(design)])
     cluster = replace(cluster_of(law, design, random, shape), **trouble)
     timings = Timings(cluster.timings(design, noise, runs, random), MACHINE, (), ())
-    times = StepTimes.of(timings, cluster.links if given else None)
+    times = StepTimes(timings, cluster.links if given else None)
     for workers in asked:
         batch = BATCHES[design](workers)[-1]
         workers = COUNTS[-1] if design == LOCAL else workers
-        found = quantiles(times.at(workers, cluster.per_node, batch).draws, CONFIDENCE)
+        found = quantiles(times.at(Place(workers, batch), cluster.per_node).draws, CONFIDENCE)
         yield cluster.seconds(workers, batch / workers), *found
 
 
@@ -151,8 +150,8 @@ def hours_held(order, runs, jobs, seed=0):
         hours = {ORDERS[0]: hours[:1], ORDERS[1]: hours, ORDERS[2]: hours[:, :1]}[order] + np.zeros_like(hours)
         found = tuple(Timing(workers, 1, 32 * workers, 1, np.exp(own + 0.01 * random.standard_normal(runs)), False, ())
                       for workers, own in zip(COUNTS, hours))
-        times = StepTimes.of(Timings(found, MACHINE, (), (), in_a_row=order == ORDERS[2]))
-        held += [quantiles(times.at(workers, 1, 32 * workers).draws, CONFIDENCE) for workers in COUNTS]
+        times = StepTimes(Timings(found, MACHINE, (), (), in_a_row=order == ORDERS[2]))
+        held += [quantiles(times.at(Place(workers, 32 * workers), 1).draws, CONFIDENCE) for workers in COUNTS]
     return _share_and_ratio([(1.0, *ends) for ends in held])
 
 
@@ -168,9 +167,10 @@ def slowed_held(slow, longs, jobs, seed=0):
             at = () if steps == 50 else (0, steps)
             made.append(trial(len(made) + 1, at, at, [0, seconds.sum()][:len(at)], workers=workers, batch=32 * workers,
                               seed=len(made), step_seconds=seconds))
-        times = StepTimes.of(timings_of(read_trials(log(*made))))
+        times = StepTimes(timings_of(read_trials(log(*made))))
         held += [(workers ** 0.1 * (1 + 0.9 * slow),
-                  *quantiles(times.at(workers, workers, 32 * workers).draws, CONFIDENCE)) for workers in counts[longs:]]
+                  *quantiles(times.at(Place(workers, 32 * workers), workers).draws, CONFIDENCE))
+                 for workers in counts[longs:]]
     return _share_and_ratio(held)
 
 

@@ -53,7 +53,7 @@ def elastic(tmp_path):
 def check_same(run, tmp_path):
     """Hold weights, log and visits of the elastic job against the same one on one worker that nothing happens to; gives
     the log's restarts."""
-    def check_same(*options, batches=BatchSchedule.constant(BATCH)):
+    def check_same(*options, batches=BatchSchedule((BATCH,))):
         given = [word for name, value in batches.keys().items() for word in ("--set", f"{name}={value}")]
         run(sys.executable, "-m", "tests.parallel.elastic_command", *JOB, *given, "--log", "alone.h5",
             "--save-model", "alone.pt", *options, VISITS="alone.jsonl")

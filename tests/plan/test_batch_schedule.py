@@ -34,7 +34,7 @@ def test_the_map_is_the_sum_over_the_steps(pairs):
 
 @pytest.mark.parametrize("batch", [1, 3, 64])
 def test_a_constant_batch_counts_by_multiplication_to_the_bit(batch):
-    batches = BatchSchedule.constant(batch)
+    batches = BatchSchedule((batch,))
     for steps in (0, 1, 7.3, 1e9 + 1 / 3, math.inf):
         assert batches.examples_before(steps) == steps * batch
         assert batches.mean_before(steps) == batch

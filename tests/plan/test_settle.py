@@ -13,7 +13,7 @@ from hvdscale.formatting.numbers import counted
 from hvdscale.plan.plan import Execution, Measurement, Plan, Problem
 from hvdscale.plan.schedule import Schedule
 from hvdscale.plan.settle import Place
-from hvdscale.plan.time_scales import decay_timescale_of, half_life_of
+from hvdscale.plan.scaling import decay_timescale_of, half_life_of
 from tests.factories.plans import DEFAULTS, TRAIN, WORKLOAD, settled
 from tests.wording import naming
 

@@ -21,6 +21,7 @@ from functools import cached_property
 import numpy as np
 
 from ..intervals import Estimate
+from ..timings import Place
 
 DRAWS = 1000
 OUTCOMES = 64                   # of a measurement, that its worth is a mean over
@@ -29,8 +30,6 @@ LENGTHS = (0.2, 1.0, 2.0)       # of a move, relative to the length that suits a
 WHOLE, PART = 0.5, 0.35         # share of moves of all parameters; share of the parameters in the others
 IMPOSSIBLE = -1e300             # log likelihood of what has none
 JITTER = 1e-4                   # added to a move, so that two equal draws part
-
-Place = tuple[int, int, int, tuple[int, int]]       # workers, global batch, passes, (M, H) of trials.Sync
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,22 +68,14 @@ def levels(draws: int) -> np.ndarray:
 
 def quantiles(draws: np.ndarray, confidence: float) -> tuple[float, float]:
     """Ends of the central ``confidence`` of the draws; inf where enough draws are inf."""
-    ordered = np.sort(draws)
     tail = (1 - confidence) / 2
-    last = len(ordered) - 1
-    return float(ordered[int(np.floor(tail * last))]), float(ordered[int(np.ceil((1 - tail) * last))])
+    return float(np.quantile(draws, tail, method="lower")), float(np.quantile(draws, 1 - tail, method="higher"))
 
 
 def hull(draws: np.ndarray, others: np.ndarray) -> np.ndarray:
     """The draws, moved so that each central interval of theirs is the hull of its own and of that of as many others."""
     both = np.sort([draws, others])
     return np.where(levels(len(draws)) < 0.5, both.min(0), both.max(0))[draws.argsort().argsort()]
-
-
-def log_variance(draws: np.ndarray) -> float:
-    """The variance of the logarithms of the finite, positive draws; 0 without any."""
-    known = draws[np.isfinite(draws) & (draws > 0)]
-    return float(np.log(known).var()) if len(known) else 0.0
 
 
 def sample_posterior(log_likelihood: Callable[[np.ndarray], np.ndarray], parameters: int, draws: int = DRAWS,
@@ -169,31 +160,18 @@ class Measured:
         return found
 
 
-@dataclass(frozen=True, eq=False)
 class Decision:
-    """Options in columns."""
+    """Options in columns: log S and log t of shape (draws, options), and the logarithms of what a second costs."""
 
-    places: tuple[Place, ...]
-    log_steps: np.ndarray                           # log S, shape (draws, options)
-    log_times: np.ndarray                           # log t, likewise
-    log_paid: np.ndarray                            # logarithm of what a second costs, shape (options,)
-    confidence: float
-
-    @cached_property
-    def workers(self) -> np.ndarray:
-        """Worker counts, shape (options,)."""
-        return np.array([workers for workers, *_ in self.places], int)
-
-    @cached_property
-    def log_seconds(self) -> np.ndarray:
-        """Logarithms of times to target, shape (draws, options)."""
-        return self.log_steps + self.log_times
+    def __init__(self, places: tuple[Place, ...], log_steps: np.ndarray, log_times: np.ndarray, log_paid: np.ndarray,
+                 confidence: float) -> None:
+        self.places, self.workers = places, np.array([workers for workers, *_ in places], int)
+        self.log_steps, self.log_times, self.log_seconds = log_steps, log_times, log_steps + log_times
+        self.log_paid, self.confidence = log_paid, confidence
 
     def scores(self, weight: float) -> np.ndarray:
         """log(cost x time ** weight), shape (draws, options); of time alone where the weight is inf."""
-        if np.isinf(weight):
-            return self.log_seconds
-        return self.log_paid + (1 + weight) * self.log_seconds
+        return self.log_seconds if np.isinf(weight) else self.log_paid + (1 + weight) * self.log_seconds
 
     def expected(self, weight: float) -> np.ndarray:
         """Mean scores, shape (options,)."""
@@ -201,9 +179,8 @@ class Decision:
 
     def best_of_each(self, workers: int) -> dict[tuple[int, int], int]:
         """By (M, H) the option of these workers with the least expected time."""
-        found = {self.places[at][-1]: at for at in self.expected(np.inf).argsort()[::-1].tolist()
-                 if self.places[at][0] == workers}
-        return dict(sorted(found.items()))
+        ordered = self.expected(np.inf).argsort()[::-1].tolist()
+        return dict(sorted({self.places[at][-1]: at for at in ordered if self.workers[at] == workers}.items()))
 
     def loss(self, option: int, weight: float = np.inf) -> float:
         """The expected loss of an option, as a ratio less 1."""
@@ -211,8 +188,8 @@ class Decision:
 
     def chance(self, option: int, within: float, weight: float = np.inf) -> float:
         """The share of the draws in which an option is within this share of the best one."""
-        over = self.scores(weight)[:, option] - self.scores(weight).min(1)
-        return float(np.mean(over <= np.log1p(within) + 1e-12))
+        scores = self.scores(weight)
+        return float(np.mean(scores[:, option] - scores.min(1) <= np.log1p(within) + 1e-12))
 
     @cached_property
     def fastest_workers(self) -> tuple[int, int]:
@@ -234,4 +211,4 @@ class Decision:
             misses += ((outcomes[:, None] - drawn) / deviation) ** 2
         weights = np.exp(-0.5 * (misses - misses.min(1, keepdims=True)))
         weights /= weights.sum(1, keepdims=True)
-        return float(np.expm1(np.mean((weights @ scores).min(1) - weights @ self.scores(weight).min(1))))
+        return float(np.expm1(np.mean((weights @ scores).min(1) - weights @ scores.min(1))))

@@ -31,7 +31,7 @@ from ...errors import UsageError
 from ...log.schema import SMALLER
 from ..quality import valley_of
 from ..best_points import LEARNING_RATE
-from ..budgets import Budget, outcomes_under
+from ..budgets import Budget, BudgetPoint
 from ..critical_batch_fit import OVERHEAD, CriticalBatchFit, steps_at
 from ..curves import curve_of
 from ..intervals import CONFIDENCE, Estimate, student_quantile
@@ -116,10 +116,9 @@ def _result(cell: SizeCell, section: Section | None, whole: bool, metric: tuple[
     if metric and searched:
         column, minimizes = metric
         for study in with_metric(cell.studies, column):
-            outcomes = outcomes_under(study, column, minimizes, budget)
-            own = outcomes.value[outcomes.searched] * (1 if minimizes else -1)
-            parts.append(np.stack([np.full(len(own), float(study.global_batch)),
-                                   study.metaparameter(LEARNING_RATE)[outcomes.searched], own]))
+            point = BudgetPoint(study, column, minimizes, budget)
+            parts.append(np.stack([np.full(point.feasible, float(study.global_batch)),
+                                   study.metaparameter(LEARNING_RATE)[point.rows], point.costs]))
     batches, rates, costs = np.concatenate(parts, axis=1)
     fit, estimates = curve.regimes.fit if curve else None, dict[str, Estimate]()
     if fit:

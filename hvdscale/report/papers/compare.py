@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...analysis.curves import Curve, CurvePoint
 from ...analysis.reference import (B_CRIT_WITHIN, SHARE_COVERED, SHARE_WITHIN, WITHIN_LOG2, Fidelity, NoMatch,
-                                   PassMark, PublishedCurve, Reference, against, jobs_of, load, ordering_of)
+                                   PassMark, PublishedCurve, Reference, against, ordering_of)
 from ...analysis.steps import RunCell
 from ...analysis.trials import JobKey
 from ...formatting.numbers import exact, in_brackets, number, percent, ratio, span, whole
@@ -26,7 +26,7 @@ MARK_NAMES = {"steps": "the curve", "b_crit": "B_crit", "intervals": "the covera
 def beside_published(curves: Sequence[Curve], name: str, noise_scales: Mapping[JobKey, float] | None = None
                      ) -> Iterator[Part]:
     """Curves beside the publication ``name``, without those of no job in it; findings say why none is compared."""
-    reference = load(name)
+    reference = Reference(name)
     found, barred = [], []
     shapes: dict[tuple[str, JobKey], NoMatch] = {}
     for curve in curves:
@@ -85,7 +85,7 @@ def _find_jobs(curves: Sequence[Curve], reference: Reference, noise_scales: Mapp
                ) -> Iterable[Finding]:
     said: dict[str, Finding] = {}
     for curve in curves:
-        for job in jobs_of(reference, curve.workload):
+        for job in [job for job in reference.jobs if job.dataset == curve.workload.dataset]:
             fit, here = curve.regimes.fit, []
             if job.unit == "examples" and fit is not None and is_bounded(fit.b_crit):
                 ends = in_brackets(fit.b_crit.low, fit.b_crit.high)

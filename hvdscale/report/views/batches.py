@@ -14,7 +14,7 @@ from ...analysis.critical_batch_fit import CriticalBatchFit
 from ...analysis.curves import BatchEstimate, Curve, CurvePoint, Regimes
 from ...analysis.defaults import FIRST
 from ...analysis.intervals import Estimate, geometric_mean, over
-from ...analysis.noise import LEAST_STEPS, Noise, NoiseAgainst, NoiseScale, best_known, noise_against
+from ...analysis.noise import LEAST_STEPS, Noise, NoiseAgainst, NoiseScale, best_known
 from ...analysis.report_data import Section
 from ...analysis.steps import Crossing, RunCell, crossing_of
 from ...formatting.numbers import exact, listed, number, ratio, span, spread, whole
@@ -343,7 +343,7 @@ def beside_critical(subject: Subject) -> Iterator[Part]:
     curve = subject.curve if subject.held else subject.batches
     fit = curve.regimes.fit if curve else None
     if fit or subject.held:
-        found = noise_against(subject.target, subject.noise, fit.b_crit if fit else None)
+        found = NoiseAgainst(subject.target, subject.noise, fit.b_crit if fit else None)
         yield find_noise(found)
         yield Details(lambda: [noise_against_table(found)])
 

@@ -67,12 +67,12 @@ def find_budgets(found: BestUnder) -> tuple[Finding, ...]:
 
 def best_ends(points: Sequence[BudgetPoint]) -> set[EarlyEnd]:
     """How the best trials of these points ended, of those that ended before the budget was spent."""
-    return set().union(*(point.outcomes.ends([point.trial]) for point in points
+    return set().union(*(point.ends([point.trial]) for point in points
                          if point.trial is not None and point.best_is_short))
 
 
 def describe_ends(ends: Collection[EarlyEnd], their: str = "its") -> str:
-    """``at its target or stopped by its search``: see analysis.budgets.BudgetOutcomes.ends."""
+    """``at its target or stopped by its search``: see analysis.budgets.BudgetPoint.ends."""
     words = {EarlyEnd.OWN_TARGET: f"at {their} target", EarlyEnd.OWN_BUDGET: f"at the end of {their} own budget",
              EarlyEnd.PRUNED: f"stopped by {their} search"}
     return listed((said for end, said in words.items() if end in ends), "or")

@@ -127,12 +127,12 @@ def _why(found: Quality) -> tuple[str, ...]:
     """Why nothing can be said, then what would decide it where that is known."""
     if found.why == STOPPED:
         short = [point for point in found.points if point.global_batch in found.short]
-        ends = set().union(*(one.outcomes.ends(one.outcomes.searched.nonzero()[0].tolist()) for one in short))
+        ends = set().union(*(one.ends(one.rows.tolist()) for one in short))
         cures = ["a search with keep_going and prune_keep off, or for the metric itself,"
                  ] if ends - {EarlyEnd.OWN_BUDGET} else []
         cures += ["a search with a larger budget"] if EarlyEnd.OWN_BUDGET in ends else []
         return SEARCH.say("quality_stopped", at=at_batches(found.short, found.points),
-                          ends=describe_ends(ends, "their"), alike=all(one.outcomes.stopped[one.trial] for one in short)
+                          ends=describe_ends(ends, "their"), alike=all(one.stopped[one.trial] for one in short)
                           ), capital(SEARCH.say("quality_cure", cures=cures))
     if found.why == BATCHES:
         return (SEARCH.say("quality_few", batches=LEAST_BATCHES, trials=LEAST_TRIALS,
@@ -157,7 +157,7 @@ def quality_table(found: Quality, apart: bool = False) -> Table:
     valley: Cells = {"fitted": lambda point: fitted.get(point.global_batch, math.nan)}
 
     def rate_of_best(point: BudgetPoint) -> float:
-        rates = point.outcomes.study.metaparameter(LEARNING_RATE)
+        rates = point.study.metaparameter(LEARNING_RATE)
         return math.nan if point.trial is None else float(rates[point.trial])
     own = f"-{found.budget}".replace(" ", "-").replace(",", "") if apart else ""
     return SEARCH.table("quality", found.points, {

@@ -12,7 +12,7 @@ import numpy as np
 from ...analysis.grouping import group_by
 from ...analysis.report_data import Section
 from ...analysis.search import covers
-from ...analysis.slow_runs import drift_of
+from ...analysis.timings import drift_of
 from ...analysis.step_breakdown import MOST_ROWS, SKIPPED
 from ...analysis.steps import SPEED, RunCell, RunToTarget, crossing_of, run_of
 from ...analysis.studies import best_value

@@ -14,7 +14,7 @@ import numpy as np
 from ...analysis.curves import Curve
 from ...analysis.intervals import Estimate
 from ...analysis.report_data import Section
-from ...analysis.speedup import WEAK, Series, SpeedupPoint, compare
+from ...analysis.speedup import WEAK, Series, SpeedupPoint
 from ...analysis.step_breakdown import ELSEWHERE, RANK_NAMES, SHARE, WORK, RankTimes, StepParts
 from ...analysis.step_breakdown import NAMES as STEP_PARTS
 from ...analysis.steps import RunCell
@@ -159,7 +159,7 @@ def _batch_table(section: Section, batches: Curve) -> Table:
              SCALING.say("bias") if len(cells) > 2 else "", *cell_notes(section, cells, times=False))
     return table_of_cells("batches", cells, BY_BATCH, {
         "statistical_efficiency": lambda cell: ratio_cell(
-            compare(cell, cells[0], batches.confidence).statistical_efficiency, cell, cells[0]),
+            SpeedupPoint(cell, cells[0], batches.confidence).statistical_efficiency, cell, cells[0]),
         "perfect_scaling": lambda cell: (batches.perfect.get(cell.global_batch, "cut off") if cell.steps.met else
                                          "not met" if cell.runs else "diverged")},
         baseline=lambda cell: cells[0].keys, notes=notes,
@@ -235,9 +235,10 @@ def growing_batch(subject: Subject) -> Iterator[Part]:
     rows: list[tuple[RunCell, SpeedupPoint | None, RunCell]] = []       # a cell, its ratios, and to what they are
     alone: list[int] = []
     for cell in subject.cells:
-        beside = [one for one in subject.constant if one.workers == cell.workers]
+        beside = [(one, SpeedupPoint(cell, one, subject.options.confidence), cell)
+                  for one in subject.constant if one.workers == cell.workers]
         alone += [] if beside else cell.workers
-        rows += [(cell, None, cell), *((one, compare(cell, one, subject.options.confidence), cell) for one in beside)]
+        rows += [(cell, None, cell), *beside]
     if subject.target and subject.workload.batch_schedule:
         yield _growing_table(subject, rows, alone)
     pairs = [(one, point, cell) for one, point, cell in rows if point]

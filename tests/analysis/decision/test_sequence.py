@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from hvdscale.analysis.decision.ledger import share_of_error
 from hvdscale.analysis.decision.sequence import (ALIKE, BETTER, DECISIONS, EFFECTS, LOG_RATIOS, MIXTURE, OPEN, PAIRED,
-                                                 UNLIKE, WEIGHTS, WORSE, Sides)
+                                                 UNLIKE, WEIGHTS, WORSE, Sides, share_of_error)
 from tests.factories import loops
 
 
@@ -74,8 +73,8 @@ def test_a_change_of_twice_what_five_runs_see_is_found_in_little_more_than_a_fix
 
 def test_comparisons_at_one_time_have_numbers_of_their_own(tmp_path):
     path, names = tmp_path / "l.json", [f"{at}" for at in range(6)]
-    script = ("import sys; from hvdscale.analysis.decision import ledger; ledger.digest_of = str; "
-              "print(ledger.spend(sys.argv[1], 0.95, 'steps', ['base'], [sys.argv[2]]))")
+    script = ("import sys; from hvdscale.analysis.decision import sequence; sequence.digest_of = str; "
+              "print(sequence.spend(sys.argv[1], 0.95, 'steps', ['base'], [sys.argv[2]]))")
     running = [subprocess.Popen([sys.executable, "-c", script, path, name], stdout=subprocess.PIPE) for name in names]
     shares = sorted(float(one.communicate()[0]) for one in running)
     assert shares == sorted(map(share_of_error, range(1, 7))) and sum(map(share_of_error, range(1, 10000))) < 1

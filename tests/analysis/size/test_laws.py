@@ -7,7 +7,7 @@ import pytest
 
 from hvdscale.analysis.critical_batch_fit import fit_critical_batch
 from hvdscale.analysis.intervals import Estimate
-from hvdscale.analysis.reference import load
+from hvdscale.analysis.reference import Reference
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.size.laws import basin_of, laws_of
 from hvdscale.analysis.size.sizes import SizePoint, fit_power_law, parse_size, sizes_of
@@ -68,7 +68,7 @@ def test_a_lopsided_bowl_has_a_wider_interval_than_one_that_is_alike_on_both_sid
 @pytest.fixture(scope="module")
 def zhang():
     """The published curves by their number of parameters."""
-    return {parse_size(curve.models[0]): curve for curve in load("zhang2024").curves}
+    return {parse_size(curve.models[0]): curve for curve in Reference("zhang2024").curves}
 
 
 def test_the_published_batches_of_a_fifth_more_examples_lie_inside_and_so_does_their_power(zhang):
