@@ -47,7 +47,7 @@ from .plan.words import cautions, describe_crowded, verdict
 from .request import ReportRequest, describe_unused
 from .subject import Subject, View, Whole, of_metric
 from .texts import GENERAL, SCALING
-from .views import batches, budgets, local_steps, quality, rules, searches, trials, workers
+from .views import batches, budgets, local_steps, rules, searches, trials, workers
 from .views.landscapes import landscapes
 
 Needing = tuple[str, View]          # what a section must have for a view to show anything; "": no one thing
@@ -64,10 +64,10 @@ MEASURED: tuple[Needing, ...] = (
     ("searches", partial(searches.own_searches, to_target=True)), ("", trials.training), ("", trials.runs))
 STUDIED: tuple[Needing, ...] = (
     ("", batches.curve), ("", rules.rule_costs), ("", landscapes), ("", of_metric(budgets.parts_of_budgets)),
-    ("", of_metric(quality.parts_of_quality)), ("noise", batches.beside_critical), ("", searches.results),
+    ("", of_metric(budgets.parts_of_quality)), ("noise", batches.beside_critical), ("", searches.results),
     ("", of_metric(budgets.base_rates)))
 REPEATED: tuple[Needing, ...] = (("batches", batches.fitted), ("noise", batches.beside_critical))
-UNTARGETED: tuple[Needing, ...] = (("", quality.best_of_metrics),)
+UNTARGETED: tuple[Needing, ...] = (("", budgets.best_of_metrics),)
 
 Titled = tuple[str, Iterable[Part], Hashable]   # a title, what the chapter shows, and what is its own among others
 BEST, THROUGHPUT = "Best measured", "Throughput"

@@ -102,12 +102,9 @@ def describe_unused(targets: Sequence[Target], asked: ReportRequest, found: Docu
     usual = ReportRequest()
 
     def shows(kind: str) -> bool:
-        return any(table.name.startswith(kind) for shown in found.shown for tables in (shown.tables, shown.details)
-                   for table in tables)
-
-    def has_interval() -> bool:
-        return any(cell.low is not None and not math.isnan(cell.low) for shown in found.shown
-                   for table in shown.tables for row in table.rows for cell in row.cells)
+        return any(table.name.startswith(kind) for shown in found.shown for table in (*shown.tables, *shown.details))
+    intervals = (cell for shown in found.shown for table in shown.tables for row in table.rows for cell in row.cells
+                 if cell.low is not None and not math.isnan(cell.low))
     given = {"--target": bool(targets), **{f"--{NAMES.get(name, name).replace('_', '-')}": value != getattr(usual, name)
                                            for name, value in vars(asked).items()}}
     parts: tuple[tuple[str, Callable[[], bool], tuple[str, ...]], ...] = (
@@ -116,7 +113,7 @@ def describe_unused(targets: Sequence[Target], asked: ReportRequest, found: Docu
         ("search", lambda: shows("lr-rules"), ("--rule", "--rule-within")),
         ("search", lambda: shows("curve"), ("--trials",)), ("budget", lambda: shows("budgets"), ("--budget",)),
         ("valley", lambda: shows("quality"), ("--loss-within",)), ("branch", lambda: branched, ("--branch-tolerance",)),
-        ("interval", has_interval, ("--confidence",)))
+        ("interval", lambda: any(intervals), ("--confidence",)))
     for why, used, options in parts:
         unused = [name for name in options if given[name]]
         if unused and not used():

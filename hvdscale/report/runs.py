@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
@@ -223,8 +223,7 @@ class LazyMapping(Mapping[str, T], Generic[T]):
     """Things by name. The end of a name will do where only one has it: ``weak-32``; else UnknownNameError."""
 
     def __init__(self, what: str, makers: Mapping[str, Callable[[], T]]) -> None:
-        self._what, self._makers = what, makers
-        self._made: dict[str, T] = {}
+        self._what, self._makers = what, {name: cache(maker) for name, maker in makers.items()}
 
     def __getitem__(self, name: str) -> T:
         found = [name] if name in self._makers else [one for one in self._makers if one.endswith(f"-{name}")]
@@ -232,9 +231,7 @@ class LazyMapping(Mapping[str, T], Generic[T]):
             few = "several" if found else "none"
             raise UnknownNameError(f"{self._what} {name!r}: {few} of that name; choose one of: "
                                    f"{', '.join(found or self._makers) or 'nothing, there is none'}")
-        if found[0] not in self._made:
-            self._made[found[0]] = self._makers[found[0]]()
-        return self._made[found[0]]
+        return self._makers[found[0]]()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._makers)

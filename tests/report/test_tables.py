@@ -24,8 +24,8 @@ from hvdscale.plan.schedule import Schedule
 from hvdscale.report.pages import document_of_logs, make
 from hvdscale.report.output import as_json
 from hvdscale.report.runs import read
-from hvdscale.report.views.cells import cell_warnings
-from hvdscale.report.table import as_csv, as_text, steps_cell
+from hvdscale.report.views.cells import describe_cells
+from hvdscale.report.table import Cell, Column, Row, Table, as_csv, as_text, steps_cell
 from hvdscale.target import Target
 from tests.conftest import ROOT
 from tests.factories.logs import log, save, study, trial
@@ -204,7 +204,7 @@ def test_a_target_met_at_the_first_evaluation_is_said_to_have_no_lower_end():
     first = trial(id=2, seed=1, steps=(100, 200), error=(0.1, 0.1))
     for trials, said in (([trial(), first], True), ([trial()], False)):
         [section] = [one for group in analyse(read_trials(log(*trials))) for one in group.sections]
-        warnings = tuple(cell_warnings(section, section.cells))
+        _, warnings = describe_cells(section, section.cells)
         assert said == any("1 of 2 runs met the target at the first evaluation" in one for one in warnings)
         assert said == (section.cells[0].steps.low == 0)
 
@@ -227,6 +227,13 @@ def test_where_a_step_s_time_goes_is_shown_once_and_not_of_too_many_steps(monkey
     [section] = sections(log(parted(1)))
     assert "step-time" not in [table.name for table in tables_of(section)]
     assert left_out(section) == ("Where a step's time goes is left out of logs with more than 2,000,000 steps.",)
+
+
+def test_a_column_that_counts_trials_stands_beside_the_trials_behind_a_row():
+    cells = Cell("1", 1, 0, 2), Cell("3", 3)
+    columns = Column("steps", "steps"), Column("trials", "trials")
+    table = Table("one", "one", columns, (Row(cells, (("a.h5", 1),), ()),))
+    assert as_csv(table).splitlines() == ["steps,steps_low,steps_high,trials_count,trials,target", "1,0,2,3,a.h5:1,"]
 
 
 def test_csv_holds_full_precision_intervals_and_trials(studied):

@@ -133,7 +133,7 @@ def _marks_table(name: str, reference: Reference, marks: Iterable[PassMark], rem
     return PAPERS.table("published-marks", rows, {
         "mark": lambda row: Cell(row[1], row[1]), "wanted": lambda row: Cell(row[2], row[0].wanted),
         "found": lambda row: Cell(_found_of(row[0]), row[0].found), "passed": lambda row: _yes(row[0].passed)},
-        file=name, notes=[PAPERS.say("remarks", remarks="; ".join(remarks)) if remarks else ""], target=target,
+        file=name, notes=[PAPERS.say_if("remarks", remarks, remarks="; ".join(remarks))], target=target,
         title=reference.title)
 
 
@@ -144,24 +144,19 @@ def _found_of(mark: PassMark) -> str:
     return f"{mark.bound if mark.name == 'b_crit' else ''} {shown}".strip()
 
 
-def _notes(found: Fidelity, reference: Reference) -> Iterator[str]:
-    published = found.published
-    yield PAPERS.say("published", source=reference.source, file=published.file, obtained=reference.obtained,
-                     trials=published.trials or None, estimate=reference.estimate)
-    if any(point.interpolated for point in found.points):
-        yield PAPERS.say("interpolated", mark=INTERPOLATED)
-    if found.beyond:
-        yield PAPERS.say("beyond", batches=list(found.beyond))
-    if any(point.within is not None and point.covered is None and math.isinf(point.measured.high)
-           for point in found.points):
-        yield PAPERS.say("no_cover")
-    if any(point.within is None for point in found.points):
-        yield PAPERS.say("not_run")
-    fewer = {point.point.trials for point in found.points if isinstance(point.point, CurvePoint)}
-    if published.trials and fewer:
-        ends = dict.fromkeys((min(fewer), max(fewer)))
-        yield PAPERS.say("trials_here", here=" to ".join(map(exact, ends)),
-                         trials=published.trials if list(ends) != [published.trials] else None)
+def _notes(found: Fidelity, reference: Reference) -> tuple[str, ...]:
+    published, points = found.published, found.points
+    uncovered = any(point.within is not None and point.covered is None and math.isinf(point.measured.high)
+                    for point in points)
+    trials = {point.point.trials for point in points if isinstance(point.point, CurvePoint)} if published.trials else ()
+    ends = list(dict.fromkeys((min(trials), max(trials)))) if trials else []
+    return (PAPERS.say("published", source=reference.source, file=published.file, obtained=reference.obtained,
+                       trials=published.trials or None, estimate=reference.estimate),
+            PAPERS.say_if("interpolated", any(point.interpolated for point in points), mark=INTERPOLATED),
+            PAPERS.say_if("beyond", found.beyond, batches=found.beyond), PAPERS.say_if("no_cover", uncovered),
+            PAPERS.say_if("not_run", any(point.within is None for point in points)),
+            PAPERS.say_if("trials_here", ends, here=" to ".join(map(exact, ends)),
+                          trials=published.trials if ends != [published.trials] else None))
 
 
 def _yes(told: bool | None) -> Cell:

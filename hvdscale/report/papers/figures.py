@@ -86,8 +86,11 @@ def _read_sheets() -> tuple[Sheet, ...]:
     sheets: dict[str, Sheet] = {}
     for entry in tomllib.loads(text)["figure"]:
         like, panels = entry.pop("like", None), entry.pop("panels", ())
-        made = tuple(Panel(**{**panel, "lines": tuple(Line(*line) for line in panel["lines"])}) for panel in panels)
-        sheets[entry["number"]] = Sheet(**entry, panels=sheets[like].panels if like else made)
+        for panel in panels:
+            of = panel.pop("of", "{}")
+            panel["lines"] = tuple(Line(*of.format(line).split(), label) for line, label in panel["lines"].items())
+        sheets[entry["number"]] = Sheet(
+            **entry, panels=sheets[like].panels if like else tuple(Panel(**panel) for panel in panels))
     return tuple(sheets.values())
 
 
@@ -167,12 +170,11 @@ class _Found:
         self.missing: dict[str, dict[str, None]] = {}       # of a figure, by its number: names
         self.short: dict[str, tuple[int, int]] = {}     # by workload: (trials compared, trials that the paper takes)
         self.empty: list[str] = []      # numbers of figures whose workloads are there
-        lines = {(line.workload, line.target) for sheet in FIGURES if sheet.kind in (STEPS, NORMALISED, BEST)
-                 for panel in sheet.panels for line in panel.lines}
+        lines = {(line.workload, line.target) for sheet in FIGURES for panel in sheet.panels for line in panel.lines}
         self.curves = {line: self._curve(*line, f"curve {at} of {len(lines)}")
                        for at, line in enumerate(sorted(lines), 1)}
 
-    def _curve(self, name: str, goal: str, which: str = "a curve") -> Curve | None:
+    def _curve(self, name: str, goal: str, which: str) -> Curve | None:
         wanted, target = TAKEN.get(name, TRIALS_TAKEN), Target.parse(goal)
         studies = [first_feasible(study, wanted) for study in self.studies.get(name, ())]
         if not studies or any(target.column not in study.evaluations.columns for study in studies):
@@ -183,25 +185,21 @@ class _Found:
             self.short[name] = curve.n, wanted
         return curve
 
-    def curve(self, sheet: Sheet, line: Line) -> Curve | None:
-        """The curve of a line; None, and a note, where it is missing."""
-        key = line.workload, line.target
-        curve = self.curves[key] if key in self.curves else self._curve(*key)
-        if curve is None:
-            self.missing.setdefault(sheet.number, {})[line.workload] = None
-        return curve
-
     def figures(self, sheet: Sheet) -> Iterator[tuple[str, Figure]]:
         """What can be shown of one figure of the paper, with its number; panels of several curves are each a figure."""
-        draw = {STEPS: self._steps, NORMALISED: self._steps, BEST: self._best,
-                TRIALS: self._trials}.get(sheet.kind, self._of_one_curve)
         panels: dict[str, Any] = {}     # by the number of their figure
         for letter, panel in zip(LETTERS, sheet.panels):
-            lines = [(line, curve) for line in panel.lines if (curve := self.curve(sheet, line)) is not None]
+            lines = []
+            for line in panel.lines:
+                curve = self.curves[line.workload, line.target]
+                if curve is None:
+                    self.missing.setdefault(sheet.number, {})[line.workload] = None
+                else:
+                    lines.append((line, curve))
             if lines:
                 panels.setdefault(sheet.number + letter * sheet.apart, []).append((panel, lines))
         for number, shown in panels.items():
-            figure = draw(sheet, shown)
+            figure = self._steps(sheet, shown) if sheet.kind in (STEPS, NORMALISED) else self._draw(sheet, shown)
             if figure is None:
                 self.empty.append(number)
             else:
@@ -216,21 +214,18 @@ class _Found:
                                     [line.label or str(curve.target) for line, curve in lines], panel.ordered))
         return curve_panels(found, sheet.title, kind=sheet.kind)
 
-    def _best(self, sheet: Sheet, panels: Drawn) -> Figure | None:
-        return best_panels([(plain(panel.title), curve) for panel, lines in panels for _, curve in lines],
-                           sheet.metaparameter, title=sheet.title)
-
-    def _trials(self, sheet: Sheet, panels: Drawn) -> Figure | None:
+    def _draw(self, sheet: Sheet, panels: Drawn) -> Figure | None:
+        if sheet.kind == BEST:
+            return best_panels([(plain(panel.title), curve) for panel, lines in panels for _, curve in lines],
+                               sheet.metaparameter, title=sheet.title)
         [(panel, lines)] = panels
-        steps = panel.budgets[0][0]
-        found = [(line.label, point.study, curve.target, steps) for line, curve in lines
-                 for point in curve.searched if point.global_batch == sheet.batch]
-        title = f"{sheet.title}\nB = {sheet.batch:,}, {steps:,} steps, {lines[0][1].target}"
-        return scatter(found, second(lines[0][1]), title=title)
-
-    def _of_one_curve(self, sheet: Sheet, panels: Drawn) -> Figure | None:
-        [(panel, [(line, curve)])] = panels
-        target, (steps, epochs) = curve.target, panel.budgets
+        (line, curve), (steps, epochs) = lines[0], panel.budgets
+        target = curve.target
+        if sheet.kind == TRIALS:
+            found = [(line.label, point.study, curve.target, steps[0]) for line, curve in lines
+                     for point in curve.searched if point.global_batch == sheet.batch]
+            return scatter(found, second(curve),
+                           title=f"{sheet.title}\nB = {sheet.batch:,}, {steps[0]:,} steps, {target}")
         if sheet.kind == SPLIT:
             return split_figure(curve, sheet.metaparameter, self.options, f"{sheet.title}\n{panel.title}, {target}")
         if sheet.kind == BUDGET_TRIALS:

@@ -7,7 +7,7 @@ Marks: a filled disc was measured, an open one was not, a diamond is at a batch 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -53,20 +53,17 @@ def plan_table(plan: WorkerPlan, all_columns: bool = False, synced: bool = False
         notes=() if all_columns else _notes(plan, energy), what=plan.target or title(plan).split(": ")[1])
 
 
-def _notes(plan: WorkerPlan, energy: bool) -> Iterator[str]:
-    request = plan.request
-    yield describe_price(request)
-    if energy and request.power is None:
-        yield PLAN.say("energy")
-    if any(option.steps.beyond for option in plan.options):
-        yield PLAN.say("beyond", mark=BEYOND, met=bool(plan.curve.met))
-    if plan.relative and plan.options:
-        yield PLAN.say("relative", workers=plan.options[0].workers, noise=bool(plan.noise))
-    if any(option.seconds.high > option.seconds.low for option in plan.options):
-        yield PLAN.say("intervals", confidence=request.confidence)
-    if not request.global_batch and not request.local_batch:
-        yield PLAN.say("batches", most=request.max_local_batch or plan.times.timings.most_local or None)
-    yield PLAN.say("decision")
+def _notes(plan: WorkerPlan, energy: bool) -> tuple[str, ...]:
+    request, options = plan.request, plan.options
+    chosen = not request.global_batch and not request.local_batch
+    return (describe_price(request), PLAN.say_if("energy", energy and request.power is None),
+            PLAN.say_if("beyond", any(one.steps.beyond for one in options), mark=BEYOND, met=bool(plan.curve.met)),
+            PLAN.say("relative", workers=options[0].workers, noise=bool(plan.noise))
+            if plan.relative and options else "",
+            PLAN.say_if("intervals", any(one.seconds.high > one.seconds.low for one in options),
+                        confidence=request.confidence),
+            PLAN.say_if("batches", chosen, most=request.max_local_batch or plan.times.timings.most_local or None),
+            PLAN.say("decision"))
 
 
 def _column(plan: WorkerPlan, key: str) -> Column:
@@ -130,7 +127,8 @@ def model_table(plan: WorkerPlan) -> Table:
         return Cell(number(middle) if math.isfinite(middle) else "full", middle, low, high,
                     "" if name in model.given else span(low, high))
     return PLAN.table("step-model", model.names, notes=notes, cells={
-        "parameter": PLAN.words("parameter").get, "symbol": PLAN.words("symbol").get, "value": value,
+        "parameter": lambda name: PLAN.words("parameter")[name][0],
+        "symbol": lambda name: PLAN.words("parameter")[name][1], "value": value,
         "told": lambda name: "given" if name in model.given else model.is_determined(name, confidence)})
 
 
@@ -142,7 +140,7 @@ def growing_table(plan: GrowingPlan) -> Table:
         beside = next((one for one in option.beside if one.global_batch == batch), None)
         return Cell("unknown", math.nan) if beside is None else value_cell(getattr(beside, f"{name}_ratio"), ratio)
     return PLAN.table("growing-batch", plan.options, {
-        PLAN.column("growing_workers", "workers"): lambda one: one.workers,
+        Column("workers", "workers"): lambda one: one.workers,
         PLAN.column("growing_steps", "steps_to_target"): lambda one: value_cell(one.steps, whole),
         PLAN.column("growing_examples", "examples_to_target"): lambda one: value_cell(one.examples),
         PLAN.column("growing_seconds", "seconds_to_target"): lambda one: bare_cell(one.seconds, duration),
@@ -161,12 +159,12 @@ def phases_table(plan: GrowingPlan) -> Table | None:
     found = plan.phases_at_knee
     return None if found is None or not found.changes else PLAN.table("worker-phases", found.phases, {
         PLAN.column("phase_batch", "global_batch"): lambda one: one.global_batch,
-        PLAN.column("growing_workers", "workers"): lambda one: one.workers,
+        Column("workers", "workers"): lambda one: one.workers,
         Column("nodes", "nodes"): lambda one: one.nodes,
         PLAN.column("phase_start", "start"): lambda one: one.start,
-        PLAN.column("phase_steps", "steps"): lambda one: value_cell(one.steps, whole),
+        PLAN.column("growing_steps", "steps"): lambda one: value_cell(one.steps, whole),
         PLAN.column("phase_seconds", "seconds"): lambda one: bare_cell(one.seconds, duration),
-        PLAN.column("phase_known", "known"): lambda one: one.mark},
+        Column("known", "known"): lambda one: one.mark},
         lambda one: plan.trials, notes=(PLAN.say("phases_by_knee"),), target=plan.target)
 
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -34,58 +34,55 @@ def of_searches(section: Section, cells: Sequence[RunCell]) -> str:
     return f" ({SEARCH.say('best_of_each', confidence=section.options.confidence)})" if searched else ""
 
 
-def cell_notes(section: Section, cells: Sequence[RunCell], times: bool = True) -> Iterator[str]:
-    """How to read a table of these cells: first what intervals claim and are based on."""
-    repeated = [cell for cell in cells if not cell.searched]
-    repeats = {len(cell.samples.seeds) for cell in repeated} - {0, 1}
-    (freedom, fewest), pool = _degrees_of_freedom(section, times), section.pools.of("steps")
-    if repeats and fewest:
-        own, hours = min(repeats) >= OWN_FROM, section.pools.of(SPEED).apart
-        yield SCALING.say("intervals", confidence=section.options.confidence, own=own, freedom=freedom,
-                          own_from=OWN_FROM if max(repeats) >= OWN_FROM else None, hours=times and hours > 0)
-        if not own and pool.growth > 0:
-            at = [float(pool.at(cell.global_batch).deviation) for cell in repeated]
-            yield SCALING.say("spread_grows", least=min(at), most=max(at))
-        if not own and fewest <= 2:
-            yield SCALING.say("few_repeats")
-    if any(0 < cell.met < len(cell.samples.seeds) for cell in repeated) and section.target:
-        yield SCALING.say("some_unmet")
-    tuned = [search for found in tuned_by(section, cells).values() for search in found]
-    if tuned:
-        yield tuned_at_each(tuned, section.options.confidence)
-    passes = _untimed_passes(cells) if times else ()
-    if passes and max(passes):
-        yield SCALING.say("warmup", passes=spread(passes))
-
-
-def cell_warnings(section: Section, cells: Sequence[RunCell], times: bool = True) -> Iterator[str]:
-    repeated = [cell for cell in cells if not cell.searched]
-    repeats = {len(cell.samples.seeds) for cell in repeated} - {0, 1}
-    if any(len(cell.samples.seeds) == 1 for cell in repeated):
-        yield SCALING.say("one_run", mark=ONE_RUN, target=section.target)
-    met = [run for cell in repeated for run in cell.runs if run.met]
-    first = sum(math.isnan(run.steps_before) for run in met)
-    if first:
-        yield SCALING.say("first_evaluation", first=first, runs=len(met))
-    pooled = repeats and min(repeats) < OWN_FROM and _degrees_of_freedom(section, times)[1]
-    for name, what in {"steps": "steps", **({SPEED: "examples per second"} if times else {})}.items():
-        if pooled and (apart := stand_out(repeated, name)):     # so large a spread that pooling it misleads
-            yield SCALING.say("stands_out", what=what, where=[
-                f"W = {listed(cell.workers)}, B = {cell.global_batch:,}" for cell in apart])
+def describe_cells(section: Section, cells: Sequence[RunCell], times: bool = True
+                   ) -> tuple[Sequence[str], Sequence[str]]:
+    """(how to read a table of these cells, first what intervals claim and are based on; warnings)."""
+    notes, warnings = _describe_spread(section, [cell for cell in cells if not cell.searched], times)
     tuned = tuned_by(section, cells)
+    searches = [search for found in tuned.values() for search in found]
     tried = [cell for cell in cells if cell.settings > 1 and id(cell) not in tuned]
-    if tried:
-        yield SCALING.say("settings", settings=settings_tried(tried), target=section.target, batches=[
-            f"{cell.global_batch:,} ({cell.settings:,})" for cell in tried])
-    if times:
-        yield from crowded_warnings(cells)
-        passes = _untimed_passes(cells)
-        if passes and not max(passes) and any(cell.examples_per_second.runs for cell in cells):
-            yield SCALING.say("no_warmup")
+    passes = {run.trial.execution.get("untimed_passes") or 0 for cell in cells for run in cell.runs if times}
+    unwarmed = any(cell.examples_per_second.runs for cell in cells) and passes == {0}
+    return (*notes, tuned_at_each(searches, section.options.confidence) if searches else "",
+            SCALING.say_if("warmup", any(passes), passes=spread(passes))), (
+        *warnings, SCALING.say("settings", settings=settings_tried(tried), target=section.target, batches=[
+            f"{cell.global_batch:,} ({cell.settings:,})" for cell in tried]) if tried else "",
+        *(crowded_warnings(cells) if times else ()), SCALING.say_if("no_warmup", unwarmed))
 
 
-def _untimed_passes(cells: Sequence[RunCell]) -> set[int]:
-    return {run.trial.execution.get("untimed_passes") or 0 for cell in cells for run in cell.runs}
+def _describe_spread(section: Section, cells: Sequence[RunCell], times: bool) -> tuple[list[str], list[str]]:
+    """The same of the intervals of cells of repeats."""
+    repeats, known = {len(cell.samples.seeds) for cell in cells} - {0, 1}, section.pools.of
+    degrees = {name: max(1, int(known(name).freedom)) for name in ("steps", "seconds", SPEED) if known(name).freedom
+               and (section.target or name == SPEED) and (times or name == "steps")}
+    notes, warnings, pooled = [], [], repeats and degrees and min(repeats) < OWN_FROM
+    if repeats and degrees:
+        notes.append(SCALING.say(
+            "intervals", confidence=section.options.confidence, own=not pooled, freedom=_degrees_of_freedom(degrees),
+            own_from=OWN_FROM if max(repeats) >= OWN_FROM else None, hours=times and known(SPEED).apart > 0))
+    if pooled:
+        at = [float(known("steps").at(cell.global_batch).deviation) for cell in cells]
+        notes += [SCALING.say_if("spread_grows", known("steps").growth > 0, least=min(at), most=max(at)),
+                  SCALING.say_if("few_repeats", min(degrees.values()) <= 2)]
+    some = any(0 < cell.met < len(cell.samples.seeds) for cell in cells)
+    notes.append(SCALING.say_if("some_unmet", some and section.target))
+    met = [run for cell in cells for run in cell.runs if run.met]
+    first = sum(math.isnan(run.steps_before) for run in met)
+    alone = any(len(cell.samples.seeds) == 1 for cell in cells)
+    warnings += [SCALING.say_if("one_run", alone, mark=ONE_RUN, target=section.target),
+                 SCALING.say_if("first_evaluation", first, first=first, runs=len(met))]
+    for name, what in (("steps", "steps"), (SPEED, "examples per second")) if pooled else ():
+        if (times or name != SPEED) and (apart := stand_out(cells, name)):      # so large that pooling it misleads
+            warnings.append(SCALING.say("stands_out", what=what, where=[
+                f"W = {listed(cell.workers)}, B = {cell.global_batch:,}" for cell in apart]))
+    return notes, warnings
+
+
+def _degrees_of_freedom(degrees: Mapping[str, int]) -> str:
+    """``6 degrees of freedom``, ``4 degrees of freedom for steps and 6 for seconds``."""
+    (first, count), *rest = degrees.items()
+    said = listed([first, *(f"{other} for {name}" for name, other in rest)]).replace("_", " ")
+    return f"{counted(count, 'degree')} of freedom{f' for {said}' if len({*degrees.values()}) > 1 else ''}"
 
 
 def tuned_by(section: Section, cells: Sequence[RunCell]) -> dict[int, list[Search]]:
@@ -97,18 +94,6 @@ def tuned_by(section: Section, cells: Sequence[RunCell]) -> dict[int, list[Searc
         if behind and all(trial.setting in drawn for trial in cell.considered):
             found[id(cell)] = behind
     return found
-
-
-def _degrees_of_freedom(section: Section, times: bool) -> tuple[str, int]:
-    """(``6 degrees of freedom`` or ``4 degrees of freedom for steps and 6 for seconds``, the fewest) of the pooled
-    spreads that are known; 0 where none is."""
-    names = (["steps"] if section.target else []) + ((["seconds"] if section.target else []) + [SPEED] if times else [])
-    degrees = {name.replace("_", " "): max(1, int(section.pools.of(name).freedom)) for name in names
-               if section.pools.of(name).freedom}
-    (first, count), *rest = degrees.items() or [("", 0)]
-    said = listed([first, *(f"{other} for {name}" for name, other in rest)])
-    differ = len(set(degrees.values())) > 1
-    return f"{counted(count, 'degree')} of freedom{f' for {said}' if differ else ''}", min(degrees.values(), default=0)
 
 
 def crowded_warnings(cells: Sequence[RunCell]) -> list[str]:
@@ -183,11 +168,17 @@ COLUMNS: dict[str, Callable[[RunCell], Any]] = {        # of cells, by key
 
 
 def table_of_cells(name: str, rows: Sequence[Any], keys: str, more: Cells | None = None, *,
-                   of: Callable[[Any], RunCell] = lambda row: row, **words: Any) -> Table:
+                   of: Callable[[Any], RunCell] = lambda row: row, section: Section | None = None, times: bool = True,
+                   notes: Iterable[str] = (), warnings: Iterable[str] = (), **words: Any) -> Table:
     """A table of cells, of which ``of`` gives that of a row: the columns of COLUMNS by these keys, tokens if any were
-    counted, then others."""
-    keyed = [key for key in keys.split() if key != "tokens_to_target" or any(of(row).tokens.runs for row in rows)]
+    counted, then others; of a ``section`` it says how to read its cells, see describe_cells."""
+    cells = list(map(of, rows))
+    keyed = [key for key in keys.split() if key != "tokens_to_target" or any(cell.tokens.runs for cell in cells)]
     columns: Cells = {SCALING.column(key, "workers") if key == "ran_at" else key:
                       partial(lambda key, row: COLUMNS[key](of(row)), key) for key in keyed}
-    return SCALING.table(name, rows, columns | (more or {}), lambda row: of(row).keys,
+    if section:
+        said = describe_cells(section, cells, times)
+        notes, warnings = (*notes, *said[0]), (*warnings, *said[1])
+        words = {"what": section.target or "throughput", **words}
+    return SCALING.table(name, rows, columns | (more or {}), lambda row: of(row).keys, notes=notes, warnings=warnings,
                          diverged=lambda row: tuple(trial.key for trial in of(row).diverged), **words)

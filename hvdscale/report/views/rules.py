@@ -14,7 +14,7 @@ from ...formatting.numbers import number, percent, ratio, span, whole
 from ...plan.settings import OPTIONS
 from ..document import Details, Finding, Part
 from ..subject import Subject
-from ..table import Cell, Table, TrialKeys, cell_of, keys_of, no_cell, steps_cell
+from ..table import Cell, Table, cell_of, keys_of, no_cell, steps_cell
 from ..texts import SEARCH, Cells
 
 MARKS = {LOST: "!", UNKNOWN: "?", KEPT: ""}
@@ -25,11 +25,9 @@ HOW = {RUNS: "runs", FITTED: "fit", "base": "base"}
 
 
 def rule_costs(subject: Subject) -> Iterator[Part]:
-    found = subject.costs
-    if found:
-        yield from find_rules(found)
-        yield rules_table(found)
-        yield Details(lambda: [points_table(found), missing_table(found)])
+    if found := subject.costs:
+        yield from (*find_rules(found), rules_table(found),
+                    Details(lambda: [points_table(found), missing_table(found)]))
 
 
 def rate_words(effective: bool) -> dict[str, Any]:
@@ -39,10 +37,9 @@ def rate_words(effective: bool) -> dict[str, Any]:
 
 def find_rules(found: RuleCosts) -> tuple[Finding, ...]:
     exponent, rate = found.exponent, rate_words(found.effective)["rate"]
-    grows = (SEARCH.find("exponent", exponent, rate=rate, power=exponent)
-             if math.isfinite(exponent.value) else
-             SEARCH.find("exponent_unknown", rate=rate, batches=len(exponent.batches)))
-    return SEARCH.find("rules", batch=found.base_batch, costs="; ".join(_describe_costs(found))), grows
+    return (SEARCH.find("rules", batch=found.base_batch, costs="; ".join(_describe_costs(found))),
+            SEARCH.find("exponent", exponent, rate=rate, power=exponent) if math.isfinite(exponent.value) else
+            SEARCH.find("exponent_unknown", rate=rate, batches=len(exponent.batches)))
 
 
 def _describe_costs(found: RuleCosts) -> Iterator[str]:
@@ -104,8 +101,6 @@ def _text(value: object) -> str:
 
 
 def rules_table(found: RuleCosts) -> Table:
-    def keys(at: int) -> TrialKeys:
-        return keys_of([found.rates[at], *(cost.points[at] for cost in found.costs)])
     columns: Cells = {}
     for cost in found.costs:
         name = {"sqrt": "square root", "none": "constant"}.get(cost.rule.name, cost.rule.name)
@@ -113,18 +108,18 @@ def rules_table(found: RuleCosts) -> Table:
         heading = name if cost.rule.cap is None else f"{name} up to x{cost.rule.cap:g}"
         columns[SEARCH.column("loss_of_rule", f"loss_{key}", heading=heading)] = partial(
             lambda cost, at: _loss_cell(cost.points[at]), cost)
-    lost = [SEARCH.say("from_fitted_rule", rule=rule_name(cost.rule), batch=None if math.isinf(
-        cost.first_lost.high) else f"{cost.first_lost.high:,.0f}") for cost in found.costs_from_fitted or ()]
+    lost = [f"{rule_name(one.rule)} " + ("at none" if math.isinf(one.first_lost.high) else
+                                         f"from {one.first_lost.high:,.0f}") for one in found.costs_from_fitted or ()]
     return SEARCH.table("lr-rules", range(len(found.rates)), {
         "global_batch": lambda at: found.rates[at].global_batch,
         "steps_to_target": lambda at: steps_cell(found.tuned_steps[at], whole),
-        "tried_rate": lambda at: found.rates[at].tried,
-        "best_rate": lambda at: found.rates[at].best, **columns}, keys,
+        "tried_rate": lambda at: found.rates[at].tried, "best_rate": lambda at: found.rates[at].best, **columns},
+        lambda at: keys_of([found.rates[at], *(cost.points[at] for cost in found.costs)]),
         baseline=lambda at: (found.base.key(found.base_trial),), what=found.target, **rate_words(found.effective),
         notes=(SEARCH.say("rule_intervals", interval=SEARCH.say("best_of_interval", confidence=found.confidence)),
                *notes(found)),
-        warnings=[SEARCH.say("from_fitted", batch=found.base_batch, best=found.rates[0].best, rules=lost,
-                             more=percent(found.tolerance)) if lost else ""])
+        warnings=[SEARCH.say_if("from_fitted", lost, batch=found.base_batch, best=found.rates[0].best, rules=lost,
+                                more=percent(found.tolerance))])
 
 
 def _loss_cell(point: RulePoint) -> Cell:
@@ -164,22 +159,16 @@ def missing_table(found: RuleCosts) -> Table | None:
         lambda run: (found.base.key(found.base_trial),), what=found.target)
 
 
-def notes(found: RuleCosts) -> Iterator[str]:
+def notes(found: RuleCosts) -> tuple[str, ...]:
     log, trial = found.base.key(found.base_trial)
-    hows = {point.how for cost in found.costs for point in cost.points}
-    yield SEARCH.say("rules_start", batch=found.base_batch, trial=f"{log}:{trial}",
-                     value=number(found.base_rate), effective=found.effective, **rate_words(found.effective))
-    if FITTED in hows:
-        yield SEARCH.say("rules_loss")
-    if RUNS in hows:
-        yield SEARCH.say("rules_runs")
-    yield SEARCH.say("rules_marks", lost=MARKS[LOST], unknown=MARKS[UNKNOWN], more=percent(found.tolerance),
-                     confidence=found.confidence)
-    if hows & {UNTRIED, BEYOND}:
-        yield SEARCH.say("rules_adam")
-    perfect = found.exponent_perfect
-    if perfect is not None and perfect.high - perfect.low < 1 and perfect.batches != found.exponent.batches:
-        yield SEARCH.say("rules_perfect", batch=perfect.batches[-1], power=perfect)
+    hows, perfect = {point.how for cost in found.costs for point in cost.points}, found.exponent_perfect
     missing = sum(len(cost.missing) for cost in found.costs)
-    if missing:
-        yield SEARCH.say("rules_missing", runs=missing)
+    return (SEARCH.say("rules_start", batch=found.base_batch, trial=f"{log}:{trial}", value=number(found.base_rate),
+                       effective=found.effective, **rate_words(found.effective)),
+            SEARCH.say_if("rules_loss", FITTED in hows), SEARCH.say_if("rules_runs", RUNS in hows),
+            SEARCH.say("rules_marks", lost=MARKS[LOST], unknown=MARKS[UNKNOWN], more=percent(found.tolerance),
+                       confidence=found.confidence),
+            SEARCH.say_if("rules_adam", hows & {UNTRIED, BEYOND}),
+            SEARCH.say("rules_perfect", batch=perfect.batches[-1], power=perfect) if perfect is not None
+            and perfect.high - perfect.low < 1 and perfect.batches != found.exponent.batches else "",
+            SEARCH.say_if("rules_missing", missing, runs=missing))

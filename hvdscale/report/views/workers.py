@@ -28,7 +28,7 @@ from ..drawing import (BLUE, CROWDED_COUNT, GREEN, HOVER, MUTED, ORANGE, Axes, F
 from ..subject import Subject
 from ..table import Cell, Table, keys_of
 from ..texts import SCALING, Cells
-from .cells import (COLUMNS, cell_notes, cell_warnings, crowded_warnings, mark_of, of_searches, ratio_cell, runs_cell,
+from .cells import (COLUMNS, crowded_warnings, describe_cells, mark_of, of_searches, ratio_cell, runs_cell,
                     table_of_cells, tuned_by)
 
 MOST_ALONE = 3      # points of no series that are told one by one
@@ -85,7 +85,7 @@ def _figures(section: Section) -> Iterator[Figure]:
         for kind, draw in (("speedup", _draw_speedup), ("efficiency", _draw_efficiency)) if points else ():
             yield SCALING.figure(kind, partial(draw, points, bool(target), series.points[0].workers),
                                  keys_of(point.cell for point in points), target=target,
-                                 name=series_name(series), series=series_kind(series),
+                                 name=f"{kind}-{series_name(series)}", series=series_kind(series),
                                  confidence=section.options.confidence,
                                  crowded=any(point.cell.oversubscribed for point in points))
 
@@ -123,11 +123,9 @@ def _cells_alone(section: Section) -> Iterator[Part]:
                            speed=speed if id(cell) in known else "no time is known",
                            steps=cell.steps.value if cell.steps.met else cell.steps.beyond,
                            seconds=cell.seconds.value if id(cell) in known and kind == "alone" else None)
-    yield table_of_cells(
-        "alone", section.alone, TO_TARGET if section.target else OF_SPEED,
-        notes=("" if section.series else SCALING.say("one_count"), *cell_notes(section, section.alone)),
-        warnings=cell_warnings(section, section.alone), series=bool(section.series),
-        what=section.target or "throughput", searched=of_searches(section, section.alone))
+    yield table_of_cells("alone", section.alone, TO_TARGET if section.target else OF_SPEED, section=section,
+                         notes=[SCALING.say_if("one_count", not section.series)], series=bool(section.series),
+                         searched=of_searches(section, section.alone))
 
 
 def _series_table(section: Section, series: Series) -> Table:
@@ -144,27 +142,25 @@ def _series_table(section: Section, series: Series) -> Table:
     problems = "; ".join(problems_of_points(series.points, searched if len(tuned) == len(cells) else ()))
     return table_of_cells(
         "series", series.points, TO_TARGET if section.target else OF_SPEED, columns, of=attrgetter("cell"),
-        baseline=lambda point: baseline.keys, file=series_name(series), spare=bool(section.target),
+        section=section, baseline=lambda point: baseline.keys, file=series_name(series), spare=bool(section.target),
         notes=(SCALING.say("series", weak=series.kind == WEAK, workers=baseline.workers[0]),
-               SCALING.say("paired") if paired else "", *cell_notes(section, cells)),
-        warnings=(SCALING.say("problems", problems=problems) if problems else "",
-                  SCALING.say("baseline_unmet", workers=baseline.workers[0])
-                  if section.target and not baseline.steps.met else "", *cell_warnings(section, cells)),
-        what=section.target or "throughput", series=series_kind(series))
+               SCALING.say_if("paired", paired)),
+        warnings=(SCALING.say_if("problems", problems, problems=problems),
+                  SCALING.say_if("baseline_unmet", section.target and not baseline.steps.met,
+                                 workers=baseline.workers[0])), series=series_kind(series))
 
 
 def _batch_table(section: Section, batches: Curve) -> Table:
     cells = batches.cells
     notes = (SCALING.say("by_batch"),
              SCALING.say("meanings", perfect=section.options.perfect_within, useful=section.options.useful_within),
-             SCALING.say("bias") if len(cells) > 2 else "", *cell_notes(section, cells, times=False))
+             SCALING.say_if("bias", len(cells) > 2))
     return table_of_cells("batches", cells, BY_BATCH, {
         "statistical_efficiency": lambda cell: ratio_cell(
             compare(cell, cells[0], batches.confidence).statistical_efficiency, cell, cells[0]),
         "perfect_scaling": lambda cell: (batches.perfect.get(cell.global_batch, "cut off") if cell.steps.met else
                                          "not met" if cell.runs else "diverged")},
-        baseline=lambda cell: cells[0].keys, notes=notes,
-        warnings=cell_warnings(section, cells, times=False), what=section.target,
+        section=section, times=False, baseline=lambda cell: cells[0].keys, notes=notes,
         searched=of_searches(section, cells) or " (all worker counts)")
 
 
@@ -235,34 +231,29 @@ def _plot_ratio(axes: Axes, points: Sequence[SpeedupPoint], name: str, color: st
 def growing_batch(subject: Subject) -> Iterator[Part]:
     rows: list[tuple[RunCell, SpeedupPoint | None, RunCell]] = []       # a cell, its ratios, and to what they are
     alone: list[int] = []
-    for cell in subject.cells:
+    for cell in subject.cells if subject.target else ():
         beside = [one for one in subject.constant if one.workers == cell.workers]
         alone += [] if beside else cell.workers
         rows += [(cell, None, cell), *((one, compare(cell, one, subject.options.confidence), cell) for one in beside)]
-    if subject.target and subject.workload.batch_schedule:
-        yield _growing_table(subject, rows, alone)
-    pairs = [(one, point, cell) for one, point, cell in rows if point]
-    for one, gained, cell in pairs:
-        speedup = gained.time_speedup
-        if cell.workers == pairs[-1][-1].workers and not math.isnan(speedup.value):
-            yield SCALING.find("growing", speedup, workers=cell.workers[0], speedup=speedup, batch=one.global_batch,
-                               examples=1 / gained.statistical_efficiency.value)
 
-
-def _growing_table(section: Section, rows: Sequence[tuple[RunCell, SpeedupPoint | None, RunCell]],
-                   alone: Sequence[int]) -> Table:
     def gained(row: tuple[RunCell, SpeedupPoint | None, RunCell], name: str) -> Cell:
         cell, point, grown = row
         return ratio_cell(getattr(point, name), grown, cell) if point else Cell("")
-    batches = BatchSchedule.of_pairs(section.workload.batch_schedule)
-    return table_of_cells("growing-batch", rows, GROWING, {
-        "step_speedup": partial(gained, name="step_speedup"),
-        SCALING.column("examples_ratio", "statistical_efficiency"): partial(gained, name="statistical_efficiency"),
-        "time_speedup": partial(gained, name="time_speedup")}, of=itemgetter(0),
-        what=section.target, gained=True, notes=(
-            SCALING.say("growing_ratios", batches=str(batches)), SCALING.say(
-                "growing_alone", workers=alone, smallest=batches.smallest, largest=batches.largest) if alone else "",
-            *cell_notes(section, section.cells)))
+    batches = BatchSchedule.of_pairs(subject.workload.batch_schedule)
+    if subject.target:
+        yield table_of_cells("growing-batch", rows, GROWING, {
+            "step_speedup": partial(gained, name="step_speedup"),
+            SCALING.column("examples_ratio", "statistical_efficiency"): partial(gained, name="statistical_efficiency"),
+            "time_speedup": partial(gained, name="time_speedup")}, of=itemgetter(0),
+            what=subject.target, gained=True, notes=(
+                SCALING.say("growing_ratios", batches=str(batches)),
+                SCALING.say_if("growing_alone", alone, workers=alone, smallest=batches.smallest,
+                               largest=batches.largest), *describe_cells(subject, subject.cells)[0]))
+    most = max((cell.workers for _, point, cell in rows if point), default=())
+    for one, point, cell in rows:
+        if point and cell.workers == most and not math.isnan(point.time_speedup.value):
+            yield SCALING.find("growing", point.time_speedup, workers=cell.workers[0], speedup=point.time_speedup,
+                               batch=one.global_batch, examples=1 / point.statistical_efficiency.value)
 
 
 # Where the time of a step goes: its parts by worker count, and by rank
@@ -281,7 +272,7 @@ def step_parts(subject: Subject) -> Iterator[Part]:
              for series in subject.series]
     yield Figures(lambda: [
         SCALING.figure("step-time", partial(_draw_parts, parts), keys_of(cell for cell, _ in parts),
-                       name=series_name(series), series=series_kind(series))
+                       name=f"step-time-{series_name(series)}", series=series_kind(series))
         for series, parts in shown if 1 < len(parts) <= MOST_BARS])
     (few, before), (many, after) = subject.parts[0], subject.parts[-1]
     where, there = (counted(cell.workers[0], "worker") + mark_of(cell) for cell in (many, few))
@@ -320,8 +311,8 @@ def ranks(subject: Subject) -> Iterator[Part]:
             **{name: partial(lambda name, row: 1000 * _kept(row[0], "profile", row[2], {}).get(name[:-3], np.nan), name)
                for name in ("hidden_ms", "exposed_ms", "late_ms") if any(_kept(cell, "profile") for cell, _ in timed)}},
         lambda row: row[0].keys,
-        notes=(SCALING.say("rank_parts"), SCALING.say("ranks_left_out", most=MOST_ROWS) if any(
-            times.ranks > MOST_ROWS for _, times in timed) else ""))
+        notes=(SCALING.say("rank_parts"), SCALING.say_if(
+            "ranks_left_out", any(times.ranks > MOST_ROWS for _, times in timed), most=MOST_ROWS)))
     (few, first), (many, last) = timed[0], timed[-1]
     if 1 < last.ranks <= MOST_ROWS:
         yield Figures(lambda: [SCALING.figure("step-time-by-rank", partial(_draw_ranks, last), many.keys,
@@ -337,7 +328,12 @@ def ranks(subject: Subject) -> Iterator[Part]:
     for one in (one for cell, times in reversed(timed) for one in _find_causes(cell, times)):
         causes.setdefault(one.kind, one)
     yield from causes.values()
-    yield from (one for cell, _ in timed for one in _find_profile(cell))
+    for cell, _ in timed:
+        if first := _kept(cell, "profile"):
+            operators = [f"{name} ({number(1000 * seconds)} ms)" for name, seconds in first["operators"]]
+            yield SCALING.find("profile", at=counted(cell.workers[0], "worker") + mark_of(cell), operators=operators,
+                               communication=1000 * first["communication"] if cell.workers[0] > 1 else None,
+                               exposed=1000 * first["exposed"])
 
 
 def _find_causes(cell: RunCell, times: RankTimes) -> Iterator[Finding]:
@@ -363,14 +359,6 @@ def _find_causes(cell: RunCell, times: RankTimes) -> Iterator[Finding]:
 def _kept(cell: RunCell, name: str, rank: int = 0, default: Any = None) -> Any:
     """What the newest run that has it kept of a rank: what torch's trace says, or the line of long updates."""
     return next((kept[rank] for run in reversed(cell.runs) if (kept := run.trial.measured.get(name))), default)
-
-
-def _find_profile(cell: RunCell) -> Iterator[Finding]:
-    if first := _kept(cell, "profile"):
-        operators = [f"{name} ({number(1000 * seconds)} ms)" for name, seconds in first["operators"]]
-        yield SCALING.find("profile", at=counted(cell.workers[0], "worker") + mark_of(cell), operators=operators,
-                           communication=1000 * first["communication"] if cell.workers[0] > 1 else None,
-                           exposed=1000 * first["exposed"])
 
 
 def _draw_ranks(times: RankTimes, axes: Axes) -> None:
