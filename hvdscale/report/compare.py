@@ -161,7 +161,7 @@ def equality_line(pairs: Sequence[Pair], alone: Alone) -> str:
                            how=how_they_differ(other.setting, trial.setting) or f"seed {other.seed}, then {trial.seed}")
                for trial, other in alone]
     if differ:
-        return COMPARE.say("differs", places=_some(differ))
+        return f"Verdict: NOT the same bits: {_some(differ)}."
     return COMPARE.say("equal", pairs=len(pairs), steps=max(pair.baseline.last_step for pair in pairs),
                        columns=min(len(pair.columns) for pair in pairs))
 
@@ -224,7 +224,7 @@ def _notes(comparison: Comparison) -> tuple[str, ...]:
             COMPARE.say_if("all", comparison.overall),
             *(COMPARE.say("only_baseline", place=_place(*key)) for key in comparison.missing),
             COMPARE.say_if("only_candidate", comparison.added, places=_some([_place(*at) for at in comparison.added])),
-            *(COMPARE.say("settings", how=how, places=places(some)) for how, some in differ.items() if how),
+            *(f"The settings differ ({how}) at {places(some)}." for how, some in differ.items() if how),
             COMPARE.say_if("crowded", any(side.oversubscribed for side in sides)))
 
 
@@ -331,5 +331,5 @@ def noise_lines(found: Sequence[Floor]) -> list[str]:
     for one in {id(one.cell): one for one in found}.values():
         chances = [f"{percent(chance)} after {more} more" if more else f"{percent(chance)} as it is"
                    for more, chance in chances_to_pass(one.cell, one.workload).items()]
-        lines += [COMPARE.say("pass", batch=one.cell.global_batch, chances=chances)] if chances else []
+        lines += [f"MLPerf's convergence check at B = {one.cell.global_batch:,}: {listed(chances)}."] if chances else []
     return lines

@@ -88,7 +88,7 @@ def _read_sheets() -> tuple[Sheet, ...]:
         like, panels = entry.pop("like", None), entry.pop("panels", ())
         for panel in panels:
             of = panel.pop("of", "{}")
-            panel["lines"] = tuple(Line(*of.format(line).split(), label) for line, label in panel["lines"].items())
+            panel["lines"] = tuple(Line(*[*of.format(line).split(), label]) for line, label in panel["lines"].items())
         sheets[entry["number"]] = Sheet(
             **entry, panels=sheets[like].panels if like else tuple(Panel(**panel) for panel in panels))
     return tuple(sheets.values())

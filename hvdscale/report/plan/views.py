@@ -127,13 +127,13 @@ def model_table(plan: WorkerPlan) -> Table:
         return Cell(number(middle) if math.isfinite(middle) else "full", middle, low, high,
                     "" if name in model.given else span(low, high))
     return PLAN.table("step-model", model.names, notes=notes, cells={
-        "parameter": lambda name: PLAN.words("parameter")[name][0],
-        "symbol": lambda name: PLAN.words("parameter")[name][1], "value": value,
+        "parameter": lambda name: PLAN.words("parameter")[name].split(": ")[1],
+        "symbol": lambda name: PLAN.words("parameter")[name].split(": ")[0], "value": value,
         "told": lambda name: "given" if name in model.given else model.is_determined(name, confidence)})
 
 
 def growing_table(plan: GrowingPlan) -> Table:
-    left_out = [PLAN.say("growing_not_at", why=why, counts=list_first([workers for workers, _ in own], MOST_NAMED))
+    left_out = [f"Not at W = {list_first([workers for workers, _ in own], MOST_NAMED)}: {why}."
                 for why, own in group_by(plan.left_out, lambda one: one[1]).items()]
 
     def over(name: str, batch: int, option: GrowingOption) -> Cell:

@@ -20,7 +20,7 @@ from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED, RUN_DEVIATION
 from ...analysis.trials import EVERY_STEP, JobKey, Sync
 from ...analysis.worker_plan import (AT_ONCE, NOT_MET, NO_STEPS, NO_TIMES, PROBED, NoPlan, Option, Request,
                                      WorkerPlan)
-from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, unit_of
+from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, ratio, unit_of
 from ...formatting.templates import written
 from ...formatting.toml import value_as_toml
 from ..document import Finding
@@ -33,6 +33,7 @@ MOST_NAMED = 4          # worker counts that are named one by one
 # keys of a run that the command for the next runs gives by itself, or that are of that run alone
 OF_A_RUN = ("workload", "local_batch", "global_batch", "batch_schedule", "accumulate", "seed", "threads", "log",
             "overwrite", "checkpoint", "resume", "save_model", "take_over", "accept_changes", "accepted")
+SYNCHRONOUS = "synchronous training"
 WITHIN = 0.20           # of the best, that an option is said to be, with its chance
 SURE = 0.8              # chances of the cheapest and of the knee are said below this one
 REFUSED = {NO_TIMES: "no_times", NO_STEPS: "no_steps", AT_ONCE: "at_once", NOT_MET: "not_met"}
@@ -89,7 +90,7 @@ def verdict(plan: WorkerPlan) -> tuple[str, ...]:
     if fastest is None or cheapest is None or knee is None:
         return ()
     if len(plan.options) == 1:
-        return (PLAN.say("only", option=_describe_option(plan, fastest)),)
+        return (f"Known at one worker count only: {_describe_option(plan, fastest)}.",)
 
     def say(kind: str, taken: Option, weight: float, **values: object) -> str:
         share = plan.decision.chance(taken.at, WITHIN, weight)
@@ -117,9 +118,9 @@ def _describe_local_steps(plan: WorkerPlan) -> str:
     best = min((option for option in plan.synced if option.sync != EVERY_STEP), default=None,
                key=lambda option: option.seconds.value)
     unmet = [sync for sync, curve in plan.curves.items() if not curve.met and curve.points]
+    by_replicas = group_by(unmet, lambda sync: sync != EVERY_STEP and sync[0])
     never = "; ".join(f"{counted(replicas, 'replica')} at H = {listed(every for _, every in own)}" if replicas else
-                      describe_sync(EVERY_STEP)
-                      for replicas, own in group_by(unmet, lambda sync: sync != EVERY_STEP and sync[0]).items())
+                      SYNCHRONOUS for replicas, own in by_replicas.items())
     ratio = best.speedup if best and plan.synced[0].sync == EVERY_STEP else None
     return PLAN.say("local_steps", never=never, workers=best and best.workers, sync=best and describe_sync(best.sync),
                     ratio=ratio).strip()
@@ -137,7 +138,7 @@ def _step_from(plan: WorkerPlan, knee: Option) -> dict[str, object]:
 
 def describe_sync(sync: Sync) -> str:
     """``4 replicas synchronized every 16 steps``."""
-    return PLAN.say("sync", replicas=sync[0], every=sync[1] or None)
+    return f"{counted(sync[0], 'replica')} synchronized every {counted(sync[1], 'step')}" if sync[1] else SYNCHRONOUS
 
 
 def cautions(plan: WorkerPlan) -> tuple[str, ...]:
@@ -223,7 +224,7 @@ def _describe_time(plan: WorkerPlan, option: Option) -> str:
     seconds, size = option.seconds, 1 if plan.relative else unit_of(option.seconds.value)[0]
     ends = in_brackets(seconds.low / size, seconds.high / size) if seconds.high > seconds.low else ""
     if plan.relative:
-        return PLAN.say("relative_time", time=seconds.value, ends=ends, first=plan.options[0].workers)
+        return f"{ratio(seconds.value)}{ends} of the time of {counted(plan.options[0].workers, 'worker')}"
     return f"{duration(seconds.value)}{ends}"
 
 
@@ -344,7 +345,7 @@ def describe_no_plan(found: NoPlan) -> str:
 def describe_growing(plan: GrowingPlan) -> str:
     best = plan.fastest
     if best is None:
-        return PLAN.say("growing_unknown", why=plan.left_out[0][1])
+        return f"Nothing is known of this batch at these worker counts: {plan.left_out[0][1]}."
     beside = [f"{written(one.seconds_ratio, 'ratio value')}x as fast{written(one.seconds_ratio, 'ratio ends')} as the "
               f"constant batch {one.global_batch:,}" for one in best.beside]
     return PLAN.say("growing", workers=best.workers, time=_describe_range(best.seconds), predicted=plan.predicted,

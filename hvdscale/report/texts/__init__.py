@@ -57,8 +57,8 @@ class Texts:
         return Finding(fill(self.sections[severity][kind], SOURCES | values), tuple(filter(None, more)), estimate, kind,
                        values, severity)
 
-    def words(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.sections["words"][name]
+    def words(self, name: str) -> dict[str, str]:
+        found: dict[str, str] = self.sections["words"][name]
         return found
 
     def column(self, key: str, name: str = "", /, **values: Any) -> Column:

@@ -39,7 +39,8 @@ def curve(subject: Subject) -> Iterator[Part]:
     """Regimes and steps by batch of studies; searches that hvdscale ran have words and a table of their own."""
     found = subject.curve
     if not subject.searches:
-        yield from (*curve_findings(found), curve_table(found))
+        yield from curve_findings(found)
+        yield curve_table(found)
     yield Details(lambda: [fit_table(found.regimes.fit, found.target, found.keys)])
     yield Figures(lambda: workload_figures(
         [found, *map(subject.curve_to, subject.others if subject.first else ())], subject.asked, subject.first,
@@ -220,7 +221,7 @@ def curve_table(curve: Curve) -> Table:
         "perfect_scaling": lambda point: (words[curve.perfect.get(point.global_batch)] if point.steps.met else
                                           "not met" if measured(point) else NEVER)},
         lambda point: point.keys, notes=[
-            SCALING.say("best_intervals", interval=SEARCH.say("best_of_interval", confidence=curve.confidence)),
+            f"Intervals: {SEARCH.say('best_of_interval', confidence=curve.confidence)}",
             SCALING.say("meanings", perfect=options.perfect_within, useful=options.useful_within),
             SCALING.say_if("bias", len(curve.points) > 2)],
         warnings=[SCALING.say_if("met_then_diverged", lost, batches=lost)], what=curve.target,

@@ -39,7 +39,9 @@ def branched_runs(whole: Whole) -> Iterator[tuple[str, Iterable[Part], str]]:
 
 
 def parts_of_branches(found: Branched, measured: Measured = ()) -> Iterator[Part]:
-    yield from (*findings(found, measured), critical_table(found, measured), Details(lambda: [losses_table(found)]))
+    yield from findings(found, measured)
+    yield critical_table(found, measured)
+    yield Details(lambda: [losses_table(found)])
     points = spread_evenly(found.points, MOST_PANELS)
     draw = draw_panels(partial(_draw_losses, found), points, [f"step {point.step:,}" for point in points])
     words = {"run": _heading(found), **_words(found)}

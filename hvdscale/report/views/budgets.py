@@ -15,6 +15,7 @@ from ...analysis.quality import (BATCHES, LEAST_BATCHES, LEAST_TRIALS, LEVEL, PO
                                  quality_of)
 from ...analysis.studies import are_searched, better, is_measured, show_ends_alone
 from ...formatting.numbers import capital, in_brackets, listed, number, percent, span, whole
+from ...formatting.templates import written
 from ...log.schema import SMALLER
 from ..document import Details, Figures, Finding, Part, Shown, column_name
 from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Axes, Figure, Look,
@@ -35,7 +36,8 @@ def parts_of_budgets(subject: Subject, column: str, minimizes: bool, own: bool =
     budgets = subject.asked.budgets or ((None,) if own else ())
     found = best_under(subject.studies, column, minimizes, budgets, subject.asked.confidence)
     if found:
-        yield from (*find_budgets(found), budgets_table(found))
+        yield from find_budgets(found)
+        yield budgets_table(found)
 
 
 def base_rates(subject: Subject, column: str, minimizes: bool) -> Iterator[Part]:
@@ -85,8 +87,8 @@ def describe_ends(ends: Collection[EarlyEnd], their: str = "its") -> str:
 
 def at_batches(batches: Sequence[int], points: Sequence[BudgetPoint]) -> str:
     """``at batch 8 and 16``; ``at every batch`` where it is all of the points'."""
-    return SEARCH.say("at_batches", batches=list(batches),
-                      all=len(batches) > 1 and set(batches) == {point.global_batch for point in points})
+    every = len(batches) > 1 and set(batches) == {point.global_batch for point in points}
+    return "at every batch" if every else f"at batch {written(list(batches))}"
 
 
 def warnings(found: BestUnder) -> tuple[str, ...]:
@@ -420,7 +422,7 @@ def quality_table(found: Quality, apart: bool = False) -> Table:
         **(valley if found.valley else {}), "learning_rate": rate_of_best,
         "short": lambda point: point.short}, lambda point: point.keys,
         file=f"quality-{column_name(found.column)}{own}", n=found.n, metric=metric_name(found.column),
-        within=within_own(found.budget), notes=[SEARCH.say("intervals", confidence=found.confidence)],
+        within=within_own(found.budget), notes=[f"Intervals: {found.confidence:.0%}."],
         warnings=[SEARCH.say_if("short_best", any(point.best_is_short for point in found.points), mark=MARK,
                                 might=True)])
 

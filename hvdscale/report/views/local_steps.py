@@ -24,7 +24,7 @@ from ...analysis.speedup import divide
 from ...analysis.steps import STEPS, RunCell
 from ...analysis.studies import best_value
 from ...analysis.trials import EVERY_STEP
-from ...formatting.numbers import whole
+from ...formatting.numbers import counted, whole
 from ...target import Target
 from ..document import Figures, Finding, Part
 from ..drawing import MUTED, Axes, draw_line, ends_of, label_axes, log2_axis, mark_estimate
@@ -82,7 +82,7 @@ def _synchronous(cells: Sequence[RunCell]) -> dict[int, RunCell]:
 def _find_losses(section: Section, cells: Sequence[RunCell], regimes: Regimes) -> Iterator[Finding]:
     """What the largest H that met takes over synchronous training, the regimes, and which H did not meet."""
     batch, every, met = cells[0].global_batch, [cell.sync[1] for cell in cells], [one for one in cells if one.steps.met]
-    whose = LOCAL_STEPS.say("whose", replicas=cells[0].sync[0], batch=batch)
+    whose = f"{counted(cells[0].sync[0], 'replica')}, batch {batch:,}"
     beside, find = _synchronous(section.synced).get(batch), partial(LOCAL_STEPS.find, whose=whose)
     if beside is None or not beside.steps.met:
         yield find("no_synchronous", None)

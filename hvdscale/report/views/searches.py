@@ -28,15 +28,14 @@ FLAG = "!"              # marks what the search should be asked next
 
 def lines(search: Search) -> list[str]:
     """The study in a line: its trials and the best one; under it, indented, what the search should be asked next."""
-    return [SEARCH.say("study", optimizer=search.workload.optimizer, batch=search.global_batch,
-                       trials=describe_trials(search), best=describe_best(search)),
-            *(f"  {said}" for said in hygiene(search))]
+    return [f"{search.workload.optimizer}, B = {search.global_batch:,}: {describe_trials(search)}. "
+            f"{describe_best(search)}", *(f"  {said}" for said in hygiene(search))]
 
 
 def describe_trials(search: Search) -> str:
     """``12 feasible of 15 draws (3 diverged, 20%), 5 pruned: 41% of the steps saved at most``."""
     if not search.draws:
-        return SEARCH.say("study_empty", wanted=search.wanted)
+        return f"no trial has ended yet, of {search.wanted:,} feasible ones wanted"
     feasible, saved = len(search.feasible), search.saved_share
     diverged, failed, pruned = (len(search.of_kind(kind)) or None for kind in (DrawEnd.DIVERGED, DrawEnd.FAILED,
                                                                                DrawEnd.PRUNED))
@@ -50,8 +49,8 @@ def describe_best(search: Search) -> str:
     """``Best: trial 7, 420 steps (> 380), lr 0.31, momentum 0.974.``, or that there is none."""
     best, over = search.best, search.over_seeds
     if best is None:
-        of_steps = search.objective == STEPS_TO_TARGET
-        return SEARCH.say("best_none", target=search.target if of_steps else None, objective=search.objective)
+        met = f"met {search.target}" if search.objective == STEPS_TO_TARGET else f"has a {search.objective}"
+        return f"No trial {met}."
     point = "".join(f", {bound.parameter.name} {format_value(bound.parameter, bound.value)}" for bound in search.bounds)
     if search.objective != STEPS_TO_TARGET:
         return SEARCH.say("best_value", trial=str(best.number), objective=search.objective, value=best.value,

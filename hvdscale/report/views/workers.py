@@ -102,9 +102,9 @@ def _find_speedup(subject: Subject, series: Series, kind: str) -> Iterator[Findi
         if best is not last and not subject.plan:
             yield SCALING.find("shortest", best.cell.seconds, workers=best.workers, seconds=best.cell.seconds,
                                mark=mark_of(best.cell))
-    if unmet := [SCALING.say("unmet_at", workers=point.workers, met=point.cell.met or None,
-                             seeds=len(point.cell.samples.seeds))
-                 for point in series.points if point.cell.runs and not point.cell.steps.met]:
+    if unmet := [f"W = {point.workers:,}" + (
+            f" by most seeds ({point.cell.met} of {len(point.cell.samples.seeds)} did)" if point.cell.met else "")
+            for point in series.points if point.cell.runs and not point.cell.steps.met]:
         yield SCALING.find("unmet", series=kind, target=subject.target, where=unmet)
     if lost := [point.workers for point in series.points if not point.cell.runs]:
         yield SCALING.find("all_diverged", series=kind, workers=lost)
