@@ -136,12 +136,11 @@ def document_of_plans(plans: Sequence[WorkerPlan], growing: Sequence[GrowingPlan
 
     def page(plan: WorkerPlan, workload: JobKey) -> Page:
         name = unique(section_name(workload, plan.target) or "plan", (workload, plan.target), taken)
-        tables = [*([plan_table(plan)] if plan.options else []),
-                  *([plan_table(plan, synced=True)] if plan.synced else []),
-                  *([model_table(plan)] if plan.uses_model else [])]
-        return Page((*find_basis(plan), *tables, Details(lambda: [plan_table(plan, True)]),
-                     Figures(lambda: figures_of_plan(plan))), slug=name, title=title(plan), target=plan.target,
-                    verdict=advice(plan))
+        return Page((
+            *find_basis(plan), plan_table(plan) if plan.options else None,
+            plan_table(plan, synced=True) if plan.synced else None, model_table(plan) if plan.uses_model else None,
+            Details(lambda: [plan_table(plan, True)]), Figures(lambda: figures_of_plan(plan))),
+            slug=name, title=title(plan), target=plan.target, verdict=advice(plan))
 
     def chapter(plan: GrowingPlan) -> Chapter:
         table, heading = growing_table(plan), f"{plan.workload}: batch {plan.batches}"

@@ -97,24 +97,20 @@ def tuned_by(section: Section, cells: Sequence[RunCell]) -> dict[int, list[Searc
 
 
 def crowded_warnings(cells: Sequence[RunCell]) -> list[str]:
-    crowded = [trial for cell in cells for trial in cell.considered if trial.crowded]
+    considered = [trial for cell in cells for trial in cell.considered]
+    crowded = [trial for trial in considered if trial.crowded]
     lacked = [trial for trial in crowded if trial.lacked_cores]
+    slowed = [trial for trial in considered if any(trial.measured.get("slowed_by") or ())]
     counts = sorted({(trial.execution["local_workers"], trial.execution["cores"]) for trial in lacked})
-    shared = any(trial.workers < trial.execution["local_workers"] for trial in lacked)
-    warnings = []
-    if lacked:
-        warnings.append(SCALING.say("crowded", mark=CROWDED, shared=shared,
-                                    counts=[f"{n} on {cores}" for n, cores in counts]))
-    if len(lacked) < len(crowded):
-        workers = sorted({one.workers for one in crowded})
-        warnings.append(SCALING.say("busy", mark=CROWDED, workers=workers, most=workers[-1],
-                                    share=max(one.without_core for one in crowded)))
-    slowed = [trial for cell in cells for trial in cell.considered if any(trial.measured.get("slowed_by") or ())]
-    if slowed:
-        by = dict.fromkeys(why for trial in slowed for rank in trial.measured["slowed_by"] for why in rank)
-        warnings.append(SCALING.say("slowed", workers=sorted({one.workers for one in slowed}), by=" and ".join(by),
-                                    clock=min(min(trial.measured["clock"]) for trial in slowed)))
-    return warnings
+    workers = sorted({one.workers for one in crowded})
+    by = dict.fromkeys(why for trial in slowed for rank in trial.measured["slowed_by"] for why in rank)
+    return [
+        SCALING.say_if("crowded", lacked, mark=CROWDED, counts=[f"{n} on {cores}" for n, cores in counts],
+                       shared=any(trial.workers < trial.execution["local_workers"] for trial in lacked)),
+        SCALING.say_if("busy", len(lacked) < len(crowded), mark=CROWDED, workers=workers, most=max(workers, default=0),
+                       share=max((one.without_core for one in crowded), default=0)),
+        SCALING.say_if("slowed", slowed, workers=sorted({one.workers for one in slowed}), by=" and ".join(by),
+                       clock=min((min(trial.measured["clock"]) for trial in slowed), default=0))]
 
 
 def ran_at_cell(cell: RunCell) -> Cell:

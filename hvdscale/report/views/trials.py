@@ -218,13 +218,11 @@ def training(subject: Subject) -> Iterator[Part]:
     target = subject.target
     names = {name for cell in subject.cells for run in cell.runs for name in run.trial.metrics if _has_curve(run, name)}
     # the target's, else the first there is of validation, test or training, an error before others
-    metric = target.column if target else min(names, default=None, key=lambda name: (
+    metric = target.column if target else min(names, default="", key=lambda name: (
         ("val", "test", "train").index(name.split("/")[0]), "error" not in name, name))
 
     def figures() -> Iterator[Figure]:
-        if not metric:
-            return
-        for across, (label, short, column) in ACROSS.items():
+        for across, (label, short, column) in ACROSS.items() if metric else ():
             drawn = [(cell, [run for run in cell.runs if _has_curve(run, metric, across)]) for cell in subject.cells]
             drawn = [(cell, runs) for cell, runs in drawn if runs]
             if drawn:
