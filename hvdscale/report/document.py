@@ -155,6 +155,7 @@ class LogFacts:
 class Chapter(Shown):
     slug: str                       # for file names and anchors
     title: str
+    workload: str = ""              # "": of several
     target: Target | None = None
 
 

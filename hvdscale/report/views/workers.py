@@ -111,18 +111,18 @@ def _find_speedup(subject: Subject, series: Series, kind: str) -> Iterator[Findi
 
 
 def _cells_alone(section: Section) -> Iterator[Part]:
-    known = {id(cell) for cell in section.alone if not math.isnan(cell.examples_per_second.value)}
-    for cell in section.alone if len(section.alone) <= (MOST_ALONE if known else 1) else ():
-        where = f"{counted(cell.workers[0], 'worker')}, global batch {cell.batches.in_brief()}"
-        speed = f"{number(cell.examples_per_second.value)} examples per second{mark_of(cell)}"
+    speeds = [f"{number(cell.examples_per_second.value)} examples per second{mark_of(cell)}"
+              if not math.isnan(cell.examples_per_second.value) else "" for cell in section.alone]
+    for cell, speed in zip(section.alone, speeds) if len(speeds) <= (MOST_ALONE if any(speeds) else 1) else ():
         kind = "alone" if cell.steps.met else "alone_unmet"
         if not (cell.runs and section.target):
             kind = "alone_speed" if cell.runs else "alone_diverged"
         unsaid = section.alone if section.searches and cell is section.alone[-1] else ()    # its table is not shown
-        yield SCALING.find(kind, None, crowded_warnings(unsaid), where=where, target=section.target,
-                           speed=speed if id(cell) in known else "no time is known",
+        yield SCALING.find(kind, None, crowded_warnings(unsaid), target=section.target,
+                           where=f"{counted(cell.workers[0], 'worker')}, global batch {cell.batches.in_brief()}",
+                           speed=speed or "no time is known",
                            steps=cell.steps.value if cell.steps.met else cell.steps.beyond,
-                           seconds=cell.seconds.value if id(cell) in known and kind == "alone" else None)
+                           seconds=cell.seconds.value if speed and kind == "alone" else None)
     yield table_of_cells("alone", section.alone, TO_TARGET if section.target else OF_SPEED, section=section,
                          notes=[SCALING.say_if("one_count", not section.series)], series=bool(section.series),
                          searched=of_searches(section, section.alone))
@@ -130,9 +130,8 @@ def _cells_alone(section: Section) -> Iterator[Part]:
 
 def _series_table(section: Section, series: Series) -> Table:
     baseline, cells = series.baseline, [point.cell for point in series.points]
-    ratios: tuple[str, ...] = "system_efficiency", "throughput_speedup"
-    if section.target:
-        ratios = "step_speedup", "statistical_efficiency", "system_efficiency", "product", "time_speedup"
+    ratios = (("step_speedup", "statistical_efficiency", "system_efficiency", "product", "time_speedup")
+              if section.target else ("system_efficiency", "throughput_speedup"))
     columns: Cells = {"efficiency" if name == "product" else name:
                       partial(lambda name, point: ratio_cell(getattr(point, name), point.cell, baseline), name)
                       for name in ratios}
@@ -195,25 +194,23 @@ def _shade_loss(axes: Axes, points: Sequence[tuple[float, float, float]], color:
 
 
 def _draw_efficiency(points: Sequence[SpeedupPoint], to_target: bool, _: int, axes: Axes) -> None:
-    kinds = [("system_efficiency", ORANGE, "s", "system efficiency", 1.0)]
-    if to_target:
-        kinds = [("statistical_efficiency", GREEN, "^", "statistical efficiency", 1 / 1.04),
-                 ("system_efficiency", ORANGE, "s", "system efficiency", 1.04),
-                 ("product", BLUE, "o", "their product", 1.0)]
+    kinds = [("statistical_efficiency", GREEN, "^", "statistical efficiency", 1 / 1.04),
+             ("system_efficiency", ORANGE, "s", "system efficiency", 1.04), ("product", BLUE, "o", "their product", 1.0)
+             ] if to_target else [("system_efficiency", ORANGE, "s", "system efficiency", 1.0)]
     log2_axis(axes, "x", [point.workers for point in points])
     axes.axhline(1, color=MUTED, linestyle="--", linewidth=1.2, label="ideal")
     for kind in kinds:
         _plot_ratio(axes, points, *kind)
     ratios: list[Estimate] = [getattr(point, name) for point in points for name, *_ in kinds]
-    tops = [1.0, *(end for one in ratios for end in (one.value, one.high) if math.isfinite(end))]
+    top = max([1.0, *(end for one in ratios for end in (one.value, one.high) if math.isfinite(end))])
     values = [one.value for one in ratios if is_positive(one.value)]
     if values and min(values) < SMALL:
         axes.set_yscale("log")
         ends = [max(min(values) / 4, one.low) for one in ratios]
-        axes.set_ylim(min([*values, *ends]) / 1.3, 1.3 * min(max(tops), 4 * max(values)))
+        axes.set_ylim(min([*values, *ends]) / 1.3, 1.3 * min(top, 4 * max(values)))
         decimal_ticks(axes.yaxis, axes.get_ylim())
     else:
-        axes.set_ylim(0, 1.08 * min(max(tops), 2 * max([1, *values])))
+        axes.set_ylim(0, 1.08 * min(top, 2 * max([1, *values])))
     label_axes(axes, "workers W", "efficiency")
 
 
