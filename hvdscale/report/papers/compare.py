@@ -65,12 +65,10 @@ def _find_fidelity(found: Fidelity, reference: Reference) -> Iterator[Finding]:
     if told:
         (_, b_crit, _), (covered, known) = found.marks, found.counted("covered")
         more = [PAPERS.say("against_steps", factor=f"{WITHIN_LOG2:g}", within=within, told=told, share=within / told,
-                           asked=SHARE_WITHIN)]
-        if b_crit.passed is not None:
-            more.append(PAPERS.say("against_b_crit", b_crit=_found_of(b_crit), passed=bool(b_crit.passed),
-                                   factor=f"{B_CRIT_WITHIN:g}"))
-        if known:
-            more.append(PAPERS.say("against_intervals", covered=covered, known=known, asked=SHARE_COVERED))
+                           asked=SHARE_WITHIN),
+                PAPERS.say_if("against_b_crit", b_crit.passed is not None, b_crit=_found_of(b_crit),
+                              passed=bool(b_crit.passed), factor=f"{B_CRIT_WITHIN:g}"),
+                PAPERS.say_if("against_intervals", known, covered=covered, known=known, asked=SHARE_COVERED)]
         failed, unknown = ([MARK_NAMES[mark.name] for mark in found.marks if mark.passed is passed]
                            for passed in (False, None))
         yield PAPERS.find("against", None, more, label=label, title=title,

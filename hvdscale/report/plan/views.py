@@ -23,8 +23,13 @@ from ..drawing import (BLUE, CROWDED_COUNT, GREEN, MUTED, ORANGE, PURPLE, HOVER,
                        ends_of, explain, label_axes, log2_axis, power_ticks)
 from ..table import Cell, Column, Table, Write, bare_cell, cell_of
 from ..texts import PLAN
-from .words import BEYOND, CROWDED, ROLES, chance, describe_price, title
+from .words import BEYOND, CROWDED, ROLES, chance, describe_price, payer_of, title
 
+COLUMNS = """workers nodes global_batch replicas sync_every local_batch accumulation steps_to_target step_ms speedup
+    statistical_efficiency system_efficiency efficiency seconds_to_target cost sooner campaign_hours energy
+    extrapolated_share steps_known step_time_known pareto known chance_within"""
+OF_ALL = ("nodes", "local_batch", "accumulation", "speedup", "extrapolated_share", "steps_known", "step_time_known",
+          "pareto")             # where all columns are asked for
 MOST_NAMED = 4          # worker counts at which a batch cannot grow
 # of a constant batch over the growing one, and their words
 RATIOS = {"steps": "steps", "examples": "examples", "seconds": "time and cost"}
@@ -36,21 +41,19 @@ SHORT = {"fastest": "fast", "cheapest": "cheap", INTERPOLATED: "interpol.", EXTR
 def plan_table(plan: WorkerPlan, all_columns: bool = False, synced: bool = False) -> Table:
     """The options, one a row, with the columns to choose by, or all of them; ``synced``: those of each way to
     synchronize replicas at the worker count that is the fastest."""
-    request, apart, name = plan.request, len(plan.curves) > 1, "plan" if all_columns else "plan-summary"
+    request, name, payer = plan.request, "plan" if all_columns else "plan-summary", payer_of(plan.request)
     energy = any(plan.watts(option) > 0 for option in plan.options) and not plan.relative
-    keys = ["workers", *["nodes"] * all_columns, "global_batch", *["replicas", "sync_every"] * apart,
-            *["local_batch", "accumulation"] * all_columns, "steps_to_target", "step_ms", *["speedup"] * all_columns,
-            "statistical_efficiency", "system_efficiency", "efficiency", "seconds_to_target", "cost",
-            *["sooner"] * synced]
-    keys += ["campaign_hours"] if request.runs > 1 and not plan.relative else []
-    keys += ["energy"] if energy else []
-    keys += ["extrapolated_share", "steps_known", "step_time_known", "pareto"] if all_columns else ["known"]
-    keys += ["chance_within"] if request.deadline or request.budget else []
+    shown = {**dict.fromkeys(OF_ALL, all_columns), **dict.fromkeys(("replicas", "sync_every"), len(plan.curves) > 1),
+             "sooner": synced, "campaign_hours": request.runs > 1 and not plan.relative, "energy": energy,
+             "known": not all_columns, "chance_within": request.deadline or request.budget}
     return PLAN.table(
         "plan-local-steps" if synced else name, [
             (option, _cells(plan, option)) for option in (plan.synced if synced else plan.options)],
-        {_column(plan, key): partial(lambda key, row: row[1][key], key) for key in keys}, lambda row: row[0].trials,
-        notes=() if all_columns else _notes(plan, energy), what=plan.target or title(plan).split(": ")[1])
+        {key: partial(lambda key, row: row[1][key], key) for key in COLUMNS.split() if shown.get(key, True)},
+        lambda row: row[0].trials, notes=() if all_columns else _notes(plan, energy), payer=payer,
+        what=plan.target or title(plan).split(": ")[1], runs=request.runs if request.runs > 1 else None,
+        power=None if request.power is None else number(request.power),
+        watts=number(plan.times.timings.measured.watts) if request.power is None else None)
 
 
 def _notes(plan: WorkerPlan, energy: bool) -> tuple[str, ...]:
@@ -64,15 +67,6 @@ def _notes(plan: WorkerPlan, energy: bool) -> tuple[str, ...]:
                         confidence=request.confidence),
             PLAN.say_if("batches", chosen, most=request.max_local_batch or plan.times.timings.most_local or None),
             PLAN.say("decision"))
-
-
-def _column(plan: WorkerPlan, key: str) -> Column:
-    """A column; those of whole campaigns say of how many runs, and at what power."""
-    request, what = plan.request, "node" if plan.request.per_node else "worker"
-    return PLAN.column(
-        key, unit=f"{what}-hour", what=f"{what}s", runs=request.runs if request.runs > 1 else None,
-        watts=number(plan.times.timings.measured.watts) if request.power is None else None,
-        power=None if request.power is None else number(request.power))
 
 
 def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:

@@ -45,8 +45,13 @@ def title(plan: WorkerPlan) -> str:
     return f"How many workers: {plan.target or 'steps as given'}"
 
 
+def payer_of(request: Request) -> str:
+    """What hours are paid of."""
+    return "node" if request.per_node else "worker"
+
+
 def describe_price(request: Request) -> str:
-    return PLAN.say("price", price=request.price, what="node-hour" if request.per_node else "worker-hour",
+    return PLAN.say("price", price=request.price, what=f"{payer_of(request)}-hour",
                     alone=not request.per_node, held=request.per_node or None,
                     power="" if request.knee == 1 else f"^{request.knee:g}")
 
@@ -215,7 +220,7 @@ def _describe_option(plan: WorkerPlan, option: Option) -> str:
         batch=option.global_batch, sync=describe_sync(option.sync) if option.sync != EVERY_STEP else None,
         cost=option.cost.value, time=_describe_time(plan, option) + CROWDED * plan.is_crowded(option),
         priced=plan.request.price is not None or plan.relative,
-        unit=f"{'node' if plan.request.per_node else 'worker'}-hours",
+        unit=f"{payer_of(plan.request)}-hours",
         mark=None if option.mark == MEASURED else option.mark, side="beyond" if above else "below",
         limit=(batches[-1] if above else batches[0]) if batches else None)
 
