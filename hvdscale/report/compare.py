@@ -19,10 +19,10 @@ from ..analysis.trials import Trial
 from ..formatting.lines import wrap
 from ..formatting.numbers import NARROWEST, capital, listed, percent, ratio, span, whole
 from ..log.schema import UNKNOWN_SEED
-from .differences import how_they_differ
 from .output import head_of
 from .table import Cell, Column, Row, Table, TrialKeys, as_values, cell_of, encode, pick, steps_cell
 from .texts import COMPARE, Cells
+from .views.cells import how_they_differ
 
 NAMES = {STEPS: "steps", SECONDS: "time", SPEED: "throughput", BEST: "best metric"}
 CHANGES = {STEPS: "steps_ratio", SECONDS: "seconds_ratio", SPEED: "speed_ratio", BEST: "best_difference"}

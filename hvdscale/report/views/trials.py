@@ -26,7 +26,6 @@ from ...plan.batch_schedule import BatchSchedule
 from ...plan.schedule import Schedule
 from ...plan.search_space import STEPS_TO_TARGET
 from ...target import Target
-from ..differences import settings_of, show_value
 from ..document import Details, Figures, Finding, Part
 from ..drawing import (CROWDED_COUNT, HOVER, INK, Axes, Figure, decimal_ticks, explain, is_named, label_axes,
                        power_ticks, shade)
@@ -34,7 +33,7 @@ from ..plan.words import describe_slowing
 from ..subject import Subject
 from ..table import Cell, Column, Table, keys_of, metric_name
 from ..texts import GENERAL, SCALING, Cells
-from .cells import CROWDED
+from .cells import CROWDED, settings_of, show_value
 
 MOST_NAMED = 4      # trials, or runs
 MOST_RUNS = 2000    # of the table that has a row for each

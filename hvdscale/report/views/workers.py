@@ -21,15 +21,14 @@ from ...analysis.step_breakdown import NAMES as STEP_PARTS
 from ...analysis.steps import RunCell
 from ...formatting.numbers import capital, counted, exact, number, percent
 from ...plan.batch_schedule import BatchSchedule
-from ..differences import problems_of_points
 from ..document import Figures, Finding, Part
 from ..drawing import (BLUE, CROWDED_COUNT, GREEN, HOVER, MUTED, ORANGE, Axes, Figure, decimal_ticks, draw_line,
                        ends_of, explain, fraction, is_positive, label_axes, log2_axis, mark_estimate, set_ticks, shade)
 from ..subject import Subject
 from ..table import Cell, Table, keys_of
 from ..texts import SCALING, Cells
-from .cells import (COLUMNS, crowded_warnings, describe_cells, mark_of, of_searches, ratio_cell, runs_cell,
-                    table_of_cells, tuned_by)
+from .cells import (COLUMNS, crowded_warnings, describe_cells, mark_of, of_searches, problems_of_points, ratio_cell,
+                    runs_cell, table_of_cells, tuned_by)
 
 MOST_ALONE = 3      # points of no series that are told one by one
 SMALL = 0.15            # an efficiency below it is shown on a log scale
