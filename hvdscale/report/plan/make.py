@@ -275,8 +275,7 @@ def prediction_table(predictions: Predictions, local_batch: int, confidence: flo
                   if key in predictions and not predictions[key].refused), None)
     if batch is not None and local_batch:
         held = batch.mapped(lambda one: one if math.isnan(one) else max(1.0, float(-(-one // local_batch))))
-        rows.append(("Workers for that batch", interval_cell(held, whole),
-                     f"at {local_batch:,} examples each"))
+        rows.append(("Workers for that batch", interval_cell(held, whole), f"at {local_batch:,} examples each"))
     notes = (PLAN.say("size_intervals", confidence=confidence),)
     return PLAN.table("size-prediction", rows, notes=notes, cells={
         "quantity": lambda row: row[0], PLAN.column("predicted", "value"): lambda row: row[1],

@@ -244,8 +244,7 @@ def _improving(search: Search) -> Cell:
     if half is None or math.isnan(share) or not (half.known or search.improving):
         return Cell("n/a", math.nan)
     shown = "from none" if math.isinf(half.low) else f"{'' if half.known else 'over '}{percent(share)}"
-    return Cell(shown + (f" {FLAG}" if search.improving else ""), share,
-                below=f"{half.n} to {len(search.curve)}")
+    return Cell(shown + (f" {FLAG}" if search.improving else ""), share, below=f"{half.n} to {len(search.curve)}")
 
 
 def _point(search: Search, name: str) -> Cell:
