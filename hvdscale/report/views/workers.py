@@ -117,8 +117,8 @@ def _cells_alone(section: Section) -> Iterator[Part]:
         if not (cell.runs and section.target):
             kind = "alone_speed" if cell.runs else "alone_diverged"
         unsaid = section.alone if section.searches and cell is section.alone[-1] else ()    # its table is not shown
-        yield SCALING.find(kind, None, crowded_warnings(unsaid), target=section.target,
-                           where=f"{counted(cell.workers[0], 'worker')}, global batch {cell.batches.in_brief()}",
+        where = f"{counted(cell.workers[0], 'worker')}, global batch {cell.batches.in_brief()}"
+        yield SCALING.find(kind, None, crowded_warnings(unsaid), where=where, target=section.target,
                            speed=speed or "no time is known",
                            steps=cell.steps.value if cell.steps.met else cell.steps.beyond,
                            seconds=cell.seconds.value if speed and kind == "alone" else None)
