@@ -399,7 +399,7 @@ class _Batch:
             asked |= {name: value for name, value in scaled.items() if name in asked}
             asked |= {"lr": float(values["learning_rate"] * start / base.rate[base.best]),
                       "base_batch": base.study.global_batch, "lr_rule": rule.name,
-                      "target": str(self.reached.target), **({"max_lr_factor": rule.cap} if rule.cap else {})}
+                      "target": str(self.point.target), **({"max_lr_factor": rule.cap} if rule.cap else {})}
             for name in (*rule.scales_betas, *(("epsilon",) if rule.scales_betas else ())):
                 asked.pop(f"{name}_half_life", None)        # given as it is at the base
                 asked |= {name: values[name]} if name in values else {}

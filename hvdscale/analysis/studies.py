@@ -49,9 +49,11 @@ class TrialRows:
         self.metaparameters = {name.removeprefix(METAPARAMETER): np.asarray(table[name], float)
                                for name in table.columns if name.startswith(METAPARAMETER)}
         stopped = np.asarray(table["status"]) == Status.INCOMPLETE
-        self.pruned, cut_short = (stopped & np.array([reason.startswith(why) for reason in table["stop_reason"]], bool)
-                                  for why in (PRUNED, CUT_SHORT))
-        self.status = np.where(cut_short, np.int8(Status.COMPLETE), np.asarray(table["status"], np.int8))   # as ended
+        reasons = table["stop_reason"].tolist()
+        self.pruned, self.cut_short = (stopped & np.array([reason.startswith(why) for reason in reasons], bool)
+                                       for why in (PRUNED, CUT_SHORT))
+        self.status = np.asarray(table["status"], np.int8)
+        self.status = np.where(self.cut_short, np.int8(Status.COMPLETE), self.status)       # they count as ended
         known: dict[tuple[str, ...], int] = {}
         rows = zip(*(table[name].tolist() for name in ("dataset", "model", "optimizer", "plan")))
         self._alike = np.array([known.setdefault(row, len(known)) for row in rows], np.int64)

@@ -50,6 +50,7 @@ class Trial:
     id: int
     status: Status
     pruned: bool                # INCOMPLETE, as its search stopped it
+    cut_short: bool             # INCOMPLETE in its log, and counts as far as it was evaluated
     workload: JobKey
     global_batch: int
     workers: int                # at its start
@@ -192,8 +193,8 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
         began, alone = restarts["time"][start], seed == UNKNOWN_SEED and '"imported": "runs"' in source
         setting = _setting_of(plan, batch, {name: values[row] for name, values in drawn.items()},
                               [log.path, number] if alone else None)
-        trial = Trial(log.path, number, Status(int(rows.status[row])), bool(rows.pruned[row]), rows.workload(row),
-                      batch, workers, tuple(np.unique(restarts["workers"][start]).tolist()), seed, plan, setting,
+        trial = Trial(log.path, number, Status(int(rows.status[row])), bool(rows.pruned[row]),
+                      bool(rows.cut_short[row]), rows.workload(row), batch, workers, tuple(np.unique(restarts["workers"][start]).tolist()), seed, plan, setting,
                       step[mine], seconds[mine], {name: values[mine] for name, values in metrics.items()},
                       parts.get(number), noise.get(number), *lengths[at],
                       **{"waited": float(waited[mine][-1:].sum()), **steps.get(number, {})},

@@ -147,10 +147,9 @@ def main(context, logs, targets, out, formats, full, skip_broken, network, bandw
     """
     with slow_imports():
         from ..analysis.report_data import Options
-        from ..report.plan.make import make_plan
+        from ..report.plan.make import make_plan, make_size_plan
     request = request_of(context, asked)
     if wanted or size_from:
-        from ..report.plan.sizes import make_size_plan
         for option in context.command.params:
             if option.name in OF_TIMES and context.get_parameter_source(option.name) != ParameterSource.DEFAULT:
                 raise UsageError(f"{option.opts[0]} beside --size: a size that was not run has no step times, so its "

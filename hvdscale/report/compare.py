@@ -19,10 +19,10 @@ from ..analysis.trials import Trial
 from ..formatting.lines import wrap
 from ..formatting.numbers import NARROWEST, capital, listed, percent, ratio, span, whole
 from ..log.schema import UNKNOWN_SEED
-from .differences import how_they_differ
 from .output import head_of
-from .table import Cell, Column, Row, Table, TrialKeys, as_values, bare_cell, cell_of, encode, pick
+from .table import Cell, Column, Row, Table, TrialKeys, as_values, cell_of, encode, pick, steps_cell
 from .texts import COMPARE, Cells
+from .views.cells import how_they_differ
 
 NAMES = {STEPS: "steps", SECONDS: "time", SPEED: "throughput", BEST: "best metric"}
 CHANGES = {STEPS: "steps_ratio", SECONDS: "seconds_ratio", SPEED: "speed_ratio", BEST: "best_difference"}
@@ -51,11 +51,10 @@ def comparison_table(comparison: Comparison) -> Table:
         about = [NAMES[test.measure] for test in tests if test.verdict == worst != OK]
         return Cell(worst, worst, below=", ".join(about[:2]) + (" ..." if len(about) > 2 else ""))
     steps: Cells = {"steps_before": lambda cell: _steps(cell.baseline),
-                    "steps_after": lambda cell: _steps(cell.candidate)}
+                    "steps_after": lambda cell: _steps(cell.candidate)} if target else {}
     table = COMPARE.table("compare", comparison.cells, {
         "workers": lambda cell: cell.workers, "global_batch": lambda cell: cell.global_batch, "met": met,
-        **(steps if target else {}),
-        **{CHANGES[name]: partial(lambda name, cell: _change(name, cell.tests), name) for name in measures},
+        **steps, **{CHANGES[name]: partial(lambda name, cell: _change(name, cell.tests), name) for name in measures},
         "verdict": lambda cell: verdict(cell.tests)}, lambda cell: cell.candidate.keys,
         diverged=lambda cell: tuple(trial.key for trial in cell.candidate.diverged),
         baseline=lambda cell: cell.baseline.keys, notes=_notes(comparison), workload=str(comparison.workload),
@@ -69,16 +68,13 @@ def comparison_table(comparison: Comparison) -> Table:
 
 def detail_table(comparisons: Sequence[Comparison]) -> Table:
     """Every test, and every cell that the candidate lacks, for a CSV."""
-    def named(*values: object) -> Iterator[Cell]:
-        return (Cell(str(value), value if isinstance(value, int) else str(value)) for value in values)
     rows = []
     for comparison in comparisons:
-        about = comparison.workload, comparison.target or ""
-        rows += [Row((*named(*about, workers, batch, test.measure), cell_of(test.before), cell_of(test.after),
-                      bare_cell(test.change), *named(test.verdict or "", test.reason)), trials, ())
-                 for workers, batch, test, trials in _all_tests(comparison)]
-        rows += [Row((*named(*about, *place), *[Cell("")] * 4, *named(UNDECIDED, "not in the candidate")), (), ())
-                 for place in comparison.missing]
+        about = str(comparison.workload), str(comparison.target or "")
+        found = [((workers, batch, test.measure, test.before, test.after, test.change, test.verdict or "", test.reason),
+                  trials) for workers, batch, test, trials in _all_tests(comparison)]
+        lacking = [((*place, "", "", "", "", UNDECIDED, "not in the candidate"), ()) for place in comparison.missing]
+        rows += [Row(tuple(map(cell_of, (*about, *values))), trials, ()) for values, trials in (*found, *lacking)]
     return Table("compare", "", tuple(Column(key, key) for key in DETAILS.split()), tuple(rows))
 
 
@@ -120,7 +116,7 @@ def _describe_tests(comparison: Comparison, verdict: str) -> list[str]:
                            *(NAMES[name] for name in measures if name not in LAST)])
             said.append(f"{what} at {where}{how}")
     if verdict == UNDECIDED:
-        said += [COMPARE.say("missing", place=_place(*key)) for key in comparison.missing]
+        said += [f"{_place(*key)} is not in the candidate" for key in comparison.missing]
     return said
 
 
@@ -159,15 +155,13 @@ def _json_head(paths: tuple[str, str], verdict: str, said: str) -> dict[str, obj
 
 def equality_line(pairs: Sequence[Pair], alone: Alone) -> str:
     """Whether exact runs have the same bits, in a line; where they differ first, if they do."""
-    differ = [COMPARE.say("differs_at", step=found.step, column=found.column,
-                          before=f"{found.before!r} in {_name(pair.baseline)}",
-                          after=f"{found.after!r} in {_name(pair.candidate)}")
-              for pair in pairs if (found := pair.difference)]
+    differ = [f"first at step {found.step:,} in {found.column}: {found.before!r} in {_name(pair.baseline)}, "
+              f"{found.after!r} in {_name(pair.candidate)}" for pair in pairs if (found := pair.difference)]
     differ += [COMPARE.say("alone", run=_name(trial), other=_name(other),
                            how=how_they_differ(other.setting, trial.setting) or f"seed {other.seed}, then {trial.seed}")
                for trial, other in alone]
     if differ:
-        return COMPARE.say("differs", places=_some(differ))
+        return f"Verdict: NOT the same bits: {_some(differ)}."
     return COMPARE.say("equal", pairs=len(pairs), steps=max(pair.baseline.last_step for pair in pairs),
                        columns=min(len(pair.columns) for pair in pairs))
 
@@ -187,12 +181,7 @@ def _name(trial: Trial) -> str:
 
 
 def _steps(cell: RunCell) -> Cell:
-    steps = cell.steps
-    if not cell.runs:
-        return Cell("diverged", math.nan)
-    if not steps.met:
-        return Cell(f"> {whole(steps.beyond)}" if not math.isnan(steps.beyond) else "n/a", steps.value)
-    return Cell(whole(steps.value), steps.value)
+    return Cell(steps_cell(cell.steps, whole).shown, cell.steps.value) if cell.runs else Cell("diverged", math.nan)
 
 
 def _change(name: str, tests: Sequence[Test]) -> Cell:
@@ -214,51 +203,46 @@ def _signed(value: float) -> str:
     return f"{value:+.2g}"
 
 
-def _notes(comparison: Comparison) -> Iterator[str]:
+def _notes(comparison: Comparison) -> tuple[str, ...]:
     """How to read the table; what is in one log alone, and where settings differ."""
     cells, tolerances = comparison.cells, comparison.tolerances
-    yield COMPARE.say("ratios", confidence=tolerances.confidence, target=comparison.target,
-                      tolerances=COMPARE.say("tolerances", **vars(tolerances)))
-    pairings: dict[str, list[str]] = {}
-    differ: dict[str, list[str]] = {}
-    stopped = False
-    for cell in cells:
-        sides, pairing = (cell.baseline, cell.candidate), cell.pairing
-        if pairing == "search" and not all(side.searched for side in sides):
-            pairing = "mixed"
-        elif not pairing:
-            unknown = any(seed == UNKNOWN_SEED for side in sides for seed, *_ in side.samples.seeds)
-            pairing = "unknown" if unknown else "unpaired"
-        pairings.setdefault(pairing, []).append(_place(cell.workers, cell.global_batch))
-        how = how_they_differ(cell.baseline.setting, cell.candidate.setting) if cell.pairing != "draw" else ""
-        if how:
-            differ.setdefault(how, []).append(_place(cell.workers, cell.global_batch))
-        # what a run that ended where it met the target would still have reached is not known
-        stopped |= any(run.steps == run.last_step and not run.trial.measurement.get("keep_going")
-                       for side in sides for run in side.runs)
-    yield from (COMPARE.say(pairing, places=_some(places) if len(pairings) > 1 else "")
-                for pairing, places in pairings.items())
-    if stopped and comparison.target:
-        yield COMPARE.say("stopped")
-    yield from _describe_intervals([test for cell in cells for test in cell.tests if test.measure != BEST])
-    yield from [COMPARE.say("all")] if comparison.overall else []
-    yield from (COMPARE.say("only_baseline", place=_place(*key)) for key in comparison.missing)
-    if comparison.added:
-        yield COMPARE.say("only_candidate", places=_some([_place(*key) for key in comparison.added]))
-    yield from (COMPARE.say("settings", how=how, places=_some(places)) for how, places in differ.items())
-    if any(cell.baseline.oversubscribed or cell.candidate.oversubscribed for cell in cells):
-        yield COMPARE.say("crowded")
+    pairings, differ = group_by(cells, _pairing_of), group_by(cells, lambda cell: "" if cell.pairing == "draw" else (
+        how_they_differ(cell.baseline.setting, cell.candidate.setting)))
+    sides = [side for cell in cells for side in (cell.baseline, cell.candidate)]
+    # what a run that ended where it met the target would still have reached is not known
+    stopped = any(run.steps == run.last_step and not run.trial.measurement.get("keep_going")
+                  for side in sides for run in side.runs)
+
+    def places(some: Sequence[ComparedCell]) -> str:
+        return _some([_place(cell.workers, cell.global_batch) for cell in some])
+    return (COMPARE.say("ratios", confidence=tolerances.confidence, target=comparison.target,
+                        tolerances=COMPARE.say("tolerances", **vars(tolerances))),
+            *(COMPARE.say(pairing, places=places(some) if len(pairings) > 1 else "")
+              for pairing, some in pairings.items()),
+            COMPARE.say_if("stopped", stopped and comparison.target),
+            *_describe_intervals([test for cell in cells for test in cell.tests if test.measure != BEST]),
+            COMPARE.say_if("all", comparison.overall),
+            *(COMPARE.say("only_baseline", place=_place(*key)) for key in comparison.missing),
+            COMPARE.say_if("only_candidate", comparison.added, places=_some([_place(*at) for at in comparison.added])),
+            *(f"The settings differ ({how}) at {places(some)}." for how, some in differ.items() if how),
+            COMPARE.say_if("crowded", any(side.oversubscribed for side in sides)))
 
 
-def _describe_intervals(tests: Sequence[Test]) -> Iterator[str]:
+def _pairing_of(cell: ComparedCell) -> str:
+    """The text on how the runs of a cell are paired."""
+    sides = cell.baseline, cell.candidate
+    if cell.pairing == "search" and not all(side.searched for side in sides):
+        return "mixed"
+    unknown = any(seed == UNKNOWN_SEED for side in sides for seed, *_ in side.samples.seeds)
+    return cell.pairing or ("unknown" if unknown else "unpaired")
+
+
+def _describe_intervals(tests: Sequence[Test]) -> tuple[str, ...]:
     single = [math.isnan(test.change.low) for test in tests if "one run" in test.reason]
-    if not all(single):
-        yield COMPARE.say("one_run")
     sharp = any(math.isclose(test.change.low, test.change.high, rel_tol=NARROWEST) for test in tests)
     reasons = ["all runs give this ratio to the last digit"] if sharp else []
     reasons += ["either side has one run"] if any(single) else []
-    if reasons:
-        yield COMPARE.say("no_interval", reasons=reasons)
+    return (COMPARE.say_if("one_run", not all(single)), COMPARE.say_if("no_interval", reasons, reasons=reasons))
 
 
 def _place(workers: int | str, batch: int | str) -> str:
@@ -347,5 +331,5 @@ def noise_lines(found: Sequence[Floor]) -> list[str]:
     for one in {id(one.cell): one for one in found}.values():
         chances = [f"{percent(chance)} after {more} more" if more else f"{percent(chance)} as it is"
                    for more, chance in chances_to_pass(one.cell, one.workload).items()]
-        lines += [COMPARE.say("pass", batch=one.cell.global_batch, chances=chances)] if chances else []
+        lines += [f"MLPerf's convergence check at B = {one.cell.global_batch:,}: {listed(chances)}."] if chances else []
     return lines

@@ -4,10 +4,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -72,6 +71,7 @@ Kind = TypeVar("Kind")
 @dataclass(frozen=True, eq=False)
 class Shown:
     parts: tuple[Part, ...] = ()
+    most_figures: int | None = None         # None: all
 
     def of_kind(self, kind: type[Kind]) -> tuple[Kind, ...]:
         return tuple(part for part in self.parts if isinstance(part, kind))
@@ -92,17 +92,14 @@ class Shown:
     def details(self) -> tuple[Table, ...]:
         return tuple(table for one in self.of_kind(Details) for table in one.find() if table is not None)
 
-    def find(self) -> Iterator[Figure]:
-        """One figure after another; of those of one name the first."""
-        names = set()
-        for figure in (one for figures in self.of_kind(Figures) for one in figures.find() if one is not None):
-            if figure.name not in names:
-                names.add(figure.name)
-                yield figure
-
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
-        return tuple(self.find())
+        """Of those of one name the first; none is worked out beyond the most that are shown."""
+        every = (figure for part in self.of_kind(Figures) for figure in part.find() if figure is not None)
+        found: dict[str, Figure] = {}
+        while len(found) != self.most_figures and (figure := next(every, None)):
+            found.setdefault(figure.name, figure)
+        return tuple(found.values())
 
 
 def slug(text: object) -> str:
@@ -158,6 +155,7 @@ class LogFacts:
 class Chapter(Shown):
     slug: str                       # for file names and anchors
     title: str
+    workload: str = ""              # "": of several
     target: Target | None = None
 
 
@@ -193,11 +191,9 @@ class Document:
 
     def with_main_figures(self) -> Document:
         """The same with the first MAIN figures of each workload alone, beside those of chapters."""
-        def with_first(page: Page, most: int) -> Page:
-            rest = (part for part in page.parts if not isinstance(part, Figures))
-            return replace(page, parts=(*rest, Figures(lambda: islice(page.find(), most))))
-        return replace(self, pages=tuple((workload, [with_first(one, 0 if at else MAIN) for at, one in enumerate(own)])
-                                         for workload, own in self.pages))
+        return replace(self, pages=tuple(
+            (workload, [replace(page, most_figures=0 if at else MAIN) for at, page in enumerate(own)])
+            for workload, own in self.pages))
 
     @property
     def how_to_read(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -205,9 +201,8 @@ class Document:
         said: set[str] = set()
         found: dict[str, list[str]] = {}
         for shown in self.shown:
-            verdict = shown.notes if isinstance(shown, Page) else ()
-            for about, notes in (("Verdict", verdict), *(
-                    (table.title.partition(":")[0], table.notes) for table in shown.tables)):
+            tables = ((table.title.partition(":")[0], table.notes) for table in shown.tables)
+            for about, notes in (("Verdict", shown.notes if isinstance(shown, Page) else ()), *tables):
                 found.setdefault(about, []).extend(note for note in notes if note not in said)
                 said.update(notes)
         return tuple((about, tuple(notes)) for about, notes in found.items() if notes)

@@ -41,7 +41,6 @@ SIZE = (4.8, 3.7)       # inches: a column of a paper, half a page on a screen
 PANEL = (3.2, 2.6)      # of several panels
 DPI = 200               # of a PNG
 MOST_MARKS = 2000       # that an SVG holds each by itself; more of them are a picture in it
-MOST_KEPT = 1000        # drawings, so that a page and a file of one figure are drawn once
 MOST_NAMED = 8          # entries of a legend
 TICKS, PANEL_TICKS = 9, 5       # at most, along an axis; room for that many times LETTERS
 LETTERS = 6.5
@@ -87,7 +86,6 @@ class Figure:
         return f"{', '.join(self.title.splitlines())}. {self.caption}"
 
 
-@lru_cache(maxsize=MOST_KEPT)
 def render(figure: Figure, format: str) -> bytes:
     """The figure as ``svg`` or ``png``, the same bytes each time; of one figure, one after the other costs least."""
     from matplotlib import rc_context
@@ -311,9 +309,7 @@ def set_ticks(axis: Axis, values: Sequence[float], write: Callable[[float], str]
 
 def fraction(value: float, _: object = None) -> str:
     """``4``, ``0.8``, and a power of 2 below 1 as ``1/8``."""
-    if 0 < value < 1 and math.log2(value) == round(math.log2(value)):
-        return f"1/{1 / value:,.0f}"
-    return short(value)
+    return f"1/{1 / value:,.0f}" if 0 < value < 1 and math.log2(value).is_integer() else short(value)
 
 
 def decimal_ticks(axis: matplotlib.axis.XAxis | matplotlib.axis.YAxis, ends: tuple[float, float],
@@ -376,10 +372,8 @@ def arrows(estimates: Iterable[Estimate]) -> list[Arrow]:
         if is_positive(one.value):
             ends = (1, math.isinf(one.high)), (-1, one.low == 0)
             found += [(one.value, way) for way, is_open in ends if is_open and one.high > one.low]
-        elif is_positive(one.beyond):
-            found.append((one.beyond, 1))
-        elif is_positive(one.high):
-            found.append((one.high, -1))
+        else:
+            found += [(end, way) for end, way in ((one.beyond, 1), (one.high, -1)) if is_positive(end)][:1]
     return found
 
 

@@ -134,8 +134,7 @@ def write(document: Document, out: Path, formats: Sequence[str] = FORMATS, tell:
         if "json" in formats:
             tell(f"writing {document.kind}.json")
             short = sum(log.trials for log in document.logs) <= MOST_RULED          # what is huge is written fast
-            text = json.dumps(document.values() if document.values else as_json(document, bool(kinds)),
-                              indent=1 if short else None, allow_nan=False)
+            text = json.dumps(as_json(document, bool(kinds)), indent=1 if short else None, allow_nan=False)
             yield put_file(os.path.join(out, f"{document.kind}.json"), text + "\n")
         if page:
             yield put_file(os.path.join(out, f"{document.kind}.html"), as_html(document, svgs, page))
@@ -143,9 +142,9 @@ def write(document: Document, out: Path, formats: Sequence[str] = FORMATS, tell:
 
 def as_json(document: Document, figures: bool = True) -> dict[str, object]:
     """The report for report.json: every number with its interval, its trials and its formula; ``figures``: whether to
-    list those of each workload, which have to be worked out for that."""
-    return {
-        **head_of("report"), "confidence": document.confidence,
+    list those of each workload, which have to be worked out for that. Of a document with values of its own those."""
+    return {**head_of(document.kind), **(document.values() if document.values else {
+        "confidence": document.confidence,
         "logs": [pick(log, "path trials hosts devices attributes") for log in document.logs],
         "skipped": document.skipped, "notes": document.notes,
         "workloads": [{
@@ -159,7 +158,7 @@ def as_json(document: Document, figures: bool = True) -> dict[str, object]:
         "how_to_read": [{"about": about, "notes": notes} for about, notes in document.how_to_read],
         "chapters": [{"title": one.title, "summary": one.summary,
                       "findings": [found.values() for found in one.findings], **_shown_values(one)}
-                     for one in document.chapters]}
+                     for one in document.chapters]})}
 
 
 def head_of(kind: str) -> dict[str, object]:
@@ -196,16 +195,12 @@ def _section_values(section: Section) -> dict[str, object]:
 
 def refuse_no_folder(out: Path | None) -> None:
     """UsageError, before anything is worked out, where files cannot be written under ``out``; None: none will be."""
-    if out is None:
-        return
-    place = os.path.abspath(out)
+    place = os.path.abspath(out or "")
     while not os.path.lexists(place):
         place = os.path.dirname(place)
-    if not os.path.isdir(place):
-        raise UsageError(f"--out {os.fspath(out)}: cannot be written: {place} is no directory; give another place")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise UsageError(f"--out {os.fspath(out)}: cannot be written: no permission to write in {place}; give another "
-                         "place")
+    why = f"no permission to write in {place}" if os.path.isdir(place) else f"{place} is no directory"
+    if out is not None and not (os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK)):
+        raise UsageError(f"--out {os.fspath(out)}: cannot be written: {why}; give another place")
 
 
 def put_file(path: str, content: str | bytes) -> str:

@@ -47,7 +47,7 @@ from .plan.words import cautions, describe_crowded, verdict
 from .request import ReportRequest, describe_unused
 from .subject import Subject, View, Whole, of_metric
 from .texts import GENERAL, SCALING
-from .views import batches, budgets, local_steps, quality, rules, searches, trials, workers
+from .views import batches, budgets, local_steps, rules, searches, trials, workers
 from .views.landscapes import landscapes
 
 Needing = tuple[str, View]          # what a section must have for a view to show anything; "": no one thing
@@ -64,10 +64,10 @@ MEASURED: tuple[Needing, ...] = (
     ("searches", partial(searches.own_searches, to_target=True)), ("", trials.training), ("", trials.runs))
 STUDIED: tuple[Needing, ...] = (
     ("", batches.curve), ("", rules.rule_costs), ("", landscapes), ("", of_metric(budgets.parts_of_budgets)),
-    ("", of_metric(quality.parts_of_quality)), ("noise", batches.beside_critical), ("", searches.results),
+    ("", of_metric(budgets.parts_of_quality)), ("noise", batches.beside_critical), ("", searches.results),
     ("", of_metric(budgets.base_rates)))
 REPEATED: tuple[Needing, ...] = (("batches", batches.fitted), ("noise", batches.beside_critical))
-UNTARGETED: tuple[Needing, ...] = (("", quality.best_of_metrics),)
+UNTARGETED: tuple[Needing, ...] = (("", budgets.best_of_metrics),)
 
 Titled = tuple[str, Iterable[Part], Hashable]   # a title, what the chapter shows, and what is its own among others
 BEST, THROUGHPUT = "Best measured", "Throughput"
@@ -195,11 +195,11 @@ def _page(subject: Subject, taken: set[str]) -> Page:
     first, then = (studied, ran) if best_first else (ran, studied)
     careful = (*cautions(plan), *sentences_of(describe_crowded(plan.times.timings))) if plan else ()
     title = BEST if best_alone else str(subject.target or THROUGHPUT)
-    name = unique(section_name(subject.workload, subject.target, "throughput"), (subject.workload, subject.target),
-                  taken)
+    key = subject.workload, subject.target
     lazy = [part for shown in (studied, ran) for part in shown.parts if isinstance(part, (Details, Figures))]
-    return Page((*findings, *first.tables, *then.tables, *lazy), slug=name, title=title, target=subject.target,
-                section=subject, verdict=lines, left_out=(*careful, *trials.left_out(subject)),
+    return Page((*findings, *first.tables, *then.tables, *lazy), title=title, target=subject.target, verdict=lines,
+                slug=unique(section_name(*key, "throughput"), key, taken), workload=str(subject.workload),
+                section=subject, left_out=(*careful, *trials.left_out(subject)),
                 notes=(*((GENERAL.say("planned"),) if plan else ()), *notes))
 
 
@@ -226,13 +226,12 @@ def describe_joining(workloads: Iterable[JobKey], attributes: Iterable[Mapping[s
         return
     for key, alike in group_by(sorted(workloads), lambda one: (
             one.dataset, one.model_args, one.batch_schedule, one.version)).items():
-        values = {name: dict.fromkeys(str(getattr(one, name) or "unknown") for one in alike) for name in NAMED}
-        differ = {name: list(found) for name, found in values.items() if len(found) > 1}
+        values = {name: list(dict.fromkeys(str(getattr(one, name) or "unknown") for one in alike)) for name in NAMED}
+        names = [name for name, found in values.items() if len(found) > 1]
+        differ = (f"{name.replace('train_', 'training ')} ({list_first(values[name], MOST_NAMED)})" for name in names)
         if len(alike) > 1:
-            yield GENERAL.say("joining", dataset=key[0], options=" and ".join(NAMED[name] for name in differ),
-                              differ=" and ".join(f"{name.replace('train_', 'training ')} "
-                                                  f"({list_first(found, MOST_NAMED)})"
-                                                  for name, found in differ.items()))
+            yield GENERAL.say("joining", dataset=key[0], options=" and ".join(NAMED[name] for name in names),
+                              differ=" and ".join(differ))
 
 
 def open_logs(paths: Sequence[Path], skip_broken: bool, opened: ExitStack, tell: Tell = quiet

@@ -65,26 +65,22 @@ def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = 
     if paper not in (None, PAPER):
         raise UsageError(f"{spell('paper')} {paper}: there is no such paper; choose one of {PAPER}")
 
-    def share(name: str, value: Share) -> float:
-        return share_of(spell(name), str(value))
-
-    def tolerance(name: str, value: Share) -> Tolerance:
-        return Tolerance.parse(str(value), spell(name))
     if laws and not sizes:
         raise UsageError(f"{spell('law')} {_listed(laws)[0]!r}: needs the sizes of the workloads, too, such as "
                          f"{spell('size')} parameters")
-    of_sizes: tuple[Any, Any] = (), ()
+    parsed: dict[str, Any] = {name: share_of(spell(name), str(value)) for name, value in (
+        ("perfect_within", perfect_within), ("useful_within", useful_within), ("rule_within", rule_within))}
+    parsed |= {name: Tolerance.parse(str(value), spell(name)) for name, value in (
+        ("loss_within", loss_within), ("branch_tolerance", branch_tolerance)) if value is not None}
     if sizes:
         from ..analysis.size.laws import BorrowedLaw                # which other reports need not wait for
         from ..analysis.size.sizes import sizes_of
-        of_sizes = sizes_of(_listed(sizes)), tuple(map(BorrowedLaw.parse, _listed(laws)))
+        parsed |= {"sizes": sizes_of(_listed(sizes)), "laws": tuple(map(BorrowedLaw.parse, _listed(laws)))}
     every_budget = [part for text in _listed(budgets) for part in re.split(r"(?<=[a-z])\s*,", text)]     # after a unit
     return ReportRequest(
-        share("perfect_within", perfect_within), share("useful_within", useful_within),
-        confidence_of(confidence, spell("confidence")), tolerance("loss_within", loss_within), trials, crossing,
-        tuple(dict.fromkeys(map(Budget.parse, every_budget))), compare, paper,
-        tuple(dict.fromkeys(map(Rule.parse, _listed(rules)))), share("rule_within", rule_within),
-        None if branch_tolerance is None else tolerance("branch_tolerance", branch_tolerance), *of_sizes)
+        confidence=confidence_of(confidence, spell("confidence")), trials=trials, crossing=crossing, compare=compare,
+        paper=paper, budgets=tuple(dict.fromkeys(map(Budget.parse, every_budget))),
+        rules=tuple(dict.fromkeys(map(Rule.parse, _listed(rules)))), **parsed)
 
 
 def targets_of(targets: Target | str | Iterable[Target | str]) -> tuple[Target, ...]:
@@ -102,12 +98,9 @@ def describe_unused(targets: Sequence[Target], asked: ReportRequest, found: Docu
     usual = ReportRequest()
 
     def shows(kind: str) -> bool:
-        return any(table.name.startswith(kind) for shown in found.shown for tables in (shown.tables, shown.details)
-                   for table in tables)
-
-    def has_interval() -> bool:
-        return any(cell.low is not None and not math.isnan(cell.low) for shown in found.shown
-                   for table in shown.tables for row in table.rows for cell in row.cells)
+        return any(table.name.startswith(kind) for shown in found.shown for table in (*shown.tables, *shown.details))
+    intervals = (cell for shown in found.shown for table in shown.tables for row in table.rows for cell in row.cells
+                 if cell.low is not None and not math.isnan(cell.low))
     given = {"--target": bool(targets), **{f"--{NAMES.get(name, name).replace('_', '-')}": value != getattr(usual, name)
                                            for name, value in vars(asked).items()}}
     parts: tuple[tuple[str, Callable[[], bool], tuple[str, ...]], ...] = (
@@ -116,7 +109,7 @@ def describe_unused(targets: Sequence[Target], asked: ReportRequest, found: Docu
         ("search", lambda: shows("lr-rules"), ("--rule", "--rule-within")),
         ("search", lambda: shows("curve"), ("--trials",)), ("budget", lambda: shows("budgets"), ("--budget",)),
         ("valley", lambda: shows("quality"), ("--loss-within",)), ("branch", lambda: branched, ("--branch-tolerance",)),
-        ("interval", has_interval, ("--confidence",)))
+        ("interval", lambda: any(intervals), ("--confidence",)))
     for why, used, options in parts:
         unused = [name for name in options if given[name]]
         if unused and not used():

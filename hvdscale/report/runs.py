@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
@@ -24,7 +24,7 @@ from ..log.schema import TABLES, UNKNOWN_SEED, LogColumn, Status
 from ..system.importing import import_extra
 from ..target import Target
 from . import FORMATS
-from .document import Chapter, Document, Page, Path, describe_imports
+from .document import Document, Path, describe_imports
 from .drawing import Figure, as_matplotlib
 from .output import as_json, on_screen, refuse_no_folder, write
 from .pages import document_of_logs, open_logs
@@ -223,8 +223,7 @@ class LazyMapping(Mapping[str, T], Generic[T]):
     """Things by name. The end of a name will do where only one has it: ``weak-32``; else UnknownNameError."""
 
     def __init__(self, what: str, makers: Mapping[str, Callable[[], T]]) -> None:
-        self._what, self._makers = what, makers
-        self._made: dict[str, T] = {}
+        self._what, self._makers = what, {name: cache(maker) for name, maker in makers.items()}
 
     def __getitem__(self, name: str) -> T:
         found = [name] if name in self._makers else [one for one in self._makers if one.endswith(f"-{name}")]
@@ -232,9 +231,7 @@ class LazyMapping(Mapping[str, T], Generic[T]):
             few = "several" if found else "none"
             raise UnknownNameError(f"{self._what} {name!r}: {few} of that name; choose one of: "
                                    f"{', '.join(found or self._makers) or 'nothing, there is none'}")
-        if found[0] not in self._made:
-            self._made[found[0]] = self._makers[found[0]]()
-        return self._made[found[0]]
+        return self._makers[found[0]]()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._makers)
@@ -280,27 +277,22 @@ class Report:
         """Each finding: workload ("" where it is about several), target, its ``kind`` and ``severity``, the sentence
         ``said``, ``more`` sentences, the ``values`` in it by name, and where it is a number ``value``, ``low`` and
         ``high``, else None."""
-        return [{"workload": workload, "target": str(shown.target) if shown.target else None, **found.values(),
+        return [{"workload": shown.workload, "target": str(shown.target) if shown.target else None, **found.values(),
                  **{key: getattr(found.estimate, key, None) for key in ("value", "low", "high")}}
-                for workload, shown in self._shown for found in shown.findings]
+                for shown in self.document.shown for found in shown.findings]
 
     @cached_property
     def tables(self) -> LazyMapping[ReportTable]:
         """The tables by name, as ``--out`` names their files."""
         return LazyMapping("table", {
             f"{shown.slug}-{table.name}": partial(ReportTable, table, shown.target)
-            for _, shown in self._shown for table in (*shown.tables, *shown.details)})
+            for shown in self.document.shown for table in (*shown.tables, *shown.details)})
 
     @cached_property
     def figures(self) -> Figures:
         """The figures by name, as ``--out`` names their files."""
         return Figures({f"{shown.slug}-{figure.name}": figure
-                        for _, shown in self._shown for figure in shown.figures})
-
-    @property
-    def _shown(self) -> Sequence[tuple[str, Chapter | Page]]:
-        return [*((str(workload), page) for workload, pages in self.document.pages for page in pages),
-                *(("", chapter) for chapter in self.document.chapters)]
+                        for shown in self.document.shown for figure in shown.figures})
 
     def values(self) -> Record:
         """What report.json has."""

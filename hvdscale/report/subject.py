@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from ..analysis.curves import Curve, curve_of
 from ..analysis.grouping import group_by
@@ -18,9 +18,6 @@ from ..formatting.screen import Tell
 from ..target import Target
 from .document import Part
 from .request import ReportRequest
-
-
-Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,18 +45,17 @@ class Subject(Section):
         return self.curve_to(self.goal)
 
     def curve_to(self, target: Target) -> Curve:
-        return cast(Curve, self.once((curve_of, target), lambda: curve_of(self.studies, target, self.asked)))
+        return self.once((curve_of, target), lambda: curve_of(self.studies, target, self.asked))
 
     @property
     def costs(self) -> RuleCosts | None:
         return self.once((rules_of, self.goal), lambda: rules_of(self.curve, self.asked.rules, self.asked.rule_within))
 
-    def once(self, key: Hashable, find: Callable[[], Found]) -> Found:
+    def once(self, key: Hashable, find: Callable[[], Any]) -> Any:
         """What ``find`` gives, worked out once for all targets of the workload."""
         if key not in self.known:
             self.known[key] = find()
-        found: Found = self.known[key]
-        return found
+        return self.known[key]
 
     @cached_property
     def plan(self) -> WorkerPlan | None:

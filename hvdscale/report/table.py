@@ -101,9 +101,11 @@ def as_csv(table: Table, target: Target | None = None) -> str:
 
 
 def record_keys(table: Table) -> list[str]:
-    keys = [name for column, wide in zip(table.columns, _ranged(table))
-            for name in ((column.key, f"{column.key}_low", f"{column.key}_high") if wide else (column.key,))]
-    return [*keys, "trials", *([] if TARGET in keys else [TARGET])]
+    """See as_records; a column that counts trials is ``trials_count``."""
+    names = ["trials_count" if column.key == "trials" else column.key for column in table.columns]
+    keys = [key for name, wide in zip(names, _ranged(table)) for key in (
+        (name, f"{name}_low", f"{name}_high") if wide else (name,))]
+    return list(dict.fromkeys((*keys, "trials", TARGET)))
 
 
 def as_records(table: Table, target: Target | None = None) -> list[dict[str, Any]]:
@@ -111,14 +113,11 @@ def as_records(table: Table, target: Target | None = None) -> list[dict[str, Any
     met, NaN: unknown; ``trials``: the (log, id) behind it; ``target``: its own, or that of its page."""
     ranged, found = _ranged(table), []
     for row in table.rows:
-        record: dict[str, Any] = {}
-        for column, cell, wide in zip(table.columns, row.cells, ranged):
-            record[column.key] = cell.shown if cell.value is None else cell.value
-            for end in ("low", "high") if wide else ():
-                record[f"{column.key}_{end}"] = math.nan if getattr(cell, end) is None else getattr(cell, end)
-        record["trials"] = row.trials
-        record.setdefault(TARGET, str(table.target or target or ""))
-        found.append(record)
+        values: list[Any] = []
+        for cell, wide in zip(row.cells, ranged):
+            values.append(cell.shown if cell.value is None else cell.value)
+            values += [math.nan if end is None else end for end in (cell.low, cell.high)] if wide else []
+        found.append(dict(zip(record_keys(table), (*values, row.trials, str(table.target or target or "")))))
     return found
 
 

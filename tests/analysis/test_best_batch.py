@@ -12,7 +12,7 @@ from hvdscale.analysis.studies import are_ends_alone, studies_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import UsageError
 from hvdscale.report.document import Shown, sentences_of
-from hvdscale.report.views.quality import (best_batch_figure, best_of_metrics, find_best_batch, find_quality,
+from hvdscale.report.views.budgets import (best_batch_figure, best_of_metrics, find_best_batch, find_quality,
                                            quality_table)
 from hvdscale.report.texts import GENERAL
 from hvdscale.report.table import as_text

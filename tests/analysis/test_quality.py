@@ -15,7 +15,7 @@ from hvdscale.analysis.search import best_of_n
 from hvdscale.analysis.studies import studies_of
 from hvdscale.log.schema import Status
 from hvdscale.report.document import sentences_of
-from hvdscale.report.views.quality import find_quality, quality_table
+from hvdscale.report.views.budgets import find_quality, quality_table
 from hvdscale.report.table import as_csv, as_text
 from hvdscale.target import Target
 from tests.factories.logs import log, trial

@@ -1,7 +1,7 @@
 """What pages show of a section of trials for which there is no plan, and what it says in sentences."""
 from hvdscale.report.document import Shown, sentences_of
 from hvdscale.report.pages import MEASURED, show
-from hvdscale.report.papers import compare
+from hvdscale.report.papers import figures
 from hvdscale.report.subject import Subject
 from hvdscale.report.views import trials
 
@@ -33,7 +33,7 @@ def left_out(section):
 
 
 def beside_published(*given):
-    return Shown(tuple(compare.beside_published(*given)))
+    return Shown(tuple(figures.beside_published(*given)))
 
 
 def cells_of(table, key):

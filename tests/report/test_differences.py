@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hvdscale.report.differences import problems_of_points
+from hvdscale.report.views.cells import problems_of_points
 from tests.factories.plans import settled
 
 

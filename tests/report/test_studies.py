@@ -17,7 +17,7 @@ from hvdscale.report.page.html import as_html
 from hvdscale.report.pages import describe_joining
 from hvdscale.report.request import ReportRequest, request_of
 from hvdscale.report.pages import document_of_logs
-from hvdscale.report.views import budgets, quality
+from hvdscale.report.views import budgets
 from hvdscale.target import Target
 from tests.factories.archives import write_big_log
 from tests.factories.logs import log, study, trial
@@ -183,7 +183,7 @@ def archived(trials):
 
 def test_what_holds_for_all_targets_of_a_metric_is_worked_out_once(monkeypatch):
     calls = []
-    for module, name in ((quality, "quality_of"), (budgets, "both_readings"), (budgets, "best_under")):
+    for module, name in ((budgets, "quality_of"), (budgets, "both_readings"), (budgets, "best_under")):
         found = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *given, name=name, found=found, **rest: (
             calls.append(name), found(*given, **rest))[1])

@@ -34,6 +34,7 @@ SUBJECTS = {                # of figures, each with what their names begin with,
 PLACE, PALETTE = Markup("<!--figure {}-->"), "/*palette*/"
 WIDEST = 1.6                # pixels of a figure for each of its points
 INTERVAL = re.compile(r"\([\d.,kMG]+-[\d.,kMG]+\)")
+SENTENCES = re.compile(r"(?<=[\w)]\.) (?=[A-Z])")          # where one begins
 EACH_END = 5        # rows of a long table shown from its start, and from its end
 LONGEST = 40        # letters of a value; a plan has thousands
 
@@ -114,11 +115,6 @@ def _cell(cell: Cell, tag: str) -> str:
     return f"<{tag}{look}{value}>{escape(cell.shown)}{below}</{tag}>"
 
 
-def _first_sentence(text: str) -> tuple[str, str]:
-    first, *rest = re.split(r"(?<=[\w)]\.) (?=[A-Z])", text, maxsplit=1)
-    return first, "".join(rest)
-
-
 def _unbroken(said: str) -> Markup:
     """A sentence of which the intervals in brackets stay on one line."""
     return Markup(INTERVAL.sub(r'<span class="range">\g<0></span>', str(escape(said))))
@@ -179,5 +175,5 @@ def notebook_html(part: str, **values: Any) -> str:
 # where templates are found; every text in them is escaped unless it is Markup
 ENVIRONMENT = Environment(loader=PackageLoader(__package__, ""), autoescape=True, undefined=StrictUndefined)
 ENVIRONMENT.globals |= {
-    "by_subject": _by_subject, "cells_of": _cells_of, "counted": counted, "first_sentence": _first_sentence,
+    "by_subject": _by_subject, "cells_of": _cells_of, "counted": counted, "split_sentences": SENTENCES.split,
     "listed": listed, "trials_of": _trials_of, "unbroken": _unbroken, "with_dash": _with_dash}

@@ -1,8 +1,8 @@
-"""A plan of workers: printed, and written as a page, tables and figures."""
+"""A plan of workers, or for a size that nobody has run: printed, and written as a page, tables and figures."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -14,6 +14,8 @@ from ...analysis.grouping import group_by
 from ...analysis.growing_batch import GrowingPlan, growing_plans
 from ...analysis.next_runs import Measurement, next_runs
 from ...analysis.report_data import Contents, Options, Section, analyse
+from ...analysis.size.laws import QUANTITIES, laws_of
+from ...analysis.size.sizes import REACH, WIDEST, Size, SizePrediction
 from ...analysis.step_time import REFUTED_AT, Links
 from ...analysis.timings import Timing, timings_of
 from ...analysis.steps_curve import StepsPoint, points_of
@@ -21,7 +23,7 @@ from ...analysis.studies import Study
 from ...analysis.trials import EVERY_STEP, JobKey, Trial
 from ...analysis.worker_plan import NO_TIMES, NoPlan, Option, Request, WorkerPlan, plans_of
 from ...errors import LogError, UsageError
-from ...formatting.numbers import listed
+from ...formatting.numbers import capital, listed, number, whole
 from ...log.plan_text import OF_SEARCH
 from ...log.segments import find_logs
 from ...plan.batch_schedule import BatchSchedule
@@ -29,13 +31,18 @@ from ...target import Target
 from .. import FORMATS
 from ..document import (Chapter, Details, Document, Figures, Finding, LogFacts, Page, Path, describe_imports, facts_of,
                         section_name, sentences_of, unique)
-from ..output import WORKLOAD, give_out, head_of, refuse_no_folder
+from ..output import WORKLOAD, give_out, refuse_no_folder
 from ..pages import open_logs
-from ..table import as_values, encode, pick, trial_list
+from ..table import Table, as_values, encode, interval_cell, pick, trial_list
 from ..texts import PLAN
+from ..views.size import describe_law, parts_of_laws
 from .views import figures_of_plan, growing_table, model_table, phases_table, plan_table
 from .words import (WITHIN, advice, describe_growing, describe_next, describe_no_join, describe_no_plan,
                     describe_phases, find_basis, job_lines, title)
+
+BATCHES = ("overhead", "best_batch")        # of the sizes' laws the first that is predicted gives the workers
+WRITE = {"best_rate": number}               # others are whole numbers
+Predictions = Mapping[str, SizePrediction]
 
 
 @np.errstate(over="ignore")         # what is beyond the largest float counts as inf
@@ -129,12 +136,11 @@ def document_of_plans(plans: Sequence[WorkerPlan], growing: Sequence[GrowingPlan
 
     def page(plan: WorkerPlan, workload: JobKey) -> Page:
         name = unique(section_name(workload, plan.target) or "plan", (workload, plan.target), taken)
-        tables = [*([plan_table(plan)] if plan.options else []),
-                  *([plan_table(plan, synced=True)] if plan.synced else []),
-                  *([model_table(plan)] if plan.uses_model else [])]
-        return Page((*find_basis(plan), *tables, Details(lambda: [plan_table(plan, True)]),
-                     Figures(lambda: figures_of_plan(plan))), slug=name, title=title(plan), target=plan.target,
-                    verdict=advice(plan))
+        return Page((
+            *find_basis(plan), plan_table(plan) if plan.options else None,
+            plan_table(plan, synced=True) if plan.synced else None, model_table(plan) if plan.uses_model else None,
+            Details(lambda: [plan_table(plan, True)]), Figures(lambda: figures_of_plan(plan))),
+            slug=name, title=title(plan), target=plan.target, verdict=advice(plan))
 
     def chapter(plan: GrowingPlan) -> Chapter:
         table, heading = growing_table(plan), f"{plan.workload}: batch {plan.batches}"
@@ -144,7 +150,7 @@ def document_of_plans(plans: Sequence[WorkerPlan], growing: Sequence[GrowingPlan
     pages = tuple((workload, tuple(page(plan, workload) for plan in own))
                   for workload, own in group_by(plans, lambda plan: plan.workload).items() if workload)
     return Document(pages, tuple(logs), tuple(skipped), confidence, tuple(map(chapter, growing)), tuple(notes),
-                    "plan", values=lambda: {**head_of("plan"), "plans": list(map(plan_values, plans)),
+                    "plan", values=lambda: {"plans": list(map(plan_values, plans)),
                                             "growing_batches": list(map(growing_values, growing))})
 
 
@@ -213,3 +219,64 @@ def growing_values(plan: GrowingPlan) -> dict[str, object]:
                  "beside": [pick(one, beside) for one in option.beside]} for option in plan.options],
             "left_out": [{"workers": workers, "why": why} for workers, why in plan.left_out],
             "trials": trial_list(plan.trials)}
+
+
+# Of a size that nobody has run, from laws over smaller ones
+
+def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Mapping[str, float],
+                   sizes: Sequence[Size], *, options: Options = Options(), local_batch: int | None = None,
+                   skip_broken: bool = False, out: Path | None = None, formats: Sequence[str] = (),
+                   whole: bool = False, echo: Callable[[str], object] = print) -> Predictions:
+    """Print what laws over the logs' sizes predict at another size, and write it under ``out`` where that is given.
+
+    wanted       the size to plan for, by name; sizes: where the logs' own sizes of these names come from
+    local_batch  examples a worker; None: the most in the logs
+    Raises UsageError or LogError, with what would help, where there is no law.
+    """
+    refuse_no_folder(out)
+    with ExitStack() as opened:
+        opened_logs, skipped = open_logs(list(paths), skip_broken, opened)
+        contents = Contents(opened_logs)
+        most = max((int(np.max(log.trials["local_batch"])) for log in opened_logs if log.trials.rows), default=0)
+        found = laws_of(analyse(contents.trials, targets, options), contents.studies, sizes, options=options)
+        logs = tuple(map(facts_of, opened_logs))
+    known = {key: law for key, law in found.quantities.items() if law.exponents}
+    if not known:
+        why = [describe_law(key, law).said for key, law in found.quantities.items()]
+        raise LogError(" ".join(why) or PLAN.say("size_none", sizes=list(wanted)))
+    predictions = {key: law.predict(wanted) for key, law in known.items()}
+    table = prediction_table(predictions, local_batch or most, options.confidence)
+    laws, law = parts_of_laws(found), next(iter(known.values()))
+    far = max(one.extrapolated for one in predictions.values())
+    end = "largest" if any(value > law.largest(name) for name, value in wanted.items()) else "smallest"
+    reasons = group_by(((key, one) for key, one in predictions.items() if one.refused), lambda row: PLAN.say(
+        f"size_{row[1].refused}", times=row[1].extrapolated, reach=REACH, widest=WIDEST))
+    said = [PLAN.say("size_reach", inside=far <= 1, times=far, end=end), *(
+        f"No {listed([QUANTITIES[key][0] for key, _ in refused], 'or')}: {why}."
+        for why, refused in reasons.items())]
+    chapter = Chapter((*map(Finding, said), table, *(one for one in laws if not isinstance(one, Finding))), slug="plan",
+                      title=", ".join(f"{name} {number(value)}" for name, value in wanted.items()))
+
+    def values() -> dict[str, object]:
+        return {"predictions": [
+            {"quantity": key, "sizes": dict(one.sizes), "beyond": dict(one.beyond), "refused": one.refused,
+             **encode(one.estimate)} for key, one in predictions.items()],
+            "tables": [as_values(one) for one in (*chapter.tables, *chapter.details)]}
+    give_out(Document((), logs, tuple(skipped), options.confidence, (chapter,), contents.notes, "plan", values=values),
+             out, formats, echo, whole)
+    return predictions
+
+
+def prediction_table(predictions: Predictions, local_batch: int, confidence: float) -> Table:
+    rows = [(capital(QUANTITIES[key][0]), interval_cell(one.estimate, WRITE.get(key, whole)),
+             "refused" if one.refused else "measured range" if one.extrapolated <= 1 else
+             f"{number(one.extrapolated, 2)} x beyond") for key, one in predictions.items()]
+    batch = next((predictions[key].estimate for key in BATCHES
+                  if key in predictions and not predictions[key].refused), None)
+    if batch is not None and local_batch:
+        held = batch.mapped(lambda one: one if math.isnan(one) else max(1.0, float(-(-one // local_batch))))
+        rows.append(("Workers for that batch", interval_cell(held, whole), f"at {local_batch:,} examples each"))
+    notes = (PLAN.say("size_intervals", confidence=confidence),)
+    return PLAN.table("size-prediction", rows, notes=notes, cells={
+        "quantity": lambda row: row[0], PLAN.column("predicted", "value"): lambda row: row[1],
+        "basis": lambda row: row[2]})

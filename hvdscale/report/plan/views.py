@@ -7,7 +7,7 @@ Marks: a filled disc was measured, an open one was not, a diamond is at a batch 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,16 +15,20 @@ from typing import Any
 from ...analysis.grouping import group_by
 from ...analysis.growing_batch import GrowingOption, GrowingPlan
 from ...analysis.intervals import Estimate
-from ...analysis.step_time import (DETERMINED, EXTRAPOLATED, INTERPOLATED, MEASURED, PAUSES, POWERS,
-                                   POWER_DETERMINED)
+from ...analysis.step_time import (DETERMINED, EXTRAPOLATED, INTERPOLATED, MEASURED, PAUSES, POWERS, POWER_DETERMINED)
 from ...analysis.worker_plan import Option, WorkerPlan
 from ...formatting.numbers import counted, duration, list_first, number, percent, ratio, span, unit_of, whole
 from ..drawing import (BLUE, CROWDED_COUNT, GREEN, MUTED, ORANGE, PURPLE, HOVER, Axes, Figure, Look, draw_line,
                        ends_of, explain, label_axes, log2_axis, power_ticks)
 from ..table import Cell, Column, Table, Write, bare_cell, cell_of
 from ..texts import PLAN
-from .words import BEYOND, CROWDED, ROLES, chance, describe_price, title
+from .words import BEYOND, CROWDED, ROLES, chance, describe_price, payer_of, title
 
+COLUMNS = """workers nodes global_batch replicas sync_every local_batch accumulation steps_to_target step_ms speedup
+    statistical_efficiency system_efficiency efficiency seconds_to_target cost sooner campaign_hours energy
+    extrapolated_share steps_known step_time_known pareto known chance_within"""
+OF_ALL = ("nodes", "local_batch", "accumulation", "speedup", "extrapolated_share", "steps_known", "step_time_known",
+          "pareto")             # where all columns are asked for
 MOST_NAMED = 4          # worker counts at which a batch cannot grow
 # of a constant batch over the growing one, and their words
 RATIOS = {"steps": "steps", "examples": "examples", "seconds": "time and cost"}
@@ -36,46 +40,32 @@ SHORT = {"fastest": "fast", "cheapest": "cheap", INTERPOLATED: "interpol.", EXTR
 def plan_table(plan: WorkerPlan, all_columns: bool = False, synced: bool = False) -> Table:
     """The options, one a row, with the columns to choose by, or all of them; ``synced``: those of each way to
     synchronize replicas at the worker count that is the fastest."""
-    request, apart, name = plan.request, len(plan.curves) > 1, "plan" if all_columns else "plan-summary"
+    request, name, payer = plan.request, "plan" if all_columns else "plan-summary", payer_of(plan.request)
     energy = any(plan.watts(option) > 0 for option in plan.options) and not plan.relative
-    keys = ["workers", *["nodes"] * all_columns, "global_batch", *["replicas", "sync_every"] * apart,
-            *["local_batch", "accumulation"] * all_columns, "steps_to_target", "step_ms", *["speedup"] * all_columns,
-            "statistical_efficiency", "system_efficiency", "efficiency", "seconds_to_target", "cost",
-            *["sooner"] * synced]
-    keys += ["campaign_hours"] if request.runs > 1 and not plan.relative else []
-    keys += ["energy"] if energy else []
-    keys += ["extrapolated_share", "steps_known", "step_time_known", "pareto"] if all_columns else ["known"]
-    keys += ["chance_within"] if request.deadline or request.budget else []
+    shown = {**dict.fromkeys(OF_ALL, all_columns), **dict.fromkeys(("replicas", "sync_every"), len(plan.curves) > 1),
+             "sooner": synced, "campaign_hours": request.runs > 1 and not plan.relative, "energy": energy,
+             "known": not all_columns, "chance_within": request.deadline or request.budget}
     return PLAN.table(
         "plan-local-steps" if synced else name, [
             (option, _cells(plan, option)) for option in (plan.synced if synced else plan.options)],
-        {_column(plan, key): partial(lambda key, row: row[1][key], key) for key in keys}, lambda row: row[0].trials,
-        notes=() if all_columns else _notes(plan, energy), what=plan.target or title(plan).split(": ")[1])
+        {key: partial(lambda key, row: row[1][key], key) for key in COLUMNS.split() if shown.get(key, True)},
+        lambda row: row[0].trials, notes=() if all_columns else _notes(plan, energy), payer=payer,
+        what=plan.target or title(plan).split(": ")[1], runs=request.runs if request.runs > 1 else None,
+        power=None if request.power is None else number(request.power),
+        watts=number(plan.times.timings.measured.watts) if request.power is None else None)
 
 
-def _notes(plan: WorkerPlan, energy: bool) -> Iterator[str]:
-    request = plan.request
-    yield describe_price(request)
-    if energy and request.power is None:
-        yield PLAN.say("energy")
-    if any(option.steps.beyond for option in plan.options):
-        yield PLAN.say("beyond", mark=BEYOND, met=bool(plan.curve.met))
-    if plan.relative and plan.options:
-        yield PLAN.say("relative", workers=plan.options[0].workers, noise=bool(plan.noise))
-    if any(option.seconds.high > option.seconds.low for option in plan.options):
-        yield PLAN.say("intervals", confidence=request.confidence)
-    if not request.global_batch and not request.local_batch:
-        yield PLAN.say("batches", most=request.max_local_batch or plan.times.timings.most_local or None)
-    yield PLAN.say("decision")
-
-
-def _column(plan: WorkerPlan, key: str) -> Column:
-    """A column; those of whole campaigns say of how many runs, and at what power."""
-    request, what = plan.request, "node" if plan.request.per_node else "worker"
-    return PLAN.column(
-        key, unit=f"{what}-hour", what=f"{what}s", runs=request.runs if request.runs > 1 else None,
-        watts=number(plan.times.timings.measured.watts) if request.power is None else None,
-        power=None if request.power is None else number(request.power))
+def _notes(plan: WorkerPlan, energy: bool) -> tuple[str, ...]:
+    request, options = plan.request, plan.options
+    chosen = not request.global_batch and not request.local_batch
+    return (describe_price(request), PLAN.say_if("energy", energy and request.power is None),
+            PLAN.say_if("beyond", any(one.steps.beyond for one in options), mark=BEYOND, met=bool(plan.curve.met)),
+            PLAN.say("relative", workers=options[0].workers, noise=bool(plan.noise))
+            if plan.relative and options else "",
+            PLAN.say_if("intervals", any(one.seconds.high > one.seconds.low for one in options),
+                        confidence=request.confidence),
+            PLAN.say_if("batches", chosen, most=request.max_local_batch or plan.times.timings.most_local or None),
+            PLAN.say("decision"))
 
 
 def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
@@ -130,19 +120,20 @@ def model_table(plan: WorkerPlan) -> Table:
         return Cell(number(middle) if math.isfinite(middle) else "full", middle, low, high,
                     "" if name in model.given else span(low, high))
     return PLAN.table("step-model", model.names, notes=notes, cells={
-        "parameter": PLAN.words("parameter").get, "symbol": PLAN.words("symbol").get, "value": value,
+        "parameter": lambda name: PLAN.words("parameter")[name].split(": ")[1],
+        "symbol": lambda name: PLAN.words("parameter")[name].split(": ")[0], "value": value,
         "told": lambda name: "given" if name in model.given else model.is_determined(name, confidence)})
 
 
 def growing_table(plan: GrowingPlan) -> Table:
-    left_out = [PLAN.say("growing_not_at", why=why, counts=list_first([workers for workers, _ in own], MOST_NAMED))
+    left_out = [f"Not at W = {list_first([workers for workers, _ in own], MOST_NAMED)}: {why}."
                 for why, own in group_by(plan.left_out, lambda one: one[1]).items()]
 
     def over(name: str, batch: int, option: GrowingOption) -> Cell:
         beside = next((one for one in option.beside if one.global_batch == batch), None)
         return Cell("unknown", math.nan) if beside is None else value_cell(getattr(beside, f"{name}_ratio"), ratio)
     return PLAN.table("growing-batch", plan.options, {
-        PLAN.column("growing_workers", "workers"): lambda one: one.workers,
+        Column("workers", "workers"): lambda one: one.workers,
         PLAN.column("growing_steps", "steps_to_target"): lambda one: value_cell(one.steps, whole),
         PLAN.column("growing_examples", "examples_to_target"): lambda one: value_cell(one.examples),
         PLAN.column("growing_seconds", "seconds_to_target"): lambda one: bare_cell(one.seconds, duration),
@@ -161,12 +152,12 @@ def phases_table(plan: GrowingPlan) -> Table | None:
     found = plan.phases_at_knee
     return None if found is None or not found.changes else PLAN.table("worker-phases", found.phases, {
         PLAN.column("phase_batch", "global_batch"): lambda one: one.global_batch,
-        PLAN.column("growing_workers", "workers"): lambda one: one.workers,
+        Column("workers", "workers"): lambda one: one.workers,
         Column("nodes", "nodes"): lambda one: one.nodes,
         PLAN.column("phase_start", "start"): lambda one: one.start,
-        PLAN.column("phase_steps", "steps"): lambda one: value_cell(one.steps, whole),
+        PLAN.column("growing_steps", "steps"): lambda one: value_cell(one.steps, whole),
         PLAN.column("phase_seconds", "seconds"): lambda one: bare_cell(one.seconds, duration),
-        PLAN.column("phase_known", "known"): lambda one: one.mark},
+        Column("known", "known"): lambda one: one.mark},
         lambda one: plan.trials, notes=(PLAN.say("phases_by_knee"),), target=plan.target)
 
 

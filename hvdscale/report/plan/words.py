@@ -17,9 +17,8 @@ from ...analysis.step_time import (ASSUMED, ASSUMED_DEVIATION, EXTRAPOLATED, LIN
 from ...analysis.timings import HOURS, LEAST_CHANGE, Timings
 from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED, RUN_DEVIATION
 from ...analysis.trials import EVERY_STEP, JobKey, Sync
-from ...analysis.worker_plan import (AT_ONCE, NOT_MET, NO_STEPS, NO_TIMES, PROBED, NoPlan, Option, Request,
-                                     WorkerPlan)
-from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, unit_of
+from ...analysis.worker_plan import (AT_ONCE, NOT_MET, NO_STEPS, NO_TIMES, PROBED, NoPlan, Option, Request, WorkerPlan)
+from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, ratio, unit_of
 from ...formatting.templates import written
 from ...formatting.toml import value_as_toml
 from ..document import Finding
@@ -32,6 +31,7 @@ MOST_NAMED = 4          # worker counts that are named one by one
 # keys of a run that the command for the next runs gives by itself, or that are of that run alone
 OF_A_RUN = ("workload", "local_batch", "global_batch", "batch_schedule", "accumulate", "seed", "threads", "log",
             "overwrite", "checkpoint", "resume", "save_model", "take_over", "accept_changes", "accepted")
+SYNCHRONOUS = "synchronous training"
 WITHIN = 0.20           # of the best, that an option is said to be, with its chance
 SURE = 0.8              # chances of the cheapest and of the knee are said below this one
 REFUSED = {NO_TIMES: "no_times", NO_STEPS: "no_steps", AT_ONCE: "at_once", NOT_MET: "not_met"}
@@ -43,8 +43,13 @@ def title(plan: WorkerPlan) -> str:
     return f"How many workers: {plan.target or 'steps as given'}"
 
 
+def payer_of(request: Request) -> str:
+    """What hours are paid of."""
+    return "node" if request.per_node else "worker"
+
+
 def describe_price(request: Request) -> str:
-    return PLAN.say("price", price=request.price, what="node-hour" if request.per_node else "worker-hour",
+    return PLAN.say("price", price=request.price, what=f"{payer_of(request)}-hour",
                     alone=not request.per_node, held=request.per_node or None,
                     power="" if request.knee == 1 else f"^{request.knee:g}")
 
@@ -77,9 +82,9 @@ def advice(plan: WorkerPlan) -> tuple[str, ...]:
     if not plan.options:
         return (PLAN.say("none_runs"),)
     found = next_runs(plan)
-    commands = [command_of(plan, runs) for runs in _alike(found)] if found else []
-    return (*verdict(plan), *_describe_local_steps(plan), *([describe_next(found)] if found else ()),
-            *filter(None, commands), *cautions(plan), *_describe_limits(plan))
+    then = [describe_next(found), *(command_of(plan, runs) for runs in _alike(found))] if found else []
+    return (*verdict(plan), *filter(None, (_describe_local_steps(plan), *then)), *cautions(plan),
+            *_describe_limits(plan))
 
 
 def verdict(plan: WorkerPlan) -> tuple[str, ...]:
@@ -88,7 +93,7 @@ def verdict(plan: WorkerPlan) -> tuple[str, ...]:
     if fastest is None or cheapest is None or knee is None:
         return ()
     if len(plan.options) == 1:
-        return (PLAN.say("only", option=_describe_option(plan, fastest)),)
+        return (f"Known at one worker count only: {_describe_option(plan, fastest)}.",)
 
     def say(kind: str, taken: Option, weight: float, **values: object) -> str:
         share = plan.decision.chance(taken.at, WITHIN, weight)
@@ -96,7 +101,7 @@ def verdict(plan: WorkerPlan) -> tuple[str, ...]:
     best = say("best" if fastest is cheapest else "fastest", fastest, math.inf, option=_describe_option(plan, fastest))
     other = [] if fastest is cheapest else [say("cheapest", cheapest, 0, option=_describe_option(plan, cheapest)),
                                             say("knee", knee, plan.request.knee, mark=CROWDED * plan.is_crowded(knee),
-                                                **_step_from(plan, knee))]
+                                                workers=knee.workers, **_step_from(plan, knee))]
     few, many = plan.decision.fastest_workers
     beyond, few, many = many > plan.most_measured, min(few, fastest.workers), max(many, fastest.workers)
     asked, ends = [option.workers for option in plan.options], []
@@ -110,45 +115,44 @@ def verdict(plan: WorkerPlan) -> tuple[str, ...]:
     return (*ends, best, *other) if beyond else (best, *ends, *other)
 
 
-def _describe_local_steps(plan: WorkerPlan) -> Iterator[str]:
+def _describe_local_steps(plan: WorkerPlan) -> str:
     """How fast replicas that are synchronized now and then are beside synchronous training, at the worker count that is
-    the fastest; and which were never seen to meet the target."""
+    the fastest; and which were never seen to meet the target; "" where all ran in synchrony and met it."""
     best = min((option for option in plan.synced if option.sync != EVERY_STEP), default=None,
                key=lambda option: option.seconds.value)
     unmet = [sync for sync, curve in plan.curves.items() if not curve.met and curve.points]
+    by_replicas = group_by(unmet, lambda sync: sync != EVERY_STEP and sync[0])
     never = "; ".join(f"{counted(replicas, 'replica')} at H = {listed(every for _, every in own)}" if replicas else
-                      describe_sync(EVERY_STEP)
-                      for replicas, own in group_by(unmet, lambda sync: sync != EVERY_STEP and sync[0]).items())
-    if best or never:
-        ratio = best.speedup if best and plan.synced[0].sync == EVERY_STEP else None
-        yield PLAN.say("local_steps", never=never, workers=best and best.workers,
-                       sync=best and describe_sync(best.sync), ratio=ratio).strip()
+                      SYNCHRONOUS for replicas, own in by_replicas.items())
+    ratio = best.speedup if best and plan.synced[0].sync == EVERY_STEP else None
+    return PLAN.say("local_steps", never=never, workers=best and best.workers, sync=best and describe_sync(best.sync),
+                    ratio=ratio).strip()
+
+
+def _step_from(plan: WorkerPlan, knee: Option) -> dict[str, object]:
+    """What the step along the front from the knee, or to it where it is the last, costs and buys."""
+    if knee not in plan.front or len(plan.front) < 2:
+        return {}
+    at = min(plan.front.index(knee), len(plan.front) - 2)
+    few, many = plan.front[at:at + 2]
+    return {"few": few.workers, "many": many.workers, "cost": many.cost.value / few.cost.value,
+            "speed": few.seconds.value / many.seconds.value}
 
 
 def describe_sync(sync: Sync) -> str:
     """``4 replicas synchronized every 16 steps``."""
-    return PLAN.say("sync", replicas=sync[0], every=sync[1] or None)
-
-
-def _step_from(plan: WorkerPlan, knee: Option) -> dict[str, object]:
-    front = plan.front
-    if knee not in front or len(front) < 2:
-        return {"workers": knee.workers}
-    at = front.index(knee)
-    few, many = front[at:at + 2] if at + 1 < len(front) else front[at - 1:at + 1]
-    return {"workers": knee.workers, "few": few.workers, "many": many.workers,
-            "cost": many.cost.value / few.cost.value, "speed": few.seconds.value / many.seconds.value}
+    return f"{counted(sync[0], 'replica')} synchronized every {counted(sync[1], 'step')}" if sync[1] else SYNCHRONOUS
 
 
 def cautions(plan: WorkerPlan) -> tuple[str, ...]:
     reasons = [PLAN.say(f"assumed_{reason.replace(' ', '_')}", runs=RUN_DEVIATION, times=ASSUMED_DEVIATION,
                         links=LINKS_BETWEEN[0], factor=math.exp(2 * LINKS_BETWEEN[1]), nodes=MEMBERS, hours=HOURS,
                         slow=SLOWS[0], slower=SLOWS[1], steps=PROBE_STEPS) for reason in plan.assumed]
-    unmet = filter(None, map(_describe_unmet, dict.fromkeys(filter(None, (plan.fastest, plan.cheapest, plan.knee)))))
+    unmet = map(_describe_unmet, dict.fromkeys(filter(None, (plan.fastest, plan.cheapest, plan.knee))))
     timed, most = (max((one.workers for one in found), default=0) for found in (plan.times.timings.found, plan.options))
-    return (*unmet, *([PLAN.say("as_timed", workers=timed)] if 0 < timed < most else ()),
-            *([PLAN.say("assumed", reasons=reasons)] if reasons and (
-                len(plan.options) > 1 or PROBED in plan.assumed) else ()))
+    asked = reasons and (len(plan.options) > 1 or PROBED in plan.assumed)
+    return tuple(filter(None, (*unmet, PLAN.say_if("as_timed", 0 < timed < most, workers=timed),
+                               PLAN.say_if("assumed", asked, reasons=reasons))))
 
 
 def describe_next(found: NextRuns) -> str:
@@ -214,7 +218,7 @@ def _describe_option(plan: WorkerPlan, option: Option) -> str:
         batch=option.global_batch, sync=describe_sync(option.sync) if option.sync != EVERY_STEP else None,
         cost=option.cost.value, time=_describe_time(plan, option) + CROWDED * plan.is_crowded(option),
         priced=plan.request.price is not None or plan.relative,
-        unit=f"{'node' if plan.request.per_node else 'worker'}-hours",
+        unit=f"{payer_of(plan.request)}-hours",
         mark=None if option.mark == MEASURED else option.mark, side="beyond" if above else "below",
         limit=(batches[-1] if above else batches[0]) if batches else None)
 
@@ -223,7 +227,7 @@ def _describe_time(plan: WorkerPlan, option: Option) -> str:
     seconds, size = option.seconds, 1 if plan.relative else unit_of(option.seconds.value)[0]
     ends = in_brackets(seconds.low / size, seconds.high / size) if seconds.high > seconds.low else ""
     if plan.relative:
-        return PLAN.say("relative_time", time=seconds.value, ends=ends, first=plan.options[0].workers)
+        return f"{ratio(seconds.value)}{ends} of the time of {counted(plan.options[0].workers, 'worker')}"
     return f"{duration(seconds.value)}{ends}"
 
 
@@ -344,8 +348,9 @@ def describe_no_plan(found: NoPlan) -> str:
 def describe_growing(plan: GrowingPlan) -> str:
     best = plan.fastest
     if best is None:
-        return PLAN.say("growing_unknown", why=plan.left_out[0][1])
-    beside = [PLAN.say("as_fast", ratio=one.seconds_ratio, batch=one.global_batch) for one in best.beside]
+        return f"Nothing is known of this batch at these worker counts: {plan.left_out[0][1]}."
+    beside = [f"{written(one.seconds_ratio, 'ratio value')}x as fast{written(one.seconds_ratio, 'ratio ends')} as the "
+              f"constant batch {one.global_batch:,}" for one in best.beside]
     return PLAN.say("growing", workers=best.workers, time=_describe_range(best.seconds), predicted=plan.predicted,
                     mark=best.mark, beside=" and ".join(beside))
 
@@ -358,7 +363,7 @@ def describe_phases(plan: GrowingPlan) -> tuple[str, ...]:
     relaunch = PLAN.say("relaunch", seconds=plan.request.relaunch, starts=plan.request.starts or None)
     if not found.changes:
         return (PLAN.say("phases_alike", workers=found.phases[0].workers, relaunch=relaunch),)
-    ways = (PLAN.say("phase", workers=workers, batches=[one.global_batch for one in own])
+    ways = (f"{counted(workers, 'worker')} at batch {written([one.global_batch for one in own])}"
             for workers, own in groupby(found.phases, lambda one: one.workers))
     return (PLAN.say("phases", ways=", ".join(ways), time=_describe_range(found.seconds), cost=found.cost.value,
                      workers=alone.workers, alone=alone.seconds.value, alone_cost=alone.cost.value, relaunch=relaunch),)

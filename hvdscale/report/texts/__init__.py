@@ -32,7 +32,7 @@ Cells = dict[Column | str, Callable[[Any], Any]]        # what each column of a 
 @dataclass(frozen=True)
 class Texts:
     """The texts of one subject. Sections: ``finding``, ``warning`` and ``note``, a template a kind; ``table``: titles
-    by name; ``figure``: title, caption, formula and source by name; ``column``: by key what table.Column has, ``spare``
+    by name; ``figure``: title, caption, formula and source by kind; ``column``: by key what table.Column has, ``spare``
     where its template is not empty; ``words``: by name words that are no template, by key."""
 
     subject: str
@@ -44,6 +44,10 @@ class Texts:
 
     def say(self, kind: str, /, **values: Any) -> str:
         return self.find(kind, **values).said
+
+    def say_if(self, kind: str, condition: object, /, **values: Any) -> str:
+        """The sentence under a condition; else "", which tables leave out."""
+        return self.say(kind, **values) if condition else ""
 
     def find(self, kind: str, estimate: object = None, more: Sequence[str] = (), /, **values: Any) -> Finding:
         """A finding; ``estimate`` is the number that it is about, and more: further sentences on the same."""
@@ -58,10 +62,13 @@ class Texts:
         return found
 
     def column(self, key: str, name: str = "", /, **values: Any) -> Column:
-        """A column of a table, its own or one that all share; ``name``: its key in files where that is another one."""
-        texts = {**GENERAL.sections["column"], **self.sections.get("column", {})}[key]
+        """A column of a table, its own or one that all share; without texts its title is its key.
+
+        name    its key in files where that is another one
+        """
+        texts = {**GENERAL.sections["column"], **self.sections.get("column", {})}.get(key, {})
         found: dict[str, Any] = {part: fill(text, SOURCES | values) for part, text in texts.items()}
-        return Column(name or key, **{**found, "spare": bool(found.get("spare"))})
+        return Column(name or key, **{"title": key.replace("_", " "), **found, "spare": bool(found.get("spare"))})
 
     def table(self, name: str, rows: Iterable[Any], cells: Mapping[Column | str, Callable[[Any], Any]],
               trials: OfRow = lambda _: (), *, diverged: OfRow = lambda _: (), baseline: OfRow = lambda _: (),
@@ -83,7 +90,7 @@ class Texts:
     def figure(self, name: str, draw: Callable[..., None], trials: TrialKeys, panels: int = 1, /,
                **values: Any) -> Figure:
         words = {part: fill(text, SOURCES | values) for part, text in self.sections["figure"][name].items()}
-        return Figure(words.get("name", name), words["title"], words["caption"], words["formula"],
+        return Figure(values.get("name", name), words["title"], words["caption"], words["formula"],
                       words.get("source", ""), trials, draw, panels)
 
 

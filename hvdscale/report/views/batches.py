@@ -17,7 +17,7 @@ from ...analysis.intervals import Estimate, geometric_mean, over
 from ...analysis.noise import LEAST_STEPS, Noise, NoiseAgainst, NoiseScale, best_known
 from ...analysis.report_data import Section
 from ...analysis.steps import Crossing, RunCell, crossing_of
-from ...formatting.numbers import exact, listed, number, ratio, span, spread, whole
+from ...formatting.numbers import counted, exact, listed, number, ratio, span, spread, whole
 from ...target import Target
 from ..document import Details, Figures, Finding, Part
 from ..drawing import (BLUE, MUTED, Axes, draw_line, ends_of, is_named, is_positive, label_axes, log2_axis,
@@ -55,12 +55,11 @@ def fitted(subject: Subject) -> Iterator[Part]:
 def steps_by_batch(subject: Subject) -> Iterator[Part]:
     curve = subject.batches
     run = [cell for cell in curve.cells if cell.runs] if curve else []
-    if curve and len(run) > 1:
-        if not any(cell.steps.met for cell in run):           # whose figure would be empty
-            yield from training(subject)
-            return
+    if curve and len(run) > 1 and any(cell.steps.met for cell in run):
         yield Figures(lambda: [SCALING.figure("steps-batch", partial(_draw_repeats, curve, run), keys_of(run),
                                               target=subject.target, confidence=subject.options.confidence)])
+    elif len(run) > 1:              # whose figure would be empty
+        yield from training(subject)
 
 
 def curve_findings(curve: Curve) -> Iterator[Finding]:
@@ -71,13 +70,14 @@ def curve_findings(curve: Curve) -> Iterator[Finding]:
     yield from find_regimes(curve.regimes, [point.global_batch for point in curve.judged],
                             [point.steps for point in curve.judged], [point.met > 0 for point in curve.judged])
     counts = {point.global_batch: point.trials for point in curve.points if point.trials}
-    if curve.n is not None and max(counts.values(), default=0) > curve.n:
+    most = max(counts.values(), default=0)
+    if curve.n is not None and most > curve.n:
         fewest = [] if curve.left_out else [batch for batch, count in counts.items() if count == curve.n]
         yield SCALING.find("trials", n=curve.n, fewest=fewest, counts=spread(counts.values()))
-        if fewest and curve.n < max(counts.values()) / 2:
+        if fewest and curve.n < most / 2:
             yield SCALING.find("trials_option")
     if curve.left_out:
-        named = [SCALING.say("batch_of_trials", batch=batch, trials=count) for batch, count in curve.left_out]
+        named = [f"{batch:,} ({counted(count, 'trial')})" for batch, count in curve.left_out]
         yield SCALING.find("too_few_trials", n=curve.n, batches=named)
     extrapolated = [point.global_batch for point in curve.points if point.steps.extrapolated]
     if extrapolated:
@@ -180,20 +180,19 @@ def as_fitted(estimate: Estimate) -> str:
 def early_crossing(subject: Subject) -> Iterator[Part]:
     """Where first crossings of runs that went on were early by more than their interval; the table of runs has the
     lasting ones."""
-    target = subject.target
     early: list[tuple[float, RunCell, list[Crossing], float]] = []
-    for cell in subject.batches.cells if subject.batches else ():
-        found = [crossing_of(run.trial, target) for run in cell.runs] if target and not cell.searched else []
+    for cell in subject.batches.cells if subject.batches and subject.options.crossing == FIRST else ():
+        found = [] if cell.searched else [crossing_of(run.trial, subject.goal) for run in cell.runs]
         met = [one for one in found if one is not None]         # unknown for one: NaN; inf where one did not last
         lasting = float(geometric_mean([one.steps for one in met])) if met else math.nan
-        if subject.options.crossing == FIRST and lasting > cell.steps.high and all(one.after for one in met):
+        if lasting > cell.steps.high and all(one.after for one in met):
             early.append((cell.steps.value / lasting, cell, met, lasting))
     if early:                   # the batch at which by most
         _, cell, met, lasting = min(early, key=lambda one: one[0])
         after, met_after, model = (sum(getattr(one, name) for one in met)
                                    for name in ("after", "met_after", "modelled"))
-        more = [SCALING.say("early_option"), SCALING.say("early_model") if model else ""]
-        yield SCALING.find("early", None, more, batch=cell.global_batch, target=target, first=cell.steps,
+        more = [SCALING.say("early_option"), SCALING.say_if("early_model", model)]
+        yield SCALING.find("early", None, more, batch=cell.global_batch, target=subject.target, first=cell.steps,
                            lasting=lasting if np.isfinite(lasting) else None, model=bool(model), after=after or None,
                            met=met_after, share=met_after / after if after else None)
 
@@ -222,10 +221,10 @@ def curve_table(curve: Curve) -> Table:
         "perfect_scaling": lambda point: (words[curve.perfect.get(point.global_batch)] if point.steps.met else
                                           "not met" if measured(point) else NEVER)},
         lambda point: point.keys, notes=[
-            SCALING.say("best_intervals", interval=SEARCH.say("best_of_interval", confidence=curve.confidence)),
+            f"Intervals: {SEARCH.say('best_of_interval', confidence=curve.confidence)}",
             SCALING.say("meanings", perfect=options.perfect_within, useful=options.useful_within),
-            SCALING.say("bias") if len(curve.points) > 2 else ""],
-        warnings=[SCALING.say("met_then_diverged", batches=lost) if lost else ""], what=curve.target,
+            SCALING.say_if("bias", len(curve.points) > 2)],
+        warnings=[SCALING.say_if("met_then_diverged", lost, batches=lost)], what=curve.target,
         best=SEARCH.say("best_of_each", confidence=curve.confidence))
 
 
@@ -291,7 +290,6 @@ def noise_scales(subject: Subject) -> Iterator[Part]:
 
 def _noise_tables(section: Section) -> Iterator[Table]:
     shown = [scale for _, noise in section.noise for scale in (noise.whole, *noise.quarters)]
-    few = any(scale.steps < LEAST_STEPS for scale in shown)
     rows = [(cell, noise, noise.whole) for cell, noise in section.noise]
     yield table_of_cells("noise-scale", rows, "workers global_batch", {
         "workers": lambda row: row[0].workers[0], "runs": lambda row: len(row[0].samples.seeds),
@@ -300,10 +298,9 @@ def _noise_tables(section: Section) -> Iterator[Table]:
         "grad_sqnorm": lambda row: row[2].grad_sqnorm, "cov_trace": lambda row: row[2].cov_trace},
         of=itemgetter(0), what=section.target, notes=(
             SCALING.say("noise_scale"), SCALING.say("noise_intervals", confidence=section.options.confidence),
-            SCALING.say("noise_no_end") if any(math.isinf(scale.high) for scale in shown) else "",
-            SCALING.say("noise_negative", mark=UNBOUNDED) if any(
-                math.isinf(scale.noise_scale) for scale in shown) else "",
-            SCALING.say("noise_few", least=LEAST_STEPS) if few else ""))
+            SCALING.say_if("noise_no_end", any(math.isinf(scale.high) for scale in shown)),
+            SCALING.say_if("noise_negative", any(math.isinf(scale.noise_scale) for scale in shown), mark=UNBOUNDED),
+            SCALING.say_if("noise_few", any(scale.steps < LEAST_STEPS for scale in shown), least=LEAST_STEPS)))
 
 
 def _quarters(fill: Callable[[int, Any], Cell]) -> Cells:

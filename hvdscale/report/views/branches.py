@@ -60,8 +60,7 @@ def _words(found: Branched) -> dict[str, Any]:
 
 
 def findings(found: Branched, measured: Measured) -> Iterator[Finding]:
-    said = [BRANCHES.say("local_at", batch=describe_critical(point.critical), step=point.step)
-            for point in found.points]
+    said = [f"{describe_critical(point.critical)} at step {point.step:,}" for point in found.points]
     yield BRANCHES.find("local", found.points[-1].critical, batches=", then ".join(
         said if len(said) < 3 else [said[0], said[-1]]), **_words(found))
     ratios = [one for one in map(_noise_over_critical, found.points) if math.isfinite(one.value)]
@@ -71,7 +70,7 @@ def findings(found: Branched, measured: Measured) -> Iterator[Finding]:
                             count=sum(one.low <= 1.0 <= one.high for one in ratios), checkpoints=len(ratios))
     ramp = ramp_of(found)
     if ramp:
-        option = BRANCHES.say("ramp_option", schedule=json.dumps(ramp.batches.pairs), rule=found.rule)
+        option = f"--set batch_schedule='{json.dumps(ramp.batches.pairs)}' --lr-rule {found.rule}"
         yield BRANCHES.find("ramp", ramp.fewer_steps, (option,), ramp=str(ramp))
     else:
         yield Finding(NO_RAMP)
@@ -103,7 +102,7 @@ def _notes(found: Branched) -> tuple[str, ...]:
     orders = len(found.points[-1].losses)
     return (BRANCHES.say("branches", batch=found.base_batch, **_words(found)),
             BRANCHES.say("intervals", orders=orders, **_words(found)), BRANCHES.say("depends"),
-            BRANCHES.say("one_order") if orders < 2 else "")
+            BRANCHES.say_if("one_order", orders < 2))
 
 
 def critical_table(found: Branched, measured: Measured) -> Table:

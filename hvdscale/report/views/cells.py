@@ -1,8 +1,11 @@
-"""Of a cell of runs at one worker count and batch: what a table shows, with its notes and warnings."""
+"""Of a cell of runs at one worker count and batch: what a table shows, with its notes and warnings; and in which fields
+of their plans the settings of cells differ."""
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -11,15 +14,24 @@ from typing import Any
 from ...analysis.intervals import OWN_FROM, Estimate
 from ...analysis.report_data import Section, stand_out
 from ...analysis.search import Search
+from ...analysis.speedup import SpeedupPoint
 from ...analysis.steps import SPEED, RunCell
 from ...formatting.numbers import counted, listed, number, ratio, span, spread, whole
-from ..differences import settings_tried
+from ...plan.plan import flat
+from ...plan.scaling import SCALED_BETAS, half_life_of
+from ...plan.settings import DECAYS_PER_STEP, DECOUPLED
 from ..table import Cell, Table, Write, no_cell, steps_cell
 from ..texts import SCALING, SEARCH, Cells
 from .searches import tuned_at_each
 
 ONE_RUN = "*"       # marks a point with one run
 CROWDED = "#"       # marks a worker count at which a host had too few free cores
+# of the problem: what follows from the global batch, or is chosen for it
+OF_BATCH = ("global_batch", "base_lr", "peak_lr", "start_lr", "learning_rate", "lr_factor", "warmup",
+            "warmup_steps", "decay_steps", "decay_start", "decay_at")
+FOLLOW = {"base_lr": ("peak_lr", "start_lr"), "peak_lr": ("start_lr",), "lr_factor": ("peak_lr", "start_lr")}
+MOST_VALUES = 5
+MOST_LETTERS = 24
 
 
 def mark_of(cell: RunCell) -> str:
@@ -33,58 +45,55 @@ def of_searches(section: Section, cells: Sequence[RunCell]) -> str:
     return f" ({SEARCH.say('best_of_each', confidence=section.options.confidence)})" if searched else ""
 
 
-def cell_notes(section: Section, cells: Sequence[RunCell], times: bool = True) -> Iterator[str]:
-    """How to read a table of these cells: first what intervals claim and are based on."""
-    repeated = [cell for cell in cells if not cell.searched]
-    repeats = {len(cell.samples.seeds) for cell in repeated} - {0, 1}
-    (freedom, fewest), pool = _degrees_of_freedom(section, times), section.pools.of("steps")
-    if repeats and fewest:
-        own, hours = min(repeats) >= OWN_FROM, section.pools.of(SPEED).apart
-        yield SCALING.say("intervals", confidence=section.options.confidence, own=own, freedom=freedom,
-                          own_from=OWN_FROM if max(repeats) >= OWN_FROM else None, hours=times and hours > 0)
-        if not own and pool.growth > 0:
-            at = [float(pool.at(cell.global_batch).deviation) for cell in repeated]
-            yield SCALING.say("spread_grows", least=min(at), most=max(at))
-        if not own and fewest <= 2:
-            yield SCALING.say("few_repeats")
-    if any(0 < cell.met < len(cell.samples.seeds) for cell in repeated) and section.target:
-        yield SCALING.say("some_unmet")
-    tuned = [search for found in tuned_by(section, cells).values() for search in found]
-    if tuned:
-        yield tuned_at_each(tuned, section.options.confidence)
-    passes = _untimed_passes(cells) if times else ()
-    if passes and max(passes):
-        yield SCALING.say("warmup", passes=spread(passes))
-
-
-def cell_warnings(section: Section, cells: Sequence[RunCell], times: bool = True) -> Iterator[str]:
-    repeated = [cell for cell in cells if not cell.searched]
-    repeats = {len(cell.samples.seeds) for cell in repeated} - {0, 1}
-    if any(len(cell.samples.seeds) == 1 for cell in repeated):
-        yield SCALING.say("one_run", mark=ONE_RUN, target=section.target)
-    met = [run for cell in repeated for run in cell.runs if run.met]
-    first = sum(math.isnan(run.steps_before) for run in met)
-    if first:
-        yield SCALING.say("first_evaluation", first=first, runs=len(met))
-    pooled = repeats and min(repeats) < OWN_FROM and _degrees_of_freedom(section, times)[1]
-    for name, what in {"steps": "steps", **({SPEED: "examples per second"} if times else {})}.items():
-        if pooled and (apart := stand_out(repeated, name)):     # so large a spread that pooling it misleads
-            yield SCALING.say("stands_out", what=what, where=[
-                f"W = {listed(cell.workers)}, B = {cell.global_batch:,}" for cell in apart])
+def describe_cells(section: Section, cells: Sequence[RunCell], times: bool = True
+                   ) -> tuple[Sequence[str], Sequence[str]]:
+    """(how to read a table of these cells, first what intervals claim and are based on; warnings)."""
+    notes, warnings = _describe_spread(section, [cell for cell in cells if not cell.searched], times)
     tuned = tuned_by(section, cells)
+    searches = [search for found in tuned.values() for search in found]
     tried = [cell for cell in cells if cell.settings > 1 and id(cell) not in tuned]
-    if tried:
-        yield SCALING.say("settings", settings=settings_tried(tried), target=section.target, batches=[
-            f"{cell.global_batch:,} ({cell.settings:,})" for cell in tried])
-    if times:
-        yield from crowded_warnings(cells)
-        passes = _untimed_passes(cells)
-        if passes and not max(passes) and any(cell.examples_per_second.runs for cell in cells):
-            yield SCALING.say("no_warmup")
+    passes = {run.trial.execution.get("untimed_passes") or 0 for cell in cells for run in cell.runs if times}
+    unwarmed = any(cell.examples_per_second.runs for cell in cells) and passes == {0}
+    return (*notes, tuned_at_each(searches, section.options.confidence) if searches else "",
+            SCALING.say_if("warmup", any(passes), passes=spread(passes))), (
+        *warnings, SCALING.say("settings", settings=settings_tried(tried), target=section.target, batches=[
+            f"{cell.global_batch:,} ({cell.settings:,})" for cell in tried]) if tried else "",
+        *(crowded_warnings(cells) if times else ()), SCALING.say_if("no_warmup", unwarmed))
 
 
-def _untimed_passes(cells: Sequence[RunCell]) -> set[int]:
-    return {run.trial.execution.get("untimed_passes") or 0 for cell in cells for run in cell.runs}
+def _describe_spread(section: Section, cells: Sequence[RunCell], times: bool) -> tuple[list[str], list[str]]:
+    """The same of the intervals of cells of repeats."""
+    repeats, known = {len(cell.samples.seeds) for cell in cells} - {0, 1}, section.pools.of
+    degrees = {name: max(1, int(known(name).freedom)) for name in ("steps", "seconds", SPEED) if known(name).freedom
+               and (section.target or name == SPEED) and (times or name == "steps")}
+    notes, warnings, pooled = [], [], repeats and degrees and min(repeats) < OWN_FROM
+    if repeats and degrees:
+        notes.append(SCALING.say(
+            "intervals", confidence=section.options.confidence, own=not pooled, freedom=_degrees_of_freedom(degrees),
+            own_from=OWN_FROM if max(repeats) >= OWN_FROM else None, hours=times and known(SPEED).apart > 0))
+    if pooled:
+        at = [float(known("steps").at(cell.global_batch).deviation) for cell in cells]
+        notes += [SCALING.say_if("spread_grows", known("steps").growth > 0, least=min(at), most=max(at)),
+                  SCALING.say_if("few_repeats", min(degrees.values()) <= 2)]
+    some = any(0 < cell.met < len(cell.samples.seeds) for cell in cells)
+    notes.append(SCALING.say_if("some_unmet", some and section.target))
+    met = [run for cell in cells for run in cell.runs if run.met]
+    first = sum(math.isnan(run.steps_before) for run in met)
+    alone = any(len(cell.samples.seeds) == 1 for cell in cells)
+    warnings += [SCALING.say_if("one_run", alone, mark=ONE_RUN, target=section.target),
+                 SCALING.say_if("first_evaluation", first, first=first, runs=len(met))]
+    for name, what in (("steps", "steps"), (SPEED, "examples per second")) if pooled else ():
+        if (times or name != SPEED) and (apart := stand_out(cells, name)):      # so large that pooling it misleads
+            warnings.append(SCALING.say("stands_out", what=what, where=[
+                f"W = {listed(cell.workers)}, B = {cell.global_batch:,}" for cell in apart]))
+    return notes, warnings
+
+
+def _degrees_of_freedom(degrees: Mapping[str, int]) -> str:
+    """``6 degrees of freedom``, ``4 degrees of freedom for steps and 6 for seconds``."""
+    (first, count), *rest = degrees.items()
+    said = listed([first, *(f"{other} for {name}" for name, other in rest)]).replace("_", " ")
+    return f"{counted(count, 'degree')} of freedom{f' for {said}' if len({*degrees.values()}) > 1 else ''}"
 
 
 def tuned_by(section: Section, cells: Sequence[RunCell]) -> dict[int, list[Search]]:
@@ -98,37 +107,21 @@ def tuned_by(section: Section, cells: Sequence[RunCell]) -> dict[int, list[Searc
     return found
 
 
-def _degrees_of_freedom(section: Section, times: bool) -> tuple[str, int]:
-    """(``6 degrees of freedom`` or ``4 degrees of freedom for steps and 6 for seconds``, the fewest) of the pooled
-    spreads that are known; 0 where none is."""
-    names = (["steps"] if section.target else []) + ((["seconds"] if section.target else []) + [SPEED] if times else [])
-    degrees = {name.replace("_", " "): max(1, int(section.pools.of(name).freedom)) for name in names
-               if section.pools.of(name).freedom}
-    (first, count), *rest = degrees.items() or [("", 0)]
-    said = listed([first, *(f"{other} for {name}" for name, other in rest)])
-    differ = len(set(degrees.values())) > 1
-    return f"{counted(count, 'degree')} of freedom{f' for {said}' if differ else ''}", min(degrees.values(), default=0)
-
-
 def crowded_warnings(cells: Sequence[RunCell]) -> list[str]:
-    crowded = [trial for cell in cells for trial in cell.considered if trial.crowded]
+    considered = [trial for cell in cells for trial in cell.considered]
+    crowded = [trial for trial in considered if trial.crowded]
     lacked = [trial for trial in crowded if trial.lacked_cores]
+    slowed = [trial for trial in considered if any(trial.measured.get("slowed_by") or ())]
     counts = sorted({(trial.execution["local_workers"], trial.execution["cores"]) for trial in lacked})
-    shared = any(trial.workers < trial.execution["local_workers"] for trial in lacked)
-    warnings = []
-    if lacked:
-        warnings.append(SCALING.say("crowded", mark=CROWDED, shared=shared,
-                                    counts=[f"{n} on {cores}" for n, cores in counts]))
-    if len(lacked) < len(crowded):
-        workers = sorted({one.workers for one in crowded})
-        warnings.append(SCALING.say("busy", mark=CROWDED, workers=workers, most=workers[-1],
-                                    share=max(one.without_core for one in crowded)))
-    slowed = [trial for cell in cells for trial in cell.considered if any(trial.measured.get("slowed_by") or ())]
-    if slowed:
-        by = dict.fromkeys(why for trial in slowed for rank in trial.measured["slowed_by"] for why in rank)
-        warnings.append(SCALING.say("slowed", workers=sorted({one.workers for one in slowed}), by=" and ".join(by),
-                                    clock=min(min(trial.measured["clock"]) for trial in slowed)))
-    return warnings
+    workers = sorted({one.workers for one in crowded})
+    by = dict.fromkeys(why for trial in slowed for rank in trial.measured["slowed_by"] for why in rank)
+    return [
+        SCALING.say_if("crowded", lacked, mark=CROWDED, counts=[f"{n} on {cores}" for n, cores in counts],
+                       shared=any(trial.workers < trial.execution["local_workers"] for trial in lacked)),
+        SCALING.say_if("busy", len(lacked) < len(crowded), mark=CROWDED, workers=workers, most=max(workers, default=0),
+                       share=max((one.without_core for one in crowded), default=0)),
+        SCALING.say_if("slowed", slowed, workers=sorted({one.workers for one in slowed}), by=" and ".join(by),
+                       clock=min((min(trial.measured["clock"]) for trial in slowed), default=0))]
 
 
 def ran_at_cell(cell: RunCell) -> Cell:
@@ -182,11 +175,122 @@ COLUMNS: dict[str, Callable[[RunCell], Any]] = {        # of cells, by key
 
 
 def table_of_cells(name: str, rows: Sequence[Any], keys: str, more: Cells | None = None, *,
-                   of: Callable[[Any], RunCell] = lambda row: row, **words: Any) -> Table:
+                   of: Callable[[Any], RunCell] = lambda row: row, section: Section | None = None, times: bool = True,
+                   notes: Iterable[str] = (), warnings: Iterable[str] = (), **words: Any) -> Table:
     """A table of cells, of which ``of`` gives that of a row: the columns of COLUMNS by these keys, tokens if any were
-    counted, then others."""
-    keyed = [key for key in keys.split() if key != "tokens_to_target" or any(of(row).tokens.runs for row in rows)]
+    counted, then others; of a ``section`` it says how to read its cells, see describe_cells."""
+    cells = list(map(of, rows))
+    keyed = [key for key in keys.split() if key != "tokens_to_target" or any(cell.tokens.runs for cell in cells)]
     columns: Cells = {SCALING.column(key, "workers") if key == "ran_at" else key:
                       partial(lambda key, row: COLUMNS[key](of(row)), key) for key in keyed}
-    return SCALING.table(name, rows, columns | (more or {}), lambda row: of(row).keys,
+    if section:
+        said = describe_cells(section, cells, times)
+        notes, warnings = (*notes, *said[0]), (*warnings, *said[1])
+        words = {"what": section.target or "throughput", **words}
+    return SCALING.table(name, rows, columns | (more or {}), lambda row: of(row).keys, notes=notes, warnings=warnings,
                          diverged=lambda row: tuple(trial.key for trial in of(row).diverged), **words)
+
+
+# Settings
+
+def settings_tried(cells: Iterable[RunCell]) -> str:
+    """``Settings that differ in ghost_batch (16, 48) and precision (fp32, fp64)``: of the trials within each cell."""
+    found: dict[str, list[object]] = {}
+    for cell in cells:
+        fields = [_fields(setting) for setting in dict.fromkeys(trial.setting for trial in cell.considered)]
+        for name in _differing(fields):
+            found.setdefault(name, []).extend(one.get(name) for one in fields)
+    said = [f"{name} ({_values(found[name])})" for name in _leaders(found)]
+    return f"Settings that differ in {listed(said)}" if said else "Settings that no log names"
+
+
+def _leaders(names: Iterable[str]) -> list[str]:
+    found = list(names)
+    followers = {follower for name in found for follower in FOLLOW.get(name, ())}
+    return [name for name in found if name not in followers]
+
+
+def settings_of(settings: Iterable[str]) -> dict[str, dict[str, object]]:
+    """What distinguishes settings, apart from their batch: name and value of each field, by setting."""
+    fields = {setting: _fields(setting) for setting in dict.fromkeys(settings)}
+    names = [name for name in _leaders(_differing(list(fields.values()))) if "_batch" not in name]
+    return {setting: {name: one.get(name) for name in names[:MOST_VALUES]} for setting, one in fields.items()}
+
+
+def problems_of_points(points: Sequence[SpeedupPoint], searched: Iterable[str] = ()) -> list[str]:
+    """What of the points' problems differs and follows neither from the batch nor from names ``searched`` at every
+    point: ``precision is fp32 at 1 worker, fp64 at 3``."""
+    fields = [_fields(point.cell.setting) for point in points]
+    batches = [point.cell.global_batch for point in points]
+    follow = {*OF_BATCH, "eval_every", *searched}
+    for rule, betas in SCALED_BETAS.items():
+        if all(one.get("lr_rule") == rule for one in fields):
+            follow |= {*betas, "epsilon"}
+    for name in DECAYS_PER_STEP:            # the same half-life in examples
+        decays = [one.get(name) for one in fields]
+        known = [half_life_of(decay, batch) for decay, batch in zip(decays, batches)
+                 if isinstance(decay, float) and 0 < decay < 1]
+        if len(known) == len(points) and _alike(known):
+            follow.add(name)
+    if all(one.get("ghost_batch") == point.cell.global_batch for one, point in zip(fields, points)):
+        follow.add("ghost_batch")
+    if all(one.get("optimizer") in DECOUPLED and one.get("weight_decay") and one.get("peak_lr") for one in fields):
+        # the time scale of decoupled weight decay in examples, B / (rate decay)
+        if _alike([batch / (one["peak_lr"] * one["weight_decay"]) for one, batch in zip(fields, batches)]):
+            follow.add("weight_decay")
+    said = []
+    for name in _differing(fields):
+        if name not in follow:
+            workers: dict[str, list[int]] = {}
+            for point, one in zip(points, fields):
+                workers.setdefault(show_value(one.get(name)), []).append(point.workers)
+            (value, first), *rest = workers.items()
+            noun = "worker" if first == [1] else "workers"
+            said.append(", ".join([f"{name} is {value} at {listed(first)} {noun}",
+                                   *(f"{value} at {listed(where)}" for value, where in rest)]))
+    return said
+
+
+def _alike(values: Sequence[float]) -> bool:
+    return max(values) <= min(values) * (1 + 1e-9)
+
+
+def _fields(setting: str) -> dict[str, Any]:
+    """The fields of a setting by name; see analysis.trials.Trial.setting."""
+    record = json.loads(setting)
+    fields = {name.removeprefix("metaparameters/"): value for name, value in flat(record["problem"]).items()}
+    return {**fields, "eval_every": record["eval_every"]}
+
+
+def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of the fields that all have, and not all alike; an entry of a table may be missing."""
+    counts = Counter(name for fields in settings for name in fields)        # in order of where each is met first
+    return [name for name, count in counts.items() if ("." in name or count == len(settings))
+            and len({json.dumps(one.get(name)) for one in settings}) > 1]
+
+
+def _values(values: Sequence[Any]) -> str:
+    numbers = all(type(value) in (int, float) and value == value for value in values)
+    values = sorted(set(values)) if numbers else values
+    shown = list(dict.fromkeys(map(show_value, values)))
+    if len(shown) <= MOST_VALUES:
+        return ", ".join(shown)
+    return counted(len(shown), "value") + (f", {shown[0]} to {shown[-1]}" if numbers else "")
+
+
+def show_value(value: object) -> str:
+    if value is None or value != value:
+        return "none"
+    if isinstance(value, float):
+        return f"{value:g}"
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= MOST_LETTERS else text[:MOST_LETTERS - 3] + "..."
+
+
+def how_they_differ(one: str, other: str) -> str:
+    """``peak_lr 0.1, then 0.2`` of two settings, without what follows from other fields; empty: they are equal."""
+    fields = [_fields(setting) for setting in (one, other)]
+    names = dict.fromkeys(name for own in fields for name in own)
+    found = [name for name in names if json.dumps(fields[0].get(name)) != json.dumps(fields[1].get(name))]
+    said = [f"{name} {', then '.join(show_value(own.get(name)) for own in fields)}" for name in _leaders(found)]
+    return listed(said[:MOST_VALUES] + ([f"{len(said) - MOST_VALUES} more"] if len(said) > MOST_VALUES else []))

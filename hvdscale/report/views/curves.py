@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +33,7 @@ class CurvePanel:
     curves: Sequence[Curve]
     labels: Sequence[str] | None = None
     ordered: bool = False
+    base: int | None = None         # the smallest batch at which all curves that met anything did; None: there is none
 
 
 def curves_figure(curves: Sequence[Curve], *, kind: str = STEPS, labels: Sequence[str] | None = None, title: str = "",
@@ -102,12 +103,13 @@ def _with_something(panels: Iterable[CurvePanel], kind: str) -> tuple[list[Curve
     found, empty = [], []
     for panel in panels:
         labels = labels_of(panel.curves) if panel.labels is None else list(map(plain, panel.labels))
-        scales = _scales(panel.curves, kind)
+        batches = [{point.global_batch for point in _met(curve)} for curve in panel.curves if _met(curve)]
+        base = min(set.intersection(*batches), default=None) if batches else None
         kept = [(curve, label) for curve, label in zip(panel.curves, labels)
-                if _met(curve) and is_positive(scales(curve))]
+                if _met(curve) and is_positive(_scale(curve, kind, base))]
         named = [label for _, label in kept]
         if kept:
-            found.append(replace(panel, curves=[curve for curve, _ in kept], labels=named))
+            found.append(replace(panel, curves=[curve for curve, _ in kept], labels=named, base=base))
         empty += [label for label in labels if label not in named] if kept else [plain(panel.title or "all")]
     return found, empty
 
@@ -140,31 +142,24 @@ def _met(curve: Curve) -> list[CurvePoint]:
     return [point for point in curve.searched if point.steps.met and point.steps.value > 0]
 
 
-def _scales(curves: Sequence[Curve], kind: str) -> Callable[[Curve], float]:
+def _scale(curve: Curve, kind: str, base: int | None) -> float:
     """What the steps of a curve are multiplied with in this kind of figure; NaN: they cannot be shown."""
     if kind == STEPS:
-        return lambda curve: 1.0
+        return 1.0
     if kind == EXAMPLES:
-        return lambda curve: 1 / min((point.global_batch * point.steps.value for point in _met(curve)),
-                                     default=math.nan)
-    base = _common(curves)
-    return lambda curve: next((1 / point.steps.value for point in _met(curve) if point.global_batch == base), math.nan)
-
-
-def _common(curves: Sequence[Curve]) -> int | None:
-    """The smallest batch at which all curves that met anything did; None: there is none."""
-    batches = [{point.global_batch for point in _met(curve)} for curve in curves if _met(curve)]
-    return min(set.intersection(*batches), default=None) if batches else None
+        return 1 / min(point.global_batch * point.steps.value for point in _met(curve))
+    return next((1 / point.steps.value for point in _met(curve) if point.global_batch == base), math.nan)
 
 
 def _draw(axes: Axes, panel: CurvePanel, kind: str, paneled: bool) -> None:
-    curves, ordered, scales = panel.curves, panel.ordered, _scales(panel.curves, kind)
-    shown = [[(point, as_shown(point.steps).scaled(scales(curve) * (point.global_batch if kind == EXAMPLES else 1)))
-              for point in curve.searched] for curve in curves]
+    curves, ordered, base = panel.curves, panel.ordered, panel.base
+    shown = [[(point, as_shown(point.steps).scaled(
+        _scale(curve, kind, base) * (point.global_batch if kind == EXAMPLES else 1))) for point in curve.searched]
+        for curve in curves]
     estimates = [one for points in shown for _, one in points]
     batches = sorted({point.global_batch for points in shown for point, _ in points})
     log2_axis(axes, "x", batches, most=PANEL_TICKS if paneled else TICKS)
-    lines = _perfect(shown, kind, (batches[0], batches[-1]), ordered, _common(curves))
+    lines = _perfect(shown, kind, (batches[0], batches[-1]), ordered, base)
     lowest = min(one.value for one in estimates if one.met) / 4
     seen = [one.value for one in estimates if one.met] + [one.beyond for one in estimates if not one.met]
     log2_axis(axes, "y", seen + [end for _, _, line in lines for end in line if end > lowest], ends_of(estimates),
@@ -193,7 +188,7 @@ def _draw(axes: Axes, panel: CurvePanel, kind: str, paneled: bool) -> None:
             _draw_line(axes, points, 1, color, marker=marker, markersize=3, label=label, alpha=0.8)
         else:
             _draw_curve(axes, points, gap ** ((at + 0.5) / len(curves) - 0.5), color, marker, label)
-    label_axes(axes, "global batch B (examples)", AXES.get(kind) or f"steps / steps at B = {_common(curves):,}")
+    label_axes(axes, "global batch B (examples)", AXES.get(kind) or f"steps / steps at B = {base:,}")
 
 
 def _drawn_fit(curve: Curve) -> CriticalBatchFit | None:

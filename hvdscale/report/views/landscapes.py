@@ -31,12 +31,9 @@ LINES = {"none": (":", "constant"), "sqrt": ("-.", "square root"), "linear": ("-
 
 
 def landscapes(subject: Subject) -> Iterator[Part]:
-    found = rate_landscapes(subject.curve, subject.costs)
-    if found:
-        yield from find_law(found)
-        yield landscapes_table(found)
-        yield laws_table(found)
-        yield Figures(partial(landscape_figures, found))
+    if found := rate_landscapes(subject.curve, subject.costs):
+        yield from (*find_law(found), landscapes_table(found), laws_table(found),
+                    Figures(partial(landscape_figures, found)))
 
 
 def _words(found: RateLandscapes) -> dict[str, Any]:
@@ -63,8 +60,7 @@ def find_law(found: RateLandscapes) -> tuple[Finding, ...]:
 
 def landscapes_table(found: RateLandscapes) -> Table:
     def best(one: RateLandscape) -> Cell:
-        why = WHY.get(one.rate.why, "not bracketed") if one.rate.why else ""
-        return no_cell(below=why) if why else interval_cell(one.rate.best)
+        return no_cell(below=WHY.get(one.rate.why, "not bracketed")) if one.rate.why else interval_cell(one.rate.best)
 
     def within(one: RateLandscape) -> Cell:         # its value is the width of the range as a factor
         low, high = (math.nan, math.nan) if one.rate.why else one.width(found.costs.tolerance)
@@ -100,8 +96,8 @@ def laws_table(found: RateLandscapes) -> Table | None:
         "describes": lambda law: law is None or law.describes},
         lambda law: keys_of(one.space for one in found.batches), what=found.costs.target, **_words(found), notes=(
             LANDSCAPES.say("laws", **_words(found)),
-            LANDSCAPES.say("adam") if any(law.name == ADAM for law in laws.laws) else "",
-            LANDSCAPES.say("peak_law") if peak is not None else ""))
+            LANDSCAPES.say_if("adam", any(law.name == ADAM for law in laws.laws)),
+            LANDSCAPES.say_if("peak_law", peak is not None)))
 
 
 def landscape_figures(found: RateLandscapes) -> Iterator[Figure]:

@@ -24,7 +24,7 @@ from ...analysis.speedup import divide
 from ...analysis.steps import STEPS, RunCell
 from ...analysis.studies import best_value
 from ...analysis.trials import EVERY_STEP
-from ...formatting.numbers import whole
+from ...formatting.numbers import counted, whole
 from ...target import Target
 from ..document import Figures, Finding, Part
 from ..drawing import MUTED, Axes, draw_line, ends_of, label_axes, log2_axis, mark_estimate
@@ -32,7 +32,7 @@ from ..subject import Subject
 from ..table import Cell, Table, as_shown, keys_of, metric_name
 from ..texts import LOCAL_STEPS, SCALING
 from .batches import find_regimes
-from .cells import (cell_notes, cell_warnings, estimate_cell, met_cell, of_searches, ran_at_cell, ratio_cell, tuned_by)
+from .cells import describe_cells, estimate_cell, met_cell, of_searches, ran_at_cell, ratio_cell, tuned_by
 from .curves import mark_regimes, style_of
 
 
@@ -45,9 +45,9 @@ def local_steps(subject: Subject) -> Iterator[Part]:
     by_batch = group_by(curves, lambda curve: curve[0][0].global_batch)
     yield Figures(lambda: [
         LOCAL_STEPS.figure("local-steps", partial(_draw, cells, by_batch[batch]), keys_of(cells), target=subject.target,
-                           batch=batch, several=len(by_batch[batch]) > 1, fit=len(by_batch[batch]) == 1,
-                           confidence=subject.options.confidence, searched=all(cell.searched for cell in cells),
-                           synchronous=cells[0].sync == EVERY_STEP)
+                           name=f"local-steps-{batch:,}", batch=batch, several=len(by_batch[batch]) > 1,
+                           fit=len(by_batch[batch]) == 1, confidence=subject.options.confidence,
+                           searched=all(cell.searched for cell in cells), synchronous=cells[0].sync == EVERY_STEP)
         for batch, cells in group_by(subject.synced, lambda cell: cell.global_batch).items() if batch in by_batch])
 
 
@@ -82,7 +82,7 @@ def _synchronous(cells: Sequence[RunCell]) -> dict[int, RunCell]:
 def _find_losses(section: Section, cells: Sequence[RunCell], regimes: Regimes) -> Iterator[Finding]:
     """What the largest H that met takes over synchronous training, the regimes, and which H did not meet."""
     batch, every, met = cells[0].global_batch, [cell.sync[1] for cell in cells], [one for one in cells if one.steps.met]
-    whose = LOCAL_STEPS.say("whose", replicas=cells[0].sync[0], batch=batch)
+    whose = f"{counted(cells[0].sync[0], 'replica')}, batch {batch:,}"
     beside, find = _synchronous(section.synced).get(batch), partial(LOCAL_STEPS.find, whose=whose)
     if beside is None or not beside.steps.met:
         yield find("no_synchronous", None)
@@ -110,7 +110,7 @@ def _table(section: Section, target: Target, curves: Sequence[tuple[list[RunCell
     def over(cell: RunCell) -> Cell:
         beside = _synchronous(cells).get(cell.global_batch)
         return ratio_cell(divide(cell, beside, STEPS, options.confidence), cell, beside) if beside else Cell("unknown")
-    section = replace(section, pools=cells[0].pools)
+    notes, warnings = describe_cells(replace(section, pools=cells[0].pools), cells)
     return LOCAL_STEPS.table("local-steps", cells, {
         "global_batch": lambda cell: cell.global_batch, "replicas": lambda cell: cell.sync[0],
         "sync_every": lambda cell: cell.sync[1], SCALING.column("ran_at", "workers"): ran_at_cell,
@@ -124,9 +124,8 @@ def _table(section: Section, target: Target, curves: Sequence[tuple[list[RunCell
             lambda cell: within[id(cell)]}, lambda cell: cell.keys, what=target, searched=of_searches(section, cells),
         diverged=lambda cell: tuple(trial.key for trial in cell.diverged),
         warnings=(LOCAL_STEPS.say("untuned", rates=sorted(filter(None, rates)) if len(rates) > 1 else None)
-                  if rates else "", *cell_warnings(section, cells)),
-        notes=(LOCAL_STEPS.say("meanings", perfect=options.perfect_within, useful=options.useful_within),
-               *cell_notes(section, cells)))
+                  if rates else "", *warnings),
+        notes=(LOCAL_STEPS.say("meanings", perfect=options.perfect_within, useful=options.useful_within), *notes))
 
 
 def _draw(cells: Sequence[RunCell], curves: Sequence[tuple[list[RunCell], Regimes]], axes: Axes) -> None:

@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any
 
 from ...analysis.grouping import group_by
-from ...analysis.rules import (BEYOND, FITTED, KEPT, LOST, NEAR, OUTSIDE, RUNS, UNKNOWN, UNTRIED, Missing, Rule,
-                               RuleCost, RuleCosts, RulePoint)
+from ...analysis.rules import (BEYOND, FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS, UNKNOWN, UNTRIED, Missing,
+                               Rule, RuleCost, RuleCosts, RulePoint)
 from ...formatting.numbers import number, percent, ratio, span, whole
 from ...plan.settings import OPTIONS
 from ..document import Details, Finding, Part
 from ..subject import Subject
-from ..table import Cell, Table, TrialKeys, cell_of, keys_of, no_cell, steps_cell
+from ..table import Cell, Table, cell_of, keys_of, no_cell, steps_cell
 from ..texts import SEARCH, Cells
 
 MARKS = {LOST: "!", UNKNOWN: "?", KEPT: ""}
@@ -22,11 +22,15 @@ DROPPED = ("workload", "checkpoint", "checkpoint_every", "resume", "log", "seed"
            "lr_per_example", "save_model")      # of what a trial was asked, not for another run
 FIRST = ("global_batch", "optimizer", "lr", "base_batch", "lr_rule", "max_lr_factor", "momentum")
 HOW = {RUNS: "runs", FITTED: "fit", "base": "base"}
+WHY = {FEW: "too few trials met the target", OPEN: "the trials do not bracket the best rate",        # it is unknown
+       OUTSIDE: "outside what was tried", UNTRIED: "no run was made with the rule",
+       BEYOND: "the rule leaves a beta no decay"}
+NAMES = {"linear": "linear scaling", "sqrt": "square-root scaling", "none": "a constant rate",
+         "adam_sqrt": "Adam's square-root scaling", "adam_sqrt:beta2": "Adam's square-root scaling without beta1"}
 
 
 def rule_costs(subject: Subject) -> Iterator[Part]:
-    found = subject.costs
-    if found:
+    if found := subject.costs:
         yield from find_rules(found)
         yield rules_table(found)
         yield Details(lambda: [points_table(found), missing_table(found)])
@@ -39,10 +43,9 @@ def rate_words(effective: bool) -> dict[str, Any]:
 
 def find_rules(found: RuleCosts) -> tuple[Finding, ...]:
     exponent, rate = found.exponent, rate_words(found.effective)["rate"]
-    grows = (SEARCH.find("exponent", exponent, rate=rate, power=exponent)
-             if math.isfinite(exponent.value) else
-             SEARCH.find("exponent_unknown", rate=rate, batches=len(exponent.batches)))
-    return SEARCH.find("rules", batch=found.base.global_batch, costs="; ".join(_describe_costs(found))), grows
+    return (SEARCH.find("rules", batch=found.base.global_batch, costs="; ".join(_describe_costs(found))),
+            SEARCH.find("exponent", exponent, rate=rate, power=exponent) if math.isfinite(exponent.value) else
+            SEARCH.find("exponent_unknown", rate=rate, batches=len(exponent.batches)))
 
 
 def _describe_costs(found: RuleCosts) -> Iterator[str]:
@@ -66,13 +69,13 @@ def _describe_costs(found: RuleCosts) -> Iterator[str]:
         yield SEARCH.say("rules_open", rules=names(alike), more=more, batch=f"{low:,.0f}")
     for how, alike in group_by(rest.get(True, ()), lambda cost: cost.points[-1].how).items():
         yield SEARCH.say("rules_unknown", rules=names(alike), all=len(alike) == len(found.costs), last=last,
-                         why=SEARCH.words("problem").get(how, "seeds of the tuned trial did not meet the target"))
+                         why=WHY.get(how, "seeds of the tuned trial did not meet the target"))
 
 
 def rule_name(rule: Rule) -> str:
     """``linear scaling up to 8 times``."""
     word, _, power = rule.name.partition(":")
-    said = SEARCH.words("rule").get(rule.name) or f"scaling by the power {power}"
+    said = NAMES.get(rule.name) or f"scaling by the power {power}"
     return said if rule.cap is None else f"{said} up to {rule.cap:g} times"
 
 
@@ -104,8 +107,6 @@ def _text(value: object) -> str:
 
 
 def rules_table(found: RuleCosts) -> Table:
-    def keys(at: int) -> TrialKeys:
-        return keys_of([found.rates[at], *(cost.points[at] for cost in found.costs)])
     columns: Cells = {}
     for cost in found.costs:
         name = {"sqrt": "square root", "none": "constant"}.get(cost.rule.name, cost.rule.name)
@@ -113,18 +114,18 @@ def rules_table(found: RuleCosts) -> Table:
         heading = name if cost.rule.cap is None else f"{name} up to x{cost.rule.cap:g}"
         columns[SEARCH.column("loss_of_rule", f"loss_{key}", heading=heading)] = partial(
             lambda cost, at: _loss_cell(cost.points[at]), cost)
-    lost = [SEARCH.say("from_fitted_rule", rule=rule_name(cost.rule), batch=None if math.isinf(
-        cost.first_lost.high) else f"{cost.first_lost.high:,.0f}") for cost in found.costs_from_fitted or ()]
+    lost = [f"{rule_name(one.rule)} " + ("at none" if math.isinf(one.first_lost.high) else
+                                         f"from {one.first_lost.high:,.0f}") for one in found.costs_from_fitted or ()]
     return SEARCH.table("lr-rules", range(len(found.rates)), {
         "global_batch": lambda at: found.rates[at].global_batch,
         "steps_to_target": lambda at: steps_cell(found.rates[at].steps, whole),
-        "tried_rate": lambda at: found.rates[at].tried,
-        "best_rate": lambda at: found.rates[at].best, **columns}, keys,
+        "tried_rate": lambda at: found.rates[at].tried, "best_rate": lambda at: found.rates[at].best, **columns},
+        lambda at: keys_of([found.rates[at], *(cost.points[at] for cost in found.costs)]),
         baseline=lambda at: (found.base.keys[0],), what=found.target, **rate_words(found.effective),
-        notes=(SEARCH.say("rule_intervals", interval=SEARCH.say("best_of_interval", confidence=found.confidence)),
+        notes=(f"Under the steps to target: {SEARCH.say('best_of_interval', confidence=found.confidence)}",
                *notes(found)),
-        warnings=[SEARCH.say("from_fitted", batch=found.base.global_batch, best=found.rates[0].best, rules=lost,
-                             more=percent(found.tolerance)) if lost else ""])
+        warnings=[SEARCH.say_if("from_fitted", lost, batch=found.base.global_batch, best=found.rates[0].best,
+                                rules=lost, more=percent(found.tolerance))])
 
 
 def _loss_cell(point: RulePoint) -> Cell:
@@ -145,7 +146,7 @@ def points_table(found: RuleCosts) -> Table:
         "near": lambda row: cell_of(row[1].near.trials, f"{row[1].near.met} met" if row[1].near.trials else ""),
         "near_steps": lambda row: Cell(whole(row[1].near.fewest) if row[1].near.met else "n/a", row[1].near.fewest),
         "loss": lambda row: _loss_cell(row[1]), "steps": lambda row: steps_cell(row[1].steps, whole),
-        "how": lambda row: HOW.get(row[1].how) or SEARCH.words("problem")[row[1].how]},
+        "how": lambda row: HOW.get(row[1].how) or WHY[row[1].how]},
         lambda row: row[1].keys, baseline=lambda row: row[1].near.keys, notes=notes(found), what=found.target,
         factor=f"{NEAR:g}")
 
@@ -164,22 +165,16 @@ def missing_table(found: RuleCosts) -> Table | None:
         lambda run: (found.base.keys[0],), what=found.target)
 
 
-def notes(found: RuleCosts) -> Iterator[str]:
+def notes(found: RuleCosts) -> tuple[str, ...]:
     log, trial = found.base.keys[0]
-    hows = {point.how for cost in found.costs for point in cost.points}
-    yield SEARCH.say("rules_start", batch=found.base.global_batch, trial=f"{log}:{trial}",
-                     value=number(found.base.tried), effective=found.effective, **rate_words(found.effective))
-    if FITTED in hows:
-        yield SEARCH.say("rules_loss")
-    if RUNS in hows:
-        yield SEARCH.say("rules_runs")
-    yield SEARCH.say("rules_marks", lost=MARKS[LOST], unknown=MARKS[UNKNOWN], more=percent(found.tolerance),
-                     confidence=found.confidence)
-    if hows & {UNTRIED, BEYOND}:
-        yield SEARCH.say("rules_adam")
-    perfect = found.exponent_perfect
-    if perfect is not None and perfect.high - perfect.low < 1 and perfect.batches != found.exponent.batches:
-        yield SEARCH.say("rules_perfect", batch=perfect.batches[-1], power=perfect)
+    hows, perfect = {point.how for cost in found.costs for point in cost.points}, found.exponent_perfect
     missing = sum(len(cost.missing) for cost in found.costs)
-    if missing:
-        yield SEARCH.say("rules_missing", runs=missing)
+    return (SEARCH.say("rules_start", batch=found.base.global_batch, trial=f"{log}:{trial}",
+                       value=number(found.base.tried), effective=found.effective, **rate_words(found.effective)),
+            SEARCH.say_if("rules_loss", FITTED in hows), SEARCH.say_if("rules_runs", RUNS in hows),
+            SEARCH.say("rules_marks", lost=MARKS[LOST], unknown=MARKS[UNKNOWN], more=percent(found.tolerance),
+                       confidence=found.confidence),
+            SEARCH.say_if("rules_adam", hows & {UNTRIED, BEYOND}),
+            SEARCH.say("rules_perfect", batch=perfect.batches[-1], power=perfect) if perfect is not None
+            and perfect.high - perfect.low < 1 and perfect.batches != found.exponent.batches else "",
+            SEARCH.say_if("rules_missing", missing, runs=missing))

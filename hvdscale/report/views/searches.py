@@ -12,7 +12,7 @@ from ...analysis.grouping import group_by
 from ...analysis.search import IMPROVED, NEAR, Bound, Search
 from ...analysis.steps import run_of
 from ...analysis.studies import is_measured
-from ...formatting.numbers import exact, percent, spread
+from ...formatting.numbers import exact, listed, percent, spread
 from ...log.schema import Status
 from ...plan.search_space import STEPS_TO_TARGET, DrawEnd, Parameter
 from ...target import Target
@@ -28,45 +28,42 @@ FLAG = "!"              # marks what the search should be asked next
 
 def lines(search: Search) -> list[str]:
     """The study in a line: its trials and the best one; under it, indented, what the search should be asked next."""
-    return [SEARCH.say("study", optimizer=search.workload.optimizer, batch=search.global_batch,
-                       trials=describe_trials(search), best=describe_best(search)),
-            *(f"  {said}" for said in hygiene(search))]
+    return [f"{search.workload.optimizer}, B = {search.global_batch:,}: {describe_trials(search)}. "
+            f"{describe_best(search)}", *(f"  {said}" for said in hygiene(search))]
 
 
 def describe_trials(search: Search) -> str:
     """``12 feasible of 15 draws (3 diverged, 20%), 5 pruned: 41% of the steps saved at most``."""
     if not search.draws:
-        return SEARCH.say("study_empty", wanted=search.wanted)
-    feasible, share = len(search.feasible), search.saved_share
-    diverged, failed, pruned = (len(search.of_kind(kind)) for kind in (DrawEnd.DIVERGED, DrawEnd.FAILED,
-                                                                       DrawEnd.PRUNED))
-    lost = [SEARCH.say(kind, trials=count, share=search.diverged_share) for kind, count in (
-        ("study_diverged", diverged), ("study_failed", failed)) if count]
+        return f"no trial has ended yet, of {search.wanted:,} feasible ones wanted"
+    feasible, saved = len(search.feasible), search.saved_share
+    diverged, failed, pruned = (len(search.of_kind(kind)) or None for kind in (DrawEnd.DIVERGED, DrawEnd.FAILED,
+                                                                               DrawEnd.PRUNED))
     return SEARCH.say("study_trials", feasible=feasible, wanted=search.wanted if feasible < search.wanted else None,
-                      draws=len(search.draws), lost="; ".join(lost), searched=search.prune_keep is not None,
-                      pruned=pruned or None, saved=share if pruned and not math.isnan(share) else None)
+                      draws=len(search.draws), lost=diverged or failed, diverged=diverged, share=search.diverged_share,
+                      failed=failed, searched=search.prune_keep is not None, pruned=pruned,
+                      saved=saved if pruned and not math.isnan(saved) else None)
 
 
 def describe_best(search: Search) -> str:
     """``Best: trial 7, 420 steps (> 380), lr 0.31, momentum 0.974.``, or that there is none."""
     best, over = search.best, search.over_seeds
     if best is None:
-        of_steps = search.objective == STEPS_TO_TARGET
-        return SEARCH.say("best_none", target=search.target if of_steps else None, objective=search.objective)
+        met = f"met {search.target}" if search.objective == STEPS_TO_TARGET else f"has a {search.objective}"
+        return f"No trial {met}."
     point = "".join(f", {bound.parameter.name} {format_value(bound.parameter, bound.value)}" for bound in search.bounds)
     if search.objective != STEPS_TO_TARGET:
         return SEARCH.say("best_value", trial=str(best.number), objective=search.objective, value=best.value,
                           step=f"{best.step:,.0f}", point=point)
     diverged = len(search.repeats) - (over.runs - 1 if over else 0)
-    seeds = [SEARCH.say("seeds_met" if over.met else "seeds_unmet", runs=over.runs, steps=over)] if over else []
-    seeds += [SEARCH.say("seeds_diverged", seeds=diverged)] if diverged > 0 else []
     return SEARCH.say("best_steps", trial=str(best.number), steps=round(best.value), point=point,
-                      before=not_by(best.before) if best.before >= 0 else "", seeds=" ".join(seeds))
+                      before=not_by(best.before) if best.before >= 0 else "", over=over, runs=over and over.runs,
+                      met=over and over.met, diverged=diverged if diverged > 0 else None)
 
 
 def not_by(before: float) -> str:
     """``> 380``: the last evaluation that did not meet the target; empty where it is unknown."""
-    return "" if math.isnan(before) else SEARCH.say("not_by", steps=exact(before, 0))
+    return "" if math.isnan(before) else f"> {exact(before, 0)}"
 
 
 def format_value(parameter: Parameter, value: object) -> str:
@@ -95,9 +92,8 @@ def hygiene(search: Search) -> tuple[str, ...]:
                 value=format_value(parameter, bound.value), values=", ".join(shown), distance=bound.distance,
                 end=end_name(bound), bound=format_value(parameter, bound.end), scale=parameter.scale.replace("_", " ")))
         elif not (bound.final or math.isnan(bound.position) or parameter.values):
-            inside.append(SEARCH.say("inside_one", name=parameter.name, distance=bound.distance, end=end_name(bound)))
-    more, half = [SEARCH.say("inside", distances=", ".join(inside))] if inside else [], search.half
-    kind = "more_pruned"
+            inside.append(f"{parameter.name} {percent(bound.distance)} ({end_name(bound)})")
+    half, kind = search.half, "more_pruned"
     if half is None:
         kind = "more_unknown" if search.done else ""
     elif math.isinf(half.low):
@@ -106,38 +102,34 @@ def hygiene(search: Search) -> tuple[str, ...]:
         kind = ""
     elif half.known or search.improving:
         kind = "more"
-    if kind:                        # by what the second half of the trials brought
-        more.append(SEARCH.say(kind, half=half and half.n, all=len(search.curve), least=half and not half.known,
-                               amount=search.lowered, improving=search.improving, keep=search.prune_keep,
-                               bettered="bettered" if search.objective != STEPS_TO_TARGET else "lowered",
-                               coarse=search.lowered > IMPROVED))
-    return (*cut, *more)
+    more = SEARCH.say(kind, half=half and half.n, all=len(search.curve), least=half and not half.known,
+                      amount=search.lowered, improving=search.improving, keep=search.prune_keep,
+                      bettered="bettered" if search.objective != STEPS_TO_TARGET else "lowered",
+                      coarse=search.lowered > IMPROVED) if kind else ""     # by the second half of the trials
+    return tuple(filter(None, (*cut, SEARCH.say_if("inside", inside, distances=", ".join(inside)), more)))
 
 
 def end_name(bound: Bound) -> str:
     return "upper" if bound.upper else "lower"
 
 
-def notes(searches: Sequence[Search]) -> Iterator[str]:
+def notes(searches: Sequence[Search]) -> tuple[str, ...]:
     steps = searches[0].objective == STEPS_TO_TARGET
-    yield SEARCH.say("feasible_note")
-    if not all(search.points_are_equal for search in searches):         # else they differ by seeds alone
-        yield SEARCH.say("nearest", flag=FLAG, near=NEAR)
-        yield SEARCH.say("improving", flag=FLAG, improved=IMPROVED, steps=steps)
-    if steps:
-        yield SEARCH.say("not_by_of")
-    if any(search.of_kind(DrawEnd.PRUNED) for search in searches):
-        yield SEARCH.say("pruned_note", keep=sorted({search.prune_keep for search in searches}))
+    varied = not all(search.points_are_equal for search in searches)         # else they differ by seeds alone
+    pruned = any(search.of_kind(DrawEnd.PRUNED) for search in searches)
+    keep = sorted({search.prune_keep for search in searches if search.prune_keep})
+    return (SEARCH.say("feasible_note"), SEARCH.say_if("nearest", varied, flag=FLAG, near=NEAR),
+            SEARCH.say_if("improving", varied, flag=FLAG, improved=IMPROVED, steps=steps),
+            SEARCH.say_if("not_by_of", steps),
+            SEARCH.say_if("pruned_note", pruned, keep=keep))
 
 
 def warnings(searches: Sequence[Search]) -> Iterator[str]:
-    for kind, found in (("not_done", [search for search in searches if not search.done]),
-                        ("fell_short", [search for search in searches
-                                        if search.done and len(search.feasible) < search.wanted])):
-        if found:
-            yield SEARCH.say(kind, batches=[SEARCH.say(
-                "of_wanted", batch=search.global_batch, feasible=len(search.feasible), wanted=search.wanted,
-                word=kind == "not_done") for search in found])
+    short = [search for search in searches if search.done and len(search.feasible) < search.wanted]
+    for kind, word, found in (("not_done", " feasible", [search for search in searches if not search.done]),
+                              ("fell_short", "", short)):
+        yield SEARCH.say_if(kind, found, batches=[
+            f"{one.global_batch:,} ({len(one.feasible):,} of {one.wanted:,}{word})" for one in found])
 
 
 def own_searches(subject: Subject, to_target: bool) -> Iterator[Part]:
@@ -165,12 +157,11 @@ def find_next(searches: Sequence[Search]) -> Iterator[Finding]:
     for (kind, name, end, bound_at), batches in cut.items():
         yield SEARCH.find(kind, name=name, upper=end == "upper", end=end, bound=bound_at, near=NEAR, batches=batches)
     improving = []
-    for search in (search for search in searches if search.best and search.improving):
-        half = search.half
-        said = SEARCH.say("improved", none=half is None or math.isinf(half.low),
-                          least=half is not None and not half.known, sign="+" if search.maximizes else "-",
-                          share=search.lowered)
-        improving.append(f"{search.global_batch:,} ({said})")
+    for search in searches:
+        if search.half and search.improving:
+            least, sign = "" if search.half.known else "at least ", "+" if search.maximizes else "-"
+            by = "from none" if math.isinf(search.half.low) else f"{least}{sign}{percent(search.lowered)}"
+            improving.append(f"{search.global_batch:,} ({by})")
     if improving:
         yield SEARCH.find("more_trials", batches=improving)
     known = all(search.best and search.done and search.half and search.half.known for search in searches)
@@ -253,8 +244,7 @@ def _improving(search: Search) -> Cell:
     if half is None or math.isnan(share) or not (half.known or search.improving):
         return Cell("n/a", math.nan)
     shown = "from none" if math.isinf(half.low) else f"{'' if half.known else 'over '}{percent(share)}"
-    return Cell(shown + (f" {FLAG}" if search.improving else ""), share,
-                below=f"{half.n} to {len(search.curve)}")
+    return Cell(shown + (f" {FLAG}" if search.improving else ""), share, below=f"{half.n} to {len(search.curve)}")
 
 
 def _point(search: Search, name: str) -> Cell:
@@ -273,15 +263,13 @@ def other_targets(subject: Subject) -> Iterator[Finding]:
     """The further targets of a sweep, and the fewest steps to each at every batch."""
     others = {text: Target.parse(text) for trial in subject.trials for text in trial.sweep.get("targets", ())}
     others.pop(str(subject.target), None)
-    said = []
-    for target in others.values() if subject.target else ():
-        fewest: dict[int, list[float]] = {}
-        for trial in subject.trials:
-            if trial.status != Status.INFEASIBLE and not trial.sweep.get("repeat"):
-                fewest.setdefault(trial.global_batch, []).append(run_of(trial, target).steps)
-        said.append(SCALING.say("other_target", target=target, fewest=[SCALING.say(
-            "other_target_at", steps=f"{min(steps):,.0f}" if math.isfinite(min(steps)) else None, batch=batch)
-            for batch, steps in sorted(fewest.items())]))
+    drawn = [trial for trial in subject.trials if trial.status != Status.INFEASIBLE and not trial.sweep.get("repeat")]
+    by_batch, said = sorted(group_by(drawn, lambda trial: trial.global_batch).items()), []
+    for target in others.values():
+        fewest = [(batch, min(run_of(trial, target).steps for trial in own)) for batch, own in by_batch]
+        said.append(f"{target}: " + listed(
+            f"{f'{steps:,.0f} steps' if math.isfinite(steps) else 'not met'} at batch {batch:,}"
+            for batch, steps in fewest) + ".")
     if said:
         yield SCALING.find("other_targets", None, said, targets=list(others.values()), target=[*others.values()][-1])
 
@@ -316,4 +304,4 @@ def steps_table(rows: Sequence[CurvePoint]) -> Table:
         lambda row: row.keys, workload=str(workload), what=target,
         file=f"steps-to-result-{column_name(target.column)}-{target.value:g}",
         notes=(SEARCH.say("of_complete", pruned=pruned),),
-        warnings=[SEARCH.say("met_then_diverged") if any(row.met_before_diverging for row in rows) else ""])
+        warnings=[SEARCH.say_if("met_then_diverged", any(row.met_before_diverging for row in rows))])

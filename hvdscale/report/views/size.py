@@ -80,7 +80,7 @@ def describe_law(key: str, law: PowerLaw) -> Finding:
 def describe_rule(rule: BorrowedLaw, costs: Sequence[LawCost]) -> Finding:
     """What a rule costs at worst: in loss where that is known, else in examples."""
     beyond = [one.cell.cell.label for one in costs if one.outside]
-    outside = SIZE.say("outside", cells=beyond[:MOST_NAMED]) if beyond else ""
+    outside = SIZE.say_if("outside", beyond, cells=beyond[:MOST_NAMED])
     of_loss = next((one.loss is not None for one in costs if one.loss or one.examples), False)
     known = [(one, estimate) for one in costs if (estimate := one.loss if of_loss else one.examples)]
     if not known:
@@ -112,7 +112,7 @@ def costs_table(found: SizeLaws, rule: BorrowedLaw, costs: Sequence[LawCost], at
                   for name in ("steps", "examples")}
     return SIZE.table("size-rule", costs, cells, lambda one: _trials(one.cell),
                       file=f"size-rule-{at + 1}" if at else "size-rule",
-                      notes=[SIZE.say("from_steps") if steps else ""], rule=rule.text, text=rule.text, of=rule.of)
+                      notes=[SIZE.say_if("from_steps", steps)], rule=rule.text, text=rule.text, of=rule.of)
 
 
 def _trials(one: CellResult) -> TrialKeys:

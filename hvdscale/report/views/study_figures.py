@@ -218,7 +218,7 @@ def best_of_figure(found: Sequence[BestOfTrials]) -> Figure | None:
         label_axes(axes, "trials n", f"{what}, median best of n")
     of_steps = objective == "steps"
     return SEARCH.figure("best-of-n", draw, tuple(key for trials in found for key in trials.keys), target=target,
-                         objective="" if of_steps else objective.replace("/", "-"),
+                         name="best-of-n" if of_steps else f"best-of-n-{objective.replace('/', '-')}",
                          what=f"fewest {what}" if of_steps else what,
                          confidence=found[0].confidence if ranged else None)
 

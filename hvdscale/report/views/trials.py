@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,14 @@ from ...analysis.step_breakdown import MOST_ROWS, SKIPPED
 from ...analysis.steps import SPEED, RunCell, RunToTarget, crossing_of, run_of
 from ...analysis.studies import best_value
 from ...analysis.trials import Trial
-from ...formatting.numbers import capital, counted, in_brackets, list_first, listed, whole
+from ...formatting.numbers import capital, counted, in_brackets, list_first, listed, number, whole
+from ...formatting.templates import written
 from ...log.plan_text import count_nans
 from ...log.schema import CUT_SHORT, UNKNOWN_SEED, Status
 from ...plan.batch_schedule import BatchSchedule
 from ...plan.schedule import Schedule
 from ...plan.search_space import STEPS_TO_TARGET
 from ...target import Target
-from ..differences import settings_of, show_value
 from ..document import Details, Figures, Finding, Part
 from ..drawing import (CROWDED_COUNT, HOVER, INK, Axes, Figure, decimal_ticks, explain, is_named, label_axes,
                        power_ticks, shade)
@@ -32,26 +33,26 @@ from ..plan.words import describe_slowing
 from ..subject import Subject
 from ..table import Cell, Column, Table, keys_of, metric_name
 from ..texts import GENERAL, SCALING, Cells
-from .cells import CROWDED
+from .cells import CROWDED, settings_of, show_value
 
 MOST_NAMED = 4      # trials, or runs
 MOST_RUNS = 2000    # of the table that has a row for each
 # axis, in short, and the column of the log, of what a curve is drawn against
 ACROSS = {"step": ("steps", "steps", "step of /evaluations"),
           "tokens": ("training tokens", "tokens", "sums of tokens of /steps"),
-          "seconds": ("training time (seconds, evaluation left out)", "time", "train_seconds of /evaluations")}
+          "train_seconds": ("training time (seconds, evaluation left out)", "time", "train_seconds of /evaluations")}
 
 
 def outliers(subject: Subject) -> Iterator[Finding]:
     """Runs left out of the times, and seeds left out of the steps, that took far more than others of their setting."""
-    slow = [SCALING.say("slow_run", run=name_trials([run.trial]), workers=run.trial.workers,
-                        batch=run.trial.global_batch, times=times) for run, times in subject.slow]
+    slow = [f"{name_trials([run.trial])} at {counted(run.trial.workers, 'worker')}, batch {run.trial.global_batch:,}, "
+            f"took {number(times, 2)}x as long" for run, times in subject.slow]
     ratios = {(cell.global_batch, seed[0]): ratio for cell in subject.cells for seed, ratio in cell.apart.items()}
-    apart = [SCALING.say("apart_seed", seed=seed, batch=batch, times=times) for (batch, seed), times in ratios.items()]
-    if slow:
-        yield SCALING.find("slow", None, (capital(list_first(slow, MOST_NAMED)) + ".",), runs=len(slow))
-    if apart:
-        yield SCALING.find("apart", None, (capital(list_first(apart, MOST_NAMED)) + ".",), seeds=len(apart))
+    apart = [f"seed {written(seed)} at batch {batch:,} needed {number(times, 2)}x as many steps"
+             for (batch, seed), times in ratios.items()]
+    for kind, what, said in (("slow", "runs", slow), ("apart", "seeds", apart)):
+        if said:
+            yield SCALING.find(kind, None, (capital(list_first(said, MOST_NAMED)) + ".",), **{what: len(said)})
 
 
 def drift(subject: Subject) -> Iterator[Finding]:
@@ -67,9 +68,8 @@ def drift(subject: Subject) -> Iterator[Finding]:
     a_run, warm = drift
     grew, *ends = (100 * abs(value - 1) for value in (a_run.value, a_run.low, a_run.high))
     paces = [(cell, one.scaled(1000 * cell.global_batch)) for cell, one in zip(cells, warm)]
-    pace = "; ".join(SCALING.say("drift_pace_at", workers=cell.workers[0], batch=cell.global_batch,
-                                 ms=ms.value, ends=in_brackets(ms.low, ms.high))
-                     for cell, ms in paces if math.isfinite(ms.value))
+    pace = "; ".join(f"{counted(cell.workers[0], 'worker')}, batch {cell.global_batch:,}: {number(ms.value)} ms"
+                     f"{in_brackets(ms.low, ms.high)}" for cell, ms in paces if math.isfinite(ms.value))
     yield SCALING.find("drift", a_run, (SCALING.say("drift_pace", pace=pace),), runs=a_run.runs, grew=grew,
                        least=min(ends), most=max(ends), longer=a_run.value > 1)
 
@@ -79,11 +79,10 @@ def split_seeds(subject: Subject) -> Iterator[Finding]:
     every = [run for cell in subject.cells if subject.target for run in cell.runs]
     for runs in group_by(every, lambda run: (run.trial.setting, run.trial.seed_key)).values():
         first, missed = runs[0].trial, [run.trial for run in runs if not run.met]
-        if not 0 < len(missed) < len(runs):
-            continue
-        yield SCALING.find("split_seed", None, (SCALING.say("split_seed_of", missed=name_trials(missed)),),
-                           seed=str(first.seed), batch=first.global_batch, target=subject.target,
-                           met=len(runs) - len(missed), runs=len(runs))
+        if 0 < len(missed) < len(runs):
+            yield SCALING.find("split_seed", None, (SCALING.say("split_seed_of", missed=name_trials(missed)),),
+                               seed=str(first.seed), batch=first.global_batch, target=subject.target,
+                               met=len(runs) - len(missed), runs=len(runs))
 
 
 def unlearned(subject: Subject) -> Iterator[Finding]:
@@ -91,14 +90,12 @@ def unlearned(subject: Subject) -> Iterator[Finding]:
     judged = [trial for trial in subject.with_status(Status.COMPLETE) if trial.losses and len(trial.step)]
     trials = [trial for trial in judged if trial.losses and not trial.losses.fell
               and not (subject.target and run_of(trial, subject.target).met)]
-    if not trials or trials[0].losses is None:
-        return
     all_of, lost = (Counter(trial.global_batch for trial in some) for some in (judged, trials))
-    yield SCALING.find("unlearned", None, (SCALING.say("unlearned_of", trials=name_trials(trials)),),
-                       trials=len(trials),
-                       where="; ".join(f"batch {batch:,}: {count:,} of {all_of[batch]:,}"
-                                       for batch, count in sorted(lost.items())),
-                       several=len(trials) > 1, first=float(trials[0].losses.first), last=float(trials[0].losses.last))
+    where = "; ".join(f"batch {batch:,}: {count:,} of {all_of[batch]:,}" for batch, count in sorted(lost.items()))
+    if trials and (losses := trials[0].losses):
+        yield SCALING.find("unlearned", None, (SCALING.say("unlearned_of", trials=name_trials(trials)),),
+                           trials=len(trials), where=where, several=len(trials) > 1, first=float(losses.first),
+                           last=float(losses.last))
 
 
 def schedules(section: Section) -> tuple[str, ...]:
@@ -124,7 +121,7 @@ def left_out(section: Section) -> Iterator[str]:
     for status in (Status.RUNNING, Status.INCOMPLETE):
         yield from say("ended_open", [trial for trial in section.with_status(status) if not trial.pruned],
                        status=status.name)
-    yield from say("cut_short", [trial for trial in section.trials if trial.stop_reason.startswith(CUT_SHORT)])
+    yield from say("cut_short", [trial for trial in section.trials if trial.cut_short])
     if target:
         yield from say("unmeasured", [trial for trial in section.with_status(Status.COMPLETE)
                                       if not len(trial.rows_with(target.column))], metric=target.column)
@@ -146,14 +143,12 @@ def left_out(section: Section) -> Iterator[str]:
 
 def _describe_nans(trials: Sequence[Trial]) -> Iterator[str]:
     """NaN by metric; of trials that diverged they are no news."""
-    nans: dict[str, list[tuple[Trial, int]]] = {}
-    for trial in (trial for trial in trials if trial.status != Status.INFEASIBLE):
-        for column, count in count_nans(trial.metrics, trial.measurement).items():
-            nans.setdefault(column, []).append((trial, count))
-    for column, found in nans.items():
-        yield SCALING.say("nan", metric=column, count=sum(count for _, count in found),
-                          evaluations=sum(len(trial.step) for trial, _ in found),
-                          trials=name_trials([trial for trial, _ in found]))
+    nans = [(column, trial, count) for trial in trials if trial.status != Status.INFEASIBLE
+            for column, count in count_nans(trial.metrics, trial.measurement).items()]
+    for column, found in group_by(nans, itemgetter(0)).items():
+        yield SCALING.say("nan", metric=column, count=sum(count for *_, count in found),
+                          evaluations=sum(len(trial.step) for _, trial, _ in found),
+                          trials=name_trials([trial for _, trial, _ in found]))
 
 
 def _stopped_at_target(trial: Trial) -> bool:
@@ -223,18 +218,17 @@ def training(subject: Subject) -> Iterator[Part]:
     target = subject.target
     names = {name for cell in subject.cells for run in cell.runs for name in run.trial.metrics if _has_curve(run, name)}
     # the target's, else the first there is of validation, test or training, an error before others
-    metric = target.column if target else min(names, default=None, key=lambda name: (
+    metric = target.column if target else min(names, default="", key=lambda name: (
         ("val", "test", "train").index(name.split("/")[0]), "error" not in name, name))
 
     def figures() -> Iterator[Figure]:
-        if not metric:
-            return
-        for across, (label, short, column) in ACROSS.items():
+        for across, (label, short, column) in ACROSS.items() if metric else ():
             drawn = [(cell, [run for run in cell.runs if _has_curve(run, metric, across)]) for cell in subject.cells]
             drawn = [(cell, runs) for cell, runs in drawn if runs]
             if drawn:
                 yield SCALING.figure("curve", partial(_draw_curves, subject, metric, across, drawn),
-                                     keys_of(cell for cell, _ in drawn), across=across, metric=metric,
+                                     keys_of(cell for cell, _ in drawn), metric=metric,
+                                     name=f"curve-{across.removeprefix('train_')}",
                                      metric_name=metric_name(metric), short=short, label=label, column=column)
     yield Figures(figures)
 
@@ -244,12 +238,12 @@ def _draw_curves(section: Section, metric: str, across: str, drawn: Sequence[tup
     goal = [section.target.value] if section.target and section.target.column == metric else []
     starts, ends, values = [], [], [*goal]
     for at, (cell, runs) in enumerate(drawn):
-        crowded = across == "seconds" and cell.oversubscribed
+        crowded = across == "train_seconds" and cell.oversubscribed
         name = f"W = {listed(cell.workers)}{CROWDED if crowded else ''}, B = {cell.global_batch:,}"
         if crowded:
             explain(axes, CROWDED_COUNT)
         for index, run in enumerate(runs):
-            x, y = _across(run, across), run.trial.metrics[metric]
+            x, y = getattr(run.trial, across), run.trial.metrics[metric]
             axes.plot(x, y, color=shade(at, len(drawn)), linewidth=1, alpha=0.9, linestyle="--" if crowded else "-",
                       gid=f"{HOVER}{name}, seed {run.trial.seed}: {name_trial(run.trial)}",
                       label=None if index or not is_named(at, len(drawn)) else name)
@@ -274,13 +268,7 @@ def _draw_curves(section: Section, metric: str, across: str, drawn: Sequence[tup
     label_axes(axes, ACROSS[across][0], metric_name(metric))
 
 
-def _across(run: RunToTarget, across: str) -> np.ndarray:
-    if across == "tokens":
-        return np.full(len(run.trial.step), np.nan) if run.trial.tokens is None else run.trial.tokens
-    return run.trial.step if across == "step" else run.trial.train_seconds
-
-
 def _has_curve(run: RunToTarget, metric: str, across: str = "step") -> bool:
     """Whether a run was evaluated twice, at times that are known, so that there is a curve to draw."""
-    where = _across(run, across)
-    return metric in run.trial.metrics and len(where) > 1 and math.isfinite(where[-1])
+    where = getattr(run.trial, across)
+    return where is not None and metric in run.trial.metrics and len(where) > 1 and math.isfinite(where[-1])

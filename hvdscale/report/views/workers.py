@@ -20,15 +20,14 @@ from ...analysis.step_breakdown import NAMES as STEP_PARTS
 from ...analysis.steps import RunCell
 from ...formatting.numbers import capital, counted, exact, number, percent
 from ...plan.batch_schedule import BatchSchedule
-from ..differences import problems_of_points
 from ..document import Figures, Finding, Part
 from ..drawing import (BLUE, CROWDED_COUNT, GREEN, HOVER, MUTED, ORANGE, Axes, Figure, decimal_ticks, draw_line,
                        ends_of, explain, fraction, is_positive, label_axes, log2_axis, mark_estimate, set_ticks, shade)
 from ..subject import Subject
 from ..table import Cell, Table, keys_of
 from ..texts import SCALING, Cells
-from .cells import (COLUMNS, cell_notes, cell_warnings, crowded_warnings, mark_of, of_searches, ratio_cell, runs_cell,
-                    table_of_cells, tuned_by)
+from .cells import (COLUMNS, crowded_warnings, describe_cells, mark_of, of_searches, problems_of_points, ratio_cell,
+                    runs_cell, table_of_cells, tuned_by)
 
 MOST_ALONE = 3      # points of no series that are told one by one
 SMALL = 0.15            # an efficiency below it is shown on a log scale
@@ -84,7 +83,7 @@ def _figures(section: Section) -> Iterator[Figure]:
         for kind, draw in (("speedup", _draw_speedup), ("efficiency", _draw_efficiency)) if points else ():
             yield SCALING.figure(kind, partial(draw, points, bool(target), series.points[0].workers),
                                  keys_of(point.cell for point in points), target=target,
-                                 name=series_name(series), series=series_kind(series),
+                                 name=f"{kind}-{series_name(series)}", series=series_kind(series),
                                  confidence=section.options.confidence,
                                  crowded=any(point.cell.oversubscribed for point in points))
 
@@ -101,39 +100,36 @@ def _find_speedup(subject: Subject, series: Series, kind: str) -> Iterator[Findi
         if best is not last and not subject.plan:
             yield SCALING.find("shortest", best.cell.seconds, workers=best.workers, seconds=best.cell.seconds,
                                mark=mark_of(best.cell))
-    if unmet := [SCALING.say("unmet_at", workers=point.workers, met=point.cell.met or None,
-                             seeds=len(point.cell.samples.seeds))
-                 for point in series.points if point.cell.runs and not point.cell.steps.met]:
+    if unmet := [f"W = {point.workers:,}" + (
+            f" by most seeds ({point.cell.met} of {len(point.cell.samples.seeds)} did)" if point.cell.met else "")
+            for point in series.points if point.cell.runs and not point.cell.steps.met]:
         yield SCALING.find("unmet", series=kind, target=subject.target, where=unmet)
     if lost := [point.workers for point in series.points if not point.cell.runs]:
         yield SCALING.find("all_diverged", series=kind, workers=lost)
 
 
 def _cells_alone(section: Section) -> Iterator[Part]:
-    known = {id(cell) for cell in section.alone if not math.isnan(cell.examples_per_second.value)}
-    for cell in section.alone if len(section.alone) <= (MOST_ALONE if known else 1) else ():
-        where = f"{counted(cell.workers[0], 'worker')}, global batch {cell.batches.in_brief()}"
-        speed = f"{number(cell.examples_per_second.value)} examples per second{mark_of(cell)}"
+    speeds = [f"{number(cell.examples_per_second.value)} examples per second{mark_of(cell)}"
+              if not math.isnan(cell.examples_per_second.value) else "" for cell in section.alone]
+    for cell, speed in zip(section.alone, speeds) if len(speeds) <= (MOST_ALONE if any(speeds) else 1) else ():
         kind = "alone" if cell.steps.met else "alone_unmet"
         if not (cell.runs and section.target):
             kind = "alone_speed" if cell.runs else "alone_diverged"
         unsaid = section.alone if section.searches and cell is section.alone[-1] else ()    # its table is not shown
+        where = f"{counted(cell.workers[0], 'worker')}, global batch {cell.batches.in_brief()}"
         yield SCALING.find(kind, None, crowded_warnings(unsaid), where=where, target=section.target,
-                           speed=speed if id(cell) in known else "no time is known",
+                           speed=speed or "no time is known",
                            steps=cell.steps.value if cell.steps.met else cell.steps.beyond,
-                           seconds=cell.seconds.value if id(cell) in known and kind == "alone" else None)
-    yield table_of_cells(
-        "alone", section.alone, TO_TARGET if section.target else OF_SPEED,
-        notes=("" if section.series else SCALING.say("one_count"), *cell_notes(section, section.alone)),
-        warnings=cell_warnings(section, section.alone), series=bool(section.series),
-        what=section.target or "throughput", searched=of_searches(section, section.alone))
+                           seconds=cell.seconds.value if speed and kind == "alone" else None)
+    yield table_of_cells("alone", section.alone, TO_TARGET if section.target else OF_SPEED, section=section,
+                         notes=[SCALING.say_if("one_count", not section.series)], series=bool(section.series),
+                         searched=of_searches(section, section.alone))
 
 
 def _series_table(section: Section, series: Series) -> Table:
     baseline, cells = series.baseline, [point.cell for point in series.points]
-    ratios: tuple[str, ...] = "system_efficiency", "throughput_speedup"
-    if section.target:
-        ratios = "step_speedup", "statistical_efficiency", "system_efficiency", "product", "time_speedup"
+    ratios = (("step_speedup", "statistical_efficiency", "system_efficiency", "product", "time_speedup")
+              if section.target else ("system_efficiency", "throughput_speedup"))
     columns: Cells = {"efficiency" if name == "product" else name:
                       partial(lambda name, point: ratio_cell(getattr(point, name), point.cell, baseline), name)
                       for name in ratios}
@@ -143,27 +139,25 @@ def _series_table(section: Section, series: Series) -> Table:
     problems = "; ".join(problems_of_points(series.points, searched if len(tuned) == len(cells) else ()))
     return table_of_cells(
         "series", series.points, TO_TARGET if section.target else OF_SPEED, columns, of=attrgetter("cell"),
-        baseline=lambda point: baseline.keys, file=series_name(series), spare=bool(section.target),
+        section=section, baseline=lambda point: baseline.keys, file=series_name(series), spare=bool(section.target),
         notes=(SCALING.say("series", weak=series.kind == WEAK, workers=baseline.workers[0]),
-               SCALING.say("paired") if paired else "", *cell_notes(section, cells)),
-        warnings=(SCALING.say("problems", problems=problems) if problems else "",
-                  SCALING.say("baseline_unmet", workers=baseline.workers[0])
-                  if section.target and not baseline.steps.met else "", *cell_warnings(section, cells)),
-        what=section.target or "throughput", series=series_kind(series))
+               SCALING.say_if("paired", paired)),
+        warnings=(SCALING.say_if("problems", problems, problems=problems),
+                  SCALING.say_if("baseline_unmet", section.target and not baseline.steps.met,
+                                 workers=baseline.workers[0])), series=series_kind(series))
 
 
 def _batch_table(section: Section, batches: Curve) -> Table:
     cells = batches.cells
     notes = (SCALING.say("by_batch"),
              SCALING.say("meanings", perfect=section.options.perfect_within, useful=section.options.useful_within),
-             SCALING.say("bias") if len(cells) > 2 else "", *cell_notes(section, cells, times=False))
+             SCALING.say_if("bias", len(cells) > 2))
     return table_of_cells("batches", cells, BY_BATCH, {
         "statistical_efficiency": lambda cell: ratio_cell(
             SpeedupPoint(cell, cells[0], batches.confidence).statistical_efficiency, cell, cells[0]),
         "perfect_scaling": lambda cell: (batches.perfect.get(cell.global_batch, "cut off") if cell.steps.met else
                                          "not met" if cell.runs else "diverged")},
-        baseline=lambda cell: cells[0].keys, notes=notes,
-        warnings=cell_warnings(section, cells, times=False), what=section.target,
+        section=section, times=False, baseline=lambda cell: cells[0].keys, notes=notes,
         searched=of_searches(section, cells) or " (all worker counts)")
 
 
@@ -198,25 +192,23 @@ def _shade_loss(axes: Axes, points: Sequence[tuple[float, float, float]], color:
 
 
 def _draw_efficiency(points: Sequence[SpeedupPoint], to_target: bool, _: int, axes: Axes) -> None:
-    kinds = [("system_efficiency", ORANGE, "s", "system efficiency", 1.0)]
-    if to_target:
-        kinds = [("statistical_efficiency", GREEN, "^", "statistical efficiency", 1 / 1.04),
-                 ("system_efficiency", ORANGE, "s", "system efficiency", 1.04),
-                 ("product", BLUE, "o", "their product", 1.0)]
+    kinds = [("statistical_efficiency", GREEN, "^", "statistical efficiency", 1 / 1.04),
+             ("system_efficiency", ORANGE, "s", "system efficiency", 1.04), ("product", BLUE, "o", "their product", 1.0)
+             ] if to_target else [("system_efficiency", ORANGE, "s", "system efficiency", 1.0)]
     log2_axis(axes, "x", [point.workers for point in points])
     axes.axhline(1, color=MUTED, linestyle="--", linewidth=1.2, label="ideal")
     for kind in kinds:
         _plot_ratio(axes, points, *kind)
     ratios: list[Estimate] = [getattr(point, name) for point in points for name, *_ in kinds]
-    tops = [1.0, *(end for one in ratios for end in (one.value, one.high) if math.isfinite(end))]
+    top = max([1.0, *(end for one in ratios for end in (one.value, one.high) if math.isfinite(end))])
     values = [one.value for one in ratios if is_positive(one.value)]
     if values and min(values) < SMALL:
         axes.set_yscale("log")
         ends = [max(min(values) / 4, one.low) for one in ratios]
-        axes.set_ylim(min([*values, *ends]) / 1.3, 1.3 * min(max(tops), 4 * max(values)))
+        axes.set_ylim(min([*values, *ends]) / 1.3, 1.3 * min(top, 4 * max(values)))
         decimal_ticks(axes.yaxis, axes.get_ylim())
     else:
-        axes.set_ylim(0, 1.08 * min(max(tops), 2 * max([1, *values])))
+        axes.set_ylim(0, 1.08 * min(top, 2 * max([1, *values])))
     label_axes(axes, "workers W", "efficiency")
 
 
@@ -234,35 +226,30 @@ def _plot_ratio(axes: Axes, points: Sequence[SpeedupPoint], name: str, color: st
 def growing_batch(subject: Subject) -> Iterator[Part]:
     rows: list[tuple[RunCell, SpeedupPoint | None, RunCell]] = []       # a cell, its ratios, and to what they are
     alone: list[int] = []
-    for cell in subject.cells:
-        beside = [(one, SpeedupPoint(cell, one, subject.options.confidence), cell)
-                  for one in subject.constant if one.workers == cell.workers]
+    for cell in subject.cells if subject.target else ():
+        beside = [(one, SpeedupPoint(cell, one, subject.options.confidence), cell) for one in subject.constant
+                  if one.workers == cell.workers]
         alone += [] if beside else cell.workers
         rows += [(cell, None, cell), *beside]
-    if subject.target and subject.workload.batch_schedule:
-        yield _growing_table(subject, rows, alone)
-    pairs = [(one, point, cell) for one, point, cell in rows if point]
-    for one, gained, cell in pairs:
-        speedup = gained.time_speedup
-        if cell.workers == pairs[-1][-1].workers and not math.isnan(speedup.value):
-            yield SCALING.find("growing", speedup, workers=cell.workers[0], speedup=speedup, batch=one.global_batch,
-                               examples=1 / gained.statistical_efficiency.value)
 
-
-def _growing_table(section: Section, rows: Sequence[tuple[RunCell, SpeedupPoint | None, RunCell]],
-                   alone: Sequence[int]) -> Table:
     def gained(row: tuple[RunCell, SpeedupPoint | None, RunCell], name: str) -> Cell:
         cell, point, grown = row
         return ratio_cell(getattr(point, name), grown, cell) if point else Cell("")
-    batches = BatchSchedule.of_pairs(section.workload.batch_schedule)
-    return table_of_cells("growing-batch", rows, GROWING, {
-        "step_speedup": partial(gained, name="step_speedup"),
-        SCALING.column("examples_ratio", "statistical_efficiency"): partial(gained, name="statistical_efficiency"),
-        "time_speedup": partial(gained, name="time_speedup")}, of=itemgetter(0),
-        what=section.target, gained=True, notes=(
-            SCALING.say("growing_ratios", batches=str(batches)), SCALING.say(
-                "growing_alone", workers=alone, smallest=batches.smallest, largest=batches.largest) if alone else "",
-            *cell_notes(section, section.cells)))
+    batches = BatchSchedule.of_pairs(subject.workload.batch_schedule)
+    if subject.target:
+        yield table_of_cells("growing-batch", rows, GROWING, {
+            "step_speedup": partial(gained, name="step_speedup"),
+            SCALING.column("examples_ratio", "statistical_efficiency"): partial(gained, name="statistical_efficiency"),
+            "time_speedup": partial(gained, name="time_speedup")}, of=itemgetter(0),
+            what=subject.target, gained=True, notes=(
+                SCALING.say("growing_ratios", batches=str(batches)),
+                SCALING.say_if("growing_alone", alone, workers=alone, smallest=batches.smallest,
+                               largest=batches.largest), *describe_cells(subject, subject.cells)[0]))
+    most = max((cell.workers for _, point, cell in rows if point), default=())
+    for one, point, cell in rows:
+        if point and cell.workers == most and not math.isnan(point.time_speedup.value):
+            yield SCALING.find("growing", point.time_speedup, workers=cell.workers[0], speedup=point.time_speedup,
+                               batch=one.global_batch, examples=1 / point.statistical_efficiency.value)
 
 
 # Where the time of a step goes: its parts by worker count, and by rank
@@ -281,7 +268,7 @@ def step_parts(subject: Subject) -> Iterator[Part]:
              for series in subject.series]
     yield Figures(lambda: [
         SCALING.figure("step-time", partial(_draw_parts, parts), keys_of(cell for cell, _ in parts),
-                       name=series_name(series), series=series_kind(series))
+                       name=f"step-time-{series_name(series)}", series=series_kind(series))
         for series, parts in shown if 1 < len(parts) <= MOST_BARS])
     (few, before), (many, after) = subject.parts[0], subject.parts[-1]
     where, there = (counted(cell.workers[0], "worker") + mark_of(cell) for cell in (many, few))
@@ -320,8 +307,8 @@ def ranks(subject: Subject) -> Iterator[Part]:
             **{name: partial(lambda name, row: 1000 * _kept(row[0], "profile", row[2], {}).get(name[:-3], np.nan), name)
                for name in ("hidden_ms", "exposed_ms", "late_ms") if any(_kept(cell, "profile") for cell, _ in timed)}},
         lambda row: row[0].keys,
-        notes=(SCALING.say("rank_parts"), SCALING.say("ranks_left_out", most=MOST_ROWS) if any(
-            times.ranks > MOST_ROWS for _, times in timed) else ""))
+        notes=(SCALING.say("rank_parts"), SCALING.say_if(
+            "ranks_left_out", any(times.ranks > MOST_ROWS for _, times in timed), most=MOST_ROWS)))
     (few, first), (many, last) = timed[0], timed[-1]
     if 1 < last.ranks <= MOST_ROWS:
         yield Figures(lambda: [SCALING.figure("step-time-by-rank", partial(_draw_ranks, last), many.keys,
@@ -337,7 +324,12 @@ def ranks(subject: Subject) -> Iterator[Part]:
     for one in (one for cell, times in reversed(timed) for one in _find_causes(cell, times)):
         causes.setdefault(one.kind, one)
     yield from causes.values()
-    yield from (one for cell, _ in timed for one in _find_profile(cell))
+    for cell, _ in timed:
+        if first := _kept(cell, "profile"):
+            operators = [f"{name} ({number(1000 * seconds)} ms)" for name, seconds in first["operators"]]
+            yield SCALING.find("profile", at=counted(cell.workers[0], "worker") + mark_of(cell), operators=operators,
+                               communication=1000 * first["communication"] if cell.workers[0] > 1 else None,
+                               exposed=1000 * first["exposed"])
 
 
 def _find_causes(cell: RunCell, times: RankTimes) -> Iterator[Finding]:
@@ -363,14 +355,6 @@ def _find_causes(cell: RunCell, times: RankTimes) -> Iterator[Finding]:
 def _kept(cell: RunCell, name: str, rank: int = 0, default: Any = None) -> Any:
     """What the newest run that has it kept of a rank: what torch's trace says, or the line of long updates."""
     return next((kept[rank] for run in reversed(cell.runs) if (kept := run.trial.measured.get(name))), default)
-
-
-def _find_profile(cell: RunCell) -> Iterator[Finding]:
-    if first := _kept(cell, "profile"):
-        operators = [f"{name} ({number(1000 * seconds)} ms)" for name, seconds in first["operators"]]
-        yield SCALING.find("profile", at=counted(cell.workers[0], "worker") + mark_of(cell), operators=operators,
-                           communication=1000 * first["communication"] if cell.workers[0] > 1 else None,
-                           exposed=1000 * first["exposed"])
 
 
 def _draw_ranks(times: RankTimes, axes: Axes) -> None:
