@@ -9,13 +9,12 @@ from ..formatting.numbers import counted
 from ..training.job import Job
 from ..update.model import how_to_be_faster
 from ..workers.group import Workers
-from .children import refusing_collectives, same_when_played, simulated
+from .checks import (batch_norm, checkpoint, decay, evaluation, gradients, losses, padding, random_numbers,
+                     rounding)
 from .finding import JOB, Finding, carried_out, trace_cause
 from .formats import NOTES, Judged, render_list
-from .passes import batch_norm, gradients, losses, padding, random_numbers
 from .probe_step import EXAMPLES, Sample, make_sample
-from .ranks import digest, same_on_ranks
-from .state import checkpoint, decay, evaluation, rounding
+from .ranks import digest, refusing_collectives, same_on_ranks, same_when_played, simulated
 
 RANKS = "ranks"
 CHECKS = {"gradients": gradients, "losses": losses, "random numbers": random_numbers, "rounding": rounding,
@@ -65,15 +64,7 @@ def in_this_process(sample: Sample, workers: Workers, say: Callable[[str], None]
             if CHECKS[name] and workers.rank == 0:
                 say(name)
                 found.append(carried_out(name, partial(CHECKS[name], sample)))
-    return [trace_cause(finding, found, EXPLAINS) for finding in found]
-
-
-# where one of these checks fails, it explains why the others fail
-EXPLAINS = {
-    "examples": ("gradients", "losses", "random numbers", "batch-norm", "padding", "evaluation", "checkpoint"),
-    "random numbers": ("gradients", "losses", "batch-norm", "padding", "checkpoint"),
-    "ranks": ("gradients", "evaluation"), "padding": ("gradients", "losses", "batch-norm", "evaluation"),
-    "batch-norm": ("gradients",), "losses": ("gradients",)}
+    return [trace_cause(finding, found, JOB.checks["explains"]) for finding in found]
 
 
 def notes(job: Job, sample: Sample) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from torch.distributed.nn.functional import _AllReduce
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _device
 
-from .lines import TORCH, called_by_script, is_own, line_of_call
+from .lines import TORCH, called_by_script, is_own, line_of_call, relative
 from .listener import Watch
 
 INSTEAD = "torch sees no GPU here, so what the script asks of CUDA ran on the CPU (first {}, {})."
@@ -50,10 +50,8 @@ def missing() -> bool:
 
 def on_cpu(value: Any) -> Any:
     """The CPU in place of a CUDA device, however that is written, or of an index; any other value as it is."""
-    if isinstance(value, torch.device):
-        return torch.device("cpu") if value.type == "cuda" else value
-    if isinstance(value, str):
-        return "cpu" if value.partition(":")[0] == "cuda" else value
+    if isinstance(value, (str, torch.device)):
+        return type(value)("cpu") if str(value).partition(":")[0] == "cuda" else value
     return "cpu" if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -169,9 +167,8 @@ def need_of_gpu(error: BaseException) -> str:
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
     if not own or str(own[-1].line).startswith(("raise ", "assert ")):
         return ""
-    place = f"{os.path.relpath(own[-1].filename)}:{own[-1].lineno}"
     why = textwrap.shorten(f"{type(error).__name__}: {error}", LONGEST, placeholder=" ...")
-    return REFUSED.format(place, own[-1].line, why)
+    return REFUSED.format(f"{relative(own[-1].filename)}:{own[-1].lineno}", own[-1].line, why)
 
 
 class Event(torch.cpu.Event):
@@ -236,10 +233,8 @@ def answers_of_cuda() -> dict[ModuleType, dict[str, Callable]]:
                       **dict.fromkeys(("current_device_index", "current_device_idx"), lambda: current[0]),
                       "current_stream": lambda *_, **__: stream}
     of_nvtx = dict.fromkeys(("range_push", "range_pop", "mark"), nothing)
-    found: dict[ModuleType, dict[str, Callable]] = {
-        torch.cuda: of_cuda, torch.accelerator: of_accelerator, torch.cuda.nvtx: of_nvtx}
-    return {owner: {name: answer for name, answer in one.items() if hasattr(owner, name)}
-            for owner, one in found.items()}
+    return {owner: {name: answer for name, answer in answers.items() if hasattr(owner, name)} for owner, answers in (
+        (torch.cuda, of_cuda), (torch.accelerator, of_accelerator), (torch.cuda.nvtx, of_nvtx))}
 
 
 def synchronize_norm(original: Callable, module: torch.nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:

@@ -1,23 +1,25 @@
-"""Which examples each rank trained on, of which split; and the size of an epoch, and its order from epoch to epoch."""
+"""Which examples each rank trained on, of which split; the size of an epoch, and its order from epoch to epoch; and
+whether an evaluation counts every example once, on all ranks together."""
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ....formatting.numbers import counted, percent
-from ....watch.remarks import JOINED, JOINED_BY_ACTIVE, TENSOR_PARALLEL
-from ...finding import Finding, Verdict
+from ....watch.remarks import JOINED, JOINED_BY_ACTIVE, TENSOR_PARALLEL, WITHOUT_REPEATS
+from ...finding import Choice, Finding, Verdict
 from ..record import MOST_INDICES, Iteration, Record
-from .pair import Pair, trained
-from .scale import matches_one
+from .pair import Pair, same_data, trained
 
-EXAMPLES, EPOCHS = "examples", "epochs"
+EXAMPLES, EPOCHS, EVALUATION = "examples", "epochs", "evaluation"
 SHARDS = "BatchSamplerShard"            # of accelerate
 WHOLE = ("RandomSampler", "SequentialSampler")      # samplers that know nothing of ranks
 BY_CHANCE = 4               # times as many equal contents on two ranks as on one, up to which data may repeat itself
+Key = tuple[int, tuple[str, int]]       # of an evaluation: updates made before, data set
 
 
 def examples(pair: Pair) -> Finding:
@@ -77,15 +79,16 @@ def _others(pair: Pair, first: Iteration) -> Finding | None:
 def _without_loader(pair: Pair) -> Finding:
     for at in range(pair.updates):
         first, *others = ([one.gradient for one in update.passes] for update in pair.at(at))
-        if not any(each.any() for each in first) or not all(
-                len(each) == len(first) and all(map(np.array_equal, first, each)) for each in others):
-            return pair.finding(EXAMPLES, "as_on_one" if matches_one(pair) else "no_loader")
-    return pair.finding(EXAMPLES, "same_gradients", where=pair.at(0)[0].passes[-1].line if pair.updates else "")
+        if not any(each.any() for each in first) or not all(np.array_equal(first, each) for each in others):
+            return pair.finding(EXAMPLES, "as_on_one" if pair.matches_one else "no_loader")
+    return pair.finding(EXAMPLES, "same_gradients", where=pair.at(0)[0].passes[-1].line)
 
 
 def _shared(pair: Pair, first: Iteration, keys: list[list[list]]) -> Finding | None:
     """A failed finding, where ranks took the same examples, in one update or in different ones of the first epoch."""
-    ranks, (alone,) = _first_epoch(pair, pair.many), _first_epoch(pair, [pair.one])
+    firsts = [trained(record)[0].batches for record in pair.many]
+    ranks = [pair.keys_of(batches[:min(map(len, firsts))]) for batches in firsts]       # of as many batches on each
+    alone = pair.keys_of(trained(pair.one)[0].batches)
     twice, padded = _repeated(ranks), max(one.sampling.padded for record in pair.many for one in trained(record))
     same = all(Counter(map(str, each[0])) == Counter(map(str, other)) for each in keys for other in each)
     own = pair.same_data is False       # data sets of the ranks' own, which may have some example twice
@@ -96,29 +99,20 @@ def _shared(pair: Pair, first: Iteration, keys: list[list[list]]) -> Finding | N
     taken, if_alike = pair.taken if same else sum(map(len, ranks)), pair.known_by_index and pair.same_data is None
     return pair.finding(EXAMPLES, "shared", same=same, twice=twice, of_all=taken, share=percent(twice / taken),
                         count=taken // pair.workers if same else None, if_alike=if_alike,
-                        **{**_why_shared(pair, first), **({"cause": "if_alike"} if if_alike else {})})
+                        **_why_shared(pair, first, {"if_alike": if_alike}))
 
 
-def _why_shared(pair: Pair, first: Iteration) -> dict[str, Any]:
-    cause, replicas = "replicas" if first.sampling.replicas else "whole_set", first.sampling.replicas
-    if first.iterable or first.sampling.replacement:
-        cause = "stream" if first.iterable else "replacement"
-    if pair.same_data is False and not first.iterable:
-        cause = "order" if replicas == pair.workers else "overlap"
-    return dict(cause=cause, where=first.made, sampler=first.sampling.name, of=pair.workers,
-                others=None if replicas == pair.workers else replicas)
+def _why_shared(pair: Pair, first: Iteration, causes: Choice) -> dict[str, Any]:
+    """Values of a finding on shared examples; ``causes`` go before those of all."""
+    replicas = first.sampling.replicas
+    given, own = replicas == pair.workers, pair.same_data is False
+    return dict(where=first.made, sampler=first.sampling.name, of=pair.workers, others=None if given else replicas,
+                cause={**causes, "stream": first.iterable, "order": own and given, "overlap": own,
+                       "replacement": first.sampling.replacement, "replicas": replicas, "whole_set": True})
 
 
 def _replaces(pair: Pair) -> bool:
     return any(one.sampling.replacement for record in pair.many for one in trained(record))
-
-
-def _first_epoch(pair: Pair, records: list[Record]) -> list[list]:
-    """What identifies the examples that were read in the first training epoch, from as many batches on each rank."""
-    firsts = [trained(record)[0].batches for record in records]
-    least = min(map(len, firsts))
-    return [[key for batch in first[:least] for key in (batch.ids if pair.known_by_index else batch.contents)]
-            for first in firsts]
 
 
 def _repeated(ranks: list[list]) -> int:
@@ -140,10 +134,10 @@ def filled_up(pair: Pair) -> int:
     if not all(map(trained, pair.records)) or not pair.known_by_index:
         return 0
     ranks, before = ([planned(record, but_last) for record in pair.many] for but_last in (False, True))
-    all_but_last = [one for each in before for one in each]
-    if not all(before) or len({*all_but_last}) < len(all_but_last) or {*planned(pair.one)}.difference(*ranks):
+    earlier = sum(map(len, before)) > len(set().union(*before))         # some are repeated by other batches
+    if not all(before) or earlier or {*planned(pair.one)}.difference(*ranks):
         return 0
-    return sum(map(len, ranks)) - len({one for each in ranks for one in each})
+    return sum(map(len, ranks)) - len(set().union(*ranks))
 
 
 def _over_the_epoch(pair: Pair, first: Iteration) -> Finding | None:
@@ -155,10 +149,8 @@ def _over_the_epoch(pair: Pair, first: Iteration) -> Finding | None:
     if twice <= first.sampling.padded or all(each == ranks[0] for each in ranks) or filled_up(pair):
         return None
     seeds = first.sampling.replicas == pair.workers and len({*map(tuple, ranks)}) == pair.workers
-    why = _why_shared(pair, first)
-    if seeds or not first.sampling.replicas:
-        why["cause"] = "seeds" if seeds else "not_by_rank"
-    return pair.finding(EXAMPLES, "over_the_epoch", size=len({*alone}), twice=twice, never=never, **why)
+    return pair.finding(EXAMPLES, "over_the_epoch", size=len({*alone}), twice=twice, never=never, **_why_shared(
+        pair, first, {"seeds": seeds, "not_by_rank": not first.sampling.replicas}))
 
 
 def _by_data_sets(pair: Pair, first: Iteration) -> Finding | None:
@@ -194,8 +186,8 @@ def different_splits(pair: Pair) -> Finding | None:
     if pair.same_data is False or len({one.data for one in firsts}) > 1 or not all(training):
         return None
     leaked, first, own = _leaked(pair, training), firsts[0], training[0]
-    other = next((each for each in training if each != own), own)
-    if first.sampling.replicas == pair.workers and other != own:
+    other = next((each for each in training if each != own), None)
+    if first.sampling.replicas == pair.workers and other is not None:
         return pair.finding(EXAMPLES, "split_by_rank", cause="" if own & other else "twice", data=first.data[0],
                             apart=len(own - other), size=len(own), where=first.made,
                             leaked=leaked and f", and {leaked}")
@@ -246,13 +238,11 @@ def _sizes(pair: Pair) -> Finding | None:
     if not alone or abs(together * pair.times - len(alone)) > pair.workers * pair.workers * largest or (
             len(alone) - together <= pair.workers * largest):
         return None
-    given, sampling = dict(alone=len(alone), together=together, where=firsts[0].line), firsts[0].sampling
-    cause = "by_rank" if firsts[0].data[1] < trained(pair.one)[0].data[1] else "smaller"
-    if sampling.name == SHARDS:
-        cause = "by_prepare"
-    if sampling.replicas != pair.workers:
-        cause = "smaller"
-    return pair.finding(EPOCHS, "shared_twice", cause=cause, **given)
+    first, whole = firsts[0], trained(pair.one)[0]
+    shared = first.sampling.replicas == pair.workers
+    causes = {"by_prepare": shared and first.sampling.name == SHARDS,
+              "by_rank": shared and first.data[1] < whole.data[1], "smaller": True}
+    return pair.finding(EPOCHS, "shared_twice", cause=causes, alone=len(alone), together=together, where=first.line)
 
 
 def _order(pair: Pair) -> Finding:
@@ -264,7 +254,7 @@ def _order(pair: Pair) -> Finding:
             return pair.finding(EPOCHS, "in_order_on_many", sampler=sampler, where=first.made)
         return pair.finding(EPOCHS, "in_order", sampler=sampler)
     both = [[one for one in trained(record) if one.data == trained(record)[0].data][:2] for record in pair.many]
-    if not all(len(epochs) == 2 for epochs in both):
+    if min(map(len, both)) < 2:
         kept = [at for at in range(pair.updates) if not pair.batches(pair.many[0], at)]
         if first.ended and kept and kept == [*range(max(2, kept[0]), pair.updates)]:
             return pair.finding(EPOCHS, "kept", update=kept[0] + 1, where=where)
@@ -276,10 +266,121 @@ def _order(pair: Pair) -> Finding:
     if not repeated:
         return pair.finding(EPOCHS, "another")
     ids = begins[repeated[0]][0]
-    if first.iterable or all(isinstance(one, int) for one in ids) and len({b - a for a, b in zip(ids, ids[1:])}) == 1:
+    if first.iterable or all(isinstance(one, int) for one in ids) and len({*np.diff(ids)}) == 1:
         return pair.finding(EPOCHS, "alike")
     one, two = both[repeated[0]]
     constant = one.sampling.epoch is not None and one.sampling.epoch == two.sampling.epoch and two.sampling.line
     return pair.finding(EPOCHS, "no_set_epoch" if first.sampling.settable else "repeats", count=len(repeated),
                         ranks=repeated, sampler=sampler, where=constant or where, epoch=one.sampling.epoch,
                         cause="constant" if constant else "")
+
+
+@dataclass(frozen=True)
+class Round:
+    """One evaluation of one data set."""
+
+    key: Key
+    ranks: list[list[Iteration]]        # the passes over loaders on each
+
+    @property
+    def ended(self) -> bool:
+        return all(one.ended or one.whole for rank in self.ranks for one in rank)
+
+    @property
+    def examples(self) -> int:
+        """Different examples that the ranks took together."""
+        return len(_taken(one for rank in self.ranks for one in rank))
+
+    def finding(self, pair: Pair, kind: str | Choice, **given) -> Finding:
+        line = next(one.line for rank in self.ranks for one in rank)
+        return pair.finding(EVALUATION, kind, **{"where": line, "takers": sum(map(bool, self.ranks)), **given})
+
+
+def evaluation(pair: Pair) -> Finding:
+    """The first fault of any evaluation that all ranks finished; else a passed finding."""
+    if all(map(trained, pair.records)) and different_splits(pair):
+        return pair.finding(EVALUATION, "splits")
+    rounds = [each for each in rounds_of(pair.many) if each.ended]
+    if not rounds:
+        return pair.finding(EVALUATION, "none")
+    of_training = {update.digest_after for record in pair.many for one in record.optimizers for update in one.updates}
+    for each in rounds:
+        last = [one for rank in each.ranks for one in rank[-1:] if one.buffers]
+        if len({one.buffers for one in last}) > 1:
+            return each.finding(pair, "statistics", cause={
+                "own_average": all(one.models and not of_training.intersection(one.models) for one in last),
+                "last_batch": all(record.broadcasts_buffers for record in pair.many)})
+    trained_alike = all(len({one.digest for one in updates}) == len({one.digest_after for one in updates}) == 1
+                        for optimizers in zip(*(record.optimizers for record in pair.many))
+                        for updates in zip(*(one.updates for one in optimizers)))
+    for each in rounds if trained_alike else ():
+        models = {rank[-1].models for rank in each.ranks if rank}
+        shared_out = any(len(_taken(rank)) < each.examples for rank in each.ranks if rank)
+        if shared_out and len(models) > 1 and len({*map(len, models)}) == 1:
+            return each.finding(pair, "other_parameters")
+    alone = [each for each in rounds_of([pair.one]) if each.ended]
+    on_one = {each.key: _taken(each.ranks[0]) for each in alone}
+    for each in rounds:
+        if same_data(pair.records, each.key[1]) is False:
+            return _of_own_data(pair, each)
+        others = [one for one in alone if one.key[0] == each.key[0]]
+        if each.key not in on_one and others and others[0].key[1] != each.key[1]:
+            return _of_own_data(pair, each, others[0])
+        if fault := _fault(pair, each, set(on_one.get(each.key) or range(each.key[1][1]))):
+            return fault
+    return rounds[0].finding(pair, "once", examples=rounds[0].examples)
+
+
+def _taken(iterations: Iterable[Iteration]) -> Counter:
+    return Counter(one for iteration in iterations for batch in iteration.batches for one in batch.ids)
+
+
+def rounds_of(records: list[Record]) -> list[Round]:
+    """The evaluations of a run, in order."""
+    rounds: dict[Key, list[list[Iteration]]] = {}
+    for rank, record in enumerate(records):
+        for one in record.iterations:
+            if not (one.trained or one.listed or one.iterable) and one.batches and one.data[1] >= 0:
+                rounds.setdefault((one.updates, one.data), [[] for _ in records])[rank].append(one)
+    return [Round(key, ranks) for key, ranks in rounds.items()]
+
+
+def _of_own_data(pair: Pair, each: Round, alone: Round | None = None) -> Finding:
+    """The finding of ranks with validation sets of their own, which together may be that of one worker."""
+    whole = next((one.examples for one in rounds_of([pair.one]) if one.key[0] == each.key[0] and one.ended), 0)
+    rounds = [one for one in rounds_of(pair.many) if one.key[0] == each.key[0]]
+    sizes = [sum(len(_taken(one.ranks[rank])) for one in rounds) for rank in range(pair.workers)]
+    if sum(sizes) != whole or min(sizes) == 0 or any(
+            _combining(record, one) for record, rank in zip(pair.many, each.ranks) for one in rank):
+        return pair.finding(EVALUATION, "own_data") if alone is None else each.finding(
+            pair, "other_data", size=each.key[1][1], alone=alone.key[1][1])
+    return each.finding(pair, "own_share", rank=0, own=sizes[0], expected=whole, share=percent(sizes[0] / whole),
+                        takers=pair.workers)
+
+
+def _fault(pair: Pair, each: Round, expected: set) -> Finding | None:
+    """Examples that the metric of a rank counts more often than others, or not at all, of those ``expected``."""
+    size = len(expected)
+    rank = next(rank for rank, iterations in enumerate(each.ranks) if iterations)
+    combined = [(one, _combining(record, one)) for record, rounds in zip(pair.many, each.ranks) for one in rounds]
+    total = _taken(one for one, calls in combined if calls)
+    own = _taken(one for one in each.ranks[rank] if not _combining(pair.many[rank], one))
+    if not total and len(own) < size:
+        return each.finding(pair, "own_share", rank=rank, own=len(own), expected=size, share=percent(len(own) / size))
+    total += own
+    least = min(total.values())
+    twice, left_out = sum(count - least for count in total.values()), len(expected - set(total))
+    calls = [call for _, found in combined for call in found]
+    twice = 0 if WITHOUT_REPEATS in calls else twice
+    kinds = {"twice_if_kept": twice and any("gather" in call for call in calls), "twice": twice, "left_out": left_out}
+    if not any(kinds.values()):
+        return None
+    return each.finding(pair, kinds, twice=twice, left_out=left_out, expected=size, where=each.ranks[rank][0].made,
+                        share=percent((twice or left_out) / size))     # the statement to edit makes the loader
+
+
+def _combining(record: Record, iteration: Iteration) -> list[str]:
+    """Calls that combined the ranks' values after this pass over a loader, and before the next training batch."""
+    last = iteration.batches[-1].number
+    later = [batch.number for one in trained(record) for batch in one.batches if batch.number > last]
+    return [call for number, call in record.combined if last <= number < min(later, default=record.fetched + 1)]
