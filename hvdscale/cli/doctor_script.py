@@ -2,19 +2,18 @@
 is one that is stopped and started again the one that was not stopped?"""
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
 
 import click
 
-from ..errors import UsageError, WorkersError
+from ..errors import UsageError
 from ..formatting.screen import Screen
 from ..watch.runner import ScriptRequest, threads_of
 from ..workers.launch import on_terminal
-from .common import (CONTEXT, Command, checks_option, echo, format_option, missing_package, say_error, slow_imports,
-                     version_option, width_option)
+from .common import (CONTEXT, Command, checks_option, echo, format_option, slow_imports, version_option,
+                     width_option)
 from .scripts import check_batch, module_option, path_of
 
 
@@ -144,13 +143,3 @@ def report(examine: Callable, wanted: str, rank: int = 0) -> None:
               render_for_machines(wanted, {"verdict": examination.verdict, **examination.about}, examination.findings,
                                   examination.code, examination.unseen_training))
         sys.exit(examination.code)
-
-
-def main() -> None:
-    """Run the command that the first argument selects, where the packages of training are there."""
-    word = sys.argv[1]
-    try:
-        {"script": script, "resume": resume}[word](sys.argv[2:], prog_name=f"{os.path.basename(sys.argv[0])} {word}")
-    except ModuleNotFoundError as missing:
-        say_error(missing_package(missing))
-        sys.exit(WorkersError.exit_code)

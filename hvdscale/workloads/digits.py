@@ -13,6 +13,7 @@ from ..errors import DataError
 from ..plan.shards import epoch_order
 from ..system.importing import import_extra
 from ..workload import Card, Classification, Data, Split
+from .files import reading
 from .models.cnn import FullyConnected, TinyCNN, parse_widths
 from .pixels import meta_images
 
@@ -38,13 +39,11 @@ def workload(dataset: str, model: str) -> Classification | None:
 
 def load(data_dir: str | None) -> Data:
     """The three splits of a fixed shuffle; raises DataError if scikit-learn is missing."""
-    package = importlib.util.find_spec("sklearn")
-    file = Path(package.origin).parent / "datasets/data/digits.csv.gz" if package and package.origin else None
-    if file and file.is_file():             # read here, as importing the package takes a second of CPU
+    package = importlib.util.find_spec("sklearn") or import_extra(
+        "sklearn.datasets", "the digits data set", package="scikit-learn", refused=DataError)
+    file = Path(package.origin).parent / "datasets/data/digits.csv.gz"
+    with reading(file):                     # here, as importing the package takes a second of CPU
         images, labels = np.split(np.loadtxt(file, np.int64, delimiter=","), [-1], axis=1)
-    else:
-        package = import_extra("sklearn.datasets", "the digits data set", package="scikit-learn", refused=DataError)
-        images, labels = package.load_digits(return_X_y=True)
     order = epoch_order(len(labels), SPLIT_SEED, 0)
     inputs = torch.from_numpy(images.astype(np.uint8).reshape(-1, 1, 8, 8)[order])
     labels = torch.from_numpy(labels.ravel().astype(np.int64)[order])

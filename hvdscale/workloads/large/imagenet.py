@@ -63,7 +63,7 @@ def workload(dataset: str, model: str) -> Classification | None:
 
     VGG-11 has batch-norm, as in Shallue et al. 2019 (from memory); --model-arg norm=none builds the published model A.
     """
-    if dataset not in DATASETS or model not in BUILD:
+    if model not in BUILD:
         return None
     train, val, classes = TRAIN - HELD_OUT, HELD_OUT, CLASSES
     if dataset != "imagenet":

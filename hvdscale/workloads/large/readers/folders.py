@@ -138,27 +138,22 @@ def damaged(pictures: Pictures, cache_dir: str | None) -> tuple[dict[int, str], 
     damaged later go unnoticed until the list is deleted. Raises DataError."""
     key = hashlib.sha256(os.fsencode(pictures.directory.absolute()) + pictures.fingerprint().encode())
     path = cache_folder(cache_dir) / f"damaged-{key.hexdigest()[:16]}.json"
-    if path.exists():
-        return _read(path, pictures), path
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with alone(path):
-            if not path.exists():
-                found = undecodable(pictures.path, len(pictures), len(usable_cores()))
-                text = json.dumps([[i, pictures.name(i), why] for i, why in found.items()], indent=1)
-                write_whole(path, text + "\n")
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with alone(path):
+                if not path.exists():
+                    found = undecodable(pictures.path, len(pictures), len(usable_cores()))
+                    text = json.dumps([[i, pictures.name(i), why] for i, why in found.items()], indent=1)
+                    write_whole(path, text + "\n")
     except OSError as error:
         raise DataError(f"{path}: the list of damaged pictures cannot be kept: {error.strerror or error}; name "
                         "another folder: --set cache_dir=DIR") from None
-    return _read(path, pictures), path
-
-
-def _read(path: Path, pictures: Pictures) -> dict[int, str]:
     try:
         found = {int(i): str(why) for i, _, why in json.loads(path.read_text(encoding="ascii"))}
-        if all(0 <= i < len(pictures) for i in found):
-            return found
-        reason = "it names pictures that are not there"
+        if not all(0 <= i < len(pictures) for i in found):
+            raise ValueError("it names pictures that are not there")
     except (OSError, ValueError, TypeError) as error:
-        reason = str(error)
-    raise DataError(f"{path}: is not a list of damaged pictures ({reason}); delete it, and it is made again")
+        raise DataError(f"{path}: is not a list of damaged pictures ({error}); delete it, and it is made again"
+                        ) from None
+    return found, path
