@@ -26,9 +26,8 @@ PLAIN = (bool, int, str, bytes, type(None))
 def digest_split(split) -> dict:
     """The number of examples, and the digests of the first and the last; None: unknown."""
     plain = split.plain() if hasattr(split, "plain") else split
-    examples = len(split)
-    ends = {"first": 0, "last": examples - 1} if examples else {}
-    return {"examples": examples, **{name: _digest_example(plain, at) for name, at in ends.items()}}
+    ends = {"first": 0, "last": len(split) - 1} if len(split) else {}
+    return {"examples": len(split), **{name: _digest_example(plain, at) for name, at in ends.items()}}
 
 
 def _digest_example(split, at: int) -> str | None:
@@ -48,7 +47,7 @@ def outline(value):
         return value
     if isinstance(value, Tensor):
         value = value.detach().cpu()
-        return _outline_array((value.float() if value.dtype in (torch.bfloat16, torch.float16) else value).numpy())
+        value = (value.float() if value.dtype in (torch.bfloat16, torch.float16) else value).numpy()
     if isinstance(value, (np.ndarray, np.generic, float, complex)):
         return _outline_array(np.asarray(value))
     if isinstance(value, Mapping):

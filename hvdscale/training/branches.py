@@ -95,8 +95,7 @@ class Branching:
             job = self._prepare_base()
             if dry_run:
                 open_display(job, "none: a dry run", self.workers)
-                problem = Problem(**{field.name: getattr(job.plan, field.name) for field in fields(Problem)})
-                planned = [Origin(problem, "", step) for step in self._steps]
+                planned = [Origin(job.plan, "", step) for step in self._steps]
             elif (code := self._run_base(job)) != ExitCode.DONE:
                 if code == ExitCode.PREEMPTED:
                     self._say(RESUMES)

@@ -32,9 +32,9 @@ from ..plan.plan import Plan, Problem
 from ..workers.group import WorkerLostError, Workers
 from ..workload import Split, Workload
 from .averages import WeightAverage, has_modes, put_back
-from .fused import SGD, fusible
 from .model import make_model
 from .optimizers import make_optimizer
+from .rules import SGD, fusible
 from .step import VOTES, DataParallelStep, StepResult
 
 Given = TypeVar("Given")

@@ -35,8 +35,8 @@ from ...workload import Card, Classification, Data, MapSplit
 from ..models.plain import VGG
 from ..models.resnet import ImageNetResNet
 from ..pixels import meta_images, standardised
-from .readers.folders import Crops, Pictures, class_folders, damaged, index_pictures
-from .readers.images import centre_crop, pillow, random_crop
+from .readers.images import (Crops, Pictures, centre_crop, class_folders, damaged, index_pictures, pillow,
+                             random_crop)
 
 HALF_IMAGES, HALF_CLASSES = "imagenet_half_images", "imagenet_half_classes"
 DATASETS = ("imagenet", HALF_IMAGES, HALF_CLASSES)

@@ -28,7 +28,7 @@ from ...plan.values import check_value
 from ...workload import Batch, Card, Data, Workload
 from .models.lstm import LSTMLM
 from .models.transformer import SIZES, TransformerLM
-from .readers.corpora import ASKED, PARTS, SHOWN, TextFiles, find_lm1b, find_named, find_text
+from .readers.text import ASKED, PARTS, SHOWN, TextFiles, find_lm1b, find_named, find_text
 from .tokens import Cache, SentenceSplit, StreamSplit, open_cache, perplexity, token_loss, token_measures
 from .vocabulary import LEARNED
 
