@@ -154,6 +154,11 @@ width_option = click.option("--width", type=click.IntRange(NARROWEST, WIDEST), i
                             f"terminal's, or {USUAL}]")
 
 
+def general_options(command):
+    """The options of every command, which come last."""
+    return width_option(version_option(command))
+
+
 full_option = click.option("--full", is_flag=True, help="Print every table, and how to read them.")
 confidence_option = click.option("--confidence", type=float, default=CONFIDENCE, show_default=True,
                                  help="Confidence level of the intervals.")

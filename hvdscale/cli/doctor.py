@@ -12,7 +12,7 @@ import click
 from ..formatting.screen import Progress, Screen, quiet
 from ..system.hangup import end_at_signals
 from ..workers.launch import launched, on_terminal
-from .common import CONTEXT, checks_option, command_at, format_option, version_option, width_option
+from .common import CONTEXT, checks_option, command_at, format_option, general_options
 from .train import FEW, Grouped, asked, carry_out_together, key_options
 
 WRITES = ("checkpoint", "resume", "log", "save_model", "overwrite", "accept_changes")    # keys of what a run writes
@@ -25,8 +25,7 @@ WRITES = ("checkpoint", "resume", "log", "save_model", "overwrite", "accept_chan
               help="examples in the step that findings about the model take; fewer are faster and need less memory")
 @checks_option
 @format_option
-@width_option
-@version_option
+@general_options
 def command(workload, sample, checks, wanted, **given):
     """Check that WORKLOAD is the same problem on any number of workers: alone, or under horovodrun, mpirun, srun
     or torchrun.

@@ -12,8 +12,7 @@ from ..errors import UsageError
 from ..formatting.screen import Screen
 from ..watch.runner import ScriptRequest, threads_of
 from ..workers.launch import on_terminal
-from .common import (CONTEXT, Command, checks_option, echo, format_option, slow_imports, version_option,
-                     width_option)
+from .common import CONTEXT, Command, checks_option, echo, format_option, general_options, slow_imports
 from .scripts import check_batch, module_option, path_of
 
 
@@ -33,8 +32,7 @@ from .scripts import check_batch, module_option, path_of
               help="seed each rank's generators by its rank before the script begins, for a script that does not")
 @checks_option
 @format_option
-@width_option
-@version_option
+@general_options
 def script(script, arguments, module, batch, workers, updates, seconds, seed, checks, wanted):
     """Find out why the loss of SCRIPT, a training script with DistributedDataParallel, changes with the number of
     workers: run it unmodified on one worker and on several, watch, and compare.
@@ -93,8 +91,7 @@ def script(script, arguments, module, batch, workers, updates, seconds, seed, ch
               "are written")
 @checks_option
 @format_option
-@width_option
-@version_option
+@general_options
 def resume(script, arguments, stop, again, how, workers, then, batch, updates, seconds, in_save, in_place, checks,
            wanted):
     """Find out whether SCRIPT, stopped and started again, is the run that was not stopped: run it unmodified twice

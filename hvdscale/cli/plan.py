@@ -16,8 +16,8 @@ from ..formatting.numbers import listed, number, percent
 from ..plan.values import check_value, none_of
 from ..system.inputs import input_text
 from ..target import Target
-from .common import (CONTEXT, Command, confidence_option, echo, formats_of, formats_option, full_option, paths,
-                     slow_imports, version_option, width_option)
+from .common import (CONTEXT, Command, confidence_option, echo, formats_of, formats_option, full_option,
+                     general_options, paths, slow_imports)
 
 if TYPE_CHECKING:               # slow imports, which --help can do without
     from ..analysis.size.sizes import Size
@@ -129,8 +129,7 @@ def machine_of(path: str) -> dict[str, Any]:
 @formats_option
 @full_option
 @click.option("--skip-broken", is_flag=True, help="Skip logs that cannot be read, and name them.")
-@width_option
-@version_option
+@general_options
 @click.pass_context
 def main(context, logs, targets, out, formats, full, skip_broken, network, bandwidth, latency, parameters, noise_scale,
          steps, trials, batch_schedule, times_from, wanted, size_from, **asked):

@@ -21,8 +21,8 @@ from ..plan.settings import (KEYS, LENGTHS, OPTIONS, Settings, is_key, key_of, k
 from ..system.files import clear_leavings
 from ..system.hangup import heed, postpone_stops
 from ..system.lock import Lock
-from .common import (CONTEXT, Brief, begin_run, echo, exit_now, parse, paths, say_error, slow_imports, version_option,
-                     width_option, words)
+from .common import (CONTEXT, Brief, begin_run, echo, exit_now, general_options, parse, paths, say_error, slow_imports,
+                     words)
 
 # horovodrun and torchrun take --log anywhere for an ambiguous abbreviation of its own options
 ALSO = {"log": ("--log-file",)}
@@ -158,8 +158,7 @@ class _Command(Grouped):
 @key_options()
 @click.option("--dry-run", is_flag=True, help="print the plan and stop")
 @click.option("--list", "listing", is_flag=True, help="list the built-in workloads and stop")
-@width_option
-@version_option
+@general_options
 def command(workload, dry_run, listing, **given):
     """Train WORKLOAD, alone or under horovodrun, mpirun, srun or torchrun; the worker count sets the global batch.
 
@@ -209,9 +208,7 @@ def carry_out_together(command: click.Command, run, elastic: bool = False) -> No
         sys.exit(raised.exit_code)
 
     def attempt(*recovery) -> int:
-        with workers.together("the command line"):
-            if error:
-                raise error
+        workers.raise_together("the command line", error)
         return run(*parsed, workers, *recovery)
     try:
         if elastic and workers.elastic:

@@ -72,9 +72,7 @@ class Evaluator:
         model.train(training)
         self.workers.sum_(table, f"evaluation/{'+'.join(splits)}")
         if table[-1].any():
-            with self.workers.together("the evaluation"):
-                if fault:
-                    raise fault
+            self.workers.raise_together("the evaluation", fault)
         owners, values = np.array([split for split, _ in chunks], str), table[:-1].numpy()
         sums = {split: values[owners == split].sum(axis=0) for split in splits}
         means = {split: {metric: float(total / count) if count else math.nan for metric, (total, count) in zip(

@@ -14,10 +14,10 @@ from ..plan.shards import epoch_order
 from ..system.importing import import_extra
 from ..workload import Card, Classification, Data, Split
 from .files import reading
-from .models.cnn import FullyConnected, TinyCNN, parse_widths
+from .models.cnn import ANY_WIDTHS, FullyConnected, TinyCNN, parse_widths
 from .pixels import meta_images
 
-MODELS = {"digits": ("fc", "fc_WIDTH[_WIDTH...]", "cnn")}
+MODELS = {"digits": ("fc", ANY_WIDTHS, "cnn")}
 CLASSES, PIXELS = 10, 64
 SIZES = (1197, 300, 300)        # train, validation, test
 SPLIT_SEED = 1797               # the splits do not depend on a trial's seed
@@ -27,12 +27,11 @@ DEFAULTS = dict(optimizer="momentum", momentum=0.9, lr_rule="linear", max_lr_fac
 CARD = Card(SIZES[0], SIZES[1], partial(meta_images, 1, 8))
 
 
-def workload(dataset: str, model: str) -> Classification | None:
-    """digits/fc (one hidden layer of 64), digits/fc_WIDTH..., digits/cnn; None for another name."""
-    widths = (64,) if model == "fc" else parse_widths(model)
-    if model != "cnn" and not widths:
-        return None
-    build, batch = (TinyCNN, 32) if model == "cnn" else (partial(FullyConnected, PIXELS, widths, CLASSES), 16)
+def workload(dataset: str, model: str) -> Classification:
+    """digits/fc (one hidden layer of 64), digits/fc_WIDTH..., digits/cnn."""
+    build, batch = partial(FullyConnected, PIXELS, parse_widths(model) or (64,), CLASSES), 16
+    if model == "cnn":
+        build, batch = TinyCNN, 32
     defaults = {**DEFAULTS, "local_batch": batch, "base_batch": batch, "lr": 0.02}
     return Classification(dataset, model, CLASSES, load, build, prepare, defaults, CARD)
 

@@ -134,10 +134,8 @@ class LanguageModel(Workload):
         return record, tuple(notes)
 
 
-def workload(dataset: str, model: str) -> LanguageModel | None:
-    """A Transformer in one of its sizes, or an LSTM; None for another name."""
-    if model not in MODELS[dataset]:
-        return None
+def workload(dataset: str, model: str) -> LanguageModel:
+    """A Transformer in one of its sizes, or an LSTM."""
     size = model.partition("_")[2] or "base"
     build = LSTMLM if model == "lstm" else partial(TransformerLM, **SIZES[size])
     defaults = {**DEFAULTS, **OWN}

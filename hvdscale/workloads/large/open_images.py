@@ -63,9 +63,7 @@ DEFAULTS = dict(local_batch=32, base_batch=256, optimizer="nesterov", momentum=0
                 loader_workers=2, target="val/average_precision>0.31")
 
 
-def workload(dataset: str, model: str) -> MultiLabel | None:
-    if model not in MODELS[dataset]:
-        return None
+def workload(dataset: str, model: str) -> MultiLabel:
     return MultiLabel(dataset, model, load, ImageNetResNet, DEFAULTS, Card(TRAIN, VALIDATION, lambda: (
         meta_images(3, SIDE).inputs, torch.empty(1, CLASSES, dtype=torch.int8, device="meta")), {"classes": CLASSES}))
 

@@ -221,10 +221,9 @@ def open_cache(parts: Mapping[str, Sequence[Text]], vocabulary: str, learn_from:
     found = _open(place)
     if found is None:
         with _writing(root), alone(place):
-            found = _open(place)           # another process may have made it in between
-            if found is None:
+            if _open(place) is None:       # another process may have made it in between
                 _build(place, parts, blank_lines, given or vocabulary, learn_from)
-                found = _open(place)
+        found = _open(place)
     if found is None:
         raise DataError(f"{place}: is not whole although it was just made; is something else writing or removing files "
                         "there? Name another folder: --set cache_dir=DIR")

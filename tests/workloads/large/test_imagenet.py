@@ -93,7 +93,7 @@ def test_the_first_examples_of_train_are_of_many_classes(folder):
 def test_the_held_out_part_is_fixed_and_of_the_published_size(folder):
     assert paths(load(folder).val) == paths(load(folder).val)
     whole = images.Pictures(folder, ("a", "b"), np.zeros(0, np.uint8), np.zeros(imagenet.TRAIN, np.int64),
-                             np.zeros(imagenet.TRAIN, np.int32))
+                            np.zeros(imagenet.TRAIN, np.int32))
     train, val = imagenet._split("imagenet", whole, None, None, 8)
     half, same = imagenet._split("imagenet_half_images", whole, None, None, 8)
     cards = [imagenet.workload(name, "vgg_11").card.train_examples for name in imagenet.DATASETS[:2]]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,10 +59,10 @@ class Text:
         with opened(self.path) as (raw, file):
             file.seek(self.start)
             at, tail, seen = self.start, b"", raw.tell()
-            left = None if self.stop is None else self.stop - self.start
+            left = sys.maxsize if self.stop is None else self.stop - self.start
             while True:
-                block = file.read(CHUNK if left is None else min(CHUNK, left))
-                left = None if left is None else left - len(block)
+                block = file.read(min(CHUNK, left))
+                left -= len(block)
                 data = tail + block
                 cut = _whole_lines(data) if block else len(data)
                 if cut:
@@ -197,11 +198,10 @@ def find_named(folder: Path, named: Mapping[str, str], allow_missing: bool) -> T
     taken = {path.resolve() for paths in files.values() for path in paths}
     others = [path for path in (_list_files(folder) if folder.is_dir() else [])
               if TEXT.fullmatch(path.name) and path.resolve() not in taken]
+    parts: dict[Path, str] = {}
     for part in PARTS:
         if part not in named:
             files[part] = [path for path in others if NAMED[part].fullmatch(path.name)]
-    parts: dict[Path, str] = {}
-    for part in PARTS:
         for path in files[part]:
             if (other := parts.setdefault(path.resolve(), part)) != part:       # or as train_val.txt
                 raise DataError(f"{path}: would be in both the {other} and the {part} split; name another file with "
