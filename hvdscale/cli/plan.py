@@ -239,16 +239,14 @@ def wanted_sizes(wanted, size_from) -> tuple[tuple[Size, ...], dict[str, float]]
 
 def workers_of(text: str, per_node: int = 1, option: str = "--workers") -> tuple[int, ...]:
     """Worker counts of ``1,2,4`` or ``1-1024``: the ends and the doublings between, in whole nodes from one node on."""
-    counts = set()
+    counts, doublings = set(), [2 ** power for power in range(24)]
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
         if not 0 < first <= last <= MOST_WORKERS:
             raise UsageError(f"{option} {text!r} is not a list of {option[2:]} such as 1,2,4,8 or 1-1024")
-        counts |= {first, last}
-        doublings = [2 ** power for power in range(24)]
-        counts |= {count for power in doublings for count in (min(power, per_node), per_node * power)
-                   if first < count < last}
+        counts |= {first, last, *(count for power in doublings for count in (min(power, per_node), per_node * power)
+                                  if first < count < last)}
     return tuple(sorted(counts))
 
 

@@ -28,11 +28,11 @@ from .weights import refuse_unwritable
 
 
 @contextlib.contextmanager
-def open_run_log(job: Job, workers: Workers, start: Start, more: Mapping[str, Mapping] = {},
+def open_run_log(job: Job, workers: Workers, start: Start | None = None, more: Mapping[str, Mapping] = {},
                  opened: Callable[[str], None] = lambda path: None) -> Iterator[RunLog]:
     """A context with the job's log on rank 0, NoLog on the others; ``opened`` is called even if another rank then
     fails."""
-    run_log, settings = NoLog(), job.settings
+    run_log, start, settings = NoLog(), start or Start(), job.settings
     if start.accepted:
         accepted = {**job.plan.job.get("accepted", {}), **start.accepted}
         job.plan = replace(job.plan, job={**job.plan.job, "accepted": accepted})

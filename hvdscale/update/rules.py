@@ -14,6 +14,7 @@ The whole state of an update is in ``state_dict()``, as tensors and plain number
 """
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable
 
@@ -36,19 +37,14 @@ class PlainOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict) -> None:
         self.param_groups.append({**self.defaults, **param_group, "params": list(param_group["params"])})
 
-    def state_dict(self) -> dict:
-        """The state by the parameters' numbers, in torch's format; tensors are not copied."""
-        numbers = {parameter: number for number, parameter in enumerate(self._parameters())}
-        return {"state": {numbers[parameter]: state for parameter, state in self.state.items()},
-                "param_groups": [{**group, "params": [numbers[p] for p in group["params"]]}
-                                 for group in self.param_groups]}
+    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Restore a ``state_dict``, also of torch.optim's class; raises ValueError for other groups of parameters."""
         saved = state_dict["param_groups"]
         if [len(group["params"]) for group in saved] != [len(group["params"]) for group in self.param_groups]:
             raise ValueError("the saved state has other groups of parameters")
-        parameters = self._parameters()
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         self.state.clear()
         for number, state in state_dict["state"].items():
             parameter = parameters[number]
@@ -62,9 +58,6 @@ class PlainOptimizer(torch.optim.Optimizer):
             if name not in self.state[parameter]:
                 self.state[parameter][name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
         return [self.state[parameter][name] for parameter in parameters]
-
-    def _parameters(self) -> list[Tensor]:
-        return [parameter for group in self.param_groups for parameter in group["params"]]
 
 
 def _place(value: object, name: str, parameter: Tensor) -> object:

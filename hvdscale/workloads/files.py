@@ -54,15 +54,6 @@ def collect(folder: Path, names: Iterable[str], subfolders: Iterable[str] = (),
     return found
 
 
-@contextlib.contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn what the disk refuses into a DataError that names the file or folder."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"{path}: {refusal(error)}") from None
-
-
 def unpacked(file: BinaryIO) -> BinaryIO:
     """The uncompressed content of an open file: gzip and xz are recognised by their first bytes."""
     magic = file.read(len(XZ))

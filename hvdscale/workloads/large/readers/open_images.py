@@ -24,7 +24,8 @@ from pathlib import Path
 import numpy as np
 
 from ....errors import DataError
-from ...files import opened, reading
+from ....system.inputs import reading
+from ...files import opened
 
 HEADER, DESCRIPTION_HEADER = b"ImageID,Source,LabelName,Confidence", b"LabelName,DisplayName"
 MOST_CLASSES = 2**16
