@@ -181,11 +181,13 @@ checks_option = click.option("--checks", metavar="LIST", help="Only these findin
 
 
 def parse(command: click.Command):
-    """The parsed command line (or an exit code), and its error, which all ranks then raise together."""
+    """The parsed command line, and its error, which all ranks then raise together; ends where it asked for help."""
     print_anything()
     try:
         parsed = command.main(standalone_mode=False)
         sys.stdout.flush()
+        if isinstance(parsed, int):         # an exit code
+            sys.exit(parsed)
         return parsed, None
     except OutputError:
         raise

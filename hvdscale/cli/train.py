@@ -185,13 +185,11 @@ def main() -> None:
 
 
 def carry_out_together(command: click.Command, run, elastic: bool = False) -> None:
-    """Run a command, which returns its arguments, the layers of settings second, or an exit code, on all ranks of the
-    launch, with one message and one exit code for all. ``run`` has its arguments and the workers, and gives the exit
-    code; it raises the same error on all ranks. ``elastic``: whether it is started again, with a Recovery more, where
-    workers are lost or hosts change."""
+    """Run a command, which returns its arguments, the layers of settings second, on all ranks of the launch, with one
+    message and one exit code for all. ``run`` has its arguments and the workers, and gives the exit code; it raises the
+    same error on all ranks. ``elastic``: whether it is started again, with a Recovery more, where workers are lost or
+    hosts change."""
     parsed, error = parse(command)
-    if isinstance(parsed, int):
-        sys.exit(parsed)
     try:
         settings = Settings.build({}, *parsed[1])
     except (HvdscaleError, TypeError):          # all ranks raise it together, later

@@ -95,8 +95,6 @@ def parse_only(texts) -> dict[str, list[str]]:
 def main() -> None:
     begin_run()
     asked, error = parse(command)
-    if isinstance(asked, int):
-        sys.exit(asked)
     here, run, again = place(), None, False
     try:
         if error:

@@ -62,8 +62,8 @@ def _data_set(title: str, terms: str, command: str, bases: list[str], files: str
         return PublishedFile(path.rpartition("/")[2], tuple(base + path for base in bases), sha256, size)
     return DataSet(title, (
         *(published(name, sha256, int(size)) for name, size, sha256 in map(str.split, files.splitlines())),
-        *(Archive(published(one["path"], one["sha256"], one.get("size")), one["members"], one["count"])
-          for one in archives)), terms, command, joined)
+        *(Archive(published(one["path"], one["sha256"], one.get("size")), one["members"],
+                  one.get("count", len(one["members"]))) for one in archives)), terms, command, joined)
 
 
 with importlib.resources.as_file(importlib.resources.files(__package__) / "published.toml") as _path:

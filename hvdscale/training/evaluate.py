@@ -18,7 +18,7 @@ from ..data.loading import Loader
 from ..data.splits import refuse_not_finite, to_device
 from ..modules.running_statistics import Buffers
 from ..plan.shards import Visits
-from ..update.explain import explained
+from ..update.model import explained
 from ..update.precision import PARAMETERS, autocast
 from ..workers.group import Workers
 from ..workload import Split, Workload, mean_metrics, measured, summarized
