@@ -155,7 +155,7 @@ width_option = click.option("--width", type=click.IntRange(NARROWEST, WIDEST), i
 
 
 def general_options(command):
-    """The options of every command, which come last."""
+    """--width and --version, which come last."""
     return width_option(version_option(command))
 
 
