@@ -161,7 +161,7 @@ def load_data(workload: Workload, data_dir: str | None, data_args: Mapping = {},
     try:
         data = workload.load(data_dir, **data_args, **{name: value for name, value in given.items() if name in taken})
     except DataError as error:
-        from .data.published import DATA_SETS  # not at every start: it imports all that downloads need
+        from .data.fetch import DATA_SETS  # not at every start: it imports all that downloads need
         if data_dir is None and workload.dataset in DATA_SETS:
             raise DataError(f"{error}. `hvdscale-data fetch {workload.dataset}` downloads it") from None
         raise

@@ -123,8 +123,8 @@ def here(tmp_path, monkeypatch, capsys):
     """Run hvdscale-train, or -branch, in tmp_path as ``run`` does, but in this process, which has loaded torch."""
     def here(name, *words, check=True, **environment):
         from hvdscale.cli import branch, train
-        command, carry_out = {"hvdscale-train": (train.command, train._run_parsed),
-                              "hvdscale-branch": (branch.command, branch._run)}[name]
+        command, run = {"hvdscale-train": (train.command, train._run),
+                        "hvdscale-branch": (branch.command, branch._run)}[name]
         with monkeypatch.context() as patched:
             for variable, value in environment.items():
                 patched.setenv(variable, value)
@@ -133,7 +133,7 @@ def here(tmp_path, monkeypatch, capsys):
             patched.setattr(train, "exit_now", sys.exit)
             capsys.readouterr()
             with whole_threads(), pytest.raises(SystemExit) as left:
-                train.carry_out_together(command, carry_out)
+                train.carry_out_together(command, run)
             done = subprocess.CompletedProcess(words, left.value.code, *capsys.readouterr())
         assert not check or done.returncode == 0, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
         return done

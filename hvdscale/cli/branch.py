@@ -63,13 +63,10 @@ def command(workload, out, at, source, factors, orders, branch_examples, evaluat
                            branch_examples, evaluations, rule, metric, tolerance)
     if len(wanted.factors) < 2 or wanted.factors[0] < 1:
         raise UsageError(f"--factors {factors}: give at least two, from 1 on, such as 1,2,4,8")
-    if source is None:
-        workload, layers = asked(workload, **given)
-    else:
-        if workload is not None or given["config"] is not None:
-            raise UsageError("--from DIR: the log of that run names its workload and settings; leave "
-                             f"{'--config' if workload is None else workload} out")
-        layers = [Settings.build({}, *asked("-", **given)[1]).asked()]
+    if source is not None and (workload is not None or given["config"] is not None):
+        raise UsageError("--from DIR: the log of that run names its workload and settings; leave "
+                         f"{'--config' if workload is None else workload} out")
+    workload, layers = asked(workload if source is None else "-", **given)
     for name in Settings.build({}, *layers).asked():
         if name in PLACES:
             raise UsageError(f"{name} cannot be set: --out says where runs write, and --overwrite is an option")
@@ -88,12 +85,9 @@ def main() -> None:
     carry_out_together(command, _run)
 
 
-def _run(parsed, error, workers) -> int:
+def _run(name, layers, wanted, out, source, shard, overwrite, dry_run, workers) -> int:
     from ..training.branches import Branching, layers_of_run
-    with workers.together("the command line"):
-        if error:
-            raise error
-        name, layers, wanted, out, source, shard, overwrite, dry_run = parsed
+    with workers.together("the run to branch from"):
         if source is not None:
             name, of_run = layers_of_run(source)
             layers = [of_run, *layers]

@@ -154,6 +154,11 @@ width_option = click.option("--width", type=click.IntRange(NARROWEST, WIDEST), i
                             f"terminal's, or {USUAL}]")
 
 
+def general_options(command):
+    """--width and --version, which come last."""
+    return width_option(version_option(command))
+
+
 full_option = click.option("--full", is_flag=True, help="Print every table, and how to read them.")
 confidence_option = click.option("--confidence", type=float, default=CONFIDENCE, show_default=True,
                                  help="Confidence level of the intervals.")
@@ -176,11 +181,13 @@ checks_option = click.option("--checks", metavar="LIST", help="Only these findin
 
 
 def parse(command: click.Command):
-    """The parsed command line (or an exit code), and its error, which all ranks then raise together."""
+    """The parsed command line, and its error, which all ranks then raise together; ends where it asked for help."""
     print_anything()
     try:
         parsed = command.main(standalone_mode=False)
         sys.stdout.flush()
+        if isinstance(parsed, int):         # an exit code
+            sys.exit(parsed)
         return parsed, None
     except OutputError:
         raise
@@ -196,13 +203,17 @@ def parse(command: click.Command):
 
 @contextlib.contextmanager
 def slow_imports() -> Iterator[None]:
-    """Imports of modules that stay. Ctrl-C ends the process at once: it would print a traceback, or be dropped."""
+    """Imports of modules that stay; raises WorkersError where a package of training is missing. Ctrl-C ends the process
+    at once: it would print a traceback, or be dropped."""
     heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heeded:
         signal.signal(signal.SIGINT, lambda *_: os._exit(ExitCode.INTERRUPTED))
     try:
         with uncollected():
             yield
+    except ModuleNotFoundError as missing:
+        raise WorkersError(f"training needs {missing.name}, which is not installed; it comes with "
+                           "pip install 'hvdscale[torch]', in a checkout '.[torch]'") from None
     finally:
         if heeded:
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -233,11 +244,6 @@ def whole_numbers(option: str, text: str, what: str = "whole numbers", least: in
 def format_counts(rows: Mapping[str, int]) -> str:
     """Numbers of rows by table: ``2 trials, 1 restart, 1,240 steps``."""
     return ", ".join(counted(number, name.removesuffix("s")) for name, number in rows.items())
-
-
-def missing_package(missing: ModuleNotFoundError) -> WorkersError:
-    return WorkersError(f"training needs {missing.name}, which is not installed; it comes with "
-                        "pip install 'hvdscale[torch]', in a checkout '.[torch]'")
 
 
 def say_error(error: HvdscaleError) -> None:

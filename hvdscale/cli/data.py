@@ -8,8 +8,7 @@ from pathlib import Path
 
 import click
 
-from ..data.fetch import fetch, find
-from ..data.published import BY_HAND, DATA_SETS
+from ..data.fetch import BY_HAND, DATA_SETS, fetch
 from ..formatting.numbers import byte_size
 from ..formatting.screen import Screen, time_left
 from ..formatting.text_table import aligned
@@ -51,7 +50,6 @@ def fetch_data_set(name, data_dir, timeout):
       hvdscale-data fetch mnist
       hvdscale-data fetch wikitext-2 --data-dir /scratch/wikitext-2
     """
-    find(name)
     bar = Bar(sys.stdout)
     try:
         fetch(name, data_dir or Path("data") / name, bar.say, bar.progress, timeout)

@@ -1,6 +1,7 @@
 """hvdscale-doctor: is a job the same problem on any number of workers?"""
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import click
 from ..formatting.screen import Progress, Screen, quiet
 from ..system.hangup import end_at_signals
 from ..workers.launch import launched, on_terminal
-from .common import CONTEXT, checks_option, format_option, version_option, width_option
+from .common import CONTEXT, checks_option, command_at, format_option, general_options
 from .train import FEW, Grouped, asked, carry_out_together, key_options
 
 WRITES = ("checkpoint", "resume", "log", "save_model", "overwrite", "accept_changes")    # keys of what a run writes
@@ -24,8 +25,7 @@ WRITES = ("checkpoint", "resume", "log", "save_model", "overwrite", "accept_chan
               help="examples in the step that findings about the model take; fewer are faster and need less memory")
 @checks_option
 @format_option
-@width_option
-@version_option
+@general_options
 def command(workload, sample, checks, wanted, **given):
     """Check that WORKLOAD is the same problem on any number of workers: alone, or under horovodrun, mpirun, srun
     or torchrun.
@@ -51,23 +51,20 @@ def command(workload, sample, checks, wanted, **given):
 
 def main() -> None:
     """Run the command. Exit codes: 0 no finding failed, 1 one failed or the job cannot start, 2 misuse."""
-    if sys.argv[1:2] and sys.argv[1] in ("script", "resume"):
-        from .doctor_script import main as of_script
-        return of_script()
+    word = "".join(sys.argv[1:2])
+    if word in ("script", "resume"):
+        return command_at(f"doctor_script:{word}")(sys.argv[2:], prog_name=f"{os.path.basename(sys.argv[0])} {word}")
     if launched() is None:
         end_at_signals()
     carry_out_together(command, _run)
 
 
-def _run(parsed, error, workers) -> int:
+def _run(name, layers, sample, checks, wanted, workers) -> int:
     from ..doctor.ranks import play
     from ..doctor.examine import ORDER, examine
     from ..doctor.formats import TEXT, checks_of, render_for_machines, stdout_alone
     from ..training.prepare import prepare
-    with workers.together("the command line"):
-        if error:
-            raise error
-        name, layers, sample, checks, wanted = parsed
+    with workers.together("the checks"):
         checks = checks_of(checks, ORDER)
     with stdout_alone(wanted) as out:
         terminal = workers.rank == 0 and wanted == TEXT and on_terminal(out)

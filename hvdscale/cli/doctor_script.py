@@ -2,19 +2,17 @@
 is one that is stopped and started again the one that was not stopped?"""
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
 
 import click
 
-from ..errors import UsageError, WorkersError
+from ..errors import UsageError
 from ..formatting.screen import Screen
 from ..watch.runner import ScriptRequest, threads_of
 from ..workers.launch import on_terminal
-from .common import (CONTEXT, Command, checks_option, echo, format_option, missing_package, say_error, slow_imports,
-                     version_option, width_option)
+from .common import CONTEXT, Command, checks_option, echo, format_option, general_options, slow_imports
 from .scripts import check_batch, module_option, path_of
 
 
@@ -34,8 +32,7 @@ from .scripts import check_batch, module_option, path_of
               help="seed each rank's generators by its rank before the script begins, for a script that does not")
 @checks_option
 @format_option
-@width_option
-@version_option
+@general_options
 def script(script, arguments, module, batch, workers, updates, seconds, seed, checks, wanted):
     """Find out why the loss of SCRIPT, a training script with DistributedDataParallel, changes with the number of
     workers: run it unmodified on one worker and on several, watch, and compare.
@@ -94,8 +91,7 @@ def script(script, arguments, module, batch, workers, updates, seconds, seed, ch
               "are written")
 @checks_option
 @format_option
-@width_option
-@version_option
+@general_options
 def resume(script, arguments, stop, again, how, workers, then, batch, updates, seconds, in_save, in_place, checks,
            wanted):
     """Find out whether SCRIPT, stopped and started again, is the run that was not stopped: run it unmodified twice
@@ -144,13 +140,3 @@ def report(examine: Callable, wanted: str, rank: int = 0) -> None:
               render_for_machines(wanted, {"verdict": examination.verdict, **examination.about}, examination.findings,
                                   examination.code, examination.unseen_training))
         sys.exit(examination.code)
-
-
-def main() -> None:
-    """Run the command that the first argument selects, where the packages of training are there."""
-    word = sys.argv[1]
-    try:
-        {"script": script, "resume": resume}[word](sys.argv[2:], prog_name=f"{os.path.basename(sys.argv[0])} {word}")
-    except ModuleNotFoundError as missing:
-        say_error(missing_package(missing))
-        sys.exit(WorkersError.exit_code)

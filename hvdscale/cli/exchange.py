@@ -26,7 +26,7 @@ from ..exchange.runs.mapping import GLOBAL_BATCH, PERS, Source, read_lines, read
 from ..formatting.numbers import byte_size, counted, list_first
 from ..formatting.screen import Progress
 from ..log.files import SIGNATURE
-from ..system.inputs import open_input, refusal
+from ..system.inputs import open_input, reading
 from .common import echo, format_counts, paths, take_over_option
 
 KINDS = ("runs", "csv", "mllog", "rcp", "archive")
@@ -114,7 +114,9 @@ def import_log(sources, out, map_file, dry_run, kind, skip_broken, overlap, unit
     if kind == "archive":
         _import_archive(source, out, skip_broken, how)
     elif kind == "csv":
-        _import_csv(source, out, skip_broken, overlap, how)
+        left_out = [] if skip_broken else None
+        rows, notes = import_tables(source, out, left_out=left_out, overlap=overlap, progress=_share("imported"), **how)
+        _say_made(out, format_counts(rows), left_out or (), notes)
     elif kind == "mllog":
         wanted = Wanted(*(workers or (None, None)), unit, train_examples, names)
         done = import_mllog(source, out, wanted, skip_broken=skip_broken, **how)
@@ -158,13 +160,6 @@ def _import_archive(source, out, skip_broken, how):
     echo(ASSUMED.format("an archive"), err=True)
 
 
-def _import_csv(source, out, skip_broken, overlap, how):
-    left_out: list[str] = []
-    rows, notes = import_tables(source, out, left_out=left_out if skip_broken else None, overlap=overlap,
-                                progress=_share("imported"), **how)
-    _say_made(out, format_counts(rows), left_out, notes)
-
-
 @click.command("export")
 @click.argument("log", shell_complete=paths)
 @click.argument("out", metavar="FOLDER", shell_complete=paths)
@@ -201,11 +196,8 @@ def _kind_of(source) -> str:
     if os.path.isdir(source):
         asked = {"csv": is_tables, "mllog": is_mllog, "archive": is_archive}
         return next((kind for kind, is_kind in asked.items() if is_kind(source)), "runs")
-    try:
-        with open_input(source) as file:
-            head = file.read(512)
-    except OSError as error:
-        raise UsageError(f"{source}: {refusal(error)}") from error
+    with reading(source, UsageError), open_input(source) as file:
+        head = file.read(512)
     if head.startswith(SIGNATURE):
         raise UsageError(f"{source}: is HDF5; if it is a log, it needs no import")
     if head.lstrip()[:1] == b"{" and not source.lower().endswith(".jsonl") and not has_runs(source):

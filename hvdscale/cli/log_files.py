@@ -90,7 +90,7 @@ def show(path, trial, plan, evaluations, steps):
             if len(ids) <= MOST_ROWS:
                 there = ", ".join(map(str, ids))
             raise LogError(f"{path}: there is no trial {trial}; there are {there}")
-        row = 0 if trial is None else int(np.flatnonzero(ids == trial)[0])
+        row = 0 if trial is None else int(np.argmax(ids == trial))
         echo()
         _echo_rows(_trial(log, row))
         if plan:

@@ -16,8 +16,8 @@ from ..formatting.numbers import listed, number, percent
 from ..plan.values import check_value, none_of
 from ..system.inputs import input_text
 from ..target import Target
-from .common import (CONTEXT, Command, confidence_option, echo, formats_of, formats_option, full_option, paths,
-                     slow_imports, version_option, width_option)
+from .common import (CONTEXT, Command, confidence_option, echo, formats_of, formats_option, full_option,
+                     general_options, paths, slow_imports)
 
 if TYPE_CHECKING:               # slow imports, which --help can do without
     from ..analysis.size.sizes import Size
@@ -129,8 +129,7 @@ def machine_of(path: str) -> dict[str, Any]:
 @formats_option
 @full_option
 @click.option("--skip-broken", is_flag=True, help="Skip logs that cannot be read, and name them.")
-@width_option
-@version_option
+@general_options
 @click.pass_context
 def main(context, logs, targets, out, formats, full, skip_broken, network, bandwidth, latency, parameters, noise_scale,
          steps, trials, batch_schedule, times_from, wanted, size_from, **asked):
@@ -239,16 +238,14 @@ def wanted_sizes(wanted, size_from) -> tuple[tuple[Size, ...], dict[str, float]]
 
 def workers_of(text: str, per_node: int = 1, option: str = "--workers") -> tuple[int, ...]:
     """Worker counts of ``1,2,4`` or ``1-1024``: the ends and the doublings between, in whole nodes from one node on."""
-    counts = set()
+    counts, doublings = set(), [2 ** power for power in range(24)]
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
         if not 0 < first <= last <= MOST_WORKERS:
             raise UsageError(f"{option} {text!r} is not a list of {option[2:]} such as 1,2,4,8 or 1-1024")
-        counts |= {first, last}
-        doublings = [2 ** power for power in range(24)]
-        counts |= {count for power in doublings for count in (min(power, per_node), per_node * power)
-                   if first < count < last}
+        counts |= {first, last, *(count for power in doublings for count in (min(power, per_node), per_node * power)
+                                  if first < count < last)}
     return tuple(sorted(counts))
 
 

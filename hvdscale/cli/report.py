@@ -7,8 +7,8 @@ import click
 
 from ..analysis.defaults import CROSSINGS, FIRST, LOSS_WITHIN, PERFECT_WITHIN, RULE_WITHIN, RULES, USEFUL_WITHIN
 from ..formatting.screen import Progress
-from .common import (CONTEXT, Command, confidence_option, echo, formats_of, formats_option, full_option, paths,
-                     slow_imports, version_option, width_option)
+from .common import (CONTEXT, Command, confidence_option, echo, formats_of, formats_option, full_option,
+                     general_options, paths, slow_imports)
 
 
 @click.command(cls=Command, context_settings=CONTEXT, words={"compare": "compare:main", "noise": "compare:noise"},
@@ -63,8 +63,7 @@ from .common import (CONTEXT, Command, confidence_option, echo, formats_of, form
 @full_option
 @click.option("--skip-broken", is_flag=True,
               help="Continue without logs that cannot be read; they are named and counted.")
-@width_option
-@version_option
+@general_options
 def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_within, useful_within, loss_within,
          rules, rule_within, branch_tolerance, trials, crossing, sizes, laws, confidence, full, skip_broken):
     """Steps, time and speedup to a target, from LOGS: log files, or directories of them or of other programs' runs.

@@ -11,8 +11,8 @@ from ..errors import UsageError
 from ..plan.settings import OPTIONS, PLACES, Settings
 from ..system.cores import usable_cores
 from ..workers.launch import LAUNCHERS, find_launcher, most_workers, refuse_too_many
-from .common import (CONTEXT, Command, echo, hosts_option, ledger_option, paths, rerun_option, slow_imports,
-                     version_option, whole_numbers, width_option, within_option)
+from .common import (CONTEXT, Command, echo, general_options, hosts_option, ledger_option, paths, rerun_option,
+                     slow_imports, whole_numbers, within_option)
 from .plan import workers_of
 from .train import Grouped, asked, key_options
 
@@ -44,8 +44,7 @@ class ScaleCommand(Grouped, Command):
 @hosts_option
 @rerun_option
 @key_options(without=PLACES)
-@width_option
-@version_option
+@general_options
 def main(workload, counts, repeats, out, probe, until, at_most, against, deciding, within, ledger, launcher, hosts,
          overwrite, **given):
     """Run WORKLOAD at several worker counts and report speedup and efficiency.
@@ -78,9 +77,20 @@ def main(workload, counts, repeats, out, probe, until, at_most, against, decidin
         from ..training.series import runs_of
         from .compare import read_all
         from .series import Series, decide, decide_against
-    loss = _check_until(until, at_most, probe, overwrite, deciding)
-    if deciding != bool(against) or ledger and not deciding:
-        raise UsageError("--decide, --against BASE and --ledger: the first two belong together, and the third to them")
+    loss = 0.0 if until is None else share_of("--until", until)
+    for wrong, said in (
+            (deciding and (until or probe or overwrite),
+             "--decide runs to the target until it is decided; leave out --until, --probe and --overwrite"),
+            (at_most and not (until or deciding),
+             f"--at-most {at_most or 0:g} bounds what --until runs; give --until, such as 10%"),
+            (until and probe, "--until probes by itself where that decides; leave out --probe"),
+            (until and overwrite,
+             "--until decides by all runs in --out; in place of --overwrite choose another --out"),
+            (until and not 0 < loss < 1, f"--until {until}: is an expected loss between 0 and 100%, such as 10%"),
+            (deciding != bool(against) or ledger and not deciding,
+             "--decide, --against BASE and --ledger: the first two belong together, and the third to them")):
+        if wrong:
+            raise UsageError(said)
     base = read_all(against) if deciding else ()
     if base and click.get_current_context().get_parameter_source("counts").name == "DEFAULT":
         counts = ",".join(map(str, sorted({trial.workers for trial in base})))
@@ -114,23 +124,6 @@ def main(workload, counts, repeats, out, probe, until, at_most, against, decidin
     series.carry_out(runs)
     echo()
     make([run.log for run in runs], out=os.path.join(out, "report"), echo=echo)
-
-
-def _check_until(until: str | None, at_most: float | None, probe: bool, overwrite: bool, deciding: bool) -> float:
-    if deciding and (until or probe or overwrite):
-        raise UsageError("--decide runs to the target until it is decided; leave out --until, --probe and --overwrite")
-    if until is None:
-        if at_most is not None and not deciding:
-            raise UsageError(f"--at-most {at_most:g} bounds what --until runs; give --until, such as 10%")
-        return 0.0
-    if probe:
-        raise UsageError("--until probes by itself where that decides; leave out --probe")
-    if overwrite:
-        raise UsageError("--until decides by all runs in --out; in place of --overwrite choose another --out")
-    share = share_of("--until", until)
-    if not 0 < share < 1:
-        raise UsageError(f"--until {until}: is an expected loss between 0 and 100%, such as 10%")
-    return share
 
 
 if __name__ == "__main__":

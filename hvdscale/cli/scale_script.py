@@ -12,8 +12,8 @@ from ..formatting.numbers import counted
 from ..formatting.screen import Progress, quiet
 from ..watch.runner import TRACED, ScriptRequest, threads_of
 from ..workers.launch import LAUNCHERS, find_launcher, place, refuse_too_many
-from .common import (CONTEXT, Command, echo, hosts_option, paths, rerun_option, slow_imports, version_option,
-                     whole_numbers, width_option)
+from .common import (CONTEXT, Command, echo, general_options, hosts_option, paths, rerun_option, slow_imports,
+                     whole_numbers)
 from .scripts import check_batch, module_option, path_of
 
 
@@ -37,8 +37,7 @@ from .scripts import check_batch, module_option, path_of
 @click.option("--launcher", default="torchrun", show_default=True, help=f"auto, {', '.join(LAUNCHERS)}")
 @hosts_option
 @rerun_option
-@width_option
-@version_option
+@general_options
 def main(script, arguments, module, counts, repeats, out, batch, global_batch, updates, warm_up, profile, seconds,
          launcher, hosts, overwrite):
     """Time SCRIPT, a training script with DistributedDataParallel or Horovod, as it is at several worker counts, and

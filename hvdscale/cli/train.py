@@ -14,15 +14,15 @@ from importlib.resources import files
 import click
 
 from ..errors import (CheckpointError, DataError, ExitCode, FaultError, HvdscaleError, LogError, StoppedError,
-                      UsageError, WorkerLostError, WorkersError)
+                      UsageError, WorkerLostError)
 from ..plan import presets
 from ..plan.settings import (KEYS, LENGTHS, OPTIONS, Settings, is_key, key_of, key_type, keys_by_heading,
                              parse_assignments)
 from ..system.files import clear_leavings
 from ..system.hangup import heed, postpone_stops
 from ..system.lock import Lock
-from .common import (CONTEXT, Brief, begin_run, echo, exit_now, missing_package, parse, paths, say_error, slow_imports,
-                     version_option, width_option, words)
+from .common import (CONTEXT, Brief, begin_run, echo, exit_now, general_options, parse, paths, say_error, slow_imports,
+                     words)
 
 # horovodrun and torchrun take --log anywhere for an ambiguous abbreviation of its own options
 ALSO = {"log": ("--log-file",)}
@@ -158,8 +158,7 @@ class _Command(Grouped):
 @key_options()
 @click.option("--dry-run", is_flag=True, help="print the plan and stop")
 @click.option("--list", "listing", is_flag=True, help="list the built-in workloads and stop")
-@width_option
-@version_option
+@general_options
 def command(workload, dry_run, listing, **given):
     """Train WORKLOAD, alone or under horovodrun, mpirun, srun or torchrun; the worker count sets the global batch.
 
@@ -182,16 +181,15 @@ def command(workload, dry_run, listing, **given):
 
 def main() -> None:
     begin_run()
-    carry_out_together(command, _run_parsed)
+    carry_out_together(command, _run, elastic=True)
 
 
-def carry_out_together(command: click.Command, run) -> None:
-    """Run a command, which returns its arguments, the layers of settings second, or an exit code, on all ranks of the
-    launch, with one message and one exit code for all. ``run`` has its result, its error or None, and the workers, and
-    gives the exit code; it raises the same error on all ranks."""
+def carry_out_together(command: click.Command, run, elastic: bool = False) -> None:
+    """Run a command, which returns its arguments, the layers of settings second, on all ranks of the launch, with one
+    message and one exit code for all. ``run`` has its arguments and the workers, and gives the exit code; it raises the
+    same error on all ranks. ``elastic``: whether it is started again, with a Recovery more, where workers are lost or
+    hosts change."""
     parsed, error = parse(command)
-    if isinstance(parsed, int):
-        sys.exit(parsed)
     try:
         settings = Settings.build({}, *parsed[1])
     except (HvdscaleError, TypeError):          # all ranks raise it together, later
@@ -203,14 +201,19 @@ def carry_out_together(command: click.Command, run) -> None:
             workers = form(settings.stall_seconds, settings.transport, settings.sync_every is not None)
         if workers.size > 1:
             postpone_stops()
-    except ModuleNotFoundError as missing:
-        say_error(missing_package(missing))
-        sys.exit(WorkersError.exit_code)
     except HvdscaleError as raised:
         say_error(raised)
         sys.exit(raised.exit_code)
+
+    def attempt(*recovery) -> int:
+        workers.raise_together("the command line", error)
+        return run(*parsed, workers, *recovery)
     try:
-        code = run(parsed, error, workers)
+        if elastic and workers.elastic:
+            from ..training.elastic import regroup
+            code = regroup(workers, attempt)
+        else:
+            code = attempt()
     except (WorkerLostError, FaultError) as lost:
         say_error(lost)
         workers.abandon()
@@ -223,38 +226,20 @@ def carry_out_together(command: click.Command, run) -> None:
         exit_now(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         os._exit(ExitCode.BROKEN_PIPE)
-    _leave(workers, code)
-
-
-def _leave(workers, code: int) -> None:
-    """End all ranks together. A launcher ends the others when one fails, so only rank 0 returns the code."""
-    heed(signal.SIG_IGN)            # the work is done
+    heed(signal.SIG_IGN)            # the work is done; all end together
     with contextlib.suppress(WorkerLostError):
         workers.leave()
-    exit_now(code if workers.rank == 0 else 0)
-
-
-def _run_parsed(parsed, error: HvdscaleError | None, workers) -> int:
-    """Run the command; an elastic job is started again when workers are lost or hosts change."""
-    def attempt(recovery=None) -> int:
-        with workers.together("the command line"):
-            if error:
-                raise error
-        return _run(*parsed, workers, recovery)
-    if not workers.elastic:
-        return attempt()
-    from ..training.elastic import regroup
-    return regroup(workers, attempt)
+    exit_now(code if workers.rank == 0 else 0)          # as a launcher ends the others when one fails
 
 
 def _run(name: str, layers: list[dict], dry_run: bool, workers, recovery=None) -> int:
     """Run the job; ``recovery``: how it resumes from an earlier start, by default by checkpoints in a folder."""
+    from ..training.checkpoint import CheckpointFolder
     from ..training.outputs import Recovery, open_display, open_folder, refuse_outputs
     from ..training.prepare import sketch
     from ..training.resume import ended_for_good
     recovery = recovery or Recovery()
-    ended = ended_for_good(layers, workers)
-    if ended:
+    if ended := ended_for_good(layers, workers):
         if workers.rank == 0:
             echo(f"the run had already ended, so torchrun need not start it again. {ended}")
         return 0
@@ -268,32 +253,23 @@ def _run(name: str, layers: list[dict], dry_run: bool, workers, recovery=None) -
             echo(sketched)
         return 0
     except StoppedError as stopped:
-        if workers.rank == 0 and (settings := Settings.build({}, *layers)).checkpoint is not None:
-            _note_stop(stopped, settings)
+        settings = Settings.build({}, *layers)
+        if workers.rank == 0 and settings.checkpoint is not None:
+            with contextlib.suppress(HvdscaleError):            # for the script that requeues it
+                with CheckpointFolder(settings.checkpoint, settings.take_over) as folder:
+                    folder.note_error(stopped, log=settings.log)
         raise
     refuse_outputs(job.settings, workers)
     if dry_run:
         open_display(job, "none: a dry run", workers, recovery.find_start(job, workers))
         return 0
-    folder = open_folder(job, workers)
-    try:
-        return _train(job, recovery.find_start(job, workers), folder, workers, recovery)
-    except HvdscaleError as error:
-        if folder is not None:
-            folder.note_error(error, log=job.settings.log)
-        raise
-    finally:
-        if folder is not None:
-            folder.release()
-
-
-def _note_stop(stopped: StoppedError, settings: Settings) -> None:
-    """Write the outcome of a run stopped before training, for the script that requeues it."""
-    from ..training.checkpoint import CheckpointFolder
-    with contextlib.suppress(HvdscaleError):
-        folder = CheckpointFolder(settings.checkpoint, settings.take_over)
-        folder.note_error(stopped, log=settings.log)
-        folder.release()
+    with open_folder(job, workers) as folder:
+        try:
+            return _train(job, recovery.find_start(job, workers), folder, workers, recovery)
+        except HvdscaleError as error:
+            if folder is not None:
+                folder.note_error(error, log=job.settings.log)
+            raise
 
 
 def _train(job, start, folder, workers, recovery) -> int:
@@ -302,14 +278,11 @@ def _train(job, start, folder, workers, recovery) -> int:
     from ..training.outputs import open_display, open_run_log
     if start.ended:
         return _finish_ended(job, start, start.ended, folder, workers)
-    run_log = open_run_log(job, workers, start, opened=recovery.note_log)
-    try:
+    with open_run_log(job, workers, start, opened=recovery.note_log) as run_log:
         display = open_display(job, run_log.path, workers, start)
         checkpoints = recovery.open_checkpoints(job, start, folder, run_log, display, workers)
         outcome = train(job, run_log, display, workers, checkpoints)
         run_log.close()
-    finally:
-        run_log.let_go()
     display.say(f"{outcome.stop.status.name}: {outcome.stop.reason}")
     display.measured(outcome)
     if workers.rank == 0 and run_log.failure is None:

@@ -16,8 +16,8 @@ from ..plan.settings import Settings, key_of, parse_assignments
 from ..system.hangup import heed
 from ..system.lock import CONSENT, this_process
 from ..workers.launch import cores_of_launch, on_terminal, place
-from .common import (CONTEXT, begin_run, echo, exit_now, missing_package, parse, paths, say_error, slow_imports,
-                     take_over_option, version_option)
+from .common import (CONTEXT, begin_run, echo, exit_now, parse, paths, say_error, slow_imports, take_over_option,
+                     version_option)
 
 if TYPE_CHECKING:
     from ..sweep.file import Sweep
@@ -95,8 +95,6 @@ def parse_only(texts) -> dict[str, list[str]]:
 def main() -> None:
     begin_run()
     asked, error = parse(command)
-    if isinstance(asked, int):
-        sys.exit(asked)
     here, run, again = place(), None, False
     try:
         if error:
@@ -116,8 +114,6 @@ def main() -> None:
         group = form_group(asked.sweep.workers_per_trial, settings.stall_seconds, cores, settings.transport)
         run = SweepRun(asked, group, here, Signals(), again)
         exit_now(leave(group, run.carry_out(), run.others_gone))
-    except ModuleNotFoundError as missing:
-        _fail(here, run, missing_package(missing))
     except HvdscaleError as raised:
         _fail(here, run, raised)
     except KeyboardInterrupt:

@@ -1,4 +1,5 @@
-"""Fetch a data set into a folder, verified, in the layout that its workload reads.
+"""Data sets with a public address, from published.toml: their files, checksums, terms, and layout in a folder; fetched
+into a folder, verified, in the layout that their workload reads. Training never downloads any.
 
 Existing files are verified and never overwritten. An unpacked archive leaves a receipt, ARCHIVE.unpacked, which lists
 its files.
@@ -6,6 +7,7 @@ its files.
 from __future__ import annotations
 
 import hashlib
+import importlib.resources
 import json
 import os
 import shlex
@@ -15,18 +17,59 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import DataError, UsageError
 from ..formatting.numbers import byte_size
+from ..plan.settings import read_toml
 from ..system.inputs import sha256_of
 from ..system.files import whole_file, write_whole
 from .download import DownloadError, Progress, PublishedFile, download, writing
-from .published import BY_HAND, DATA_SETS, Archive, DataSet
 
 DAMAGED = (EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, ValueError)
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A published archive, unpacked and then removed; members: pattern -> name in the folder, or a subfolder/."""
+
+    file: PublishedFile
+    members: dict[str, str]
+    count: int                  # of files unpacked
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set that ``hvdscale-data fetch`` downloads; the file has what each field is."""
+
+    title: str
+    files: tuple[PublishedFile | Archive, ...]
+    terms: str
+    command: str
+    joined: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def published(self) -> tuple[PublishedFile, ...]:
+        return tuple(file.file if isinstance(file, Archive) else file for file in self.files)
+
+
+def _data_set(title: str, terms: str, command: str, bases: list[str], files: str = "", archives: list[dict] = [],
+              joined: dict[str, list[str]] = {}) -> DataSet:
+    def published(path: str, sha256: str, size: int | None) -> PublishedFile:
+        return PublishedFile(path.rpartition("/")[2], tuple(base + path for base in bases), sha256, size)
+    return DataSet(title, (
+        *(published(name, sha256, int(size)) for name, size, sha256 in map(str.split, files.splitlines())),
+        *(Archive(published(one["path"], one["sha256"], one.get("size")), one["members"],
+                  one.get("count", len(one["members"]))) for one in archives)), terms, command, joined)
+
+
+with importlib.resources.as_file(importlib.resources.files(__package__) / "published.toml") as _path:
+    _TABLES = read_toml(_path)
+BY_HAND: dict[str, str] = _TABLES.pop("by_hand")
+DATA_SETS = {name: _data_set(**table) for name, table in _TABLES.items()}
 
 
 def fetch(name: str, folder: Path, say: Callable[[str], None], progress: Progress, timeout: float = 60.0) -> None:

@@ -95,8 +95,7 @@ class Branching:
             job = self._prepare_base()
             if dry_run:
                 open_display(job, "none: a dry run", self.workers)
-                problem = Problem(**{field.name: getattr(job.plan, field.name) for field in fields(Problem)})
-                planned = [Origin(problem, "", step) for step in self._steps]
+                planned = [Origin(job.plan, "", step) for step in self._steps]
             elif (code := self._run_base(job)) != ExitCode.DONE:
                 if code == ExitCode.PREEMPTED:
                     self._say(RESUMES)
@@ -132,17 +131,12 @@ class Branching:
     # the base run
 
     def _run_base(self, job: Job) -> int:
-        folder = open_folder(job, self.workers)
-        try:
+        with open_folder(job, self.workers) as folder:
             start = find_start(job.settings, job.plan, self.workers)
             if start.ended:
                 return start.ended.exit_code
-            outcome = self._train(job, start, {}, lambda run_log, display: FolderCheckpoints(
-                start, job.plan, folder, run_log, display, self.workers, self._steps))
-        finally:
-            if folder is not None:
-                folder.release()
-        return outcome.stop.exit_code
+            return self._train(job, start, {}, lambda run_log, display: FolderCheckpoints(
+                start, job.plan, folder, run_log, display, self.workers, self._steps)).stop.exit_code
 
     def _prepare_base(self) -> Job:
         """The job that ends at the last checkpoint, with the schedule of the user's own budget."""
@@ -168,14 +162,11 @@ class Branching:
 
     def _train(self, job: Job, start: Start, more: Mapping, checkpoints: Callable[..., Checkpoints]) -> Outcome:
         """Train a job with its log; ``checkpoints`` makes the loop's, from the log and the display."""
-        run_log = open_run_log(job, self.workers, start, more=more)
-        try:
+        with open_run_log(job, self.workers, start, more) as run_log:
             display = NoDisplay() if more else open_display(job, run_log.path, self.workers, start)
             kept = checkpoints(run_log, display)
             outcome = train(job, run_log, display, self.workers, kept)
             run_log.close()
-        finally:
-            run_log.let_go()
         kept.end(outcome.stop)
         if run_log.failure is not None:
             raise LogError(str(run_log.failure))

@@ -115,8 +115,9 @@ def final_outcome(folder: str) -> str | None:
         return None
 
 
-class CheckpointFolder:
-    """The folder of a run's checkpoints, locked by rank 0. Raises CheckpointError if another run holds it."""
+class CheckpointFolder(contextlib.AbstractContextManager):
+    """The folder of a run's checkpoints, locked by rank 0 until it is released. Raises CheckpointError if another run
+    holds it."""
 
     def __init__(self, path: str, take_over: bool = False):
         self.path, run = path, os.path.join(path, "run")
@@ -158,6 +159,9 @@ class CheckpointFolder:
 
     def release(self) -> None:
         self._lock.release()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 class Checkpoints:

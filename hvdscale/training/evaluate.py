@@ -18,7 +18,7 @@ from ..data.loading import Loader
 from ..data.splits import refuse_not_finite, to_device
 from ..modules.running_statistics import Buffers
 from ..plan.shards import Visits
-from ..update.explain import explained
+from ..update.model import explained
 from ..update.precision import PARAMETERS, autocast
 from ..workers.group import Workers
 from ..workload import Split, Workload, mean_metrics, measured, summarized
@@ -72,9 +72,7 @@ class Evaluator:
         model.train(training)
         self.workers.sum_(table, f"evaluation/{'+'.join(splits)}")
         if table[-1].any():
-            with self.workers.together("the evaluation"):
-                if fault:
-                    raise fault
+            self.workers.raise_together("the evaluation", fault)
         owners, values = np.array([split for split, _ in chunks], str), table[:-1].numpy()
         sums = {split: values[owners == split].sum(axis=0) for split in splits}
         means = {split: {metric: float(total / count) if count else math.nan for metric, (total, count) in zip(

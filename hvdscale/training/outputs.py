@@ -1,12 +1,12 @@
 """The outputs of a run: its log, its checkpoints, from which it resumes, and, on rank 0, the terminal."""
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from ..errors import HvdscaleError
 from ..log.files import refuse_taken
 from ..plan.settings import Settings
 from ..system.lock import SUFFIX
@@ -27,9 +27,11 @@ from .run_log import TRIAL, NoLog, RunLog, open_log
 from .weights import refuse_unwritable
 
 
+@contextlib.contextmanager
 def open_run_log(job: Job, workers: Workers, start: Start | None = None, more: Mapping[str, Mapping] = {},
-                 opened: Callable[[str], None] = lambda path: None) -> RunLog:
-    """The job's log on rank 0, NoLog on the others; ``opened`` is called even if another rank then fails."""
+                 opened: Callable[[str], None] = lambda path: None) -> Iterator[RunLog]:
+    """A context with the job's log on rank 0, NoLog on the others; ``opened`` is called even if another rank then
+    fails."""
     run_log, start, settings = NoLog(), start or Start(), job.settings
     if start.accepted:
         accepted = {**job.plan.job.get("accepted", {}), **start.accepted}
@@ -45,10 +47,9 @@ def open_run_log(job: Job, workers: Workers, start: Start | None = None, more: M
                                   take_over=settings.take_over, resume=start.log_continues)
                 run_log = RunLog(writer, TRIAL, job.plan, {**record, **more}, start)
                 opened(run_log.path)
-    except HvdscaleError:
+        yield run_log
+    finally:
         run_log.let_go()            # the error may be another rank's, or a lost worker's
-        raise
-    return run_log
 
 
 def refuse_outputs(settings: Settings, workers: Workers) -> None:
@@ -71,18 +72,16 @@ def refuse_outputs(settings: Settings, workers: Workers) -> None:
                 refuse_unwritable(settings.save_model)
 
 
-def open_folder(job: Job, workers: Workers) -> CheckpointFolder | None:
-    """The folder of checkpoints, locked by rank 0; None on the others, and if no checkpoints are kept."""
-    folder = None
-    try:
+@contextlib.contextmanager
+def open_folder(job: Job, workers: Workers) -> Iterator[CheckpointFolder | None]:
+    """A context with the folder of checkpoints, locked by rank 0; None on the others, and if no checkpoints are kept.
+    Afterwards it is free: an elastic job's next attempt, in this process, locks it again."""
+    with contextlib.ExitStack() as held:
+        folder = None
         with workers.together("the folder of checkpoints"):
             if workers.rank == 0 and job.settings.checkpoint is not None:
-                folder = CheckpointFolder(job.settings.checkpoint, job.settings.take_over)
-    except HvdscaleError:
-        if folder is not None:
-            folder.release()        # an elastic job's next attempt, in this process, locks it again
-        raise
-    return folder
+                folder = held.enter_context(CheckpointFolder(job.settings.checkpoint, job.settings.take_over))
+        yield folder
 
 
 def open_display(job: Job, log: str, workers: Workers, start: Start | None = None) -> Display:

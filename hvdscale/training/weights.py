@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..errors import CheckpointError, UsageError
 from ..formatting.numbers import list_first
-from ..system.inputs import read_input, refusal
+from ..system.inputs import read_input, reading
 from ..system.outputs import MODEL, refuse_foreign
 from .checkpoint import write
 
@@ -48,10 +48,8 @@ def refuse_unwritable(path: str) -> None:
 
 
 def _read(path: str) -> dict[str, Tensor]:
-    try:
+    with reading(f"--init-from {path}", UsageError):
         data = read_input(path)
-    except OSError as error:
-        raise UsageError(f"--init-from {path}: {refusal(error)}") from None
     try:
         given = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception:           # of many types, and torch's message suggests loading it anyway

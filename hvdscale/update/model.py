@@ -1,15 +1,18 @@
 """The model before its first step: built from the seed, the same on all workers, examined for group-by-group passes."""
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from threading import get_ident
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from ..data.generators import OwnGenerators, seed_generators
-from ..errors import PlanError, RanksDifferError, WorkloadError
+from ..errors import PlanError, RanksDifferError, WorkloadError, is_of_user_code
 from ..formatting.numbers import counted
 from ..modules.ghost_groups import GhostGroups
 from ..modules.layers import BatchNorm, is_batch_norm, is_replaced
@@ -17,13 +20,13 @@ from ..modules.running_statistics import Buffers
 from ..plan.plan import Plan
 from ..plan.shards import Pass, group_bounds, stream_key
 from ..workers.group import SingleWorker, Workers
-from ..workload import MapSplit, Split, Workload, bound_loss, build_model, describe_build, to_device
+from ..workload import MapSplit, Split, Workload, bound_loss, build_model, describe_build, kind_of, to_device
 from .exact import check_exact
-from .explain import explained
 from .precision import PARAMETERS, autocast
 
 PADDED = "examples that a collate function may pad to the longest of a pass"
 RANDOM = "random numbers of its own"
+LONGEST = 80            # characters of a layer in an error; of a longer one its class is named
 # for which each ghost group has its own pass, so that sums inside a pass are the same anywhere
 OF_SETTINGS = "exact = true", "precision = fp16"
 
@@ -72,6 +75,53 @@ def share_model(model: nn.Module, workers: Workers) -> None:
 
 def _describe(parameter: tuple[str, tuple] | None) -> str:
     return "no further parameter" if parameter is None else f"{parameter[0]} of shape {parameter[1]}"
+
+
+@contextlib.contextmanager
+def explained(workload: Workload, model: nn.Module) -> Iterator[None]:
+    """A context where an error of the workload's code says what a layer was given, or what the model returned.
+
+        with explained(workload, model):
+            workload.loss(model, batch)     # ValueError: ...; layer 3, Linear(...), was given a tensor of shape (8, 12)
+    """
+    running: list[tuple[nn.Module, tuple]] = []         # layers whose forward has not returned, with their arguments
+    returned: list[object] = []                         # by the whole model, at last
+    thread = get_ident()                                # hooks are those of all threads
+
+    def enter(module: nn.Module, given: tuple) -> None:
+        if get_ident() == thread:
+            running.append((module, given))
+
+    def leave(module: nn.Module, _: tuple, result: object) -> None:
+        while get_ident() == thread and running and running.pop()[0] is not module:     # whose error was caught
+            pass
+        if get_ident() == thread and module is model:
+            returned[:] = [result]
+    hooks = register_module_forward_pre_hook(enter), register_module_forward_hook(leave)
+    try:
+        yield
+    except Exception as error:
+        with contextlib.suppress(Exception):            # of a value that cannot be looked at
+            error.__notes__ = [*getattr(error, "__notes__", ()), *_notes(workload, model, running, returned, error)]
+        raise
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _notes(workload: Workload, model: nn.Module, running: list[tuple[nn.Module, tuple]], returned: list[object],
+           error: Exception) -> list[str]:
+    if running:
+        layer, given = running[-1]
+        name, text = next((name for name, module in model.named_modules() if module is layer), ""), repr(layer)
+        text = text if len(text) <= LONGEST and "\n" not in text else type(layer).__name__
+        where = f"layer {name}" if name else "the model"
+        notes = [f"{where}, {text}, was given {', '.join(map(kind_of, given)) or 'nothing'}"]
+    else:
+        notes = [f"the model returned {kind_of(result)}" for result in returned]
+    if notes and not is_of_user_code(error):
+        notes.append(describe_build(workload))
+    return [note for note in notes if note]
 
 
 def fit_to_groups(plan: Plan, asked: str, workload: Workload, train: Split, model: nn.Module, device: torch.device,

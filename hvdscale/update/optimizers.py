@@ -11,8 +11,7 @@ from ..errors import UsageError
 from ..plan.plan import Problem
 from ..system.importing import import_object
 from .averages import has_modes
-from .fused import SGD, Adam, AdamW, fusible
-from .rules import Lamb, Lars, Muon, RateInVelocity
+from .rules import SGD, Adam, AdamW, Lamb, Lars, Muon, RateInVelocity, fusible
 
 # BatchNorm2d, LayerNorm, LlamaRMSNorm, GhostBatchNorm1d, LayerNormalization; not NormalizedLinear
 NORM = re.compile(r"norm(alization)?(\d+d)?$", re.IGNORECASE)

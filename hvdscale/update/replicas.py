@@ -32,10 +32,10 @@ from ..plan.plan import Plan, Problem
 from ..workers.group import WorkerLostError, Workers
 from ..workload import Split, Workload
 from .averages import WeightAverage, has_modes, put_back
-from .fused import SGD, fusible
 from .model import make_model
 from .optimizers import make_optimizer
-from .step import VOTES, DataParallelStep, StepResult
+from .rules import SGD, fusible
+from .step import VOTES, DataParallelStep, StepResult, measured_of
 
 Given = TypeVar("Given")
 
@@ -112,8 +112,8 @@ class Sender:
         """The changes that some replica's numbers stand for."""
         parts, found = iter(sent.split([one.numel() for shapes in self.shapes for one in shapes])), []
         for shapes, like in zip(self.shapes, self.unsent):
-            own = [next(parts).view(shape).to(like.dtype) for shape in shapes]
-            found.append((own[0] @ own[1].T if own[1:] else own[0]).view_as(like))
+            own, *basis = (next(parts).view(shape).to(like.dtype) for shape in shapes)
+            found.append((own @ basis[0].T if basis else own).view_as(like))
         return found
 
 
@@ -146,9 +146,7 @@ class LocalSteps:
         losses, agreed, by_rank = self._agree(results, votes | ({"fault"} if fault else set()),
                                               [data, computed - started - data - inside])
         if "fault" in agreed:
-            with self.workers.together(f"step {step}"):
-                if fault:
-                    raise fault
+            self.workers.raise_together(f"step {step}", fault)
         count = sum(counted for _, counted in losses)
         loss = sum(mean * counted for mean, counted in losses) / count
         busy = results[0].measured["without_core_seconds"] / results[0].step_seconds
@@ -159,17 +157,11 @@ class LocalSteps:
         if self.device.type == "cpu":
             measured |= {"compute_seconds": computed - started - data - inside,
                          "communication_seconds": ended - computed + inside}
-        if self.plan.train_tokens is not None:
-            measured["tokens"] = count
-        if not self.plan.batches.is_constant:
-            measured["global_batch"] = self.plan.batches.at(step)
-        return StepResult(loss, agreed, ended - started, measured, by_rank, count)
+        return StepResult(loss, agreed, ended - started, measured | measured_of(self.plan, step, count), by_rank, count)
 
     def warm_up(self, passes: int) -> None:
         _, fault = self._each(lambda replica: replica.warm_up(passes))
-        with self.workers.together("the first step"):
-            if fault:
-                raise fault
+        self.workers.raise_together("the first step", fault)
 
     @contextlib.contextmanager
     @torch.no_grad()

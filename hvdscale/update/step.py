@@ -66,6 +66,12 @@ def log_columns(plan: Plan, model: nn.Module) -> tuple[str, ...]:
     return *counts, *parts, *noise
 
 
+def measured_of(plan: Plan, step: int, count: float) -> dict[str, float]:
+    """The values of a step that follow from what was counted in it and from the plan, by column."""
+    found = {} if plan.train_tokens is None else {"tokens": count}
+    return found if plan.batches.is_constant else {**found, "global_batch": plan.batches.at(step)}
+
+
 class Sums(NamedTuple):
     """Of a rank's passes, or of all workers'."""
 
@@ -149,12 +155,8 @@ class DataParallelStep:
                          "communication_seconds": communication}
         if self.plan.scales_loss:
             measured |= {"loss_scale": scale, "skipped_updates": float(self.scale.left_out - skipped)}
-        if self.plan.train_tokens is not None:
-            measured["tokens"] = count
-        if not self.plan.batches.is_constant:
-            measured["global_batch"] = self.plan.batches.at(step)
-        return StepResult(loss * self._nominal(step) / count, agreed, ended - started, measured, timed[:2 * size],
-                          count)
+        return StepResult(loss * self._nominal(step) / count, agreed, ended - started,
+                          measured | measured_of(self.plan, step, count), timed[:2 * size], count)
 
     def warm_up(self, passes: int) -> None:
         """Compute and reduce gradients of the first step, to warm up, and leave all as it was; raises as steps do."""
@@ -271,9 +273,7 @@ class DataParallelStep:
                         examples: float) -> None:
         """Raise some rank's fault on all ranks, or that together they did not compute each of the examples once."""
         if "fault" in agreed:
-            with self.workers.together(f"step {step}"):
-                if fault:
-                    raise fault
+            self.workers.raise_together(f"step {step}", fault)
         if examples != (size := self.stream.size(step) // self.plan.replicas):
             raise HvdscaleError(f"step {step} has {size} examples, but all workers together computed {examples:g}: the "
                                 "update was not made. This is an error of hvdscale; please report it with the plan")

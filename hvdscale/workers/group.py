@@ -97,6 +97,12 @@ class Workers:
         if any(errors):
             raise _joined(errors)
 
+    def raise_together(self, doing: str, error: Exception | None) -> None:
+        """Raise an error that this rank has met before, if any, on all ranks; a collective."""
+        with self.together(doing):
+            if error is not None:
+                raise error
+
 
 class SingleWorker(Workers):
     """A worker without others, which may have its place on a host among workers of other groups."""

@@ -9,6 +9,7 @@ from ..system.importing import import_object
 from ..workload import Workload, problems
 from . import cifar, digits, mnist
 from .large import imagenet, language, open_images, translation
+from .models.cnn import ANY_WIDTHS, parse_widths
 
 MODULES = (digits, mnist, cifar, imagenet, open_images, language, translation)
 DATASETS = {dataset: module for module in MODULES for dataset in module.MODELS}
@@ -25,10 +26,9 @@ def find(name: str) -> Workload:
             raise WorkloadError("\n  ".join([f"{name} is not a usable workload:", *wrong]))
         return found
     dataset, _, model = name.partition("/")
-    if dataset in DATASETS:
-        found = DATASETS[dataset].workload(dataset, model)
-        if found is not None:
-            return found
+    known = DATASETS[dataset].MODELS[dataset] if dataset in DATASETS else ()
+    if model in known and model != ANY_WIDTHS or ANY_WIDTHS in known and parse_widths(model):
+        return DATASETS[dataset].workload(dataset, model)
     if colon or path.endswith(".py") or os.path.isfile(f"{path}.py"):
         folder, file = os.path.split(path.removesuffix(".py"))
         where = f", and run the command in {folder}" if os.path.normpath(folder or ".") != "." else ""

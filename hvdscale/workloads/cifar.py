@@ -85,10 +85,8 @@ TARGETS = {"cifar_10": {"resnet_8": 0.3, "resnet_20": 0.2, "resnet_32": 0.2, "al
            "cifar_100": {"resnet_8": 0.65, "resnet_20": 0.55, "resnet_32": 0.55, "alexnet": 0.7}}
 
 
-def workload(dataset: str, model: str) -> Classification | None:
-    """A residual network or the reduced AlexNet; None for another name."""
-    if model not in MODELS[dataset]:
-        return None
+def workload(dataset: str, model: str) -> Classification:
+    """A residual network or the reduced AlexNet."""
     layout = LAYOUTS[dataset]
     build = AlexNet if model == "alexnet" else partial(CifarResNet, **CIFAR_MODELS[model])
     defaults = {**DEFAULTS, "lr": LR[model], "target": f"val/error<{TARGETS[dataset][model]:g}"}
@@ -136,9 +134,8 @@ def _load(dataset: str, data_dir: str | None, allow_missing: bool, augment: bool
         raise DataError(f"{folder}: lacks {', '.join(missing)} of {layout.title}; `hvdscale-data fetch` brings it, or "
                         "train on what is there with --allow-missing")
     images, labels = _read(layout, [found[name] for name in layout.train if name in found], layout.train_records, label)
-    train, val = (Split(images[rows], labels[rows]) for rows in (slice(-VALIDATION), slice(-VALIDATION, None)))
-    if augment:
-        train = Split(train.inputs, train.labels, augment=pad_crop_flip)
+    train = Split(images[:-VALIDATION], labels[:-VALIDATION], augment=pad_crop_flip if augment else None)
+    val = Split(images[-VALIDATION:], labels[-VALIDATION:])
     test = Split(*_read(layout, [found[layout.test]], layout.test_records, label)) if layout.test in found else None
     model_args = {"classes": layout.classes[label]} if len(layout.classes) > 1 else {}
     record, notes = verify(found, SHA1, dataset, missing, "sha1")

@@ -12,11 +12,12 @@ from torch import Tensor
 from ..errors import DataError
 from ..plan.shards import epoch_order
 from ..system.importing import import_extra
+from ..system.inputs import reading
 from ..workload import Card, Classification, Data, Split
-from .models.cnn import FullyConnected, TinyCNN, parse_widths
+from .models.cnn import ANY_WIDTHS, FullyConnected, TinyCNN, parse_widths
 from .pixels import meta_images
 
-MODELS = {"digits": ("fc", "fc_WIDTH[_WIDTH...]", "cnn")}
+MODELS = {"digits": ("fc", ANY_WIDTHS, "cnn")}
 CLASSES, PIXELS = 10, 64
 SIZES = (1197, 300, 300)        # train, validation, test
 SPLIT_SEED = 1797               # the splits do not depend on a trial's seed
@@ -26,25 +27,22 @@ DEFAULTS = dict(optimizer="momentum", momentum=0.9, lr_rule="linear", max_lr_fac
 CARD = Card(SIZES[0], SIZES[1], partial(meta_images, 1, 8))
 
 
-def workload(dataset: str, model: str) -> Classification | None:
-    """digits/fc (one hidden layer of 64), digits/fc_WIDTH..., digits/cnn; None for another name."""
-    widths = (64,) if model == "fc" else parse_widths(model)
-    if model != "cnn" and not widths:
-        return None
-    build, batch = (TinyCNN, 32) if model == "cnn" else (partial(FullyConnected, PIXELS, widths, CLASSES), 16)
+def workload(dataset: str, model: str) -> Classification:
+    """digits/fc (one hidden layer of 64), digits/fc_WIDTH..., digits/cnn."""
+    build, batch = partial(FullyConnected, PIXELS, parse_widths(model) or (64,), CLASSES), 16
+    if model == "cnn":
+        build, batch = TinyCNN, 32
     defaults = {**DEFAULTS, "local_batch": batch, "base_batch": batch, "lr": 0.02}
     return Classification(dataset, model, CLASSES, load, build, prepare, defaults, CARD)
 
 
 def load(data_dir: str | None) -> Data:
     """The three splits of a fixed shuffle; raises DataError if scikit-learn is missing."""
-    package = importlib.util.find_spec("sklearn")
-    file = Path(package.origin).parent / "datasets/data/digits.csv.gz" if package and package.origin else None
-    if file and file.is_file():             # read here, as importing the package takes a second of CPU
+    package = importlib.util.find_spec("sklearn") or import_extra(
+        "sklearn.datasets", "the digits data set", package="scikit-learn", refused=DataError)
+    file = Path(package.origin).parent / "datasets/data/digits.csv.gz"
+    with reading(file):                     # here, as importing the package takes a second of CPU
         images, labels = np.split(np.loadtxt(file, np.int64, delimiter=","), [-1], axis=1)
-    else:
-        package = import_extra("sklearn.datasets", "the digits data set", package="scikit-learn", refused=DataError)
-        images, labels = package.load_digits(return_X_y=True)
     order = epoch_order(len(labels), SPLIT_SEED, 0)
     inputs = torch.from_numpy(images.astype(np.uint8).reshape(-1, 1, 8, 8)[order])
     labels = torch.from_numpy(labels.ravel().astype(np.int64)[order])

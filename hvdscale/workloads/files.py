@@ -45,23 +45,13 @@ def collect(folder: Path, names: Iterable[str], subfolders: Iterable[str] = (),
     places = [folder, *(folder / name for name in subfolders)]
     for name in names:
         paths = [path for place in places for ending in ENDINGS if os.path.exists(path := place / f"{name}{ending}")]
-        files = [path for path in paths if os.path.isfile(path)]
         if paths:
-            found[name] = read_file((files or paths)[0])
+            found[name] = read_file(max(paths, key=os.path.isfile))         # the first of them that is one
     for archive in (folder / name for name in archives):
         lacking = set(names) - set(found)
         if lacking and os.path.isfile(archive):
             found.update(_members(archive, lacking))
     return found
-
-
-@contextlib.contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn what the disk refuses into a DataError that names the file or folder."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"{path}: {refusal(error)}") from None
 
 
 def unpacked(file: BinaryIO) -> BinaryIO:

@@ -23,7 +23,7 @@ from torch import Tensor
 from ..errors import DataError
 from ..workload import Card, Classification, Data, Split
 from .files import Found, collect, describe_folder, verify
-from .models.cnn import WIDTHS, FullyConnected, SimpleCNN, parse_widths
+from .models.cnn import ANY_WIDTHS, WIDTHS, FullyConnected, SimpleCNN, parse_widths
 from .pixels import meta_images
 
 CLASSES, SIDE = 10, 28
@@ -54,24 +54,20 @@ DATASETS = {
         "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
         "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965"}),
 }
-MODELS = dict.fromkeys(DATASETS, (
-    "simple_cnn", "simple_cnn_narrow", "simple_cnn_base", "simple_cnn_wide", "fc_WIDTH[_WIDTH...]"))
+SIZES = {"simple_cnn": "base", **{f"simple_cnn_{size}": size for size in WIDTHS}}
+MODELS = dict.fromkeys(DATASETS, (*SIZES, ANY_WIDTHS))
 
 DEFAULTS = dict(local_batch=32, base_batch=32, optimizer="nesterov", momentum=0.9, lr_rule="linear", max_lr_factor=16.0,
                 warmup_epochs=0.25, epochs=10.0, eval_every_epochs=0.05, eval_splits="val")
 CARD = Card(60000 - VALIDATION, VALIDATION, partial(meta_images, 1, SIDE))
 
 
-def workload(dataset: str, model: str) -> Classification | None:
-    """A Simple CNN in one of its widths, or a fully connected network of any widths; None for another name."""
-    published, widths = DATASETS[dataset], parse_widths(model)
-    family, _, width = model.rpartition("_") if model != "simple_cnn" else ("simple_cnn", "", "base")
-    if family == "simple_cnn" and width in WIDTHS:
-        build, lr, error = partial(SimpleCNN, width), 0.01, published.cnn_target
-    elif widths:
-        build, lr, error = partial(FullyConnected, SIDE * SIDE, widths, CLASSES), 0.02, published.fc_target
-    else:
-        return None
+def workload(dataset: str, model: str) -> Classification:
+    """A Simple CNN in one of its widths, or a fully connected network of any widths."""
+    published = DATASETS[dataset]
+    build, lr, error = partial(FullyConnected, SIDE * SIDE, parse_widths(model), CLASSES), 0.02, published.fc_target
+    if model in SIZES:
+        build, lr, error = partial(SimpleCNN, SIZES[model]), 0.01, published.cnn_target
     defaults = {**DEFAULTS, "lr": lr, "target": f"val/error<{error:g}"}
     return Classification(dataset, model, CLASSES, partial(load, dataset), build, prepare, defaults, CARD)
 

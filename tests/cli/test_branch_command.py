@@ -29,8 +29,8 @@ def test_options_are_read_into_what_is_asked(monkeypatch):
 
 
 def test_beside_other_checkpoints_only_what_was_typed_is_a_layer(monkeypatch):
-    name, layers, *_, source, shard, _, _ = parsed(monkeypatch, "--from", "ck", "--out", "b", "--set", "threads=1")
-    assert name is None and layers == [{"threads": 1}] and source == "ck" and shard == (0, 1)
+    _, layers, *_, source, shard, _, _ = parsed(monkeypatch, "--from", "ck", "--out", "b", "--set", "threads=1")
+    assert layers == [{}, {"threads": 1}] and source == "ck" and shard == (0, 1)
 
 
 @pytest.mark.parametrize("words, said", [([], "'--out'"), (["--out", "b", "--log", "w.h5"], "--log")])

@@ -6,7 +6,7 @@ from importlib import import_module
 import pytest
 from click.shell_completion import BashComplete
 
-from hvdscale.data.published import DATA_SETS
+from hvdscale.data.fetch import DATA_SETS
 from tests import guides
 from tests.conftest import ROOT, command_environment
 

@@ -23,7 +23,7 @@ from hvdscale.cli.data import Bar, main
 from hvdscale.data import download as transfer
 from hvdscale.data import fetch as bringing
 from hvdscale.data.download import PublishedFile, download
-from hvdscale.data.published import BY_HAND, DATA_SETS, Archive, DataSet
+from hvdscale.data.fetch import BY_HAND, DATA_SETS, Archive, DataSet
 from hvdscale.errors import DataError
 from tests.cli.test_live import Terminal
 from tests.conftest import command_environment, heed_ctrl_c
@@ -470,7 +470,7 @@ def test_ctrl_c_keeps_what_came_and_the_next_attempt_goes_on(server, tmp_path):
     server.silent = threading.Event()
     file = server.file()
     script = (f"import hvdscale.data.fetch as f, hvdscale.cli.data as c\n"
-              f"from hvdscale.data.download import PublishedFile\nfrom hvdscale.data.published import DataSet\n"
+              f"from hvdscale.data.download import PublishedFile\nfrom hvdscale.data.fetch import DataSet\n"
               f"f.DATA_SETS = {{'one': DataSet('', ({file!r},), '', '')}}\nc.main(['fetch', 'one', '--data-dir', 'd'])")
     process = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, env=command_environment(),
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=heed_ctrl_c)

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from hvdscale.data.digests import digest_split
-from hvdscale.data.splits import MapSplit, Split
+from hvdscale.data.splits import MapSplit, Split, digest_split
 
 PAIR = namedtuple("Pair", "image label")
 

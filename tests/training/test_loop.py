@@ -46,9 +46,9 @@ def train(tmp_path, monkeypatch):
     def train(workload="toy/net", display=NoDisplay(), **keys):
         keys = {"threads": 1, "log": str(tmp_path / f"{len(list(tmp_path.iterdir()))}.h5"), **keys}
         job = prepare(workload, [keys], SingleWorker())
-        run_log = open_run_log(job, SingleWorker())
-        outcome = train_job(job, run_log, display, SingleWorker())
-        run_log.close()
+        with open_run_log(job, SingleWorker()) as run_log:
+            outcome = train_job(job, run_log, display, SingleWorker())
+            run_log.close()
         with read_log(keys["log"]) as log:
             return outcome, log
     yield train

@@ -119,9 +119,9 @@ def run(tmp_path, name, workload="tests.parallel.toy:WORKLOAD", **keys):
     keys = {"optimizer": f"{__name__}:Averaging", "lr": 0.3, "steps": 20, "threads": 1, "target": "none",
             "noise_every": 0, "log": str(tmp_path / f"{name}.h5"), "save_model": str(tmp_path / f"{name}.pt"), **keys}
     job = prepare(workload, [keys], SingleWorker())
-    run_log = open_run_log(job, SingleWorker())
-    outcome = train(job, run_log, NoDisplay(), SingleWorker())
-    run_log.close()
+    with open_run_log(job, SingleWorker()) as run_log:
+        outcome = train(job, run_log, NoDisplay(), SingleWorker())
+        run_log.close()
     job.save_model(outcome.stop, SingleWorker())
     return job, read_log(keys["log"]), torch.load(keys["save_model"], weights_only=True)
 

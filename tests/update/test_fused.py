@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from hvdscale.update.fused import SGD, Adam, AdamW, fusible
+from hvdscale.update.rules import SGD, Adam, AdamW, fusible
 from hvdscale.update.optimizers import make_optimizer
 from tests.factories.plans import settled
 

@@ -60,9 +60,9 @@ def test_the_log_and_the_display_have_what_was_skipped(tmp_path):
             said.append((skipped, loss_scale))
     layer = {**next(jobs(1)), "log": str(tmp_path / "a.h5")}
     job = prepare(IMAGES, [layer], SingleWorker())
-    run_log = open_run_log(job, SingleWorker())
-    train(job, run_log, Said(), SingleWorker())
-    run_log.close()
+    with open_run_log(job, SingleWorker()) as run_log:
+        train(job, run_log, Said(), SingleWorker())
+        run_log.close()
     with read_log(layer["log"]) as log:
         flags, scales = np.array(log.steps["skipped_updates"]), np.array(log.steps["loss_scale"])
     assert flags.sum() == len(skipped(layer)) > 0 and set(flags) == {0.0, 1.0}
@@ -72,7 +72,7 @@ def test_the_log_and_the_display_have_what_was_skipped(tmp_path):
 
 def test_runs_without_fp16_have_no_such_columns(tmp_path):
     layer = dict(steps=2, global_batch=8, lr=0.1, target="none", threads=1, log=str(tmp_path / "b.h5"))
-    run_log = open_run_log(prepare(IMAGES, [layer], SingleWorker()), SingleWorker())
-    run_log.close()
+    with open_run_log(prepare(IMAGES, [layer], SingleWorker()), SingleWorker()) as run_log:
+        run_log.close()
     with read_log(layer["log"]) as log:
         assert "loss_scale" not in log.steps.columns

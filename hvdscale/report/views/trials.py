@@ -21,7 +21,7 @@ from ...analysis.trials import Trial
 from ...formatting.numbers import capital, counted, in_brackets, list_first, listed, number, whole
 from ...formatting.templates import written
 from ...log.plan_text import count_nans
-from ...log.schema import CUT_SHORT, UNKNOWN_SEED, Status
+from ...log.schema import UNKNOWN_SEED, Status
 from ...plan.batch_schedule import BatchSchedule
 from ...plan.schedule import Schedule
 from ...plan.search_space import STEPS_TO_TARGET

@@ -35,8 +35,8 @@ from ...workload import Card, Classification, Data, MapSplit
 from ..models.plain import VGG
 from ..models.resnet import ImageNetResNet
 from ..pixels import meta_images, standardised
-from .readers.folders import Crops, Pictures, class_folders, damaged, index_pictures
-from .readers.images import centre_crop, pillow, random_crop
+from .readers.images import (Crops, Pictures, centre_crop, class_folders, damaged, index_pictures, pillow,
+                             random_crop)
 
 HALF_IMAGES, HALF_CLASSES = "imagenet_half_images", "imagenet_half_classes"
 DATASETS = ("imagenet", HALF_IMAGES, HALF_CLASSES)
@@ -57,14 +57,12 @@ BY_MODEL = {"resnet_50": dict(lr=0.1, weight_decay=1e-4), "vgg_11": dict(lr=0.01
 TARGETS = {("imagenet", "resnet_50"): 0.25, ("imagenet", "vgg_11"): 0.35}       # the halves': 0.3 (Shallue et al. 2019)
 
 
-def workload(dataset: str, model: str) -> Classification | None:
+def workload(dataset: str, model: str) -> Classification:
     """resnet_50 with the settings of Goyal et al. 2017, vgg_11 with learning rate and weight decay of Simonyan &
-    Zisserman 2015, on the whole set and on the halves; None for another name.
+    Zisserman 2015, on the whole set and on the halves.
 
     VGG-11 has batch-norm, as in Shallue et al. 2019 (from memory); --model-arg norm=none builds the published model A.
     """
-    if dataset not in DATASETS or model not in BUILD:
-        return None
     train, val, classes = TRAIN - HELD_OUT, HELD_OUT, CLASSES
     if dataset != "imagenet":
         train //= 2

@@ -28,7 +28,7 @@ from ...plan.values import check_value
 from ...workload import Batch, Card, Data, Workload
 from .models.lstm import LSTMLM
 from .models.transformer import SIZES, TransformerLM
-from .readers.corpora import ASKED, PARTS, SHOWN, TextFiles, find_lm1b, find_named, find_text
+from .readers.text import ASKED, PARTS, SHOWN, TextFiles, find_lm1b, find_named, find_text
 from .tokens import Cache, SentenceSplit, StreamSplit, open_cache, perplexity, token_loss, token_measures
 from .vocabulary import LEARNED
 
@@ -36,7 +36,6 @@ TRANSFORMERS = ("transformer", *(f"transformer_{size}" for size in SIZES))
 MODELS = {"lm1b": (*TRANSFORMERS, "lstm"), "common_crawl": ("transformer", "transformer_base"),
           "text": (*TRANSFORMERS, "lstm")}
 
-FIND = {"lm1b": find_lm1b, "common_crawl": find_text, "text": find_text}
 VOCABULARIES = {"lm1b": "bpe:32768", "common_crawl": "bpe:32768", "text": "bpe:8000"}
 SEQUENCE = 128
 LM1B_TRAIN, LM1B_VAL = 30_301_028, 6_075        # sentences; 6,075 is the number widely quoted for heldout-00000
@@ -50,9 +49,7 @@ LSTM_LR = 0.0041
 OWN = dict(base_batch=16, optimizer="adamw", lr=1e-3, lr_rule="sqrt", max_lr_factor=8.0, warmup_steps=100,
            clip_norm=1.0, epochs=10.0, eval_every_epochs=0.5)
 # goals of Shallue et al. 2019, figures 1 and 3; that of the shallow Transformer is from figure 4
-TARGETS = {"lm1b": {"transformer": 3.9, "transformer_base": 3.9, "transformer_shallow": 3.9, "lstm": 3.9,
-                    "transformer_narrow_and_shallow": 4.2, "transformer_wide": 4.2},
-           "common_crawl": {"transformer": 3.9, "transformer_base": 3.9}, "text": {}}
+GOAL, TARGETS = 3.9, {"transformer_narrow_and_shallow": 4.2, "transformer_wide": 4.2}
 
 
 @dataclass(frozen=True)
@@ -61,10 +58,6 @@ class LanguageModel(Workload):
 
     dataset: str
     model: str
-    find: Callable[[Path, bool], TextFiles]             # (data_dir, allow_missing) -> the files
-    sentences: bool         # one example per line; else sequences are cut from the text as one stream
-    vocabulary: str         # by default
-    sequence: int           # tokens of an example, by default
     build: Callable[..., nn.Module] = field()           # -> module from tokens, (n, T) int64, to (n, T, vocabulary)
     defaults: Mapping = field(default_factory=dict)
     card: Card | None = None
@@ -72,7 +65,12 @@ class LanguageModel(Workload):
     metrics = {"cross_entropy": "min", "error": "min", "perplexity": "min"}
     summarized = ("perplexity",)
 
-    def load(self, data_dir: str | None, vocabulary: str | None = None, sequence: int | None = None,
+    @property
+    def sentences(self) -> bool:
+        """Whether an example is a line; else sequences are cut from the text as one stream."""
+        return self.dataset == "lm1b"
+
+    def load(self, data_dir: str | None, vocabulary: str | None = None, sequence: int = SEQUENCE,
              train: str | None = None, val: str | None = None, test: str | None = None, *,
              allow_missing: bool = False, cache_dir: str | None = None) -> Data:
         """The three splits; raises DataError naming the file or folder that is missing or invalid.
@@ -82,14 +80,16 @@ class LanguageModel(Workload):
         train, val, test  files in data_dir (name, folder, or pattern such as part-*.txt), if not clear by name
         allow_missing     accept missing files of a numbered set
         """
-        vocabulary = check_value("data_args.vocabulary", self.vocabulary if vocabulary is None else vocabulary, str,
-                                 f"one of {LEARNED}, or a file")
-        sequence = check_value("data_args.sequence", self.sequence if sequence is None else sequence, int, least=1)
+        if vocabulary is None:
+            vocabulary = VOCABULARIES[self.dataset]
+        check_value("data_args.vocabulary", vocabulary, str, f"one of {LEARNED}, or a file")
+        check_value("data_args.sequence", sequence, int, least=1)
         named = {part: name for part, name in zip(PARTS, (train, val, test)) if name is not None}
         if data_dir is None and not ("train" in named and "val" in named):
             raise DataError(f"{self.dataset} needs --data-dir with its text: {ASKED[self.dataset]}")
         folder = Path(data_dir or ".")
-        found = find_named(folder, named, allow_missing) if named else self.find(folder, allow_missing)
+        find = find_lm1b if self.sentences else find_text
+        found = find_named(folder, named, allow_missing) if named else find(folder, allow_missing)
         files = {part: getattr(found, part) for part in PARTS if getattr(found, part)}
         cache = open_cache(files, vocabulary, ("train",), cache_dir, blank_lines=not self.sentences)
         kind = SentenceSplit if self.sentences else StreamSplit
@@ -134,19 +134,14 @@ class LanguageModel(Workload):
         return record, tuple(notes)
 
 
-def workload(dataset: str, model: str) -> LanguageModel | None:
-    """A Transformer in one of its sizes, or an LSTM; None for another name."""
-    if model not in MODELS[dataset]:
-        return None
+def workload(dataset: str, model: str) -> LanguageModel:
+    """A Transformer in one of its sizes, or an LSTM."""
     size = model.partition("_")[2] or "base"
     build = LSTMLM if model == "lstm" else partial(TransformerLM, **SIZES[size])
-    goal = TARGETS[dataset].get(model)
     defaults = {**DEFAULTS, **OWN}
     if dataset != "text":
-        defaults = {**DEFAULTS, **PUBLISHED, "lr": LSTM_LR if model == "lstm" else LR[dataset]}
-    if goal:
-        defaults["target"] = f"val/cross_entropy<{goal:g}"
+        defaults = {**DEFAULTS, **PUBLISHED, "lr": LSTM_LR if model == "lstm" else LR[dataset],
+                    "target": f"val/cross_entropy<{TARGETS.get(model, GOAL):g}"}
     card = Card(LM1B_TRAIN, LM1B_VAL, lambda: Batch(*torch.empty(2, 1, SEQUENCE, dtype=torch.int64, device="meta")),
                 {"vocabulary": 2**15}) if dataset == "lm1b" else None
-    return LanguageModel(dataset, model, FIND[dataset], dataset == "lm1b", VOCABULARIES[dataset], SEQUENCE, build,
-                         defaults, card)
+    return LanguageModel(dataset, model, build, defaults, card)

@@ -31,8 +31,8 @@ here are not tuned.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +43,7 @@ from torch.nn import functional
 from ...errors import DataError, UsageError
 from ...formatting.numbers import counted
 from ...plan.values import check_value, none_of
-from ...workload import Card, Data, MapSplit, Workload
+from ...workload import Card, Classification, Data, MapSplit, Workload
 from ..models.resnet import ImageNetResNet
 from ..pixels import meta_images
 from .imagenet import SIDE, prepare
@@ -63,48 +63,36 @@ DEFAULTS = dict(local_batch=32, base_batch=256, optimizer="nesterov", momentum=0
                 loader_workers=2, target="val/average_precision>0.31")
 
 
-def workload(dataset: str, model: str) -> MultiLabel | None:
-    if model not in MODELS.get(dataset, ()):
-        return None
-    return MultiLabel(dataset, model, load, ImageNetResNet, DEFAULTS, Card(TRAIN, VALIDATION, lambda: (
-        meta_images(3, SIDE).inputs, torch.empty(1, CLASSES, dtype=torch.int8, device="meta")), {"classes": CLASSES}))
+def workload(dataset: str, model: str) -> MultiLabel:
+    card = Card(TRAIN, VALIDATION, lambda: (
+        meta_images(3, SIDE).inputs, torch.empty(1, CLASSES, dtype=torch.int8, device="meta")), {"classes": CLASSES})
+    return MultiLabel(dataset, model, None, load, ImageNetResNet, prepare, DEFAULTS, card)
 
 
-@dataclass(frozen=True)
-class MultiLabel(Workload):
+class MultiLabel(Classification):
     """Images with any number of classes each: batches of images, uint8 (n, 3, h, w), and targets, int8 (n, classes): 1
     if the image shows the class, 0 if not, -1 if ignored."""
-
-    dataset: str
-    model: str
-    load: Callable[..., Data] = field()
-    build: Callable[..., nn.Module] = field()       # -> module from images by ``prepare`` to (n, classes) logits
-    defaults: Mapping = field(default_factory=dict)
-    card: Card | None = None
 
     metrics = {"cross_entropy": "min", "average_precision": "max"}
     summarized = ("average_precision",)
     parts = {"score_counts": COUNTS}
+    check_label_smoothing = Workload.check_label_smoothing
 
     def loss(self, model: nn.Module, batch) -> tuple[Tensor, int]:
         """Sum over examples and classes of the sigmoid cross-entropy; the number of examples."""
         images, targets = batch
-        logits = _logits(model, images)
+        logits = self._logits(model, images)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))        # thousands of terms are summed
         return sigmoid_cross_entropy(logits, targets), len(targets)
 
     def measure(self, model: nn.Module, batch) -> dict[str, tuple[Tensor, int] | Tensor]:
         images, targets = batch
-        logits = _logits(model, images).double()
+        logits = self._logits(model, images).double()
         return {"cross_entropy": (sigmoid_cross_entropy(logits, targets), len(targets)),
                 "score_counts": score_counts(logits, targets)}
 
     def summarize(self, means: dict[str, float], parts: dict[str, np.ndarray]) -> dict[str, float]:
         return {"average_precision": average_precision(parts["score_counts"])}
-
-
-def _logits(model: nn.Module, images: Tensor) -> Tensor:
-    return model(prepare(images, next(model.parameters()).dtype))
 
 
 def sigmoid_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

@@ -35,9 +35,9 @@ from ...formatting.screen import Screen
 from ...plan.shards import Visits
 from ...system.cores import usable_cores
 from ...system.files import new_file, whole_folder, write_whole
-from ...system.inputs import input_text, open_input, read_input
+from ...system.inputs import input_text, open_input, read_input, reading
 from ...workload import smoothed_cross_entropy
-from ..files import alone, cache_folder, reading
+from ..files import alone, cache_folder
 from .readers.text import Text
 from .vocabulary import Vocabulary, is_learned, learn, parse, read
 
@@ -221,10 +221,9 @@ def open_cache(parts: Mapping[str, Sequence[Text]], vocabulary: str, learn_from:
     found = _open(place)
     if found is None:
         with _writing(root), alone(place):
-            found = _open(place)           # another process may have made it in between
-            if found is None:
+            if _open(place) is None:       # another process may have made it in between
                 _build(place, parts, blank_lines, given or vocabulary, learn_from)
-                found = _open(place)
+        found = _open(place)
     if found is None:
         raise DataError(f"{place}: is not whole although it was just made; is something else writing or removing files "
                         "there? Name another folder: --set cache_dir=DIR")

@@ -35,7 +35,7 @@ LONGEST = 1000                  # characters of a line to learn from; SentencePi
 SAMPLE_SEED = 1811
 MOST_COUNTED = 2**22            # distinct words counted at once
 MOST_LISTED = 2**26             # bytes of a file that lists tokens
-CODE_POINTS = 0x110000
+WORDS = ".words"                # ends the name of a file of words, so that those of one letter are no characters
 LEARNED = "bpe:8000, unigram:8000, word, word:10000, char, char:200 or byte"
 
 
@@ -57,10 +57,6 @@ class Vocabulary:
         """The text of these tokens without special ones; ``unk`` becomes a visible character."""
         raise NotImplementedError
 
-    def __getstate__(self) -> dict:
-        """Without what each process makes for itself."""
-        return {name: value for name, value in vars(self).items() if name not in ("_ids", "_model")}
-
     @property
     def sha256(self) -> str:
         """The file's checksum: vocabularies with the same checksum and suffix encode alike."""
@@ -74,16 +70,12 @@ class Pieces(Vocabulary):
 
     def __init__(self, content: bytes):
         self.content = content
-        model = self._model
+        self._model = model = _sentencepiece().SentencePieceProcessor(model_proto=content)
         new = itertools.count(len(model))           # for special tokens that the model has not
         self.unk = model.unk_id()
         self.pad, self.bos, self.eos = (known if known >= 0 else next(new) for known in (
             model.pad_id(), model.bos_id(), model.eos_id()))
         self._size = next(new)
-
-    @cached_property
-    def _model(self):
-        return _sentencepiece().SentencePieceProcessor(model_proto=self.content)
 
     def __len__(self) -> int:
         return self._size
@@ -99,10 +91,12 @@ class Pieces(Vocabulary):
 
 
 class Listed(Vocabulary):
-    """A list of tokens in order, special ones included or appended; the file has one per line."""
+    """A list of tokens in order, special ones included or appended; the file has one per line. They are words,
+    separated by white space, or else characters. <unk> in the text, as in WikiText, is ``unk``."""
 
-    def __init__(self, tokens: Sequence[str]):
-        self.tokens = list(tokens)
+    def __init__(self, tokens: Sequence[str], words: bool):
+        self.tokens, self.words = list(tokens), words
+        self.suffix = WORDS if words else ".txt"
         known = {SPELLED[token]: place for place, token in reversed(list(enumerate(self.tokens))) if token in SPELLED}
         for number, token in enumerate(SPECIAL):
             if number not in known:
@@ -117,51 +111,21 @@ class Listed(Vocabulary):
     def content(self):
         return "".join(f"{token}\n" for token in self.tokens).encode()
 
-    def _visible_tokens(self, ids: Iterable[int]) -> list[str]:
-        hidden = {self.pad, self.bos, self.eos}
-        return [self.tokens[i] for i in map(int, ids) if i not in hidden]
-
-
-class Words(Listed):
-    """Words separated by white space; <unk> in the text, as in WikiText, is ``unk``."""
-
-    suffix = ".words"           # distinguishes one-letter words from characters
-
     @cached_property
     def _ids(self) -> dict[str, int]:
-        ids = {token: place for place, token in enumerate(self.tokens)}
-        for token in SPELLED.keys() & ids.keys():
-            if ids[token] != self.unk:
-                del ids[token]
-        return ids
+        return {token: place for place, token in enumerate(self.tokens) if token not in SPELLED}
 
     def encode(self, lines, threads=1):
-        words = [line.split() for line in lines]
-        counts = np.fromiter(map(len, words), np.int64, len(words))
+        units = [line.split() for line in lines] if self.words else lines
+        counts = np.fromiter(map(len, units), np.int64, len(units))
         find, unk = self._ids.get, self.unk
-        ids = (find(word, unk) for word in itertools.chain.from_iterable(words))
+        ids = (find(unit, unk) for unit in itertools.chain.from_iterable(units))
         return np.fromiter(ids, np.uint32, int(counts.sum())), counts
 
     def decode(self, ids):
-        return " ".join(self._visible_tokens(ids))
-
-
-class Characters(Listed):
-    @cached_property
-    def _ids(self) -> np.ndarray:
-        ids = np.full(CODE_POINTS, self.unk, np.uint32)
-        for place, token in enumerate(self.tokens):
-            if len(token) == 1:
-                ids[ord(token)] = place
-        return ids
-
-    def encode(self, lines, threads=1):
-        counts = np.fromiter(map(len, lines), np.int64, len(lines))
-        return self._ids[np.frombuffer("".join(lines).encode("utf-32-le"), "<u4")], counts
-
-    def decode(self, ids):
-        return "".join("\N{REPLACEMENT CHARACTER}" if token == self.tokens[self.unk] else token
-                       for token in self._visible_tokens(ids))
+        hidden = {self.pad, self.bos, self.eos}
+        joint, unknown = (" ", self.tokens[self.unk]) if self.words else ("", "\N{REPLACEMENT CHARACTER}")
+        return joint.join(unknown if i == self.unk else self.tokens[i] for i in map(int, ids) if i not in hidden)
 
 
 class Bytes(Vocabulary):
@@ -215,8 +179,7 @@ def learn(wanted: str, chunks: Iterable[Sequence[str]]) -> Vocabulary:
         return Bytes()
     if kind in ("bpe", "unigram"):
         return _pieces(wanted, kind, int(number), sample(chunks, SAMPLE[kind]))
-    size = int(number) - len(SPECIAL) if number else None
-    return _counted(wanted, size, Words if kind == "word" else Characters, chunks)
+    return _counted(wanted, int(number) - len(SPECIAL) if number else None, kind == "word", chunks)
 
 
 def read(path: Path) -> Vocabulary:
@@ -289,33 +252,33 @@ def _pieces(wanted: str, kind: str, size: int, lines: list[str]) -> Pieces:
     return Pieces(model.getvalue())
 
 
-def _counted(wanted: str, size: int | None, kind: type[Listed], chunks: Iterable[Sequence[str]]) -> Listed:
+def _counted(wanted: str, size: int | None, words: bool, chunks: Iterable[Sequence[str]]) -> Listed:
     counts, rarest = Counter(), 0
     for lines in chunks:
         if len(counts) > MOST_COUNTED:          # words met once are dropped, later words met twice, ...
             rarest += 1
             counts = Counter({word: count for word, count in counts.items() if count > rarest})
-        counts.update(itertools.chain.from_iterable(map(str.split, lines) if kind is Words else lines))
+        counts.update(itertools.chain.from_iterable(map(str.split, lines) if words else lines))
     for token in SPELLED:
         counts.pop(token, None)
     if not counts:
         raise DataError(f"vocabulary={wanted}: the text to learn it from is empty")
     if size is not None and size > len(counts):
         name, most = wanted.partition(":")[0], len(counts) + len(SPECIAL)
-        raise DataError(f"vocabulary={wanted}: the text has {len(counts)} different {kind.__name__.lower()}, which make"
-                        f" {most} tokens with the special ones; ask for {name}:{most} or fewer, or {name} for all")
+        raise DataError(f"vocabulary={wanted}: the text has {len(counts)} different "
+                        f"{'words' if words else 'characters'}, which make {most} tokens with the special ones; ask "
+                        f"for {name}:{most} or fewer, or {name} for all")
     ordered = sorted(counts, key=lambda token: (-counts[token], token))
-    return kind([*SPECIAL, *ordered[:size]])
+    return Listed([*SPECIAL, *ordered[:size]], words)
 
 
 def _parse_list(text: str, path: Path) -> Listed:
-    tokens = text.removeprefix("\ufeff").split("\n")
-    if tokens[-1] == "":
-        tokens.pop()
-    tokens = [token[:-1] if len(token) > 1 and token.endswith("\r") else token for token in tokens]
+    text = text.removeprefix("\ufeff")
+    lines = text.removesuffix("\n").split("\n") if text else []
+    tokens = [line[:-1] if len(line) > 1 and line.endswith("\r") else line for line in lines]
     if all(token in SPELLED for token in tokens):
         raise DataError(f"{path}: lists no tokens; a vocabulary has one a line")
-    single = path.suffix != Words.suffix and all(len(token) == 1 or token in SPELLED for token in tokens)
+    single = path.suffix != WORDS and all(len(token) == 1 or token in SPELLED for token in tokens)
     met = {}
     for line, token in enumerate(tokens, 1):
         if not token or (not single and len(token.split()) != 1):
@@ -325,7 +288,7 @@ def _parse_list(text: str, path: Path) -> Listed:
             raise DataError(f"{path}: line {line} has {token[:40]!r} again, after line {met[token]}; is it a "
                             "vocabulary? It has each token once")
         met[token] = line
-    return (Characters if single else Words)(tokens)
+    return Listed(tokens, not single)
 
 
 def _sentencepiece():

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from ...modules.layers import Dropout
 from .layers import channels_last, widened
 
+ANY_WIDTHS = "fc_WIDTH[_WIDTH...]"          # stands for the names that ``parse_widths`` reads
 # filters of the two convolutions and units of the hidden layer
 WIDTHS = {"narrow": (16, 32, 512), "base": (32, 64, 1024), "wide": (64, 128, 2048)}
 
@@ -46,12 +47,11 @@ class TinyCNN(nn.Module):
         return self.layers(channels_last(x))
 
 
-def parse_widths(name: str) -> tuple[int, ...] | None:
-    """The widths in a name such as fc_1024_256; None for another name."""
+def parse_widths(name: str) -> tuple[int, ...]:
+    """The widths in a name such as fc_1024_256; none for another name."""
     word, *widths = name.split("_")
-    if word != "fc" or not widths or not all(w.isdecimal() and int(w) > 0 for w in widths):
-        return None
-    return tuple(map(int, widths))
+    are_widths = word == "fc" and all(width.isdecimal() and int(width) > 0 for width in widths)
+    return tuple(map(int, widths)) if are_widths else ()
 
 
 class FullyConnected(nn.Module):

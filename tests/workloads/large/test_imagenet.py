@@ -14,8 +14,8 @@ import torch
 from hvdscale.errors import DataError, UsageError
 from hvdscale.plan.shards import Visits
 from hvdscale.workloads.large import imagenet
-from hvdscale.workloads.large.readers import folders
-from hvdscale.workloads.large.readers.folders import class_folders, index_pictures
+from hvdscale.workloads.large.readers import images
+from hvdscale.workloads.large.readers.images import class_folders, index_pictures
 from tests.conftest import DATA
 from tests.wording import answered
 
@@ -92,8 +92,8 @@ def test_the_first_examples_of_train_are_of_many_classes(folder):
 
 def test_the_held_out_part_is_fixed_and_of_the_published_size(folder):
     assert paths(load(folder).val) == paths(load(folder).val)
-    whole = folders.Pictures(folder, ("a", "b"), np.zeros(0, np.uint8), np.zeros(imagenet.TRAIN, np.int64),
-                             np.zeros(imagenet.TRAIN, np.int32))
+    whole = images.Pictures(folder, ("a", "b"), np.zeros(0, np.uint8), np.zeros(imagenet.TRAIN, np.int64),
+                            np.zeros(imagenet.TRAIN, np.int32))
     train, val = imagenet._split("imagenet", whole, None, None, 8)
     half, same = imagenet._split("imagenet_half_images", whole, None, None, 8)
     cards = [imagenet.workload(name, "vgg_11").card.train_examples for name in imagenet.DATASETS[:2]]
@@ -201,7 +201,7 @@ def test_an_index_of_imagenets_size_stays_far_below_1_gib(monkeypatch, tmp_path)
     def entries(place):
         for i in range(1281):
             yield SimpleNamespace(name=f"{place.name}_{i * 7919 % 99991}.JPEG", is_file=lambda: True)
-    monkeypatch.setattr(folders, "_entries", entries)
+    monkeypatch.setattr(images, "_entries", entries)
     tracemalloc.start()
     try:
         found = index_pictures(tmp_path, classes)
@@ -286,7 +286,7 @@ def test_broken_pictures_are_left_out_and_counted_where_that_is_asked(folder, tm
 def test_every_file_is_decoded_once_for_all_later_runs(folder, tmp_path, monkeypatch):
     spoil(folder / "train" / CLASSES[0] / f"{CLASSES[0]}_2.JPEG")
     first = load(folder, skip_broken=True, cache_dir=str(tmp_path / "cache"))
-    monkeypatch.setattr(folders, "undecodable", None)
+    monkeypatch.setattr(images, "undecodable", None)
     again = load(folder, "imagenet_half_images", skip_broken=True, cache_dir=str(tmp_path / "cache"))
     assert again.val.dataset.order.tolist() == first.val.dataset.order.tolist()
     (folder / "train" / CLASSES[0] / f"{CLASSES[0]}_2.JPEG").unlink()           # another set of names: decoded anew

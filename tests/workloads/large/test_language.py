@@ -13,7 +13,7 @@ from hvdscale.plan.shards import Visits
 from hvdscale.workload import bound_loss, load_data, measured
 from hvdscale.workloads.large import language
 from hvdscale.workloads.large.language import MODELS
-from hvdscale.workloads.large.readers import corpora
+from hvdscale.workloads.large.readers import text as reader
 from hvdscale.workloads.large.tokens import IGNORED
 from tests.conftest import DATA, lacks
 
@@ -181,25 +181,25 @@ HELD_OUT = "news.en.heldout-{:05d}-of-{:05d}"
 @pytest.fixture
 def lm1b(folder):
     """LM1B as the archive lays it out, of 4 shards."""
-    base = folder / corpora.LM1B_FOLDERS[1]
-    shards(base / corpora.LM1B_SHARDS, range(1, 5))
-    shards(base / corpora.LM1B_HELD_OUT, range(3), 50, HELD_OUT, 2)
+    base = folder / reader.LM1B_FOLDERS[1]
+    shards(base / reader.LM1B_SHARDS, range(1, 5))
+    shards(base / reader.LM1B_HELD_OUT, range(3), 50, HELD_OUT, 2)
     return base
 
 
 def test_lm1b_is_found_from_any_of_its_folders(load, lm1b, folder):
-    for place in (folder, lm1b, lm1b / corpora.LM1B_SHARDS):
+    for place in (folder, lm1b, lm1b / reader.LM1B_SHARDS):
         data = load("lm1b", place)
         assert [len(split) for split in (data.train, data.val, data.test)] == [12, 2, 2]       # no blank lines
         assert not {"missing", "divided"} & set(data.record) and data.record["cut"] == {"train": 0, "val": 0, "test": 0}
 
 
 def test_validation_is_on_the_first_shard_held_out_and_testing_on_the_second(load, lm1b, monkeypatch):
-    found = corpora.find_lm1b(lm1b, False)
+    found = reader.find_lm1b(lm1b, False)
     assert [text.path.name for text in (*found.val, *found.test)] == [HELD_OUT.format(0, 50), HELD_OUT.format(1, 50)]
-    (lm1b / corpora.LM1B_HELD_OUT / HELD_OUT.format(1, 50)).unlink()
+    (lm1b / reader.LM1B_HELD_OUT / HELD_OUT.format(1, 50)).unlink()
     assert len(load("lm1b", lm1b).test) == 0
-    (lm1b / corpora.LM1B_HELD_OUT / HELD_OUT.format(0, 50)).unlink()
+    (lm1b / reader.LM1B_HELD_OUT / HELD_OUT.format(0, 50)).unlink()
     refused(load, "lacks news.en.heldout-00000-of-00050", "lm1b", lm1b)
 
 
@@ -213,7 +213,7 @@ def test_without_held_out_shards_the_last_is_held_out(load, folder):
 
 def test_missing_shards_are_named_or_recorded(load, lm1b):
     for number in (2, 3):
-        (lm1b / corpora.LM1B_SHARDS / f"news.en-{number:05d}-of-00005").unlink()
+        (lm1b / reader.LM1B_SHARDS / f"news.en-{number:05d}-of-00005").unlink()
     refused(load, "lacks news.en-00002-of-00005, news.en-00003-of-00005; .*--allow-missing", "lm1b", lm1b)
     data = load("lm1b", lm1b, allow_missing=True)
     assert len(data.train) == 6

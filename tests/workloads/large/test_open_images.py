@@ -114,7 +114,6 @@ def test_labels_come_back_as_they_stand_in_the_file(published):
 @pytest.mark.parametrize("chunk", [100, 137, 4096])
 def test_neither_pieces_nor_the_order_of_lines_show(published, tmp_path, monkeypatch, chunk):
     monkeypatch.setattr(reader, "CHUNK", chunk)
-    monkeypatch.setattr(reader, "BLOCK", chunk // 50)
     classes, plain = read_classes(published), read_labels(published / HUMAN, read_classes(published))
     shuffled = human_lines(TRAIN)[1:]
     np.random.default_rng(chunk).shuffle(shuffled)

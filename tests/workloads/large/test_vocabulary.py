@@ -9,7 +9,7 @@ import pytest
 
 from hvdscale.errors import DataError, UsageError
 from hvdscale.workloads.large import vocabulary as module
-from hvdscale.workloads.large.vocabulary import Bytes, Characters, Pieces, Words, is_learned, learn, parse, read, sample
+from hvdscale.workloads.large.vocabulary import Bytes, Listed, Pieces, is_learned, learn, parse, read, sample
 from tests.wording import refusals
 
 WORDS = ["the", "cat", "sat", "mat", "on", "a", "dog", "ran", "far", "away", "über", "naïve"]
@@ -107,10 +107,10 @@ def test_words_of_one_letter_each_are_words_again_from_their_file(tmp_path):
     vocabulary = learn("word", [["a b a"]])
     path = tmp_path / f"vocabulary{vocabulary.suffix}"
     path.write_bytes(vocabulary.content)
-    assert isinstance(read(path), Words) and read(path).decode([4, 5]) == "a b"
-    path = tmp_path / f"vocabulary{Characters([]).suffix}"
+    assert read(path).words and read(path).decode([4, 5]) == "a b"
+    path = tmp_path / f"vocabulary{Listed([], words=False).suffix}"
     path.write_bytes(vocabulary.content)
-    assert isinstance(read(path), Characters) and read(path).decode([4, 5]) == "ab"
+    assert not read(path).words and read(path).decode([4, 5]) == "ab"
 
 
 def test_threads_change_nothing(learned):
@@ -133,13 +133,13 @@ def test_a_list_of_words_or_of_single_characters_keeps_its_numbers_and_gets_the_
     path = tmp_path / "words.txt"
     path.write_text("<S>\r\n</S>\r\n<UNK>\r\nthe\r\ncat\r\n")
     vocabulary = read(path)
-    assert isinstance(vocabulary, Words) and vocabulary.tokens[3:] == ["the", "cat", "<pad>"]
+    assert vocabulary.words and vocabulary.tokens[3:] == ["the", "cat", "<pad>"]
     assert (vocabulary.bos, vocabulary.eos, vocabulary.unk, vocabulary.pad) == (0, 1, 2, 5)
     assert by_line(vocabulary, ["cat the dog <S>"]) == [[4, 3, 2, 2]]
     path = tmp_path / "characters.txt"
     path.write_bytes("a\n \nü\n\r\n☃\n".encode())
     vocabulary = read(path)
-    assert isinstance(vocabulary, Characters) and by_line(vocabulary, ["ü a\r☃"]) == [[2, 1, 0, 3, 4]]
+    assert not vocabulary.words and by_line(vocabulary, ["ü a\r☃"]) == [[2, 1, 0, 3, 4]]
 
 
 # what cannot be

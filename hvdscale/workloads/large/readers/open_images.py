@@ -24,12 +24,12 @@ from pathlib import Path
 import numpy as np
 
 from ....errors import DataError
-from ...files import opened, reading
+from ....system.inputs import reading
+from ...files import opened
 
 HEADER, DESCRIPTION_HEADER = b"ImageID,Source,LabelName,Confidence", b"LabelName,DisplayName"
 MOST_CLASSES = 2**16
 CHUNK = 1 << 20                 # bytes parsed at once
-BLOCK = 1 << 18                 # images whose labels are counted at once
 NEWLINE = b"\n"
 IMAGE_FILE = re.compile(r"([0-9a-f]{16})\.jpg")
 
@@ -72,12 +72,7 @@ class Labels:
 
     def _counts(self, rows: np.ndarray) -> np.ndarray:
         """The number of selected rows, (k,) bool, of each image: (m,); every image has a row."""
-        counts = np.zeros(len(self.images), np.int64)
-        for first in range(0, len(counts), BLOCK):          # numpy converts a whole block to int64
-            starts = self.starts[first:first + BLOCK + 1]
-            counts[first:first + BLOCK] = np.add.reduceat(rows[starts[0]:starts[-1]], starts[:-1] - starts[0],
-                                                          dtype=np.int64)
-        return counts
+        return np.diff(np.cumsum(rows, dtype=np.uint32)[self.starts[1:] - 1], prepend=np.uint32(0))
 
     def of(self, image: np.uint64) -> tuple[np.ndarray, np.ndarray]:
         """One image's classes, and whether each is positive; empty if it has no labels."""
@@ -162,7 +157,7 @@ def read_labels(path: Path, classes: Mapping[bytes, int], least: float | None = 
     least  None: labels by people, 0 or 1. Else machine labels: positive from this confidence on, otherwise ignored
     """
     kind = "human" if least is None else "machine"
-    columns = [array(code) for code in "QIHB"]          # image, count, class, positive: arrays that grow in place
+    columns = [array(code) for code in "QHB"]           # image, class, positive: arrays that grow in place
     seen = False
     for first, text in _chunks(path):
         if first == 1:
@@ -176,25 +171,16 @@ def read_labels(path: Path, classes: Mapping[bytes, int], least: float | None = 
         images, numbers, confidence = _parse(path, first, text, kind, classes)
         seen = True
         rows = numbers >= 0 if least is None else (numbers >= 0) & (confidence >= least)
-        images, bounds = images[rows], _firsts(images[rows])
-        found = images[bounds], np.diff(bounds, append=len(images)), numbers[rows], confidence[rows] >= (least or 1.0)
-        for column, values in zip(columns, found):
-            column.frombytes(values.astype(column.typecode).tobytes())
+        for column, values in zip(columns, (images, numbers, confidence >= (least or 1.0))):
+            column.frombytes(values[rows].astype(column.typecode).tobytes())
     if not seen:
         raise DataError(f"{path}: has no labels, nothing after its header; fetch it again")
-    images, counts, numbers, positive = (np.frombuffer(column, column.typecode) for column in columns)
+    images, numbers, positive = (np.frombuffer(column, column.typecode) for column in columns)
     if (images[1:] < images[:-1]).any():            # the published files are sorted
         order = np.argsort(images, kind="stable")
-        rows = np.argsort(np.repeat(np.argsort(order), counts).astype(np.uint32), kind="stable")
-        images, counts, numbers, positive = images[order], counts[order], numbers[rows], positive[rows]
-    firsts = _firsts(images)
-    if len(firsts) < len(images):                   # a run that spans chunks
-        images, counts = images[firsts], np.add.reduceat(counts, firsts, dtype=counts.dtype)
+        images, numbers, positive = images[order], numbers[order], positive[order]
+    images, counts = np.unique(images, return_counts=True)
     return Labels(images, _starts(counts), numbers, positive.view(bool))
-
-
-def _firsts(images: np.ndarray) -> np.ndarray:
-    return np.flatnonzero(np.concatenate([np.ones(min(1, len(images)), bool), images[1:] != images[:-1]]))
 
 
 def _starts(counts: np.ndarray) -> np.ndarray:
