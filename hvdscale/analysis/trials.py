@@ -195,8 +195,9 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
                               [log.path, number] if alone else None)
         trial = Trial(log.path, number, Status(int(rows.status[row])), bool(rows.pruned[row]),
                       bool(rows.cut_short[row]), rows.workload(row), batch, workers,
-                      tuple(np.unique(restarts["workers"][start]).tolist()), seed, plan, setting, step[mine], seconds[mine],
-                      {name: values[mine] for name, values in metrics.items()}, parts.get(number), noise.get(number), *lengths[at],
+                      tuple(np.unique(restarts["workers"][start]).tolist()), seed, plan, setting,
+                      step[mine], seconds[mine], {name: values[mine] for name, values in metrics.items()},
+                      parts.get(number), noise.get(number), *lengths[at],
                       **{"waited": float(waited[mine][-1:].sum()), **steps.get(number, {})},
                       started=float(began.min()) if np.isfinite(began).any() else np.nan)
         found.append(trial.without_times() if rows.untimed[row] else trial)
