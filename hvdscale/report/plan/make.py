@@ -111,7 +111,7 @@ def join_scripts(trials: Sequence[Trial], timed: Collection[str]) -> tuple[list[
                          f"{listed(scripts.values())} cannot be given to one of {len(others)} workloads: "
                          f"{listed(sorted(map(str, others)), 'and')}; plan for the logs of one of them")
     [workload] = others
-    return [replace(trial, workload=workload) if trial.workload in scripts and trial.log in timed else trial
+    return [trial.but(workload=workload) if trial.workload in scripts and trial.log in timed else trial
             for trial in trials], [PLAN.say("scripts", scripts=list(scripts.values()), workload=str(workload))]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...analysis.grouping import group_by
 from ...analysis.report_data import Contents, Options, analyse
-from ...analysis.size.laws import QUANTITIES, laws_of
+from ...analysis.size.laws import QUANTITIES, SizeLaws
 from ...analysis.size.sizes import REACH, WIDEST, Size, SizePrediction
 from ...errors import LogError
 from ...formatting.numbers import capital, number, whole
@@ -42,7 +42,7 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
         opened_logs, skipped = open_logs(list(paths), skip_broken, opened)
         contents = Contents(opened_logs)
         most = max((int(np.max(log.trials["local_batch"])) for log in opened_logs if log.trials.rows), default=0)
-        found = laws_of(analyse(contents.trials, targets, options), contents.studies, sizes, options=options)
+        found = SizeLaws(analyse(contents.trials, targets, options), contents.studies, sizes, options=options)
         logs = tuple(map(facts_of, opened_logs))
     known = {key: law for key, law in found.quantities.items() if law.exponents}
     if not known:
