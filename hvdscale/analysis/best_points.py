@@ -93,31 +93,27 @@ def is_varied(studies: Sequence[Study], name: str) -> bool:
     return any(len(np.unique(one[np.isfinite(one)])) > 1 for one in values)
 
 
-@dataclass(frozen=True, eq=False)
 class Space:
-    """Trials of one study in the space of their metaparameters: arrays of shape (trials,)."""
+    """Trials of one study in the space of two metaparameters, without repeats of a winner, under a budget of steps:
+    arrays of shape (trials,).
 
-    x: np.ndarray
-    y: np.ndarray
-    kind: np.ndarray            # REACHED: met the target within the budget; MISSED; STOPPED: pruned before; DIVERGED
-    steps: np.ndarray           # to the target; the last step, at most the budget, of trials that did not meet it
-    best: int | None            # index of the trial with the fewest steps; None: none met it
-    keys: tuple[tuple[str, int], ...]
+    kind   REACHED: met the target within the budget; MISSED; STOPPED: pruned before; DIVERGED
+    steps  to the target; the last step, at most the budget, of trials that did not meet it
+    best   index of the trial with the fewest steps; None: none met it"""
 
-
-def space_of(study: Study, target: Target, x: str, y: str, most_steps: float = np.inf) -> Space:
-    """The trials of a study by two metaparameters, without repeats of a winner, under a budget of steps."""
-    reached = outcomes(study, target)
-    met = study.feasible & (reached.steps <= most_steps) & reached.met
-    last_step = np.nan_to_num(reached.last_step)
-    stopped = study.pruned & (last_step < most_steps)
-    kind = np.select([study.infeasible, met, stopped], [DIVERGED, REACHED, STOPPED], MISSED)
-    across, up = metaparameter(study, x), metaparameter(study, y)
-    rows = np.flatnonzero((study.feasible | study.infeasible) & ~study.repeat & np.isfinite(across) & np.isfinite(up))
-    steps = np.where(met, reached.steps, np.minimum(last_step, most_steps))[rows]
-    cost = np.where(kind[rows] == REACHED, steps, np.inf)
-    best = int(cost.argmin()) if len(rows) and np.isfinite(cost).any() else None
-    return Space(across[rows], up[rows], kind[rows], steps, best, tuple(map(study.key, rows.tolist())))
+    def __init__(self, study: Study, target: Target, x: str, y: str, most_steps: float = np.inf) -> None:
+        reached = outcomes(study, target)
+        met = study.feasible & (reached.steps <= most_steps) & reached.met
+        last_step = np.nan_to_num(reached.last_step)
+        stopped = study.pruned & (last_step < most_steps)
+        kind = np.select([study.infeasible, met, stopped], [DIVERGED, REACHED, STOPPED], MISSED)
+        across, up = metaparameter(study, x), metaparameter(study, y)
+        rows = np.flatnonzero((study.feasible | study.infeasible) & ~study.repeat & np.isfinite(across)
+                              & np.isfinite(up))
+        self.x, self.y, self.kind, self.keys = across[rows], up[rows], kind[rows], tuple(map(study.key, rows.tolist()))
+        self.steps = np.where(met, reached.steps, np.minimum(last_step, most_steps))[rows]
+        cost = np.where(self.kind == REACHED, self.steps, np.inf)
+        self.best = int(cost.argmin()) if np.isfinite(cost).any() else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,6 @@ from .report_data import JobResults, Section
 from .step_time import ASSUMED, DRAWS, Links, StepTime, StepTimes
 from .timings import Place, timings_of
 from .steps_curve import ORDER, PREDICTED, StepsAt, StepsCurve, StepsOf, point_of_cell, points_of
-from .trials import JobKey
 from .worker_plan import Request, pareto_front
 
 
@@ -37,18 +36,27 @@ class Beside:
     seconds_ratio: Estimate         # that of the cost, too, as the workers are the same
 
 
-@dataclass(frozen=True, eq=False)
 class GrowingOption:
-    """A growing batch at one worker count, and its smallest and largest batch where their steps are known."""
+    """A growing batch at one worker count, ``beside`` its smallest and largest batch where their steps are known;
+    ``mark``: how its time is known, the worst of steps and step times."""
 
-    workers: int
-    nodes: int
-    steps: Estimate
-    examples: Estimate
-    seconds: Estimate
-    cost: Estimate
-    mark: str                       # how the time is known: the worst of steps and step times
-    beside: tuple[Beside, ...]
+    def __init__(self, workers: int, batches: BatchSchedule, steps: StepsAt, curve: StepsCurve | None, clocks: Clocks,
+                 request: Request) -> None:
+        self.workers, self.nodes, price = workers, request.nodes(workers), request.paid(workers)
+        pieces = [(steps.within(start, end), batch) for start, end, batch in batches.pieces()]
+        examples = _sum([taken.times(float(batch)) for taken, batch in pieces])
+        seconds = _sum([taken.times(clocks[workers, batch]) for taken, batch in pieces])
+        self.steps, self.examples, self.seconds, self.cost = (one.known(request.confidence) for one in (
+            steps, examples, seconds, seconds.times(price)))
+        self.mark = max(steps.mark, *(clocks[workers, batch].mark for batch in batches.sizes), key=ORDER.index)
+        self.beside: list[Beside] = []
+        for batch in (batches.smallest, batches.largest):
+            alone = curve.at(batch) if curve else None
+            if alone is not None and np.isfinite(alone.value):
+                spent = alone.times(clocks[workers, batch])
+                self.beside.append(Beside(batch, *(one.known(request.confidence) for one in (
+                    alone, spent, spent.times(price), alone.over(steps), alone.times(float(batch)).over(examples),
+                    spent.over(seconds)))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,36 +86,38 @@ class Phases:
         return sum(one.workers != other.workers for one, other in zip(self.phases, self.phases[1:]))
 
 
-@dataclass(frozen=True, eq=False)
 class GrowingPlan:
-    """A growing batch by worker count; ``predicted``: from the steps at constant batches."""
+    """A growing batch by worker count.
 
-    workload: JobKey              # at a constant batch
-    target: Target
-    batches: BatchSchedule
-    predicted: bool
-    request: Request
-    options: tuple[GrowingOption, ...]
-    left_out: tuple[tuple[int, str], ...]   # worker counts without an option, and why
-    phases: tuple[Phases, ...]              # worker counts that change with the batch: Pareto front, fastest first
-    trials: tuple[tuple[str, int], ...]     # with this schedule
+    workload   at a constant batch
+    predicted  from the steps at constant batches
+    left_out   worker counts without an option, and why
+    knee       the option with the least cost x time ** knee
+    phases     worker counts that change with the batch: Pareto front, fastest first; ``phases_at_knee`` of them those
+               with the least cost x time ** knee
+    trials     with this schedule"""
 
-    @property
-    def fastest(self) -> GrowingOption | None:
-        return min(self.options, key=lambda option: option.seconds.value, default=None)
+    def __init__(self, section: Section, target: Target, batches: BatchSchedule, steps: StepsAt,
+                 curve: StepsCurve | None, times: StepTimes, request: Request) -> None:
+        self.workload, self.target, self.batches = section.workload.at_constant_batch, target, batches
+        self.request, self.predicted = request, steps.mark == PREDICTED
+        counts, sizes = sorted(set(request.workers)), sorted(set(batches.sizes))
+        found = {(workers, batch): clock_at(workers, batch, times, request) for workers in counts for batch in sizes}
+        clocks = {place: clock for place, clock in found.items() if isinstance(clock, StepTime)}
+        reasons = {workers: next((why for batch in sizes if isinstance(why := found[workers, batch], str)), "")
+                   for workers in counts}
+        self.options = tuple(GrowingOption(workers, batches, steps, curve, clocks, request)
+                             for workers in counts if not reasons[workers])
+        self.left_out = tuple((workers, why) for workers, why in reasons.items() if why)
+        self.phases = _find_phases(batches, steps, clocks, request)
+        own = section.cells if section.workload.batch_schedule else ()
+        self.trials = tuple(key for cell in own for key in cell.keys)
+        self.fastest = min(self.options, key=lambda option: option.seconds.value, default=None)
 
-    @property
-    def knee(self) -> GrowingOption | None:
-        """The option with the least cost x time ** knee."""
-        return min(self.options, key=self._eagerness, default=None)
-
-    @property
-    def phases_at_knee(self) -> Phases | None:
-        """Of the worker counts by batch those with the least cost x time ** knee."""
-        return min(self.phases, key=self._eagerness, default=None)
-
-    def _eagerness(self, one: GrowingOption | Phases) -> float:
-        return float(np.log(one.cost.value) + self.request.knee * np.log(one.seconds.value))
+        def eagerness(one: GrowingOption | Phases) -> float:
+            return float(np.log(one.cost.value) + request.knee * np.log(one.seconds.value))
+        self.knee = min(self.options, key=eagerness, default=None)
+        self.phases_at_knee = min(self.phases, key=eagerness, default=None)
 
 
 def growing_plans(groups: Sequence[JobResults], request: Request, *, asked: BatchSchedule | None = None,
@@ -135,7 +145,7 @@ def growing_plans(groups: Sequence[JobResults], request: Request, *, asked: Batc
                 cell = max(section.cells, key=lambda one: (len(one.samples.seeds), one.met))
                 found = StepsCurve([point_of_cell(cell)], confidence=request.confidence).at(batches.largest)
             if found is not None and np.isfinite(found.value) and found.value > 0:
-                yield _plan(section, section.target, batches, found, curve, times, fitted)
+                yield GrowingPlan(section, section.target, batches, found, curve, times, fitted)
 
 
 def _predict(batches: BatchSchedule, curve: StepsCurve) -> StepsAt:
@@ -150,21 +160,6 @@ def _predict(batches: BatchSchedule, curve: StepsCurve) -> StepsAt:
 
 
 Clocks = dict[tuple[int, int], StepTime]        # the time of a step by (workers, batch), where it is known
-
-
-def _plan(section: Section, target: Target, batches: BatchSchedule, steps: StepsAt, curve: StepsCurve | None,
-          times: StepTimes, request: Request) -> GrowingPlan:
-    counts, sizes = sorted(set(request.workers)), sorted(set(batches.sizes))
-    found = {(workers, batch): clock_at(workers, batch, times, request) for workers in counts for batch in sizes}
-    clocks = {place: clock for place, clock in found.items() if isinstance(clock, StepTime)}
-    reasons = {workers: next((why for batch in sizes if isinstance(why := found[workers, batch], str)), "")
-               for workers in counts}
-    own = section.cells if section.workload.batch_schedule else ()
-    return GrowingPlan(
-        section.workload.at_constant_batch, target, batches, steps.mark == PREDICTED, request,
-        tuple(_option(workers, batches, steps, curve, clocks, request) for workers in counts if not reasons[workers]),
-        tuple((workers, why) for workers, why in reasons.items() if why),
-        _find_phases(batches, steps, clocks, request), tuple(key for cell in own for key in cell.keys))
 
 
 def clock_at(workers: int, batch: int, times: StepTimes, request: Request) -> StepTime | str:
@@ -183,26 +178,6 @@ def clock_at(workers: int, batch: int, times: StepTimes, request: Request) -> St
 
 def _sum(parts: Sequence[Drawn]) -> Drawn:
     return Drawn(sum(part.value for part in parts), np.sum([part.draws for part in parts], axis=0))
-
-
-def _option(workers: int, batches: BatchSchedule, steps: StepsAt, curve: StepsCurve | None, clocks: Clocks,
-            request: Request) -> GrowingOption:
-    price = request.paid(workers)
-    pieces = [(steps.within(start, end), batch) for start, end, batch in batches.pieces()]
-    examples = _sum([taken.times(float(batch)) for taken, batch in pieces])
-    seconds = _sum([taken.times(clocks[workers, batch]) for taken, batch in pieces])
-    beside = []
-    for batch in (batches.smallest, batches.largest):
-        alone = curve.at(batch) if curve else None
-        if alone is not None and np.isfinite(alone.value):
-            spent = alone.times(clocks[workers, batch])
-            beside.append(Beside(batch, *(one.known(request.confidence) for one in (
-                alone, spent, spent.times(price), alone.over(steps), alone.times(float(batch)).over(examples),
-                spent.over(seconds)))))
-    mark = max(steps.mark, *(clocks[workers, batch].mark for batch in batches.sizes), key=ORDER.index)
-    in_steps, in_examples, in_seconds, cost = (one.known(request.confidence) for one in (
-        steps, examples, seconds, seconds.times(price)))
-    return GrowingOption(workers, request.nodes(workers), in_steps, in_examples, in_seconds, cost, mark, tuple(beside))
 
 
 # the seconds and the cost so far, in how many worker counts, and the count of each batch

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from .best_points import EFFECTIVE, LEARNING_RATE, Space, among, space_of
+from .best_points import EFFECTIVE, LEARNING_RATE, Space, among
 from .curves import Curve
 from .defaults import CONFIDENCE
 from .intervals import Estimate
@@ -115,7 +115,7 @@ def rate_landscapes(curve: Curve, costs: RuleCosts | None) -> RateLandscapes | N
         study = studies[rate.global_batch]
         rows = {study.key(row): row for row in range(len(study))}
         chosen = np.isin(np.arange(len(study)), [rows[key] for key in rate.keys])
-        space = space_of(among(study, chosen), curve.target, what, what)
+        space = Space(among(study, chosen), curve.target, what, what)
         best, _ = best_metric(study, curve.target.column, curve.target.minimizes)
         batches.append(RateLandscape(rate, space, np.array([best[rows[key]] for key in space.keys])))
     return RateLandscapes(costs, tuple(batches), laws_of(costs.rates, curve.workload.optimizer, costs.confidence))

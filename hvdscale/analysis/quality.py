@@ -91,59 +91,71 @@ class Valley:
         return (float(inside[0]), float(inside[-1])) if len(inside) else None
 
 
-@dataclass(frozen=True, eq=False)
 class Quality:
-    workload: JobKey
-    column: str
-    minimizes: bool
-    budget: Budget | None
-    points: tuple[BudgetPoint, ...]     # every batch, with its own interval
-    compared: tuple[int, ...]           # indices of those that are compared, n trials each
-    n: int
-    best: np.ndarray                    # their medians best of n: shape (compared,)
-    confidence: float
-    p_value: float = np.nan             # NaN: no result, for the reason ``why``
-    worse_from: int | None = None       # the first batch with a penalty; None: no penalty was found
-    worse_by: Estimate = Estimate.unknown()     # the mean from there on minus that from the best batch to it, above 0
-    improves: bool = False              # whether the metric improves with the batch, by the test in the other direction
-    detectable: float = np.nan          # linear rise that is found in POWER of such sweeps; NaN where it improves
-    why: str = ""
-    valley: Valley | None = None        # fitted to the medians as costs; None: too few batches, or no test
+    """The test on the best values under a budget by batch; None: each trial's own.
 
-    @property
-    def batches(self) -> tuple[int, ...]:
-        return tuple(self.points[at].global_batch for at in self.compared)
+    points      every batch, with its own interval; ``compared``: the indices of those compared, n trials each
+    best        their medians best of n, shape (compared,); ``best_at``: the index of the best
+    left_out    batches with too few trials; ``short``: whose best trial, or most trials, ended before they spent the
+                budget
+    p_value     NaN: no result, for the reason ``why``; at most LEVEL: a ``penalty``
+    worse_from  the first batch with a penalty; None: none was found
+    worse_by    the mean from there on minus that from the best batch to it, above 0; ``worse_share``: as a share
+    improves    whether the metric improves with the batch, by the test in the other direction
+    detectable  linear rise that is found in POWER of such sweeps; NaN where it improves
+    valley      fitted to the medians as costs; None: too few batches, or no test"""
 
-    @property
-    def penalty(self) -> bool:
-        return self.p_value <= LEVEL
+    def __init__(self, workload: JobKey, column: str, minimizes: bool, budget: Budget | None,
+                 points: Sequence[BudgetPoint], confidence: float) -> None:
+        self.workload, self.column, self.minimizes, self.budget = workload, column, minimizes, budget
+        self.points, self.confidence = points, confidence
+        self.compared = tuple(at for at, point in enumerate(points) if point.feasible >= LEAST_TRIALS)
+        self.batches = tuple(points[at].global_batch for at in self.compared)
+        self.left_out = tuple(point.global_batch for point in points if point.feasible < LEAST_TRIALS)
+        self.short = tuple(point.global_batch for point in points if point.feasible
+                           and (point.best_is_short or 2 * point.short > point.feasible))
+        self.n = min((points[at].feasible for at in self.compared), default=0)
+        costs = np.array([best_of_n(points[at].costs.tolist(), sizes=[self.n])[0].low for at in self.compared])
+        self.best, self.best_at = costs if minimizes else -costs, int(costs.argmin()) if len(costs) else 0
+        self.p_value = self.detectable = self.worse_share = math.nan
+        self.worse_from: int | None = None
+        self.worse_by, self.improves, self.why = Estimate.unknown(), False, ""
+        self.valley: Valley | None = None
+        if len(costs) < LEAST_BATCHES:
+            self.why = BATCHES if any(point.feasible for point in points) else NO_METRIC
+        elif self.short:
+            self.why = STOPPED
+        else:
+            self._test(costs)
+        self.penalty = self.p_value <= LEVEL
 
-    @property
-    def best_at(self) -> int:
-        return int(self.best.argmin() if self.minimizes else self.best.argmax())
+    def _test(self, costs: np.ndarray) -> None:
+        p_value = rise_p_value(costs)
+        if p_value > LEVEL and len(costs) >= LEAST_FITTED:
+            p_value = min(p_value, 2 * rise_p_value(costs, partial(valley_rise, self.batches)))
+        if p_value > LEVEL and rise_p_value(-costs) <= LEVEL:
+            smallest, largest = (self.points[self.compared[at]] for at in (0, -1))
+            seen, most = (point.global_batch * _last_step(point, self.column, self.budget)
+                          for point in (smallest, largest))
+            if seen < LATE * most and _is_unfinished(smallest, self.column, self.budget):
+                self.why = UNFINISHED
+                return
+            self.improves = True
+        self.p_value, self.valley = p_value, valley_of(self.batches, costs, self.confidence)
+        if not self.improves:
+            self.detectable = float(detectable_rise(len(costs)) * costs.std(ddof=1))
+        if p_value <= LEVEL:
+            lowest = int(self.valley.fitted.argmin()) if self.valley else 0
+            first = min(lowest, len(costs) - 2)
+            at, self.worse_by = split(costs[first:], self.confidence)
+            self.worse_from, before = self.batches[first + at], self.best[lowest:first + at].mean()
+            self.worse_share = abs(self.worse_by.value / before) if before else math.nan
 
     @property
     def apart(self) -> bool:
         """Whether the interval of the largest batch lies wholly on the worse side of that of the best one."""
         best, largest = (self.points[self.compared[at]].best for at in (self.best_at, -1))
         return largest.low > best.high if self.minimizes else largest.high < best.low
-
-    @property
-    def worse_share(self) -> float:
-        if not self.worse_from:
-            return np.nan
-        before = self.best[_find_lowest(self.valley):self.batches.index(self.worse_from)].mean()
-        return abs(self.worse_by.value / before) if before else np.nan
-
-    @property
-    def left_out(self) -> tuple[int, ...]:
-        return tuple(point.global_batch for at, point in enumerate(self.points) if point.feasible < LEAST_TRIALS)
-
-    @property
-    def short(self) -> tuple[int, ...]:
-        """Batches whose best trial, or most trials, ended before they spent the budget."""
-        return tuple(point.global_batch for point in self.points if point.feasible
-                     and (point.best_is_short or 2 * point.short > point.feasible))
 
     @property
     def late(self) -> tuple[int, ...]:
@@ -154,43 +166,9 @@ class Quality:
 
 def quality_of(studies: Sequence[Study], column: str, minimizes: bool, budget: Budget | None = None,
                confidence: float = CONFIDENCE) -> Quality | None:
-    """The test on the studies of one workload; None where none has the metric. budget: None: each trial's own."""
+    """The test on the studies of one workload; None where none has the metric."""
     found = best_under(studies, column, minimizes, [budget], confidence)
-    if found is None:
-        return None
-    [points] = found.rows
-    compared = tuple(at for at, point in enumerate(points) if point.feasible >= LEAST_TRIALS)
-    n = min((points[at].feasible for at in compared), default=0)
-    costs = np.array([best_of_n(points[at].costs.tolist(), sizes=[n])[0].low for at in compared])
-
-    none = Quality(found.workload, column, minimizes, budget, points, compared, n, costs if minimizes else -costs,
-                   confidence)
-    if len(compared) < LEAST_BATCHES:
-        return replace(none, why=BATCHES if any(point.feasible for point in points) else NO_METRIC)
-    if none.short:
-        return replace(none, why=STOPPED)
-    batches = none.batches
-    p_value = rise_p_value(costs)
-    if p_value > LEVEL and len(batches) >= LEAST_FITTED:
-        p_value = min(p_value, 2 * rise_p_value(costs, partial(valley_rise, batches)))
-    whole = replace(none, valley=valley_of(batches, costs, confidence), p_value=p_value)
-    if p_value > LEVEL and rise_p_value(-costs) <= LEVEL:
-        smallest, largest = points[compared[0]], points[compared[-1]]
-        seen, most = (point.global_batch * _last_step(point, column, budget) for point in (smallest, largest))
-        if seen < LATE * most and _is_unfinished(smallest, column, budget):
-            return replace(none, why=UNFINISHED)
-        return replace(whole, improves=True)
-    whole = replace(whole, detectable=float(detectable_rise(len(costs)) * costs.std(ddof=1)))
-    if whole.p_value > LEVEL:
-        return whole
-    lowest = min(_find_lowest(whole.valley), len(costs) - 2)
-    at, worse_by = split(costs[lowest:], confidence)
-    return replace(whole, worse_from=batches[lowest + at], worse_by=worse_by)
-
-
-def _find_lowest(valley: Valley | None) -> int:
-    """The index of the batch at which a valley is lowest; 0 without one."""
-    return int(valley.fitted.argmin()) if valley else 0
+    return Quality(found.workload, column, minimizes, budget, found.rows[0], confidence) if found else None
 
 
 def rise_share(values: np.ndarray) -> np.ndarray:

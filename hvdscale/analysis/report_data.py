@@ -36,9 +36,9 @@ from .timings import seeds_apart, slow_runs
 from .speedup import Series, series_of
 from .step_breakdown import StepParts
 from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, RunToTarget, cells_by, known, run_of
-from .studies import Study, are_ends_alone, studies_of
+from .studies import SeedKey, Study, are_ends_alone, studies_of
 from .timings import HOURS, ran_in_a_row
-from .trials import EVERY_STEP, JobKey, SeedKey, Trial, by_workload, read_trials
+from .trials import EVERY_STEP, JobKey, Trial, by_workload, read_trials
 
 OF_STEPS = STEPS, BEFORE[STEPS]
 OF_SECONDS = SECONDS, BEFORE[SECONDS]

@@ -15,7 +15,7 @@ adam_sqrt (Malladi et al. 2022, arXiv 2205.10287) is for adam and adamw alone. T
 it, so only runs made with it show its cost."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +28,6 @@ from ..plan.search_space import layer_of
 from ..plan.settings import DECAYS_PER_STEP
 from ..plan.scaling import decay_of
 from ..system.forked import map_on_cores
-from ..target import Target
 from . import defaults
 from .best_points import MOMENTUM, is_varied
 from .curves import BatchEstimate, Curve, CurvePoint
@@ -37,7 +36,6 @@ from .intervals import Estimate, over, student_quantile, times
 from .lr_response import Landscape, landscapes_of, trials_confirm
 from .steps import estimate, known
 from .studies import rates_of
-from .trials import JobKey
 
 NEAR = 1.5                  # rates within this factor are near each other
 MOST_TRIALS = 150           # of a batch in a landscape's fit, the first by log and id
@@ -124,29 +122,21 @@ class RulePoint:
     missing: Missing | None     # the run that would decide it, where the verdict is UNKNOWN and there can be one
 
 
-@dataclass(frozen=True, eq=False)
 class RuleCost:
-    """One rule at every tuned batch from the base on."""
+    """One rule at every tuned batch from the base on.
 
-    rule: Rule
-    points: tuple[RulePoint, ...]
-    tolerance: float
+    first_lost  the smallest batch at which it loses more than the tolerance (None: at none tried), between the first at
+                which that is not excluded and the first at which it is certain (inf: at none)
+    missing     the runs that would narrow that, at batches from ``low`` to ``high``"""
 
-    @property
-    def first_lost(self) -> BatchEstimate:
-        """The smallest batch at which it loses more than the tolerance (None: at none tried), between the first at
-        which that is not excluded and the first at which it is certain (inf: at none)."""
-        return BatchEstimate(
-            next((one.global_batch for one in self.points if one.loss.value > 1 + self.tolerance), None),
-            next((one.global_batch for one in self.points if one.verdict != KEPT), np.inf),
-            next((one.global_batch for one in self.points if one.verdict == LOST), np.inf))
-
-    @property
-    def missing(self) -> tuple[Missing, ...]:
-        """The runs that would narrow ``first_lost``: at batches from ``low`` to ``high``."""
-        lost = self.first_lost
-        return tuple(point.missing for point in self.points
-                     if point.missing is not None and lost.low <= point.global_batch <= lost.high)
+    def __init__(self, rule: Rule, points: tuple[RulePoint, ...], tolerance: float) -> None:
+        self.rule, self.points = rule, points
+        self.first_lost = lost = BatchEstimate(
+            next((one.global_batch for one in points if one.loss.value > 1 + tolerance), None),
+            next((one.global_batch for one in points if one.verdict != KEPT), np.inf),
+            next((one.global_batch for one in points if one.verdict == LOST), np.inf))
+        self.missing = tuple(point.missing for point in points
+                             if point.missing is not None and lost.low <= point.global_batch <= lost.high)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,23 +162,29 @@ class Exponent:
     batches: tuple[int, ...]
 
 
-@dataclass(frozen=True, eq=False)
 class RuleCosts:
-    workload: JobKey
-    target: Target
-    effective: bool                         # whether the rate is eta / (1 - momentum)
-    tolerance: float
-    confidence: float
-    costs: tuple[RuleCost, ...]
-    costs_from_fitted: tuple[RuleCost, ...]     # of the base's fitted rate, where the one tried is outside its interval
-    rates: tuple[BestRate, ...]             # by tuned batch, as the points of each rule
-    exponent: Exponent                      # over all batches
-    exponent_perfect: Exponent | None       # over those of perfect scaling; None: unknown
+    """The cost of rules along a curve of tuned batches.
 
-    @property
-    def base(self) -> BestRate:
-        """That of the smallest tuned batch."""
-        return self.rates[0]
+    effective           whether the rate is eta / (1 - momentum)
+    rates               by tuned batch, as the points of each rule; ``base``: that of the smallest
+    costs               from the base's rate that was tried; ``costs_from_fitted``: from the fitted one, where the one
+                        tried is outside its interval
+    exponent            over all batches; ``exponent_perfect``: over those of perfect scaling, None: unknown"""
+
+    def __init__(self, curve: Curve, tuned: Sequence[_Batch], rules: Sequence[Rule], tolerance: float) -> None:
+        self.workload, self.target, self.confidence = curve.workload, curve.target, curve.confidence
+        self.tolerance, self.effective = tolerance, tuned[0].effective
+        self.rates = tuple(batch.best_rate() for batch in tuned)
+        self.base, until = self.rates[0], curve.regimes.perfect_until.value
+        self.exponent = exponent_of(self.rates, np.inf, curve.confidence)
+        self.exponent_perfect = None if until is None else exponent_of(self.rates, until, curve.confidence)
+
+        def costs_from(rate: float) -> tuple[RuleCost, ...]:
+            return tuple(RuleCost(rule, tuple(batch.under(rule, tuned[0], rate, tolerance) for batch in tuned),
+                                  tolerance) for rule in rules)
+        tried, fitted = self.base.tried, self.base.best
+        self.costs = costs_from(tried)
+        self.costs_from_fitted = costs_from(fitted.value) if fitted.low > tried or fitted.high < tried else ()
 
 
 def rules_of(curve: Curve, rules: Sequence[Rule] = RULES, tolerance: float = RULE_WITHIN) -> RuleCosts | None:
@@ -210,26 +206,9 @@ def rules_along(curves: Sequence[Curve], rules: Sequence[Rule] = RULES, toleranc
         tuned.append(batches if len(batches) > 1 else [])
     fitted = map_on_cores(landscapes_of, [[batch.intervals for batch in batches] for batches in tuned])
     for curve, own, batches, landscapes in zip(curves, suited, tuned, fitted):
-        yield _costs_along(curve, batches, landscapes, own, tolerance) if batches else None
-
-
-def _costs_along(curve: Curve, tuned: Sequence[_Batch], landscapes: Iterable[Landscape | None], rules: Sequence[Rule],
-                 tolerance: float) -> RuleCosts:
-    for batch, landscape in zip(tuned, landscapes):
-        batch.landscape = landscape
-    base = tuned[0]
-
-    def costs_from(rate: float) -> tuple[RuleCost, ...]:
-        return tuple(RuleCost(rule, tuple(batch.under(rule, base, rate, tolerance) for batch in tuned), tolerance)
-                     for rule in rules)
-    rates = tuple(batch.best_rate() for batch in tuned)
-    until = curve.regimes.perfect_until.value
-    perfect = None if until is None else exponent_of(rates, until, curve.confidence)
-    start, fitted = rates[0].tried, rates[0].best
-    beside = fitted.low > start or fitted.high < start
-    return RuleCosts(curve.workload, curve.target, base.effective, tolerance, curve.confidence, costs_from(start),
-                     costs_from(fitted.value) if beside else (), rates,
-                     exponent_of(rates, np.inf, curve.confidence), perfect)
+        for batch, landscape in zip(batches, landscapes):
+            batch.landscape = landscape
+        yield RuleCosts(curve, batches, own, tolerance) if batches else None
 
 
 def exponent_of(rates: Sequence[BestRate], until: float = np.inf, confidence: float = CONFIDENCE) -> Exponent:

@@ -27,7 +27,8 @@ from .intervals import (CONFIDENCE, NONE, UNKNOWN, Estimate, Pools, Spread, geom
                         isotonic, mean_interval, mean_ratio, over, student_quantile)
 from .noise import Noise, NoiseSteps, noise_of
 from .step_breakdown import NAMES, StepParts, mean_of
-from .trials import SeedKey, Sync, Trial
+from .studies import SeedKey
+from .trials import Sync, Trial
 
 PAST = 1.5          # a run that went on to this many times the steps of its first crossing shows the lasting one
 SINCE = 0.25        # the power is fitted from this share of those steps on

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -27,7 +27,7 @@ from .grouping import group_by, rows_of_each
 from .jobs import ONE_VERSION, JobKey, Versions, as_json_text
 from .noise import NoiseSteps, read_noise
 from .step_breakdown import LONG, LossCourse, StepParts, read_parts, read_steps
-from .studies import METAPARAMETER, Evaluations, Kept, SeedKey, TrialRows, seed_key
+from .studies import METAPARAMETER, Evaluations, Kept, TrialRows, seed_key
 
 NO_ROWS = np.empty(0, np.int64)
 Sync = tuple[int, int]      # replicas M, and the steps H between their synchronizations
@@ -36,77 +36,73 @@ EVERY_STEP: Sync = 1, 0     # of synchronous training
 LATER_FIELDS = ("batch_schedule", "batch_lr_factors", "batch_updates", "plateau", "exact")
 
 
-def _part_of_plan(name: str) -> Any:
-    def read(trial: Trial) -> Mapping[str, Any]:
-        return trial.plan.get(name) or {}
-    return property(read)
-
-
-@dataclass(frozen=True, eq=False)
 class Trial:
-    """One run, from one log. Arrays have one entry per evaluation, in step order."""
+    """One run, from one log. Arrays have one entry per evaluation, in step order.
 
-    log: str
-    id: int
-    status: Status
-    pruned: bool                # INCOMPLETE, as its search stopped it
-    cut_short: bool             # INCOMPLETE in its log, and counts as far as it was evaluated
-    workload: JobKey
-    global_batch: int
-    workers: int                # at its start
-    worker_counts: tuple[int, ...]  # of all its process starts
-    seed: int                   # UNKNOWN_SEED: see seed_key
-    plan: Mapping[str, Any]
-    setting: str                # JSON; equal for repeats
-    step: np.ndarray            # steps done
-    train_seconds: np.ndarray   # NaN: not measured
-    metrics: Mapping[str, np.ndarray]   # by split/metric
-    step_parts: StepParts | None    # None: its steps were not timed in parts
-    noise: NoiseSteps | None        # None: the noise scale was not measured
-    timed_steps: int = 0        # in /steps; read only where there is no evaluation after step 0
-    timed_seconds: float = 0.0  # spent in them; NaN: not measured
-    tokens: np.ndarray | None = None    # that losses counted up to each evaluation; None: examples were counted
-    losses: LossCourse | None = None    # None: too few steps, or not read
-    started: float = np.nan             # its first process, in seconds since 1970; NaN: unknown
-    slowing: float = np.nan             # its mean step over that of its first ones; NaN: too short to tell
-    waited: float = 0.0                 # the share of its steps in which a worker waited for a core that others had
+    cut_short     INCOMPLETE in its log, and counts as far as it was evaluated
+    workers       at its start; ``worker_counts``: of all its process starts
+    problem, execution, measurement, measured, sweep, branch    parts of its plan, empty where it has none: of what it
+                  measured beside steps and times (see timings.py), its place in a search, and among branches of a run
+    target        its plan's, as text; None: no target
+    sync          replicas, and the steps between their synchronizations
+    setting       JSON; equal for repeats
+    step          steps done; ``train_seconds`` in them, NaN: not measured; ``metrics`` by split/metric
+    step_parts    None: its steps were not timed in parts; ``noise``, None: the noise scale was not measured
+    timed_steps   in /steps, read only where there is no evaluation after step 0; ``timed_seconds`` spent in them, NaN:
+                  not measured
+    tokens        that losses counted up to each evaluation; None: examples were counted
+    losses        None: too few steps, or not read
+    started       its first process, in seconds since 1970; NaN: unknown
+    slowing       its mean step over that of its first ones; NaN: too short to tell
+    waited        the share of its steps in which a worker waited for a core that others had"""
 
-    # parts of its plan; empty where it has none
-    problem = _part_of_plan("problem")
-    execution = _part_of_plan("execution")
-    measurement = _part_of_plan("measurement")
-    measured = _part_of_plan("measured")        # beside steps and times; see analysis/timings.py
-    sweep = _part_of_plan("sweep")              # its place in a metaparameter search
-    branch = _part_of_plan("branch")            # its place among the branches of a run
+    def __init__(self, rows: TrialRows, row: int, worker_counts: tuple[int, ...], started: float, step: np.ndarray,
+                 train_seconds: np.ndarray, metrics: Mapping[str, np.ndarray], step_parts: StepParts | None,
+                 noise: NoiseSteps | None, timed_steps: int, timed_seconds: float, tokens: np.ndarray | None,
+                 losses: LossCourse | None = None, slowing: float = np.nan, waited: float = 0.0) -> None:
+        self.log, self.id, self.plan, self.workload = rows.path, int(rows.id[row]), rows.plan(row), rows.workload(row)
+        self.key, self.seed = (self.log, self.id), int(rows.seed[row])
+        self.seed_key = seed_key(self.seed, self.key)
+        self.status, self.pruned = Status(int(rows.status[row])), bool(rows.pruned[row])
+        self.cut_short = bool(rows.cut_short[row])
+        self.global_batch, self.workers = int(rows.global_batch[row]), int(rows.table["workers"][row])
+        self.problem, self.execution, self.measurement, self.measured, self.sweep, self.branch = (
+            self.plan.get(name) or {} for name in (
+                "problem", "execution", "measurement", "measured", "sweep", "branch"))
+        self.target: str | None = self.measurement.get("target") or None
+        self.batches, local = BatchSchedule.of_problem(self.problem, self.global_batch), self.problem.get("local_steps")
+        self.sync = (local["replicas"], local["sync_every"]) if local else EVERY_STEP
+        self.worker_counts, self.started = worker_counts, started
+        self.step, self.train_seconds, self.metrics = step, train_seconds, metrics
+        self.step_parts, self.noise, self.losses, self.slowing, self.waited = step_parts, noise, losses, slowing, waited
+        self.timed_steps, self.timed_seconds, self.tokens = timed_steps, timed_seconds, tokens
+        self.setting = self._describe_setting(rows, row)
+
+    def _describe_setting(self, rows: TrialRows, row: int) -> str:
+        """See the module's docstring; of an imported log only the metaparameters are known."""
+        source = rows.table["source"][row] if "source" in rows.table else ""
+        drawn = {METAPARAMETER + name: float(values[row]) for name, values in rows.metaparameters.items()}
+        problem = {name: value for name, value in self.problem.items()
+                   if (value is not None or name not in LATER_FIELDS) and name != "seed"}
+        if self.sweep:          # as under the rule ``tuned`` with the same updates
+            tuned = {"lr_rule": TUNED, "base_lr": problem.get("peak_lr"), "base_batch": self.global_batch,
+                     "lr_factor": 1.0}
+            problem |= {name: value for name, value in tuned.items() if name in problem}
+        if not problem.keys() - {"train_examples", "config"}:
+            problem |= drawn
+        known = self.plan.get("search") is not None or problem.keys() - {"train_examples", *drawn} or not np.isnan(
+            list(drawn.values())).all()
+        measured = {name: self.measurement.get(name) for name in ("eval_every", "eval_every_examples")}
+        alone = not known and self.seed == UNKNOWN_SEED and '"imported": "runs"' in source
+        return as_json_text({"problem": problem, **measured, "global_batch": self.global_batch,
+                             "own": self.key if alone else None})
 
     @property
-    def key(self) -> tuple[str, int]:
-        return self.log, self.id
-
-    @property
-    def seed_key(self) -> SeedKey:
-        return seed_key(self.seed, self.key)
-
-    @property
-    def target(self) -> str | None:
-        """Its plan's target, as text; None: no target."""
-        return self.measurement.get("target") or None
-
-    @cached_property
     def study(self) -> tuple[JobKey, int, str] | None:
         """Equal for the trials of one metaparameter search, however many it has so far; None: it belongs to none."""
         names = ("study", "space", "objective", "targets", "prune_keep", "seed")
-        return self.sweep and (self.workload, self.global_batch,
-                               json.dumps([self.sweep.get(name) for name in names])) or None
-
-    @cached_property
-    def batches(self) -> BatchSchedule:
-        return BatchSchedule.of_problem(self.problem, self.global_batch)
-
-    @property
-    def sync(self) -> Sync:
-        found = self.problem.get("local_steps")
-        return (found["replicas"], found["sync_every"]) if found else EVERY_STEP
+        return (self.workload, self.global_batch, json.dumps([self.sweep.get(name) for name in names])
+                ) if self.sweep else None
 
     def rows_with(self, column: str) -> np.ndarray:
         """The evaluations that measured a metric, by index: a row where it is NaN is no evaluation of it."""
@@ -142,9 +138,15 @@ class Trial:
         seconds = self.timed_seconds if self.timed_steps else evaluated
         return self.batches.examples_before(self.last_step) / seconds if seconds > 0 else np.nan
 
+    def but(self, **changed: Any) -> Trial:
+        """The same with other values of these attributes."""
+        found = copy(self)
+        vars(found).update(changed)
+        return found
+
     def without_times(self) -> Trial:
-        return replace(self, train_seconds=np.full(len(self.step), np.nan), timed_seconds=np.nan, step_parts=None,
-                       slowing=np.nan)
+        return self.but(train_seconds=np.full(len(self.step), np.nan), timed_seconds=np.nan, step_parts=None,
+                        slowing=np.nan)
 
     def step_seconds_by_batch(self) -> dict[int, float]:
         """The mean step at each of its batches; where the batch changes, between the evaluations at each, if two."""
@@ -183,23 +185,15 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
     lengths = _read_lengths(log, ids, [step[at] for at in own])
     parts, noise, steps = read_parts(log), read_noise(log), read_steps(log)
     starts, restarts = rows_of_each(log.restarts["trial"]), log.restarts
-    columns = [rows.table[name].tolist() if name in rows.table else [""] * len(ids)
-               for name in ("id", "global_batch", "workers", "seed", "source")]
-    drawn = {METAPARAMETER + name: values.tolist() for name, values in rows.metaparameters.items()}
     found = []
-    for at, row in enumerate(order.tolist()):
-        number, batch, workers, seed, source = (column[row] for column in columns)
-        start, plan, mine = starts.get(number, NO_ROWS), rows.plan(row), own[at]
-        began, alone = restarts["time"][start], seed == UNKNOWN_SEED and '"imported": "runs"' in source
-        setting = _setting_of(plan, batch, {name: values[row] for name, values in drawn.items()},
-                              [log.path, number] if alone else None)
-        trial = Trial(log.path, number, Status(int(rows.status[row])), bool(rows.pruned[row]),
-                      bool(rows.cut_short[row]), rows.workload(row), batch, workers,
-                      tuple(np.unique(restarts["workers"][start]).tolist()), seed, plan, setting,
+    for number, row, mine, length in zip(ids.tolist(), order.tolist(), own, lengths):
+        start = starts.get(number, NO_ROWS)
+        began = restarts["time"][start]
+        trial = Trial(rows, row, tuple(np.unique(restarts["workers"][start]).tolist()),
+                      float(began.min()) if np.isfinite(began).any() else np.nan,
                       step[mine], seconds[mine], {name: values[mine] for name, values in metrics.items()},
-                      parts.get(number), noise.get(number), *lengths[at],
-                      **{"waited": float(waited[mine][-1:].sum()), **steps.get(number, {})},
-                      started=float(began.min()) if np.isfinite(began).any() else np.nan)
+                      parts.get(number), noise.get(number), *length,
+                      **{"waited": float(waited[mine][-1:].sum()), **steps.get(number, {})})
         found.append(trial.without_times() if rows.untimed[row] else trial)
     return found
 
@@ -208,21 +202,6 @@ def by_workload(trials: Iterable[Trial]) -> dict[JobKey, tuple[Trial, ...]]:
     """Trials grouped by workload; workloads in order of name, trials by log and id."""
     groups = group_by(sorted(trials, key=lambda trial: trial.key), lambda trial: trial.workload)
     return {workload: tuple(groups[workload]) for workload in sorted(groups)}
-
-
-def _setting_of(plan: Mapping[str, Any], batch: int, metaparameters: Mapping[str, float], own: Any) -> str:
-    """The setting of a trial, see the module's docstring; of an imported log only its metaparameters are known."""
-    problem = {name: value for name, value in (plan.get("problem") or {}).items()
-               if (value is not None or name not in LATER_FIELDS) and name != "seed"}
-    if plan.get("sweep"):       # as under the rule ``tuned`` with the same updates
-        tuned = {"lr_rule": TUNED, "base_lr": problem.get("peak_lr"), "base_batch": batch, "lr_factor": 1.0}
-        problem |= {name: value for name, value in tuned.items() if name in problem}
-    if not problem.keys() - {"train_examples", "config"}:
-        problem |= metaparameters
-    known = plan.get("search") is not None or problem.keys() - {"train_examples", *metaparameters} or any(
-        not np.isnan(value) for value in metaparameters.values())
-    measured = {name: (plan.get("measurement") or {}).get(name) for name in ("eval_every", "eval_every_examples")}
-    return as_json_text({"problem": problem, **measured, "global_batch": batch, "own": None if known else own})
 
 
 def parameters_of(plan: Mapping[str, Any]) -> int:

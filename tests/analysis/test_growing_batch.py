@@ -122,7 +122,7 @@ def test_a_schedule_that_was_not_run_is_predicted_from_the_constant_batches(ever
 
 def test_a_growing_batch_alone_has_a_plan_without_ratios():
     plan, = growing_plans(groups_of(*(grown(w, seed) for w in WORKERS for seed in (0, 1))), Request(WORKERS))
-    assert [option.beside for option in plan.options] == [()] * 3
+    assert [option.beside for option in plan.options] == [[]] * 3
     assert plan.options[1].seconds.value == pytest.approx(sum(clock(2, RAMP.at(step)) for step in range(GROWN)))
     assert not list(growing_plans(groups_of(*(grown(w, met=False) for w in WORKERS)), Request(WORKERS)))
 

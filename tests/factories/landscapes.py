@@ -83,8 +83,8 @@ def curve_of(*logs, target=TARGET, perfect_until=None, confidence=0.95):
         met = np.isfinite(reached.steps[rows])
         steps = best_of(reached.steps[rows], reached.before[rows], reached.last_step[rows]) if len(rows) else None
         points.append(SimpleNamespace(
-            global_batch=study.global_batch, study=study, reached=reached, trials=len(rows), met=int(met.sum()),
-            steps=steps or SimpleNamespace(met=False),
+            global_batch=study.global_batch, study=study, target=target, reached=reached, trials=len(rows),
+            met=int(met.sum()), steps=steps or SimpleNamespace(met=False),
             best=int(rows[reached.steps[rows].argmin()]) if met.any() else None))
     return SimpleNamespace(workload=studies[0].workload, target=target, points=tuple(points), searched=tuple(points),
                            confidence=confidence,

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.best_points import (DIVERGED, EFFECTIVE, LEARNING_RATE, MISSED, MOMENTUM, REACHED, STOPPED,
-                                           best_of_trials, best_points, many_valued, space_of,
-                                           split_by)
+                                           Space, best_of_trials, best_points, many_valued, split_by)
 from hvdscale.analysis.budgets import Budget, best_under, both_readings
 from hvdscale.analysis.curves import curve_of
 from hvdscale.analysis.best_of_n import best_of_n
@@ -273,13 +272,13 @@ def test_trials_are_reached_missed_stopped_or_diverged_within_the_budget():
               {"last": 80, "momentum": 0.9, "status": Status.INCOMPLETE, "pruned": True},
               {"momentum": 0.9, "status": Status.INFEASIBLE}, {"momentum": 0.9, "status": Status.RUNNING}, {"met": 20}]
     made = study(8, trials)
-    kinds = {most: space_of(made, TARGET, LEARNING_RATE, MOMENTUM, most).kind.tolist() for most in (60, 120, np.inf)}
+    kinds = {most: Space(made, TARGET, LEARNING_RATE, MOMENTUM, most).kind.tolist() for most in (60, 120, np.inf)}
     assert kinds[np.inf] == [REACHED, REACHED, MISSED, STOPPED, DIVERGED]
     assert kinds[120] == [REACHED, MISSED, MISSED, STOPPED, DIVERGED]
     assert kinds[60] == [REACHED, MISSED, MISSED, MISSED, DIVERGED]             # seen for longer than 60 steps
-    space = space_of(made, TARGET, LEARNING_RATE, MOMENTUM, 60)
+    space = Space(made, TARGET, LEARNING_RATE, MOMENTUM, 60)
     assert space.best == 0 and space.steps.tolist()[:3] == [50, 60, 60]
-    assert space_of(made, TARGET, LEARNING_RATE, MOMENTUM, 40).best is None
+    assert Space(made, TARGET, LEARNING_RATE, MOMENTUM, 40).best is None
 
 
 def test_the_legend_names_the_fit_and_the_bands_and_intervals_have_caps(nesterov):
@@ -297,7 +296,7 @@ def test_the_axes_of_trials_say_what_they_show(nesterov):
     assert all(axes.get_xlabel() == "learning rate η" and axes.get_ylabel() == "1 - momentum" for axes in every)
     [star] = [one for one in every[0].get_lines() if one.get_marker() == "*" and len(one.get_xdata())]
     first = nesterov.points[0]
-    space = space_of(first.study, TARGET, LEARNING_RATE, MOMENTUM)
+    space = Space(first.study, TARGET, LEARNING_RATE, MOMENTUM)
     best = space.keys.index(first.study.key(first.best))
     assert star.get_xdata()[0] == space.x[best] and star.get_ydata()[0] == pytest.approx(1 - space.y[best])
 

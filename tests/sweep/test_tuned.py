@@ -153,7 +153,7 @@ def test_of_a_metric_to_be_large_the_largest_is_best():
     sweep = {"objective": "val/error", "minimizes": False, "targets": [], "prune_keep": None}
     small, large = [searches(tried(0, met, asked={"optimizer": name}, optimizer=name, sweep=sweep, easier=easier))[0]
                     for name, met, easier in (("sgd", math.inf, 200), ("nesterov", 400, 300))]
-    small = replace(small, draws=tuple(replace(draw, value=0.1) for draw in small.draws))
+    small.best.value = 0.1
     content = read(tuned_toml([small, large]))
     assert content["global_batch"]["64"]["optimizer"] == "nesterov"
     assert content["evidence"]["64"]["objective"] == "val/error" and content["evidence"]["64"]["value"] == 0.5

@@ -37,7 +37,7 @@ from ..curves import curve_of
 from ..intervals import CONFIDENCE, Estimate, student_quantile
 from ..report_data import JobResults, Options, Section
 from ..studies import Study, are_searched, better, with_metric
-from .sizes import PowerLaw, Size, SizeCell, SizePoint, cells_of, fit_power_law
+from .sizes import Size, SizeCell, SizePoint, cells_of, fit_power_law
 
 # what laws are of: key -> (words, unit)
 QUANTITIES = {"overhead": ("batch of 20% overhead", "examples"), "steps": ("steps at 20% overhead", "steps"),
@@ -62,74 +62,64 @@ _TERM = re.compile(rf"(?:(?P<number>{_NUMBER})|(?P<name>[A-Za-z_]\w*))\s*(?:(?:\
                    rf"|\(\s*(?P<above>{_SIGNED})\s*(?:/\s*(?P<below>{_SIGNED})\s*)?\)))?\s*")
 
 
-@dataclass(frozen=True, eq=False)
 class CellResult:
-    cell: SizeCell
-    fit: CriticalBatchFit | None    # to its steps to the target; None: no target, or too few batches met it
-    batches: np.ndarray             # of each trial with a value of the metric, shape (trials,)
-    rates: np.ndarray
-    costs: np.ndarray               # smaller is better
-    estimates: Mapping[str, Estimate]           # those of QUANTITIES that were measured here
+    """What is found in a cell; ``whole``: it is all of its workload, whose results the section has.
+
+    fit        to its steps to the target; None: no target, or too few batches met it
+    batches, rates, costs    of each trial with a value of the metric, shape (trials,); smaller costs are better
+    estimates  those of QUANTITIES that were measured here"""
+
+    def __init__(self, cell: SizeCell, section: Section | None, whole: bool, metric: tuple[str, bool] | None,
+                 budget: Budget | None, options: Options) -> None:
+        self.cell, searched, parts = cell, are_searched(cell.studies), [np.empty((3, 0))]
+        curve = section.batches if section else None
+        if section and section.target and (searched or not whole):
+            curve = curve_of(cell.studies, section.target, options)
+        if metric and searched:
+            column, minimizes = metric
+            for study in with_metric(cell.studies, column):
+                point = BudgetPoint(study, column, minimizes, budget)
+                parts.append(np.stack([np.full(point.feasible, float(study.global_batch)),
+                                       study.metaparameter(LEARNING_RATE)[point.rows], point.costs]))
+        self.batches, self.rates, self.costs = np.concatenate(parts, axis=1)
+        self.fit, self.estimates = curve.regimes.fit if curve else None, dict[str, Estimate]()
+        if self.fit:
+            self.estimates = {"overhead": self.fit.overhead, "steps": steps_at_overhead(self.fit, options.confidence),
+                              "b_crit": self.fit.b_crit, "s_min": self.fit.s_min}
+        distinct, lowest = lowest_by(self.batches, self.costs)
+        if basin := basin_of(self.batches, self.rates, self.costs, options.confidence):
+            self.estimates |= zip(("best_batch", "best_rate"), basin)
+        elif valley := valley_of(distinct.astype(int).tolist(), lowest, options.confidence):
+            self.estimates["best_batch"] = valley.best
 
 
-@dataclass(frozen=True, eq=False)
 class SizeLaws:
-    names: tuple[str, ...]                  # of the sizes
-    cells: tuple[CellResult, ...]
-    quantities: Mapping[str, PowerLaw]      # those of QUANTITIES that some cell has, by key
-    metric: tuple[str, bool] | None         # (column, whether smaller is better) at a budget; None: none was compared
-    budget: Budget | None
-    confidence: float
-
-
-def laws_of(groups: Sequence[JobResults], studies: Sequence[Study], sizes: Sequence[Size], budget: Budget | None = None,
-            options: Options = Options()) -> SizeLaws:
-    """The laws over the cells of these studies, whose trials the groups have, too. ``budget``: at which the best batch
-    is sought; None: each trial's own.
+    """The laws over the cells of studies, whose trials the groups have, too. ``budget``: at which the best batch is
+    sought; None: each trial's own. UsageError as cells_of raises it.
 
     Steps are held against the first target of each workload. The metric at a budget is that of the first target, or the
-    first validation metric of which it is known which way is better. UsageError as cells_of raises it."""
-    sections = {group.workload: section for group in reversed(groups) for section in reversed(group.sections)
-                if section.target}
-    target, cells = next((section.target for section in sections.values()), None), cells_of(studies, sizes)
-    columns = sorted({name for study in studies for name in study.evaluations.columns if name.startswith("val/")})
-    known = next(((name, better(name, ()) == SMALLER) for name in columns if better(name, ())), None)
-    metric = (target.column, target.minimizes) if target else known
-    parts = Counter(cell.workload for cell in cells)
-    found = tuple(_result(cell, sections.get(cell.workload), parts[cell.workload] == 1, metric, budget, options)
-                  for cell in cells)
-    names = tuple(size.name for size in sizes)
-    points = {key: [SizePoint(one.cell.sizes, one.estimates[key], one.cell.label) for one in found
-                    if key in one.estimates] for key in QUANTITIES}
-    laws = {key: fit_power_law(names, own, options.confidence) for key, own in points.items() if own}
-    return SizeLaws(names, found, laws, metric, budget, options.confidence)
+    first validation metric of which it is known which way is better.
 
+    names       of the sizes
+    metric      (column, whether smaller is better); None: none was compared
+    quantities  the laws of those of QUANTITIES that some cell has, by key"""
 
-def _result(cell: SizeCell, section: Section | None, whole: bool, metric: tuple[str, bool] | None,
-            budget: Budget | None, options: Options) -> CellResult:
-    """What is found in a cell; ``whole``: it is all of its workload, whose results the section has."""
-    searched = are_searched(cell.studies)
-    curve = section.batches if section else None
-    if section and section.target and (searched or not whole):
-        curve = curve_of(cell.studies, section.target, options)
-    parts = [np.empty((3, 0))]
-    if metric and searched:
-        column, minimizes = metric
-        for study in with_metric(cell.studies, column):
-            point = BudgetPoint(study, column, minimizes, budget)
-            parts.append(np.stack([np.full(point.feasible, float(study.global_batch)),
-                                   study.metaparameter(LEARNING_RATE)[point.rows], point.costs]))
-    batches, rates, costs = np.concatenate(parts, axis=1)
-    fit, estimates = curve.regimes.fit if curve else None, dict[str, Estimate]()
-    if fit:
-        estimates = {"overhead": fit.overhead, "steps": steps_at_overhead(fit, options.confidence),
-                     "b_crit": fit.b_crit, "s_min": fit.s_min}
-    distinct, lowest = lowest_by(batches, costs)
-    if basin := basin_of(batches, rates, costs, options.confidence):
-        estimates |= zip(("best_batch", "best_rate"), basin)
-    elif valley := valley_of(distinct.astype(int).tolist(), lowest, options.confidence):
-        estimates["best_batch"] = valley.best
-    return CellResult(cell, fit, batches, rates, costs, estimates)
+    def __init__(self, groups: Sequence[JobResults], studies: Sequence[Study], sizes: Sequence[Size],
+                 budget: Budget | None = None, options: Options = Options()) -> None:
+        self.names, self.budget = tuple(size.name for size in sizes), budget
+        self.confidence, cells = options.confidence, cells_of(studies, sizes)
+        sections = {group.workload: section for group in reversed(groups) for section in reversed(group.sections)
+                    if section.target}
+        target = next((section.target for section in sections.values()), None)
+        columns = sorted({name for study in studies for name in study.evaluations.columns if name.startswith("val/")})
+        known = next(((name, better(name, ()) == SMALLER) for name in columns if better(name, ())), None)
+        self.metric = (target.column, target.minimizes) if target else known
+        parts = Counter(cell.workload for cell in cells)
+        self.cells = tuple(CellResult(cell, sections.get(cell.workload), parts[cell.workload] == 1, self.metric, budget,
+                                      options) for cell in cells)
+        points = {key: [SizePoint(one.cell.sizes, one.estimates[key], one.cell.label) for one in self.cells
+                        if key in one.estimates] for key in QUANTITIES}
+        self.quantities = {key: fit_power_law(self.names, own, self.confidence) for key, own in points.items() if own}
 
 
 def steps_at_overhead(fit: CriticalBatchFit, confidence: float) -> Estimate:
@@ -243,15 +233,28 @@ class BorrowedLaw:
         return math.exp(max(logs, -800.0)) if logs < 700 else math.inf
 
 
-@dataclass(frozen=True)
 class LawCost:
-    cell: CellResult
-    value: float                    # the batch or rate that it names
-    best: Estimate | None           # the best one measured there, as far as known
-    loss: Estimate | None           # the metric's loss above the lowest, as a share of it; None: no losses
-    steps: Estimate | None          # over the fewest, S_min; None: no steps
-    examples: Estimate | None       # over the fewest, E_min, likewise
-    outside: bool                   # whether the value is beyond those run, so that nothing is known of its loss
+    """What a rule costs in a cell.
+
+    value     the batch or rate that it names; ``outside``: beyond those run, so that nothing is known of its loss
+    best      the best one measured there, as far as known
+    loss      the metric's loss above the lowest, as a share of it; None: no losses
+    steps     over the fewest, S_min; None: no steps
+    examples  over the fewest, E_min, likewise"""
+
+    def __init__(self, cell: CellResult, rule: BorrowedLaw, laws: SizeLaws) -> None:
+        self.cell, self.value = cell, rule.at(dict(zip(laws.names, cell.cell.sizes)))
+        axis = cell.batches if rule.of == BATCH else cell.rates
+        known = np.isfinite(axis) & np.isfinite(cell.costs) & (axis > 0)
+        values, lowest = lowest_by(axis[known], cell.costs[known])
+        self.best = cell.estimates.get("best_batch" if rule.of == BATCH else "best_rate")
+        self.outside = bool(len(values)) and not values[0] <= self.value <= values[-1]
+        self.loss = self.steps = self.examples = None
+        if len(values) > 1 and not self.outside:
+            self.loss = excess_at(values, lowest, self.value, laws.confidence)
+        if cell.fit is not None and rule.of == BATCH and 0 < self.value < math.inf:
+            self.steps, self.examples = over_fewest(cell.fit, self.value, laws.confidence)
+            self.best = self.best or cell.fit.overhead
 
 
 def costs_of(rule: BorrowedLaw, laws: SizeLaws) -> tuple[LawCost, ...]:
@@ -259,20 +262,7 @@ def costs_of(rule: BorrowedLaw, laws: SizeLaws) -> tuple[LawCost, ...]:
     if unknown := [name for name in rule.powers if name not in laws.names]:
         raise UsageError(f"--law {rule.text!r}: {unknown[0]} is not one of the sizes of these cells, "
                          f"{', '.join(laws.names)}; --size {unknown[0]} adds it")
-    found = []
-    for cell in laws.cells:
-        value, axis = rule.at(dict(zip(laws.names, cell.cell.sizes))), cell.batches if rule.of == BATCH else cell.rates
-        known = np.isfinite(axis) & np.isfinite(cell.costs) & (axis > 0)
-        values, lowest = lowest_by(axis[known], cell.costs[known])
-        best = cell.estimates.get("best_batch" if rule.of == BATCH else "best_rate")
-        outside = bool(len(values)) and not values[0] <= value <= values[-1]
-        loss = excess_at(values, lowest, value, laws.confidence) if len(values) > 1 and not outside else None
-        steps = examples = None
-        if cell.fit is not None and rule.of == BATCH and 0 < value < math.inf:
-            steps, examples = over_fewest(cell.fit, value, laws.confidence)
-            best = best or cell.fit.overhead
-        found.append(LawCost(cell, value, best, loss, steps, examples, outside))
-    return tuple(found)
+    return tuple(LawCost(cell, rule, laws) for cell in laws.cells)
 
 
 def excess_at(values: np.ndarray, lowest: np.ndarray, value: float, confidence: float = CONFIDENCE) -> Estimate:

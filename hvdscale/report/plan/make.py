@@ -14,7 +14,7 @@ from ...analysis.grouping import group_by
 from ...analysis.growing_batch import GrowingPlan, growing_plans
 from ...analysis.next_runs import Measurement, next_runs
 from ...analysis.report_data import Contents, Options, Section, analyse
-from ...analysis.size.laws import QUANTITIES, laws_of
+from ...analysis.size.laws import QUANTITIES, SizeLaws
 from ...analysis.size.sizes import REACH, WIDEST, Size, SizePrediction
 from ...analysis.step_time import REFUTED_AT, Links
 from ...analysis.timings import Timing, timings_of
@@ -118,7 +118,7 @@ def join_scripts(trials: Sequence[Trial], timed: Collection[str]) -> tuple[list[
                          f"{listed(scripts.values())} cannot be given to one of {len(others)} workloads: "
                          f"{listed(sorted(map(str, others)), 'and')}; plan for the logs of one of them")
     [workload] = others
-    return [replace(trial, workload=workload) if trial.workload in scripts and trial.log in timed else trial
+    return [trial.but(workload=workload) if trial.workload in scripts and trial.log in timed else trial
             for trial in trials], [PLAN.say("scripts", scripts=list(scripts.values()), workload=str(workload))]
 
 
@@ -238,7 +238,7 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
         opened_logs, skipped = open_logs(list(paths), skip_broken, opened)
         contents = Contents(opened_logs)
         most = max((int(np.max(log.trials["local_batch"])) for log in opened_logs if log.trials.rows), default=0)
-        found = laws_of(analyse(contents.trials, targets, options), contents.studies, sizes, options=options)
+        found = SizeLaws(analyse(contents.trials, targets, options), contents.studies, sizes, options=options)
         logs = tuple(map(facts_of, opened_logs))
     known = {key: law for key, law in found.quantities.items() if law.exponents}
     if not known:

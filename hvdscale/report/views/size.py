@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from ...analysis.intervals import Estimate
-from ...analysis.size.laws import QUANTITIES, BorrowedLaw, CellResult, LawCost, SizeLaws, costs_of, laws_of
+from ...analysis.size.laws import QUANTITIES, BorrowedLaw, CellResult, LawCost, SizeLaws, costs_of
 from ...analysis.size.sizes import REACH, PowerLaw
 from ...formatting.numbers import in_brackets, number, ratio
 from ...formatting.templates import written
@@ -25,7 +25,7 @@ MOST_NAMED = 6              # cells
 
 def laws_over_size(whole: Whole) -> Iterator[Part]:
     budget = next(iter(whole.asked.budgets), None)
-    return parts_of_laws(laws_of(whole.groups, whole.studies, whole.asked.sizes, budget, whole.asked),
+    return parts_of_laws(SizeLaws(whole.groups, whole.studies, whole.asked.sizes, budget, whole.asked),
                          whole.asked.laws)
 
 

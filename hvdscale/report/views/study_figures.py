@@ -12,7 +12,7 @@ import numpy as np
 
 from ...analysis.best_points import (DIVERGED, EFFECTIVE, LEARNING_RATE, MISSED, MOMENTUM, REACHED, STOPPED,
                                      BestOfTrials, BestPoint, Space, best_of_trials, best_points, is_varied,
-                                     many_valued, space_of, split_by)
+                                     many_valued, split_by)
 from ...analysis.budgets import Budget, best_under, both_readings
 from ...analysis.curves import Curve, CurvePoint, curve_of
 from ...analysis.defaults import USEFUL_WITHIN
@@ -149,7 +149,7 @@ def scatter(panels: Iterable[tuple[str, Study, Target, float]], y: str | None, *
             name: str = "trials") -> Figure | None:
     """Trials by learning rate and a second metaparameter y, or (None) the steps to the target, where those that did not
     meet it were last seen: (title, study, target, most steps) a panel. None where no panel has a trial."""
-    found = [(plain(panel), space_of(study, target, LEARNING_RATE, y or LEARNING_RATE, most))
+    found = [(plain(panel), Space(study, target, LEARNING_RATE, y or LEARNING_RATE, most))
              for panel, study, target, most in panels]
     found = [(panel, space) for panel, space in found if len(space.x)]
     if not found:

@@ -9,7 +9,7 @@ from hvdscale.analysis.critical_batch_fit import fit_critical_batch
 from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.reference import Reference
 from hvdscale.analysis.report_data import analyse
-from hvdscale.analysis.size.laws import basin_of, laws_of
+from hvdscale.analysis.size.laws import SizeLaws, basin_of
 from hvdscale.analysis.size.sizes import SizePoint, fit_power_law, parse_size, sizes_of
 from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import read_trials
@@ -26,7 +26,7 @@ def holds(estimate, truth):
 
 
 def laws(logs):
-    return laws_of(analyse([one for log in logs for one in read_trials(log)]), studies_of(logs), sizes_of([PATTERN]))
+    return SizeLaws(analyse([one for log in logs for one in read_trials(log)]), studies_of(logs), sizes_of([PATTERN]))
 
 
 def test_laws_of_steps_hold_the_truth():
