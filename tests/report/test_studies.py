@@ -10,14 +10,13 @@ from hvdscale.analysis.trials import JobKey
 from hvdscale.cli.report import main
 from hvdscale.errors import UsageError
 from hvdscale.log.reader import read_log
-from hvdscale.report import differences
 from hvdscale.report.document import MOST
 from hvdscale.report.output import as_json, on_screen
 from hvdscale.report.page.html import as_html
 from hvdscale.report.pages import describe_joining
 from hvdscale.report.request import ReportRequest, request_of
 from hvdscale.report.pages import document_of_logs
-from hvdscale.report.views import budgets
+from hvdscale.report.views import budgets, cells
 from hvdscale.target import Target
 from tests.factories.archives import write_big_log
 from tests.factories.logs import log, study, trial
@@ -206,7 +205,7 @@ def test_differing_fields_are_found_by_reading_each_setting_once():
             return super().__contains__(name)
 
     settings = [Looked(lr=at, optimizer="sgd", **{"schedule.at": 1} if at % 2 else {}) for at in range(300)]
-    assert differences._differing([*settings, Looked(lr=1)]) == ["lr", "schedule.at"]
+    assert cells._differing([*settings, Looked(lr=1)]) == ["lr", "schedule.at"]
     assert Looked.count <= 3 * len(settings)
 
 

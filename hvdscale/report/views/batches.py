@@ -269,7 +269,7 @@ def _draw_repeats(curve: Curve, cells: Sequence[RunCell], axes: Axes) -> None:
 
 def noise_scales(subject: Subject) -> Iterator[Part]:
     """Of the batch at which it is known best: the noise scale, and how it changed."""
-    yield from _noise_tables(subject)
+    yield _noise_table(subject)
     if any(len(_windows(noise)) > 1 for _, noise in subject.noise):
         shown = [(cell, _windows(noise)) for cell, noise in subject.noise if _windows(noise)]
         yield Figures(lambda: [SCALING.figure("noise-scale", partial(_draw_noise, shown), keys_of(
@@ -288,14 +288,13 @@ def noise_scales(subject: Subject) -> Iterator[Part]:
                        first=first.noise_scale, last=last.noise_scale)
 
 
-def _noise_tables(section: Section) -> Iterator[Table]:
+def _noise_table(section: Section) -> Table:
     shown = [scale for _, noise in section.noise for scale in (noise.whole, *noise.quarters)]
-    rows = [(cell, noise, noise.whole) for cell, noise in section.noise]
-    yield table_of_cells("noise-scale", rows, "workers global_batch", {
+    return table_of_cells("noise-scale", section.noise, "workers global_batch", {
         "workers": lambda row: row[0].workers[0], "runs": lambda row: len(row[0].samples.seeds),
-        "measured_steps": lambda row: row[2].steps, "noise_scale": lambda row: _scale_cell(row[2]),
+        "measured_steps": lambda row: row[1].whole.steps, "noise_scale": lambda row: _scale_cell(row[1].whole),
         **_quarters(lambda at, row: _scale_cell(row[1].quarters[at])),
-        "grad_sqnorm": lambda row: row[2].grad_sqnorm, "cov_trace": lambda row: row[2].cov_trace},
+        "grad_sqnorm": lambda row: row[1].whole.grad_sqnorm, "cov_trace": lambda row: row[1].whole.cov_trace},
         of=itemgetter(0), what=section.target, notes=(
             SCALING.say("noise_scale"), SCALING.say("noise_intervals", confidence=section.options.confidence),
             SCALING.say_if("noise_no_end", any(math.isinf(scale.high) for scale in shown)),

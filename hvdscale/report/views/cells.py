@@ -45,8 +45,7 @@ def of_searches(section: Section, cells: Sequence[RunCell]) -> str:
     return f" ({SEARCH.say('best_of_each', confidence=section.options.confidence)})" if searched else ""
 
 
-def describe_cells(section: Section, cells: Sequence[RunCell], times: bool = True
-                   ) -> tuple[Sequence[str], Sequence[str]]:
+def describe_cells(section: Section, cells: Sequence[RunCell], times: bool = True) -> tuple[list[str], list[str]]:
     """(how to read a table of these cells, first what intervals claim and are based on; warnings)."""
     notes, warnings = _describe_spread(section, [cell for cell in cells if not cell.searched], times)
     tuned = tuned_by(section, cells)
@@ -54,15 +53,17 @@ def describe_cells(section: Section, cells: Sequence[RunCell], times: bool = Tru
     tried = [cell for cell in cells if cell.settings > 1 and id(cell) not in tuned]
     passes = {run.trial.execution.get("untimed_passes") or 0 for cell in cells for run in cell.runs if times}
     unwarmed = any(cell.examples_per_second.runs for cell in cells) and passes == {0}
-    return (*notes, tuned_at_each(searches, section.options.confidence) if searches else "",
-            SCALING.say_if("warmup", any(passes), passes=spread(passes))), (
-        *warnings, SCALING.say("settings", settings=settings_tried(tried), target=section.target, batches=[
-            f"{cell.global_batch:,} ({cell.settings:,})" for cell in tried]) if tried else "",
-        *(crowded_warnings(cells) if times else ()), SCALING.say_if("no_warmup", unwarmed))
+    notes += [tuned_at_each(searches, section.options.confidence) if searches else "",
+              SCALING.say_if("warmup", any(passes), passes=spread(passes))]
+    if tried:
+        warnings.append(SCALING.say("settings", settings=settings_tried(tried), target=section.target, batches=[
+            f"{cell.global_batch:,} ({cell.settings:,})" for cell in tried]))
+    warnings += [*(crowded_warnings(cells) if times else ()), SCALING.say_if("no_warmup", unwarmed)]
+    return notes, warnings
 
 
 def _describe_spread(section: Section, cells: Sequence[RunCell], times: bool) -> tuple[list[str], list[str]]:
-    """The same of the intervals of cells of repeats."""
+    """(how to read the intervals of these cells of repeats; warnings)."""
     repeats, known = {len(cell.samples.seeds) for cell in cells} - {0, 1}, section.pools.of
     degrees = {name: max(1, int(known(name).freedom)) for name in ("steps", "seconds", SPEED) if known(name).freedom
                and (section.target or name == SPEED) and (times or name == "steps")}

@@ -180,13 +180,14 @@ def tuned_at_each(searches: Sequence[Search], confidence: float) -> str:
 
 def tables_of_searches(searches: Sequence[Search]) -> tuple[Table, ...]:
     """For each objective the table of its studies, and one of their best points for each set of dimensions."""
-    return tuple(table for objective, found in group_by(searches, lambda search: search.objective).items()
-                 for table in _tables(found, str(found[0].target or f"best {objective}")))
+    return tuple(table for found in group_by(searches, lambda search: search.objective).values()
+                 for table in _tables(found))
 
 
-def _tables(searches: Sequence[Search], goal: str) -> Iterator[Table]:
-    of_steps = searches[0].objective == STEPS_TO_TARGET
-    suffix = "" if of_steps else f"-{searches[0].objective.replace('/', '-')}"
+def _tables(searches: Sequence[Search]) -> Iterator[Table]:
+    objective = searches[0].objective
+    goal, of_steps = str(searches[0].target or f"best {objective}"), objective == STEPS_TO_TARGET
+    suffix = "" if of_steps else f"-{objective.replace('/', '-')}"
 
     def behind(search: Search) -> TrialKeys:
         found = (search.best.trial, *search.repeats) if search.best else ()

@@ -101,7 +101,7 @@ def _find_speedup(subject: Subject, series: Series, kind: str) -> Iterator[Findi
             yield SCALING.find("shortest", best.cell.seconds, workers=best.workers, seconds=best.cell.seconds,
                                mark=mark_of(best.cell))
     if unmet := [f"W = {point.workers:,}" + (
-            f" by most seeds ({point.cell.met} of {len(point.cell.samples.seeds)} did)" if point.cell.met else "")
+            f" by most seeds ({point.cell.met:,} of {len(point.cell.samples.seeds):,} did)" if point.cell.met else "")
             for point in series.points if point.cell.runs and not point.cell.steps.met]:
         yield SCALING.find("unmet", series=kind, target=subject.target, where=unmet)
     if lost := [point.workers for point in series.points if not point.cell.runs]:
@@ -192,9 +192,11 @@ def _shade_loss(axes: Axes, points: Sequence[tuple[float, float, float]], color:
 
 
 def _draw_efficiency(points: Sequence[SpeedupPoint], to_target: bool, _: int, axes: Axes) -> None:
-    kinds = [("statistical_efficiency", GREEN, "^", "statistical efficiency", 1 / 1.04),
-             ("system_efficiency", ORANGE, "s", "system efficiency", 1.04), ("product", BLUE, "o", "their product", 1.0)
-             ] if to_target else [("system_efficiency", ORANGE, "s", "system efficiency", 1.0)]
+    kinds = [("system_efficiency", ORANGE, "s", "system efficiency", 1.0)]
+    if to_target:
+        kinds = [("statistical_efficiency", GREEN, "^", "statistical efficiency", 1 / 1.04),
+                 ("system_efficiency", ORANGE, "s", "system efficiency", 1.04),
+                 ("product", BLUE, "o", "their product", 1.0)]
     log2_axis(axes, "x", [point.workers for point in points])
     axes.axhline(1, color=MUTED, linestyle="--", linewidth=1.2, label="ideal")
     for kind in kinds:
@@ -226,7 +228,9 @@ def _plot_ratio(axes: Axes, points: Sequence[SpeedupPoint], name: str, color: st
 def growing_batch(subject: Subject) -> Iterator[Part]:
     rows: list[tuple[RunCell, SpeedupPoint | None, RunCell]] = []       # a cell, its ratios, and to what they are
     alone: list[int] = []
-    for cell in subject.cells if subject.target else ():
+    if not subject.target:
+        return
+    for cell in subject.cells:
         beside = [(one, SpeedupPoint(cell, one, subject.options.confidence), cell) for one in subject.constant
                   if one.workers == cell.workers]
         alone += [] if beside else cell.workers
@@ -236,15 +240,14 @@ def growing_batch(subject: Subject) -> Iterator[Part]:
         cell, point, grown = row
         return ratio_cell(getattr(point, name), grown, cell) if point else Cell("")
     batches = BatchSchedule.of_pairs(subject.workload.batch_schedule)
-    if subject.target:
-        yield table_of_cells("growing-batch", rows, GROWING, {
-            "step_speedup": partial(gained, name="step_speedup"),
-            SCALING.column("examples_ratio", "statistical_efficiency"): partial(gained, name="statistical_efficiency"),
-            "time_speedup": partial(gained, name="time_speedup")}, of=itemgetter(0),
-            what=subject.target, gained=True, notes=(
-                SCALING.say("growing_ratios", batches=str(batches)),
-                SCALING.say_if("growing_alone", alone, workers=alone, smallest=batches.smallest,
-                               largest=batches.largest), *describe_cells(subject, subject.cells)[0]))
+    yield table_of_cells("growing-batch", rows, GROWING, {
+        "step_speedup": partial(gained, name="step_speedup"),
+        SCALING.column("examples_ratio", "statistical_efficiency"): partial(gained, name="statistical_efficiency"),
+        "time_speedup": partial(gained, name="time_speedup")}, of=itemgetter(0),
+        what=subject.target, gained=True, notes=(
+            SCALING.say("growing_ratios", batches=str(batches)),
+            SCALING.say_if("growing_alone", alone, workers=alone, smallest=batches.smallest,
+                           largest=batches.largest), *describe_cells(subject, subject.cells)[0]))
     most = max((cell.workers for _, point, cell in rows if point), default=())
     for one, point, cell in rows:
         if point and cell.workers == most and not math.isnan(point.time_speedup.value):
