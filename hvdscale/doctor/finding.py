@@ -9,6 +9,8 @@
     lightning = "..."           the next move with that library, by the option to change
     like = "..."                another kind of the check, which has what is not given here
 
+A kind of one line is written in its check's table: mean.passed = "...".
+
 [notes] and the like are sentences by name.
 
 {scale} in the words is a value of the finding, an attribute of what it is about, or another of its words, written as
