@@ -23,8 +23,7 @@ from ...watch.remarks import OWN
 from ...watch.runner import ENDED, FAILED, ScriptRequest
 from ..finding import Finding, Verdict, trace_cause
 from ..lost import KINDS, STATISTICS, describe_lost, describe_tensors, unlike
-from ..script.compare.pair import Pair, batches_of, trained
-from ..script.compare.reduction import apart, passes_of
+from ..script.compare.pair import Pair, apart, batches_of, passes_of, trained
 from ..script.compare.state import OF, same_stream
 from ..script.examine import SHOWN, ScriptJudged, instead_of
 from ..script.folder import make_workplace

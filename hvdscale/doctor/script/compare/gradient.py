@@ -9,8 +9,7 @@ from ....formatting.numbers import list_first
 from ....watch.remarks import HOOK, OWN_HOOK
 from ...finding import Finding
 from . import scale
-from .pair import BothRuns, Pair
-from .reduction import ACTIVE, Reduction, apart, are_finite, passes_of
+from .pair import ACTIVE, BothRuns, Pair, Reduction, apart, are_finite, passes_of
 from .scale import CLOSE, agrees, close, finding
 from .state import averaged, is_joined
 

@@ -1,8 +1,10 @@
-"""The records of a run on one worker and of one on several, and what may be compared between them."""
+"""The records of a run on one worker and of one on several, and what may be compared between them; and how the gradient
+that an optimizer took is made of the ranks' local ones: weights by least squares."""
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import median
@@ -11,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from ...finding import Finding, Kinds
-from ..record import Iteration, LoadedBatch, OptimizerUpdates, Record, Update
-from .reduction import Reduction, Weighing, apart, factors_of_parts, find_reduction, passes_of, weigh
+from ..record import BackwardPass, Iteration, LoadedBatch, LossCall, OptimizerUpdates, Record, Update
 
 KINDS = Kinds(Path(__file__).with_name("findings.toml"))
 Contents = dict[int | str, str]         # of an example, by its index
 LIMIT, ROUGH_LIMIT = 1e-3, 5e-2         # of a relative difference, in 32 bits or more and in fewer
+ACTIVE = 0.999          # factor of clipping under which it has changed anything
 ROUNDED = 1e-6          # likewise, of parameters to which something was added and taken off again
 
 
@@ -51,10 +53,8 @@ class Pair:
         late: set[int] = set()
         for record in self.records:
             cut = {number: one.cut for number, one in enumerate(record.iterations) if one.cut is not None}
-            for at in range(min(cut.values(), default=self.updates), self.updates):
-                passes = self.steps(record).updates[at].passes
-                if any(one.fetched.keys() & cut.keys() for one in passes):
-                    late.add(at)
+            late |= {at for at in range(min(cut.values(), default=self.updates), self.updates) if any(
+                one.fetched.keys() & cut.keys() for one in self.steps(record).updates[at].passes)}
         return [at for at in range(self.updates) if at not in late] or [*range(self.updates)]
 
     def steps(self, record: Record) -> OptimizerUpdates:
@@ -119,9 +119,7 @@ class Pair:
     @cached_property
     def known_by_index(self) -> bool:
         """Whether an index means the same training example on all ranks: their data sets have one class and length."""
-        first = [one.data for record in self.many for one in trained(record)[:1]]
-        iterable = any(one.iterable for record in self.many for one in trained(record))
-        return len({*first}) == 1 and not iterable and self.same_data is not False
+        return self.same_data is not False and not any(one.iterable for record in self.many for one in trained(record))
 
     @cached_property
     def same_data(self) -> bool | None:
@@ -151,9 +149,12 @@ class Pair:
     def scaled_parts(self, reference: np.ndarray, found: np.ndarray, updates: list[Update]) -> tuple[str, list[float]]:
         """The first parameter of which each rank's part is another multiple of the reference, and the factors."""
         own = [update.own for update in updates if update.own is not None and not update.own.all()]
-        for name, (one, many, *masks) in self.parts([reference, found, *own]) if own else ():
-            factors = factors_of_parts(one, many, [mask.astype(bool) for mask in masks], LIMIT)
-            if factors and not all(mask.all() for mask in masks):
+        for name, (whole, many, *masks) in self.parts([reference, found, *own]) if own else ():
+            parts = [(whole[mask], many[mask]) for mask in masks if whole[mask].any()]
+            factors = [float(one @ part / (one @ one)) for one, part in parts]
+            apart_by = max((apart(factor * one, part) for factor, (one, part) in zip(factors, parts)), default=0.0)
+            if not all(mask.all() for mask in masks) and factors and apart_by <= LIMIT and (
+                    max(factors) - min(factors) > LIMIT * max(map(abs, factors))):
                 return name, factors
         return "", []
 
@@ -171,29 +172,12 @@ class BothRuns:
 
     def __post_init__(self) -> None:
         self.ranks, self.alone = self.pair.at(self.at), self.pair.on_one(self.at)
-
-    @cached_property
-    def reduction(self) -> Reduction | None:
-        return find_reduction(self.ranks, self.pair.limit)
-
-    @cached_property
-    def weighing(self) -> Weighing | None:
-        return weigh(self.ranks, self.reduction) if self.reduction else None
-
-    @cached_property
-    def reduction_alone(self) -> Reduction | None:
-        return find_reduction([self.alone], self.pair.limit)
-
-    @cached_property
-    def scale_alone(self) -> float | None:
-        """The scale of the gradient on one worker; None where its loss is unknown."""
-        by = self.reduction_alone and weigh([self.alone], self.reduction_alone)
-        return by.scale if by else None
-
-    @property
-    def ratio(self) -> float | None:
-        """The scale on many workers by that on one; None where one is unknown or zero."""
-        return self.weighing.scale / self.scale_alone if self.weighing and self.scale_alone else None
+        self.reduction, self.reduction_alone = (
+            find_reduction(updates, self.pair.limit) for updates in (self.ranks, [self.alone]))
+        self.weighing, alone = (one and one.weighing for one in (self.reduction, self.reduction_alone))
+        # the gradient's scale on one worker, and that on many by it; None where a loss is unknown, or the first is zero
+        self.scale_alone = alone.scale if alone else None
+        self.ratio = self.weighing.scale / self.scale_alone if self.weighing and self.scale_alone else None
 
     @property
     def line(self) -> str:
@@ -271,3 +255,89 @@ def _agree(one: Contents, other: Contents) -> bool | None:
     parts = min(len(each) for both in pairs for each in both)
     return any(all(a[part] == b[part] for a, b in pairs) and len({a[part] for a, _ in pairs}) > 1
                for part in range(parts))
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """One update's gradient as sum over ranks and passes of weight times local gradient."""
+
+    weights: np.ndarray             # shape (ranks that took it, ranks that computed, passes)
+    residual: float                 # what the sum leaves of it, relative
+    spread: float                   # how far the ranks' gradients are apart, relative
+    gradients: list[np.ndarray]     # of each rank, after the reduction and before clipping that came later
+    weighing: Weighing | None       # of the targets; None where some pass's loss is unknown
+    clipped: list[float] | None = None      # factors by which ranks clipped their local gradients, before the reduction
+
+
+def find_reduction(updates: list[Update], limit: float) -> Reduction | None:
+    """The reduction of an update, given on each rank; None where their passes differ, or some number is not finite."""
+    numbers = {len(update.passes) for update in updates}
+    sizes = {len(one) for update in updates for one in (update.gradient, *(each.gradient for each in update.passes))}
+    if len(numbers) != 1 or 0 in numbers or len(sizes) > 1 or not are_finite(updates):
+        return None
+    local = np.stack([one.gradient for one in passes_of(updates)], axis=1)
+    final = _solve(local, [update.gradient for update in updates], updates)
+    if not all(update.clips for update in updates):
+        return final
+    before = _solve(local, [update.before_clips for update in updates], updates)
+    if len(updates) == 1 or before.spread <= limit and final.residual >= before.residual - limit:
+        return before
+    if before.spread > limit and final.spread <= limit:
+        factors = [min(1.0, update.clips[-1].limit / max(update.clips[-1].norm, 1e-12)) for update in updates]
+        return replace(final, clipped=factors)
+    return before
+
+
+def are_finite(updates: list[Update]) -> bool:
+    """Whether all gradients are, the local ones and those that the steps took."""
+    return all(np.isfinite(one).all() for update in updates for one in (
+        update.gradient, update.before_clips, *(each.gradient for each in update.passes)))
+
+
+def _solve(local: np.ndarray, gradients: list[np.ndarray], updates: list[Update]) -> Reduction:
+    shape = len(updates), len(updates[0].passes)
+    own = [slice(None) if update.own is None or not update.own.any() else update.own for update in updates]
+    weights = np.stack([np.linalg.lstsq(local[at], each[at], rcond=None)[0].reshape(shape)
+                        for at, each in zip(own, gradients)])
+    residual = max(apart(local[at] @ weight.reshape(-1), each[at]) for at, weight, each in zip(own, weights, gradients))
+    spread = max(apart(gradients[0], each) for each in gradients)
+    return Reduction(weights, residual, spread, gradients, weigh(updates, weights[0], gradients[0]))
+
+
+def only_call(one: BackwardPass) -> LossCall | None:
+    """The pass's loss call; None where there are several or none that counts targets."""
+    return one.losses[0] if len(one.losses) == 1 and one.losses[0].count and one.losses[0].total else None
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """With which weight the targets of all ranks and passes enter the gradient."""
+
+    scale: float            # 1: the gradient is the mean over all targets, up to how they are weighed among each other
+    counts: np.ndarray      # of targets, shape (ranks, passes)
+    weights: np.ndarray     # of each rank's and pass's mean in the gradient, in the same shape
+    error: float            # difference to the mean over all targets times ``scale``, relative
+
+
+def weigh(updates: list[Update], weights: np.ndarray, gradient: np.ndarray) -> Weighing | None:
+    calls = [[only_call(one) for one in update.passes] for update in updates]
+    if not all(call for row in calls for call in row):
+        return None
+    counts = np.array([[call.count for call in row] for row in calls])
+    totals = np.array([[call.total for call in row] for row in calls])
+    scale = float(f"{(weights * totals).sum():.6g}")       # without what rounding adds
+    exact = sum(scale * counts[rank, at] / counts.sum() / totals[rank, at] * one.gradient
+                for rank, update in enumerate(updates) for at, one in enumerate(update.passes))
+    return Weighing(scale, counts, weights * totals, apart(exact, gradient))
+
+
+def apart(a: np.ndarray, b: np.ndarray) -> float:
+    """The norm of the difference, relative to the larger of both."""
+    larger = max(np.linalg.norm(a), np.linalg.norm(b))
+    return float(np.linalg.norm(a - b) / larger) if larger else 0.0
+
+
+def passes_of(updates: list[Update]) -> Iterator[BackwardPass]:
+    """The passes of all updates given, such as those of one number on each rank."""
+    for update in updates:
+        yield from update.passes

@@ -6,8 +6,7 @@ import math
 import numpy as np
 
 from ...finding import Finding
-from .pair import BothRuns, Pair
-from .reduction import Weighing, apart, only_call, passes_of
+from .pair import BothRuns, Pair, Weighing, apart, only_call, passes_of
 from .state import different_untrained
 
 NAME = "gradient"

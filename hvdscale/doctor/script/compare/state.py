@@ -12,8 +12,7 @@ from ....watch.remarks import OWN
 from ...finding import Finding
 from ...lost import STATISTICS
 from ..record import GeneratorUse, Iteration, Record, Update
-from .pair import ROUNDED, Pair, trained
-from .reduction import apart, passes_of
+from .pair import ROUNDED, Pair, apart, passes_of, trained
 
 PARAMETERS, BATCH_NORM, RANDOM = "parameters", "batch-norm", "random numbers"
 OF = {"torch": "torch", "numpy": "numpy", "random": "Python's random", "cuda": "torch on the GPU"}

@@ -10,8 +10,7 @@ import numpy as np
 from ....formatting.numbers import list_first, number
 from ...finding import Finding, Verdict
 from ...lost import unlike
-from .pair import KINDS, BothRuns, Pair
-from .reduction import apart
+from .pair import KINDS, BothRuns, Pair, apart
 from .scale import CLOSE, DEPARTED, close, comparable, factor, floor
 from .unseen import why_incomparable
 

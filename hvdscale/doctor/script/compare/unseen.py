@@ -10,8 +10,7 @@ from ....watch.remarks import OWN_HOOK, REDRAWN
 from ..record import Logged
 from .evaluation import rounds_of
 from .examples import filled_up
-from .pair import KINDS, Pair, trained
-from .reduction import only_call
+from .pair import KINDS, Pair, only_call, trained
 from .scale import comparable, other_divisor
 from .state import averaged, by_rank
 
