@@ -77,15 +77,16 @@ def _others(pair: Pair, first: Iteration) -> Finding | None:
 def _without_loader(pair: Pair) -> Finding:
     for at in range(pair.updates):
         first, *others = ([one.gradient for one in update.passes] for update in pair.at(at))
-        if not any(each.any() for each in first) or not all(
-                len(each) == len(first) and all(map(np.array_equal, first, each)) for each in others):
+        if not any(each.any() for each in first) or not all(np.array_equal(first, each) for each in others):
             return pair.finding(EXAMPLES, "as_on_one" if matches_one(pair) else "no_loader")
     return pair.finding(EXAMPLES, "same_gradients", where=pair.at(0)[0].passes[-1].line if pair.updates else "")
 
 
 def _shared(pair: Pair, first: Iteration, keys: list[list[list]]) -> Finding | None:
     """A failed finding, where ranks took the same examples, in one update or in different ones of the first epoch."""
-    ranks, (alone,) = _first_epoch(pair, pair.many), _first_epoch(pair, [pair.one])
+    firsts = [trained(record)[0].batches for record in pair.many]
+    ranks = [pair.keys_of(batches[:min(map(len, firsts))]) for batches in firsts]       # of as many batches on each
+    alone = pair.keys_of(trained(pair.one)[0].batches)
     twice, padded = _repeated(ranks), max(one.sampling.padded for record in pair.many for one in trained(record))
     same = all(Counter(map(str, each[0])) == Counter(map(str, other)) for each in keys for other in each)
     own = pair.same_data is False       # data sets of the ranks' own, which may have some example twice
@@ -113,14 +114,6 @@ def _replaces(pair: Pair) -> bool:
     return any(one.sampling.replacement for record in pair.many for one in trained(record))
 
 
-def _first_epoch(pair: Pair, records: list[Record]) -> list[list]:
-    """What identifies the examples that were read in the first training epoch, from as many batches on each rank."""
-    firsts = [trained(record)[0].batches for record in records]
-    least = min(map(len, firsts))
-    return [[key for batch in first[:least] for key in (batch.ids if pair.known_by_index else batch.contents)]
-            for first in firsts]
-
-
 def _repeated(ranks: list[list]) -> int:
     return sum(count - 1 for count in Counter(key for each in ranks for key in {*each}).values())
 
@@ -140,10 +133,10 @@ def filled_up(pair: Pair) -> int:
     if not all(map(trained, pair.records)) or not pair.known_by_index:
         return 0
     ranks, before = ([planned(record, but_last) for record in pair.many] for but_last in (False, True))
-    all_but_last = [one for each in before for one in each]
-    if not all(before) or len({*all_but_last}) < len(all_but_last) or {*planned(pair.one)}.difference(*ranks):
+    earlier = sum(map(len, before)) > len(set().union(*before))         # some are repeated by other batches
+    if not all(before) or earlier or {*planned(pair.one)}.difference(*ranks):
         return 0
-    return sum(map(len, ranks)) - len({one for each in ranks for one in each})
+    return sum(map(len, ranks)) - len(set().union(*ranks))
 
 
 def _over_the_epoch(pair: Pair, first: Iteration) -> Finding | None:
@@ -194,8 +187,8 @@ def different_splits(pair: Pair) -> Finding | None:
     if pair.same_data is False or len({one.data for one in firsts}) > 1 or not all(training):
         return None
     leaked, first, own = _leaked(pair, training), firsts[0], training[0]
-    other = next((each for each in training if each != own), own)
-    if first.sampling.replicas == pair.workers and other != own:
+    other = next((each for each in training if each != own), None)
+    if first.sampling.replicas == pair.workers and other is not None:
         return pair.finding(EXAMPLES, "split_by_rank", cause="" if own & other else "twice", data=first.data[0],
                             apart=len(own - other), size=len(own), where=first.made,
                             leaked=leaked and f", and {leaked}")
@@ -246,13 +239,12 @@ def _sizes(pair: Pair) -> Finding | None:
     if not alone or abs(together * pair.times - len(alone)) > pair.workers * pair.workers * largest or (
             len(alone) - together <= pair.workers * largest):
         return None
-    given, sampling = dict(alone=len(alone), together=together, where=firsts[0].line), firsts[0].sampling
-    cause = "by_rank" if firsts[0].data[1] < trained(pair.one)[0].data[1] else "smaller"
-    if sampling.name == SHARDS:
+    sampling, cause = firsts[0].sampling, "smaller"
+    if sampling.replicas == pair.workers and sampling.name == SHARDS:
         cause = "by_prepare"
-    if sampling.replicas != pair.workers:
-        cause = "smaller"
-    return pair.finding(EPOCHS, "shared_twice", cause=cause, **given)
+    elif sampling.replicas == pair.workers and firsts[0].data[1] < trained(pair.one)[0].data[1]:
+        cause = "by_rank"
+    return pair.finding(EPOCHS, "shared_twice", cause=cause, alone=len(alone), together=together, where=firsts[0].line)
 
 
 def _order(pair: Pair) -> Finding:
@@ -264,7 +256,7 @@ def _order(pair: Pair) -> Finding:
             return pair.finding(EPOCHS, "in_order_on_many", sampler=sampler, where=first.made)
         return pair.finding(EPOCHS, "in_order", sampler=sampler)
     both = [[one for one in trained(record) if one.data == trained(record)[0].data][:2] for record in pair.many]
-    if not all(len(epochs) == 2 for epochs in both):
+    if min(map(len, both)) < 2:
         kept = [at for at in range(pair.updates) if not pair.batches(pair.many[0], at)]
         if first.ended and kept and kept == [*range(max(2, kept[0]), pair.updates)]:
             return pair.finding(EPOCHS, "kept", update=kept[0] + 1, where=where)
@@ -276,7 +268,7 @@ def _order(pair: Pair) -> Finding:
     if not repeated:
         return pair.finding(EPOCHS, "another")
     ids = begins[repeated[0]][0]
-    if first.iterable or all(isinstance(one, int) for one in ids) and len({b - a for a, b in zip(ids, ids[1:])}) == 1:
+    if first.iterable or all(isinstance(one, int) for one in ids) and len({*np.diff(ids)}) == 1:
         return pair.finding(EPOCHS, "alike")
     one, two = both[repeated[0]]
     constant = one.sampling.epoch is not None and one.sampling.epoch == two.sampling.epoch and two.sampling.line

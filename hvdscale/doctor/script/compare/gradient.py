@@ -77,7 +77,8 @@ def _clipped_alone(pair: Pair) -> Finding | None:
 
 def _apart(both: BothRuns) -> Finding | None:
     pair, one, first = both.pair, both.reduction, both.pair.many[0]
-    if one.spread <= pair.limit:
+    alone, weights = _passes_alone(one), np.abs(one.weights).max(axis=2)
+    if one.spread <= pair.limit and not alone:
         return None
     after = {update.digest_after for update in both.ranks}
     if len(after) == 1 and after != {update.digest for update in both.ranks}:       # what steps change is the same
@@ -86,7 +87,6 @@ def _apart(both: BothRuns) -> Finding | None:
     differs = {name: max(apart(parts[0], part) for part in parts) > pair.limit
                for name, parts in pair.parts(one.gradients) if any(part.any() for part in parts)}
     not_reduced, reduced = ([name for name, is_so in differs.items() if is_so == wanted] for wanted in (True, False))
-    alone, weights = _passes_alone(one), np.abs(one.weights).max(axis=2)
     sizes = {int(count) for count in (weights > weights.max() / 100).sum(axis=1)}      # that one has the mean of
     group = max(sizes) if len(sizes) == 1 and max(sizes) > 1 else first.group or len(weights)
     fetched = {batch.number for batch in pair.batches(first, both.at)}
@@ -118,6 +118,13 @@ def _apart(both: BothRuns) -> Finding | None:
                    alone=[each + 1 for each in alone], clipping=clipping[:len(clipping) % pair.workers] or None)
 
 
+def _passes_alone(one: Reduction) -> list[int]:
+    """Passes whose gradients stayed on their rank: of the others' a rank has (next to) none."""
+    own, weights = np.eye(len(one.weights), dtype=bool), np.abs(one.weights)
+    return [at for at in range(weights.shape[2]) if not own.all() and (
+            weights[~own, at].max() < weights[own, at].max() / 10)]
+
+
 def _parted(both: BothRuns) -> Finding | None:
     pair, one = both.pair, both.reduction
     mean = sum(each.gradient for each in passes_of(both.ranks)) / pair.workers
@@ -125,13 +132,10 @@ def _parted(both: BothRuns) -> Finding | None:
     if factors and not agrees(both):
         return finding(both, "clipped_by_parts", factors=factors, name=name, where=both.ranks[0].line,
                        by=1 - min(factors) / max(factors), limit=pair.limit)
-    alone, passes, weights = _passes_alone(one), len(both.ranks[0].passes), np.abs(one.weights).max(axis=(0, 1))
+    passes, weights = len(both.ranks[0].passes), np.abs(one.weights).max(axis=(0, 1))
     if one.residual <= pair.limit and weights.min() < weights.max() / 100:
         lost = [at + 1 for at in range(passes) if weights[at] < weights.max() / 100]
         return finding(both, "lost", lost=lost, passes=passes, where=both.ranks[0].passes[int(weights.argmin())].line)
-    if one.spread <= pair.limit and alone and len(one.weights) > 1:
-        return finding(both, "apart", cause="passes_alone" if len(alone) < passes else "not_averaged", passes=passes,
-                       alone=[each + 1 for each in alone], where=both.ranks[0].passes[alone[-1]].line)
     return None
 
 
@@ -150,26 +154,16 @@ def _combined_in_step(pair: Pair) -> Finding:
                         cause="summed_in_step" if close(times, pair.workers) else "scaled_in_step")
 
 
-def _passes_alone(one: Reduction) -> list[int]:
-    """Passes whose gradients stayed on their rank: of the others' a rank has (next to) none."""
-    own = np.eye(len(one.weights), dtype=bool)
-    weights = np.abs(one.weights)
-    return [at for at in range(weights.shape[2])
-            if weights[~own, at].max(initial=0.0) < weights[own, at].max() / 10]
-
-
 def _clipped_early(both: BothRuns) -> Finding | None:
     """Gradients were clipped before a GradScaler divided them again, while Horovod combined them, or before further
     ones were added to them."""
     for update in both.ranks:
         for clip in update.clips:
-            kind, cuts = "", not clip.norm <= clip.limit
-            if clip.passes < len(update.passes) and cuts and both.reduction.spread <= both.pair.limit:
-                kind = "clipped_in_between"
-            if clip.scale != 1 or clip.early and cuts:
-                kind = "clipped_early" if clip.scale == 1 else "clipped_scaled"
-            if kind:
-                return finding(both, kind, where=clip.line, scale=clip.scale, clips=len(update.clips),
+            cuts, between = not clip.norm <= clip.limit, clip.passes < len(update.passes)
+            kinds = {"clipped_scaled": clip.scale != 1, "clipped_early": clip.early and cuts,
+                     "clipped_in_between": between and cuts and both.reduction.spread <= both.pair.limit}
+            if any(kinds.values()):
+                return finding(both, kinds, where=clip.line, scale=clip.scale, clips=len(update.clips),
                                passes=len(update.passes))
     return None
 
@@ -178,9 +172,9 @@ def _clipped(both: BothRuns) -> Finding | None:
     one, limit = both.reduction, both.pair.limit
     if one.clipped is None or min(one.clipped) > ACTIVE:
         return None
-    mean = sum(each.gradient for each in passes_of(both.ranks)) / both.pair.workers
-    cosine = float(mean @ one.gradients[0] / max(np.linalg.norm(mean) * np.linalg.norm(one.gradients[0]), 1e-300))
-    return finding(both, "clipped", by=math.sqrt(max(0.0, 2 - 2 * cosine)), limit=limit, factors=one.clipped,
+    directions = [each / max(np.linalg.norm(each), 1e-300) for each in (
+        sum(each.gradient for each in passes_of(both.ranks)), one.gradients[0])]
+    return finding(both, "clipped", by=apart(*directions), limit=limit, factors=one.clipped,
                    where=both.ranks[0].clips[-1].line)
 
 

@@ -102,14 +102,11 @@ class Pair:
 
     def keys(self, records: list[Record], number: int) -> list[list]:
         """What identifies the examples of an update on each rank, index or contents; empty where nothing does."""
-        found = []
-        for record in records:
-            batches = self.batches(record, number)
-            keys = [key for batch in batches for key in (batch.ids if self.known_by_index else batch.contents)]
-            if not keys or len(keys) != sum(batch.examples for batch in batches):
-                return []
-            found.append(keys)
-        return found
+        found = [self.keys_of(self.batches(record, number)) for record in records]
+        return found if all(found) and [*map(len, found)] == self.examples(records, number) else []
+
+    def keys_of(self, batches: list[LoadedBatch]) -> list:
+        return [key for batch in batches for key in (batch.ids if self.known_by_index else batch.contents)]
 
     @property
     def taken(self) -> int:

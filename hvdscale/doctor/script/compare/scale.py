@@ -57,10 +57,8 @@ def _accumulates(both: BothRuns, by: Weighing) -> bool:
 
 def scaled(both: BothRuns) -> Finding | None:
     """The gradient's scale depends on the number of workers, by the same factor in all updates."""
-    ratio = both.ratio
-    if ratio is None or close(ratio, 1):
-        return None
-    if not all(other.ratio is not None and close(other.ratio, ratio) for other in both.pair.both.values()):
+    ratio, every = both.ratio, [other.ratio for other in both.pair.both.values()]
+    if None in every or close(ratio, 1) or not all(close(other, ratio) for other in every):
         return None
     return finding(both, "scaled", by=abs(ratio - 1), limit=CLOSE, scale=both.weighing.scale, alone=both.scale_alone,
                    cause=_cause_of(both, ratio, both.scale_alone))
@@ -89,9 +87,8 @@ def _cause_of(both: BothRuns, ratio: float, alone: float | None) -> str:
 def other_divisor(pair: Pair) -> tuple[int, int]:
     """By how many targets the loss of the first update is divided, on any number of workers, and how many it has, where
     these are others."""
-    weighed = [each.weighing for each in pair.both.values()]
-    if not all(each and each.scale for each in weighed) or close(weighed[0].scale, 1) or not all(
-            each.ratio and close(each.ratio, 1) for each in pair.both.values()):
+    weighed, ratios = zip(*((each.weighing, each.ratio) for each in pair.both.values()))
+    if not all(ratio and close(ratio, 1) for ratio in ratios) or close(weighed[0].scale, 1):
         return 0, 0
     divided = [each.counts.sum() / each.scale for each in weighed]
     counts = [round(each) for each in divided]
@@ -251,18 +248,26 @@ def matches_one(pair: Pair) -> bool:
     """Whether the first update has the gradient of one worker."""
     if not pair.same_start:
         return False
-    one, many = BothRuns(pair, 0).reduction_alone, BothRuns(pair, 0).reduction
+    one, many = pair.both[0].reduction_alone, pair.both[0].reduction
     return bool(one and many and one.gradients[0].any() and apart(one.gradients[0], many.gradients[0]) <= pair.limit)
 
 
 def comparable(pair: Pair, at: int = 0) -> bool:
     """Whether the gradients of an update must be the same in both runs: all ranks have had the same parameters,
     examples and rates so far, drew nothing, and normalized nothing over a batch."""
-    return (pair.batch is not None and pair.same_start and len(
-        {update.parameters.tobytes() for update in pair.at(at)}) == 1 and all(map(pair.same_examples, range(at + 1)))
-            and all(pair.on_one(each).rates == pair.at(each)[0].rates for each in range(at))
-            and not pair.drew_by(at) and not any(record.batch_norms for record in pair.many)
-            and _drift(pair, at) < DRIFTED)
+    return not any(obstacles(pair, at).values()) and _drift(pair, at) < DRIFTED and len(
+        {update.parameters.tobytes() for update in pair.at(at)}) == 1 and all(
+            pair.on_one(each).rates == pair.at(each)[0].rates for each in range(at))
+
+
+def obstacles(pair: Pair, at: int = 0) -> dict[str, bool]:
+    """By name, whether this keeps an update of both runs from being compared."""
+    first = [update.gradient for update in (pair.on_one(0), *pair.at(0))] if pair.updates else []
+    return {"other_batch": pair.batch is None, "sharded": any(np.isnan(each).any() for each in first),
+            "other_start": not pair.same_start,
+            "unknown_examples": not pair.keys(pair.many, 0) or not pair.keys([pair.one], 0),
+            "other_examples": not all(map(pair.same_examples, range(at + 1))), "random": pair.drew_by(at),
+            "batch_norm": any(record.batch_norms for record in pair.many)}
 
 
 def floor(pair: Pair, at: int) -> float:

@@ -138,10 +138,7 @@ def different_untrained(pair: Pair, later: bool = False) -> list[str]:
 def batch_norm(pair: Pair) -> Finding:
     """Whether batch-norm's statistics in training depend on the number of workers."""
     many, alone = sorted({size for record in pair.many for size in record.batch_norms}), sorted(pair.one.batch_norms)
-    kind = "same" if alone == many else "smaller"
-    if not many:
-        kind = "none"
-    return pair.finding(BATCH_NORM, kind, alone=alone, many=many)
+    return pair.finding(BATCH_NORM, {"none": not many, "same": alone == many, "smaller": True}, alone=alone, many=many)
 
 
 def join(records: Sequence[Record]) -> None:

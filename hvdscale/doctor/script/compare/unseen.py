@@ -4,14 +4,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import numpy as np
-
 from ....watch.remarks import OWN_HOOK, REDRAWN
 from ..record import Logged
 from .evaluation import rounds_of
 from .examples import filled_up
 from .pair import KINDS, Pair, only_call, trained
-from .scale import comparable, other_divisor
+from .scale import comparable, obstacles, other_divisor
 from .state import averaged, by_rank
 
 LEAST = 2               # values of a name that are seen to be another one
@@ -77,21 +75,12 @@ def unseen(pair: Pair, still: Pair | None = None) -> list[str]:
 
 def why_incomparable(pair: Pair) -> str:
     """Why the first updates of both runs cannot be compared; empty where they can."""
-    return next(iter(KINDS.sentences("incomparable", pair, _reasons(pair))), "")
+    return next(iter(KINDS.sentences("incomparable", pair, obstacles(pair))), "")
 
 
 def only_drew(pair: Pair) -> bool:
     """Whether they cannot be compared for their random numbers alone."""
-    return [name for name, met in _reasons(pair).items() if met] == ["random"]
-
-
-def _reasons(pair: Pair) -> dict[str, object]:
-    first = [update.gradient for update in (pair.on_one(0), *pair.at(0))] if pair.updates else []
-    return {"other_batch": pair.batch is None, "sharded": any(np.isnan(each).any() for each in first),
-            "other_start": not pair.same_start,
-            "unknown_examples": not pair.keys(pair.many, 0) or not pair.keys([pair.one], 0),
-            "other_examples": not pair.same_examples(0), "random": pair.drew_by(0),
-            "batch_norm": any(record.batch_norms for record in pair.many)}
+    return [name for name, met in obstacles(pair).items() if met] == ["random"]
 
 
 def logged(pair: Pair) -> list[str]:
