@@ -47,6 +47,7 @@ class Verdict(str, Enum):
 
 VERDICTS = {verdict.value.replace(" ", "_"): verdict for verdict in Verdict} | {"unexplained": Verdict.UNSEEN}
 DIFFER = ("failed", "warned", "unexplained")
+Choice = Mapping[str, object]       # conditions by name
 
 
 @dataclass(frozen=True)
@@ -90,21 +91,26 @@ def trace_cause(finding: Finding, findings: Sequence[Finding], explains: Mapping
     return finding
 
 
+def first_met(choice: Choice) -> str:
+    """The first name whose condition is met; empty where none is."""
+    return next((name for name, is_so in choice.items() if is_so), "")
+
+
 class Kinds:
     """The table of a file."""
 
     def __init__(self, path: Path):
         self.checks = read_toml(path)
 
-    def finding(self, check: str, kind: str | Mapping[str, object], about: Any = None, *, by: float | None = None,
-                limit: float | None = None, where: str = "", cause: str = "", **values: Any) -> Finding:
+    def finding(self, check: str, kind: str | Choice, about: Any = None, *, by: float | None = None,
+                limit: float | None = None, where: str = "", cause: str | Choice = "", **values: Any) -> Finding:
         """A finding in the words of its kind; of several, the first that is met and that the check has. The values that
-        are not given are attributes of ``about``; ``cause`` is one of [check.causes], whose cause and remedy, and
-        verdict, go before the kind's."""
+        are not given are attributes of ``about``; ``cause`` is one of [check.causes], or the first of several that is
+        met, whose cause and remedy, and verdict, go before the kind's."""
         table = self.checks[check]
-        if not isinstance(kind, str):
-            kind = next(one for one, is_so in kind.items() if is_so and one in table)
-        own = table[kind]
+        own = table[kind if isinstance(kind, str) else first_met({
+            name: name in table and is_so for name, is_so in kind.items()})]
+        cause = cause if isinstance(cause, str) else first_met(cause)
         words = {**table, **table.get(own.get("like"), {}), **own, **(table["causes"][cause] if cause else {})}
         name = next(name for name in own if name in VERDICTS)
         seen, differs = (words["looked_at"], words[name]) if name in DIFFER else (words[name], "")

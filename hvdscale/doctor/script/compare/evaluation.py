@@ -49,9 +49,9 @@ def evaluation(pair: Pair) -> Finding:
     for each in rounds:
         last = [one for rank in each.ranks for one in rank[-1:] if one.buffers]
         if len({one.buffers for one in last}) > 1:
-            cause = "last_batch" if all(record.broadcasts_buffers for record in pair.many) else ""
-            own = all(one.models and not of_training.intersection(one.models) for one in last)
-            return each.finding(pair, "statistics", cause="own_average" if own else cause)
+            return each.finding(pair, "statistics", cause={
+                "own_average": all(one.models and not of_training.intersection(one.models) for one in last),
+                "last_batch": all(record.broadcasts_buffers for record in pair.many)})
     trained_alike = all(len({one.digest for one in updates}) == len({one.digest_after for one in updates}) == 1
                         for optimizers in zip(*(record.optimizers for record in pair.many))
                         for updates in zip(*(one.updates for one in optimizers)))

@@ -9,7 +9,7 @@ import numpy as np
 
 from ....formatting.numbers import counted, percent
 from ....watch.remarks import JOINED, JOINED_BY_ACTIVE, TENSOR_PARALLEL
-from ...finding import Finding, Verdict
+from ...finding import Choice, Finding, Verdict
 from ..record import MOST_INDICES, Iteration, Record
 from .pair import Pair, trained
 from .scale import matches_one
@@ -97,17 +97,16 @@ def _shared(pair: Pair, first: Iteration, keys: list[list[list]]) -> Finding | N
     taken, if_alike = pair.taken if same else sum(map(len, ranks)), pair.known_by_index and pair.same_data is None
     return pair.finding(EXAMPLES, "shared", same=same, twice=twice, of_all=taken, share=percent(twice / taken),
                         count=taken // pair.workers if same else None, if_alike=if_alike,
-                        **{**_why_shared(pair, first), **({"cause": "if_alike"} if if_alike else {})})
+                        **_why_shared(pair, first, {"if_alike": if_alike}))
 
 
-def _why_shared(pair: Pair, first: Iteration) -> dict[str, Any]:
-    cause, replicas = "replicas" if first.sampling.replicas else "whole_set", first.sampling.replicas
-    if first.iterable or first.sampling.replacement:
-        cause = "stream" if first.iterable else "replacement"
-    if pair.same_data is False and not first.iterable:
-        cause = "order" if replicas == pair.workers else "overlap"
-    return dict(cause=cause, where=first.made, sampler=first.sampling.name, of=pair.workers,
-                others=None if replicas == pair.workers else replicas)
+def _why_shared(pair: Pair, first: Iteration, causes: Choice) -> dict[str, Any]:
+    """Values of a finding on shared examples; ``causes`` go before those of all."""
+    replicas = first.sampling.replicas
+    given, own = replicas == pair.workers, pair.same_data is False
+    return dict(where=first.made, sampler=first.sampling.name, of=pair.workers, others=None if given else replicas,
+                cause={**causes, "stream": first.iterable, "order": own and given, "overlap": own,
+                       "replacement": first.sampling.replacement, "replicas": replicas, "whole_set": True})
 
 
 def _replaces(pair: Pair) -> bool:
@@ -148,10 +147,8 @@ def _over_the_epoch(pair: Pair, first: Iteration) -> Finding | None:
     if twice <= first.sampling.padded or all(each == ranks[0] for each in ranks) or filled_up(pair):
         return None
     seeds = first.sampling.replicas == pair.workers and len({*map(tuple, ranks)}) == pair.workers
-    why = _why_shared(pair, first)
-    if seeds or not first.sampling.replicas:
-        why["cause"] = "seeds" if seeds else "not_by_rank"
-    return pair.finding(EXAMPLES, "over_the_epoch", size=len({*alone}), twice=twice, never=never, **why)
+    return pair.finding(EXAMPLES, "over_the_epoch", size=len({*alone}), twice=twice, never=never, **_why_shared(
+        pair, first, {"seeds": seeds, "not_by_rank": not first.sampling.replicas}))
 
 
 def _by_data_sets(pair: Pair, first: Iteration) -> Finding | None:
@@ -239,12 +236,11 @@ def _sizes(pair: Pair) -> Finding | None:
     if not alone or abs(together * pair.times - len(alone)) > pair.workers * pair.workers * largest or (
             len(alone) - together <= pair.workers * largest):
         return None
-    sampling, cause = firsts[0].sampling, "smaller"
-    if sampling.replicas == pair.workers and sampling.name == SHARDS:
-        cause = "by_prepare"
-    elif sampling.replicas == pair.workers and firsts[0].data[1] < trained(pair.one)[0].data[1]:
-        cause = "by_rank"
-    return pair.finding(EPOCHS, "shared_twice", cause=cause, alone=len(alone), together=together, where=firsts[0].line)
+    first, whole = firsts[0], trained(pair.one)[0]
+    shared = first.sampling.replicas == pair.workers
+    causes = {"by_prepare": shared and first.sampling.name == SHARDS,
+              "by_rank": shared and first.data[1] < whole.data[1], "smaller": True}
+    return pair.finding(EPOCHS, "shared_twice", cause=causes, alone=len(alone), together=together, where=first.line)
 
 
 def _order(pair: Pair) -> Finding:

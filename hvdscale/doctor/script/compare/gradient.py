@@ -7,7 +7,7 @@ import numpy as np
 
 from ....formatting.numbers import list_first
 from ....watch.remarks import HOOK, OWN_HOOK
-from ...finding import Finding
+from ...finding import Finding, first_met
 from . import scale
 from .pair import ACTIVE, BothRuns, Pair, Reduction, apart, are_finite, passes_of
 from .scale import CLOSE, agrees, close, finding
@@ -91,23 +91,17 @@ def _apart(both: BothRuns) -> Finding | None:
     group = max(sizes) if len(sizes) == 1 and max(sizes) > 1 else first.group or len(weights)
     fetched = {batch.number for batch in pair.batches(first, both.at)}
     calls = {call for number, call in first.combined if number in fetched}
-    if not_reduced and reduced:
-        own = any(name in not_reduced and not all(np.array_equal(parts[0], part) for part in parts)
-                  for name, parts in pair.parts([update.parameters for update in pair.at(0)]))       # from the start
-        cause = "parts" if own else "not_reduced"
-    elif alone and len(alone) < len(passes):
-        cause = "again" if passes[alone[0]].again else "passes_alone"
-    elif pair.skipped is not None and both.at >= pair.skipped:
-        cause = "skips"
-    elif averaged(pair):
-        return finding(both, "local_steps")
-    elif group < pair.workers:
-        cause = "own_group"
-    elif "reduce" not in calls and all(                 # to one rank
-            np.delete(each, rank).max(initial=0.0) > each.max() / 10 for rank, each in enumerate(weights)):
-        cause = "changed_by_rank"
-    else:
-        cause = "left_off" if both.at else "not_averaged"
+    parted, some_alone = not_reduced and reduced, 0 < len(alone) < len(passes)
+    cause = first_met({
+        "parts": parted and any(name in not_reduced and not all(np.array_equal(parts[0], part) for part in parts)
+                                for name, parts in pair.parts([update.parameters for update in pair.at(0)])),
+        "not_reduced": parted, "again": some_alone and passes[alone[0]].again, "passes_alone": some_alone,
+        "skips": pair.skipped is not None and both.at >= pair.skipped, "local_steps": averaged(pair),
+        "own_group": group < pair.workers, "changed_by_rank": "reduce" not in calls and all(        # to one rank
+            np.delete(each, rank).max(initial=0.0) > each.max() / 10 for rank, each in enumerate(weights)),
+        "left_off": both.at, "not_averaged": True})
+    if cause == "local_steps":
+        return finding(both, cause)
     where = (first.wrapped if cause in OF_WRAPPER else "") or passes[(alone or [-1])[-1]].line
     clipping = [rank for rank, update in enumerate(both.ranks) if update.clips]
     if cause == "changed_by_rank":
@@ -193,7 +187,7 @@ def _unexplained(both: BothRuns) -> Finding | None:
         if scale.close(share * both.pair.workers, count) and apart(columns @ weights, one.gradients[0]) <= limit:
             return finding(both, "kept", times=share, count=count, by=one.residual, limit=limit,
                            where=both.ranks[0].passes[-1].line)
-    hooks = {"hooked": HOOK, "own_hook": OWN_HOOK}
-    cause = next((cause for cause, remark in hooks.items() if remark in both.pair.many[0].remarks), "")
-    kind = "another" if cause == "own_hook" and scale.comparable(both.pair, both.at) else "changed"
-    return finding(both, kind, cause=cause, by=one.residual, limit=limit, where=both.ranks[0].line)
+    hooked, own_hook = (hook in both.pair.many[0].remarks for hook in (HOOK, OWN_HOOK))
+    kind = "another" if own_hook and not hooked and scale.comparable(both.pair, both.at) else "changed"
+    return finding(both, kind, cause={"hooked": hooked, "own_hook": own_hook}, by=one.residual, limit=limit,
+                   where=both.ranks[0].line)

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from ...finding import Finding
+from ...finding import Choice, Finding, first_met
 from .pair import BothRuns, Pair, Weighing, apart, only_call, passes_of
 from .state import different_untrained
 
@@ -61,27 +61,21 @@ def scaled(both: BothRuns) -> Finding | None:
     if None in every or close(ratio, 1) or not all(close(other, ratio) for other in every):
         return None
     return finding(both, "scaled", by=abs(ratio - 1), limit=CLOSE, scale=both.weighing.scale, alone=both.scale_alone,
-                   cause=_cause_of(both, ratio, both.scale_alone))
+                   cause=_causes_of(both, ratio, both.scale_alone))
 
 
-def _cause_of(both: BothRuns, ratio: float, alone: float | None) -> str:
+def _causes_of(both: BothRuns, ratio: float, alone: float | None) -> Choice:
     """Why the gradient is ``ratio`` times that of one worker; ``alone``: its scale there, if known."""
     workers, times, weights = both.pair.workers, both.pair.times, both.reduction.weights[0]
     by_pass = weights.mean(axis=0)
-    if len(by_pass) > 1 and close(by_pass[-2], workers * by_pass[-1]):
-        return "reduced_again"
-    if np.allclose(weights, 1, rtol=CLOSE) and workers > 1:         # local gradients are added up, each as it is
-        return "summed"
-    if close(ratio, times):
-        return "multiplied"
     passes, of_one = len(by_pass), len(both.alone.passes) / both.pair.base
-    if passes != of_one and close(ratio, passes / of_one):
-        return "passes_of_one"
-    if np.allclose(weights * workers * times, 1, rtol=CLOSE) and times > 1:     # of whole losses
-        return "divided_twice"
-    if close(ratio, 1 / times):
-        return "divided" if alone is not None and close(alone, 1) else "sum_over_batch"
-    return "divided_otherwise" if close(by_pass[-1] * workers, 1) else "scaled_after"
+    return {"reduced_again": passes > 1 and close(by_pass[-2], workers * by_pass[-1]),
+            "summed": np.allclose(weights, 1, rtol=CLOSE) and workers > 1,      # local gradients, each as it is
+            "multiplied": close(ratio, times), "passes_of_one": passes != of_one and close(ratio, passes / of_one),
+            "divided_twice": np.allclose(weights * workers * times, 1, rtol=CLOSE) and times > 1,   # of whole losses
+            "divided": close(ratio, 1 / times) and alone is not None and close(alone, 1),
+            "sum_over_batch": close(ratio, 1 / times), "divided_otherwise": close(by_pass[-1] * workers, 1),
+            "scaled_after": True}
 
 
 def other_divisor(pair: Pair) -> tuple[int, int]:
@@ -137,19 +131,19 @@ def against_one(both: BothRuns) -> Finding | None:
         return None
     times = factor(one, many) if both.at == pair.whole[0] else None
     if times is not None and not close(times, 1):
-        cause = _cause_of(both, times, 1.0 if both.weighing else None)
-        return finding(both, "times", by=abs(times - 1), limit=CLOSE, times=times, cause=cause)
+        return finding(both, "times", by=abs(times - 1), limit=CLOSE, times=times,
+                       cause=_causes_of(both, times, 1.0 if both.weighing else None))
     if shares := _shares(both, one):
         return finding(both, "shares", by=error, limit=limit, shares=shares)
     cause = _why_another(both)
     later = cause == "untrained" and not different_untrained(pair)
     if both.at and (later or cause == "mixed"):
         return finding(both, "departs", by=error, limit=limit, cause=cause if later else "")
-    return finding(both, "another", by=error, limit=limit, cause=cause or "unexplained")
+    return finding(both, "another", by=error, limit=limit, cause=cause)
 
 
 def _why_another(both: BothRuns) -> str:
-    """The cause of another gradient, as far as the calls of loss functions show it; else empty."""
+    """The cause of another gradient, as far as the calls of loss functions show it."""
     if different_untrained(both.pair, later=both.at > 0):
         return "untrained"
     one, many = ([call for each in passes_of(updates) for call in each.losses]
@@ -167,12 +161,8 @@ def _why_another(both: BothRuns) -> str:
         if len(weights) != len(share):
             weights, share = ([each.min(), each.max()] for each in (weights, share))
         same &= np.allclose(weights, share, rtol=CLOSE, atol=CLOSE * np.abs(weights).max())
-    if not same:
-        return "chosen"
-    if losses_apart(both, floor(both.pair, both.at) / 100):
-        return "term"
-    gathers = any("gather" in call for _, call in both.pair.many[0].combined)
-    return "gathered" if gathers else ""
+    return first_met({"chosen": not same, "term": losses_apart(both, floor(both.pair, both.at) / 100),
+                      "gathered": any("gather" in call for _, call in both.pair.many[0].combined), "unexplained": True})
 
 
 def losses_apart(both: BothRuns, limit: float) -> tuple[float, float] | None:

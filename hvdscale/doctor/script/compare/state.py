@@ -76,10 +76,10 @@ def _different(pair: Pair, at: int) -> Finding:
         kind = "start" if by > ROUNDED else "start_rounded"
         return pair.finding(PARAMETERS, kind, by=by, limit=0.0, where=updates[0].line)
     first, *others = pair.at(at - 1)
-    cause = "written" if all(each.digest_after == first.digest_after for each in others) else "state"
-    if any(each.rates != first.rates or not np.array_equal(each.gradient, first.gradient) for each in others):
-        cause = "other_steps"
-    return pair.finding(PARAMETERS, "drift", by=by, limit=0.0, where=first.line, update=at + 1, cause=cause)
+    return pair.finding(PARAMETERS, "drift", by=by, limit=0.0, where=first.line, update=at + 1, cause={
+        "other_steps": any(each.rates != first.rates or not np.array_equal(each.gradient, first.gradient)
+                           for each in others),
+        "written": all(each.digest_after == first.digest_after for each in others), "state": True})
 
 
 def averaged(pair: Pair) -> tuple[int, list[str]] | None:

@@ -32,11 +32,9 @@ def learning_rate(pair: Pair) -> Finding:
     if math.isclose(ratio, 1, rel_tol=SAME):
         shown = list_first([number(rate) for rate in dict.fromkeys(pair.at(0)[0].rates)], 3)
         return pair.finding(RATE, "as_on_one", rates=shown, grows=pair.workers if pair.batch is None else None)
-    if pair.batch is None:
-        kind = "larger" if ratio <= pair.times * (1 + SAME) else "larger_than_batch"
-        return pair.finding(RATE, kind, ratio=ratio, where=pair.at(0)[0].line)
-    cause = "own_count" if math.isclose(ratio * pair.times, 1, rel_tol=SAME) else ""
-    return pair.finding(RATE, "scaled", ratio=ratio, cause=cause, where=pair.at(0)[0].line)
+    kinds = {"scaled": pair.batch, "larger": ratio <= pair.times * (1 + SAME), "larger_than_batch": True}
+    causes = {"own_count": pair.batch and math.isclose(ratio * pair.times, 1, rel_tol=SAME)}
+    return pair.finding(RATE, kinds, ratio=ratio, cause=causes, where=pair.at(0)[0].line)
 
 
 def _ratio(pair: Pair, at: int) -> float | None:
@@ -62,10 +60,9 @@ def schedule(pair: Pair) -> Finding:
     changes = len({update.rates for update in pair.steps(pair.many[0]).updates}) > 1
     by = max(ratios) / min(ratios) - 1 if ratios and min(ratios) > 0 else 0.0
     if by > SAME:
-        kind = "other_course" if alone == many else "other_pace"
-        if alone and math.isclose(many / alone, pair.times):
-            kind = "hasty"
-        found = pair.finding(SCHEDULE, kind, by=by, limit=SAME, alone=alone, many=many, first=ratios[0],
+        kinds = {"hasty": alone and math.isclose(many / alone, pair.times), "other_course": alone == many,
+                 "other_pace": True}
+        found = pair.finding(SCHEDULE, kinds, by=by, limit=SAME, alone=alone, many=many, first=ratios[0],
                              last=ratios[-1], where=pair.at(0)[0].line)
         return found if pair.batch is not None else replace(found, verdict=Verdict.WARNED)      # of other batches
     if alone != many and not changes:
@@ -120,15 +117,13 @@ def _fault(both: BothRuns, error: float, agree: np.ndarray) -> Finding | None:
     whole = [after.parameters - before.parameters for before, after in zip((both.alone, *both.ranks), following)]
     for many in whole[1:]:
         if worst := _worst(pair, whole[0], many, agree):
-            kind = "flat" if pair.flat else "written_after"
             left = [name for name, (one, found) in pair.parts([whole[0], many]) if pair.flat and one[found == 0].any()]
-            if left:
-                kind, worst["name"] = "unmoved", list_first(left, 3)
             times = None if pair.flat else factor(*(after.parameters - before.after for before, after in zip(
                 (both.alone, both.ranks[0]), following)))
-            if times is not None and close(times, pair.times):
-                kind, worst["times"] = "written_times", times
-            return pair.finding(UPDATE, kind, **worst, **given)
+            kinds = {"unmoved": left, "flat": pair.flat, "written_times": times and close(times, pair.times),
+                     "written_after": True}
+            return pair.finding(UPDATE, kinds, **worst | {"name": list_first(left, 3) or worst["name"]}, times=times,
+                                **given)
     return None
 
 
