@@ -146,11 +146,8 @@ def play(rank: int, size: int) -> None:
     """Make Horovod and torch.distributed report this rank and size, before the job's code is imported. As in a run,
     Horovod is already initialized if there are several workers, and torch.distributed once the job asks."""
     ranks = {"rank": rank, "local_rank": rank, "cross_rank": 0, "size": size, "local_size": size, "cross_size": 1}
-    try:
+    with contextlib.suppress(ImportError):
         from horovod.common.basics import HorovodBasics
-    except ImportError:
-        pass
-    else:
         for name, value in {**ranks, "is_initialized": size > 1, "init": None, "shutdown": None}.items():
             setattr(HorovodBasics, name, _answer(value))
     begun = []

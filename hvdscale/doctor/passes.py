@@ -20,7 +20,7 @@ from ..plan.shards import Pass, Visits, even_bounds, group_bounds
 from ..update.precision import PARAMETERS
 from ..workload import bound_loss, measured
 from .examples import select
-from .finding import JOB, Finding
+from .finding import JOB, Finding, first_met
 from .probe_step import Difference, Sample, calls_of, distance, first_difference, mean_gradient, passing, step_of
 
 CUTS = (1, 2, 3, 4, 6, 8)       # passes of a step: 1 to 4 workers make 1 or 2 each
@@ -90,13 +90,8 @@ def _describe_layer(layer: Difference) -> str:
 
 def _explain_layer(layer: Difference) -> dict[str, str]:
     kind, of_torch = type(layer.module).__name__, is_batch_norm(layer.module)
-    name = "mixes"
-    if layer.in_input:
-        name = "input"
-    elif of_torch or "norm" in kind.lower():
-        name = "norm"
-    elif isinstance(layer.module, (nn.modules.dropout._DropoutNd, Dropout)):
-        name = "dropout"
+    name = first_met({"input": layer.in_input, "norm": of_torch or "norm" in kind.lower(),
+                      "dropout": isinstance(layer.module, (nn.modules.dropout._DropoutNd, Dropout)), "mixes": True})
     return {value: JOB.sentence(table, name, kind=kind, option="auto" if of_torch else "always")
             for value, table in (("why", "layers that differ"), ("next", "next for layers"))}
 

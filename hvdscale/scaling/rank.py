@@ -27,12 +27,9 @@ def main() -> NoReturn:
             "rank": process.rank, "workers": process.size, "local_workers": process.local_size, "state": state,
             "error": error, "made": clock.made, "optimizer": clock.optimizer, "rate": clock.rate,
             "device": torch.cuda.get_device_name(clock.device) if on_gpu else "cpu", "memory": memory,
-            "parameters": clock.parameters,
-            **clock.used(),
-            "threads": torch.get_num_threads(), "torch": torch.__version__,
-            "remarks": clock.remarks, "line": clock.long.line(),
-            "operators": profile and profile.operators,
-            "updates": clock.timed() if state != RUNNING else {}}
+            "parameters": clock.parameters, **clock.used(), "threads": torch.get_num_threads(),
+            "torch": torch.__version__, "remarks": clock.remarks, "line": clock.long.line(),
+            "operators": profile and profile.operators, "updates": clock.timed() if state != RUNNING else {}}
         write_whole(file_of(rank.place, process.rank, RECORD), json.dumps(record), sync=False)
 
     def stop() -> None:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from ....formatting.numbers import percent
 from ....watch.remarks import WITHOUT_REPEATS
-from ...finding import Finding
+from ...finding import Choice, Finding
 from ..record import Iteration, Record
 from .examples import different_splits
 from .pair import Pair, same_data, trained
 
-NAME, OF_LOADER = "evaluation", ("twice", "twice_if_kept", "left_out")       # the statement to edit makes the loader
+NAME = "evaluation"
 Key = tuple[int, tuple[str, int]]       # updates made before, data set
 
 
@@ -32,9 +32,8 @@ class Round:
         """Different examples that the ranks took together."""
         return len(_taken(one for rank in self.ranks for one in rank))
 
-    def finding(self, pair: Pair, kind: str, **given) -> Finding:
-        first = next(one for rank in self.ranks for one in rank)
-        line = first.made if kind in OF_LOADER else first.line
+    def finding(self, pair: Pair, kind: str | Choice, **given) -> Finding:
+        line = next(one.line for rank in self.ranks for one in rank)
         return pair.finding(NAME, kind, **{"where": line, "takers": sum(map(bool, self.ranks)), **given})
 
 
@@ -113,12 +112,12 @@ def _fault(pair: Pair, each: Round, expected: set) -> Finding | None:
     least = min(total.values())
     twice, left_out = sum(count - least for count in total.values()), len(expected - set(total))
     calls = [call for _, found in combined for call in found]
-    if twice and WITHOUT_REPEATS not in calls:
-        kind = "twice_if_kept" if any("gather" in call for call in calls) else "twice"
-        return each.finding(pair, kind, twice=twice, expected=size, share=percent(twice / size))
-    if left_out:
-        return each.finding(pair, "left_out", left_out=left_out, expected=size, share=percent(left_out / size))
-    return None
+    twice = 0 if WITHOUT_REPEATS in calls else twice
+    kinds = {"twice_if_kept": twice and any("gather" in call for call in calls), "twice": twice, "left_out": left_out}
+    if not any(kinds.values()):
+        return None
+    return each.finding(pair, kinds, twice=twice, left_out=left_out, expected=size, where=each.ranks[rank][0].made,
+                        share=percent((twice or left_out) / size))     # the statement to edit makes the loader
 
 
 def _combining(record: Record, iteration: Iteration) -> list[str]:
