@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def _run(parsed, error, workers) -> int:
-    from ..doctor.children import play
+    from ..doctor.ranks import play
     from ..doctor.examine import ORDER, examine
     from ..doctor.formats import TEXT, checks_of, render_for_machines, stdout_alone
     from ..training.prepare import prepare

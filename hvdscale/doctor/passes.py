@@ -19,9 +19,9 @@ from ..modules.layers import BatchNorm, Dropout, is_batch_norm
 from ..plan.shards import Pass, Visits, even_bounds, group_bounds
 from ..update.precision import PARAMETERS
 from ..workload import bound_loss, measured
-from .examples import select
 from .finding import JOB, Finding, first_met
-from .probe_step import Difference, Sample, calls_of, distance, first_difference, mean_gradient, passing, step_of
+from .probe_step import (Difference, Sample, calls_of, distance, first_difference, mean_gradient, passing, select,
+                         step_of)
 
 CUTS = (1, 2, 3, 4, 6, 8)       # passes of a step: 1 to 4 workers make 1 or 2 each
 MEASURED = 16                   # examples of each evaluated split that are padded further

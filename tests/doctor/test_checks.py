@@ -15,10 +15,9 @@ from torch.distributed import _functional_collectives as funcol
 
 from hvdscale.cli.doctor import command, say_on
 from hvdscale.doctor.examine import examine, in_this_process, notes
-from hvdscale.doctor.examples import examples
 from hvdscale.doctor.finding import JOB, Finding, Verdict, carried_out
 from hvdscale.doctor.passes import gradients, losses, padding
-from hvdscale.doctor.probe_step import make_sample
+from hvdscale.doctor.probe_step import examples, make_sample
 from hvdscale.doctor.ranks import broken, digest, explain, same_on_ranks
 from hvdscale.doctor.formats import Judged, render_findings, render_list
 from hvdscale.doctor.state import checkpoint, decay, evaluation

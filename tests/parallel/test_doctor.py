@@ -5,10 +5,9 @@ import sys
 import pytest
 import torch
 
-from hvdscale.doctor.children import environment, same_when_played, simulated
 from hvdscale.doctor.finding import JOB, Verdict
 from hvdscale.doctor.probe_step import make_sample
-from hvdscale.doctor.ranks import digest
+from hvdscale.doctor.ranks import digest, environment, same_when_played, simulated
 from hvdscale.training.prepare import prepare
 from hvdscale.workers.group import SingleWorker
 from tests import guides
@@ -101,7 +100,7 @@ def test_a_doctor_alone_finds_a_loss_that_uses_rank_or_size(doctor, job, differs
 
 PLAYED = """
 import os, platform, socket
-from hvdscale.doctor.children import on_host, play
+from hvdscale.doctor.ranks import on_host, play
 host = socket.gethostname()
 play(1, 2)
 import horovod.torch as hvd
