@@ -41,12 +41,11 @@ def _hidden(pair: Pair) -> Finding | None:
     if pair.flat:
         alone, square = pair.on_one(0).square, sum(update.square for update in pair.at(0))
         times = math.sqrt(square / alone) if alone and scale.comparable(pair) else 0.0
-        if close(times, pair.workers):
-            return pair.finding(NAME, "parts_summed", times=times, where=pair.at(0)[0].line)
         if close(times, 1):
             return pair.finding(NAME, "parts_as_on_one", by=abs(times - 1), limit=CLOSE)
         moved = any(not np.array_equal(pair.at(at)[0].parameters, pair.at(0)[0].parameters) for at in pair.whole)
-        return pair.finding(NAME, "flat" if moved or pair.updates < 2 else "of_others", where=pair.at(0)[0].line)
+        kinds = {"parts_summed": close(times, pair.workers), "flat": moved or pair.updates < 2, "of_others": True}
+        return pair.finding(NAME, kinds, times=times, where=pair.at(0)[0].line)
     updates = [update for at in pair.whole for update in pair.at(at)]
     if not all(update.passes for update in updates):
         return pair.finding(NAME, "no_pass")

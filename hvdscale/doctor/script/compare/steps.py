@@ -25,10 +25,9 @@ def learning_rate(pair: Pair) -> Finding:
         if len(set(rates)) > 1:
             return pair.finding(RATE, "by_rank", update=at + 1, first=rates[0][0], second=rates[1][0],
                                 where=pair.at(at)[0].line)
-    if (ratio := _ratio(pair, 0)) is None:
-        ratios = _ratios(pair, 0)
-        return pair.finding(RATE, "by_group", ratios=ratios, where=pair.at(0)[0].line) if ratios else pair.finding(
-            RATE, "same")
+    ratio, ratios = _ratio(pair, 0), _ratios(pair, 0)
+    if ratio is None:
+        return pair.finding(RATE, "by_group" if ratios else "same", ratios=ratios, where=pair.at(0)[0].line)
     if math.isclose(ratio, 1, rel_tol=SAME):
         shown = list_first([number(rate) for rate in dict.fromkeys(pair.at(0)[0].rates)], 3)
         return pair.finding(RATE, "as_on_one", rates=shown, grows=pair.workers if pair.batch is None else None)
@@ -65,9 +64,9 @@ def schedule(pair: Pair) -> Finding:
         found = pair.finding(SCHEDULE, kinds, by=by, limit=SAME, alone=alone, many=many, first=ratios[0],
                              last=ratios[-1], where=pair.at(0)[0].line)
         return found if pair.batch is not None else replace(found, verdict=Verdict.WARNED)      # of other batches
-    if alone != many and not changes:
-        return pair.finding(SCHEDULE, "flat_so_far", alone=alone, many=many, where=pair.at(0)[0].line)
-    return pair.finding(SCHEDULE, "one_course" if pair.at(last)[0].positions or changes else "constant")
+    kinds = {"flat_so_far": alone != many and not changes, "one_course": pair.at(last)[0].positions or changes,
+             "constant": True}
+    return pair.finding(SCHEDULE, kinds, alone=alone, many=many, where=pair.at(0)[0].line)
 
 
 def update(pair: Pair) -> Finding:
