@@ -20,8 +20,8 @@ from ..plan.shards import Pass, Visits, even_bounds, group_bounds
 from ..update.precision import PARAMETERS
 from ..workload import bound_loss, measured
 from .finding import JOB, Finding, first_met
-from .probe_step import (Difference, Sample, calls_of, distance, first_difference, mean_gradient, passing, select,
-                         step_of)
+from .probe_step import (Difference, Sample, calls_of, distance, first_difference, mean_gradient, outcomes, relative,
+                         select, step_of)
 
 CUTS = (1, 2, 3, 4, 6, 8)       # passes of a step: 1 to 4 workers make 1 or 2 each
 MEASURED = 16                   # examples of each evaluated split that are padded further
@@ -54,26 +54,19 @@ def losses(sample: Sample) -> Finding:
     examples = plan.global_batch
     cuts = {0, min(1, examples), *(1 + bound for bound in even_bounds(examples - 1, 3)[1:2]), examples}     # uneven
     whole, parts = sample.parts(0, examples), sample.parts(*sorted(cuts))
-    drawn = []
-    with passing(sample, model) as enter:
-        def of(part: Pass, batch) -> tuple[float, float]:
-            enter(part)
-            with OwnGenerators(sample.job.device) as generators:
-                total, count = loss(model, batch)
-                drawn.append(generators.moved())
-            return total.item(), count
-        (total, count), *sums = [of(*part) for part in (*whole, *parts)]
+    (total, count, drawn), *sums = [(total.item(), count, moved) for (total, count), moved in outcomes(
+        sample, model, [*whole, *parts], loss)]
     sizes = [part.stop - part.start for part, _ in parts]
-    summed, counted = sum(t for t, _ in sums), sum(c for _, c in sums)
-    by = abs(summed - total) / max(abs(total), abs(summed), 1e-30)
+    summed, counted = sum(t for t, *_ in sums), sum(c for _, c, _ in sums)
+    by = relative(total, summed)
     about = dict(examples=examples, sizes=sizes)
     if counted != count:
         return JOB.finding("losses", "count", **about, whole=count, summed=counted)
     about |= dict(by=by, limit=sample.limit, whole=total, summed=summed)
     if by <= sample.limit:
         return JOB.finding("losses", "same", **about)
-    draws = any(drawn) and plan.group_by_group
-    from_mean = abs(sum(t * c for t, c in sums) / count - total)
+    draws = plan.group_by_group and (drawn or any(moved for *_, moved in sums))
+    from_mean = abs(sum(t * c for t, c, _ in sums) / count - total)
     if from_mean <= 1e-4 * abs(total) or (draws and from_mean < abs(summed - total)):
         return JOB.finding("losses", "a_mean", **about)
     if draws:
@@ -162,7 +155,7 @@ def padding(sample: Sample) -> Finding:
             continue
         looked_at.append(f"{case.examples} examples of {case.split}, {case.how}")
         for what, (short, long) in values.items():
-            by = abs(short - long) / max(abs(short), abs(long), 1e-30)
+            by = relative(short, long)
             if by > sample.limit:
                 layer = "" if case.training else _first_layer(sample, model, case)
                 return JOB.finding("padding", "in_norm" if case.training else "padded", case, by=by, limit=sample.limit,
@@ -200,15 +193,9 @@ def _cases(sample: Sample) -> Iterator[Case]:
 
 def _values(sample: Sample, model: nn.Module, case: Case) -> dict[str, tuple[float, float]] | None:
     """The results of the two batches, by name; None where the job draws random numbers, as padding may change these."""
-    found = []
-    with passing(sample, model) as enter:
-        for batch in case.batches:
-            enter(Pass(0, case.examples))
-            with OwnGenerators(sample.job.device) as generators:
-                found.append(case.of(model, batch))
-                if generators.moved():
-                    return None
-    return {what: (value, found[1][what]) for what, value in found[0].items()}
+    (short, drew), (long, drew_again) = outcomes(
+        sample, model, [(Pass(0, case.examples), batch) for batch in case.batches], case.of)
+    return None if drew or drew_again else {what: (value, long[what]) for what, value in short.items()}
 
 
 def _first_layer(sample: Sample, model: nn.Module, case: Case) -> str:

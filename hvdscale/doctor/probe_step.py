@@ -6,10 +6,10 @@ The reference computations are slow and obvious, and share no code with hvdscale
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -103,11 +103,10 @@ def make_sample(job: Job, wanted: int) -> Sample:
 
 
 def _loss_type(sample: Sample) -> torch.dtype:
-    model, plan = sample.model(), sample.plan
-    with passing(sample, model) as enter:
-        (part, batch), *_ = sample.parts(*group_bounds(plan.global_batch, plan.ghost_batch)[:2])
-        enter(part)
-        return bound_loss(sample.job.workload, plan.label_smoothing)(model, batch)[0].dtype
+    plan = sample.plan
+    parts = sample.parts(*group_bounds(plan.global_batch, plan.ghost_batch)[:2])
+    [(made, _)] = outcomes(sample, sample.model(), parts, bound_loss(sample.job.workload, plan.label_smoothing))
+    return made[0].dtype
 
 
 @contextlib.contextmanager
@@ -128,6 +127,16 @@ def passing(sample: Sample, model: nn.Module) -> Iterator:
             seed_generators(plan.seed)
     with OwnGenerators(sample.job.device), Buffers(model).kept():
         yield enter
+
+
+def outcomes(sample: Sample, model: nn.Module, parts: Sequence, compute: Callable) -> Iterator[tuple[Any, bool]]:
+    """What ``compute(model, batch)`` gives for each pass, and whether it drew random numbers."""
+    with passing(sample, model) as enter:
+        for part, batch in parts:
+            enter(part)
+            with OwnGenerators(sample.job.device) as generators:
+                made = compute(model, batch)
+                yield made, generators.moved()
 
 
 def mean_gradient(sample: Sample, model: nn.Module) -> Tensor:
@@ -163,6 +172,11 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
 
 def _vector(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([torch.zeros(0, dtype=torch.float64), *(t.detach().double().flatten().cpu() for t in tensors)])
+
+
+def relative(a: float, b: float) -> float:
+    """The difference relative to the larger of both."""
+    return 0.0 if a == b else abs(a - b) / max(abs(a), abs(b))
 
 
 def distance(values: Tensor, reference: Tensor) -> float:

@@ -23,7 +23,7 @@ from ..update.step import DataParallelStep
 from ..workers.group import SingleWorker
 from .finding import JOB, Finding
 from .lost import KINDS, describe_lost, describe_tensors, unlike
-from .probe_step import Sample, mean_gradient, trained
+from .probe_step import Sample, mean_gradient, relative, trained
 from .script.listen.tensors import flatten
 
 BEFORE = 2                  # steps before the checkpoint
@@ -133,7 +133,8 @@ def evaluation(sample: Sample) -> Finding:
     for column, values in counts_of_one.items():
         if values != counts_of_other[column]:
             return finding("count", column=column, one=values, other=counts_of_other[column])
-    apart = {column: _apart(value, other[column]) for column, value in one.items()}
+    apart = {column: relative(value, other[column]) for column, value in one.items()
+             if not (math.isnan(value) and math.isnan(other[column]))}
     for column, by in apart.items():
         if not by <= sample.limit:
             return finding("by_chunk", column=column, by=by, limit=sample.limit)
@@ -151,10 +152,6 @@ def evaluation(sample: Sample) -> Finding:
 
 def _are_nan(columns: list[str]) -> str:
     return f"{', '.join(columns)} {'are' if len(columns) > 1 else 'is'} NaN"
-
-
-def _apart(a: float, b: float) -> float:
-    return 0.0 if a == b or math.isnan(a) and math.isnan(b) else abs(a - b) / max(abs(a), abs(b))
 
 
 class Counting(Evaluator):
@@ -182,14 +179,12 @@ def decay(sample: Sample) -> Finding:
         optimizer.step()
     decays = {path: bool((p != 1).any()) for path, p in named}
     wanted = {path: plan.weight_decay > 0 and (plan.decay_norm_and_bias or id(p) not in apart) for path, p in named}
-    unasked = [path for path in decays if decays[path] and not wanted[path]]
-    if unasked:
-        biases = "biases and normalization parameters among them" if any(
-            id(p) in apart for path, p in named if path in unasked) else "though weight_decay is 0"
-        return JOB.finding(DECAY, "unasked", plan, names=list_first(unasked, 3), which=biases)
-    idle = [path for path in decays if wanted[path] and not decays[path]]
-    return JOB.finding(DECAY, "idle" if idle else "as_asked", plan, names=list_first(idle, 3),
-                       decaying=sum(decays.values()), count=len(decays))
+    unasked, idle = ([path for path in decays if decays[path] > wanted[path]],
+                     [path for path in decays if decays[path] < wanted[path]])
+    biases = any(id(p) in apart for path, p in named if path in unasked)
+    return JOB.finding(DECAY, {"unasked": unasked, "idle": idle, "as_asked": True}, plan,
+                       names=list_first(unasked or idle, 3), decaying=sum(decays.values()), count=len(decays),
+                       which="biases and normalization parameters among them" if biases else "though weight_decay is 0")
 
 
 def rounding(sample: Sample) -> Finding:
