@@ -20,7 +20,6 @@ from .compare.evaluation import evaluation
 from .compare.examples import epochs, examples
 from .compare.gradient import gradient
 from .compare.pair import KINDS, Pair
-from .compare.scale import comparable
 from .compare.state import batch_norm, join, parameters, random_numbers, together
 from .compare.steps import learning_rate, schedule, update
 from .compare.unseen import notes, only_drew, remarks, unseen
@@ -130,7 +129,7 @@ def held_still(asked: ScriptRequest, pair: Pair, place: Path) -> Pair | None:
     asked = replace(asked, updates=min(asked.updates, STILL), still=True)
     with contextlib.suppress(ScriptError):
         pair = paired(asked, *(run_here(asked, count, place / f"still {count}") for count in (pair.base, pair.workers)))
-        return pair if comparable(pair) else None
+        return pair if pair.both[0].comparable else None
     return None
 
 

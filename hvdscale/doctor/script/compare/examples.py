@@ -12,7 +12,6 @@ from ....watch.remarks import JOINED, JOINED_BY_ACTIVE, TENSOR_PARALLEL
 from ...finding import Choice, Finding, Verdict
 from ..record import MOST_INDICES, Iteration, Record
 from .pair import Pair, trained
-from .scale import matches_one
 
 EXAMPLES, EPOCHS = "examples", "epochs"
 SHARDS = "BatchSamplerShard"            # of accelerate
@@ -78,7 +77,7 @@ def _without_loader(pair: Pair) -> Finding:
     for at in range(pair.updates):
         first, *others = ([one.gradient for one in update.passes] for update in pair.at(at))
         if not any(each.any() for each in first) or not all(np.array_equal(first, each) for each in others):
-            return pair.finding(EXAMPLES, "as_on_one" if matches_one(pair) else "no_loader")
+            return pair.finding(EXAMPLES, "as_on_one" if pair.matches_one else "no_loader")
     return pair.finding(EXAMPLES, "same_gradients", where=pair.at(0)[0].passes[-1].line if pair.updates else "")
 
 

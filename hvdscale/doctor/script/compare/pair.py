@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isclose
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,6 +19,11 @@ from ..record import BackwardPass, Iteration, LoadedBatch, LossCall, OptimizerUp
 KINDS = Kinds(Path(__file__).with_name("findings.toml"))
 Contents = dict[int | str, str]         # of an example, by its index
 LIMIT, ROUGH_LIMIT = 1e-3, 5e-2         # of a relative difference, in 32 bits or more and in fewer
+CLOSE = 0.02            # of a factor, relative
+PARALLEL = 0.9995       # cosine of gradients that differ by a factor alone, where rounding has its part
+DEPARTED = 0.05         # of a later gradient, relative, where rounding has grown, at most
+GROWTH = 100            # times the distance of the parameters, by what they have moved
+DRIFTED = 0.02          # of that distance, from which on parameters are others
 ACTIVE = 0.999          # factor of clipping under which it has changed anything
 ROUNDED = 1e-6          # likewise, of parameters to which something was added and taken off again
 
@@ -86,6 +92,22 @@ class Pair:
         return all(len(each) == len(starts[0]) and all(
             one.shape == first.shape and apart(one, first) <= ROUNDED for one, first in zip(each, starts[0]))
             for each in starts)
+
+    def obstacles(self, at: int = 0) -> dict[str, bool]:
+        """By name, whether this keeps an update of both runs from being compared."""
+        first = [update.gradient for update in (self.on_one(0), *self.at(0))] if self.updates else []
+        return {"other_batch": self.batch is None, "sharded": any(np.isnan(each).any() for each in first),
+                "other_start": not self.same_start,
+                "unknown_examples": not self.keys(self.many, 0) or not self.keys([self.one], 0),
+                "other_examples": not all(map(self.same_examples, range(at + 1))), "random": self.drew_by(at),
+                "batch_norm": any(record.batch_norms for record in self.many)}
+
+    @property
+    def matches_one(self) -> bool:
+        """Whether the first update has the gradient of one worker."""
+        one, many = self.both[0].reduction_alone, self.both[0].reduction
+        return bool(self.same_start and one and many and one.gradients[0].any()
+                    and apart(one.gradients[0], many.gradients[0]) <= self.limit)
 
     def same_examples(self, number: int) -> bool:
         """Whether an update of both took the same examples; False where they are unknown, or a rank leaves some out."""
@@ -175,6 +197,33 @@ class BothRuns:
         # the gradient's scale on one worker, and that on many by it; None where a loss is unknown, or the first is zero
         self.scale_alone = alone.scale if alone else None
         self.ratio = self.weighing.scale / self.scale_alone if self.weighing and self.scale_alone else None
+
+    @cached_property
+    def comparable(self) -> bool:
+        """Whether the gradients must be the same in both runs: all ranks have had the same parameters, examples and
+        rates so far, drew nothing, and normalized nothing over a batch."""
+        pair = self.pair
+        return not any(pair.obstacles(self.at).values()) and self._drift < DRIFTED and len(
+            {update.parameters.tobytes() for update in self.ranks}) == 1 and all(
+                pair.on_one(each).rates == pair.at(each)[0].rates for each in range(self.at))
+
+    @property
+    def floor(self) -> float:
+        """How far gradients may be apart by rounding, which has grown as far as the parameters are apart."""
+        return max(self.pair.limit, min(DEPARTED, GROWTH * self._drift))
+
+    @property
+    def _drift(self) -> float:
+        """How far the parameters before the update are from those of one worker, by how far they have moved."""
+        begin, one, many = self.pair.on_one(0).parameters, self.alone.parameters, self.ranks[0].parameters
+        moved = float(np.linalg.norm(one - begin))
+        return float(np.linalg.norm(one - many)) / moved if self.at and moved else 0.0
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the gradient that each rank takes is that of one worker, of the same parameters and examples."""
+        return self.comparable and all(
+            apart(self.alone.gradient, update.gradient) <= self.floor for update in self.ranks)
 
     @property
     def line(self) -> str:
@@ -326,6 +375,16 @@ def weigh(updates: list[Update], weights: np.ndarray, gradient: np.ndarray) -> W
     exact = sum(scale * counts[rank, at] / counts.sum() / totals[rank, at] * one.gradient
                 for rank, update in enumerate(updates) for at, one in enumerate(update.passes))
     return Weighing(scale, counts, weights * totals, apart(exact, gradient))
+
+
+def close(value: float, to: float) -> bool:
+    return isclose(value, to, rel_tol=CLOSE)
+
+
+def factor(one: np.ndarray, many: np.ndarray) -> float | None:
+    """How many times one gradient the other is; None where it points elsewhere."""
+    lengths = float(np.linalg.norm(one) * np.linalg.norm(many))
+    return float(one @ many / (one @ one)) if lengths and one @ many / lengths >= PARALLEL else None
 
 
 def apart(a: np.ndarray, b: np.ndarray) -> float:

@@ -10,8 +10,7 @@ import numpy as np
 from ....formatting.numbers import list_first, number
 from ...finding import Finding, Verdict
 from ...lost import unlike
-from .pair import KINDS, BothRuns, Pair, apart
-from .scale import CLOSE, DEPARTED, close, comparable, factor, floor
+from .pair import CLOSE, DEPARTED, KINDS, BothRuns, Pair, apart, close, factor
 from .unseen import why_incomparable
 
 RATE, SCHEDULE, UPDATE = "learning rate", "schedule", "update"
@@ -77,13 +76,13 @@ def update(pair: Pair) -> Finding:
                             where=pair.at(0)[0].line)
     for at in pair.whole:
         both = pair.both[at]
-        if not comparable(pair, at) or both.alone.rates != both.ranks[0].rates:
+        if not both.comparable or both.alone.rates != both.ranks[0].rates:
             break
         error = max(apart(both.alone.gradient, each.gradient) for each in both.ranks)
         divided = any(each.own is not None for each in both.ranks)
         if not divided and len({each.digest_after for each in both.ranks}) > 1:
             break                               # see the check 'parameters'
-        if not pair.flat and (np.isnan(both.ranks[0].after).any() or error > floor(pair, at)):
+        if not pair.flat and (np.isnan(both.ranks[0].after).any() or error > both.floor):
             break
         # numbers of the gradient that are no rounding, of which steps that divide it by its own size make more
         alike = np.abs(both.alone.gradient - both.ranks[0].gradient) <= CLOSE * np.abs(both.alone.gradient)

@@ -9,7 +9,7 @@ from ..record import Logged
 from .evaluation import rounds_of
 from .examples import filled_up
 from .pair import KINDS, Pair, only_call, trained
-from .scale import comparable, obstacles, other_divisor
+from .gradient import other_divisor
 from .state import averaged, by_rank
 
 LEAST = 2               # values of a name that are seen to be another one
@@ -63,7 +63,7 @@ def unseen(pair: Pair, still: Pair | None = None) -> list[str]:
     remarks = dict.fromkeys(one for record in pair.many for one in record.remarks if one not in (REDRAWN, OWN_HOOK))
     return [*remarks, *KINDS.sentences("not_checked", pair, {
         "other_batches": pair.batch is None,
-        "first_update": pair.batch is not None and not comparable(still or pair),
+        "first_update": pair.batch is not None and not (still or pair).both[0].comparable,
         "streams": any(one.iterable for record in pair.many for one in record.iterations),
         "own_data": loaded and one.data != many.data and not one.iterable, "no_loader": not loaded,
         "weighing": not all(map(only_call, passes)),
@@ -75,12 +75,12 @@ def unseen(pair: Pair, still: Pair | None = None) -> list[str]:
 
 def why_incomparable(pair: Pair) -> str:
     """Why the first updates of both runs cannot be compared; empty where they can."""
-    return next(iter(KINDS.sentences("incomparable", pair, obstacles(pair))), "")
+    return next(iter(KINDS.sentences("incomparable", pair, pair.obstacles())), "")
 
 
 def only_drew(pair: Pair) -> bool:
     """Whether they cannot be compared for their random numbers alone."""
-    return [name for name, met in obstacles(pair).items() if met] == ["random"]
+    return [name for name, met in pair.obstacles().items() if met] == ["random"]
 
 
 def logged(pair: Pair) -> list[str]:
