@@ -192,34 +192,28 @@ def _sampling(iterator: Any) -> Sampling:
 
 def digests_of(examples: list) -> list[str]:
     """A digest of each example as the data set gave it, part by part; empty where some part cannot be digested."""
-    found = [_digests_of_parts(example if isinstance(example, (dict, list, tuple)) else [example])
-             for example in examples]
-    return [".".join(map(str, parts)) for parts in found] if all(parts and None not in parts for parts in found) else []
+    found = []
+    for example in examples:
+        whole = example if isinstance(example, (dict, list, tuple)) else [example]
+        parts = [whole[key] for key in sorted(whole, key=repr)] if isinstance(whole, dict) else whole
+        contents = [[_content_of(leaf) for leaf in tree_leaves(part)] for part in parts]
+        if not contents or any(None in each for each in contents):
+            return []
+        found.append(".".join(digest_of(b" ".join(each)) for each in contents))
+    return found
 
 
-def _digests_of_parts(whole: dict | list | tuple) -> list[str | None]:
-    parts = [whole[key] for key in sorted(whole, key=repr)] if isinstance(whole, dict) else whole
-    return [_digest_of(part) for part in parts]
-
-
-def _digest_of(value: Any) -> str | None:
-    """A digest of tensors, arrays, images, numbers, text, and what holds them; None of others."""
+def _content_of(value: Any) -> bytes | None:
+    """What is digested of a tensor, array, image, number or text; None of others."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         value = value.view(torch.int16) if value.dtype == torch.bfloat16 else value
         value = value.numpy() if not value.is_sparse else value.to_dense().numpy()
     if isinstance(value, np.ndarray) and value.dtype != object:
-        if value.nbytes > LARGEST:
-            return None
-        return digest_of(f"{value.shape}".encode() + np.ascontiguousarray(value).tobytes())
+        return None if value.nbytes > LARGEST else f"{value.shape}".encode() + np.ascontiguousarray(value).tobytes()
     if isinstance(value, (int, float, str, bytes, bool, type(None), np.generic)):
-        return digest_of(repr(value).encode())
-    if isinstance(value, (dict, list, tuple)):
-        inner = _digests_of_parts(value)
-        return None if None in inner else digest_of("".join(map(str, inner)).encode())
-    if hasattr(value, "tobytes") and hasattr(value, "size"):
-        return digest_of(value.tobytes())
-    return None
+        return repr(value).encode()
+    return value.tobytes() if hasattr(value, "tobytes") and hasattr(value, "size") else None
 
 
 def _digests_of_rows(data: Any) -> list[str]:

@@ -132,9 +132,7 @@ def digest_statistics(modules: Iterable[torch.nn.Module]) -> str:
 
 def names_of(parameters: Iterable[torch.Tensor]) -> dict[int, str]:
     """The shortest name of each parameter in a module of the process, by id; numbered where it has none."""
-    found = {id(one): f"parameter {at}" for at, one in enumerate(parameters)}
-    for module in outermost_modules():
-        for name, one in named(module):
-            if id(one) in found and (found[id(one)].startswith("parameter ") or len(name) < len(found[id(one)])):
-                found[id(one)] = name
-    return found
+    found: dict[int, str] = {}
+    for name, one in (each for module in outermost_modules() for each in named(module)):
+        found[id(one)] = min(found.get(id(one), name), name, key=len)
+    return {id(one): found.get(id(one), f"parameter {at}") for at, one in enumerate(parameters)}
