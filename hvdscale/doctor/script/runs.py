@@ -24,6 +24,7 @@ STANDS = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)
 WAITING = re.compile(r"torch/(distributed|nn/parallel|autograd)/|/horovod/|/watch/collectives")   # of the innermost
 LOST = re.compile(r"Connection (closed|reset) by|remote (worker|process)|Broken pipe")
 DIED = "its process died: it was killed, was out of memory, or called os._exit"
+UNLIKE = "the ranks' collectives have different sizes"
 MISMATCH = "op.preamble.length <= op.nbytes"         # by which Gloo ends a process
 OF_OTHERS = "a rank makes a call that another one leaves out, as where only some ranks evaluate, stop or skip"
 
@@ -116,15 +117,10 @@ def find_error(asked: ScriptRequest, run: Run) -> ScriptError | None:
     records, workplace = run.records, run.workplace
     printed = [_text_of(runner.file_of(run.place, record.rank, "stderr")) for record in records]
     idle = [f"rank {record.rank}" for record in records if not record.updates]
-    failed = _first_failure(run)
     unlike = any(MISMATCH in text for text in printed)
-    if unlike and failed is None:                   # the rank that did not see it waits, or ended first
-        failed = next((record for record in records if not record.updates), None)
-    if unlike and idle and any(record.was_cut for record in records):   # the others went on without what was cut short
-        failed = None
+    failed = _first_failure(run, unlike)
     if failed is not None:
-        last = f"the ranks' collectives have different sizes: {OF_OTHERS}" if unlike else \
-            runner.line_of_error(failed.error)
+        last = f"{UNLIKE}: {OF_OTHERS}" if unlike else runner.line_of_error(failed.error)
         if any(record.state == ENDED for record in records):
             last += f". Another rank had ended: {OF_OTHERS}"
         said = failed.error if failed.error.startswith("Traceback") else printed[failed.rank]
@@ -169,12 +165,14 @@ def _waiting(run: Run) -> str:
     return listed([*(f"rank {rank} waits at {line}" for rank, line in found.items()), *ended])
 
 
-def _first_failure(run: Run) -> Record | None:
-    """The record of the rank that failed first, unless the others lost it because it was stopped in time."""
+def _first_failure(run: Run, unlike: bool) -> Record | None:
+    """The record of the rank that failed first, ``unlike``: as its collectives are; None where that follows from the
+    watcher's own end of an epoch or of a rank, which others go on without."""
+    cut = any(record.was_cut for record in run.records)
     stopped = any(record.state == STOPPED or record.state == ENDED and record.was_cut for record in run.records)
     failed = {record.rank for record in run.records if record.state == FAILED}
     lost = {rank for rank in failed if LOST.search(run.records[rank].error)}       # what follows from another's end
-    if stopped and (failed == lost or all(record.updates for record in run.records)):
+    if cut and unlike or stopped and (failed == lost or all(record.updates for record in run.records)):
         return None
     for record in run.records if failed and failed == lost else ():
         if run.late and record.rank in lost:
@@ -183,4 +181,6 @@ def _first_failure(run: Run) -> Record | None:
             record.error = DIED
             return record
     rank = runner.first_to_fail(run.place, failed - lost or (() if run.late else lost))
+    if rank is None and unlike:             # the rank that did not see it waits, or ended first
+        rank = next((record.rank for record in run.records if not record.updates), None)
     return None if rank is None else run.records[rank]
