@@ -34,7 +34,7 @@ from ..system.forked import ending_with_this_process
 from ..system.run_module import module_command
 from ..training.evaluate import Evaluator
 from ..watch import collectives
-from ..watch.lines import OURS, TORCH
+from ..watch.lines import OURS, TORCH, relative
 from ..watch.patches import Patches
 from ..watch.runner import end
 from ..workers.group import SingleWorker
@@ -226,7 +226,7 @@ def _refusing(original):
             frame = frame.f_back
         if frame.f_code.co_filename.startswith(OURS):
             return original(*args, **options)
-        raise CommunicationError(f"{os.path.relpath(frame.f_code.co_filename)}:{frame.f_lineno}: "
+        raise CommunicationError(f"{relative(frame.f_code.co_filename)}:{frame.f_lineno}: "
                                  f"{frame.f_code.co_qualname} calls {original.__name__}; {CANNOT}")
     return communicate
 

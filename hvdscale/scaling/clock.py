@@ -53,6 +53,7 @@ class UpdateClock(Listener):
         self.rate = math.nan            # its learning rate at first
         self.device, self._mark = torch.device("cpu"), time.monotonic
         self.remarks: list[str] = []
+        self.remark = self.instead = self.remarks.append        # events
         self.parameters = 0             # of the model, as its optimizers have them; 0: not known
         self._counted: set[torch.optim.Optimizer] = set()
         self._sharded, self._reduces = False, False     # the latter: at the end of a pass, over several ranks
@@ -122,11 +123,6 @@ class UpdateClock(Listener):
         began = self._open.pop(part, None)
         if began is not None:
             self._events.append((part, began, self._mark() if at is None else at))
-
-    def remark(self, text: str) -> None:
-        self.remarks.append(text)
-
-    instead = remark
 
     def _count(self, name: str, more: float = 1) -> None:
         self._events.append((name, more, None))

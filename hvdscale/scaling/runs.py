@@ -137,12 +137,14 @@ def _keep_traces(run: SeriesRun, folder: Path, records: Sequence[dict[str, Any]]
 def _refuse_failed(run: SeriesRun, asked: ScriptRequest, folder: Path, records: list[dict[str, Any]], end: RunEnd
                    ) -> None:
     on = f"{asked.script} on {counted(run.workers, 'worker')}"
+    _, _, printed = Path(run.output).read_text(errors="replace").partition("\n")
+    words = last_words(printed)[:MOST_WORDS]
     by_rank = {record["rank"]: record for record in records}
     failed = runner.first_to_fail(folder, [rank for rank, record in by_rank.items() if record["state"] == FAILED])
     if failed is not None:
         record = by_rank[failed]
         error = runner.line_of_error(record["error"])
-        if record["error"].startswith(EXITED) and (words := _last_words(run)):
+        if record["error"].startswith(EXITED) and words:
             error += f": {words}"
         raise HvdscaleError(describe_failure(asked, run.workers, failed, record["made"], error))
     if end.late:
@@ -153,25 +155,16 @@ def _refuse_failed(run: SeriesRun, asked: ScriptRequest, folder: Path, records: 
         raise HvdscaleError(f"{on}: the launcher started {counted(min(sizes), 'worker')} instead")
     ended = [record for record in records if record["state"] != RUNNING]
     if len(ended) < run.workers:
-        said = killed_process(_printed(run)) or _last_words(run)
+        said = killed_process(printed) or words
         raise HvdscaleError(f"{on} ended with exit code {end.code}{said and f': {said}'}; "
                             f"{counted(run.workers - len(ended), 'rank')} of {run.workers} left no times")
     made = min(record["made"] for record in records)
     if not made:
-        words = _last_words(run)
         raise HvdscaleError(f"{on} ended before its first update: no torch.optim.Optimizer made a step"
                             f"{words and f'; the last that it printed: {words}'}")
     if made <= asked.warm_up + 1:
         raise HvdscaleError(f"{on} ended after {counted(made, 'update')}, of which {asked.warm_up} are warm-up; give "
                             "the script more to do, or lower --warm-up")
-
-
-def _printed(run: SeriesRun) -> str:
-    return Path(run.output).read_text(errors="replace").partition("\n")[2]
-
-
-def _last_words(run: SeriesRun) -> str:
-    return last_words(_printed(run))[:MOST_WORDS]
 
 
 def write_log(path: str, script: str, records: Sequence[Mapping[str, Any]], local_batch: int | None,

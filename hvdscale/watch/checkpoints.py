@@ -21,8 +21,7 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 FUNCTIONS = {f"{SHARDED}.state_dict_saver": {"save": (True, "state_dict", "checkpoint_id"),
                                              "async_save": (True, "state_dict", "checkpoint_id")},
              f"{SHARDED}.state_dict_loader": {"load": (False, "state_dict", "checkpoint_id")},
-             "safetensors.torch": {"save_file": (True, "tensors", "filename"),
-                                   "load_file": (False, "", "filename")}}
+             "safetensors.torch": {"save_file": (True, "tensors", "filename"), "load_file": (False, "", "filename")}}
 ELSEWHERE = (*LIBRARY, "/proc", "/dev", "/sys")
 OTHERS = ("storage_writer", "storage_reader")           # that have the place where it is not given
 

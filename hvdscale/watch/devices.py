@@ -24,7 +24,7 @@ from torch.distributed.nn.functional import _AllReduce
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _device
 
-from .lines import TORCH, called_by_script, is_own, line_of_call
+from .lines import TORCH, called_by_script, is_own, line_of_call, relative
 from .listener import Watch
 
 INSTEAD = "torch sees no GPU here, so what the script asks of CUDA ran on the CPU (first {}, {})."
@@ -169,9 +169,8 @@ def need_of_gpu(error: BaseException) -> str:
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
     if not own or str(own[-1].line).startswith(("raise ", "assert ")):
         return ""
-    place = f"{os.path.relpath(own[-1].filename)}:{own[-1].lineno}"
     why = textwrap.shorten(f"{type(error).__name__}: {error}", LONGEST, placeholder=" ...")
-    return REFUSED.format(place, own[-1].line, why)
+    return REFUSED.format(f"{relative(own[-1].filename)}:{own[-1].lineno}", own[-1].line, why)
 
 
 class Event(torch.cpu.Event):

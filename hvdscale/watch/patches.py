@@ -46,16 +46,14 @@ class Patches:
 
     def changing(self, owner: Any, name: str, change: Callable[[dict[str, Any]], object]) -> None:
         """Have ``change`` alter the arguments of a function, by name, before it is called."""
-        def calling(original):
-            signature = inspect.signature(original)
+        signature = inspect.signature(getattr(owner, name))
 
-            def call(*args, **options):
-                given = signature.bind(*args, **options)
-                given.apply_defaults()
-                change(given.arguments)
-                return original(*given.args, **given.kwargs)
-            return call
-        self.replace(owner, name, calling)
+        def call(original, *args, **options):
+            given = signature.bind(*args, **options)
+            given.apply_defaults()
+            change(given.arguments)
+            return original(*given.args, **given.kwargs)
+        self.around(owner, name, call)
 
     def before(self, owner: Any, name: str, act: Callable) -> None:
         def call(original, *args, **options):

@@ -55,7 +55,7 @@ class ScriptRequest:
     seeded: bool = False                # each rank's generators are seeded by its rank before the script begins
     module: bool = False                # the script runs as python -m would run it
     profile: bool = False               # updates after those that are watched are traced
-    still: bool = False                 # random numbers are held still: see still.py
+    still: bool = False                 # random numbers are held still: see generators.py
 
     def local_batch(self, workers: int) -> int | None:
         return self.global_batch // workers if self.global_batch else self.batch

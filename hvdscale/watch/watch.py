@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from . import checkpoints, collectives, devices, generators, loaders, passes, still, wrappers
+from . import checkpoints, collectives, devices, generators, loaders, passes, wrappers
 from .listener import Listener, Watch
 
 WATCHED = (generators, devices, loaders, passes, collectives, wrappers, checkpoints)
@@ -20,12 +20,14 @@ def watching(listeners: Sequence[Listener], local_workers: int = 1, workers: int
     """Tell the listeners what happens in this process, and put everything back at the end.
 
     details     also what takes time in each update, or waits for a GPU: all but passes, steps, batches and collectives
-    held_still  random numbers are: see still.py
+    held_still  random numbers are: see generators.py
     """
     watch = Watch(listeners, local_workers, workers, details)
     try:
-        for each in (*WATCHED, still) if held_still else WATCHED:
+        for each in WATCHED:
             each.install(watch)
+        if held_still:
+            generators.hold_still(watch)
         yield watch
     finally:
         watch.patches.undo()
