@@ -64,15 +64,7 @@ def in_this_process(sample: Sample, workers: Workers, say: Callable[[str], None]
             if CHECKS[name] and workers.rank == 0:
                 say(name)
                 found.append(carried_out(name, partial(CHECKS[name], sample)))
-    return [trace_cause(finding, found, EXPLAINS) for finding in found]
-
-
-# where one of these checks fails, it explains why the others fail
-EXPLAINS = {
-    "examples": ("gradients", "losses", "random numbers", "batch-norm", "padding", "evaluation", "checkpoint"),
-    "random numbers": ("gradients", "losses", "batch-norm", "padding", "checkpoint"),
-    "ranks": ("gradients", "evaluation"), "padding": ("gradients", "losses", "batch-norm", "evaluation"),
-    "batch-norm": ("gradients",), "losses": ("gradients",)}
+    return [trace_cause(finding, found, JOB.checks["explains"]) for finding in found]
 
 
 def notes(job: Job, sample: Sample) -> tuple[str, ...]:

@@ -33,8 +33,7 @@ CHECKS = {"examples": examples, "epochs": epochs, "gradient": gradient, "update"
 OF_AN_OPTIMIZER = ("gradient", "update", "parameters", "learning rate", "schedule")
 BY_GRADIENTS, STILL = ("gradient", "update"), 2         # compared where random numbers are held still; updates of it
 WORST_FIRST = (Verdict.FAILED, Verdict.WARNED, Verdict.UNSEEN, Verdict.PASSED, Verdict.NOT_APPLICABLE)
-# where one of these fails, it explains why parameters drift apart
-EXPLAINS = dict.fromkeys(("gradient", "learning rate", "examples"), ("parameters",))
+EXPLAINS = dict.fromkeys(("gradient", "learning rate", "examples"), ("parameters",))        # that they drift apart
 REMARKS = "On one worker as on several, and in no exit code:"
 NOT_CHECKED = "Not checked, as it cannot be seen from outside or did not happen in these updates:"
 SHOWN = 6               # updates in the table of losses;  files that are named
