@@ -3,20 +3,23 @@ batch-norm; optimizers' steps up to the write of the parameters, clipping before
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import math
 import weakref
+from collections.abc import Iterator
 
 import torch
 import torch.utils.checkpoint
 from torch.nn import functional
+from torch.nn.utils.parametrize import ParametrizationList
 from torch.optim import lr_scheduler, optimizer as optimizers
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .lines import line_of_call
 from .listener import Watch
-from .remarks import REDRAWN
+from .remarks import NOT_FOLLOWED, REDRAWN
 
 LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "mse_loss",
           "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss", "gaussian_nll_loss")
@@ -39,6 +42,15 @@ class Passes:
                 self._followed[parameter] = hook = parameter.register_hook(
                     functools.partial(self._reached, weakref.ref(parameter)))
                 self.watch.patches.on_undo(hook.remove)
+
+    @contextlib.contextmanager
+    def left_out(self) -> Iterator[None]:
+        """A call of modules that belongs to no pass."""
+        before, self.forward, self.inference = (self.forward, self.inference), True, True
+        try:
+            yield
+        finally:
+            self.forward, self.inference = before
 
     def _reached(self, parameter, gradient) -> None:
         if self.running and (one := parameter()) is not None:
@@ -64,6 +76,11 @@ def install(watch: Watch) -> None:
         watch.tell("pass_ends", roots, watch.line_of_call())
         return result
 
+    def noting_grad(original, outputs, inputs, *args, **options):
+        if any(one in passes._followed for one in (inputs if isinstance(inputs, (list, tuple)) else [inputs])):
+            watch.tell("remark", NOT_FOLLOWED.format(watch.line_of_call()))
+        return original(outputs, inputs, *args, **options)
+
     def parameters_added(_, optimizer, *args, **options):
         passes.follow(optimizer)
         watch.tell("parameters_added", optimizer)
@@ -73,6 +90,9 @@ def install(watch: Watch) -> None:
             if passes.forward and (plain or torch.is_grad_enabled()) or torch.compiler.is_compiling() or (
                     in_transform() or passes.inference and not torch.is_grad_enabled()):
                 return original(module, *args, **options)
+            if isinstance(module, ParametrizationList):     # called as it is registered, or where a weight is read
+                with passes.left_out():
+                    return original(module, *args, **options)
             if torch.is_grad_enabled():
                 passes.forward = True
                 watch.tell("forward_begins")
@@ -108,6 +128,7 @@ def install(watch: Watch) -> None:
     patches.replace(torch.nn.Module, "__call__", noting_forward)
     patches.before(torch.nn.Module, "train", lambda self, mode=True: watch.tell("mode", bool(mode)))
     if watch.details:
+        patches.around(torch.autograd, "grad", noting_grad)
         patches.around(torch.utils.checkpoint, "checkpoint", checkpoint)
         patches.after(torch.optim.Optimizer, "add_param_group", parameters_added)
         patches.before(torch.amp.GradScaler, "scale", loss_scaled)

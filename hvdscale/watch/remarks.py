@@ -7,6 +7,8 @@ JOINED_BY_ACTIVE = ("ranks that have ended an epoch join in (Join), and what the
                     "number of those that still train")
 REDRAWN = ("checkpoint(..., preserve_rng_state=False) draws other random numbers, such as dropout masks, when it "
            "computes again in the backward pass, so the gradient is not that of the loss: leave the argument out")
+NOT_FOLLOWED = ("the gradients of parameters that torch.autograd.grad returns ({}): only those of a backward pass, as "
+                "loss.backward() makes it, are followed")
 HOOK = "DistributedDataParallel has a communication hook"
 OWN_HOOK = "parameters have hooks of the script's own (register_hook)"
 PROCESSES = "the processes that the script starts itself"

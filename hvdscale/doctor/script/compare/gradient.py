@@ -179,6 +179,10 @@ def _unexplained(both: BothRuns) -> Finding | None:
             factor(*parts) is not None for _, parts in both.pair.parts([mean, one.gradients[0]])
             if all(part.any() for part in parts)):      # a factor of each parameter's, as of a clip by its norm
         return None
+    ranks = np.stack([sum(each.gradient for each in update.passes) for update in both.ranks])
+    by_number = {"largest": ranks.max(0), "smallest": ranks.min(0), "product": ranks.prod(0)}
+    if how := first_met({how: apart(made, one.gradients[0]) <= limit for how, made in by_number.items()}):
+        return finding(both, "by_number", how=how, by=one.residual, limit=limit, where=both.ranks[0].line)
     if both.at:                                         # or with that of the update before
         local = [each.gradient for each in passes_of(both.ranks)]
         columns = np.stack([*local, both.pair.at(both.at - 1)[0].gradient], axis=1)
@@ -232,8 +236,13 @@ def scaled(both: BothRuns) -> Finding | None:
     ratio, every = both.ratio, [other.ratio for other in both.pair.both.values()]
     if None in every or close(ratio, 1) or not all(close(other, ratio) for other in every):
         return None
-    return finding(both, "scaled", by=abs(ratio - 1), limit=CLOSE, scale=both.weighing.scale, alone=both.scale_alone,
-                   cause=_causes_of(both, ratio, both.scale_alone))
+    by, weights = both.weighing, both.reduction.weights[0]
+    means, counts = by.weights.sum(axis=1), by.counts.sum(axis=1)
+    by_rank = np.allclose(weights, weights[0], rtol=CLOSE) and not any(        # neither means nor sums on all ranks
+        np.allclose(each, each[0], rtol=CLOSE) for each in (means, means / counts))
+    return finding(both, "scaled", by=abs(ratio - 1), limit=CLOSE, scale=by.scale, alone=both.scale_alone,
+                   shares=[*(means / np.abs(means).max())],
+                   cause={"scaled_by_rank": by_rank, **_causes_of(both, ratio, both.scale_alone)})
 
 
 def _causes_of(both: BothRuns, ratio: float, alone: float | None) -> Choice:
@@ -243,7 +252,8 @@ def _causes_of(both: BothRuns, ratio: float, alone: float | None) -> Choice:
     passes, of_one = len(by_pass), len(both.alone.passes) / both.pair.base
     return {"reduced_again": passes > 1 and close(by_pass[-2], workers * by_pass[-1]),
             "summed": np.allclose(weights, 1, rtol=CLOSE) and workers > 1,      # local gradients, each as it is
-            "multiplied": close(ratio, times), "passes_of_one": passes != of_one and close(ratio, passes / of_one),
+            "multiplied": close(ratio, times) and (alone is None or close(alone, 1)),
+            "passes_of_one": passes != of_one and close(ratio, passes / of_one),
             "divided_twice": np.allclose(weights * workers * times, 1, rtol=CLOSE) and times > 1,   # of whole losses
             "divided": close(ratio, 1 / times) and alone is not None and close(alone, 1),
             "sum_over_batch": close(ratio, 1 / times), "divided_otherwise": close(by_pass[-1] * workers, 1),
