@@ -43,12 +43,7 @@ def install(watch: Watch) -> None:
                 watch.tell("written", os.path.realpath(path))
             if not flags & os.O_ACCMODE and not path.endswith(CODE) and not path.startswith(ELSEWHERE):
                 watch.tell("read", os.path.realpath(path))
-
-    def save(obj, f, *_, **__):         # writes from C++, which raises no event
-        if isinstance(f, (str, os.PathLike)):
-            watch.tell("written", os.path.realpath(os.fsdecode(f)))
     sys.addaudithook(hook)
-    patches.before(torch, "save", save)
     patches.around(torch, "save", _telling(watch, True, "obj", "f"))
     patches.around(torch, "load", _telling(watch, False, "", "f"))
     for name, functions in FUNCTIONS.items():
@@ -69,6 +64,8 @@ def _telling(watch: Watch, saves: bool, state: str, place: str) -> Callable:
         path = _path_of(given.get(place), *(given.get(one) for one in OTHERS))
         if saves:
             watch.tell("saving", path, given.get(state))
+            if isinstance(given.get("f"), (str, os.PathLike)):          # from C++, which raises no event
+                watch.tell("written", path)
         result = original(*args, **options)
         watch.tell(*("saved", path) if saves else ("loaded", path))
         return result

@@ -50,10 +50,8 @@ def missing() -> bool:
 
 def on_cpu(value: Any) -> Any:
     """The CPU in place of a CUDA device, however that is written, or of an index; any other value as it is."""
-    if isinstance(value, torch.device):
-        return torch.device("cpu") if value.type == "cuda" else value
-    if isinstance(value, str):
-        return "cpu" if value.partition(":")[0] == "cuda" else value
+    if isinstance(value, (str, torch.device)):
+        return type(value)("cpu") if str(value).partition(":")[0] == "cuda" else value
     return "cpu" if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -235,10 +233,8 @@ def answers_of_cuda() -> dict[ModuleType, dict[str, Callable]]:
                       **dict.fromkeys(("current_device_index", "current_device_idx"), lambda: current[0]),
                       "current_stream": lambda *_, **__: stream}
     of_nvtx = dict.fromkeys(("range_push", "range_pop", "mark"), nothing)
-    found: dict[ModuleType, dict[str, Callable]] = {
-        torch.cuda: of_cuda, torch.accelerator: of_accelerator, torch.cuda.nvtx: of_nvtx}
-    return {owner: {name: answer for name, answer in one.items() if hasattr(owner, name)}
-            for owner, one in found.items()}
+    return {owner: {name: answer for name, answer in answers.items() if hasattr(owner, name)} for owner, answers in (
+        (torch.cuda, of_cuda), (torch.accelerator, of_accelerator), (torch.cuda.nvtx, of_nvtx))}
 
 
 def synchronize_norm(original: Callable, module: torch.nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:

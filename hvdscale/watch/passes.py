@@ -3,12 +3,10 @@ batch-norm; optimizers' steps up to the write of the parameters, clipping before
 """
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import math
 import weakref
-from collections.abc import Iterator
 
 import torch
 import torch.utils.checkpoint
@@ -42,15 +40,6 @@ class Passes:
                 self._followed[parameter] = hook = parameter.register_hook(
                     functools.partial(self._reached, weakref.ref(parameter)))
                 self.watch.patches.on_undo(hook.remove)
-
-    @contextlib.contextmanager
-    def left_out(self) -> Iterator[None]:
-        """A call of modules that belongs to no pass."""
-        before, self.forward, self.inference = (self.forward, self.inference), True, True
-        try:
-            yield
-        finally:
-            self.forward, self.inference = before
 
     def _reached(self, parameter, gradient) -> None:
         if self.running and (one := parameter()) is not None:
@@ -91,8 +80,11 @@ def install(watch: Watch) -> None:
                     in_transform() or passes.inference and not torch.is_grad_enabled()):
                 return original(module, *args, **options)
             if isinstance(module, ParametrizationList):     # called as it is registered, or where a weight is read
-                with passes.left_out():
+                before, passes.forward, passes.inference = (passes.forward, passes.inference), True, True
+                try:
                     return original(module, *args, **options)
+                finally:
+                    passes.forward, passes.inference = before
             if torch.is_grad_enabled():
                 passes.forward = True
                 watch.tell("forward_begins")

@@ -22,6 +22,7 @@ class Patches:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
+        self.on_undo = self._undo.append
 
     def replace(self, owner: Any, name: str, make: Callable) -> None:
         """Put ``make(original)`` in the place of a function. It takes ``*args, **options``, to be called in each way in
@@ -73,9 +74,6 @@ class Patches:
         original, own = getattr(owner, name), name in vars(owner)       # else it is inherited
         setattr(owner, name, replacement)
         self._undo.append(lambda: setattr(owner, name, original) if own else delattr(owner, name))
-
-    def on_undo(self, act: Callable[[], None]) -> None:
-        self._undo.append(act)
 
     def when_imported(self, name: str, install: Callable[[ModuleType], None]) -> None:
         """Call ``install(module)`` as soon as the script has imported the module; now, if it is there already."""
