@@ -15,6 +15,7 @@ from ....watch.generators import digest_of, moved_since, snapshot
 from ....watch.lines import line_of_call
 from ....watch.listener import Listener
 from ....watch.loaders import rest_of
+from ....watch.runner import file_of
 from ..record import MOST_INDICES, GeneratorUse, Iteration, LoadedBatch, Sampling
 from .session import Session
 from .tensors import digest, digest_statistics, digest_untrained, outermost_modules
@@ -120,7 +121,7 @@ class Batches(Listener):
         if os.getpid() == self.session.process:         # and no loader worker
             self._drawn = GeneratorUse(self._before[0], moved)
         elif moved - self._noted:
-            with open(self.session.folder / f"rank{self.session.record.rank}.drew", "a") as file:
+            with open(file_of(self.session.folder, self.session.record.rank, "drew"), "a") as file:
                 file.writelines(f"{name} {self._before[0].get(name)}\n" for name in moved - self._noted)
             self._noted |= moved
 
@@ -156,10 +157,9 @@ class Batches(Listener):
 
 def _length(value: Any) -> int | None:
     """The length of a loader, sampler or data set; None where it has none."""
-    try:
+    with contextlib.suppress(TypeError, NotImplementedError):
         return len(value)
-    except (TypeError, NotImplementedError):
-        return None
+    return None
 
 
 def _ids_of(iterator: Any, index: Any) -> tuple[int | str, ...]:
@@ -170,10 +170,9 @@ def _resolve(dataset: Any, index: Any) -> int | str:
     """The index in the data set below all subsets."""
     while isinstance(dataset, Subset):
         dataset, index = dataset.dataset, dataset.indices[index]
-    try:
+    with contextlib.suppress(TypeError, ValueError):
         return int(index)
-    except (TypeError, ValueError):
-        return repr(index)
+    return repr(index)
 
 
 def _sampling(iterator: Any) -> Sampling:

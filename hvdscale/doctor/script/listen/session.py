@@ -1,7 +1,6 @@
 """What one process has seen so far, and when it has seen enough; and the calls that are only counted or named."""
 from __future__ import annotations
 
-import io
 import os
 import re
 import sys
@@ -12,7 +11,7 @@ from typing import Any
 
 from ....watch.lines import line_of_call
 from ....watch.listener import Listener
-from ....watch.runner import RUNNING, STOPPED
+from ....watch.runner import RUNNING, STOPPED, file_of
 from ..record import WRITTEN, FileUse, Logged, Record
 
 LIBRARIES = {"transformers.trainer": "transformers", "lightning.pytorch": "lightning", "pytorch_lightning": "lightning",
@@ -35,7 +34,8 @@ class Session(Listener):
         self.record, self.folder, self.task, self.wanted = record, folder, task, task["updates"]
         self.at_end: Callable[[], None] = lambda: None          # reads what only the end of a script allows
         self.updates: Any = None                                # the listener of optimizers
-        self._read = {folder / f"rank{record.rank}.{name}": 0 for name in ("stdout", "stderr")}
+        paths = [file_of(folder, record.rank, name) for name in ("stdout", "stderr")]
+        self._printed = [open(path, errors="replace") for path in paths if path.exists()]
         self._inside, self._place = (os.path.join(os.path.realpath(one), "") for one in (Path.cwd(), folder))
         self.leave, self.process, self._saved = leave, os.getpid(), 0.0
 
@@ -101,12 +101,7 @@ class Session(Listener):
         """Read what this rank has printed meanwhile."""
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        for path, begin in self._read.items():
-            with open(path, "rb") if path.exists() else io.BytesIO() as file:
-                file.seek(begin)
-                text = file.read()
-            self._read[path] = begin + len(text)
-            printed = text.decode(errors="replace")
+        for printed in [file.read() for file in self._printed]:
             self.record.printed += [(self.record.made, f"{word.lower()} {number}")
                                     for word, number in NUMBERED.findall(printed)]
             for name, value, digits, power in SHOWN.findall(printed):
