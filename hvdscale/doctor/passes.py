@@ -71,8 +71,7 @@ def losses(sample: Sample) -> Finding:
         return JOB.finding("losses", "a_mean", **about)
     if draws:
         return JOB.finding("losses", "drawn", **{**about, "by": None, "limit": None})
-    layer = first_difference(sample, model, whole, parts)
-    if layer:
+    if layer := first_difference(sample, model, whole, parts):
         return JOB.finding("losses", "layer", **about, **_explain_layer(layer), layer=_describe_layer(layer))
     return JOB.finding("losses", "by_group" if plan.group_by_group else "pairs", **about)
 
@@ -117,17 +116,14 @@ def batch_norm(sample: Sample) -> Finding:
     how = "group by group: correct, but slower" if plan.group_by_group else "not by ghost group"
     kinds = [f"{len(layers)} of {what}" for layers, what in (
         (ours, "hvdscale.modules (fast)"), (torchs, f"torch's own ({how})")) if layers]
-    if not plan.group_by_group:
-        if first_difference(sample, model, sample.parts(), sample.parts()) is None:
-            bounds = group_bounds(plan.global_batch, plan.ghost_batch)
-            cut = sorted({0, bounds[-(-len(bounds) // 3)], plan.global_batch})      # in two, between ghost groups
-            layer = first_difference(sample, model, sample.parts(), sample.parts(*cut))
-            if layer:
-                return JOB.finding(name, "layer", layer=f"{layer.layer} ({type(layer.module).__name__})", by=layer.by,
-                                   limit=sample.limit, **_explain_layer(layer))
-    if not kinds:
-        return JOB.finding(name, "none_by_group" if plan.group_by_group else "none")
-    return JOB.finding(name, "by_group", kinds=", ".join(kinds), sizes=" or ".join(map(str, sizes)), groups=groups)
+    if not plan.group_by_group and first_difference(sample, model, sample.parts(), sample.parts()) is None:
+        bounds = group_bounds(plan.global_batch, plan.ghost_batch)
+        cut = sorted({0, bounds[-(-len(bounds) // 3)], plan.global_batch})      # in two, between ghost groups
+        if layer := first_difference(sample, model, sample.parts(), sample.parts(*cut)):
+            return JOB.finding(name, "layer", layer=f"{layer.layer} ({type(layer.module).__name__})", by=layer.by,
+                               limit=sample.limit, **_explain_layer(layer))
+    kind = {"by_group": kinds, "none_by_group": plan.group_by_group, "none": True}
+    return JOB.finding(name, kind, kinds=", ".join(kinds), sizes=" or ".join(map(str, sizes)), groups=groups)
 
 
 class Case(NamedTuple):
@@ -157,7 +153,7 @@ def padding(sample: Sample) -> Finding:
         for what, (short, long) in values.items():
             by = relative(short, long)
             if by > sample.limit:
-                layer = "" if case.training else _first_layer(sample, model, case)
+                layer = _first_layer(sample, model, case) if case.split == "train" and not case.training else ""
                 return JOB.finding("padding", "in_norm" if case.training else "padded", case, by=by, limit=sample.limit,
                                    differs=f"{what} is {short:.6g} and {long:.6g}{layer}",
                                    cause="by_group" if case.training and sample.plan.group_by_group else "")
@@ -179,15 +175,13 @@ def _cases(sample: Sample) -> Iterator[Case]:
         return {f"the {what} of {name}": value for name, pair in measured(workload, model, batch).sums.items()
                 for what, value in zip(("sum", "count"), pair)}
 
-    stretched = _stretched(sample, data.train, plan.stream.visits(0, 0, plan.global_batch))
-    if stretched:
+    if stretched := _stretched(sample, data.train, plan.stream.visits(0, 0, plan.global_batch)):
         yield Case("train", *stretched, lost)
         if any(map(is_batch_norm, sample.job.model.modules())):
             yield Case("train", *stretched, lost, training=True)
     for split, evaluated in data.evaluated(MEASURED).items():
         indices = np.arange(min(len(evaluated), MEASURED))
-        stretched = _stretched(sample, evaluated, Visits(indices, indices * 0, plan.seed))
-        if stretched:
+        if stretched := _stretched(sample, evaluated, Visits(indices, indices * 0, plan.seed)):
             yield Case(split, *stretched, metrics)
 
 
@@ -200,8 +194,6 @@ def _values(sample: Sample, model: nn.Module, case: Case) -> dict[str, tuple[flo
 
 def _first_layer(sample: Sample, model: nn.Module, case: Case) -> str:
     """The first layer whose output changes at the real positions, in words; empty if none is found."""
-    if case.split != "train":
-        return ""
     for name, module, _, (short, long) in calls_of(sample, model, [(Pass(0, case.examples), b) for b in case.batches]):
         if short.ndim == long.ndim and short.is_floating_point() and not any(
                 torch.allclose(cut, short, rtol=sample.limit, atol=sample.limit * float(short.abs().max()))
@@ -224,8 +216,7 @@ def _stretched(sample: Sample, data, visits: Visits) -> tuple[int, tuple, str] |
     for k in (group_bounds(n, sample.plan.ghost_batch)[1], 2, 1):
         rows = np.sort(by_size[:k]).tolist()
         short, long = data.take(select(visits, rows)), _rows(whole, n, rows)
-        how = _how(dict(tensors_of(short)), dict(tensors_of(long)))
-        if how:
+        if how := _how(dict(tensors_of(short)), dict(tensors_of(long))):
             device, dtype = sample.job.device, PARAMETERS[sample.plan.precision]
             return k, (to_device(short, device, dtype), to_device(long, device, dtype)), how
     return None

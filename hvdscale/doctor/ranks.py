@@ -92,8 +92,8 @@ def digest(sample: Sample) -> dict[str, Entry]:
     measured = _try("measure", lambda: Evaluator(job.workload, splits, DIGESTED, SingleWorker(), job.device,
                                                  sample.plan.precision)(sample.model(), tuple(splits)))
     for column in (f"{split}/{metric}" for split in splits for metric in job.workload.metrics):
-        of_one = measured if measured.error else Entry("measure", [measured.value[column]])
-        found[f"{column} of the same examples by the same model"] = of_one
+        found[f"{column} of the same examples by the same model"] = measured if measured.error else Entry(
+            "measure", [measured.value[column]])
     return found
 
 
@@ -127,12 +127,10 @@ def same_on_ranks(sample: Sample, by_rank: Sequence[dict[str, Entry]], seen: str
     if all(WHOLE in found for found in by_rank):
         return JOB.finding(NAME, "unchecked", error=by_rank[0][WHOLE].error)
 
-    def compared() -> Iterator[tuple]:
-        for rank, found in enumerate(by_rank):
-            yield "apart", "rank", by_rank[0], found, rank
-        known = {what: entry for what, entry in (alone or {}).items() if not by_rank[0][what].error}
-        yield "apart_from_one", "workers", known, {what: by_rank[0][what] for what in known}, 0
-    for kind, cause, one, other, rank in compared():
+    known = {what: entry for what, entry in (alone or {}).items() if what in by_rank[0] and not by_rank[0][what].error}
+    for kind, cause, one, other, rank in (
+            *(("apart", "rank", by_rank[0], found, rank) for rank, found in enumerate(by_rank)),
+            ("apart_from_one", "workers", known, {what: by_rank[0][what] for what in known}, 0)):
         for what in differing(one, other, sample.limit):
             entries = [found[what] for found in (one, other) if what in found]
             error = next((f": {entry.error}" for entry in entries if entry.error), "")
@@ -236,7 +234,6 @@ def _digest(rank: int, size: int, name: str, layers: list[dict], wanted: int) ->
     play(rank, size)                        # before the job's modules are imported
     from ..training.prepare import prepare
     from ..update.model import make_model
-    from ..workers.group import SingleWorker
     try:
         job = prepare(name, layers, SingleWorker())
         if rank:                            # only after load, which may find its files by the host name

@@ -87,12 +87,6 @@ class Updates(Listener):
     def schedule_made(self, schedule):
         self._schedules.add(schedule)
 
-    def _end_of_schedule(self, optimizer: torch.optim.Optimizer) -> tuple[str, int]:
-        """The class of its only schedule, and the steps after which that has ended; 0: none."""
-        own = [one for one in self._schedules if one.optimizer is optimizer]
-        ends = [getattr(one, ENDS.get(type(one).__name__, ""), 0) for one in own]
-        return (type(own[0]).__name__, int(ends[0])) if len(own) == 1 else ("", 0)
-
     def loss_scaled(self, scale):
         self.scale = scale
 
@@ -173,7 +167,7 @@ class Updates(Listener):
         if of.evaluated:
             return
         of.evaluated = evaluated
-        parameters = of.parameters()
+        parameters, schedules = of.parameters(), [one for one in self._schedules if one.optimizer is optimizer]
         if of.steps is None:
             names = names_of(parameters)
             if not self.session.record.optimizers:
@@ -182,7 +176,9 @@ class Updates(Listener):
             of.steps = OptimizerUpdates(type(optimizer).__name__,
                                         [(names[id(one)], sampled(one)) for one in parameters], settings=settings_of(
                                             optimizer))
-            self.session.record.schedule = self._end_of_schedule(optimizer)
+            for one in schedules if len(schedules) == 1 else ():
+                kind = type(one).__name__
+                self.session.record.schedule = kind, int(getattr(one, ENDS.get(kind, ""), 0))
             if any(len(one._backward_hooks or ()) > 1 for one in parameters):       # one of them is the watcher's
                 self.session.record.remarks.append(OWN_HOOK)
             of.steps.flat = not of.reached and bool(of.passes) and not self.session.record.sharded
@@ -199,11 +195,11 @@ class Updates(Listener):
         gradients = {id(one): sample(one.grad) for one in parameters if one.grad is not None}
         for one, each in of.passes:
             one.gradient = joined(each)
-        positions = sorted(int(one.last_epoch) for one in self._schedules if one.optimizer is optimizer)
         of.update = Update(
             joined(gradients), joined({**gradients, **of.unclipped}),
             joined({id(one): sample(one) for one in parameters}), digest(parameters),
-            tuple(float(group["lr"]) for group in optimizer.param_groups), tuple(positions),
+            tuple(float(group["lr"]) for group in optimizer.param_groups),
+            tuple(sorted(int(one.last_epoch) for one in schedules)),
             [one for one, _ in of.passes], list(of.clips), self._line, square=square)
 
     def step_ends(self, optimizer):
