@@ -71,9 +71,9 @@ class Sample:
         plan = self.plan
         bounds = bounds or (*(group_bounds(plan.global_batch, plan.ghost_batch) if plan.group_by_group else
                               (0, plan.global_batch)),)
-        batches = (self.job.data.train.take(plan.stream.visits(0, a, b)) for a, b in zip(bounds, bounds[1:]))
-        return [(Pass(a, b), to_device(batch, self.job.device, PARAMETERS[self.plan.precision]))
-                for a, b, batch in zip(bounds, bounds[1:], batches)]
+        take, device, dtype = self.job.data.train.take, self.job.device, PARAMETERS[plan.precision]
+        return [(Pass(a, b), to_device(take(plan.stream.visits(0, a, b)), device, dtype))
+                for a, b in zip(bounds, bounds[1:])]
 
 
 def make_sample(job: Job, wanted: int) -> Sample:
@@ -199,19 +199,15 @@ class Call(NamedTuple):
 def calls_of(sample: Sample, model: nn.Module, parts: Sequence) -> list[Call]:
     """The calls of the model's modules, in the order in which they return."""
     found: list[list[tuple[str, nn.Module, Tensor, Tensor]]] = []
-    hooks = [module.register_forward_hook(
-        lambda m, given, out, name=name: found[-1].append((name, m, _first(given), _first(out))))
-        for name, module in model.named_modules()]
     loss = bound_loss(sample.job.workload, sample.plan.label_smoothing)
-    try:
-        with passing(sample, model) as enter:
-            for part, batch in parts:
-                found.append([])
-                enter(part)
-                loss(model, batch)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with passing(sample, model) as enter, contextlib.ExitStack() as hooks:
+        for name, module in model.named_modules():
+            hooks.enter_context(module.register_forward_hook(
+                lambda m, given, out, name=name: found[-1].append((name, m, _first(given), _first(out)))))
+        for part, batch in parts:
+            found.append([])
+            enter(part)
+            loss(model, batch)
     return [Call(*calls[0][:2], [call[2] for call in calls], [call[3] for call in calls]) for calls in zip(*found)
             if len({call[0] for call in calls}) == 1]
 
@@ -227,21 +223,20 @@ def first_difference(sample: Sample, model: nn.Module, parts: Sequence, others: 
     whose outputs are not one row per example, or are padded to another length, are not compared."""
     for call, other in zip(calls_of(sample, model, parts), calls_of(sample, model, others)):
         by = _apart(call.outputs, other.outputs)
-        if by is not None and not by <= sample.limit:
-            of_input = _apart(call.inputs, other.inputs)
+        if not by <= sample.limit:
             return Difference(call.name or "the model itself", call.module, by,
-                              of_input is not None and not of_input <= sample.limit)
+                              not _apart(call.inputs, other.inputs) <= sample.limit)
     return None
 
 
-def _apart(ours: list[Tensor], theirs: list[Tensor]) -> float | None:
-    """The largest difference over the largest value; None if the rows cannot be compared."""
+def _apart(ours: list[Tensor], theirs: list[Tensor]) -> float:
+    """The largest difference over the largest value; 0 if the rows cannot be compared."""
     if {o.shape[1:] for o in ours} != {o.shape[1:] for o in theirs} or any(o.ndim == 0 for o in ours + theirs):
-        return None
+        return 0.0
     one, other = torch.cat(ours), torch.cat(theirs)
-    if len(one) != len(other) or not one.is_floating_point():
-        return None
-    return ((one - other).abs().max() / one.abs().max().clamp(min=1e-30)).item() if one.numel() else 0.0
+    if len(one) != len(other) or not one.is_floating_point() or not one.numel():
+        return 0.0
+    return ((one - other).abs().max() / one.abs().max().clamp(min=1e-30)).item()
 
 
 def examples(job: Job) -> Finding:
