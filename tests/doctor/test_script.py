@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from hvdscale.doctor.script.folder import make_workplace
 from hvdscale.doctor.script.examine import files_of
+from hvdscale.doctor.script.runs import make_workplace
 from hvdscale.errors import UsageError
 from tests import guides
 from tests.conftest import GOLDEN, but_slow
@@ -178,7 +178,7 @@ def test_a_script_may_import_from_the_folders_above(tmp_path):
 
 
 def test_a_folder_too_large_to_copy_is_run_in_and_the_report_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("hvdscale.doctor.script.folder.LARGEST", 1)
+    monkeypatch.setattr("hvdscale.doctor.script.runs.LARGEST", 1)
     (tmp_path / "data").write_text("large")
     place = make_workplace(tmp_path, tmp_path / "copy")
     (tmp_path / "kept").write_text("x")

@@ -26,10 +26,9 @@ from ..lost import KINDS, STATISTICS, describe_lost, describe_tensors, unlike
 from ..script.compare.pair import Pair, apart, batches_of, passes_of, trained
 from ..script.compare.state import OF, same_stream
 from ..script.examine import SHOWN, ScriptJudged, instead_of
-from ..script.folder import make_workplace
 from ..script.record import (LOADED, OPTIMIZER, READ, SAVED, WRITTEN, FileUse, GeneratorUse, Iteration, Record, least,
                              uses, written_outside)
-from ..script.runs import Run, checked, find_error, run_ranks
+from ..script.runs import Run, checked, find_error, make_workplace, run_ranks
 
 RANK = "hvdscale.doctor.resume.listen"
 BEYOND = 2                  # updates that the resumed run may make beyond the end of the uninterrupted one

@@ -17,11 +17,10 @@ from torch.distributed.tensor import DTensor
 from ...watch.lines import LIBRARY
 from ...watch.runner import STOPPED
 from ..script import rank
-from ..script.folder import state_of
 from ..script.listen.session import Session
 from ..script.listen.tensors import describe, flatten, named_tensors, outermost_modules, sample
 from ..script.listen.updates import settings_of
-from ..script.record import LOADED, OPTIMIZER, READ, SAVED, WRITTEN, Start, uses
+from ..script.record import LOADED, OPTIMIZER, READ, SAVED, WRITTEN, Start, state_of, uses
 
 FEWER = 4                   # of the numbers that a sample of a divided tensor has, one is kept
 SAVES = "saved.{}"          # left among the ranks by a save after so many updates

@@ -23,9 +23,8 @@ from .compare.pair import KINDS, Pair
 from .compare.state import batch_norm, join, parameters, random_numbers, together
 from .compare.steps import learning_rate, schedule, update
 from .compare.unseen import notes, only_drew, remarks, unseen
-from .folder import LARGEST
 from .record import Record, written_outside
-from .runs import Run, ScriptError, run_here, run_launched
+from .runs import LARGEST, Run, ScriptError, run_here, run_launched
 
 CHECKS = {"examples": examples, "epochs": epochs, "gradient": gradient, "update": update, "parameters": parameters,
           "batch-norm": batch_norm, "learning rate": learning_rate, "schedule": schedule,

@@ -1,8 +1,10 @@
 """What one rank's process saw of a script: plain records, written to a file for the process that compares them."""
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import stat
 import tempfile
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
@@ -18,7 +20,11 @@ from ...watch.runner import RECORD, RUNNING, file_of
 
 MOST_INDICES = 50_000           # of a subset that are kept
 OPTIMIZER = "optimizer: "
+LEFT_OUT = (".git", ".hg", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".pytest_cache")  # linked to
+SCRATCH = ".hvdscale."                  # begins the name of a folder in TMPDIR, of any doctor that runs
 SAVED, WRITTEN, LOADED, READ = "saved", "written", "loaded", "read"
+
+State = dict[str, tuple[int, int]]      # path -> bytes, time of the last change in ns
 
 
 @dataclass(frozen=True)
@@ -259,6 +265,19 @@ def written_outside(records: Iterable[Record]) -> set[str]:
 def least(records: Iterable[Record]) -> int:
     """The updates that all ranks made."""
     return min((record.made for record in records), default=0)
+
+
+def state_of(folder: Path) -> State:
+    found = {}
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in LEFT_OUT and not name.startswith(SCRATCH)]
+        for name in names:
+            path = os.path.join(place, name)
+            with contextlib.suppress(FileNotFoundError):        # another process may remove it meanwhile
+                status = os.lstat(path)
+                if stat.S_ISREG(status.st_mode):
+                    found[os.path.relpath(path, folder)] = status.st_size, status.st_mtime_ns
+    return found
 
 
 def load(folder: Path, rank: int, workers: int) -> Record:

@@ -4,10 +4,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
-from ...errors import HvdscaleError
+from ...errors import HvdscaleError, UsageError
 from ...formatting.numbers import counted, listed
 from ...system.cores import describe_load
 from ...watch import runner
@@ -16,8 +19,7 @@ from ...watch.place import SHARE, await_path
 from ...watch.remarks import PROCESSES
 from ...watch.runner import ENDED, FAILED, RUNNING, STOPPED, ScriptRequest, after, describe_failure
 from ...workers.launch import Process
-from .folder import Workplace, copy_of, make_workplace
-from .record import Record, least, load
+from .record import LEFT_OUT, SCRATCH, Record, State, least, load, state_of
 
 RANK = "hvdscale.doctor.script.rank"
 STANDS = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)
@@ -27,6 +29,9 @@ DIED = "its process died: it was killed, was out of memory, or called os._exit"
 UNLIKE = "the ranks' collectives have different sizes"
 MISMATCH = "op.preamble.length <= op.nbytes"         # by which Gloo ends a process
 OF_OTHERS = "a rank makes a call that another one leaves out, as where only some ranks evaluate, stop or skip"
+LARGEST = 512 << 20                     # bytes that are copied, at most
+MOST_BESIDE = 1000                      # files and folders beside it that are linked to
+ABOVE = 2                               # folders above it from which the script may import
 
 
 @dataclass(frozen=True)
@@ -184,3 +189,60 @@ def _first_failure(run: Run, unlike: bool) -> Record | None:
     if rank is None and unlike:             # the rank that did not see it waits, or ended first
         rank = next((record.rank for record in run.records if not record.updates), None)
     return None if rank is None else run.records[rank]
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Where the script runs."""
+
+    original: Path
+    folder: Path
+    copied: bool                # it is a copy of ``original``, which is left as it is; else it is ``original`` itself
+    before: State
+
+    def written(self) -> list[str]:
+        """The files that the script has written or removed here."""
+        now = state_of(self.folder)
+        return sorted(name for name in {*now, *self.before} if now.get(name) != self.before.get(name))
+
+
+def make_workplace(original: Path, place: Path) -> Workplace:
+    """A copy of the folder at a new place; the folder itself where it is larger than LARGEST. Links stay links, so
+    large data may be linked to; .git and .venv are linked to, as is what lies beside the folder, and what Python can
+    import from the folders above. Raises UsageError where something cannot be copied."""
+    before = state_of(original)
+    if sum(size for size, _ in before.values()) > LARGEST:
+        return Workplace(original, original, False, before)
+    folder = copy_of(original, place)
+    folder.parent.mkdir(parents=True)
+    try:
+        shutil.copytree(original, folder, symlinks=True, ignore=partial(_ignored, place))
+    except shutil.Error as error:
+        path, _, why = error.args[0][0]
+        raise UsageError(f"{path}: cannot be copied: {why}; run the script in a folder of its own") from None
+    for name in LEFT_OUT:
+        if (original / name).exists() and not (folder / name).is_symlink():
+            (folder / name).symlink_to(original / name)
+    for above, copy in zip(original.parents[:ABOVE], folder.parents):
+        with contextlib.suppress(OSError), os.scandir(above) as beside:
+            for one in islice(beside, MOST_BESIDE):
+                near = above == original.parent and not one.name.startswith(".")
+                package = one.name.isidentifier() and os.path.isfile(os.path.join(one.path, "__init__.py"))
+                if (near or package or one.name.endswith(".py")) and not (copy / one.name).exists():
+                    (copy / one.name).symlink_to(one.path)
+    return Workplace(original, folder, True, state_of(folder))
+
+
+def copy_of(original: Path, place: Path) -> Path:
+    """Where the copy of a folder is made, below folders that are named as those above the original."""
+    return place.joinpath(*original.parts[1:][-ABOVE - 1:])
+
+
+def _ignored(place: Path, folder: str, names: list[str]) -> list[str]:
+    """Names that are not copied: those left out, the copy itself, and what is neither file nor folder nor link."""
+    own = {place, *(above for above in place.parents if above.name.startswith((SCRATCH, "hvdscale-")))}
+    paths = [Path(folder, name) for name in names]
+    plain = {path for path in paths if path.is_symlink() or os.access(path, os.R_OK) and (
+        path.is_dir() or path.is_file())}
+    return [path.name for path in paths
+            if path.name in LEFT_OUT or path.name.startswith(SCRATCH) or path in own or path not in plain]
