@@ -124,7 +124,7 @@ def _keep_traces(run: SeriesRun, folder: Path, records: Sequence[dict[str, Any]]
     """The traces go beside the log; where they lie, or why there are none."""
     if any(record["operators"] is None for record in records):
         return [f"the script ended before {TRACED} more updates, so there is no trace; lower --updates"]
-    from .profile import communication_of                       # it needs torch
+    from .rank import communication_of                       # it needs torch
     base = run.log.removesuffix(".h5")
     traces = [file_of(folder, record["rank"], TRACE) for record in records]
     for record, trace, found in zip(records, traces, communication_of(traces)):

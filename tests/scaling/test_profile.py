@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from hvdscale.scaling.profile import Profile, communication_of
+from hvdscale.scaling.rank import Profile, communication_of
 
 
 def test_the_updates_after_the_first_call_are_traced_and_their_operators_named(tmp_path):
