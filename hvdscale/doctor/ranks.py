@@ -117,9 +117,6 @@ def broken(error: str) -> dict[str, Entry]:
     return {WHOLE: Entry("load", "", error)}
 
 
-TOO_LONG = broken(f"it took longer than {PATIENCE:g} s")
-
-
 def same_on_ranks(sample: Sample, by_rank: Sequence[dict[str, Entry]], seen: str,
                   alone: Mapping[str, Entry] | None = None) -> Finding:
     """Whether all ranks' digests equal rank 0's, and that of a single worker, ``alone``; ``seen``: what was compared,
@@ -182,16 +179,17 @@ def simulated(name: str, layers: list[dict], wanted: int) -> Iterator[list[subpr
 def same_when_played(played: list[subprocess.Popen], sample: Sample, mine: dict[str, Entry]) -> Finding:
     """Whether two ranks that are played agree, and agree with this process, a single worker."""
     ranks, seen = [*map(_digest_of, played)], JOB.sentence("ranks compared", "played")
-    if TOO_LONG in ranks:
+    if None in ranks:
         return JOB.finding("ranks", "late", seconds=PATIENCE, load=describe_load() or None)
     return same_on_ranks(sample, ranks, seen, alone=mine)
 
 
-def _digest_of(child: subprocess.Popen) -> dict[str, Entry]:
+def _digest_of(child: subprocess.Popen) -> dict[str, Entry] | None:
+    """What it found of the job; None where that takes too long."""
     try:
         output, _ = child.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
-        return TOO_LONG
+        return None
     last = (output.strip().splitlines() or ["no output"])[-1]
     try:
         return {what: Entry(*entry) for what, entry in json.loads(last).items()}

@@ -189,7 +189,7 @@ def _carry_out(check: str, pair: Pair) -> Finding:
 
 def _losses(pair: Pair) -> str:
     """The losses of updates as the script differentiates them: summed over passes, the mean over ranks."""
-    if not pair.updates or not pair.on_one(0).passes:
+    if not pair.on_one(0).passes:
         return ""
     shown = range(min(pair.updates, SHOWN))
     rows = [("update", *(f"{at + 1}" for at in shown))]

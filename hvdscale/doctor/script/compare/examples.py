@@ -78,7 +78,7 @@ def _without_loader(pair: Pair) -> Finding:
         first, *others = ([one.gradient for one in update.passes] for update in pair.at(at))
         if not any(each.any() for each in first) or not all(np.array_equal(first, each) for each in others):
             return pair.finding(EXAMPLES, "as_on_one" if pair.matches_one else "no_loader")
-    return pair.finding(EXAMPLES, "same_gradients", where=pair.at(0)[0].passes[-1].line if pair.updates else "")
+    return pair.finding(EXAMPLES, "same_gradients", where=pair.at(0)[0].passes[-1].line)
 
 
 def _shared(pair: Pair, first: Iteration, keys: list[list[list]]) -> Finding | None:

@@ -37,8 +37,6 @@ def _hidden(pair: Pair) -> Finding | None:
         return pair.finding(NAME, "of_others", where=pair.at(0)[0].line)
     if sharded and not is_joined(pair.records):
         return _clipped_alone(pair) or pair.finding(NAME, "sharded", how=sharded[0])
-    if not pair.updates:
-        return pair.finding(NAME, "no_update")
     if pair.flat:
         alone, square = pair.on_one(0).square, sum(update.square for update in pair.at(0))
         times = math.sqrt(square / alone) if alone and pair.both[0].comparable else 0.0

@@ -95,7 +95,7 @@ class Pair:
 
     def obstacles(self, at: int = 0) -> dict[str, bool]:
         """By name, whether this keeps an update of both runs from being compared."""
-        first = [update.gradient for update in (self.on_one(0), *self.at(0))] if self.updates else []
+        first = [update.gradient for update in (self.on_one(0), *self.at(0))]
         return {"other_batch": self.batch is None, "sharded": any(np.isnan(each).any() for each in first),
                 "other_start": not self.same_start,
                 "unknown_examples": not self.keys(self.many, 0) or not self.keys([self.one], 0),

@@ -24,12 +24,10 @@ ALIKE = 0.15            # of a factor of parameters, which the last step has cha
 def parameters(pair: Pair) -> Finding:
     """Whether all ranks start from the same parameters and buffers, and keep the same parameters."""
     sharded = [record.sharded for record in pair.records if record.sharded]
-    if sharded and pair.updates and is_joined(pair.records):
+    if sharded and is_joined(pair.records):
         return _parts(pair, sharded[0])
     if sharded:
         return pair.finding(PARAMETERS, "sharded", how=sharded[0])
-    if not pair.updates:
-        return pair.finding(PARAMETERS, "no_update")
     digests = [{update.digest for update in pair.at(at)} for at in range(pair.updates)]
     if (again := averaged(pair)) and len(digests[0]) == 1:
         return _averaged(pair, *again)
@@ -207,7 +205,7 @@ def random_numbers(pair: Pair) -> Finding:
     in_workers = _same_in_workers(pair)
     seeds = {tuple(one.seed for one in trained(record) if one.seed is not None) for record in pair.many}
     by_number = "by_number" if in_workers and len(seeds) > 1 else ""
-    backward = next((one.line for one in pair.at(0)[0].passes), "") if pair.updates else ""
+    backward = next((one.line for one in pair.at(0)[0].passes), "")
     loop = next((one.line for one in trained(pair.many[0])), "")
     for kind, same, where, cause in (
             # not by Python's generator, by which scripts and models decide for all

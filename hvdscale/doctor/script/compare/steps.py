@@ -71,7 +71,7 @@ def schedule(pair: Pair) -> Finding:
 def update(pair: Pair) -> Finding:
     """Whether steps, and what is done to the parameters after them, are those of one worker where gradients are."""
     compared, agree, settings = 0, None, [pair.steps(record).settings for record in (pair.one, pair.many[0])]
-    for name, one, many in unlike(*settings) if pair.batch is not None and pair.updates else ():
+    for name, one, many in unlike(*settings) if pair.batch is not None else ():
         return pair.finding(UPDATE, "settings", name=name.replace(".", " "), one=one, many=many,
                             where=pair.at(0)[0].line)
     for at in pair.whole:
@@ -90,7 +90,7 @@ def update(pair: Pair) -> Finding:
         if fault := _fault(both, error, agree):
             return fault
         compared = at + 1
-    why = "gradient" if not pair.updates or pair.on_one(0).rates == pair.at(0)[0].rates else "rate"
+    why = "gradient" if pair.on_one(0).rates == pair.at(0)[0].rates else "rate"
     return pair.finding(UPDATE, "same" if compared else "not_compared", compared=compared,
                         why=why_incomparable(pair) or KINDS.sentence("incomparable", why, pair))
 

@@ -38,14 +38,14 @@ def notes(pair: Pair) -> list[str]:
 
 def remarks(pair: Pair) -> list[str]:
     """What looks wrong on any number of workers, each in one sentence."""
-    divisor, targets = other_divisor(pair) if pair.updates else (0, 0)
+    divisor, targets = other_divisor(pair)
     (name, end), first = pair.one.schedule, trained(pair.one)
     steps = {(sum(one.positions) - sum(pair.on_one(0).positions)) / at for at, one in enumerate(
         pair.steps(pair.one).updates[:3]) if at and len(one.positions) == 1}
     advance = steps.pop() if len(steps) == 1 else 0.0                           # at each of the first updates
-    passes = len(pair.on_one(0).passes) // pair.base if pair.updates else 0
+    passes = len(pair.on_one(0).passes) // pair.base
     epoch = len(first[0].batches) + len(first[0].rest) if first and (first[0].ended or first[0].rest) else 0
-    epoch = int(advance * epoch / max(1, len(pair.batches(pair.one, 0)))) if pair.updates else 0
+    epoch = int(advance * epoch / max(1, len(pair.batches(pair.one, 0))))
     met = {"more_than_targets": divisor > targets, "some_of_targets": divisor < targets,
            "schedule_by_pass": passes > 1 and advance == passes, "short_schedule": 0 < end < epoch}
     redrawn = any(REDRAWN in record.remarks for record in pair.records)
