@@ -236,8 +236,8 @@ def scaled(both: BothRuns) -> Finding | None:
         return None
     by, weights = both.weighing, both.reduction.weights[0]
     means, counts = by.weights.sum(axis=1), by.counts.sum(axis=1)
-    by_rank = np.allclose(weights, weights[0], rtol=CLOSE) and not any(        # neither means nor sums on all ranks
-        np.allclose(each, each[0], rtol=CLOSE) for each in (means, means / counts))
+    by_rank = len({*counts}) == 1 and np.allclose(weights, weights[0], rtol=CLOSE) and not np.allclose(
+        means, means[0], rtol=CLOSE)
     return finding(both, "scaled", by=abs(ratio - 1), limit=CLOSE, scale=by.scale, alone=both.scale_alone,
                    shares=[*(means / np.abs(means).max())],
                    cause={"scaled_by_rank": by_rank, **_causes_of(both, ratio, both.scale_alone)})
