@@ -93,8 +93,7 @@ def random_numbers(sample: Sample) -> Finding:
     name, plan, model = "random numbers", sample.plan, sample.model()
     first = mean_gradient(sample, model)
     time.sleep(1 - time.time() % 1)             # the next second, when a seed taken from the time differs
-    second = mean_gradient(sample, model)
-    by = distance(second, first)
+    by = distance(mean_gradient(sample, model), first)
     if by <= sample.limit:
         draws = plan.group_by_group or any(isinstance(m, Dropout) for m in model.modules())
         how = "keyed by ghost group" if draws else "the model draws no random numbers"

@@ -135,8 +135,7 @@ def outcomes(sample: Sample, model: nn.Module, parts: Sequence, compute: Callabl
         for part, batch in parts:
             enter(part)
             with OwnGenerators(sample.job.device) as generators:
-                made = compute(model, batch)
-                yield made, generators.moved()
+                yield compute(model, batch), generators.moved()
 
 
 def mean_gradient(sample: Sample, model: nn.Module) -> Tensor:
@@ -161,8 +160,7 @@ def step_of(sample: Sample, plan: Plan) -> tuple[Tensor, Tensor]:
     """The mean gradient of a step taken by hvdscale, and the buffers after it."""
     model = sample.model(plan)
     job, optimizer = sample.job, torch.optim.SGD(trained(model), lr=0.0)
-    take_step = DataParallelStep(plan, job.workload, job.data.train, model, optimizer, SingleWorker(), job.device)
-    take_step(0, 0.0, set())
+    DataParallelStep(plan, job.workload, job.data.train, model, optimizer, SingleWorker(), job.device)(0, 0.0, set())
     return _vector([p.grad for p in trained(model)]), _vector([b for b in model.buffers() if b.is_floating_point()])
 
 

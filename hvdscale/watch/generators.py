@@ -69,8 +69,7 @@ def states() -> dict[str, str]:
 
 def snapshot() -> tuple[dict[str, str], dict[int, str]]:
     """The states of the global generators by name, and a digest of each that the script made; 0: any random.Random."""
-    own = {id(one): _state_of(one) for one in (*_made, *_kept)}
-    return states(), {0: str(_drawn[0]), **own}
+    return states(), {0: str(_drawn[0]), **{id(one): _state_of(one) for one in (*_made, *_kept)}}
 
 
 def moved_since(before: tuple[dict[str, str], dict[int, str]]) -> frozenset[str]:

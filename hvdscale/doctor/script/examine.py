@@ -174,8 +174,7 @@ def _carry_out(check: str, pair: Pair) -> Finding:
     if check not in OF_AN_OPTIMIZER or optimizers < 2:
         return CHECKS[check](pair)
     found = []
-    of_each = [replace(pair, optimizer=at) for at in range(optimizers)]
-    for at, of in enumerate(of_each):
+    for at, of in enumerate(replace(pair, optimizer=at) for at in range(optimizers)):
         if of.flat and of.updates < pair.updates:       # an outer one, whose steps are judged by the model's parameters
             continue
         name = f"optimizer {at + 1} of {optimizers} ({of.steps(pair.one).name}): "

@@ -277,8 +277,7 @@ def unequal(both: BothRuns) -> Finding | None:
     pair, by, limit = both.pair, both.weighing, both.pair.limit
     if by is None:
         taken = pair.examples(pair.many, both.at)
-        same = len({*taken}) == 1 or pair.matches_one
-        return None if same else finding(both, "unequal_examples", examples=taken)
+        return None if len({*taken}) == 1 or pair.matches_one else finding(both, "unequal_examples", examples=taken)
     counts = by.counts.sum(axis=1)
     if by.error <= limit or both.agrees or len({*counts}) == 1 and not _accumulates(both, by):
         return None
@@ -383,9 +382,8 @@ def judge(pair: Pair) -> Finding:
             return finding(found[0], "divided_again", scale=weighed[0].scale)
         return pair.finding(NAME, "mean", scale=None if close(weighed[0].scale, 1) else weighed[0].scale, limit=limit,
                             of=pair.workers, targets=weighed[0].counts.sum(), by=max(by.error for by in weighed))
-    residual = max(both.reduction.residual for both in found)
     if pair.matches_one:
-        return pair.finding(NAME, "as_on_one", by=residual, limit=limit)
+        return pair.finding(NAME, "as_on_one", by=max(both.reduction.residual for both in found), limit=limit)
     return pair.finding(NAME, "unknown_divisor")
 
 

@@ -48,8 +48,7 @@ def remarks(pair: Pair) -> list[str]:
     epoch = int(advance * epoch / max(1, len(pair.batches(pair.one, 0))))
     met = {"more_than_targets": divisor > targets, "some_of_targets": divisor < targets,
            "schedule_by_pass": passes > 1 and advance == passes, "short_schedule": 0 < end < epoch}
-    redrawn = any(REDRAWN in record.remarks for record in pair.records)
-    return ([REDRAWN] if redrawn else []) + KINDS.sentences(
+    return ([REDRAWN] if any(REDRAWN in record.remarks for record in pair.records) else []) + KINDS.sentences(
         "remarks", pair, met, divisor=divisor, targets=targets, schedule=name, end=end, epoch=epoch, passes=passes)
 
 
