@@ -20,8 +20,8 @@ from .compare.evaluation import evaluation
 from .compare.examples import epochs, examples
 from .compare.gradient import gradient
 from .compare.pair import KINDS, Pair
-from .compare.state import batch_norm, join, parameters, random_numbers, together
-from .compare.steps import learning_rate, schedule, update
+from .compare.state import (batch_norm, join, learning_rate, parameters, random_numbers, schedule, together,
+                            update)
 from .compare.unseen import notes, only_drew, remarks, unseen
 from .record import Record, written_outside
 from .runs import LARGEST, Run, ScriptError, run_here, run_launched

@@ -103,6 +103,11 @@ class Pair:
                 "batch_norm": any(record.batch_norms for record in self.many)}
 
     @property
+    def why_incomparable(self) -> str:
+        """Why the first updates of both runs cannot be compared; empty where they can."""
+        return next(iter(KINDS.sentences("incomparable", self, self.obstacles())), "")
+
+    @property
     def matches_one(self) -> bool:
         """Whether the first update has the gradient of one worker."""
         one, many = self.both[0].reduction_alone, self.both[0].reduction

@@ -69,12 +69,7 @@ def unseen(pair: Pair, still: Pair | None = None) -> list[str]:
         "end_of_epoch": any(one.cut is not None for record in pair.many for one in trained(record)),
         "second_epoch": any(len(trained(record)) < 2 for record in pair.many),
         "no_evaluation": not rounds, "metric": len(sizes) == 1, "metric_of_uneven_batches": len(sizes) > 1,
-    }, why=why_incomparable(pair))]
-
-
-def why_incomparable(pair: Pair) -> str:
-    """Why the first updates of both runs cannot be compared; empty where they can."""
-    return next(iter(KINDS.sentences("incomparable", pair, pair.obstacles())), "")
+    }, why=pair.why_incomparable)]
 
 
 def only_drew(pair: Pair) -> bool:
