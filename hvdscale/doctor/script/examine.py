@@ -16,8 +16,7 @@ from ...watch.runner import ScriptRequest
 from ...workers.launch import Process
 from ..finding import Finding, Verdict, trace_cause
 from ..formats import NOTES, Judged, render_list
-from .compare.evaluation import evaluation
-from .compare.examples import epochs, examples
+from .compare.examples import epochs, evaluation, examples
 from .compare.gradient import gradient
 from .compare.pair import KINDS, Pair
 from .compare.state import (batch_norm, join, learning_rate, parameters, random_numbers, schedule, together,

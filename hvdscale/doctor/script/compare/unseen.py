@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from ....watch.remarks import OWN_HOOK, REDRAWN
 from ..record import Logged
-from .evaluation import rounds_of
-from .examples import filled_up
+from .examples import filled_up, rounds_of
 from .pair import KINDS, Pair, only_call, trained
 from .gradient import other_divisor
 from .state import averaged, by_rank
