@@ -1,5 +1,5 @@
-"""All checks of an unmodified script, from the records of its runs on one worker and on several; their report, with what
-was not checked, and why, and what depends on the number of workers without being a fault."""
+"""All checks of an unmodified script, from the records of its runs on one worker and on several; their report, with
+what was not checked, and why, and what depends on the number of workers without being a fault."""
 from __future__ import annotations
 
 import contextlib
@@ -89,7 +89,8 @@ def examine(asked: ScriptRequest, workers: int, process: Process, say: Callable[
                 return None
         one, many = run_both(asked, place, workers, many, say)
         pair, still = paired(asked, one, many), None
-        if only_drew(pair) and process.local_size == process.size and not many.late:
+        only_drew = [name for name, is_so in pair.obstacles().items() if is_so] == ["random"]
+        if only_drew and process.local_size == process.size and not many.late:
             say(f"running {asked.script} again, with its random numbers held still")
             still = held_still(asked, pair, place)
         return compare(asked, one, many, pair, checks, still)
@@ -261,11 +262,6 @@ def unseen(pair: Pair, still: Pair | None = None) -> list[str]:
         "second_epoch": any(len(trained(record)) < 2 for record in pair.many),
         "no_evaluation": not rounds, "metric": len(sizes) == 1, "metric_of_uneven_batches": len(sizes) > 1,
     }, why=pair.why_incomparable)]
-
-
-def only_drew(pair: Pair) -> bool:
-    """Whether they cannot be compared for their random numbers alone."""
-    return [name for name, met in pair.obstacles().items() if met] == ["random"]
 
 
 def logged(pair: Pair) -> list[str]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import isclose
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 
-from ...finding import Finding, Kinds
+from ...finding import Kinds
 from ..record import BackwardPass, Iteration, LoadedBatch, LossCall, OptimizerUpdates, Record, Update
 
 KINDS = Kinds(Path(__file__).with_name("findings.toml"))
@@ -39,6 +38,7 @@ class Pair:
     base: int = 1               # how many ranks ``one`` is, of a script that cannot run on one
 
     def __post_init__(self) -> None:
+        self.finding = partial(KINDS.finding, about=self)       # its words know what this has, such as its workers
         self.records, self.library = [self.one, *self.many], self.many[0].library
         self.workers = len(self.many)
         self.times = self.workers / self.base       # how many times as many the second run has
@@ -48,10 +48,6 @@ class Pair:
         self.flat = any(one.flat for one in steps)      # the optimizer has other tensors than the model, such as parts
         self.limit = ROUGH_LIMIT if any(one.rough for each in steps for one in passes_of(each.updates)) else LIMIT
         self._batches = {id(record): batches_of(record, one.updates) for record, one in zip(self.records, steps)}
-
-    def finding(self, check: str, kind: str, **given: Any) -> Finding:
-        """See Kinds.finding; the words know what this has, such as its workers."""
-        return KINDS.finding(check, kind, self, **given)
 
     @cached_property
     def whole(self) -> list[int]:
