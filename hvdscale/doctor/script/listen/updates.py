@@ -107,8 +107,7 @@ class Updates(Listener):
     def pass_begins(self, roots):
         self._drawn = GeneratorUse(self._before[0], moved_since(self._before)) if self._before else NOTHING
         self._again = self._before is None
-        self._local, self._fresh = {}, {}
-        self._reached = {}
+        self._local, self._fresh, self._reached = {}, {}, {}
         self.batches.used()
 
     def gradient(self, parameter, gradient, first=None):
@@ -120,7 +119,6 @@ class Updates(Listener):
         prepared, self._prepared, self._before, self._idle = self._prepared, NOTHING, None, snapshot()
         loss = sum(local(root.detach()).double().sum().item() for root in roots) / self.scale
         calls = [call for _, call in sorted(self._reached.items())]
-        self._reached = {}
         for call in calls:
             call.total /= self.scale
         gradients = {at: values / self.scale for at, values in self._local.items()}
@@ -136,15 +134,14 @@ class Updates(Listener):
                 of.clear()
             of.unclipped, of.scale = {}, self.scale
             of.passes.append((one, {each: gradients[each] for each in own}))
-        self.scale, self._local = 1.0, {}
+        self.scale = 1.0
 
     def clipping(self, parameters):
         before = {id(one): sample(one.grad) for one in parameters if one.grad is not None}
         self._square = square_of(parameters)
         for optimizer in self.optimizers.values():
-            for each in optimizer.parameters():
-                if id(each) in before:
-                    optimizer.unclipped.setdefault(id(each), before[id(each)])
+            own = {id(each) for each in optimizer.parameters()}
+            optimizer.unclipped = {at: values for at, values in before.items() if at in own} | optimizer.unclipped
 
     def clipped(self, parameters, norm, limit, line):
         ids = {id(one) for one in parameters}
