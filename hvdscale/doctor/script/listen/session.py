@@ -35,7 +35,7 @@ class Session(Listener):
         self.at_end: Callable[[], None] = lambda: None          # reads what only the end of a script allows
         self.updates: Any = None                                # the listener of optimizers
         paths = [file_of(folder, record.rank, name) for name in ("stdout", "stderr")]
-        self._printed = [open(path, errors="replace") for path in paths if path.exists()]
+        self._printed = [open(path, encoding="utf-8", errors="replace") for path in paths if path.exists()]
         self._inside, self._place = (os.path.join(os.path.realpath(one), "") for one in (Path.cwd(), folder))
         self.leave, self.process, self._saved = leave, os.getpid(), 0.0
 
