@@ -9,7 +9,7 @@
     lightning = "..."           the next move with that library, by the option to change
     like = "..."                another kind of the check, which has what is not given here
 
-A kind of one line is written in its check's table: mean.passed = "...".
+A kind of a line or two is written in its check's table: mean.passed = "...".
 
 [notes] and the like are sentences by name.
 
