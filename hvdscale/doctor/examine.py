@@ -9,12 +9,12 @@ from ..formatting.numbers import counted
 from ..training.job import Job
 from ..update.model import how_to_be_faster
 from ..workers.group import Workers
+from .checks import (batch_norm, checkpoint, decay, evaluation, gradients, losses, padding, random_numbers,
+                     rounding)
 from .finding import JOB, Finding, carried_out, trace_cause
 from .formats import NOTES, Judged, render_list
-from .passes import batch_norm, gradients, losses, padding, random_numbers
 from .probe_step import EXAMPLES, Sample, make_sample
 from .ranks import digest, refusing_collectives, same_on_ranks, same_when_played, simulated
-from .state import checkpoint, decay, evaluation, rounding
 
 RANKS = "ranks"
 CHECKS = {"gradients": gradients, "losses": losses, "random numbers": random_numbers, "rounding": rounding,

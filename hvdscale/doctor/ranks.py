@@ -39,8 +39,8 @@ from ..watch.patches import Patches
 from ..watch.runner import end
 from ..workers.group import SingleWorker
 from ..workers.launch import without_launcher
+from .checks import random_numbers
 from .finding import JOB, Finding, Verdict
-from .passes import random_numbers
 from .probe_step import Sample, distance, make_sample, mean_gradient
 from .script.listen import tensors
 

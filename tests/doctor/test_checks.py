@@ -14,13 +14,12 @@ from click.testing import CliRunner
 from torch.distributed import _functional_collectives as funcol
 
 from hvdscale.cli.doctor import command, say_on
+from hvdscale.doctor.checks import checkpoint, decay, evaluation, gradients, losses, padding
 from hvdscale.doctor.examine import examine, in_this_process, notes
 from hvdscale.doctor.finding import JOB, Finding, Verdict, carried_out
-from hvdscale.doctor.passes import gradients, losses, padding
 from hvdscale.doctor.probe_step import examples, make_sample
 from hvdscale.doctor.ranks import broken, digest, explain, same_on_ranks
 from hvdscale.doctor.formats import Judged, render_findings, render_list
-from hvdscale.doctor.state import checkpoint, decay, evaluation
 from hvdscale.errors import CommunicationError
 from hvdscale.formatting.screen import Screen
 from hvdscale.training.prepare import prepare
@@ -332,7 +331,7 @@ def test_what_a_model_loses_in_a_checkpoint_is_named_as_that_of_a_script(monkeyp
     def forget(state, step):
         restore(state, step)
         step.model.state_dict()["layers.1.running_mean"].zero_()
-    monkeypatch.setattr("hvdscale.doctor.state.restore", forget)
+    monkeypatch.setattr("hvdscale.doctor.checks.restore", forget)
     assert checkpoint(sample("torchs_own")).differs == (
         "after the load: batch-norm's running statistics are not as they were: model.layers.1.running_mean")
 

@@ -5,9 +5,9 @@ from typing import Callable
 import pytest
 from torch import nn
 
+from hvdscale.doctor.checks import rounding
 from hvdscale.doctor.finding import Verdict
 from hvdscale.doctor.probe_step import make_sample
-from hvdscale.doctor.state import rounding
 from hvdscale.modules import BatchNorm, Dropout
 from hvdscale.training.prepare import prepare
 from hvdscale.workers.group import SingleWorker
