@@ -32,8 +32,7 @@ from ..update.precision import AUTOCAST, PARAMETERS, repeatable
 from ..update.step import DataParallelStep
 from ..workers.group import SingleWorker
 from ..workload import bound_loss, measured
-from .finding import JOB, Finding, first_met
-from .lost import KINDS, describe_lost, describe_tensors, unlike
+from .finding import JOB, OF_RESTARTS, Finding, describe_lost, describe_tensors, first_met, unlike
 from .probe_step import (Difference, Sample, calls_of, distance, first_difference, mean_gradient, outcomes, relative,
                          select, step_of, trained)
 from .script.listen.tensors import flatten
@@ -342,7 +341,7 @@ def _describe(lost: list[tuple[str, str, str]], model: nn.Module) -> str:
             (f"{name.rpartition('.')[2]}.{name}", *each) for name, *each in lost])
     else:
         return "not as they were saved: " + list_first(list(dict.fromkeys(names)), 3)
-    return KINDS.finding(check, kind, held=BEFORE, **given).differs
+    return OF_RESTARTS.finding(check, kind, held=BEFORE, **given).differs
 
 
 def _differences(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> tuple[list[str], float]:

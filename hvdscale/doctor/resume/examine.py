@@ -21,8 +21,8 @@ from ...formatting.numbers import list_first, listed
 from ...system.files import scratch_folder
 from ...watch.remarks import OWN
 from ...watch.runner import ENDED, FAILED, ScriptRequest
-from ..finding import Finding, Verdict, trace_cause
-from ..lost import KINDS, STATISTICS, describe_lost, describe_tensors, unlike
+from ..finding import (OF_RESTARTS as KINDS, STATISTICS, Finding, Verdict, describe_lost, describe_tensors, trace_cause,
+                       unlike)
 from ..script.compare.pair import Pair, apart, batches_of, passes_of, trained
 from ..script.compare.state import OF, same_stream
 from ..script.examine import SHOWN, ScriptJudged, instead_of

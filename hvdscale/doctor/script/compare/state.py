@@ -12,8 +12,7 @@ import numpy as np
 
 from ....formatting.numbers import list_first, listed, number
 from ....watch.remarks import OWN
-from ...finding import Finding, Verdict
-from ...lost import STATISTICS, unlike
+from ...finding import STATISTICS, Finding, Verdict, unlike
 from ..record import GeneratorUse, Iteration, Record, Update
 from .pair import CLOSE, DEPARTED, KINDS, ROUNDED, BothRuns, Pair, apart, close, factor, passes_of, trained
 
