@@ -121,8 +121,7 @@ def _format_cells(values: np.ndarray, spec: LogColumn) -> list:
         return ["" if math.isnan(value) else repr(value) for value in values.tolist()]
     if spec.type == "text":
         return [as_cell(text) for text in values]
-    plain = _plain_values(values, spec)
-    return plain.tolist() if isinstance(plain, np.ndarray) else plain
+    return np.asarray(_plain_values(values, spec)).tolist()
 
 
 def _plain_values(values: np.ndarray, spec: LogColumn) -> np.ndarray | list:

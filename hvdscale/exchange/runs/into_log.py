@@ -157,7 +157,7 @@ def _lacking(runs: Sequence[FoundRun], settings: Sequence[Mapping[str, object]],
 def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -> FoundTrial:
     trial = FoundTrial(run, settings, {name: float(value) for name, source in mapping.metaparameters.items()
                                        if is_number(value := source.of(run)) and abs(value) < LARGEST})
-    steps = _StepsDone(run, mapping, trial.batch)
+    steps = _StepsDone(trial, mapping)
 
     def series(tag: str, scale: float = 1.0) -> Points | None:
         at, values = steps.at(tag) if tag in run.series else NONE
@@ -207,12 +207,23 @@ class _StepsDone:
     """The steps done at each row of a run. An evaluation in a row with a counter within its epoch is at the epoch's
     end, unless the epoch has several."""
 
-    def __init__(self, run: FoundRun, mapping: RunMapping, batch: int) -> None:
+    def __init__(self, trial: FoundTrial, mapping: RunMapping) -> None:
+        run, batch = trial.run, trial.batch
+        workers, passes = (int(trial.settings.get(name) or 1) for name in ("workers", "accumulation"))
         self.run, self.mapping = run, mapping
         self.each = {"examples": batch, "tokens": batch * (mapping.tokens_per_example or 1)}.get(mapping.step_unit, 1)
         self.length = run.epoch_steps if mapping.within else None
+        counted = math.ceil((mapping.train_examples or 0) / batch)
+        self.inner = 1.0            # that a counter within an epoch counts in a step
+        if self.length and mapping.train_examples and any(
+                math.isclose(self.length * share, mapping.train_examples, rel_tol=0.01) for share in (1, workers)):
+            self.inner, self.length = batch / workers, counted      # examples of a worker, such as [12800/60000]
+        elif self.length and not math.isclose(self.length, counted, rel_tol=0.02) and batch > workers * passes and not (
+                run.spread(mapping.within) % (batch // (workers * passes)) > 0).any():
+            raise LogError(f"{run.path}: {mapping.within} goes to {self.length:,} by multiples of the batch, so it may "
+                           "count examples or steps; how many examples has the training set? --set-size N says it")
         if mapping.step_unit == "epochs":
-            self.length = self.length or math.ceil((mapping.train_examples or 0) / batch)
+            self.length = self.length or counted
         most = np.fmax.reduce(run.spread(mapping.within), initial=0) if mapping.within and not run.epoch_steps else 0
         if most > 1.02 * (self.length or most) + 1:
             raise LogError(f"{run.path}: {mapping.within} goes to {most:,.0f}, but {mapping.train_examples:,} examples "
@@ -244,7 +255,7 @@ class _StepsDone:
             inner = self.run.spread(mapping.within)
             if not column.startswith("train/"):         # after the steps that were counted before
                 inner = inner[np.maximum.accumulate(np.where(np.isnan(inner), 0, np.arange(len(inner))))]
-            inner = np.clip(inner[rows], 0, self.length)
+            inner = np.clip(inner[rows] / self.inner, 0, self.length)
             steps = np.where(np.isnan(inner), steps, (count - 1) * self.length + inner)
         return np.maximum(np.rint(steps), 0).astype(np.int64), values
 

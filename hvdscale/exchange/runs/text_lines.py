@@ -93,7 +93,8 @@ class Form:
             elif self.epoch is not None and place - self.epoch in (1, 2) and OF_BATCH.fullmatch(text):
                 self.within, self.total = place, place + 1 if of_total else None
             elif of_total and self.epoch is not None and (
-                    text.replace(" ", "") == "][" and place - 3 < self.epoch or OF_EPOCH.match(texts[place + 2])):
+                    text.replace(" ", "") == "][" and place - 3 < self.epoch or text == " [" and place - 1 == self.epoch
+                    or OF_EPOCH.match(texts[place + 2])):
                 self.within, self.total = place, place + 1
 
     def add(self, at: int, head: int, numbers: Sequence[str]) -> None:
