@@ -13,7 +13,7 @@ import os
 import platform
 import struct
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import h5py
 import numpy as np
@@ -263,25 +263,27 @@ def lookup3(data: bytes) -> int:
     return b
 
 
-def part_of(path: str, file: h5py.File, name: str) -> Any:
-    """The table, column or heap of this name; KeyError where there is none. LogError where it, or its values, lie in
-    another file, as a log from elsewhere must not show, or copy, what this machine has; and where they are in pieces so
-    large that one may take all memory."""
-    found, above = file.id, ""
-    for part in name.split("/"):
-        above, step = f"{above}/{part}", part.encode("utf-8", "surrogateescape")
+def part_of(path: str, where: h5py.Group, name: str) -> Any:
+    """The table, column or heap of this name in a file or a table; KeyError where there is none. LogError where it, or
+    its values, lie in another file, as a log from elsewhere must not show, or copy, what this machine has; and where
+    they are in pieces so large that one may take all memory."""
+    found = where.id
+
+    def refuse(why: str) -> NoReturn:
+        raise LogError(f"{path}: {where.name.rstrip('/')}/{name} {why}")
+    for step in name.encode("utf-8", "surrogateescape").split(b"/"):
         if found.links.get_info(step).type != h5py.h5l.TYPE_HARD:
-            raise LogError(f"{path}: {above} is a link, as nothing in a log is; it is not followed")
+            refuse("is a link, as nothing in a log is; it is not followed")
         found = h5py.h5o.open(found, step)
     if not isinstance(found, h5py.h5d.DatasetID):
         return h5py.Group(found)
     how = found.get_create_plist()
     if how.get_external_count() or how.get_layout() == h5py.h5d.VIRTUAL:
-        raise LogError(f"{path}: {above} has its values in another file, as no part of a log has; it is not read")
+        refuse("has its values in another file, as no part of a log has; it is not read")
     if how.get_layout() == h5py.h5d.CHUNKED:
         size = math.prod(how.get_chunk()) * found.dtype.itemsize
         if size > MOST_CHUNK:
-            raise LogError(f"{path}: {above} is in pieces of {size:,} bytes, as no column of a log is")
+            refuse(f"is in pieces of {size:,} bytes, as no column of a log is")
     return h5py.Dataset(found)
 
 

@@ -70,6 +70,7 @@ class Part:
         self._claimed = 0           # bytes of these, unpacked
         self.segment = segments.of_file(self.path, self.file)
         self.attributes = root_attributes(self.path, self.file)
+        self._tables = {table: part_of(self.path, self.file, table) for table in TABLES}
         self.rows = {table: self._committed_rows(table) for table in TABLES}
         found: list[str] = []       # the names of all, after the rows that count, as columns grow
         self.file.visit(found.append)
@@ -93,9 +94,9 @@ class Part:
         or says another unit than the schema's, and where it has less rows than were committed."""
         if (table, name) not in self._specs:
             what, rows = f"{table}/{name}", self.rows[table]
-            dataset = part_of(self.path, self.file, what)
-            found = column_spec(name, dataset)
+            dataset = part_of(self.path, self._tables[table], name)
             wanted = column_of(table, name) if "/" in name else KNOWN[table].get(name)
+            found = column_spec(name, dataset, wanted)
             there = self.claim(what, dataset, found.type, rows)
             if wanted and found.type != wanted.type:
                 raise LogError(f"{self.path}: {what} holds {found.type} entries ({dataset.dtype}) where {wanted.type} "
@@ -125,6 +126,7 @@ class Part:
 
     def close(self) -> None:
         self._datasets.clear()
+        self._tables.clear()
         self._heap = None
         self.file.close()
 
@@ -153,8 +155,7 @@ class Part:
 
     def _committed_rows(self, table: str) -> int:
         """How many rows of a table are whole; LogError where the file does not say."""
-        name = f"{table}/committed_rows"
-        dataset = part_of(self.path, self.file, name)
+        name, dataset = f"{table}/committed_rows", part_of(self.path, self._tables[table], "committed_rows")
         if dataset.shape != (1,) or dataset.dtype.kind not in "iu":
             raise LogError(f"{self.path}: {name} holds {dataset.dtype} entries in the shape {dataset.shape}, not one "
                            "number of rows")
@@ -167,7 +168,7 @@ class Part:
         """A live file that was cut off reads as zeros there, so where it is short, each column is looked at."""
         for table, rows in self.rows.items():
             for name in self.columns[table]:
-                whole = rows_within(part_of(self.path, self.file, f"{table}/{name}"), rows, state.size)
+                whole = rows_within(part_of(self.path, self._tables[table], name), rows, state.size)
                 if whole < rows:
                     raise LogError(f"{self.path}: is truncated: {state.size} of {state.end} bytes are there, with "
                                    f"{whole} of {rows} rows of {table}/{name}; "
@@ -185,17 +186,20 @@ def begun_trials(part: Part) -> int:
     return int(begun.nonzero()[0].max(initial=-1)) + 1
 
 
-def column_spec(name: str, dataset: h5py.Dataset) -> LogColumn:
-    """A column as its dataset says it is: its type, unit, meaning and, of a metric, which way it gets better."""
-    keys = ("unit", "meaning", "better") if "/" in name else ("unit", "meaning")
-    unit, meaning, *better = (str(attribute_of(dataset, key) or "") for key in keys)
+def column_spec(name: str, dataset: h5py.Dataset, known: LogColumn | None = None) -> LogColumn:
+    """A column as its dataset says it is: its type, unit, meaning, unless the schema knows it, and which way a metric
+    gets better."""
+    meaning = known.meaning if known and "/" not in name and h5py.h5a.exists(dataset.id, b"meaning") else None
+    unit, meaning, better = (str(value or "") for value in (
+        attribute_of(dataset, "unit"), meaning or attribute_of(dataset, "meaning"),
+        "/" in name and attribute_of(dataset, "better")))
     dtype = dataset.dtype
     kind = "int" if dtype.kind in "iu" else "float"
     if len(dataset.shape) == 2:
         kind = "text"
     elif dtype == np.int8 or h5py.check_enum_dtype(dtype) is not None:
         kind = "status"
-    return LogColumn(name, kind, unit, meaning, better="".join(better))
+    return LogColumn(name, kind, unit, meaning, better=better)
 
 
 def in_order(table: str, columns: Iterable[str]) -> list[str]:
