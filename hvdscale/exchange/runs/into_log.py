@@ -45,6 +45,7 @@ LARGEST = 1e300         # of a metaparameter
 MOST_RESTARTS = 0.1     # of a clock, as a share of its times
 RESTARTED = "the clock starts again where a run was resumed, and is continued there"
 UNSTEADY = "the times fall so often that they are of no clock since the start: they are left out"
+PAUSE, PAUSED = (10.0, 0.1), "far more time passed between two rows than between others: a pause, left out"
 OTHERWISE = "--batch-per worker says otherwise"
 UPDATES = "train/n_updates"         # of stable-baselines3, which rows of evaluations lack
 WORD = re.compile("[A-Za-z][A-Za-z_]{0,39}")        # a text that may be a setting, rather than a path or a time
@@ -186,21 +187,28 @@ def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -
         trial.steps["step_seconds"] = each[0], trial.kept(np.where(longer, -1.0, each[1]))      # with an evaluation
     elif mapping.seconds in run.series:
         at, times = steps.at(mapping.seconds)
-        times, trial.restarted = _continued(trial.kept(times * scale, -np.inf))
+        times, trial.restarted = _continued(trial.kept(times * scale, -np.inf), at)
         times = trial.kept(times)
         found, first = np.unique(at, return_index=True)
         trial.seconds = found, times[first]
     return trial
 
 
-def _continued(times: np.ndarray) -> tuple[np.ndarray, str]:
-    """(times since the start, what a fall in them was taken for): where a run was resumed, they go on from the last."""
+def _continued(times: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, str]:
+    """(times since the start, what was taken for what): where a run was resumed, they go on from the last; rows between
+    which a step took over PAUSE times as long as usual, in over that share of the run, have a pause between them."""
     times = times - (times[0] if len(times) and times[0] > STAMP else 0)
     falls = np.diff(times) < 0
     if falls.sum() > max(1, MOST_RESTARTS * len(falls)):
         return np.full(len(times), np.nan), UNSTEADY
     before = np.where(falls, times[:-1], 0.0)
-    return times + np.concatenate([[0.0], np.cumsum(before)])[:len(times)], RESTARTED if falls.any() else ""
+    times = times + np.concatenate([[0.0], np.cumsum(before)])[:len(times)]
+    gaps, counts = np.diff(times), np.fmax(np.diff(steps), 1)
+    usual = counts * np.median(gaps / counts) if len(gaps) > PAUSE[0] else np.inf
+    paused = (gaps > PAUSE[0] * usual) & (gaps > PAUSE[1] * np.ptp(times))
+    if paused.sum() == 1:
+        times[1:] -= np.cumsum(np.where(paused, gaps - usual, 0.0))
+    return times, RESTARTED if falls.any() else PAUSED if paused.sum() == 1 else ""
 
 
 class _StepsDone:
