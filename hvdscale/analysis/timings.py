@@ -191,7 +191,7 @@ def ran_in_a_row(trials: Sequence[Trial]) -> bool:
 def _read_machine(trial: Trial) -> Machine:
     execution, problem = trial.execution, trial.problem
     compression = str(problem.get("compression") or "").removeprefix("none")
-    return Machine(str(execution.get("device") or "").split(":")[0], int(execution.get("threads") or 0),
+    return Machine(trial.gpu or str(execution.get("device") or "").split(":")[0], int(execution.get("threads") or 0),
                    str(problem.get("precision") or ""),
                    compression or str((problem.get("local_steps") or {}).get("exchange") or ""))
 

@@ -52,6 +52,7 @@ class Trial:
                   not measured
     tokens        that losses counted up to each evaluation; None: examples were counted
     losses        None: too few steps, or not read
+    gpu           of its first process, by name; "": unknown, or none
     started       its first process, in seconds since 1970; NaN: unknown
     slowing       its mean step over that of its first ones; NaN: too short to tell
     waited        the share of its steps in which a worker waited for a core that others had"""
@@ -59,7 +60,7 @@ class Trial:
     def __init__(self, rows: TrialRows, row: int, worker_counts: tuple[int, ...], started: float, step: np.ndarray,
                  train_seconds: np.ndarray, metrics: Mapping[str, np.ndarray], step_parts: StepParts | None,
                  noise: NoiseSteps | None, timed_steps: int, timed_seconds: float, tokens: np.ndarray | None,
-                 losses: LossCourse | None = None, slowing: float = np.nan, waited: float = 0.0) -> None:
+                 losses: LossCourse | None = None, slowing: float = np.nan, waited: float = 0.0, gpu: str = "") -> None:
         self.log, self.id, self.plan, self.workload = rows.path, int(rows.id[row]), rows.plan(row), rows.workload(row)
         self.key, self.seed = (self.log, self.id), int(rows.seed[row])
         self.seed_key = seed_key(self.seed, self.key)
@@ -72,7 +73,7 @@ class Trial:
         self.target: str | None = self.measurement.get("target") or None
         self.batches, local = BatchSchedule.of_problem(self.problem, self.global_batch), self.problem.get("local_steps")
         self.sync = (local["replicas"], local["sync_every"]) if local else EVERY_STEP
-        self.worker_counts, self.started = worker_counts, started
+        self.worker_counts, self.started, self.gpu = worker_counts, started, gpu
         self.step, self.train_seconds, self.metrics = step, train_seconds, metrics
         self.step_parts, self.noise, self.losses, self.slowing, self.waited = step_parts, noise, losses, slowing, waited
         self.timed_steps, self.timed_seconds, self.tokens = timed_steps, timed_seconds, tokens
@@ -193,6 +194,7 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
                       float(began.min()) if np.isfinite(began).any() else np.nan,
                       step[mine], seconds[mine], {name: values[mine] for name, values in metrics.items()},
                       parts.get(number), noise.get(number), *length,
+                      gpu="".join(restarts["device"][start[:1]]).removeprefix("cpu"),
                       **{"waited": float(waited[mine][-1:].sum()), **steps.get(number, {})})
         found.append(trial.without_times() if rows.untimed[row] else trial)
     return found

@@ -43,7 +43,7 @@ from . import FORMATS
 from .document import (VERDICT, Chapter, Details, Document, Figures, Finding, Page, Part, Path, Shown, describe_imports,
                        facts_of, section_name, sentences_of, slug, unique)
 from .output import MOST_RULED, give_out, refuse_no_folder
-from .plan.words import cautions, describe_crowded, verdict
+from .plan.words import cautions, describe_left_out, verdict
 from .request import ReportRequest, describe_unused
 from .subject import Subject, View, Whole, of_metric
 from .texts import GENERAL, SCALING
@@ -193,7 +193,7 @@ def _page(subject: Subject, taken: set[str]) -> Page:
         findings = (*findings[VERDICT:], *(Finding(said) for one in findings[:VERDICT] for said in one.more))
     best_first = best_alone and not subject.searches or show_ends_alone(subject.studies)
     first, then = (studied, ran) if best_first else (ran, studied)
-    careful = (*cautions(plan), *sentences_of(describe_crowded(plan.times.timings))) if plan else ()
+    careful = (*cautions(plan), *sentences_of(describe_left_out(plan.times.timings))) if plan else ()
     title = BEST if best_alone else str(subject.target or THROUGHPUT)
     key = subject.workload, subject.target
     lazy = [part for shown in (studied, ran) for part in shown.parts if isinstance(part, (Details, Figures))]

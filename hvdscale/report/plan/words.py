@@ -299,12 +299,9 @@ def _describe_times(plan: WorkerPlan) -> Iterator[Finding]:
         met_at, timed_at = (f"{min(one):,} to {max(one):,}" if len({*one}) > 1 else f"{one[0]:,}"
                             for one in (met, timed))
         yield PLAN.find("apart", met=met_at, timed=timed_at)
-    if timings.crowded:
-        yield from describe_crowded(timings)
-    elif any(one.crowded for one in timings.found):
+    yield from describe_left_out(timings)
+    if not timings.crowded and any(one.crowded for one in timings.found):
         yield PLAN.find("all_crowded", mark=CROWDED)
-    if timings.others:
-        yield PLAN.find("times_of_others", machines=list(map(str, timings.others)))
     if not timings.spread.freedom:
         yield PLAN.find("times_once")
     if repeats := timings.spread.of_repeats:
@@ -321,9 +318,11 @@ def describe_slowing(slowing: Sequence[float], used: bool = False) -> Iterator[F
                            used=used)
 
 
-def describe_crowded(timings: Timings) -> list[Finding]:
-    runs = sum(len(one.trials) for one in timings.crowded)
-    return [PLAN.find("crowded", runs=runs, workers=sorted({one.workers for one in timings.crowded}))] if runs else []
+def describe_left_out(timings: Timings) -> Iterator[Finding]:
+    if runs := sum(len(one.trials) for one in timings.crowded):
+        yield PLAN.find("crowded", runs=runs, workers=sorted({one.workers for one in timings.crowded}))
+    if timings.others:
+        yield PLAN.find("times_of_others", machines=list(map(str, timings.others)))
 
 
 def describe_no_join(found: NoPlan, timed: Sequence[JobKey]) -> str:

@@ -221,7 +221,9 @@ def settings_of(settings: Iterable[str]) -> dict[str, dict[str, object]]:
 def problems_of_points(points: Sequence[SpeedupPoint], searched: Iterable[str] = ()) -> list[str]:
     """What of the points' problems differs and follows neither from the batch nor from names ``searched`` at every
     point: ``precision is fp32 at 1 worker, fp64 at 3``."""
-    fields = [_fields(point.cell.setting) for point in points]
+    gpus = [sorted({run.trial.gpu for run in point.cell.runs} - {""}) for point in points]
+    fields = [_fields(point.cell.setting) | ({"device": listed(gpu)} if gpu else {})
+              for point, gpu in zip(points, gpus)]
     batches = [point.cell.global_batch for point in points]
     follow = {*OF_BATCH, "eval_every", *searched}
     for rule, betas in SCALED_BETAS.items():
