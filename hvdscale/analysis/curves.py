@@ -1,11 +1,10 @@
 """Steps to a target by global batch, from studies or from repeats: one curve per workload and target, and how far it
 scales perfectly (Shallue et al. 2019, section 4.1).
 
-A search may be cut off by the rates that it tried: the best rate of a batch lies beyond all of them. Steps fall towards
-the best rate, about as its inverse. So where steps still fall over the upper (or lower) part of the rates tried at the
-largest (or smallest) batches, by rank correlations that chance seldom exceeds together, and few trials lie beyond the
-best ones, more would be found farther out, and the steps of these batches are too many. Trials that diverged count as
-beyond: they show where the rates end. Those that did not meet the target are ranked by the best that they reached.
+A search may be cut off by the rates that it tried: the best rate of a batch lies beyond all of them. So where steps
+still fall over the upper (or lower) part of the rates tried at the largest (or smallest) batches, by rank correlations
+that chance seldom exceeds together, do not surely rise again at the end, and few trials lie beyond the best ones, more
+may be found farther out. Trials that diverged count as beyond; unmet ones are ranked by the best that they reached.
 
 One setting under one seed is the same sequence of updates at any worker count. So all worker counts of a batch share
 one row, and a seed counts once.
@@ -259,8 +258,18 @@ def ends_of(rates: np.ndarray, steps: np.ndarray, diverged: np.ndarray, values: 
     best, every, found = rates[ranks.argmin()], np.append(rates, diverged), []
     for way in (1, -1):
         end = np.argsort(-way * rates)[:max(LEAST, round(PART * len(rates)))]
-        found.append((np.mean(way * every > way * best), rank_deviate(way * rates[end], ranks[end])))
+        falls = 0.0 if _rises_again(way * rates[end], steps[end]) else rank_deviate(way * rates[end], ranks[end])
+        found.append((np.mean(way * every > way * best), falls))
     return np.array(found)
+
+
+def _rises_again(rates: np.ndarray, steps: np.ndarray) -> bool:
+    """Whether steps surely (two standard errors) rise at the largest rate, by a parabola in logarithms."""
+    met = np.isfinite(steps) & (steps > 0)
+    if len(np.unique(rates[met])) < LEAST - 1:
+        return False
+    (_, slope, _), errors = np.polyfit(rates[met] - rates.max(), np.log(steps[met]), 2, cov=True)
+    return bool(slope > 2 * np.sqrt(errors[1, 1]))
 
 
 def list_whole(batches: Sequence[int], ends: Sequence[np.ndarray | None]) -> tuple[int, ...]:
