@@ -264,6 +264,10 @@ def drift_of(cells: Sequence[RunCell], confidence: float = CONFIDENCE) -> tuple[
     freedom, squares = len(timed) - int(np.linalg.matrix_rank(design)) - 1, float(within @ within)
     if freedom < LEAST_FREEDOM or squares < 1e-9:
         return None
+    jumps = (place > np.arange(len(timed) - 1)[:, None]).T.astype(float)    # one change, behind each of the runs
+    jumps -= design @ np.linalg.lstsq(design, jumps, rcond=None)[0]
+    if ((jumps.T @ rest) ** 2 > 1.1 * float(within @ rest) ** 2 / squares * (jumps ** 2).sum(0) + 1e-9).any():
+        return None                             # explains the times better than a drift does
     slope = float(within @ rest) / squares
     variance = float(((rest - slope * within) ** 2).sum()) / freedom
     with_hours = float(((logs - level[cell] - slope * (place - middle[cell])) ** 2).sum()) / (

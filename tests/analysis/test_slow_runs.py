@@ -56,11 +56,13 @@ def test_one_seed_in_ten_that_needs_five_times_the_steps_keeps_intervals_honest_
     assert found.share > 0.93 and found.ratio < 1.5
 
 
-def cells(order, drift, noise=0.0, random=np.random.default_rng(3), hours=0.0):
-    """Runs in this order of their settings, each ``drift`` slower than the one before; ``hours``: of each repeat."""
+def cells(order, drift, noise=0.0, random=np.random.default_rng(3), hours=0.0, jump=0.0):
+    """Runs in this order of their settings, each ``drift`` slower than the one before; ``hours``: of each repeat;
+    ``jump``: of all behind the fifth."""
     found, hour = [[] for _ in SECONDS], hours * random.standard_normal(3)
     for place, at in enumerate(order):
-        seconds = SECONDS[at] * np.exp(drift * place + noise * random.standard_normal() + hour[len(found[at])])
+        seconds = SECONDS[at] * np.exp(drift * place + noise * random.standard_normal() + hour[len(found[at])]
+                                       + jump * (place > 4))
         found[at].append(SimpleNamespace(examples_per_second=1 / seconds, trial=SimpleNamespace(started=float(place))))
     return [SimpleNamespace(runs=runs) for runs in found]
 
@@ -75,6 +77,7 @@ def test_a_drift_without_noise_is_found_exactly_with_the_pace_of_the_last_run(or
 def test_too_few_repeats_too_small_a_drift_and_unknown_starts_say_nothing():
     assert drift_of(cells((0, 1, 2, 2, 1, 0), 0.02)) is None            # two degrees of freedom
     assert drift_of(cells(BACK, 0.001)) is None
+    assert drift_of(cells(BACK, 0.0, jump=0.2)) is None
     unknown = cells(BACK, 0.02)
     for run in (run for cell in unknown for run in cell.runs):
         run.trial.started = np.nan
