@@ -265,7 +265,7 @@ def pools_of(cells: Sequence[RunCell], by_batch: Sequence[RunCell] = ()) -> Pool
 
 
 def stand_out(cells: Sequence[RunCell], name: str) -> list[RunCell]:
-    """Cells that use the pool although their own spread exceeds that of the others (one-sided F test, 1 %)."""
+    """Cells that use the pool although their own spread exceeds that of the others (one-sided F test, 1 % for all)."""
     found = []
     for cell in cells:
         samples = _measured([cell], name)
@@ -275,7 +275,8 @@ def stand_out(cells: Sequence[RunCell], name: str) -> list[RunCell]:
         if own.freedom and rest.freedom and len(samples[0]) < OWN_FROM:
             met, before = logarithms(cell.samples.with_before(name))
             grid = np.nan_to_num((met - before) ** 2).mean() / 12 + ROUNDING        # of evaluations
-            if own.variance > (rest.variance + grid) * scipy.special.fdtri(own.freedom, rest.freedom, 0.99):
+            if own.variance > (rest.variance + grid) * scipy.special.fdtri(
+                    own.freedom, rest.freedom, 1 - 0.01 / len(cells)):
                 found.append(cell)
     return found
 
