@@ -246,7 +246,8 @@ def points_of_curve(curve: Curve, points: Sequence[CurvePoint | RunCell] = ()) -
 
 
 def point_of_cell(cell: RunCell) -> StepsPoint:
-    return StepsPoint(cell.global_batch, cell.steps, len(cell.samples.seeds), cell.met, cell.searched, cell.keys,
+    seeds = {*cell.samples.seeds} | ({trial.seed_key for trial in cell.diverged} if not cell.searched else set())
+    return StepsPoint(cell.global_batch, cell.steps, len(seeds), cell.met, cell.searched, cell.keys,
                       cell.pools.of("steps").at(cell.global_batch), tuple(cell.apart.values()))
 
 

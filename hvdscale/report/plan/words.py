@@ -192,7 +192,8 @@ def _describe_unmet(option: Option) -> str:
     point = option.steps.point
     if point is None or not point.unmet > 0:
         return ""
-    return PLAN.say("unmet", batch=point.global_batch, met=point.met, seeds=point.seeds, searched=point.searched,
+    whose = "the search's fewest" if point.searched else "" if math.isinf(point.steps.high) else "those of the others"
+    return PLAN.say("unmet", batch=point.global_batch, met=point.met, seeds=point.seeds, whose=whose,
                     share=1 - point.unmet, runs=1 / (1 - point.unmet) if point.unmet < 1 else math.inf)
 
 
