@@ -101,7 +101,8 @@ def _find_speedup(subject: Subject, series: Series, kind: str) -> Iterator[Findi
             yield SCALING.find("shortest", best.cell.seconds, workers=best.workers, seconds=best.cell.seconds,
                                mark=mark_of(best.cell))
     if unmet := [f"W = {point.workers:,}" + (
-            f" by most seeds ({point.cell.met:,} of {len(point.cell.samples.seeds):,} did)" if point.cell.met else "")
+            f" by half of the seeds or more ({point.cell.met:,} of {len(point.cell.samples.seeds):,} did)"
+            if point.cell.met else "")
             for point in series.points if point.cell.runs and not point.cell.steps.met]:
         yield SCALING.find("unmet", series=kind, target=subject.target, where=unmet)
     if lost := [point.workers for point in series.points if not point.cell.runs]:
