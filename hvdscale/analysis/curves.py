@@ -6,19 +6,16 @@ still fall over the upper (or lower) part of the rates tried at the largest (or 
 that chance seldom exceeds together, do not surely rise again at the end, and few trials lie beyond the best ones, more
 may be found farther out. Trials that diverged count as beyond; unmet ones are ranked by the best that they reached.
 
-One setting under one seed is the same sequence of updates at any worker count. So all worker counts of a batch share
-one row, and a seed counts once.
+One setting under one seed is the same sequence of updates at any worker count: all of a batch share one row.
 
 The regimes, see README.rst, are stated as batches that were run. Perfect scaling does not extend past a batch that
 is certainly outside the tolerance; one whose interval leaves that open does not end it. The maximum useful batch is no
-smaller than its end, as S still falls where the largest batches are close together. Both compare with the smallest of
-several noisy values, which is low by chance. On average the end of perfect scaling comes out 0.2 to 0.6 of a doubling
-low, the maximum useful batch 0.2 to 0.8 high (ten batches; tools/coverage); B_crit does not.
+smaller than its end. Both compare with the smallest of several noisy values: on average the end of perfect scaling
+comes out 0.2 to 0.6 of a doubling low, the maximum useful batch 0.2 to 0.8 high (ten batches; tools/coverage).
 
 Their intervals are percentiles over draws of the steps at all batches, log-normal on each side of a value, and narrower
-where the points lie closer to the fitted curve than their intervals claim. Draws scatter around values that scatter
-themselves, and only a few batches can be chosen, so percentiles cover more than they claim. Those at twice the tails (5
-% and 95 % for an interval of 95 %) cover what is claimed (tools/coverage)."""
+where the points lie closer to the fitted curve than their intervals claim. As draws scatter around values that scatter
+themselves, those at twice the tails (5 % and 95 % for 95 %) cover what is claimed (tools/coverage)."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +28,7 @@ from ..log.schema import Status
 from ..target import Target
 from .best_of_n import best_of
 from .critical_batch_fit import REFUTED, CriticalBatchFit, fit_critical_batch
-from .defaults import CONFIDENCE, Options
+from .defaults import CONFIDENCE, RUN_DEVIATION, Options
 from .intervals import Estimate, isotonic, logarithms, normal_quantile
 from .search import rank_deviate
 from .steps import RunCell, run_of
@@ -119,10 +116,10 @@ def _last(inside: np.ndarray) -> np.ndarray:
 
 def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confidence: float,
                     batches: Sequence[int], fit: CriticalBatchFit | None) -> np.ndarray | None:
-    """Draws of log S, shape (DRAWS, batches); None: the spread is unknown. An open side is taken to be as wide as the
-    widest known one of those that met. A batch that did not is drawn around what its runs reached; inf: unknown. As
-    values scatter themselves, those that met are drawn around what falls and is nearest to them, unless the largest
-    batches surely rise; and midway to the curve, where they do not refute it."""
+    """Draws of log S, shape (DRAWS, batches); None: the spread is unknown; of one run each it is RUN_DEVIATION. An open
+    side is as wide as the widest known one of those that met. A batch that did not is drawn around what its runs
+    reached; inf: unknown. As values scatter themselves, those that met are drawn around what falls and is nearest to
+    them, unless the largest batches surely rise; and midway to the curve, where they do not refute it."""
     ends = logarithms([(one.low, one.high) for one in estimates])
     beyond = logarithms([np.inf if np.isnan(one.beyond) else one.beyond for one in estimates])
     met = np.isfinite(log_steps)
@@ -130,6 +127,9 @@ def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confid
     with np.errstate(invalid="ignore"):
         wide = np.abs(ends - reached[:, None])
     wide[[one.runs < 2 for one in estimates]] = np.nan          # the evaluation grid is not a spread
+    if all(one.runs == 1 for one in estimates if one.met):
+        wide[met] = RUN_DEVIATION * normal_quantile(confidence)
+        wide[:, 0] = np.fmax(wide[:, 0], reached - logarithms([one.before for one in estimates]))
     known = np.isfinite(wide)
     if not known[met].any():
         return None

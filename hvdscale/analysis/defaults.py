@@ -13,6 +13,7 @@ LOSS_WITHIN = "1%"          # a batch does as well as the best one where its los
 USEFUL_WITHIN = 0.20        # S may be this share above the fewest steps
 RULES = ("linear", "sqrt", "none", "linear<=8", "adam_sqrt")
 RULE_WITHIN = 0.20          # a rule loses where it needs this share more steps than the tuned optimum
+RUN_DEVIATION = 0.10        # of log S between runs of a setting, assumed where no setting ran twice
 PROBE_STEPS = 50            # of a run that only times
 FIRST, LASTING = CROSSINGS = ("first", "lasting")       # where a run meets its target, see steps.py
 

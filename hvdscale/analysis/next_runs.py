@@ -10,9 +10,8 @@ from itertools import product
 
 import numpy as np
 
-from .defaults import PROBE_STEPS
+from .defaults import PROBE_STEPS, RUN_DEVIATION
 from .step_time import ASSUMED_DEVIATION
-from .steps_curve import RUN_DEVIATION
 from .trials import Sync
 from .worker_plan import WorkerPlan
 

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from .critical_batch_fit import OWN_FREEDOM, SettingPoint, fit_critical_batch, steps_at
 from .curves import Curve, CurvePoint
+from .defaults import RUN_DEVIATION
 from .decision.draws import DRAWS as MODEL_DRAWS, Drawn, Measured, levels, quantiles, sample_posterior
 from .intervals import CONFIDENCE, UNKNOWN, Estimate, Spread, normal_quantile
 from .report_data import Section
@@ -34,7 +35,6 @@ ORDER = (*MARKS[:3], PREDICTED, ASSUMED)
 REACH, REACH_DEVIATION = 3.0, 1.2       # B_crit over the smallest batch: median, standard deviation of the logarithm
 TAIL = 0.3                              # how much the logarithm grows with the square of a deviation above the median
 SHAPES = (0.8, 8.0)                     # ends of p
-RUN_DEVIATION = 0.10                    # of log S between runs of a setting, assumed where no setting ran twice
 SPREAD, LACK = 0.6, (0.03, 0.7)         # see Measured
 LEVEL = 1.0                             # standard deviation of log S at the middle batch
 LEAST = 0.005                           # standard deviation

@@ -77,9 +77,9 @@ def test_a_batch_that_did_not_meet_or_has_no_trial_is_in_no_regime(last):
     assert found.perfect[3:] == (False, False) and found.fit.points == 3
 
 
-def test_single_runs_have_regimes_without_intervals():
+def test_single_runs_have_regimes_with_the_intervals_of_runs_that_differ_by_a_tenth():
     found = Regimes(BATCHES, single(STEPS))
-    assert found.maximum_useful.value == 128 and not found.maximum_useful.known and not found.perfect_until.known
+    assert [(one.low, one.high) for one in (found.perfect_until, found.maximum_useful)] == [(32, 128), (128, 256)]
     made = {"2,048 (1,024-4,096)": (2048, 1024, 4096), "128 (at least 64)": (128, 64, INF),
             "128 (no other of those run)": (128, 128, 128), "128": (128,)}
     assert [describe_batch(BatchEstimate(*one)) for one in made.values()] == list(made)
@@ -106,10 +106,11 @@ def test_where_evaluations_are_too_far_apart_to_tell_that_is_said(before, coarse
     batches, steps = [64, 128, 256, 512], [500, 250, 250, 250]
     made = [Estimate(value, NAN, INF, 1, before=earlier) for value, earlier in zip(steps, before)]
     until, useful, *_ = regimes_said(Regimes(batches, made), batches, made, [True] * 4)
-    assert until.startswith("Whether scaling is perfect up to batch 128 is open: its evaluations allow it 1.0 to 2.0 "
-                            "times the fewest examples; dim" if coarse else "Perfect scaling up to batch 128; dimin")
+    assert until.startswith("Whether scaling is perfect up to batch 128 (64-256) is open: its evaluations allow it 1.0 "
+                            "to 2.0 times the fewest examples; dim" if coarse else
+                            "Perfect scaling up to batch 128 (64-128); dimin")
     assert ("but at batches 256 and 512 evaluations are too far apart to tell" in until) == coarse
-    assert useful.endswith("larger ones took no fewer that evaluations show." if coarse else "took no fewer.")
+    assert useful.endswith("larger ones took no fewer" + " that evaluations show" * coarse + ", which may be chance.")
 
 
 @pytest.mark.parametrize("p, scatter, said", [
@@ -140,7 +141,7 @@ def test_a_batch_possibly_outside_does_not_end_perfect_scaling():
     assert found.perfect == (True, False, True, False, False) and found.perfect_until.value == 128
     assert said.endswith("beyond; but batch 64 needs more examples, within its interval.")
     found, said = Regimes(BATCHES, single(steps)), said_of(steps, None)[0]
-    assert found.perfect_until.value == 128 and "; but batch 64 needs more examples. One run a batch" in said
+    assert found.perfect_until.value == 128 and "; but batch 64 needs more examples. One run a batch: runs are" in said
 
 
 def test_a_batch_certainly_outside_ends_perfect_scaling():

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from ...analysis.grouping import group_by
-from ...analysis.defaults import PROBE_STEPS
+from ...analysis.defaults import PROBE_STEPS, RUN_DEVIATION
 from ...analysis.growing_batch import GrowingPlan
 from ...analysis.intervals import Estimate, geometric_mean
 from ...analysis.next_runs import Measurement, NextRuns, next_runs
 from ...analysis.step_time import (ASSUMED, ASSUMED_DEVIATION, EXTRAPOLATED, LINKS_BETWEEN, MEASURED, MEMBERS,
                                    REFUTED_AT, SLOWS)
 from ...analysis.timings import HOURS, LEAST_CHANGE, Timings
-from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED, RUN_DEVIATION
+from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED
 from ...analysis.trials import EVERY_STEP, JobKey, Sync
 from ...analysis.worker_plan import (AT_ONCE, NOT_MET, NO_STEPS, NO_TIMES, PROBED, NoPlan, Option, Request, WorkerPlan)
 from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, ratio, unit_of

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...analysis.critical_batch_fit import CriticalBatchFit
 from ...analysis.curves import BatchEstimate, Curve, CurvePoint, Regimes
-from ...analysis.defaults import FIRST
+from ...analysis.defaults import FIRST, RUN_DEVIATION
 from ...analysis.intervals import Estimate, geometric_mean, over
 from ...analysis.noise import LEAST_STEPS, Noise, NoiseAgainst, NoiseScale, best_known
 from ...analysis.report_data import Section
@@ -116,7 +116,8 @@ def find_regimes(regimes: Regimes, batches: Sequence[int], estimates: Sequence[E
     yield texts.find(
         "perfect", regimes.perfect_until, batch=describe_batch(regimes.perfect_until), none=until == batches[0],
         open=until == batches[0] and (regimes.perfect_until.high > until and not again or not any(known)),
-        all=regimes.perfect_until.largest, more=met[-1][0] > until, but="; ".join(but), alone=alone, **whose,
+        all=regimes.perfect_until.largest, more=met[-1][0] > until, but="; ".join(but),
+        alone=alone and RUN_DEVIATION, **whose,
         **({"least": least, "most": up_to if up_to < math.inf else None} if unsure else {}))
     at = list(batches).index(useful)
     fewest, where = min((one.value, batch) for batch, one, _ in met)
@@ -128,7 +129,8 @@ def find_regimes(regimes: Regimes, batches: Sequence[int], estimates: Sequence[E
         within=regimes.options.useful_within, last=regimes.maximum_useful.largest,
         least=regimes.maximum_useful.largest or may_fall and regimes.maximum_useful.high < math.inf,
         none_fewer=any(one.met for one in estimates[at + 1:]), larger=list(batches[at + 1:]),
-        some=any(any_met[at + 1:]), coarse=not {*coarse}.isdisjoint(batches[at + 1:]))
+        some=any(any_met[at + 1:]), coarse=not {*coarse}.isdisjoint(batches[at + 1:]),
+        **({"chance": True} if min(regimes.maximum_useful.high, batches[-1]) > useful else {}))
     yield from find_fit(regimes.fit, texts, **whose)
 
 
