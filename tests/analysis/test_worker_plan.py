@@ -13,9 +13,10 @@ from hvdscale.analysis.steps_curve import PREDICTED, StepsCurve, StepsPoint, noi
 from hvdscale.analysis.trials import read_trials
 from hvdscale.analysis.worker_plan import (APART, AT_ONCE, LINKS, NO_STEPS, NO_TIMES, NOT_MET, ONE_RUN, RATES,
                                            TIMED_ONCE, UNPLACED, NoPlan, Request, WorkerPlan, plans_of)
+from hvdscale.report.plan.words import verdict
 from hvdscale.target import Target
 from tests.factories.advice import advise, deadlines_kept, plan_of_runs
-from tests.factories.logs import log, trial
+from tests.factories.logs import Status, log, trial
 
 S_MIN, B_CRIT = 2000.0, 600.0
 TRUE = Parameters(fixed=0.02, example=0.001, hop=2e-5, volume=8e-3, node_hop=2e-3, node_volume=3e-2, overlap=1.5,
@@ -393,3 +394,12 @@ def test_what_is_called_the_fastest_is_near_the_best(name, most):
     assert np.exp(np.mean([one["loss"] for one in said])) <= most
     assert np.mean([one["loss"] for one in said]) < np.mean([one["best measured"] for one in rules])
     assert np.mean([one["held"] for one in said]) > 0.85 and all(one["ends"] for one in said)
+
+
+def test_runs_that_diverged_or_did_not_meet_are_said_and_count():
+    made = [run(workers, seed=seed) for workers in COUNTS[:4] for seed in range(2)]
+    made[1].row["status"], made[6].error[-1], made[7].error[-1] = Status.INFEASIBLE, 0.5, 0.5
+    [found] = plans(*made, workers=COUNTS[:4])
+    said = " ".join(verdict(found))
+    assert [point.unmet for point in found.curve.points] == [0.5, 0, 0, 1]
+    assert "Of the runs above 4 workers, half or more" in said and "Fastest of those that met the target: " in said

@@ -165,7 +165,7 @@ def test_what_may_be_faster_beyond_what_was_run_is_said_first_with_what_to_run_n
     assert decision["next"]["expected_loss_after"] < decision["next"]["expected_loss"] == decision["fastest"][
         "expected_loss"]
     [figure] = (tmp_path / "figures").glob("*-time.svg")
-    assert b"may be faster, not run to the target" in figure.read_bytes()
+    assert b"may be faster, not seen to meet the target" in figure.read_bytes()
 
 
 def test_no_gain_is_said_only_where_the_draws_say_so(series):

@@ -210,7 +210,7 @@ def _draw_time(axes: Axes, plan: WorkerPlan) -> None:
     many = plan.decision.fastest_workers[1]         # where the fastest may lie among counts that were not run
     if many > plan.most_measured > 0:
         axes.axvspan(plan.most_measured * 2 ** 0.5, many * 2 ** 0.25, color=ORANGE, alpha=0.10, linewidth=0,
-                     label="may be faster, not run to the target")
+                     label="may be faster, not seen to meet the target")
     draw_line(axes, (place(option, option.seconds.value) for option in options), BLUE)
     _draw_options(axes, plan, place, bars=False)
     for option in filter(plan.is_crowded, options):

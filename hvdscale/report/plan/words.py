@@ -97,19 +97,24 @@ def verdict(plan: WorkerPlan) -> tuple[str, ...]:
 
     def say(kind: str, taken: Option, weight: float, **values: object) -> str:
         share = plan.decision.chance(taken.at, WITHIN, weight)
-        return PLAN.say(kind, within=percent(WITHIN), sure=chance(plan, share), unsure=share < SURE, **values)
+        return PLAN.say(kind, within=percent(WITHIN), sure=chance(plan, share), unsure=share < SURE,
+                        lost=len(plan.curve.met) < len(plan.curve.points), **values)
     best = say("best" if fastest is cheapest else "fastest", fastest, math.inf, option=_describe_option(plan, fastest))
     other = [] if fastest is cheapest else [say("cheapest", cheapest, 0, option=_describe_option(plan, cheapest)),
                                             say("knee", knee, plan.request.knee, mark=CROWDED * plan.is_crowded(knee),
                                                 workers=knee.workers, **_step_from(plan, knee))]
     few, many = plan.decision.fastest_workers
-    beyond, few, many = many > plan.most_measured, min(few, fastest.workers), max(many, fastest.workers)
-    asked, ends = [option.workers for option in plan.options], []
+    few, many = min(few, fastest.workers), max(many, fastest.workers)
+    beyond, asked, ends = many > plan.most_measured, [option.workers for option in plan.options], []
     last = next(option for option in plan.options if option.workers == many)
-    if few < many and (few > asked[0] or last is not fastest or many > plan.most_measured):
+    if few < many and (few > asked[0] or last is not fastest or beyond):
+        lost = {point.global_batch for point in plan.curve.points if point not in plan.curve.met}
+        ran = max((one.workers for one in plan.times.timings.found if one.global_batch in lost), default=0)
+        apart = last.seconds.low > fastest.seconds.high         # what may be faster there is another batch
         ends.append(PLAN.say(
             "may_be_faster", few=few if few > asked[0] else None, many=many, chosen=last is fastest,
-            time=_describe_time(plan, last), above=plan.most_measured if many > plan.most_measured else None))
+            time=None if apart else _describe_time(plan, last), above=plan.most_measured if beyond else None,
+            lost=plan.most_measured if beyond and ran > plan.most_measured else None))
     if many < asked[-1]:
         ends.append(PLAN.say("no_gain", workers=many, sure=_floor(plan.request.confidence)))
     return (*ends, best, *other) if beyond else (best, *ends, *other)
@@ -135,8 +140,8 @@ def _step_from(plan: WorkerPlan, knee: Option) -> dict[str, object]:
         return {}
     at = min(plan.front.index(knee), len(plan.front) - 2)
     few, many = plan.front[at:at + 2]
-    return {"few": few.workers, "many": many.workers, "cost": many.cost.value / few.cost.value,
-            "speed": few.seconds.value / many.seconds.value}
+    cost, speed = many.cost.value / few.cost.value, few.seconds.value / many.seconds.value
+    return {"few": few.workers, "many": many.workers, "cost": cost, "speed": speed} if min(cost, speed) >= 1 else {}
 
 
 def describe_sync(sync: Sync) -> str:
