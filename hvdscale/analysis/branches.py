@@ -45,19 +45,32 @@ LOST = 2.0                  # times the loss at its checkpoint, above which a br
 STEEPEST = 2.0              # the highest power of k as which the excess loss may grow between two factors
 
 
-@dataclass(frozen=True, eq=False)
 class Excess:
-    """The loss of each k over the smallest of any smaller k: arrays of shape (factors,)."""
+    """The loss of each k over the smallest of any smaller k, from losses of shape (orders, factors), factors growing;
+    inf: diverged. Arrays of shape (factors,).
 
-    mean: np.ndarray        # over orders; 0 at the first k, inf where some order diverged
-    error: np.ndarray       # standard error of the mean; 0 at the first k, NaN of one order
-    best: np.ndarray        # the smallest mean loss of any smaller k; at the first k its own
-    allowed: np.ndarray     # the tolerance there
-    freedom: int            # degrees of freedom of the errors
+    mean     over orders; 0 at the first k, inf where some order diverged
+    error    standard error of the mean; 0 at the first k, NaN of one order
+    best     the smallest mean loss of any smaller k; at the first k its own
+    allowed  the tolerance there
+    freedom  degrees of freedom of the errors"""
 
-    @property
-    def within(self) -> np.ndarray:
-        return self.mean <= self.allowed
+    def __init__(self, losses: np.ndarray, tolerance: Tolerance) -> None:
+        orders, factors = losses.shape
+        means = losses.mean(0)
+        best = np.array([0, *(np.argmin(means[:k]) for k in range(1, factors))])
+        self.best, self.mean = means[best], np.where(np.isfinite(means), means - means[best], np.inf)
+        self.allowed = np.array([tolerance.at(one) for one in self.best])
+        self.within = self.mean <= self.allowed
+        variance, self.freedom = np.full(factors, np.nan), 1        # of a difference, by factor
+        table = losses[:, np.isfinite(losses).all(0)]
+        if orders >= OWN_FROM:
+            with np.errstate(invalid="ignore"):
+                variance, self.freedom = (losses - losses[:, best]).var(0, ddof=1), orders - 1
+        elif min(table.shape) > 1:
+            squares, self.freedom = residual_squares(table)
+            variance = np.full(factors, 2 * squares / self.freedom)
+        self.error = np.where((np.arange(factors) > 0) & np.isfinite(self.mean), np.sqrt(variance / orders), 0.0)
 
     def bands(self, confidence: float) -> tuple[np.ndarray, np.ndarray]:
         half = student_quantile(self.freedom, confidence) * self.error
@@ -75,32 +88,14 @@ def smoothed(values: np.ndarray) -> float:
     return float(reduce(lambda average, value: (1 - SMOOTHING) * average + SMOOTHING * value, values))
 
 
-def excess_of(losses: np.ndarray, tolerance: Tolerance) -> Excess:
-    """The excess losses of the factors, from losses of shape (orders, factors), factors growing; inf: diverged."""
-    orders, factors = losses.shape
-    means = losses.mean(0)
-    best = np.array([0, *(np.argmin(means[:k]) for k in range(1, factors))])
-    mean = np.where(np.isfinite(means), means - means[best], np.inf)
-    variance, freedom = np.full(factors, np.nan), 1         # of a difference, by factor
-    table = losses[:, np.isfinite(losses).all(0)]
-    if orders >= OWN_FROM:
-        with np.errstate(invalid="ignore"):
-            variance, freedom = (losses - losses[:, best]).var(0, ddof=1), orders - 1
-    elif min(table.shape) > 1:
-        squares, freedom = residual_squares(table)
-        variance = np.full(factors, 2 * squares / freedom)
-    error = np.where((np.arange(factors) > 0) & np.isfinite(mean), np.sqrt(variance / orders), 0.0)
-    return Excess(mean, error, means[best], np.array([tolerance.at(one) for one in means[best]]), freedom)
-
-
 def critical_factor(factors: Sequence[float], losses: np.ndarray, tolerance: Tolerance,
                     confidence: float = CONFIDENCE) -> Estimate:
     """The largest k whose loss is within the tolerance, with its interval, from ``factors``, the k, growing, and losses
-    of shape (orders, factors), see excess_of.
+    of shape (orders, factors), see Excess.
 
     inf with ``beyond``, the largest k, where all pass. The low end is 0 where even the second k may not pass, as
     batches below the smallest were not tried. Both ends are NaN for one order."""
-    found = excess_of(losses, tolerance)
+    found = Excess(losses, tolerance)
     k, orders, largest = np.asarray(factors, float), len(losses), float(factors[-1])
     value = _last_within(k, found.over(found.mean), 1.0, 0.0)
     low = high = np.nan
@@ -187,7 +182,7 @@ def _point(trials: Sequence[Trial], metric: str, tolerance: Tolerance, confidenc
         return None
     ends = [table[order, factor] for order in orders for factor in factors]
     losses = np.array([loss for _, loss in ends], float).reshape(len(orders), -1)
-    branch, passed = ends[0][0].branch, int(np.flatnonzero(excess_of(losses, tolerance).within)[-1])
+    branch, passed = ends[0][0].branch, int(np.flatnonzero(Excess(losses, tolerance).within)[-1])
     measured = [trial.noise for trial, _ in ends[passed::len(factors)] if trial.noise is not None]
     return BranchPoint(
         branch["step"], branch["examples"], tuple(factors), losses, tolerance.at(float(losses.mean(0).min())),

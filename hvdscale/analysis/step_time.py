@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike
 from ..errors import UsageError
 from .decision.draws import DRAWS as MODEL_DRAWS, Drawn, Measured, Place, hull, levels, sample_posterior
 from .intervals import Spread, pooled
-from .steps import RunCell, known, samples_of
+from .steps import RunCell, Samples, known
 from .timings import HOURS, Machine, Timing, Timings
 from .trials import EVERY_STEP, Sync
 
@@ -330,7 +330,7 @@ class StepTimes:
         if timing is None or cell is None:
             return timing
         runs = tuple(run for run in cell.runs if run.trial.key in timing.trials)
-        speeds = known(samples_of(runs).examples_per_second)
+        speeds = known(Samples(runs).examples_per_second)
         return replace(timing, seconds=cell.mean_batch / speeds * (timing.slowed or 1.0),
                        trials=tuple(run.trial.key for run in runs)) if len(speeds) else timing
 

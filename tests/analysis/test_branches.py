@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from hvdscale.analysis.branches import (Branched, BranchPoint, branched_of, critical_factor, excess_of, ramp_of,
+from hvdscale.analysis.branches import (Branched, BranchPoint, branched_of, critical_factor, Excess, ramp_of,
                                         smoothed)
 from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.defaults import Tolerance
@@ -51,8 +51,8 @@ def test_an_excess_is_a_paired_difference():
     random = np.random.default_rng(0)
     losses = Losses(6.0, order=0).draw(6, FACTORS, random)
     shifted = losses + 10 * random.standard_normal((6, 1))
-    np.testing.assert_allclose(excess_of(shifted, NATS).mean, excess_of(losses, NATS).mean, atol=1e-12)
-    np.testing.assert_allclose(excess_of(shifted, NATS).error, excess_of(losses, NATS).error, atol=1e-12)
+    np.testing.assert_allclose(Excess(shifted, NATS).mean, Excess(losses, NATS).mean, atol=1e-12)
+    np.testing.assert_allclose(Excess(shifted, NATS).error, Excess(losses, NATS).error, atol=1e-12)
 
 
 @pytest.mark.parametrize("made", [

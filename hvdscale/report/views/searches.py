@@ -10,7 +10,7 @@ from ...analysis.best_points import BestOfTrials
 from ...analysis.curves import CurvePoint
 from ...analysis.grouping import group_by
 from ...analysis.search import IMPROVED, NEAR, Bound, Search
-from ...analysis.steps import run_of
+from ...analysis.steps import RunToTarget
 from ...analysis.studies import is_measured
 from ...formatting.numbers import exact, percent, spread
 from ...log.schema import Status
@@ -278,7 +278,7 @@ def other_targets(subject: Subject) -> Iterator[Finding]:
         fewest: dict[int, list[float]] = {}
         for trial in subject.trials:
             if trial.status != Status.INFEASIBLE and not trial.sweep.get("repeat"):
-                fewest.setdefault(trial.global_batch, []).append(run_of(trial, target).steps)
+                fewest.setdefault(trial.global_batch, []).append(RunToTarget(trial, target).steps)
         said.append(SCALING.say("other_target", target=target, fewest=[SCALING.say(
             "other_target_at", steps=f"{min(steps):,.0f}" if math.isfinite(min(steps)) else None, batch=batch)
             for batch, steps in sorted(fewest.items())]))
