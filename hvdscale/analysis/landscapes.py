@@ -23,12 +23,13 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
+from ..target import Target
 from .best_points import EFFECTIVE, LEARNING_RATE, Space, among
 from .curves import Curve
 from .defaults import CONFIDENCE
 from .intervals import Estimate
 from .rules import OF_ADAM, BestRate, Exponent, RuleCosts, exponent_of
-from .studies import best_metric
+from .studies import Study, best_metric
 
 FIXED = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}      # laws and their powers of the batch
 ADAM, POWER, PEAK = "adam_sqrt", "power", "peak"
@@ -36,17 +37,17 @@ LEAST_BATCHES = 3                   # with a best rate, below which nothing is s
 POINTS = 60                         # rates along a landscape
 
 
-@dataclass(frozen=True, eq=False)
 class RateLandscape:
-    """Steps against the rate at one batch."""
+    """Steps against the rate at one batch: the best rate as tried and fitted, the trials in a space whose x is the
+    rate, and the best value of the target's metric in each of them."""
 
-    rate: BestRate              # tried and fitted
-    space: Space                # the trials: x is the rate
-    values: np.ndarray          # the best value of the target's metric in each of them
-
-    @property
-    def global_batch(self) -> int:
-        return self.rate.global_batch
+    def __init__(self, rate: BestRate, study: Study, target: Target, what: str) -> None:
+        self.rate, self.global_batch = rate, rate.global_batch
+        rows = {study.key(row): row for row in range(len(study))}
+        chosen = np.isin(np.arange(len(study)), [rows[key] for key in rate.keys])
+        self.space = Space(among(study, chosen), target, what, what)
+        best, _ = best_metric(study, target.column, target.minimizes)
+        self.values = np.array([best[rows[key]] for key in self.space.keys])
 
     def rates(self) -> np.ndarray:
         """Rates along the landscape, from the lowest to the highest tried; none where nothing is fitted."""
@@ -130,14 +131,7 @@ def rate_landscapes(curve: Curve, costs: RuleCosts | None) -> RateLandscapes | N
         return None
     what = EFFECTIVE if costs.effective else LEARNING_RATE
     studies = {point.global_batch: point.study for point in curve.searched}
-    batches = []
-    for rate in costs.rates:
-        study = studies[rate.global_batch]
-        rows = {study.key(row): row for row in range(len(study))}
-        chosen = np.isin(np.arange(len(study)), [rows[key] for key in rate.keys])
-        space = Space(among(study, chosen), curve.target, what, what)
-        best, _ = best_metric(study, curve.target.column, curve.target.minimizes)
-        batches.append(RateLandscape(rate, space, np.array([best[rows[key]] for key in space.keys])))
+    batches = [RateLandscape(rate, studies[rate.global_batch], curve.target, what) for rate in costs.rates]
     return RateLandscapes(costs, tuple(batches), RateLaws(costs.rates, curve.workload.optimizer, costs.confidence))
 
 

@@ -37,31 +37,29 @@ LEAST = 4           # evaluations, below which no power is fitted
 FARTHEST = 2.0      # times the run's steps, beyond which a power says nothing
 
 
-@dataclass(frozen=True)
 class Crossing:
-    """Steps at which a run meets its target for good."""
+    """Where a run that met its target meets it for good, from arrays of shape (evals,) without NaN.
 
-    steps: float        # inf: not by the end of the run; NaN: unknown
-    before: float       # at the evaluation before; NaN: none
-    modelled: bool      # whether a power of the steps was fitted
-    after: int          # evaluations after the first that met
-    met_after: int      # of them, those that met
+    steps      inf: not by the end of the run; NaN: unknown. ``before``: at the evaluation before; NaN: none
+    modelled   whether a power of the steps was fitted
+    after      evaluations after the first that met; ``met_after``: of them, those that met"""
+
+    def __init__(self, step: np.ndarray, measured: np.ndarray, target: Target) -> None:
+        met = target.met_by(measured)
+        first = int(met.argmax())
+        self.after, self.met_after = len(met) - first - 1, int(met[first + 1:].sum())
+        self.modelled = bool(step[-1] < PAST * step[first])
+        if self.modelled:
+            self.steps = _power_crossing(step, measured, target, step[first])
+        else:
+            fitted = target.met_by(_improving(measured, target))
+            self.steps = float(step[fitted.argmax()]) if fitted.any() else np.inf
+        self.before = float(max(step[step < self.steps], default=np.nan))
 
 
 def lasting_crossing(step: np.ndarray, measured: np.ndarray, target: Target) -> Crossing | None:
-    """The lasting crossing of a run, arrays of shape (evals,) without NaN; None where no evaluation met the target."""
-    met = target.met_by(measured)
-    if not met.any():
-        return None
-    first = int(met.argmax())
-    counts = len(met) - first - 1, int(met[first + 1:].sum())
-    modelled = bool(step[-1] < PAST * step[first])
-    if modelled:
-        steps = _power_crossing(step, measured, target, step[first])
-    else:
-        fitted = target.met_by(_improving(measured, target))
-        steps = float(step[fitted.argmax()]) if fitted.any() else np.inf
-    return Crossing(steps, float(max(step[step < steps], default=np.nan)), modelled, *counts)
+    """The lasting crossing of a run; None where no evaluation met the target."""
+    return Crossing(step, measured, target) if target.met_by(measured).any() else None
 
 
 def _improving(measured: np.ndarray, target: Target) -> np.ndarray:

@@ -1,11 +1,11 @@
 """The critical batch of branches: on losses whose critical batch is known, and from logs."""
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from hvdscale.analysis.branches import (Branched, BranchPoint, branched_of, critical_factor, Excess, ramp_of,
-                                        smoothed)
+from hvdscale.analysis.branches import Excess, branched_of, critical_factor, ramp_of, smoothed
 from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.defaults import Tolerance
 from hvdscale.analysis.studies import studies_of
@@ -132,10 +132,9 @@ def test_branches_are_in_no_study():
 
 def along(*criticals, every=1000, base=10):
     """Branches of a run at batch ``base``, a checkpoint every so many examples, with (value, low, high) of each."""
-    points = [BranchPoint(at * every // base, at * every, FACTORS, np.zeros((2, len(FACTORS))), 0.0, Estimate(
-        value, low, high, 2, 80.0 if math.isinf(value) else math.nan), None, (), ())
-        for at, (value, low, high) in enumerate(criticals, 1)]
-    return Branched(None, "id", base, "sqrt", "train/loss", 100, NATS, 0.95, tuple(points))
+    points = [SimpleNamespace(step=at * every // base, examples=at * every, critical=Estimate(*one, 2))
+              for at, one in enumerate(criticals, 1)]
+    return SimpleNamespace(base_batch=base, points=points)
 
 
 def test_the_batch_doubles_where_the_lower_end_allows_it_and_the_last_checkpoint_is_too_late():
