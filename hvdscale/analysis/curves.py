@@ -182,9 +182,9 @@ class CurvePoint:
     @property
     def value(self) -> float:
         """The metric where the best trial met the target; NaN: none met."""
-        evaluations = self.study.evaluations
-        return np.nan if self.best is None else float(
-            evaluations.read(self.target.column)[self.reached.row[self.best]])
+        if self.best is None:
+            return np.nan
+        return float(self.study.evaluations.read(self.target.column)[self.reached.row[self.best]])
 
 
 class Curve:

@@ -56,7 +56,7 @@ def coverage(cells, noise, sets, seed=0, bend=None, times=(4, 10)):
             widths.append(one.high - one.low)
         for times, held in predictions.items():
             vary = (*found.names, *found.path)
-            sizes = {name: found.largest(name) * (times if name in vary else 1) for name in NAMES}
+            sizes = {name: found.measured(name).max() * (times if name in vary else 1) for name in NAMES}
             ahead = found.predict(sizes)
             refused.append(bool(ahead.refused))
             if not ahead.refused:

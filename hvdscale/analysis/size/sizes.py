@@ -180,12 +180,8 @@ class SizePrediction:
     sizes: Mapping[str, float]
     estimate: Estimate              # its interval is that of a cell's true value; unknown where refused
     beyond: Mapping[str, float]     # by size, how many times beyond the largest or smallest measured one (1: inside)
+    extrapolated: float             # the most of these
     refused: str = ""               # why there is no estimate: "far", "wide", "path" or "lack"; "": there is one
-
-    @property
-    def extrapolated(self) -> float:
-        """How many times beyond what was measured, at most."""
-        return max(self.beyond.values(), default=1.0)
 
 
 class PowerLaw:
@@ -248,9 +244,6 @@ class PowerLaw:
     def measured(self, name: str) -> np.ndarray:
         return np.array([one.sizes[self.asked.index(name)] for one in self.points])
 
-    def largest(self, name: str) -> float:
-        return float(self.measured(name).max())
-
     def at(self, sizes: Mapping[str, float], bent: bool = False) -> Estimate:
         """The law with its interval, however far it reaches, or that with squares of the logarithms of sizes; KeyError
         where a size is missing."""
@@ -278,7 +271,7 @@ class PowerLaw:
         reasons = {"path": self._is_off_path(sizes), "far": far > REACH * (1 + 1e-9),
                    "lack": self.lacks_fit and far > 1, "wide": not found.high <= WIDEST * found.low}
         refused = next((reason for reason, holds in reasons.items() if holds), "")
-        return SizePrediction(dict(sizes), Estimate.unknown(found.runs) if refused else found, beyond, refused)
+        return SizePrediction(dict(sizes), Estimate.unknown(found.runs) if refused else found, beyond, far, refused)
 
     def _is_off_path(self, sizes: Mapping[str, float]) -> bool:
         """Whether a size that follows the law's on the cells' path, or does not vary there, is elsewhere."""
