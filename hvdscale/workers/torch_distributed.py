@@ -164,8 +164,7 @@ def _pass_by_mpi(process: Process, address: str) -> str:
     except (ImportError, RuntimeError):
         return ""
     begin_mpi(MPI.__file__)
-    joined = MPI.COMM_WORLD.Get_size() == process.size
-    address = MPI.COMM_WORLD.bcast(address) if joined else ""
+    address = MPI.COMM_WORLD.bcast(address) if MPI.COMM_WORLD.Get_size() == process.size else ""
     MPI.Finalize()              # from here on mpirun only looks at how the process ends
     return address
 
