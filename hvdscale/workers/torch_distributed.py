@@ -29,8 +29,7 @@ from .launch import SHARED, Process, begin_mpi, has_pmi, load_mpi, shared_folder
 
 KILLED_AFTER = 1.25                 # stall times; by then the other workers have said for whom they wait
 LOOPBACK, LOOPBACK_INTERFACE = "127.0.0.1", "lo"
-APPEARS_SECONDS = 0.1               # between looks for it
-MEET_SECONDS = 0.005                # between looks whether all ranks of a group are there
+APPEARS_SECONDS, MEET_SECONDS = 0.1, 0.005          # between looks for it; whether all ranks of a group are there
 
 
 class TorchWorkers(JoinedWorkers):

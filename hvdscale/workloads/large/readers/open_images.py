@@ -24,8 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from ....errors import DataError
-from ....system.inputs import reading
-from ...files import opened
+from ...files import opened, reading
 
 HEADER, DESCRIPTION_HEADER = b"ImageID,Source,LabelName,Confidence", b"LabelName,DisplayName"
 MOST_CLASSES = 2**16
