@@ -116,23 +116,18 @@ class RateLaws:
                      for name, power in fixed.items()] + [fitted]
 
 
-@dataclass(frozen=True, eq=False)
 class RateLandscapes:
-    """The landscapes of a workload by batch, and the laws of its best rates; ``costs`` of its learning-rate rules."""
+    """The landscapes of a curve's tuned batches, from the fits of its rules, and the laws of their best rates."""
 
-    costs: RuleCosts
-    batches: tuple[RateLandscape, ...]
-    laws: RateLaws
+    def __init__(self, curve: Curve, costs: RuleCosts) -> None:
+        self.costs, what = costs, EFFECTIVE if costs.effective else LEARNING_RATE
+        studies = {point.global_batch: point.study for point in curve.searched}
+        self.batches = [RateLandscape(rate, studies[rate.global_batch], curve.target, what) for rate in costs.rates]
+        self.laws = RateLaws(costs.rates, curve.workload.optimizer, costs.confidence)
 
 
 def rate_landscapes(curve: Curve, costs: RuleCosts | None) -> RateLandscapes | None:
-    """The landscapes of a curve's tuned batches, from the fits of its learning-rate rules; None without these."""
-    if costs is None:
-        return None
-    what = EFFECTIVE if costs.effective else LEARNING_RATE
-    studies = {point.global_batch: point.study for point in curve.searched}
-    batches = [RateLandscape(rate, studies[rate.global_batch], curve.target, what) for rate in costs.rates]
-    return RateLandscapes(costs, tuple(batches), RateLaws(costs.rates, curve.workload.optimizer, costs.confidence))
+    return RateLandscapes(curve, costs) if costs else None
 
 
 def _find_peak(batches: np.ndarray, y: np.ndarray, variance: np.ndarray, confidence: float) -> Estimate | None:

@@ -1,6 +1,7 @@
 """Learning-rate landscapes: on sweeps whose best rate is a known function of the batch."""
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -128,7 +129,8 @@ def test_a_sentence_names_what_describes_the_rates(found):
         "is described by the square root of the batch, not by a constant rate or the batch: its power is 0." in said)
     [said] = sentences_of(find_law(landscapes(PEAK)))
     assert "rises with the batch, then falls: its peak is at batch " in said and "(" in said
-    plateau = replace(found, laws=RateLaws(best_rates({8: 0.08, 32: 0.3, 128: 0.45, 512: 0.52, 2048: 0.52})))
+    plateau = RateLaws(best_rates({8: 0.08, 32: 0.3, 128: 0.45, 512: 0.52, 2048: 0.52}))
+    plateau = SimpleNamespace(**{**vars(found), "laws": plateau})
     assert sentences_of(find_law(plateau))[0].startswith("No power of the batch describes the best learning rate: 0.0")
 
 
