@@ -50,10 +50,9 @@ class Excess:
     inf: diverged. Arrays of shape (factors,).
 
     mean     over orders; 0 at the first k, inf where some order diverged
-    error    standard error of the mean; 0 at the first k, NaN of one order
+    error    standard error of the mean, of ``freedom`` degrees; 0 at the first k, NaN of one order
     best     the smallest mean loss of any smaller k; at the first k its own
-    allowed  the tolerance there
-    freedom  degrees of freedom of the errors"""
+    allowed  the tolerance there"""
 
     def __init__(self, losses: np.ndarray, tolerance: Tolerance) -> None:
         orders, factors = losses.shape

@@ -117,8 +117,7 @@ class RateLaws:
 
 
 class RateLandscapes:
-    """The landscapes of a curve's tuned batches, and the laws of their best rates, from the fits of its learning-rate
-    rules."""
+    """The landscapes of a curve's tuned batches, from the fits of its rules, and the laws of their best rates."""
 
     def __init__(self, curve: Curve, costs: RuleCosts) -> None:
         self.costs, what = costs, EFFECTIVE if costs.effective else LEARNING_RATE

@@ -120,7 +120,8 @@ class RunToTarget:
         self.tokens_per_example = np.nan
         if trial.tokens is not None and len(trial.step) and trial.step[at] > 0:
             self.tokens_per_example = float(trial.tokens[at] / trial.batches.examples_before(int(trial.step[at])))
-        if target and crossing == LASTING and (lasting := crossing_of(trial, target)):
+        lasting = crossing_of(trial, target) if target and crossing == LASTING else None
+        if lasting and not np.isnan(lasting.steps):
             self._cross(lasting, step[:-1], clock[:-1])
         self.met = bool(np.isfinite(self.steps))
         self.measured = not np.isnan(self.last_step)
@@ -128,8 +129,6 @@ class RunToTarget:
         self.conclusive = self.ended or trial.status == Status.INFEASIBLE
 
     def _cross(self, lasting: Crossing, step: list[float], clock: list[float]) -> None:
-        if np.isnan(lasting.steps):
-            return
         self.steps, self.steps_before = lasting.steps, lasting.before
         if np.isinf(lasting.steps):
             self.steps_before = self.seconds = self.seconds_before = np.inf

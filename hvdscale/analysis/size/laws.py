@@ -239,8 +239,7 @@ class LawCost:
     value     the batch or rate that it names; ``outside``: beyond those run, so that nothing is known of its loss
     best      the best one measured there, as far as known
     loss      the metric's loss above the lowest, as a share of it; None: no losses
-    steps     over the fewest, S_min; None: no steps
-    examples  over the fewest, E_min, likewise"""
+    steps     over the fewest, S_min, and ``examples`` over E_min; None: no steps"""
 
     def __init__(self, cell: CellResult, rule: BorrowedLaw, laws: SizeLaws) -> None:
         self.cell, self.value = cell, rule.at(dict(zip(laws.names, cell.cell.sizes)))
