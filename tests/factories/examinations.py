@@ -120,7 +120,7 @@ def _run_rank(command):
 
 
 def _serve():
-    from hvdscale.cli import doctor
+    from hvdscale.cli import doctor, doctor_script  # noqa: F401
     from hvdscale.doctor.resume import examine, listen  # noqa: F401  imported before the forks
     from hvdscale.watch import runner
     runner.subprocess = SimpleNamespace(Popen=ForkedRank, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT)
