@@ -270,8 +270,7 @@ class StepModel:
         only where local batches differ, and those of pauses only where it is likely that workers pause."""
         pause = np.median(self.parameters(self.unknowns)[1].pause)
         used = {WITHIN: self.within, BETWEEN: self.between, ("overlap",): self.within or self.between,
-                ("sharpness",): len({*self.settings[2]}) > 1, PAUSES: pause > 0,
-                ("outer",): self.apart}
+                ("sharpness",): len({*self.settings[2]}) > 1, PAUSES: pause > 0, ("outer",): self.apart}
         unused = {name for names, are_used in used.items() if not are_used for name in names}
         return tuple(name for name in NAMES if name not in unused)
 

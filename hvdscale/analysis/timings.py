@@ -1,8 +1,6 @@
 """What logs measured of a job on a machine: the times of a step and, under ``measured`` of the plan, the model's
-parameters, peak memory and the power of GPUs. hvdscale-scale script logs these, hvdscale's trainer the parameters.
-
-And what disturbs the times and steps of runs: those that took far longer than the others of their setting, as where a
-neighbour was busy or a disk failed, seeds that needed far more steps, and times that drift with the order of the runs.
+parameters, peak memory and the power of GPUs (of a script; of hvdscale's trainer the parameters). And what disturbs
+times and steps: runs and seeds that took far longer than others of their setting, and times that drift.
 
 A run counts as slow where it took over LEAST times as long as the fastest of its setting, and longer than the mean of
 the others by more than their spread explains: Student's t for the next value of a sample (one-sided, shared out over
@@ -11,7 +9,8 @@ run in FEWEST seems slow, or most of a setting, times scatter, and none is slow.
 
 Times drift as where a machine grows warm: run i, in the order of their starts, takes exp(m_c + d i) seconds a step at
 setting c, and exp(h_k) times that in pass k over the settings, as passes ran at other hours. The slope d is estimated
-by least squares, with Student's intervals, from repeats; of passes, from those that go there and back."""
+by least squares, with Student's intervals, from repeats; of passes, from those that go there and back. Where one change
+behind some run explains the times better by a tenth, they do not drift."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -25,8 +24,7 @@ from ..errors import UsageError
 from ..formatting.numbers import byte_size, counted
 from ..log.schema import Status
 from .grouping import group_by
-from .intervals import (CONFIDENCE, Estimate, geometric_mean, logarithms, pooled, pooled_repeats,
-                        student_quantile)
+from .intervals import CONFIDENCE, Estimate, geometric_mean, logarithms, pooled, pooled_repeats, student_quantile
 from .steps import RunCell
 from .trials import EVERY_STEP, Sync, Trial, parameters_of
 
@@ -267,7 +265,7 @@ def drift_of(cells: Sequence[RunCell], confidence: float = CONFIDENCE) -> tuple[
     jumps = (place > np.arange(len(timed) - 1)[:, None]).T.astype(float)    # one change, behind each of the runs
     jumps -= design @ np.linalg.lstsq(design, jumps, rcond=None)[0]
     if ((jumps.T @ rest) ** 2 > 1.1 * float(within @ rest) ** 2 / squares * (jumps ** 2).sum(0) + 1e-9).any():
-        return None                             # explains the times better than a drift does
+        return None
     slope = float(within @ rest) / squares
     variance = float(((rest - slope * within) ** 2).sum()) / freedom
     with_hours = float(((logs - level[cell] - slope * (place - middle[cell])) ** 2).sum()) / (

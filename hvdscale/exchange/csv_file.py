@@ -182,8 +182,7 @@ def _wrong(name: str, text: str, kind: str) -> WrongFile:
     return WrongFile(f"{name} is {text[:40]!r}, not {kind}")
 
 
-CONVERTERS = {"int": _integer, "float": _float, "status": _status,
-              "text": lambda text, name: of_cell(text)}
+CONVERTERS = {"int": _integer, "float": _float, "status": _status, "text": lambda text, name: of_cell(text)}
 
 
 class CsvRows(Rows):

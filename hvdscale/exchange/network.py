@@ -21,8 +21,7 @@ LARGEST = 64 << 20          # bytes of a file
 LEAST, MOST = 1e-9, 1e18    # bytes, microseconds and MB/s beyond which none is one
 NUMBER = r"\d+(?:\.\d*)?(?:e[+-]?\d+)?"
 NCCL, ALLREDUCE, MESSAGE, ONE_WAY = "nccl-tests", "Allreduce Latency Test", "Latency Test", "Bandwidth Test"
-TAKEN = ("all_reduce_perf of nccl-tests, and osu_allreduce, osu_latency and osu_bw of OSU's "
-         "micro-benchmarks")
+TAKEN = ("all_reduce_perf of nccl-tests, and osu_allreduce, osu_latency and osu_bw of OSU's " "micro-benchmarks")
 OSU = re.compile(r"#\s*OSU MPI\S* (.*?) v[\d.]+")
 RANK = re.compile(r"#\s+Rank\s+\d+(?:\s+Group\s+(?P<group>\d+))?(?:\s+Pid\s+\d+)? on\s+(?P<host>\S+) device")
 SAME_BUS = 0.03             # busbw / algbw differs by at most that share from 2 (n - 1) / n, as rounded

@@ -22,8 +22,7 @@ from ..analysis.defaults import LASTING
 from ..analysis.grouping import group_by
 from ..analysis.report_data import Contents, JobResults, analyse, analyse_studies, refuse_unknown
 from ..analysis.rules import rules_along, rules_of
-from ..analysis.studies import (Study, are_searched, best_metric, better, check_direction, is_measured,
-                                show_ends_alone)
+from ..analysis.studies import (Study, are_searched, best_metric, better, check_direction, is_measured, show_ends_alone)
 from ..analysis.trials import JobKey
 from ..errors import LogError
 from ..exchange.csv_tables import is_tables

@@ -150,8 +150,7 @@ def as_values(table: Table) -> dict[str, object]:
         "rows": [{"cells": {column.key: pick(cell, "shown value low high" if cell.low is not None else "shown value")
                             for column, cell in zip(table.columns, row.cells)},
                   "trials": trial_list(row.trials), "diverged_trials": trial_list(row.diverged),
-                  "baseline_trials": trial_list(row.baseline)}
-                 for row in table.rows]}
+                  "baseline_trials": trial_list(row.baseline)} for row in table.rows]}
 
 
 def trial_list(keys: Iterable[tuple[str, int]]) -> list[dict[str, object]]:

@@ -28,8 +28,7 @@ def test_smoothing_weighs_each_evaluation_half_of_the_next_one():
     ([2.0, 1.9, 1.8, 1.82], 6.0),           # against the best smaller one, not the smallest
     ([2.0, 2.04, 2.04, 2.04], 1.25),        # beyond the tolerance already at k = 2
     ([2.0, 2.02, 2.005, 2.0], math.inf),    # the largest k is what counts
-    ([2.0, 2.0, 2.0, 2.01], math.inf),
-    ([2.0, 2.0, math.inf, math.inf], 2.0)])
+    ([2.0, 2.0, 2.0, 2.01], math.inf), ([2.0, 2.0, math.inf, math.inf], 2.0)])
 def test_the_critical_factor_of_losses_without_noise(losses, value):
     found = critical_factor((1, 2, 4, 8), np.array([losses, losses]), NATS)
     assert found.value == pytest.approx(value)

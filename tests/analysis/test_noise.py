@@ -335,12 +335,10 @@ class Case:
 
 
 CASES = (
-    Case("2 workers, B far above the noise scale", (32, 32), 10),
-    Case("2 workers, B at it", (32, 32), 1),
+    Case("2 workers, B far above the noise scale", (32, 32), 10), Case("2 workers, B at it", (32, 32), 1),
     Case("2 workers, B a tenth", (32, 32), 0.1),
     Case("2 workers, B a hundredth: |G|^2 is not told from 0", (32, 32), 0.01),
-    Case("3 workers, uneven shares", (32, 32, 16), 0.5),
-    Case("3 workers, a last group of one", (3, 3, 1), 0.5),
+    Case("3 workers, uneven shares", (32, 32, 16), 0.5), Case("3 workers, a last group of one", (3, 3, 1), 0.5),
     Case("1 worker, one of two ghost groups and the rest", (16, 16), 0.5),
     Case("1 worker, an eighth and the rest", (32, 224), 0.5),
     Case("1 worker, an eighth and the rest, B far above", (32, 224), 20),

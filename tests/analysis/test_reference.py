@@ -203,8 +203,7 @@ def test_sgd_and_nesterov_are_ordered_where_both_were_measured():
     mark = ordering_of(curves, ordering)
     assert mark.found == 4 and mark.passed is False
     assert ordering_of(curves[:1], ordering) is None
-    assert any("short of the factor of 8 asked for" in text
-               for text in beside_published(curves, "shallue2019").summary)
+    assert any("short of the factor of 8 asked for" in text for text in beside_published(curves, "shallue2019").summary)
 
 
 @pytest.mark.parametrize("b_crit, ends, said", [
@@ -240,8 +239,7 @@ def test_an_unknown_publication_is_an_error_naming_the_known_ones():
 def test_a_search_is_held_against_the_published_one_at_as_many_trials():
     """The published best is one of 100 trials, so that of eight lies above it by what 92 more trials would find."""
     made = [drawn(100 * at + number, steps, batch=batch, dataset="fashion_mnist", model="simple_cnn",
-                  train_examples=55000)
-            for at, (batch, fewest) in enumerate(((128, 700), (512, 400)))
+                  train_examples=55000) for at, (batch, fewest) in enumerate(((128, 700), (512, 400)))
             for number, steps in enumerate(range(fewest, fewest + 800, 100))]
     curve = curve_of(studies_of([studied(*made)]), Target.parse("val/error<0.1"))
     fashion = next(one for one in Reference("shallue2019").curves if one.dataset == "fashion_mnist")

@@ -248,8 +248,7 @@ THREE_SEEDS, BEST_OF_20 = partial(repeated, seeds=3), partial(searched, n=20)
 MANY = [*((sweep, {"shape": shape, **made}, FITTED) for shape in SHAPES for sweep in (BEST_OF_20, THREE_SEEDS)
           for made in ({"count": 4}, {"count": 6}, {"count": 10}, {"slope": 0.5}, {"slope": 1.0})),
         *((partial(searched, n=n), {"shape": shape, "count": count}, FITTED) for shape in SHAPES for n in (8, 50)
-          for count in (4, 6, 10)),
-        *((partial(repeated, seeds=2), {"creep": creep}, FITTED) for creep in (0.1, 0.3)),
+          for count in (4, 6, 10)), *((partial(repeated, seeds=2), {"creep": creep}, FITTED) for creep in (0.1, 0.3)),
         *((sweep, {}, QUANTITIES) for sweep in (*(partial(searched, n=n) for n in (5, 12, 20, 50, 100)),
                                                 searched_unevenly, *(partial(repeated, seeds=n) for n in (2, 3, 5))))]
 

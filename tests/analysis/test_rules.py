@@ -67,8 +67,7 @@ def test_along_several_curves_on_all_cores_rules_cost_what_they_do_along_each(cu
 
 @pytest.mark.parametrize("text, ratio, factor", [
     ("linear", 8, 8), ("sqrt", 16, 4), ("none", 8, 1), ("power:0.7", 2, 2 ** 0.7), ("linear<=8", 4, 4),
-    ("linear<=8", 64, 8), ("power:2<=5", 9, 5),
-    ("adam_sqrt", 16, 4), ("adam_sqrt:beta2<=3", 16, 3)])
+    ("linear<=8", 64, 8), ("power:2<=5", 9, 5), ("adam_sqrt", 16, 4), ("adam_sqrt:beta2<=3", 16, 3)])
 def test_a_rule_is_read_and_written_and_gives_its_factor(text, ratio, factor):
     rule = Rule.parse(text)
     assert str(rule) == text and rule.factor(ratio) == pytest.approx(factor)
@@ -139,8 +138,7 @@ def test_one_sentence_has_a_clause_for_each_rule_and_the_exponent(found):
      "the cost of square-root scaling at batch 8 is unknown (seeds of "),
     ({"linear": (LOST, 1.5), "sqrt": (LOST, 2.5)},
      ": linear scaling and square-root scaling surely need over 20% more steps from batch 8."),
-    ({"linear": (UNKNOWN, math.nan), "sqrt": (UNKNOWN, math.nan)},
-     "their cost at batch 8 is unknown (seeds of "),
+    ({"linear": (UNKNOWN, math.nan), "sqrt": (UNKNOWN, math.nan)}, "their cost at batch 8 is unknown (seeds of "),
     ({"linear": (UNKNOWN, 1.1), "sqrt": (UNKNOWN, 1.1)}, "linear scaling and square-root scaling may need over ")])
 def test_the_sentence_follows_the_verdicts(lost, said):
     found = two_batches()

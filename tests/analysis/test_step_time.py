@@ -23,8 +23,7 @@ step_seconds = RING.seconds
 def timings(cells, true=TRUE, deviation=0.02, runs=3, random=None):
     """Timings of (workers, workers a node, examples a worker), with noise."""
     random = random or np.random.default_rng(3)
-    return tuple(Timing(workers, per_node, workers * examples, 1,
-                        float(step_seconds(true, workers, per_node, examples))
+    return tuple(Timing(workers, per_node, workers * examples, 1, float(step_seconds(true, workers, per_node, examples))
                         * np.exp(deviation * random.standard_normal(runs)), False, ())
                  for workers, per_node, examples in cells)
 

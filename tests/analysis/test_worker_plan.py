@@ -48,8 +48,7 @@ def run(workers, local_batch=32, seed=0, random=None, spread=0.0, **changes):
     seconds = seconds_at(workers, local_batch) * np.exp(spread / 2 * random.standard_normal())
     return trial(1000 * workers + 10 * local_batch + seed, (0, steps - every, steps), (0.9, 0.5, 0.1),
                  (0, (steps - every) * seconds, steps * seconds), workers=workers, batch=batch, seed=seed,
-                 eval_every=every, train_examples=10 ** 6,
-                 **{"local_workers": min(workers, PER_NODE), **changes})
+                 eval_every=every, train_examples=10 ** 6, **{"local_workers": min(workers, PER_NODE), **changes})
 
 
 def plans(*trials, workers=COUNTS, more=None, targets=(), **request):

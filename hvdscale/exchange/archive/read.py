@@ -111,8 +111,7 @@ def _add(log: ImportedLog, study: ArchiveStudy, plan: dict, trials: list[ReadTri
         "stop_reason": [f"the archive says {one.status.name}" for one in trials],
         "dataset": "/".join(dataset), "model": model, "optimizer": optimizer, "global_batch": size,
         "seed": UNKNOWN_SEED, "source_trial": [one.id for one in trials],
-        "budget_steps": plan["measurement"]["budget_steps"],
-        "plan": json.dumps(plan, ensure_ascii=False),
+        "budget_steps": plan["measurement"]["budget_steps"], "plan": json.dumps(plan, ensure_ascii=False),
         "source": json.dumps({"path": plan["archive"]["path"], "imported": "archive"}, ensure_ascii=False),
         "metadata": [one.text for one in trials]})
     log.evaluations(ids, [len(one.step) for one in trials], step, step * size, {

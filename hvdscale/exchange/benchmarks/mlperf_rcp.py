@@ -135,8 +135,7 @@ def _add(log, source, point, spacing, names) -> int:
     if max(examples) > LARGEST_INT or max(steps) > MOST:
         raise LogError(f"{source}: {point.name}: {max(examples)} examples are more than 64 bits can count")
     numbers = {RENAMED.get(name, parameter_name(name, source)): float(value)
-               for name, value in point.hyperparameters.items()
-               if is_number(value) and abs(value) < 1e300}
+               for name, value in point.hyperparameters.items() if is_number(value) and abs(value) < 1e300}
     plan = {"problem": {"reference": point.name, **({"train_examples": size} if size else {})},
             "measurement": {"budget_steps": max(steps), "target": TARGET, "eval_every": spacing_steps or None},
             "rcp": {"name": point.name, "unit": unit, "hyperparameters": point.hyperparameters, **point.about}}

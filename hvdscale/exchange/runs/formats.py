@@ -46,8 +46,7 @@ def find(path: str, lines: re.Pattern | None = None, left_out: list[str] | None 
     for name in names:
         inner = os.path.join(path, name)
         if not (name.startswith((".", event_files.EVENTS)) or SETTINGS_FILE.fullmatch(name) or name in of_run
-                or os.path.islink(inner) or kept and (
-                    name in (*BESIDE, *kept[0][2], os.path.basename(kept[0][1])))):
+                or os.path.islink(inner) or kept and (name in (*BESIDE, *kept[0][2], os.path.basename(kept[0][1])))):
             yield from find(inner, lines, left_out, depth + 1)
 
 

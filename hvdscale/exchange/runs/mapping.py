@@ -194,8 +194,7 @@ def _fields_of(key: str, value: Any) -> dict[str, Any]:
     if key == "lines":                      # see read_lines
         return {}
     if key not in _RULES:
-        raise _WrongValueError(f"there is no key {key!r}: "
-                               + did_you_mean(key, _KEYS, f"there are {', '.join(_KEYS)}"))
+        raise _WrongValueError(f"there is no key {key!r}: " + did_you_mean(key, _KEYS, f"there are {', '.join(_KEYS)}"))
     rule, what = _RULES[key]
     if not rule(value):
         raise _WrongValueError(f"{key} is {repr(value)[:80]}, not {what}")

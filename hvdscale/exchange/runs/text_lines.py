@@ -63,8 +63,7 @@ class Form:
                      for name, *where in names]
         self.tags = _of_first([tag for tag in _of_split(names, before) if tag[1] not in counters], texts, len(before))
         split = next((place for place, text in enumerate(texts) if SPLIT.search(text)), 0)
-        self.aside = _of_split([name for name in names if name[1] >= split],
-                               "val" if SUMMARY.search(whole) else whole)
+        self.aside = _of_split([name for name in names if name[1] >= split], "val" if SUMMARY.search(whole) else whole)
         self.aside = [] if PROGRESS.search(whole) else [
             one for one in self.aside if NAMED.match(one[0]) or TRAINED.fullmatch(one[0])]
         self.measures = any(better(f"val/{name}") or name in KNOWN for name, *_ in (*self.tags, *self.aside))

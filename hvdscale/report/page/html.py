@@ -66,8 +66,7 @@ def without_figures(document: Document, tell: Tell = quiet) -> str:
         document=document, contents=contents, place=PLACE.format, style=Markup(style + PALETTE),
         script=Markup(script), allowed=_allowed(script), files={
             trial.key: trial.plan["file"] for page in pages if page.section for trial in page.section.trials
-            if "file" in trial.plan},
-        searched=any(page.section and page.section.searches for page in pages),
+            if "file" in trial.plan}, searched=any(page.section and page.section.searches for page in pages),
         confidence=f"{document.confidence:.0%}", own_from=OWN_FROM, most=MOST, lead=MAIN)
 
 

@@ -252,8 +252,7 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
     reasons = group_by(((key, one) for key, one in predictions.items() if one.refused), lambda row: PLAN.say(
         f"size_{row[1].refused}", times=row[1].extrapolated, reach=REACH, widest=WIDEST))
     said = [PLAN.say("size_reach", inside=far <= 1, times=far, end=end), *(
-        f"No {listed([QUANTITIES[key][0] for key, _ in refused], 'or')}: {why}."
-        for why, refused in reasons.items())]
+        f"No {listed([QUANTITIES[key][0] for key, _ in refused], 'or')}: {why}." for why, refused in reasons.items())]
     chapter = Chapter((*map(Finding, said), table, *(one for one in laws if not isinstance(one, Finding))), slug="plan",
                       title=", ".join(f"{name} {number(value)}" for name, value in wanted.items()))
 

@@ -91,8 +91,7 @@ def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
         "statistical_efficiency": bare_cell(statistical, lambda value: f"{beyond}{ratio(value)}"),
         "system_efficiency": bare_cell(system, ratio), "efficiency": Cell(ratio(product), product),
         "seconds_to_target": value_cell(option.seconds, number if plan.relative else duration, size),
-        "cost": replace(value_cell(option.cost),
-                        below=counted(option.nodes, "node") if plan.request.per_node else ""),
+        "cost": replace(value_cell(option.cost), below=counted(option.nodes, "node") if plan.request.per_node else ""),
         "campaign_hours": value_cell(hours),
         "energy": value_cell(hours.scaled(plan.watts(option) / option.nodes / 1000)),
         "speedup": bare_cell(option.speedup, ratio), "sooner": value_cell(option.speedup, ratio),
@@ -152,8 +151,7 @@ def phases_table(plan: GrowingPlan) -> Table | None:
     found = plan.phases_at_knee
     return None if found is None or not found.changes else PLAN.table("worker-phases", found.phases, {
         PLAN.column("phase_batch", "global_batch"): lambda one: one.global_batch,
-        Column("workers", "workers"): lambda one: one.workers,
-        Column("nodes", "nodes"): lambda one: one.nodes,
+        Column("workers", "workers"): lambda one: one.workers, Column("nodes", "nodes"): lambda one: one.nodes,
         PLAN.column("phase_start", "start"): lambda one: one.start,
         PLAN.column("growing_steps", "steps"): lambda one: value_cell(one.steps, whole),
         PLAN.column("phase_seconds", "seconds"): lambda one: bare_cell(one.seconds, duration),

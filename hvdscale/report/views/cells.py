@@ -164,8 +164,7 @@ def ratio_cell(value: Estimate, cell: RunCell, baseline: RunCell) -> Cell:
 
 COLUMNS: dict[str, Callable[[RunCell], Any]] = {        # of cells, by key
     "workers": lambda cell: Cell(f"{cell.workers[0]}{mark_of(cell)}", cell.workers[0]), "ran_at": ran_at_cell,
-    "global_batch": lambda cell: Cell(cell.batches.in_brief(), cell.global_batch),
-    "met": met_cell, "runs": runs_cell,
+    "global_batch": lambda cell: Cell(cell.batches.in_brief(), cell.global_batch), "met": met_cell, "runs": runs_cell,
     "timed_steps": lambda cell: Cell(spread(ends := {run.last_step for run in cell.runs}), max(ends, default=0)),
     "steps_to_target": lambda cell: estimate_cell(cell.steps, cell, whole),
     "examples_to_target": lambda cell: estimate_cell(cell.examples, cell),

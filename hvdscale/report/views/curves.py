@@ -132,8 +132,7 @@ def _figure(panels: Sequence[CurvePanel], empty: Sequence[str], kind: str, title
         tuple(keys), len(panels), name=name, title=title, scaled=kind != STEPS, examples=kind == EXAMPLES,
         several=most > 1, few=few, confidence=curves[0].confidence,
         arrows=few and any(one.low == 0 or one.met and math.isinf(one.high) for one in estimates),
-        unmet=few and any(not one.met for one in estimates), regimes=alone,
-        fit=alone and any(map(_drawn_fit, curves)),
+        unmet=few and any(not one.met for one in estimates), regimes=alone, fit=alone and any(map(_drawn_fit, curves)),
         targets=[f"{panel.title}: {panel.curves[0].target}" for panel in panels] if len(panels) > 1 == most else [],
         empty=list(empty))
 

@@ -54,8 +54,7 @@ def find_law(found: RateLandscapes) -> tuple[Finding, ...]:
         return (LANDSCAPES.find("no_power", rate=rate, rates=", ".join(rates)),)
     ruled_out = [NAMES[law.name] for law in laws.laws if not law.describes and law.name not in (POWER, ADAM)]
     return (LANDSCAPES.find("power", laws.exponent, rate=rate, batches=len(laws.exponent.batches), ruled_out=ruled_out,
-                            laws=[NAMES[name] for name in laws.described_by if name != ADAM],
-                            power=laws.exponent),)
+                            laws=[NAMES[name] for name in laws.described_by if name != ADAM], power=laws.exponent),)
 
 
 def landscapes_table(found: RateLandscapes) -> Table:

@@ -161,8 +161,7 @@ def missing_table(found: RuleCosts) -> Table | None:
         **{SEARCH.column("missing_value", name, title=name.replace("_", " ")):
            partial(lambda name, run: run.values.get(name, "n/a"), name)
            for name in dict.fromkeys(name for run in runs for name in run.values)},
-        "command": lambda run: command_of(run) or "n/a"},
-        lambda run: (found.base.keys[0],), what=found.target)
+        "command": lambda run: command_of(run) or "n/a"}, lambda run: (found.base.keys[0],), what=found.target)
 
 
 def notes(found: RuleCosts) -> tuple[str, ...]:

@@ -120,8 +120,7 @@ def notes(searches: Sequence[Search]) -> tuple[str, ...]:
     keep = sorted({search.prune_keep for search in searches if search.prune_keep})
     return (SEARCH.say("feasible_note"), SEARCH.say_if("nearest", varied, flag=FLAG, near=NEAR),
             SEARCH.say_if("improving", varied, flag=FLAG, improved=IMPROVED, steps=steps),
-            SEARCH.say_if("not_by_of", steps),
-            SEARCH.say_if("pruned_note", pruned, keep=keep))
+            SEARCH.say_if("not_by_of", steps), SEARCH.say_if("pruned_note", pruned, keep=keep))
 
 
 def warnings(searches: Sequence[Search]) -> Iterator[str]:

@@ -220,8 +220,7 @@ def _plot_ratio(axes: Axes, points: Sequence[SpeedupPoint], name: str, color: st
                 aside: float = 1.0) -> None:
     """A line through a ratio at each worker count, with marks; statistics do not depend on the host."""
     found: list[tuple[SpeedupPoint, Estimate]] = [(point, getattr(point, name)) for point in points]
-    draw_line(axes, ((point.workers * aside, ratio.value) for point, ratio in found if is_positive(ratio.value)),
-              color)
+    draw_line(axes, ((point.workers * aside, ratio.value) for point, ratio in found if is_positive(ratio.value)), color)
     for point, ratio in found:
         mark_estimate(axes, point.workers, ratio, color, marker, label,
                       name != "statistical_efficiency" and point.cell.oversubscribed, aside)

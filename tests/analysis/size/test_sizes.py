@@ -35,8 +35,7 @@ def test_a_size_comes_from_the_log():
 def test_parameters_and_the_tokens_of_budgets_come_from_the_log():
     """Budgets of 3,200 and 6,400 examples of 50 tokens, in whole steps of three batches."""
     made = log(*[trial(10 * at + budget, batch=batch, budget=-(-3200 * budget // batch), train_tokens=50_000,
-                       job={"model": {"count": 4810}})
-                 for at, batch in enumerate((32, 96, 1000)) for budget in (1, 2)])
+                       job={"model": {"count": 4810}}) for at, batch in enumerate((32, 96, 1000)) for budget in (1, 2)])
     cells = cells_of(studies_of([made]), sizes_of(["parameters", "tokens"]))
     assert [one.sizes for one in cells] == [(4810.0, 160_000.0), (4810.0, 320_000.0)]
     assert [[int(study.searched.sum()) for study in one.studies] for one in cells] == [[1, 1, 1]] * 2
