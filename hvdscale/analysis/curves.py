@@ -264,12 +264,12 @@ def ends_of(rates: np.ndarray, steps: np.ndarray, diverged: np.ndarray, values: 
 
 
 def _rises_again(rates: np.ndarray, steps: np.ndarray) -> bool:
-    """Whether steps surely (two standard errors) rise at the largest rate, by a parabola in logarithms."""
+    """Whether steps surely (three standard errors) rise at the largest rate, by a parabola in logarithms."""
     met = np.isfinite(steps) & (steps > 0)
     if len(np.unique(rates[met])) < LEAST - 1:
         return False
     (_, slope, _), errors = np.polyfit(rates[met] - rates.max(), np.log(steps[met]), 2, cov=True)
-    return bool(slope > 2 * np.sqrt(errors[1, 1]))
+    return bool(slope > 3 * np.sqrt(errors[1, 1]))
 
 
 def list_whole(batches: Sequence[int], ends: Sequence[np.ndarray | None]) -> tuple[int, ...]:
