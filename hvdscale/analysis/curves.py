@@ -128,7 +128,8 @@ def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confid
         wide = np.abs(ends - reached[:, None])
     wide[[one.runs < 2 for one in estimates]] = np.nan          # the evaluation grid is not a spread
     if all(one.runs == 1 for one in estimates if one.met):
-        wide[met] = RUN_DEVIATION * normal_quantile(confidence)
+        scatter = fit.rms_log2 * np.log(2) if fit else 0.0
+        wide[met] = max(RUN_DEVIATION, scatter) * normal_quantile(confidence)
         wide[:, 0] = np.fmax(wide[:, 0], reached - logarithms([one.before for one in estimates]))
     known = np.isfinite(wide)
     if not known[met].any():
