@@ -208,7 +208,8 @@ def _continued(times: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, str]:
     paused = (gaps > PAUSE[0] * usual) & (gaps > PAUSE[1] * np.ptp(times))
     if paused.sum() == 1:
         times[1:] -= np.cumsum(np.where(paused, gaps - usual, 0.0))
-    return times, RESTARTED if falls.any() else PAUSED if paused.sum() == 1 else ""
+    found = {RESTARTED: falls.any(), PAUSED: paused.sum() == 1}
+    return times, "; ".join(what for what, holds in found.items() if holds)
 
 
 class _StepsDone:

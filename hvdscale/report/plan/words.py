@@ -197,8 +197,9 @@ def _describe_unmet(option: Option) -> str:
     point = option.steps.point
     if point is None or not point.unmet > 0:
         return ""
-    whose = "the search's fewest" if point.searched else "" if math.isinf(point.steps.high) else "those of the others"
-    return PLAN.say("unmet", batch=point.global_batch, met=point.met, seeds=point.seeds, whose=whose,
+    whose = "the search's fewest" if point.searched else "those of the others"
+    known = point.searched or not math.isinf(point.steps.high)
+    return PLAN.say("unmet", batch=point.global_batch, met=point.met, seeds=point.seeds, whose=whose if known else "",
                     share=1 - point.unmet, runs=1 / (1 - point.unmet) if point.unmet < 1 else math.inf)
 
 

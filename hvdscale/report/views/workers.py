@@ -93,11 +93,12 @@ def _find_speedup(subject: Subject, series: Series, kind: str) -> Iterator[Findi
     if len(timed) > 1:
         best, last = min(timed, key=lambda point: point.cell.seconds.value), timed[-1]
         statistical, system = last.statistical_efficiency.value, last.system_efficiency.value
-        near = max(statistical, system) < 1.2 * min(statistical, system)        # chance may tell them apart
-        greater = "" if near else "statistics" if statistical < system else "the system"
+        apart = max(statistical, system) >= 1.2 * min(statistical, system)      # more than by chance
+        greater = "statistics" if statistical < system else "the system"
         yield SCALING.find("speedup", last.time_speedup, series=kind, first=timed[0].workers, last=last.workers,
                            mark=mark_of(last.cell) or mark_of(timed[0].cell), speedup=last.time_speedup,
-                           product=last.product.value, greater=greater if 0 < statistical * system < 0.95 else "")
+                           product=last.product.value,
+                           greater=greater if apart and 0 < statistical * system < 0.95 else "")
         if best is not last and not subject.plan:
             yield SCALING.find("shortest", best.cell.seconds, workers=best.workers, seconds=best.cell.seconds,
                                mark=mark_of(best.cell))
