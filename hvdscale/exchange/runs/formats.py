@@ -7,10 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import ModuleType
 
+import numpy as np
+
+from ...analysis.grouping import group_by
 from ...errors import LogError
 from ...system.inputs import refusal
 from . import event_files, json_lines, mlflow_store, text_lines, trainer_state, wide_csv
 from .guessing import names as names_of
+from .guessing import split_of
 from .run import SETTINGS_FILE, FoundRun, settings_beside, with_short_names
 
 # each recognises a path and reads its runs; of the first that does, a folder is read whole
@@ -20,6 +24,7 @@ BESIDE = ("vis_data", "wandb", "checkpoints")      # folders of such a file, or 
 OF_EVENTS = ("log", "logs", "tb", "tb_logs", "tensorboard", "tf_logs")     # folders with event files of such a run
 FILES = (".csv", ".tsv", ".json", ".jsonl", ".log", ".txt", ".out")
 DEEPEST = 8                 # of folders in folders
+WORD = re.compile(r"[a-zA-Z]+(?=[^/]*(?:/[^/]*)?$)")       # of the names of a file and its folder
 KNOWN = ("TensorBoard's event files, trainer_state.json of Hugging Face, MLflow's folder or SQLite, DVCLive's, CSV "
          "with a row or JSON with an object a step, or logs with lines such as 'step 250: val loss 2.6'")
 NONE = (f"no run in a known format: {KNOWN}; lines of another form need a file for --map with their pattern, lines = "
@@ -95,11 +100,42 @@ def read_runs(paths: Iterable[str], lines: re.Pattern | None = None, left_out: l
         for form, place, others in find(source, lines, left_out):
             runs += [replace(run, left_out={**(run.left_out or {}), **others})
                      for run in _read(form, place, source, lines, left_out)]
+    runs = _of_splits(runs)
     if not runs:
         binary = [f"{name} is W&B's own file, which is not read: export the run's history as CSV" for path in paths
                   for _, _, names in os.walk(path) for name in names if name.endswith(".wandb")]
         raise LogError("\n".join([f"{', '.join(paths)}: {NONE}", *binary[:1], *(left_out or ())]))
     return runs
+
+
+def _of_splits(runs: Sequence[FoundRun]) -> list[FoundRun]:
+    """The runs; as one those of files that only the last split in their paths tells apart, such as train.log and
+    valid.log: in order of steps, and with the split before tags that name none."""
+    def apart(run: FoundRun) -> tuple[str, str, str]:
+        word = next((word for word in [*WORD.finditer(run.path)][::-1] if split_of(word[0])), None)
+        return (run.path[:word.start()], word[0], run.path[word.end():]) if word else (run.path, "", "")
+    found = []
+    for own in group_by(runs, lambda run: (run.format, *apart(run)[::2])).values():
+        own.sort(key=lambda run: split_of(apart(run)[1]) != "train")
+        counter = next((name for name in (*names_of("epoch"), *names_of("step")) if all(
+            name in run.series for run in own)), "")
+        if not counter or own[0].format == event_files.NAME or len({split_of(apart(run)[1]) for run in own}) < max(
+                2, len(own)):
+            found += own
+            continue
+        place = np.argsort(np.argsort(np.concatenate([np.fmax.accumulate(run.spread(counter)) for run in own]),
+                                      kind="stable"))
+        points: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+        for run, end in zip(own, np.cumsum([run.rows for run in own])):
+            for tag, (rows, values) in run.series.items():
+                name = tag if split_of(tag) or json_lines.COUNT.search(tag) else f"{split_of(apart(run)[1])}/{tag}"
+                points.setdefault(name, []).append((place[end - run.rows + rows], values))
+        start, _, rest = apart(own[0])
+        found.append(replace(
+            own[0], path=f"{start}{{{','.join(apart(run)[1] for run in own)}}}{rest}",
+            parameters=dict(item for run in own[::-1] for item in run.parameters.items()),
+            series={tag: text_lines.joined(parts) for tag, parts in points.items()}))
+    return found
 
 
 def _read(form: ModuleType, place: str, source: str, lines: re.Pattern | None, left_out: list[str] | None

@@ -273,7 +273,7 @@ def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:
         add(form, heads[below], form.tags, below)
         asides.append((form, ~below))
     if not any(map(NAMED.match, points)):
-        counters = {tag: _joined(points[tag]) for tag in (STEP, EPOCH) if tag in points}
+        counters = {tag: joined(points[tag]) for tag in (STEP, EPOCH) if tag in points}
         for form, which in asides:
             at = np.frombuffer(form.lines, np.int64)
             which = which & (at >= rows[0]) if form.aside else np.zeros(len(at), bool)
@@ -285,11 +285,11 @@ def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:
                     values = form.column(form.epoch)[which]
                 points[tag].append((at[which][before >= 0], values[before >= 0]))
     lengths = np.concatenate([np.zeros(0), *totals])
-    return {tag: _joined(found) for tag, found in points.items() if sum(len(at) for at, _ in found)}, \
+    return {tag: joined(found) for tag, found in points.items() if sum(len(at) for at, _ in found)}, \
         int(np.median(lengths)) if len(lengths) and np.ptp(lengths) <= 0.02 * lengths.max() else None
 
 
-def _joined(found: Sequence[tuple[np.ndarray, np.ndarray]]) -> Series:
+def joined(found: Sequence[tuple[np.ndarray, np.ndarray]]) -> Series:
     """One series of several, in order of rows; of two points of a row the later."""
     at, values = (np.concatenate(parts) for parts in zip(*found))
     order = np.argsort(at, kind="stable")
