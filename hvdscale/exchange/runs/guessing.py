@@ -202,7 +202,8 @@ def _guess_step(runs: Sequence[FoundRun], tags: Collection[str]) -> tuple[str, s
     """(the tag that counts, its unit, that of the steps within an epoch, which falls when the epoch rises)."""
     epoch = _first(names("epoch"), tags)
     found = [name for name in names("step") if name in tags]
-    within = [name for name in found if epoch and any(_falls_by_epoch(run, name, epoch) for run in runs)]
+    within = [name for name in (*found, *names("index")) if name in tags and epoch and any(
+        falls_by_epoch(run, name, epoch) for run in runs)]
     step = next((name for name in found if name not in within), "")
     if step and not (within and step == "_step"):
         return step, "steps", ""
@@ -216,7 +217,7 @@ def _guess_step(runs: Sequence[FoundRun], tags: Collection[str]) -> tuple[str, s
     return "", "steps", ""
 
 
-def _falls_by_epoch(run: FoundRun, step: str, epoch: str) -> bool:
+def falls_by_epoch(run: FoundRun, step: str, epoch: str) -> bool:
     steps, epochs = run.spread(step), run.spread(epoch)
     both = ~np.isnan(steps) & ~np.isnan(epochs)
     steps, epochs = steps[both], epochs[both]

@@ -19,7 +19,7 @@ from ...analysis.grouping import group_by
 from ...system.inputs import LARGEST
 from ..csv_file import CsvText
 from ..files import WrongFile, file_bytes, number_of
-from .guessing import OF_SPLITS, names, setting_names, split_of
+from .guessing import OF_SPLITS, falls_by_epoch, names, setting_names, split_of
 from .json_lines import COUNT
 from .run import FoundRun, Series, constants_of, files_below, head_of, rows_by_step, series_of, value_of
 
@@ -132,7 +132,9 @@ def _rows_of_runs(table: _Table) -> dict[str, np.ndarray]:
     """The rows of each run by its name: of a column that names runs, or, where the batch changes though no step rises,
     of rows alike in all settings within which the step rises, else of each row; {} of one run alone."""
     counters = [name for name in table.values if name in (*names("step"), *names("epoch"), *names("reports"))]
-    rising = any(_rises(table.values[name][table.there[name]]) for name in counters)
+    indices = [name for name in table.values if name in names("index")]         # of the steps of an epoch
+    rising = any(_rises(table.values[name][table.there[name]]) for name in counters) or any(
+        falls_by_epoch(table.run(table.path), index, name) for index in indices for name in counters)
     for name in (name for name in table.values if name.lower().replace(" ", "_") in _RUN):
         cells = table.texts[name] if name in table.texts else [f"{value:.12g}" for value in table.values[name]]
         if all(map(str.strip, cells)) and "nan" not in cells and not (rising and name not in table.texts):
