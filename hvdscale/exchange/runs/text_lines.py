@@ -22,13 +22,14 @@ from ...system.inputs import open_input, refusal
 from ..files import WrongFile, number_of
 from .guessing import names as names_of_kind
 from .guessing import split_of
+from .mapping import TIME_UNITS
 from .run import EPOCH, LONGEST_TAG, STEP, WITHIN, FoundRun, Series, constants_of, head_of, series_of, value_of
 
 NAME = "lines"
 ENDS = (".log", ".txt", ".out", ".stdout", ".err", ".stderr")
 NAMED_BY = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/@.+-% \t"      # characters of names
 GLUED = re.compile(r"[\w%/.]*")                               # what belongs to the number before it
-UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0}
+UNITS = {word: TIME_UNITS[unit] for unit, words in names_of_kind("units").items() for word in words.split()}
 MANY = {"k": 1e3, "m": 1e6}                                    # of a step such as 10k
 KNOWN = names_of_kind("known")
 (NUMBER, COUNTED, IN_BRACKETS, CONTROL, CODE, LEVEL, SPLIT, SECTION, NAMED, TRAINED, HEADLINE, PROGRESS,
@@ -117,19 +118,20 @@ def _names(texts: Sequence[str]) -> Iterator[tuple[str, int, float]]:
                 and not (texts[place + 1] == " " and text.endswith("= "))) or (                 # but BLEU = 7.6 34/13
                 texts[place + 1].startswith("%|")):                                             # or a progress bar
             continue
-        after = texts[place + 1][:4].split()
+        after = texts[place + 1][:10].split()
         unit = glued or (after[0].rstrip(",;|") if after else "")
         left = text[-2 * LONGEST_TAG:] if not place else text[len(GLUED.match(text)[0]):][-2 * LONGEST_TAG:]
         left = left.rstrip(" :=\t")
         if found := IN_BRACKETS.search(left):
             unit, left = found[1] if found[1] in UNITS else unit, left[:found.start()].rstrip()
-        name = left[len(left.rstrip(NAMED_BY)):].rpartition(" - ")[2]
+        name = left[len(left.rstrip(NAMED_BY)):].rpartition(" - ")[2].rpartition("\t")[2]
         name = JOINED.sub("", LEVEL.sub("", name).lstrip("0123456789_/@.+-% \t").rstrip(".-+% "))
         if name and len(name) <= LONGEST_TAG and not CODE.search(name):
             unit = "ms" if name == "ms/batch" else unit
             timed = unit in UNITS and (glued or found or unit == "ms")
-            kind = "seconds" if UNITS.get(unit) == 1 and name.lower() in ("time", "dt") else "step_seconds"
-            yield (f"{name} {kind}", place, UNITS[unit]) if timed else (name, place, 1.0)
+            kind = "seconds" if UNITS.get(unit, 0) >= 1 and name.lower() in ("time", "dt") else "step_seconds"
+            spaced = len(unit) > 2 and name.lower().split()[-1] in names_of_kind("time_words")      # time 10.1 min
+            yield (f"{name} {kind}" if timed else name, place, UNITS.get(unit, 1.0) if timed or spaced else 1.0)
 
 
 def _of_sections(names: Sequence[tuple[str, int, float]], texts: Sequence[str]) -> list[tuple[str, int, float]]:
