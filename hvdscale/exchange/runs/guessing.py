@@ -32,7 +32,8 @@ _POINT = r"(?:^|[^a-zA-Z])(?:{})[-_=]?(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)"    # i
 _PARTS = re.compile(r"([/_ .-]+)")
 _OF_VALIDATION = "val_", "val/", "valid_", "eval_"
 _WORD = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
-OF_SPLITS = ("split", "mode", "phase", "stage", "subset", "_type")      # names of what says a row's split
+# names of what says a row's split
+OF_SPLITS = ("split", "mode", "phase", "stage", "subset", "set", "type", "_type", "event", "kind")
 
 
 def split_of(text: Any) -> str:
