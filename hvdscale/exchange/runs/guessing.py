@@ -29,7 +29,7 @@ STAMP = 1e8                     # seconds from which a clock counts since 1970
 
 _WAYS = {way: word for word, way in DIRECTIONS.items()}          # min and max by the log's words
 _POINT = r"(?:^|[^a-zA-Z])(?:{})[-_=]?(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)"    # in a run's path: lr0.1, wd=1e-4
-_PARTS = re.compile(r"([/_ .-]+)")
+_PARTS = re.compile(r"([/_ .-]+|(?<=[a-z])(?=[A-Z]))")
 _OF_VALIDATION = "val_", "val/", "valid_", "eval_"
 _WORD = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
 # names of what says a row's split

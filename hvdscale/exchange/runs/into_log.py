@@ -338,7 +338,8 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping, uses: Mapping[str
                          f"{short[0].run.unfinished}; INCOMPLETE, and counted as far as evaluated")
     if blind := [trial for trial in trials if not len(trial.evaluated)]:
         said["blind"] = f"{counted(len(blind), 'run')} without an evaluation, such as {blind[0].run.path}"
-    if left := [tag for tag, use in uses.items() if use.startswith(LEFT_OUT)]:
+    if left := sorted((tag for tag, use in uses.items() if use.startswith(LEFT_OUT)), key=lambda tag: not better(
+            f"val/{tag}")):
         said["tags"] = f"left out: {list_first(left, 8)}; --dry-run has the reason of each"
     return {name: text for name, text in said.items() if text}
 
