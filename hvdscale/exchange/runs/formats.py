@@ -3,11 +3,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import ModuleType
-
-import numpy as np
 
 from ...analysis.grouping import group_by
 from ...errors import LogError
@@ -108,33 +107,29 @@ def read_runs(paths: Iterable[str], lines: re.Pattern | None = None, left_out: l
     return runs
 
 
-def _of_splits(runs: Sequence[FoundRun]) -> list[FoundRun]:
+def _of_splits(runs: Iterable[FoundRun]) -> list[FoundRun]:
     """The runs; as one those of files that only the last split in their paths tells apart, such as train.log and
-    valid.log: in order of steps, and with the split before tags that name none."""
-    def apart(run: FoundRun) -> tuple[str, str, str]:
+    valid.log, with the split before tags that name none."""
+    parted, found = [], []
+    for run in runs:
         word = next((word for word in [*WORD.finditer(run.path)][::-1] if split_of(word[0])), None)
-        return (run.path[:word.start()], word[0], run.path[word.end():]) if word else (run.path, "", "")
-    found = []
-    for own in group_by(runs, lambda run: (run.format, *apart(run)[::2])).values():
-        own.sort(key=lambda run: split_of(apart(run)[1]) != "train")
-        counter = next((name for name in (*names_of("epoch"), *names_of("step")) if all(
-            name in run.series for run in own)), "")
-        if not counter or own[0].format == event_files.NAME or len({split_of(apart(run)[1]) for run in own}) < max(
+        start, end = word.span() if word else (len(run.path), len(run.path))
+        parted.append((run, run.path[:start], run.path[start:end], run.path[end:]))
+    for (_, start, end), own in group_by(parted, lambda part: (part[0].format, part[1], part[3])).items():
+        counters = set.intersection(*({*run.series} for run, *_ in own)) & {*names_of("epoch"), *names_of("step")}
+        if own[0][0].format == event_files.NAME or not counters or len({split_of(word) for _, _, word, _ in own}) < max(
                 2, len(own)):
-            found += own
+            found += [run for run, *_ in own]
             continue
-        place = np.argsort(np.argsort(np.concatenate([np.fmax.accumulate(run.spread(counter)) for run in own]),
-                                      kind="stable"))
-        points: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
-        for run, end in zip(own, np.cumsum([run.rows for run in own])):
+        series, first = {}, 0
+        for run, _, word, _ in own:
             for tag, (rows, values) in run.series.items():
-                name = tag if split_of(tag) or json_lines.COUNT.search(tag) else f"{split_of(apart(run)[1])}/{tag}"
-                points.setdefault(name, []).append((place[end - run.rows + rows], values))
-        start, _, rest = apart(own[0])
-        found.append(replace(
-            own[0], path=f"{start}{{{','.join(apart(run)[1] for run in own)}}}{rest}",
-            parameters=dict(item for run in own[::-1] for item in run.parameters.items()),
-            series={tag: text_lines.joined(parts) for tag, parts in points.items()}))
+                name = tag if split_of(tag) or json_lines.COUNT.search(tag) else f"{split_of(word)}/{tag}"
+                series.setdefault(name, []).append((rows + first, values))
+            first += run.rows
+        found.append(replace(own[0][0], path=f"{start}{{{','.join(word for _, _, word, _ in own)}}}{end}",
+                             parameters=dict(ChainMap(*({**run.parameters} for run, *_ in own))),
+                             series={tag: text_lines.joined(parts) for tag, parts in series.items()}))
     return found
 
 
