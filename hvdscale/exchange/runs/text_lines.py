@@ -234,12 +234,12 @@ def _read_forms(lines: Iterator[str], path: str) -> FoundRun:
     torn = not whole and form and len(form.lines) == 1 and any(
         other.texts[0] == form.texts[0] and len(other.lines) > 1 for other in found)
     series, epoch_steps = _series(found)
-    lost = [name for form in found if form.step is form.epoch is None and len(form.lines) > 1 and not (
-        form.aside or form.indented) for name, *_ in form.tags if better(f"val/{name}")]
+    lost = [name for form in found if len(form.lines) > 1 for name, place, _ in form.tags if name not in series and (
+        better(f"val/{name}")) and place not in {place for _, place, _ in form.aside}]
     unfinished = "its log ends in a traceback" if failed else ""
     unfinished = "its log ends within a line" if torn else unfinished
     return FoundRun(path, NAME, {**given, **constants_of(series)}, series, STEP in series, unfinished,
-                    epoch_steps=epoch_steps, left_out=dict.fromkeys(lost, "its lines name no step and no split"))
+                    epoch_steps=epoch_steps, left_out=dict.fromkeys(lost, "its lines name no step, or no split"))
 
 
 def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:

@@ -114,7 +114,7 @@ def _table_of(path: str) -> _Table:
     if found is not None and ((there := ~np.isnan(found.T)).all() or b"nan" not in bytes(text.lines).lower()):
         return _Table(text.name, text.rows, dict(zip(names, found.T)), dict(zip(names, there)), {})
     cells, lines = text.columns(["text"] * len(names))
-    read = {name: [number_of(cell) for cell in column] for name, column in cells.items()}
+    read = {name: [number_of(cell.removesuffix("%")) for cell in column] for name, column in cells.items()}
     there = {name: np.array([one is not None for one in column], bool) for name, column in read.items()}
     texts = {name: column for name, column in cells.items() if any(map(str.strip, column[~there[name]]))}
     values = {name: np.array(column, float) for name, column in read.items()}       # None is NaN
