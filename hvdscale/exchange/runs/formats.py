@@ -10,6 +10,7 @@ from types import ModuleType
 
 from ...analysis.grouping import group_by
 from ...errors import LogError
+from ...log.directions import better
 from ...system.inputs import refusal
 from . import event_files, json_lines, mlflow_store, text_lines, trainer_state, wide_csv
 from .guessing import names as names_of
@@ -117,8 +118,10 @@ def _of_splits(runs: Iterable[FoundRun]) -> list[FoundRun]:
         parted.append((run, run.path[:start], run.path[start:end], run.path[end:]))
     for (_, start, end), own in group_by(parted, lambda part: (part[0].format, part[1], part[3])).items():
         counters = set.intersection(*({*run.series} for run, *_ in own)) & {*names_of("epoch"), *names_of("step")}
-        if own[0][0].format == event_files.NAME or not counters or len({split_of(word) for _, _, word, _ in own}) < max(
-                2, len(own)):
+        whole = any({split_of(tag) for tag in run.series if better(f"val/{tag}")} not in ({""}, {split_of(word)})
+                    for run, _, word, _ in own)             # such as a log of training that ends with an evaluation
+        if own[0][0].format == event_files.NAME or whole or not counters or len({
+                split_of(word) for _, _, word, _ in own}) < max(2, len(own)):
             found += [run for run, *_ in own]
             continue
         series, first = {}, 0
