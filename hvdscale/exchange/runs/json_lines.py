@@ -68,7 +68,8 @@ def _rows_of_whole(path: str) -> list[dict[str, Any]]:
     if isinstance(found, dict):
         flat = dict(leaves(found, "/", UNNAMED))
         inner = {tag: value for tag, value in flat.items() if isinstance(value, list) and value}
-        lists = {tag: value for tag, value in inner.items() if all(map(is_number, value))}
+        lists = {tag: value for tag, value in inner.items() if all(map(is_number, value)) and (
+            "/" not in tag or split_of(tag))}               # others are of several runs
         counts = [lists[name] for name in (*names_of("step"), *names_of("epoch")) if name in lists]
         length = max(map(len, counts or lists.values()), default=0) if any("loss" in tag for tag in lists) else 0
         if other := [tag for tag, value in lists.items() if length and abs(len(value) - length) > 1 and better(
@@ -76,8 +77,8 @@ def _rows_of_whole(path: str) -> list[dict[str, Any]]:
             raise WrongFile(f"{path}: the steps of {list_first(other, 3)} are not known, as others have {length} "
                             "values; give lists of one length")
         found = [{EPOCH: at + 1, **{tag: value[at] for tag, value in lists.items() if at < len(value)}}
-                 for at in range(length)] or next((rows for tag, rows in inner.items() if isinstance(rows[0], dict)
-                                                   and OF_ROWS.search(tag)), [])
+                 for at in range(length)] or next((rows for tag, rows in inner.items() if OF_ROWS.search(tag) and (
+                     isinstance(rows[0], dict) and any("loss" in name for name, _ in leaves(rows[0], "/")))), [])
         found = [{tag: value for tag, value in flat.items() if tag not in inner}, *found] if found else []
     return [_scalars_of(one) for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
