@@ -117,7 +117,8 @@ def _names(texts: Sequence[str]) -> Iterator[tuple[str, int, float]]:
                 texts[place + 1].strip() in ("", ":", "-", "/") and place + 2 < len(texts)      # a date, a share
                 and not (texts[place + 1] == " " and text.endswith("= "))) or (                 # but BLEU = 7.6 34/13
                 texts[place + 1].startswith("%|")) or (                                         # or a progress bar
-                UNITS.get(texts[place + 1].strip(), 0) >= 60 and place + 2 < len(texts)):       # or 1h 20m
+                UNITS.get(texts[place + 1].strip(), 0) >= 60 and any(
+                    text.split()[:1] == [unit] for text in texts[place + 2:place + 3] for unit in UNITS)):   # or 1h 20m
             continue
         after = texts[place + 1][:10].split()
         unit = glued or (after[0].rstrip(",;|") if after else "")
