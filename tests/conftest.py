@@ -133,7 +133,7 @@ def here(tmp_path, monkeypatch, capsys):
             patched.setattr(train, "exit_now", sys.exit)
             capsys.readouterr()
             with whole_threads(), pytest.raises(SystemExit) as left:
-                train.carry_out_together(command, run)
+                train.carry_out_together(command, run, elastic=name == "hvdscale-train")
             done = subprocess.CompletedProcess(words, left.value.code, *capsys.readouterr())
         assert not check or done.returncode == 0, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
         return done

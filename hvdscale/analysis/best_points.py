@@ -21,29 +21,23 @@ MANY = 6                    # distinct values of a metaparameter that is not a c
 REACHED, MISSED, STOPPED, DIVERGED = range(4)       # kinds of trials in their space, see Space
 
 
-@dataclass(frozen=True, eq=False)
 class BestPoint:
-    """A metaparameter of the trial with the fewest steps to the target at one batch."""
+    """A metaparameter, of these values, of the trial with the fewest steps to the target at one batch; ends: of its
+    range over the trials within USEFUL_WITHIN of the fewest steps; ``keys``: these trials, the best first."""
 
-    global_batch: int
-    value: float
-    low: float                              # of its range over the trials within USEFUL_WITHIN of the fewest steps
-    high: float
-    keys: tuple[tuple[str, int], ...]       # these trials, the best first
+    def __init__(self, point: CurvePoint, values: np.ndarray, best: int) -> None:
+        enough = point.study.searched & (point.reached.steps <= (1 + USEFUL_WITHIN) * point.fewest)
+        near = np.flatnonzero(enough & np.isfinite(values))
+        near = near[np.argsort(near != best, kind="stable")]
+        self.global_batch, self.keys = point.global_batch, tuple(map(point.study.key, near.tolist()))
+        self.value, self.low, self.high = float(values[best]), float(values[near].min()), float(values[near].max())
 
 
 def best_points(curve: Curve, name: str) -> tuple[BestPoint, ...]:
     """The best value of a metaparameter, or EFFECTIVE, at each batch of a curve that met the target and that has it."""
-    found = []
-    for point in curve.searched:
-        study, best, values = point.study, point.best, metaparameter(point.study, name)
-        if best is not None and np.isfinite(values[best]):
-            enough = study.searched & (point.reached.steps <= (1 + USEFUL_WITHIN) * point.fewest)
-            near = np.flatnonzero(enough & np.isfinite(values))
-            near = near[np.argsort(near != best, kind="stable")]
-            found.append(BestPoint(point.global_batch, float(values[best]), float(values[near].min()),
-                                   float(values[near].max()), tuple(map(study.key, near.tolist()))))
-    return tuple(found)
+    found = [(point, metaparameter(point.study, name)) for point in curve.searched]
+    return tuple(BestPoint(point, values, point.best) for point, values in found
+                 if point.best is not None and np.isfinite(values[point.best]))
 
 
 def metaparameter(study: Study, name: str) -> np.ndarray:

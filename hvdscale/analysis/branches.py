@@ -22,7 +22,6 @@ interpolated in log k, the high end in k^2."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
@@ -32,32 +31,45 @@ from ..log.schema import Status
 from ..plan.batch_schedule import BatchSchedule
 from .grouping import group_by
 from .intervals import CONFIDENCE, OWN_FROM, Estimate, residual_squares, student_quantile
-from .noise import NoiseScale, noise_scale
+from .noise import noise_scale
 from .defaults import Tolerance
-from .trials import JobKey, Trial
+from .trials import Trial
 
 DEFAULT_TOLERANCE = "5%"    # of the loss; language models have one in nats: plan/branches.py
 SMOOTHING = 0.5             # weight of the newest evaluation
 LEAST_FACTORS = 2
+OF_RUN = ("base", "base_batch", "rule", "metric", "length")      # what branches of one run have in common
 NO_RAMP = ("No growing batch follows: at no checkpoint but the last does the interval of the critical batch "
            "begin at twice the run's batch or above; more --orders narrow it.")
 LOST = 2.0                  # times the loss at its checkpoint, above which a branch counts as diverged
 STEEPEST = 2.0              # the highest power of k as which the excess loss may grow between two factors
 
 
-@dataclass(frozen=True, eq=False)
 class Excess:
-    """The loss of each k over the smallest of any smaller k: arrays of shape (factors,)."""
+    """The loss of each k over the smallest of any smaller k, from losses of shape (orders, factors), factors growing;
+    inf: diverged. Arrays of shape (factors,).
 
-    mean: np.ndarray        # over orders; 0 at the first k, inf where some order diverged
-    error: np.ndarray       # standard error of the mean; 0 at the first k, NaN of one order
-    best: np.ndarray        # the smallest mean loss of any smaller k; at the first k its own
-    allowed: np.ndarray     # the tolerance there
-    freedom: int            # degrees of freedom of the errors
+    mean     over orders; 0 at the first k, inf where some order diverged
+    error    standard error of the mean, of ``freedom`` degrees; 0 at the first k, NaN of one order
+    best     the smallest mean loss of any smaller k; at the first k its own
+    allowed  the tolerance there"""
 
-    @property
-    def within(self) -> np.ndarray:
-        return self.mean <= self.allowed
+    def __init__(self, losses: np.ndarray, tolerance: Tolerance) -> None:
+        orders, factors = losses.shape
+        means = losses.mean(0)
+        best = np.array([0, *(np.argmin(means[:k]) for k in range(1, factors))])
+        self.best, self.mean = means[best], np.where(np.isfinite(means), means - means[best], np.inf)
+        self.allowed = np.array([tolerance.at(one) for one in self.best])
+        self.within = self.mean <= self.allowed
+        variance, self.freedom = np.full(factors, np.nan), 1        # of a difference, by factor
+        table = losses[:, np.isfinite(losses).all(0)]
+        if orders >= OWN_FROM:
+            with np.errstate(invalid="ignore"):
+                variance, self.freedom = (losses - losses[:, best]).var(0, ddof=1), orders - 1
+        elif min(table.shape) > 1:
+            squares, self.freedom = residual_squares(table)
+            variance = np.full(factors, 2 * squares / self.freedom)
+        self.error = np.where((np.arange(factors) > 0) & np.isfinite(self.mean), np.sqrt(variance / orders), 0.0)
 
     def bands(self, confidence: float) -> tuple[np.ndarray, np.ndarray]:
         half = student_quantile(self.freedom, confidence) * self.error
@@ -75,32 +87,14 @@ def smoothed(values: np.ndarray) -> float:
     return float(reduce(lambda average, value: (1 - SMOOTHING) * average + SMOOTHING * value, values))
 
 
-def excess_of(losses: np.ndarray, tolerance: Tolerance) -> Excess:
-    """The excess losses of the factors, from losses of shape (orders, factors), factors growing; inf: diverged."""
-    orders, factors = losses.shape
-    means = losses.mean(0)
-    best = np.array([0, *(np.argmin(means[:k]) for k in range(1, factors))])
-    mean = np.where(np.isfinite(means), means - means[best], np.inf)
-    variance, freedom = np.full(factors, np.nan), 1         # of a difference, by factor
-    table = losses[:, np.isfinite(losses).all(0)]
-    if orders >= OWN_FROM:
-        with np.errstate(invalid="ignore"):
-            variance, freedom = (losses - losses[:, best]).var(0, ddof=1), orders - 1
-    elif min(table.shape) > 1:
-        squares, freedom = residual_squares(table)
-        variance = np.full(factors, 2 * squares / freedom)
-    error = np.where((np.arange(factors) > 0) & np.isfinite(mean), np.sqrt(variance / orders), 0.0)
-    return Excess(mean, error, means[best], np.array([tolerance.at(one) for one in means[best]]), freedom)
-
-
 def critical_factor(factors: Sequence[float], losses: np.ndarray, tolerance: Tolerance,
                     confidence: float = CONFIDENCE) -> Estimate:
     """The largest k whose loss is within the tolerance, with its interval, from ``factors``, the k, growing, and losses
-    of shape (orders, factors), see excess_of.
+    of shape (orders, factors), see Excess.
 
     inf with ``beyond``, the largest k, where all pass. The low end is 0 where even the second k may not pass, as
     batches below the smallest were not tried. Both ends are NaN for one order."""
-    found = excess_of(losses, tolerance)
+    found = Excess(losses, tolerance)
     k, orders, largest = np.asarray(factors, float), len(losses), float(factors[-1])
     value = _last_within(k, found.over(found.mean), 1.0, 0.0)
     low = high = np.nan
@@ -130,70 +124,63 @@ def _between(k: np.ndarray, over: np.ndarray, at: int, power: float, diverged: f
     return float((k[at] ** power + share * (k[at + 1] ** power - k[at] ** power)) ** (1 / power))
 
 
-@dataclass(frozen=True, eq=False)
 class BranchPoint:
-    step: int                           # done by then in the base run
-    examples: int                       # likewise
-    factors: tuple[int, ...]            # k, growing
-    losses: np.ndarray                  # smoothed, at the ends of the branches: shape (orders, factors)
-    allowed: float                      # the tolerance there, in the metric's unit
-    critical: Estimate                  # the critical batch in examples, see critical_factor
-    noise: NoiseScale | None            # over the branches of the largest k that passes; None: not measured
-    keys: tuple[tuple[str, int], ...]   # the trials behind it
-    diverged: tuple[tuple[str, int], ...]
+    """The branches of a checkpoint, by order of the data and by factor k, with the losses at their ends.
+
+    step, examples  done by then in the base run
+    losses          smoothed: shape (orders, factors); ``allowed``: the tolerance there, in the metric's unit
+    critical        the critical batch in examples, see critical_factor
+    noise           over the branches of the largest k that passes; None: not measured"""
+
+    def __init__(self, ends: Sequence[tuple[Trial, float]], factors: Sequence[int], tolerance: Tolerance,
+                 confidence: float) -> None:
+        branch, self.factors = ends[0][0].branch, tuple(factors)
+        self.step, self.examples = branch["step"], branch["examples"]
+        self.losses = np.array([loss for _, loss in ends], float).reshape(-1, len(factors))
+        self.allowed = tolerance.at(float(self.losses.mean(0).min()))
+        self.critical = critical_factor(factors, self.losses, tolerance, confidence).scaled(branch["base_batch"])
+        passed = int(np.flatnonzero(Excess(self.losses, tolerance).within)[-1])
+        measured = [trial.noise for trial, _ in ends[passed::len(factors)] if trial.noise is not None]
+        self.noise = noise_scale(measured, confidence) if measured else None
+        self.keys = tuple(trial.key for trial, _ in ends)
+        self.diverged = tuple(trial.key for trial, loss in ends if np.isinf(loss))
 
 
-@dataclass(frozen=True, eq=False)
 class Branched:
-    """The branches of one run, by checkpoint."""
+    """The branches of one run, by checkpoint.
 
-    workload: JobKey
-    base: str               # id of its log
-    base_batch: int         # its global batch
-    rule: str               # by which the rate followed the batch
-    metric: str             # whose values are the losses
-    length: int             # examples of a branch
-    tolerance: Tolerance
-    confidence: float
-    points: tuple[BranchPoint, ...]
+    base        id of its log; ``base_batch``: its global batch
+    rule        by which the rate followed the batch
+    metric      whose values are the losses
+    length      examples of a branch"""
 
-    @property
-    def keys(self) -> tuple[tuple[str, int], ...]:
-        return tuple(key for point in self.points for key in point.keys)
+    def __init__(self, trials: Sequence[Trial], tolerance: Tolerance | None, confidence: float) -> None:
+        branch, self.workload, self.confidence = trials[0].branch, trials[0].workload, confidence
+        self.base, self.base_batch, self.rule, self.metric, self.length = (branch[name] for name in OF_RUN)
+        self.tolerance = tolerance or Tolerance.parse(str(branch.get("tolerance", DEFAULT_TOLERANCE)))
+        by_step = group_by(trials, lambda trial: int(trial.branch["step"]))
+        found = (self._point(by_step[step]) for step in sorted(by_step))
+        self.points = tuple(point for point in found if point)
+        self.keys = tuple(key for point in self.points for key in point.keys)
+
+    def _point(self, trials: Sequence[Trial]) -> BranchPoint | None:
+        """None where no order has all factors of the checkpoint, of which there must be two."""
+        table = {(trial.branch["order"], trial.branch["factor"]): (trial, loss) for trial in trials
+                 if (loss := _loss(trial, self.metric)) is not None}
+        factors = sorted({factor for _, factor in table})
+        orders = [order for order in sorted({order for order, _ in table}) if all((order, k) in table for k in factors)]
+        if not orders or len(factors) < LEAST_FACTORS:
+            return None
+        ends = [table[order, factor] for order in orders for factor in factors]
+        return BranchPoint(ends, factors, self.tolerance, self.confidence)
 
 
 def branched_of(trials: Iterable[Trial], tolerance: Tolerance | None = None, confidence: float = CONFIDENCE
                 ) -> tuple[Branched, ...]:
     """The branched runs among trials, by their own plans' tolerance unless one is given; of others none."""
-    by_run = group_by((trial for trial in trials if trial.branch), lambda trial: (trial.workload, *(
-        trial.branch[name] for name in ("base", "base_batch", "rule", "metric", "length"))))
-    found = []
-    for (workload, base, base_batch, rule, metric, length), own in by_run.items():
-        allowed = tolerance or Tolerance.parse(str(own[0].branch.get("tolerance", DEFAULT_TOLERANCE)))
-        by_step = group_by(own, lambda trial: int(trial.branch["step"]))
-        points = [_point(by_step[step], metric, allowed, confidence) for step in sorted(by_step)]
-        found.append(Branched(workload, base, base_batch, rule, metric, length, allowed, confidence,
-                              tuple(point for point in points if point)))
-    return tuple(run for run in found if run.points)
-
-
-def _point(trials: Sequence[Trial], metric: str, tolerance: Tolerance, confidence: float) -> BranchPoint | None:
-    """The branches of a checkpoint; None where no order has all its factors, of which there must be two."""
-    table = {(trial.branch["order"], trial.branch["factor"]): (trial, loss) for trial in trials
-             if (loss := _loss(trial, metric)) is not None}
-    factors = sorted({factor for _, factor in table})
-    orders = [order for order in sorted({order for order, _ in table}) if all((order, k) in table for k in factors)]
-    if not orders or len(factors) < LEAST_FACTORS:
-        return None
-    ends = [table[order, factor] for order in orders for factor in factors]
-    losses = np.array([loss for _, loss in ends], float).reshape(len(orders), -1)
-    branch, passed = ends[0][0].branch, int(np.flatnonzero(excess_of(losses, tolerance).within)[-1])
-    measured = [trial.noise for trial, _ in ends[passed::len(factors)] if trial.noise is not None]
-    return BranchPoint(
-        branch["step"], branch["examples"], tuple(factors), losses, tolerance.at(float(losses.mean(0).min())),
-        critical_factor(factors, losses, tolerance, confidence).scaled(branch["base_batch"]),
-        noise_scale(measured, confidence) if measured else None, tuple(trial.key for trial, _ in ends),
-        tuple(trial.key for trial, loss in ends if np.isinf(loss)))
+    by_run = group_by((trial for trial in trials if trial.branch),
+                      lambda trial: (trial.workload, *(trial.branch[name] for name in OF_RUN)))
+    return tuple(run for own in by_run.values() if (run := Branched(own, tolerance, confidence)).points)
 
 
 def _loss(trial: Trial, metric: str) -> float | None:
@@ -209,19 +196,29 @@ def _loss(trial: Trial, metric: str) -> float | None:
     return np.inf if lost else loss
 
 
-@dataclass(frozen=True, eq=False)
 class Ramp:
-    """A batch that doubles along a run, and what it is predicted to save."""
+    """A batch that doubles along a run, at each checkpoint to the next of these batches, and what it is predicted to
+    save.
 
-    pairs: tuple[tuple[int, int], ...]      # (examples, batch), the first at 0
-    examples: int                           # up to which the saving is predicted
-    steps: int                              # at the run's own batch, for these examples
-    fewer_steps: Estimate                   # share of the run's, for the same progress as at its own batch
-    more_examples: Estimate                 # likewise
+    pairs          (examples, batch), the first at 0
+    examples       up to which the saving is predicted; ``steps``: at the run's own batch, for these examples
+    fewer_steps    share of the run's, for the same progress as at its own batch; ``more_examples`` likewise
 
-    @property
-    def batches(self) -> BatchSchedule:
-        return BatchSchedule.by_examples(self.pairs)
+    At batch B an example makes B_crit / (B_crit + B) of the progress that it makes at a small batch (McCandlish et al.
+    2018, arXiv 1812.06162, equation 2.11). So what the run makes between two checkpoints takes (B_crit + B) over
+    (B_crit + B0) times its examples, with the first one's critical batch for B_crit, and its ends for the ends."""
+
+    def __init__(self, found: Branched, batches: Sequence[int]) -> None:
+        points, last = found.points[:-1], found.points[-1]
+        lengths = np.diff([0, *(point.examples for point in found.points)])
+        (steps, examples), (most_steps, most_examples), (least_steps, least_examples) = (
+            _spent(lengths, np.array(batches), np.array([np.nan, *(getattr(point.critical, end) for point in points)]))
+            for end in ("value", "low", "high"))
+        self.pairs = ((0, found.base_batch), *((point.examples, batch) for point, batch, before in zip(
+            points, batches[1:], batches) if batch > before))
+        self.batches, self.examples, self.steps = BatchSchedule.by_examples(self.pairs), last.examples, last.step
+        self.fewer_steps = Estimate(1 - steps, 1 - most_steps, 1 - least_steps, 1)
+        self.more_examples = Estimate(examples - 1, least_examples - 1, most_examples - 1, 1)
 
     def __str__(self) -> str:
         fewer, more = (f"{percent(one.value)} ({percent(one.low)} to {percent(one.high)})"
@@ -231,28 +228,13 @@ class Ramp:
 
 
 def ramp_of(found: Branched) -> Ramp | None:
-    """The batch that doubles at each checkpoint as often as the low end of its critical batch allows; None: at none.
-
-    At batch B an example makes B_crit / (B_crit + B) of the progress that it makes at a small batch (McCandlish et al.
-    2018, arXiv 1812.06162, equation 2.11). So what the run makes between two checkpoints takes (B_crit + B) over
-    (B_crit + B0) times its examples, with the first one's critical batch for B_crit, and its ends for the ends."""
-    base, points = found.base_batch, found.points[:-1]
-    batches = [base]
-    for point in points:
+    """The batch that doubles at each checkpoint as often as the low end of its critical batch allows; None: at none."""
+    batches = [found.base_batch]
+    for point in found.points[:-1]:
         batches.append(batches[-1])
         while point.critical.low >= 2 * batches[-1]:
             batches[-1] *= 2
-    if batches[-1] == base:
-        return None
-    lengths = np.diff([0, *(point.examples for point in found.points)])
-    ends = [_spent(lengths, np.array(batches), np.array([np.nan, *(getattr(point.critical, end) for point in points)]))
-            for end in ("value", "low", "high")]
-    (steps, examples), (most_steps, most_examples), (least_steps, least_examples) = ends
-    pairs = [(0, base), *((point.examples, batch) for point, batch, before in zip(points, batches[1:], batches)
-                          if batch > before)]
-    return Ramp(tuple(pairs), found.points[-1].examples, found.points[-1].step,
-                Estimate(1 - steps, 1 - most_steps, 1 - least_steps, 1),
-                Estimate(examples - 1, least_examples - 1, most_examples - 1, 1))
+    return Ramp(found, batches) if batches[-1] > found.base_batch else None
 
 
 def _spent(lengths: np.ndarray, batches: np.ndarray, critical: np.ndarray) -> tuple[float, float]:

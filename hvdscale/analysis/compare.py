@@ -26,7 +26,7 @@ from .grouping import group_by
 from .intervals import (CONFIDENCE, NONE, UNKNOWN, Ends, Estimate, Spread, difference_interval, geometric_mean, hull,
                         hull_over_grid, mean_interval, mean_ratio, over, pooled, pooled_paired, ratio_interval)
 from .studies import best_value
-from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, RunToTarget, cells_by, run_of
+from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, RunToTarget, cells_by
 from .trials import JobKey, Trial, by_workload, read_trials
 
 BEST = "best"
@@ -77,7 +77,7 @@ class ComparedCell:
             baseline, candidate = replace(baseline, best_of_n=n), replace(candidate, best_of_n=n)
         self.workers, self.global_batch = baseline.workers[0], baseline.global_batch
         self.baseline, self.candidate, self.target = baseline, candidate, target
-        ours, theirs = ({(trial.setting, trial.seed_key): run_of(trial, target) for trial in cell.considered
+        ours, theirs = ({(trial.setting, trial.seed_key): RunToTarget(trial, target) for trial in cell.considered
                          if target and trial.sweep and not trial.sweep.get("repeat")} for cell in (baseline, candidate))
         drawn = [(ours[key], theirs[key]) for key in ours if key in theirs and ours[key].met and theirs[key].met]
         self.pairs = drawn if len(drawn) > 1 else []
@@ -178,7 +178,7 @@ def targets_of(trials: Sequence[Trial], targets: Sequence[Target]) -> list[Targe
 
 def _cells(trials: Iterable[Trial], target: Target | None, tolerances: Tolerances) -> dict[tuple[int, int], RunCell]:
     """Cells by (workers, global batch) of the trials that ended and, with a target, have its metric."""
-    runs = [run_of(trial, target) for trial in trials
+    runs = [RunToTarget(trial, target) for trial in trials
             if trial.status != Status.RUNNING and (target is None or target.column in trial.metrics)]
     return cells_by([run for run in runs if run.conclusive or run.trial.pruned], tolerances.confidence)
 

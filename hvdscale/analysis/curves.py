@@ -35,7 +35,7 @@ from .critical_batch_fit import REFUTED, CriticalBatchFit, fit_critical_batch
 from .defaults import CONFIDENCE, Options
 from .intervals import Estimate, isotonic, logarithms, normal_quantile
 from .search import rank_deviate
-from .steps import RunCell, run_of
+from .steps import RunCell, RunToTarget
 from .studies import Study, best_metric, best_value, effective_rate, outcomes, rates_of, with_metric
 from .trials import JobKey
 
@@ -182,9 +182,9 @@ class CurvePoint:
     @property
     def value(self) -> float:
         """The metric where the best trial met the target; NaN: none met."""
-        evaluations = self.study.evaluations
-        return np.nan if self.best is None else float(
-            evaluations.read(self.target.column)[self.reached.row[self.best]])
+        if self.best is None:
+            return np.nan
+        return float(self.study.evaluations.read(self.target.column)[self.reached.row[self.best]])
 
 
 class Curve:
@@ -289,7 +289,7 @@ def _ends_of_point(point: CurvePoint) -> np.ndarray | None:
 
 def _ends_of_cell(cell: RunCell, target: Target) -> np.ndarray | None:
     diverged = [trial for trial in cell.considered if trial.status == Status.INFEASIBLE]
-    runs = [run for run in cell.draws or (run_of(trial, target) for trial in cell.considered)
+    runs = [run for run in cell.draws or (RunToTarget(trial, target) for trial in cell.considered)
             if run.measured and run.trial.status != Status.INFEASIBLE]
     of_runs, of_diverged = (np.log([effective_rate(trial.problem.get("peak_lr") or np.nan,
                                                    trial.problem.get("momentum") or 0.0) for trial in trials])

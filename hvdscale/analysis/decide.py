@@ -21,7 +21,7 @@ from .decision.sequence import ALIKE, BETTER, DECISIONS, DRAWS, LEAST, OPEN, WOR
 from .intervals import CONFIDENCE, NONE, Estimate, student_quantile
 from .studies import best_value
 from .published import read
-from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, cells_by, run_of, samples_of
+from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, RunToTarget, Samples, cells_by
 from .timings import Place
 from .trials import JobKey, Trial, by_workload
 
@@ -123,7 +123,7 @@ def _are_same(baseline: RunCell, candidate: RunCell, column: str) -> bool:
 
 def _unchosen(cell: RunCell) -> RunCell:
     runs = tuple(run for run in cell.runs if not run.trial.sweep or run.trial.sweep["repeat"])
-    return replace(cell, runs=runs, samples=samples_of(runs), draws=(), settings=1) if cell.searched else cell
+    return replace(cell, runs=runs, samples=Samples(runs), draws=(), settings=1) if cell.searched else cell
 
 
 def _expected_loss(sides: Sides) -> float:
@@ -206,7 +206,7 @@ def floors(trials: Sequence[Trial], targets: Sequence[Target] = (), confidence: 
     found = []
     for workload, own in by_workload(trials).items():
         for target in targets_of(own, targets):
-            runs = [run_of(trial, target) for trial in own if target is None or target.column in trial.metrics]
+            runs = [RunToTarget(trial, target) for trial in own if target is None or target.column in trial.metrics]
             cells = map(_unchosen, cells_by([one for one in runs if one.conclusive], confidence).values())
             found += [Floor(workload, cell, *one) for cell in cells if len(cell.samples.seeds) >= LEAST
                       for one in _measures(cell, target)]

@@ -72,18 +72,23 @@ class Phase:
     mark: str                       # how its step time is known
 
 
-@dataclass(frozen=True, eq=False)
 class Phases:
-    """A worker count for each batch of a growing one; seconds and cost with those of relaunching."""
+    """A worker count for each batch of a growing one, of (start, batch, steps) pieces; seconds and cost with those of
+    relaunching; ``changes``: how often the workers are relaunched."""
 
-    phases: tuple[Phase, ...]
-    seconds: Estimate
-    cost: Estimate
-
-    @property
-    def changes(self) -> int:
-        """How often the workers are relaunched."""
-        return sum(one.workers != other.workers for one, other in zip(self.phases, self.phases[1:]))
+    def __init__(self, pieces: Sequence[tuple[int, int, Drawn]], counts: Sequence[int], clocks: Clocks,
+                 request: Request) -> None:
+        self.phases: list[Phase] = []
+        whole, before = [], counts[0]
+        for (start, batch, taken), workers in zip(pieces, counts):
+            clock, relaunch = clocks[workers, batch], 0.0 if workers == before else request.relaunch or 0.0
+            spent, before = taken.times(clock), workers
+            self.phases.append(Phase(batch, workers, request.nodes(workers), start, taken.known(request.confidence),
+                                     spent.known(request.confidence), clock.mark))
+            whole.append(Drawn(spent.value + relaunch, spent.draws + relaunch))
+        cost = _sum([one.times(request.paid(workers)) for one, workers in zip(whole, counts)])
+        self.seconds, self.cost = _sum(whole).known(request.confidence), cost.known(request.confidence)
+        self.changes = sum(one != other for one, other in zip(counts, counts[1:]))
 
 
 class GrowingPlan:
@@ -200,15 +205,4 @@ def _find_phases(batches: BatchSchedule, steps: StepsAt, clocks: Clocks, request
                    for way in ways for (workers, own), clock in clocks.items() if own == batch]
         ways = [way for same in group_by(further, lambda one: one[-1][-1]).values()
                 for way in pareto_front(same, lambda one: one[:3])]
-    front = []
-    for counts in (way[-1] for way in pareto_front(ways, lambda one: one[:3]) if way[-1]):
-        phases, whole, before = [], [], counts[0]
-        for (start, batch, taken), workers in zip(pieces, counts):
-            clock, relaunch = clocks[workers, batch], 0.0 if workers == before else request.relaunch or 0.0
-            spent, before = taken.times(clock), workers
-            phases.append(Phase(batch, workers, request.nodes(workers), start, taken.known(request.confidence),
-                                spent.known(request.confidence), clock.mark))
-            whole.append(Drawn(spent.value + relaunch, spent.draws + relaunch))
-        cost = _sum([one.times(request.paid(workers)) for one, workers in zip(whole, counts)])
-        front.append(Phases(tuple(phases), _sum(whole).known(request.confidence), cost.known(request.confidence)))
-    return tuple(front)
+    return tuple(Phases(pieces, way[-1], clocks, request) for way in pareto_front(ways, lambda one: one[:3]) if way[-1])

@@ -71,12 +71,30 @@ class _Job:
     accepted: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
 class Versions:
-    """The name of each version, by workload and digest, where a workload has several; and what differs."""
+    """The versions of the jobs in logs: the name of each, by workload and digest, where a workload has several; and
+    what differs. Raises LogError where a plan's entries are of the wrong type."""
 
-    names: Mapping[tuple[JobKey, str], str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    def __init__(self, logs: Iterable[Log] = ()) -> None:
+        found: dict[JobKey, dict[str, _Job]] = {}
+        for log in logs:
+            rows = zip(*(log.trials[name] for name in ("plan", "id", "dataset", "model")))
+            for text, number, dataset, model in {row[0]: row for row in rows if '"job"' in row[0]}.values():
+                plan = plan_at(log.path, number, text)
+                if digest := _digest(plan):
+                    jobs = found.setdefault(_named(workload_of(dataset, model, "", plan)), {})
+                    job = jobs.setdefault(digest, _Job(plan["job"]))
+                    job.logs[log.path] = None
+                    job.accepted |= {key: str(what)[:LONGEST]
+                                     for key, what in (plan["job"].get("accepted") or {}).items()}
+        self.names: dict[tuple[JobKey, str], str] = {}
+        notes: list[str] = []
+        for workload, jobs in found.items():
+            version = _join(jobs)
+            if len(set(version.values())) > 1:
+                self.names |= {(workload, digest): name for digest, name in version.items()}
+            notes += _describe(f"{workload.dataset}/{workload.model}", jobs, version)
+        self.notes = tuple(notes)
 
     def of(self, workload: JobKey, plan: Mapping[str, Any]) -> JobKey:
         if not self.names:
@@ -87,32 +105,15 @@ class Versions:
 ONE_VERSION = Versions()        # of runs of one name, whatever their digests
 
 
-def versions_of(logs: Iterable[Log]) -> Versions:
-    """The versions of the jobs in these logs; raises LogError where a plan's entries are of the wrong type."""
-    found: dict[JobKey, dict[str, _Job]] = {}
-    for log in logs:
-        rows = zip(*(log.trials[name] for name in ("plan", "id", "dataset", "model")))
-        for text, number, dataset, model in {row[0]: row for row in rows if '"job"' in row[0]}.values():
-            plan = plan_at(log.path, number, text)
-            if digest := _digest(plan):
-                jobs = found.setdefault(_named(workload_of(dataset, model, "", plan)), {})
-                job = jobs.setdefault(digest, _Job(plan["job"]))
-                job.logs[log.path] = None
-                job.accepted |= {key: str(what)[:LONGEST] for key, what in (plan["job"].get("accepted") or {}).items()}
-    names: dict[tuple[JobKey, str], str] = {}
-    notes: list[str] = []
-    for workload, jobs in found.items():
-        whole = {digest: digest for digest in jobs}         # of each, the first of those that accepted changes join
-        for digest, job in jobs.items():
-            for other, earlier in jobs.items():
-                if key_of(earlier.job) in job.accepted:
-                    one, two = sorted((whole[digest], whole[other]))
-                    whole = {key: one if name == two else name for key, name in whole.items()}
-        version = {digest: name[:DIGITS] for digest, name in whole.items()}
-        if len(set(version.values())) > 1:
-            names |= {(workload, digest): name for digest, name in version.items()}
-        notes += _describe(f"{workload.dataset}/{workload.model}", jobs, version)
-    return Versions(names, tuple(notes))
+def _join(jobs: Mapping[str, _Job]) -> dict[str, str]:
+    """The version's name of each digest: the first of those that accepted changes join."""
+    version = {digest: digest for digest in jobs}
+    for digest, job in jobs.items():
+        for other, earlier in jobs.items():
+            if key_of(earlier.job) in job.accepted:
+                one, two = sorted((version[digest], version[other]))
+                version = {key: one if name == two else name for key, name in version.items()}
+    return {digest: name[:DIGITS] for digest, name in version.items()}
 
 
 def _named(workload: JobKey) -> JobKey:

@@ -23,12 +23,13 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
+from ..target import Target
 from .best_points import EFFECTIVE, LEARNING_RATE, Space, among
 from .curves import Curve
 from .defaults import CONFIDENCE
 from .intervals import Estimate
 from .rules import OF_ADAM, BestRate, Exponent, RuleCosts, exponent_of
-from .studies import best_metric
+from .studies import Study, best_metric
 
 FIXED = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}      # laws and their powers of the batch
 ADAM, POWER, PEAK = "adam_sqrt", "power", "peak"
@@ -36,17 +37,17 @@ LEAST_BATCHES = 3                   # with a best rate, below which nothing is s
 POINTS = 60                         # rates along a landscape
 
 
-@dataclass(frozen=True, eq=False)
 class RateLandscape:
-    """Steps against the rate at one batch."""
+    """Steps against the rate at one batch: the best rate as tried and fitted, the trials in a space whose x is the
+    rate, and the best value of the target's metric in each of them."""
 
-    rate: BestRate              # tried and fitted
-    space: Space                # the trials: x is the rate
-    values: np.ndarray          # the best value of the target's metric in each of them
-
-    @property
-    def global_batch(self) -> int:
-        return self.rate.global_batch
+    def __init__(self, rate: BestRate, study: Study, target: Target, what: str) -> None:
+        self.rate, self.global_batch = rate, rate.global_batch
+        rows = {study.key(row): row for row in range(len(study))}
+        chosen = np.isin(np.arange(len(study)), [rows[key] for key in rate.keys])
+        self.space = Space(among(study, chosen), target, what, what)
+        best, _ = best_metric(study, target.column, target.minimizes)
+        self.values = np.array([best[rows[key]] for key in self.space.keys])
 
     def rates(self) -> np.ndarray:
         """Rates along the landscape, from the lowest to the highest tried; none where nothing is fitted."""
@@ -78,72 +79,55 @@ class RateLaw:
     describes: bool             # whether the best rates agree with it, and show no peak
 
 
-@dataclass(frozen=True)
 class RateLaws:
-    """The laws, and the peak: the batch of the largest best rate (None: the rates do not show one)."""
+    """The laws of the best rates by batch; those whose best rate is unknown take no part.
 
-    laws: tuple[RateLaw, ...]
-    exponent: Exponent
-    peak: Estimate | None
+    peak          the batch of the largest best rate; None: the rates do not show one
+    described_by  the laws that describe the best rates, a fitted power only where no other does; a peak stands alone"""
 
-    @property
-    def described_by(self) -> tuple[str, ...]:
-        """The laws that describe the best rates, a fitted power only where no other does; a peak stands alone."""
-        if self.peak is not None:
-            return (PEAK,)
+    def __init__(self, rates: Sequence[BestRate], optimizer: str = "", confidence: float = CONFIDENCE) -> None:
+        known = [one for one in rates if one.landscape is not None and np.isfinite(one.best.value)]
+        self.exponent, self.laws = exponent_of(known, confidence=confidence), list[RateLaw]()
+        self.peak: Estimate | None = None
+        if len(known) >= LEAST_BATCHES:
+            self._fit(known, optimizer, confidence)
         found = tuple(law.name for law in self.laws if law.describes)
-        return tuple(name for name in found if name != POWER) or found
+        self.described_by = tuple(name for name in found if name != POWER) or found
+        if self.peak is not None:
+            self.described_by = (PEAK,)
+
+    def _fit(self, known: Sequence[BestRate], optimizer: str, confidence: float) -> None:
+        exponent, x = self.exponent, np.log([one.global_batch for one in known])
+        y, variance = np.array([[one.landscape.best.mean(), one.landscape.best.var()]
+                                for one in known if one.landscape is not None]).T
+        self.peak = peak = _find_peak(np.exp(x), y, variance, confidence)
+        fixed = dict(FIXED, **({ADAM: FIXED["sqrt"]} if optimizer in OF_ADAM else {}))
+        best = float(np.polyfit(x, y, 1, w=1 / np.sqrt(variance))[0])
+
+        def law(name: str, power: Exponent, at: float, unknowns: int, agrees: bool = False) -> RateLaw:
+            rest = y - at * x
+            squares = (rest - np.average(rest, weights=1 / variance)) ** 2
+            agrees |= bool((squares / variance).sum() <= scipy.special.chdtri(len(x) - unknowns, 1 - confidence))
+            return RateLaw(name, power, float(np.exp(np.sqrt(np.average(squares, weights=1 / variance)))),
+                           agrees and peak is None)
+        fitted = law(POWER, exponent, best, 2)
+        self.laws = [law(name, Exponent(power, np.nan, np.nan, exponent.batches), power, 1,
+                         fitted.describes and exponent.low <= power <= exponent.high)
+                     for name, power in fixed.items()] + [fitted]
 
 
-@dataclass(frozen=True, eq=False)
 class RateLandscapes:
-    """The landscapes of a workload by batch, and the laws of its best rates; ``costs`` of its learning-rate rules."""
+    """The landscapes of a curve's tuned batches, from the fits of its rules, and the laws of their best rates."""
 
-    costs: RuleCosts
-    batches: tuple[RateLandscape, ...]
-    laws: RateLaws
+    def __init__(self, curve: Curve, costs: RuleCosts) -> None:
+        self.costs, what = costs, EFFECTIVE if costs.effective else LEARNING_RATE
+        studies = {point.global_batch: point.study for point in curve.searched}
+        self.batches = [RateLandscape(rate, studies[rate.global_batch], curve.target, what) for rate in costs.rates]
+        self.laws = RateLaws(costs.rates, curve.workload.optimizer, costs.confidence)
 
 
 def rate_landscapes(curve: Curve, costs: RuleCosts | None) -> RateLandscapes | None:
-    """The landscapes of a curve's tuned batches, from the fits of its learning-rate rules; None without these."""
-    if costs is None:
-        return None
-    what = EFFECTIVE if costs.effective else LEARNING_RATE
-    studies = {point.global_batch: point.study for point in curve.searched}
-    batches = []
-    for rate in costs.rates:
-        study = studies[rate.global_batch]
-        rows = {study.key(row): row for row in range(len(study))}
-        chosen = np.isin(np.arange(len(study)), [rows[key] for key in rate.keys])
-        space = Space(among(study, chosen), curve.target, what, what)
-        best, _ = best_metric(study, curve.target.column, curve.target.minimizes)
-        batches.append(RateLandscape(rate, space, np.array([best[rows[key]] for key in space.keys])))
-    return RateLandscapes(costs, tuple(batches), laws_of(costs.rates, curve.workload.optimizer, costs.confidence))
-
-
-def laws_of(rates: Sequence[BestRate], optimizer: str = "", confidence: float = CONFIDENCE) -> RateLaws:
-    """The laws of the best rates by batch; those whose best rate is unknown take no part."""
-    known = [one for one in rates if one.landscape is not None and np.isfinite(one.best.value)]
-    exponent = exponent_of(known, confidence=confidence)
-    if len(known) < LEAST_BATCHES:
-        return RateLaws((), exponent, None)
-    x = np.log([one.global_batch for one in known])
-    y, variance = np.array([[one.landscape.best.mean(), one.landscape.best.var()]
-                            for one in known if one.landscape is not None]).T
-    peak = _find_peak(np.exp(x), y, variance, confidence)
-    fixed = dict(FIXED, **({ADAM: FIXED["sqrt"]} if optimizer in OF_ADAM else {}))
-    best = float(np.polyfit(x, y, 1, w=1 / np.sqrt(variance))[0])
-
-    def law(name: str, power: Exponent, at: float, unknowns: int, agrees: bool = False) -> RateLaw:
-        rest = y - at * x
-        squares = (rest - np.average(rest, weights=1 / variance)) ** 2
-        agrees |= bool((squares / variance).sum() <= scipy.special.chdtri(len(x) - unknowns, 1 - confidence))
-        return RateLaw(name, power, float(np.exp(np.sqrt(np.average(squares, weights=1 / variance)))),
-                       agrees and peak is None)
-    fitted = law(POWER, exponent, best, 2)
-    laws = [law(name, Exponent(power, np.nan, np.nan, exponent.batches), power, 1,
-                fitted.describes and exponent.low <= power <= exponent.high) for name, power in fixed.items()]
-    return RateLaws((*laws, fitted), exponent, peak)
+    return RateLandscapes(curve, costs) if costs else None
 
 
 def _find_peak(batches: np.ndarray, y: np.ndarray, variance: np.ndarray, confidence: float) -> Estimate | None:

@@ -28,8 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from itertools import permutations
 
 import numpy as np
@@ -58,27 +57,32 @@ PLACES = 41                 # of the lowest point that are tried, from the small
 NO_METRIC, BATCHES, STOPPED, UNFINISHED = "no metric", "batches", "stopped", "unfinished"
 
 
-@dataclass(frozen=True, eq=False)
 class Valley:
-    """A fitted valley. Its best batch is at its lowest point or, of a floor that is flat to what the residuals show, in
-    its middle; ends of 0 and inf: it may lie at the smallest or the largest batch run, or beyond."""
+    """A valley fitted to costs by batch, smallest first, smaller costs being better.
 
-    batches: tuple[int, ...]
-    best: Estimate
-    lowest: float               # the cost at its lowest point
-    place: float                # of that point, log2 of a batch
-    walls: tuple[float, float]
-    powers: tuple[float, float]
+    best    at its lowest point or, of a floor that is flat to what the residuals show, in its middle; ends of 0 and
+            inf: it may lie at the smallest or the largest batch run, or beyond
+    lowest  the cost at its lowest point
+    fitted  the costs at the batches run, shape (batches,)"""
+
+    def __init__(self, batches: Sequence[int], costs: np.ndarray, confidence: float) -> None:
+        self.batches, curves = tuple(batches), _Curves(tuple(batches))
+        squares, _, (left, right) = curves.fit(costs[:, None])
+        at, freedom = int(squares[:, 0].argmin()), len(costs) - 4
+        noise = squares[at, 0] / freedom
+        low, high = _ends_of_lowest(np.log2(batches), costs, noise * scipy.special.fdtri(1, freedom, confidence))
+        self._place, self._powers = float(curves.place[at]), curves.powers[at]
+        self._walls = walls = float(left[at, 0]), float(right[at, 0])
+        self.lowest = float(costs.mean() - walls[0] * curves.left[at].mean() - walls[1] * curves.right[at].mean())
+        value, low, high = (float(2 ** one) for one in (self._place, min(low, self._place), max(high, self._place)))
+        floor = self.below(self.lowest + noise ** 0.5) if batches[0] < value < batches[-1] else None
+        middle = (floor[0] * floor[1]) ** 0.5 if floor else value
+        self.best, self.fitted = Estimate(float(np.clip(middle, low, high)), low, high, len(costs)), self.at(batches)
 
     def at(self, batches: np.ndarray | Sequence[float]) -> np.ndarray:
-        x = np.log2(np.asarray(batches, float)) - self.place
-        sides = [wall * np.maximum(side, 0) ** power for wall, power, side in zip(self.walls, self.powers, (-x, x))]
+        x = np.log2(np.asarray(batches, float)) - self._place
+        sides = [wall * np.maximum(side, 0) ** power for wall, power, side in zip(self._walls, self._powers, (-x, x))]
         return self.lowest + sides[0] + sides[1]
-
-    @cached_property
-    def fitted(self) -> np.ndarray:
-        """The costs fitted at the batches run, smaller is better: shape (batches,)."""
-        return self.at(self.batches)
 
     def within(self, tolerance: Tolerance) -> tuple[float, float]:
         """The smallest and the largest batch, within those run, whose fitted cost is within tolerance of the lowest."""
@@ -245,21 +249,8 @@ def _last_step(point: BudgetPoint, column: str, budget: Budget | None) -> float:
 
 
 def valley_of(batches: Sequence[int], costs: np.ndarray, confidence: float = CONFIDENCE) -> Valley | None:
-    """The valley of costs by batch, smallest first; None of fewer than LEAST_FITTED batches."""
-    if len(batches) < LEAST_FITTED:
-        return None
-    curves = _Curves(tuple(batches))
-    squares, _, (left, right) = curves.fit(costs[:, None])
-    at, freedom = int(squares[:, 0].argmin()), len(costs) - 4
-    noise = squares[at, 0] / freedom
-    low, high = _ends_of_lowest(np.log2(batches), costs, noise * scipy.special.fdtri(1, freedom, confidence))
-    place, walls = curves.place[at], (float(left[at, 0]), float(right[at, 0]))
-    lowest = float(costs.mean() - walls[0] * curves.left[at].mean() - walls[1] * curves.right[at].mean())
-    best = Estimate(float(2 ** place), float(2 ** min(low, place)), float(2 ** max(high, place)), len(costs))
-    found = Valley(tuple(batches), best, lowest, float(place), walls, curves.powers[at])
-    floor = found.below(lowest + noise ** 0.5) if batches[0] < best.value < batches[-1] else None
-    middle = (floor[0] * floor[1]) ** 0.5 if floor else best.value
-    return replace(found, best=replace(best, value=float(np.clip(middle, best.low, best.high))))
+    """The valley of costs by batch; None of fewer than LEAST_FITTED batches."""
+    return Valley(batches, costs, confidence) if len(batches) >= LEAST_FITTED else None
 
 
 def valley_rise(batches: Sequence[int], rows: np.ndarray) -> np.ndarray:

@@ -29,13 +29,13 @@ from .defaults import Options
 from .grouping import group_by
 from .intervals import (OWN_FROM, Pools, Spread, crossed, joined, logarithms, pooled, pooled_censored, pooled_paired,
                         pooled_repeats)
-from .jobs import versions_of
+from .jobs import Versions
 from .noise import Noise
 from .search import Search, searches_of
 from .timings import seeds_apart, slow_runs
 from .speedup import Series, series_of
 from .step_breakdown import StepParts
-from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, RunToTarget, cells_by, known, run_of
+from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, RunToTarget, cells_by, known
 from .studies import SeedKey, Study, are_ends_alone, studies_of
 from .timings import HOURS, ran_in_a_row
 from .trials import EVERY_STEP, JobKey, Trial, by_workload, read_trials
@@ -52,7 +52,7 @@ class Contents:
     between versions. LogError where a plan's entries are of the wrong type."""
 
     def __init__(self, logs: Sequence[Log]) -> None:
-        self.logs, self._versions = logs, versions_of(logs)
+        self.logs, self._versions = logs, Versions(logs)
         self.notes = self._versions.notes
 
     @cached_property
@@ -183,15 +183,13 @@ def _find_apart(cells: Iterable[RunCell]) -> dict[tuple[int, str], dict[SeedKey,
 def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...], options: Options,
              shown: set[Hashable]) -> Section:
     """Searches are all compared at the same number of trials, see common_trials."""
-    held = (run_of(trial, target, options.crossing) for trial in trials if trial.status != Status.RUNNING)
+    held = (RunToTarget(trial, target, options.crossing) for trial in trials if trial.status != Status.RUNNING)
     runs = [run for run in held if run.conclusive or run.trial.pruned]
     cells, by_batch, synced = _cells(runs, options)
     slow = _find_slow(cells)
     if slow:
         slow_ones = {id(run) for run, _ in slow}
-        cells, by_batch, synced = _cells([
-            replace(run, seconds=math.nan, seconds_before=math.nan, examples_per_second=math.nan)
-            if id(run) in slow_ones else run for run in runs], options)
+        cells, by_batch, synced = _cells([run.untimed() if id(run) in slow_ones else run for run in runs], options)
     apart = _find_apart(synced or by_batch)
     cells, by_batch, synced = ([cell.without_apart(apart.get((cell.global_batch, cell.setting), {})) for cell in found]
                                for found in (cells, by_batch, synced))

@@ -84,42 +84,76 @@ class Rule:
 RULES = tuple(map(Rule.parse, defaults.RULES))
 
 
-@dataclass(frozen=True)
 class Near:
-    """The search's trials near a rate: their number, and how many met the target."""
+    """The search's trials near a rate: their number, how many met the target, and the fewest steps; inf: none met."""
 
-    trials: int
-    met: int
-    fewest: float               # steps; inf: none met
-    keys: tuple[tuple[str, int], ...]
+    def __init__(self, batch: _Batch, rate: float) -> None:
+        rows = batch.searched[np.abs(np.log(batch.rate[batch.searched] / rate)) <= np.log(NEAR)]
+        steps = np.where(batch.study.feasible[rows], batch.reached.steps[rows], np.inf)
+        self.trials, self.met = len(rows), int(np.isfinite(steps).sum())
+        self.fewest, self.keys = float(steps.min(initial=np.inf)), tuple(map(batch.study.key, rows))
 
 
-@dataclass(frozen=True, eq=False)
 class Missing:
-    """A run that would measure a loss: the base's metaparameters at another batch, with the rate scaled by the rule."""
+    """A run that would measure a loss: the base's metaparameters at another batch, with the rate scaled by the rule.
 
-    rule: Rule
-    global_batch: int
-    rate: float
-    values: Mapping[str, float]     # by metaparameter, including learning_rate
-    asked: Mapping[str, Any]        # the run's settings by key of hvdscale.plan.settings; empty where no log has them
+    values  by metaparameter, including learning_rate
+    asked   the run's settings by key of hvdscale.plan.settings; empty where no log has them"""
+
+    def __init__(self, batch: _Batch, rule: Rule, rate: float, base: _Batch, start: float) -> None:
+        values = {name: float(column[base.best]) for name, column in base.study.metaparameters.items()
+                  if not np.isnan(column[base.best])}
+        budgets = [float(each.study.budget_steps[each.best]) for each in (base, batch)]
+        scaled = {name: round(value * budgets[1] / budgets[0]) for name, value in values.items()
+                  if name.endswith("_steps") and all(budgets)}      # of a schedule: keep the share of the budget
+        asked = dict(batch.study.plan(batch.best).get("asked") or {})
+        if asked:
+            point = (base.study.plan(base.best).get("sweep") or {}).get("point") or {}
+            asked |= layer_of(point)
+            asked |= {name: value for name, value in scaled.items() if name in asked}
+            asked |= {"lr": float(values["learning_rate"] * start / base.rate[base.best]),
+                      "base_batch": base.study.global_batch, "lr_rule": rule.name,
+                      "target": str(batch.point.target), **({"max_lr_factor": rule.cap} if rule.cap else {})}
+            for name in (*rule.scales_betas, *(("epsilon",) if rule.scales_betas else ())):
+                asked.pop(f"{name}_half_life", None)        # given as it is at the base
+                asked |= {name: values[name]} if name in values else {}
+        factor, ratio = float(rate / base.rate[base.best]), batch.study.global_batch / base.study.global_batch
+        values |= scaled | {"learning_rate": values["learning_rate"] * factor} | {
+            name: value for name, value in base.moments_under(rule, ratio).items() if name in values}
+        half_lives = {name: asked.get(f"{name}_half_life") for name in DECAYS_PER_STEP if name in values}
+        values |= {name: decay_of(one, batch.study.global_batch) for name, one in half_lives.items() if one}
+        if asked.get("decay_timescale") and "weight_decay" in values:
+            values["weight_decay"] *= ratio / factor
+        self.rule, self.global_batch, self.rate = rule, batch.study.global_batch, float(rate)
+        self.values, self.asked = values, asked
 
 
-@dataclass(frozen=True, eq=False)
 class RulePoint:
-    """One rule at one batch. Its loss is its steps over those of the tuned optimum; NaN: unknown. inf: only the lower
-    bound ``beyond`` is known. Then the loss exceeds the budget of the trials, its runs did not meet the target, or the
-    rate lies outside those tried (the loss is at least that at their end)."""
+    """One rule at one batch, scaled from a rate at the base with the other metaparameters of its best trial.
 
-    global_batch: int
-    rate: float                 # by the rule
-    loss: Estimate
-    how: str                    # BASE, RUNS, FITTED; OUTSIDE: at most a bound is known; else why the loss is unknown
-    verdict: str                # LOST: certainly more than the tolerance; KEPT: certainly not; else UNKNOWN
-    steps: Estimate             # of the tuned optimum times the loss; a lower bound where the loss is
-    near: Near
-    keys: tuple[tuple[str, int], ...]
-    missing: Missing | None     # the run that would decide it, where the verdict is UNKNOWN and there can be one
+    loss     its steps over those of the tuned optimum; NaN: unknown. inf: only the lower bound ``beyond`` is known.
+             Then the loss exceeds the budget of the trials, its runs did not meet the target, or the rate lies outside
+             those tried (the loss is at least that at their end)
+    how      BASE, RUNS, FITTED; OUTSIDE: at most a bound is known; else why the loss is unknown
+    verdict  LOST: certainly more than the tolerance; KEPT: certainly not; else UNKNOWN
+    steps    of the tuned optimum times the loss; a lower bound where the loss is
+    missing  the run that would decide it, where the verdict is UNKNOWN and there can be one"""
+
+    def __init__(self, batch: _Batch, rule: Rule, base: _Batch, start: float, tolerance: float) -> None:
+        self.global_batch = batch.study.global_batch
+        self.rate = start * rule.factor(self.global_batch / base.study.global_batch)
+        self.near, self.steps = Near(batch, self.rate), batch.point.steps
+        self.loss, self.how = Estimate(1.0, 1.0, 1.0, 1), BASE
+        self.keys: tuple[tuple[str, int], ...] = (batch.study.key(batch.best),)
+        if batch is not base:
+            self.loss, self.how, self.keys = batch.find_loss(rule, base, self.rate, tolerance)
+            self.steps = times(self.steps, self.loss)
+        self.verdict = KEPT if self.loss.high <= 1 + tolerance else UNKNOWN
+        if self.loss.low > 1 + tolerance:
+            self.verdict = LOST
+        self.missing = None
+        if self.verdict == UNKNOWN and self.how != BEYOND:
+            self.missing = Missing(batch, rule, self.rate, base, start)
 
 
 class RuleCost:
@@ -180,7 +214,7 @@ class RuleCosts:
         self.exponent_perfect = None if until is None else exponent_of(self.rates, until, curve.confidence)
 
         def costs_from(rate: float) -> tuple[RuleCost, ...]:
-            return tuple(RuleCost(rule, tuple(batch.under(rule, tuned[0], rate, tolerance) for batch in tuned),
+            return tuple(RuleCost(rule, tuple(RulePoint(batch, rule, tuned[0], rate, tolerance) for batch in tuned),
                                   tolerance) for rule in rules)
         tried, fitted = self.base.tried, self.base.best
         self.costs = costs_from(tried)
@@ -242,40 +276,33 @@ def _fit_line(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[float, 
 
 
 class _Batch:
-    """A batch of the curve: its trials' rates, their outcomes, and their landscape."""
+    """A batch of the curve: its trials' rates, their outcomes, and their landscape.
+
+    best    its best trial; -1: none
+    tuned   whether there is an optimum to compare a rule with; a target met before the first step has none
+    budget  the most steps that a trial took or was allowed"""
 
     def __init__(self, point: CurvePoint, curve: Curve, effective: bool) -> None:
         self.point, self.study, self.confidence, self.effective = point, point.study, curve.confidence, effective
-        self.best = -1 if point.best is None else point.best        # its best trial; -1: none
+        self.best = -1 if point.best is None else point.best
         self.reached = point.reached
         lr = self.study.metaparameter("learning_rate")
         self.rate = rates_of(self.study) if effective else np.where(lr > 0, lr, np.nan)
         plans = dict.fromkeys(self.study.plan_texts.tolist())
         rules = {text: _read_rule(read_plan(text)) for text in plans if len(plans) <= MOST_PLANS}
         self.made_by = {trial: rule for trial, text in enumerate(self.study.plan_texts) if (rule := rules.get(text))}
-        known = (self.study.feasible | self.study.infeasible) & ~self.study.repeat & ~np.isnan(self.rate)
-        known[list(self.made_by)] = False
-        self.searched = np.flatnonzero(known)
-        self.landscape: Landscape | None = None
-
-    @property
-    def tuned(self) -> bool:
-        """Whether there is an optimum to compare a rule with; a target met before the first step has none."""
-        return self.best >= 0 and self.point.steps.met and self.point.steps.value > 0 and not np.isnan(
+        tried = (self.study.feasible | self.study.infeasible) & ~self.study.repeat & ~np.isnan(self.rate)
+        tried[list(self.made_by)] = False
+        self.searched = np.flatnonzero(tried)
+        self.tuned = self.best >= 0 and point.steps.met and point.steps.value > 0 and not np.isnan(
             self.rate[self.best]) and len(np.unique(self.rate[self.searched])) > 1
-
-    @property
-    def budget(self) -> float:
-        """The most steps that a trial took or was allowed."""
-        return float(max(self.study.budget_steps.max(initial=0), *known(self.reached.last_step), 0))
-
-    @property
-    def intervals(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        self.budget = float(max(self.study.budget_steps.max(initial=0), *known(self.reached.last_step), 0))
         rows = self.searched[:MOST_TRIALS]
         steps = np.where(self.study.infeasible[rows], np.inf, self.reached.steps[rows])
         beyond = np.where(self.study.infeasible[rows], self.budget, self.reached.last_step[rows])
         before = np.where(np.isfinite(steps), self.reached.before[rows], beyond)
-        return np.log(self.rate[rows]), np.where(np.isnan(before), 0.0, before), steps
+        self.intervals = np.log(self.rate[rows]), np.where(np.isnan(before), 0.0, before), steps
+        self.landscape: Landscape | None = None
 
     @property
     def why(self) -> str:
@@ -291,22 +318,8 @@ class _Batch:
         return BestRate(self.study.global_batch, float(self.rate[self.best]), best, self.landscape, self.why,
                         tuple(map(self.study.key, rows)), self.point.steps)
 
-    def under(self, rule: Rule, base: _Batch, start: float, tolerance: float) -> RulePoint:
-        """The rule at this batch, scaled from a rate at the base with the other metaparameters of its best trial."""
-        rate = start * rule.factor(self.study.global_batch / base.study.global_batch)
-        if self is base:
-            return RulePoint(self.study.global_batch, rate, Estimate(1.0, 1.0, 1.0, 1), BASE, KEPT, self.point.steps,
-                             self._find_near(rate), (self.study.key(self.best),), None)
-        loss, how, keys = self._find_loss(rule, base, rate, tolerance)
-        verdict = KEPT if loss.high <= 1 + tolerance else UNKNOWN
-        if loss.low > 1 + tolerance:
-            verdict = LOST
-        steps = times(self.point.steps, loss)
-        return RulePoint(self.study.global_batch, rate, loss, how, verdict, steps, self._find_near(rate), keys,
-                         self._name_missing(rule, rate, base, start) if verdict == UNKNOWN and how != BEYOND else None)
-
-    def _find_loss(self, rule: Rule, base: _Batch, rate: float, tolerance: float
-                   ) -> tuple[Estimate, str, tuple[tuple[str, int], ...]]:
+    def find_loss(self, rule: Rule, base: _Batch, rate: float, tolerance: float
+                  ) -> tuple[Estimate, str, tuple[tuple[str, int], ...]]:
         """(loss, how it is known or why not, trials)."""
         ratio = self.study.global_batch / base.study.global_batch       # rules may agree below their caps
         runs = [trial for trial, made in self.made_by.items() if made.scales_betas == rule.scales_betas
@@ -348,12 +361,6 @@ class _Batch:
                          confidence=self.confidence)
         return found if len(rows) > 1 else replace(found, low=np.nan, high=np.nan)
 
-    def _find_near(self, rate: float) -> Near:
-        rows = self.searched[np.abs(np.log(self.rate[self.searched] / rate)) <= np.log(NEAR)]
-        steps = np.where(self.study.feasible[rows], self.reached.steps[rows], np.inf)
-        return Near(len(rows), int(np.isfinite(steps).sum()), float(steps.min(initial=np.inf)),
-                    tuple(map(self.study.key, rows)))
-
     def moments_under(self, rule: Rule, batch_ratio: float) -> dict[str, float]:
         """The rule's beta1, beta2 and epsilon from those of the best trial (NaN: not logged); {} where it has none, or
         a beta would have no decay left."""
@@ -364,32 +371,6 @@ class _Batch:
             return scaling.scale_moments(rule.name, batch_ratio, moments, rule.cap)
         except PlanError:
             return {}
-
-    def _name_missing(self, rule: Rule, rate: float, base: _Batch, start: float) -> Missing:
-        values = {name: float(column[base.best]) for name, column in base.study.metaparameters.items()
-                  if not np.isnan(column[base.best])}
-        budgets = [float(batch.study.budget_steps[batch.best]) for batch in (base, self)]
-        scaled = {name: round(value * budgets[1] / budgets[0]) for name, value in values.items()
-                  if name.endswith("_steps") and all(budgets)}      # of a schedule: keep the share of the budget
-        asked = dict(self.study.plan(self.best).get("asked") or {})
-        if asked:
-            point = (base.study.plan(base.best).get("sweep") or {}).get("point") or {}
-            asked |= layer_of(point)
-            asked |= {name: value for name, value in scaled.items() if name in asked}
-            asked |= {"lr": float(values["learning_rate"] * start / base.rate[base.best]),
-                      "base_batch": base.study.global_batch, "lr_rule": rule.name,
-                      "target": str(self.point.target), **({"max_lr_factor": rule.cap} if rule.cap else {})}
-            for name in (*rule.scales_betas, *(("epsilon",) if rule.scales_betas else ())):
-                asked.pop(f"{name}_half_life", None)        # given as it is at the base
-                asked |= {name: values[name]} if name in values else {}
-        factor, ratio = float(rate / base.rate[base.best]), self.study.global_batch / base.study.global_batch
-        values |= scaled | {"learning_rate": values["learning_rate"] * factor} | {
-            name: value for name, value in base.moments_under(rule, ratio).items() if name in values}
-        half_lives = {name: asked.get(f"{name}_half_life") for name in DECAYS_PER_STEP if name in values}
-        values |= {name: decay_of(one, self.study.global_batch) for name, one in half_lives.items() if one}
-        if asked.get("decay_timescale") and "weight_decay" in values:
-            values["weight_decay"] *= ratio / factor
-        return Missing(rule, self.study.global_batch, float(rate), values, asked)
 
 
 def _read_rule(plan: Mapping[str, Any]) -> Rule | None:

@@ -20,7 +20,7 @@ from ..target import Target
 from .best_of_n import BestOf, best_of_n
 from .grouping import group_by
 from .intervals import CONFIDENCE, Estimate
-from .steps import estimate, run_of, samples_of
+from .steps import RunToTarget, Samples, estimate
 from .studies import best_value
 from .trials import Trial
 
@@ -49,7 +49,7 @@ class Draw:
         if trial:
             self.kind = DrawEnd.PRUNED if trial.pruned else ENDS[trial.status]
         if trial and target:
-            run = run_of(trial, target)
+            run = RunToTarget(trial, target)
             self.value, self.step, self.before = run.steps, run.steps, run.steps_before
             if self.kind == DrawEnd.BUDGET and run.met:
                 self.kind = DrawEnd.MET
@@ -158,11 +158,11 @@ class Search:
     def over_seeds(self) -> Estimate | None:
         """Steps to target over the seeds of the best point, including the search's own; None without repeats."""
         best = self.best.trial if self.best and self.objective == STEPS_TO_TARGET else None
-        runs = [run_of(trial, self.target) for trial in (best, *self.repeats) if trial.status == Status.COMPLETE
+        runs = [RunToTarget(trial, self.target) for trial in (best, *self.repeats) if trial.status == Status.COMPLETE
                 ] if best else []
         if len(runs) < 2:
             return None
-        samples = samples_of(runs)
+        samples = Samples(runs)
         return estimate(samples.steps, samples.steps_before, [run.last_step for run in runs if not run.met],
                         confidence=self.confidence)
 

@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike
 from ..errors import UsageError
 from .decision.draws import DRAWS as MODEL_DRAWS, Drawn, Measured, hull, levels, sample_posterior
 from .intervals import Spread, pooled
-from .steps import RunCell, known, samples_of
+from .steps import RunCell, Samples, known
 from .timings import HOURS, Machine, Place, Timing, Timings
 from .trials import EVERY_STEP
 
@@ -324,7 +324,7 @@ class StepTimes:
         if timing is None or cell is None:
             return timing, None
         runs = tuple(run for run in cell.runs if run.trial.key in timing.trials)
-        speeds = known(samples_of(runs).examples_per_second)
+        speeds = known(Samples(runs).examples_per_second)
         if len(speeds):
             timing = Timing(place.workers, timing.per_node, place.global_batch, place.passes,
                             cell.mean_batch / speeds * (timing.slowed or 1.0), timing.crowded,

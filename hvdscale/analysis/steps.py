@@ -9,6 +9,7 @@ of the isotonic regression, of the logarithm where the metric is positive, or of
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter, itemgetter
@@ -36,31 +37,29 @@ LEAST = 4           # evaluations, below which no power is fitted
 FARTHEST = 2.0      # times the run's steps, beyond which a power says nothing
 
 
-@dataclass(frozen=True)
 class Crossing:
-    """Steps at which a run meets its target for good."""
+    """Where a run that met its target meets it for good, from arrays of shape (evals,) without NaN.
 
-    steps: float        # inf: not by the end of the run; NaN: unknown
-    before: float       # at the evaluation before; NaN: none
-    modelled: bool      # whether a power of the steps was fitted
-    after: int          # evaluations after the first that met
-    met_after: int      # of them, those that met
+    steps      inf: not by the end of the run; NaN: unknown. ``before``: at the evaluation before; NaN: none
+    modelled   whether a power of the steps was fitted
+    after      evaluations after the first that met; ``met_after``: of them, those that met"""
+
+    def __init__(self, step: np.ndarray, measured: np.ndarray, target: Target) -> None:
+        met = target.met_by(measured)
+        first = int(met.argmax())
+        self.after, self.met_after = len(met) - first - 1, int(met[first + 1:].sum())
+        self.modelled = bool(step[-1] < PAST * step[first])
+        if self.modelled:
+            self.steps = _power_crossing(step, measured, target, step[first])
+        else:
+            fitted = target.met_by(_improving(measured, target))
+            self.steps = float(step[fitted.argmax()]) if fitted.any() else np.inf
+        self.before = float(max(step[step < self.steps], default=np.nan))
 
 
 def lasting_crossing(step: np.ndarray, measured: np.ndarray, target: Target) -> Crossing | None:
-    """The lasting crossing of a run, arrays of shape (evals,) without NaN; None where no evaluation met the target."""
-    met = target.met_by(measured)
-    if not met.any():
-        return None
-    first = int(met.argmax())
-    counts = len(met) - first - 1, int(met[first + 1:].sum())
-    modelled = bool(step[-1] < PAST * step[first])
-    if modelled:
-        steps = _power_crossing(step, measured, target, step[first])
-    else:
-        fitted = target.met_by(_improving(measured, target))
-        steps = float(step[fitted.argmax()]) if fitted.any() else np.inf
-    return Crossing(steps, float(max(step[step < steps], default=np.nan)), modelled, *counts)
+    """The lasting crossing of a run; None where no evaluation met the target."""
+    return Crossing(step, measured, target) if target.met_by(measured).any() else None
 
 
 def _improving(measured: np.ndarray, target: Target) -> np.ndarray:
@@ -88,71 +87,63 @@ def _power_crossing(step: np.ndarray, measured: np.ndarray, target: Target, firs
     return steps if steps <= FARTHEST * step[-1] else np.nan
 
 
-@dataclass(frozen=True, eq=False)
 class RunToTarget:
-    """A trial measured against a target; without a target it only shows throughput."""
+    """A trial measured against a target, at the first evaluation that met it or, if known, as if it had met it at its
+    lasting crossing, with seconds in between interpolated. Without a target it only shows throughput.
 
-    trial: Trial
-    steps: float                # to target; inf (censored): not met by last_step; NaN: no target
-    steps_before: float         # at the evaluation before, which did not meet; NaN: unknown, the first one met
-    seconds: float              # spent in those steps, evaluation left out
-    seconds_before: float
-    last_step: float            # that measured the target's metric, NaN: none did; without a target, the trial's
-    last_seconds: float
-    examples_per_second: float  # over the steps to target; over all steps where it was not met
-    tokens_per_example: float = np.nan      # over the same steps; NaN: the loss counts examples
+    steps       to target; inf (censored): not met by last_step; NaN: no target. ``steps_before``: at the evaluation
+                before, which did not meet; NaN: unknown, the first one met
+    seconds     spent in those steps, evaluation left out; ``seconds_before``
+    last_step   that measured the target's metric, NaN: none did; without a target, the trial's; ``last_seconds``
+    examples_per_second, tokens_per_example     over the steps to target, or over all steps where it was not met; NaN of
+                tokens: the loss counts examples
+    measured    whether any evaluation measured the target's metric; True without a target
+    ended       whether it reached its budget or target, with the metric measured, or was pruned after it met this one
+    conclusive  whether it ended or diverged; another pruned trial only shows that it needs more steps"""
 
-    @property
-    def met(self) -> bool:
-        return bool(np.isfinite(self.steps))
+    def __init__(self, trial: Trial, target: Target | None = None, crossing: str = FIRST) -> None:
+        self.trial = trial
+        rows = np.arange(len(trial.step)) if target is None else trial.rows_with(target.column)
+        step, clock = ([*values[rows].astype(float).tolist(), np.nan] for values in (trial.step, trial.train_seconds))
+        last, self.last_seconds = step[len(rows) - 1], clock[len(rows) - 1]         # NaN, at the end, of no evaluation
+        self.last_step = trial.last_step if target is None else last
+        self.steps = self.steps_before = self.seconds = self.seconds_before = np.nan if target is None else np.inf
+        self.examples_per_second, at = trial.examples_per_second, -1
+        met = np.flatnonzero(target.met_by(trial.metrics[target.column][rows]) if target else [])
+        if len(met):
+            at = int(met[0])
+            self.steps, self.seconds = step[at], clock[at]
+            self.steps_before, self.seconds_before = (step[at - 1], clock[at - 1]) if self.steps > 0 else (0.0, 0.0)
+            if self.steps > 0 and self.seconds > 0:
+                self.examples_per_second = trial.batches.examples_before(self.steps) / self.seconds
+            at = rows[at]
+        self.tokens_per_example = np.nan
+        if trial.tokens is not None and len(trial.step) and trial.step[at] > 0:
+            self.tokens_per_example = float(trial.tokens[at] / trial.batches.examples_before(int(trial.step[at])))
+        lasting = crossing_of(trial, target) if target and crossing == LASTING else None
+        if lasting and not np.isnan(lasting.steps):
+            self._cross(lasting, step[:-1], clock[:-1])
+        self.met = bool(np.isfinite(self.steps))
+        self.measured = not np.isnan(self.last_step)
+        self.ended = trial.status == Status.COMPLETE and self.measured or trial.pruned and self.met
+        self.conclusive = self.ended or trial.status == Status.INFEASIBLE
 
-    @property
-    def measured(self) -> bool:
-        """Whether any evaluation measured the target's metric; True without a target."""
-        return not np.isnan(self.last_step)
+    def _cross(self, lasting: Crossing, step: list[float], clock: list[float]) -> None:
+        self.steps, self.steps_before = lasting.steps, lasting.before
+        if np.isinf(lasting.steps):
+            self.steps_before = self.seconds = self.seconds_before = np.inf
+            self.examples_per_second = self.trial.examples_per_second
+            return
+        seconds, before = np.interp([lasting.steps, lasting.before], step, clock).tolist()
+        self.seconds = seconds * max(1.0, lasting.steps / step[-1])
+        self.seconds_before = np.nan if np.isnan(lasting.before) else before
+        if self.seconds > 0:
+            self.examples_per_second = self.trial.batches.examples_before(lasting.steps) / self.seconds
 
-    @property
-    def ended(self) -> bool:
-        """Whether it reached its budget or target, with the metric measured, or was pruned after it met this one."""
-        return self.trial.status == Status.COMPLETE and self.measured or self.trial.pruned and self.met
-
-    @property
-    def conclusive(self) -> bool:
-        """Whether it ended or diverged; another pruned trial only shows that it needs more steps."""
-        return self.ended or self.trial.status == Status.INFEASIBLE
-
-
-def run_of(trial: Trial, target: Target | None = None, crossing: str = FIRST) -> RunToTarget:
-    """One trial measured against a target, at the first evaluation that met it or, if known, as if it had met it at its
-    lasting crossing, with seconds in between interpolated."""
-    rows = np.arange(len(trial.step)) if target is None else trial.rows_with(target.column)
-    step, clock = ([*values[rows].astype(float).tolist(), np.nan] for values in (trial.step, trial.train_seconds))
-    last_step, last_seconds = step[len(rows) - 1], clock[len(rows) - 1]         # NaN, at the end, of no evaluation
-    met = np.flatnonzero(target.met_by(trial.metrics[target.column][rows]) if target else [])
-    if not len(met):
-        unmet = np.nan if target is None else np.inf
-        return RunToTarget(trial, unmet, unmet, unmet, unmet, trial.last_step if target is None else last_step,
-                           last_seconds, trial.examples_per_second, _tokens_per_example(trial, -1))
-    at = int(met[0])
-    steps, seconds, speed = step[at], clock[at], trial.examples_per_second
-    before, seconds_before = (step[at - 1], clock[at - 1]) if steps > 0 else (0.0, 0.0)
-    if steps > 0 and seconds > 0:
-        speed = trial.batches.examples_before(steps) / seconds
-    run = RunToTarget(trial, steps, before, seconds, seconds_before, last_step, last_seconds, speed,
-                      _tokens_per_example(trial, rows[at]))
-    lasting = crossing_of(trial, target) if target and crossing == LASTING else None
-    if lasting is None or np.isnan(lasting.steps):
-        return run
-    if np.isinf(lasting.steps):
-        return replace(run, steps=np.inf, steps_before=np.inf, seconds=np.inf, seconds_before=np.inf,
-                       examples_per_second=trial.examples_per_second)
-    seconds, seconds_before = np.interp([lasting.steps, lasting.before], step[:-1], clock[:-1])
-    seconds *= max(1.0, lasting.steps / last_step)
-    if seconds > 0:
-        speed = trial.batches.examples_before(lasting.steps) / seconds
-    return replace(run, steps=lasting.steps, steps_before=lasting.before, seconds=float(seconds),
-                   seconds_before=np.nan if np.isnan(lasting.before) else float(seconds_before),
-                   examples_per_second=float(speed))
+    def untimed(self) -> RunToTarget:
+        found = copy(self)
+        found.seconds = found.seconds_before = found.examples_per_second = np.nan
+        return found
 
 
 def crossing_of(trial: Trial, target: Target) -> Crossing | None:
@@ -161,41 +152,24 @@ def crossing_of(trial: Trial, target: Target) -> Crossing | None:
     return lasting_crossing(trial.step[rows].astype(float), trial.metrics[target.column][rows], target)
 
 
-def _tokens_per_example(trial: Trial, at: int) -> float:
-    """Up to an evaluation; NaN where tokens were not counted."""
-    if trial.tokens is None or not len(trial.step) or trial.step[at] == 0:
-        return np.nan
-    return float(trial.tokens[at] / trial.batches.examples_before(int(trial.step[at])))
-
-
 STEPS, SECONDS, SPEED = "steps", "seconds", "examples_per_second"       # what is measured: fields of Samples
 BEFORE = {STEPS: "steps_before", SECONDS: "seconds_before", SPEED: SPEED}      # at the evaluation before
 
 
-@dataclass(frozen=True, eq=False)
 class Samples:
     """The measurements of a setting's repeats: arrays of shape (seeds,), in order of seed; NaN: not measured. Runs of
     one seed are the same updates and count once, by their geometric mean over those that were measured."""
 
-    seeds: tuple[SeedKey, ...]
-    steps: np.ndarray
-    steps_before: np.ndarray
-    seconds: np.ndarray
-    seconds_before: np.ndarray
-    examples_per_second: np.ndarray
+    def __init__(self, runs: Sequence[RunToTarget]) -> None:
+        by_seed = group_by(runs, lambda run: run.trial.seed_key)
+        self.seeds = tuple(sorted(by_seed))
+        self.steps, self.steps_before, self.seconds, self.seconds_before, self.examples_per_second = (
+            np.array([_mean_of_known([getattr(run, name) for run in by_seed[seed]]) for seed in self.seeds], float)
+            for name in (STEPS, BEFORE[STEPS], SECONDS, BEFORE[SECONDS], SPEED))
 
     def with_before(self, name: str) -> np.ndarray:
         """A measurement and that at the evaluation before: shape (2, seeds)."""
         return np.array([getattr(self, name), getattr(self, BEFORE[name])])
-
-
-def samples_of(runs: Sequence[RunToTarget]) -> Samples:
-    by_seed = group_by(runs, lambda run: run.trial.seed_key)
-    seeds, columns = tuple(sorted(by_seed)), []
-    for name in (STEPS, BEFORE[STEPS], SECONDS, BEFORE[SECONDS], SPEED):
-        values = [[getattr(run, name) for run in by_seed[seed]] for seed in seeds]
-        columns.append(np.array([own[0] if len(own) == 1 else _mean_of_known(own) for own in values], float))
-    return Samples(seeds, *columns)
 
 
 def known(values: ArrayLike) -> np.ndarray:
@@ -203,9 +177,12 @@ def known(values: ArrayLike) -> np.ndarray:
     return values[~np.isnan(values)]
 
 
-def _mean_of_known(values: ArrayLike) -> float:
-    values = known(values)
-    return float(geometric_mean(values)) if len(values) else np.nan
+def _mean_of_known(values: Sequence[float]) -> float:
+    """The geometric mean of those that are not NaN; a single value as it is."""
+    if len(values) == 1:
+        return values[0]
+    some = known(values)
+    return float(geometric_mean(some)) if len(some) else np.nan
 
 
 def estimate(values: np.ndarray, before: np.ndarray, reached: Sequence[float] | np.ndarray, pool: Spread = UNKNOWN,
@@ -248,7 +225,6 @@ class RunCell:
     considered: tuple[Trial, ...]   # every trial of the cell that ended or diverged, at least one
     setting: str
     samples: Samples
-    keys: tuple[tuple[str, int], ...]       # of the trials that its estimates come from
     batches: BatchSchedule
     sync: Sync                      # of the cells by Trial.sync
     confidence: float
@@ -263,7 +239,14 @@ class RunCell:
         out = [seed in own for seed in self.samples.seeds]
         unknown: dict[str, Any] = {name: np.where(out, np.nan, getattr(self.samples, name))
                                    for each in (STEPS, SECONDS) for name in (each, BEFORE[each])}
-        return replace(self, apart=own, samples=replace(self.samples, **unknown)) if own else self
+        samples = copy(self.samples)
+        vars(samples).update(unknown)
+        return replace(self, apart=own, samples=samples) if own else self
+
+    @property
+    def keys(self) -> tuple[tuple[str, int], ...]:
+        """The trials that its estimates come from."""
+        return tuple(run.trial.key for run in self.runs)
 
     @property
     def updates(self) -> tuple[str, tuple[SeedKey, ...]]:
@@ -393,8 +376,8 @@ def cell_of(runs: Sequence[RunToTarget], confidence: float = CONFIDENCE) -> RunC
              and not run.trial.sweep["repeat"] and (run.trial.status == Status.COMPLETE or run.trial.pruned)}
     return RunCell(ended[0].trial.global_batch, tuple(sorted({run.trial.workers for run in ended})), best,
                    tuple(run.trial for run in settings[setting] if run.trial.status == Status.INFEASIBLE),
-                   len(settings), tuple(run.trial for run in ended), setting, samples_of(best),
-                   tuple(run.trial.key for run in best), ended[0].trial.batches, ended[0].trial.sync, confidence,
+                   len(settings), tuple(run.trial for run in ended), setting, Samples(best),
+                   ended[0].trial.batches, ended[0].trial.sync, confidence,
                    draws=tuple(draws[number] for number in sorted(draws)))
 
 
@@ -415,7 +398,7 @@ def _rank(runs: Sequence[RunToTarget]) -> tuple[float, float]:
     searched = [run.steps for run in runs if run.trial.sweep and not run.trial.sweep["repeat"]]
     if searched and not np.isnan(searched).any():
         return min(searched), 0 if np.isfinite(min(searched)) else min(run.last_step for run in runs)
-    steps = samples_of(runs).steps
+    steps = Samples(runs).steps
     met = int(np.isfinite(steps).sum())
     value = float(geometric_mean(steps)) if met in (0, len(steps)) else geometric_median(steps)
     if np.isnan(value):         # no target

@@ -89,6 +89,7 @@ class StepsCurve:
         self.points = tuple(sorted(points, key=lambda point: point.global_batch))
         known = noise if fit is None else np.asarray(fit)[:, 1]
         self.critical = critical = None if known is None else np.asarray(known, float)
+        self.critical_batch = None if critical is None else float(np.median(critical))      # None: unknown
         self.predicted, self.confidence = fit is None and noise is not None, confidence
         self.relative = not self.points                     # whether S is only known up to a factor
         self.met = tuple(point for point in self.points if point.steps.met and point.steps.value > 0)
@@ -104,11 +105,6 @@ class StepsCurve:
             low, middle, high = np.quantile(critical, (0.16, 0.5, 0.84), method="nearest")
             ends = np.log(np.clip([low, high], middle / 100, middle * 100))
             self.centre, self.width = float(np.log(middle)), float(np.diff(ends)[0] / 2)
-
-    @property
-    def critical_batch(self) -> float | None:
-        """The median of B_crit; None where it is unknown."""
-        return None if self.critical is None else float(np.median(self.critical))
 
     @property
     def critical_ends(self) -> tuple[float, float] | None:

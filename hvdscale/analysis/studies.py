@@ -306,30 +306,28 @@ def is_measured(studies: Sequence[Study], column: str) -> bool:
     return any(not np.isnan(study.evaluations.read(column)).all() for study in with_metric(studies, column))
 
 
-@dataclass(frozen=True, eq=False)
 class Outcomes:
-    """Each trial of a study measured against a target: arrays of shape (trials,)."""
+    """Each trial measured against a target, see Target.met_by: arrays of shape (trials,).
 
-    steps: np.ndarray           # done at the first evaluation that meets it; inf: never (censored at last_step)
-    before: np.ndarray          # at the last evaluation before that measured the metric; NaN: unknown, or never met
-    last_step: np.ndarray       # at the last evaluation that measured the metric; NaN: there was none
-    row: np.ndarray             # of the evaluation that meets it; -1: never
+    steps      done at the first evaluation that meets it; inf: never (censored at last_step)
+    before     at the last evaluation before that measured the metric; NaN: unknown, or never met
+    last_step  at the last evaluation that measured the metric; NaN: there was none
+    row        of the evaluation that meets it; -1: never"""
 
-    @property
-    def met(self) -> np.ndarray:
-        return self.row >= 0
+    def __init__(self, evaluations: Evaluations, target: Target) -> None:
+        values, step = evaluations.read(target.column), evaluations.read("step")
+        self.row = _first_in_trial(target.met_by(values), evaluations.first)
+        self.met, self.steps = self.row >= 0, take(step, self.row, np.inf)
+        self.before = np.where(self.steps == 0, 0.0, take(step, last_measured(evaluations, values, self.row)))
+        self.last_step = take(step, last_measured(evaluations, values, evaluations.first[1:]))
 
 
 def outcomes(study: Study, target: Target) -> Outcomes:
-    """Each trial measured against a target, see Target.met_by; kept for many views. KeyError without its metric."""
-    evaluations = study.evaluations
-    if target not in evaluations.outcomes:
-        values, step = evaluations.read(target.column), evaluations.read("step")
-        row = _first_in_trial(target.met_by(values), evaluations.first)
-        steps, before = take(step, row, np.inf), take(step, last_measured(evaluations, values, row))
-        last = take(step, last_measured(evaluations, values, evaluations.first[1:]))
-        evaluations.outcomes[target] = Outcomes(steps, np.where(steps == 0, 0.0, before), last, row)
-    return evaluations.outcomes[target]
+    """Each trial measured against a target; kept for many views. KeyError without its metric."""
+    kept = study.evaluations.outcomes
+    if target not in kept:
+        kept[target] = Outcomes(study.evaluations, target)
+    return kept[target]
 
 
 def last_measured(evaluations: Evaluations, values: np.ndarray, before: np.ndarray) -> np.ndarray:

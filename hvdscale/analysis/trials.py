@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -54,7 +53,9 @@ class Trial:
     losses        None: too few steps, or not read
     started       its first process, in seconds since 1970; NaN: unknown
     slowing       its mean step over that of its first ones; NaN: too short to tell
-    waited        the share of its steps in which a worker waited for a core that others had"""
+    is_probe      whether it only timed a few steps, which a whole run may slow down after
+    waited        the share of its steps in which a worker waited for a core that others had
+    lacked_cores  whether its host had fewer cores than workers, a sweep's other trials included"""
 
     def __init__(self, rows: TrialRows, row: int, worker_counts: tuple[int, ...], started: float, step: np.ndarray,
                  train_seconds: np.ndarray, metrics: Mapping[str, np.ndarray], step_parts: StepParts | None,
@@ -74,8 +75,12 @@ class Trial:
         self.sync = (local["replicas"], local["sync_every"]) if local else EVERY_STEP
         self.worker_counts, self.started = worker_counts, started
         self.step, self.train_seconds, self.metrics = step, train_seconds, metrics
-        self.step_parts, self.noise, self.losses, self.slowing, self.waited = step_parts, noise, losses, slowing, waited
+        self.step_parts, self.noise, self.losses = step_parts, noise, losses
+        self.slowing, self.waited = slowing, waited
         self.timed_steps, self.timed_seconds, self.tokens = timed_steps, timed_seconds, tokens
+        self.last_step = max(int(step[-1]) if len(step) else 0, timed_steps)
+        self.is_probe = 0 < timed_steps < LONG
+        self.lacked_cores = self.execution.get("local_workers", 0) > self.execution.get("cores", np.inf)
         self.setting = self._describe_setting(rows, row)
 
     def _describe_setting(self, rows: TrialRows, row: int) -> str:
@@ -104,32 +109,19 @@ class Trial:
         return (self.workload, self.global_batch, json.dumps([self.sweep.get(name) for name in names])
                 ) if self.sweep else None
 
-    def rows_with(self, column: str) -> np.ndarray:
-        """The evaluations that measured a metric, by index: a row where it is NaN is no evaluation of it."""
-        return np.flatnonzero(~np.isnan(self.metrics[column]))
-
     @property
     def crowded(self) -> bool:
-        """Whether its host had fewer cores than workers, a sweep's other trials included, or they were kept busy."""
+        """Whether its host lacked cores, or they were kept busy."""
         return self.lacked_cores or self.without_core > LOST
-
-    @property
-    def lacked_cores(self) -> bool:
-        return self.execution.get("local_workers", 0) > self.execution.get("cores", np.inf)
 
     @property
     def without_core(self) -> float:
         """The share of its time in which the rank that fared worst waited for a core; 0 where that is unknown."""
         return max([self.waited, *(self.measured.get("without_core") or [])])
 
-    @cached_property
-    def last_step(self) -> int:
-        return max(int(self.step[-1]) if len(self.step) else 0, self.timed_steps)
-
-    @property
-    def is_probe(self) -> bool:
-        """Whether it only timed a few steps, which a whole run may slow down after."""
-        return 0 < self.timed_steps < LONG
+    def rows_with(self, column: str) -> np.ndarray:
+        """The evaluations that measured a metric, by index: a row where it is NaN is no evaluation of it."""
+        return np.flatnonzero(~np.isnan(self.metrics[column]))
 
     @property
     def examples_per_second(self) -> float:

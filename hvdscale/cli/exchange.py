@@ -26,7 +26,7 @@ from ..exchange.runs.mapping import GLOBAL_BATCH, PERS, Source, read_lines, read
 from ..formatting.numbers import byte_size, counted, list_first
 from ..formatting.screen import Progress
 from ..log.files import SIGNATURE
-from ..system.inputs import open_input, reading
+from ..system.inputs import open_input, refusal
 from .common import echo, format_counts, paths, take_over_option
 
 KINDS = ("runs", "csv", "mllog", "rcp", "archive")
@@ -196,8 +196,11 @@ def _kind_of(source) -> str:
     if os.path.isdir(source):
         asked = {"csv": is_tables, "mllog": is_mllog, "archive": is_archive}
         return next((kind for kind, is_kind in asked.items() if is_kind(source)), "runs")
-    with reading(source, UsageError), open_input(source) as file:
-        head = file.read(512)
+    try:
+        with open_input(source) as file:
+            head = file.read(512)
+    except OSError as error:
+        raise UsageError(f"{source}: {refusal(error)}") from error
     if head.startswith(SIGNATURE):
         raise UsageError(f"{source}: is HDF5; if it is a log, it needs no import")
     if head.lstrip()[:1] == b"{" and not source.lower().endswith(".jsonl") and not has_runs(source):

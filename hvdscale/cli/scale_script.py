@@ -98,9 +98,8 @@ def main(script, arguments, module, counts, repeats, out, batch, global_batch, u
             raise
     if process.rank:
         return
-    logs = glob.glob(os.path.join(glob.escape(out), "w*-r*.h5"))
-    if logs:
-        echo("")
+    if logs := glob.glob(os.path.join(glob.escape(out), "w*-r*.h5")):
+        echo()
         make(sorted(logs), out=os.path.join(out, "report"), echo=echo)
     if failures:
         raise HvdscaleError(f"{counted(failures, 'run')} of {len(runs)} could not be timed; their errors are above")

@@ -37,8 +37,8 @@ from .probe_step import (Difference, Sample, calls_of, distance, first_differenc
                          select, step_of, trained)
 from .script.listen.tensors import flatten
 
-CUTS = (1, 2, 3, 4, 6, 8)       # passes of a step: 1 to 4 workers make 1 or 2 each
-PADDED = 16                   # examples of each evaluated split that are padded further
+CUTS = (1, 2, 3, 4, 6, 8)   # passes of a step: 1 to 4 workers make 1 or 2 each
+PADDED = 16                 # examples of each evaluated split that are padded further
 BEFORE = 2                  # steps before the checkpoint
 MEASURED = 100              # examples measured per split, at most
 CHUNKS = (32, 7)            # examples per pass, in two ways

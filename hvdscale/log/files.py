@@ -104,11 +104,14 @@ def attribute_of(where: h5py.HLObject, name: str) -> Any:
         found = h5py.h5a.open(where.id, name.encode("utf-8", "surrogateescape"))
     except KeyError:
         return None
-    if not 0 < found.get_storage_size() <= MOST_ATTRIBUTE or math.prod(found.shape) != 1:
+    kind = found.get_type()
+    if found.get_space().get_simple_extent_npoints() != 1 or kind.get_size() > MOST_ATTRIBUTE:
         return None
-    stored = np.empty(found.shape, found.dtype)
-    found.read(stored)
-    value = str(stored.item(), "utf-8", "replace") if isinstance(stored.item(), bytes) else stored.item()
+    stored = np.empty((), kind.dtype)
+    found.read(stored, mtype=None if stored.dtype.hasobject else kind)
+    value = stored.item()
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
     if not isinstance(value, str):
         return value if isinstance(value, (int, float)) else None
     if value[:1] in ("{", "["):

@@ -157,6 +157,9 @@ class SalvagedPart(Part):
     def _read_table(self, table: str) -> None:
         specs = {column.name: column for column in SCHEMA[table] if not column.optional}
         self._add_found_columns(table, specs)
+        for name in [name for name in specs if any(name.startswith(f"{above}/") for above in specs)]:
+            self.lost.append(f"{self.path}: {table}/{name}, which lies in a column")        # as its name was damaged
+            del specs[name]
         rows = self._committed(table, specs)
         values = {name: self._read_column(table, spec, rows) for name, spec in specs.items()}
         can_miss = {column.name for column in (*SCHEMA[table], *SOURCE) if column.optional}

@@ -41,6 +41,7 @@ SIZE = (4.8, 3.7)       # inches: a column of a paper, half a page on a screen
 PANEL = (3.2, 2.6)      # of several panels
 DPI = 200               # of a PNG
 MOST_MARKS = 2000       # that an SVG holds each by itself; more of them are a picture in it
+MOST_KEPT = 1000        # drawings, so that a page and a file of one figure are drawn once
 MOST_NAMED = 8          # entries of a legend
 TICKS, PANEL_TICKS = 9, 5       # at most, along an axis; room for that many times LETTERS
 LETTERS = 6.5
@@ -86,6 +87,7 @@ class Figure:
         return f"{', '.join(self.title.splitlines())}. {self.caption}"
 
 
+@lru_cache(maxsize=MOST_KEPT)
 def render(figure: Figure, format: str) -> bytes:
     """The figure as ``svg`` or ``png``, the same bytes each time; of one figure, one after the other costs least."""
     from matplotlib import rc_context

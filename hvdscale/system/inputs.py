@@ -6,12 +6,10 @@
 """
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -63,21 +61,15 @@ def refusal(error: OSError) -> str:
         f"cannot be read: {error.strerror or error}")
 
 
-@contextlib.contextmanager
-def reading(path: str | os.PathLike[str], refused: type[HvdscaleError] = DataError) -> Iterator[None]:
-    """Turns what the disk refuses into an error that names the file or folder."""
-    try:
-        yield
-    except OSError as error:
-        raise refused(f"{os.fspath(path)}: {refusal(error)}") from None
-
-
 def sha256_of(path: str | os.PathLike, refused: type[HvdscaleError] = DataError) -> str:
     """The SHA-256 of a file, in hexadecimal; raises ``refused`` where it cannot be read."""
     digest = hashlib.sha256()
-    with reading(path, refused), open_input(path) as file:
-        while block := file.read(2**20):
-            digest.update(block)
+    try:
+        with open_input(path) as file:
+            while block := file.read(2**20):
+                digest.update(block)
+    except OSError as error:
+        raise refused(f"{path}: {refusal(error)}") from None
     return digest.hexdigest()
 
 

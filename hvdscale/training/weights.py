@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from ..errors import CheckpointError, UsageError
 from ..formatting.numbers import list_first
-from ..system.inputs import read_input, reading
+from ..system.inputs import read_input
 from ..system.outputs import MODEL, refuse_foreign
+from ..workloads.files import reading
 from .checkpoint import write
 
 SHOWN = 8           # names of each kind listed in an error

@@ -20,7 +20,6 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -36,8 +35,6 @@ from .model import make_model
 from .optimizers import make_optimizer
 from .rules import SGD, fusible
 from .step import VOTES, DataParallelStep, StepResult, measured_of
-
-Given = TypeVar("Given")
 
 
 def outer_optimizer(problem: Problem, model: nn.Module, inner: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -199,7 +196,7 @@ class LocalSteps:
         if self.average:
             self.average.restore(state["average"])
 
-    def _each(self, act: Callable[[DataParallelStep], Given]) -> tuple[list[Given], Exception | None]:
+    def _each(self, act: Callable[[DataParallelStep], object]) -> tuple[list, Exception | None]:
         """What ``act`` returns of each of this worker's replicas, and an error that all ranks have to raise."""
         try:
             return [act(replica) for replica in self.replicas.values()], None

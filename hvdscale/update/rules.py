@@ -37,7 +37,7 @@ class PlainOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict) -> None:
         self.param_groups.append({**self.defaults, **param_group, "params": list(param_group["params"])})
 
-    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
+    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)           # as torch wraps it, it imports the compiler
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Restore a ``state_dict``, also of torch.optim's class; raises ValueError for other groups of parameters."""

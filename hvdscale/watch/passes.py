@@ -1,6 +1,5 @@
 """Forward and backward passes, each parameter's gradient before any reduction over ranks, modes of modules, losses and
-batch-norm; optimizers' steps up to the write of the parameters, clipping before them, and learning-rate schedules.
-"""
+batch-norm; optimizers' steps up to the write of the parameters, clipping before them, and learning-rate schedules."""
 from __future__ import annotations
 
 import functools
@@ -66,7 +65,8 @@ def install(watch: Watch) -> None:
         return result
 
     def noting_grad(original, outputs, inputs, *args, **options):
-        if any(one in passes._followed for one in (inputs if isinstance(inputs, (list, tuple)) else [inputs])):
+        inputs = [inputs] if isinstance(inputs, (torch.Tensor, torch.autograd.graph.GradientEdge)) else list(inputs)
+        if any(one in passes._followed for one in inputs):
             watch.tell("remark", NOT_FOLLOWED.format(watch.line_of_call()))
         return original(outputs, inputs, *args, **options)
 

@@ -58,10 +58,8 @@ class HorovodWorkers(JoinedWorkers):
         return self._hvd.add_process_set(ranks)
 
     def versions(self):
-        transport = "Gloo"
-        if self._hvd.mpi_enabled():
-            transport = load_mpi().Get_library_version().splitlines()[0].split(",")[0]
-        return {"horovod": sys.modules["horovod"].__version__, "allreduce": transport}
+        mpi = load_mpi().Get_library_version().splitlines()[0].split(",")[0] if self._hvd.mpi_enabled() else ""
+        return {"horovod": sys.modules["horovod"].__version__, "allreduce": mpi or "Gloo"}
 
     def _shut_down(self) -> None:
         with self._collective("the end of Horovod"):

@@ -209,9 +209,7 @@ def place() -> Process:
         return Process(None, 0, 1, 0, 1, f"{socket.gethostname()}:{os.getpid()}")
     launcher, *names, _ = VARIABLES[counted]
     size, job = int(os.environ[counted]), _job(counted, os.environ, os.getppid())
-    if size == 1:
-        return Process(launcher, 0, 1, 0, 1, job)
-    rank, local_rank, local_size = (_read_number(launcher, size, name) for name in names)
+    rank, local_rank, local_size = (_read_number(launcher, size, name) for name in names) if size > 1 else (0, 0, 1)
     return Process(launcher, rank, size, local_rank, local_size, job)
 
 

@@ -29,8 +29,7 @@ from .launch import SHARED, Process, begin_mpi, has_pmi, load_mpi, shared_folder
 
 KILLED_AFTER = 1.25                 # stall times; by then the other workers have said for whom they wait
 LOOPBACK, LOOPBACK_INTERFACE = "127.0.0.1", "lo"
-APPEARS_SECONDS = 0.1               # between looks for it
-MEET_SECONDS = 0.005                # between looks whether all ranks of a group are there
+APPEARS_SECONDS, MEET_SECONDS = 0.1, 0.005          # between looks for it; whether all ranks of a group are there
 
 
 class TorchWorkers(JoinedWorkers):
@@ -164,8 +163,7 @@ def _pass_by_mpi(process: Process, address: str) -> str:
     except (ImportError, RuntimeError):
         return ""
     begin_mpi(MPI.__file__)
-    joined = MPI.COMM_WORLD.Get_size() == process.size
-    address = MPI.COMM_WORLD.bcast(address) if joined else ""
+    address = MPI.COMM_WORLD.bcast(address) if MPI.COMM_WORLD.Get_size() == process.size else ""
     MPI.Finalize()              # from here on mpirun only looks at how the process ends
     return address
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from ..errors import DataError
 from ..plan.shards import epoch_order
 from ..system.importing import import_extra
-from ..system.inputs import reading
 from ..workload import Card, Classification, Data, Split
+from .files import reading
 from .models.cnn import ANY_WIDTHS, FullyConnected, TinyCNN, parse_widths
 from .pixels import meta_images
 

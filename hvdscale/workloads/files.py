@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from ..errors import DataError
+from ..errors import DataError, HvdscaleError
 from ..formatting.numbers import list_first
 from ..system.inputs import open_input, refusal
 from ..system.lock import flock
@@ -52,6 +52,15 @@ def collect(folder: Path, names: Iterable[str], subfolders: Iterable[str] = (),
         if lacking and os.path.isfile(archive):
             found.update(_members(archive, lacking))
     return found
+
+
+@contextlib.contextmanager
+def reading(path: Path | str, refused: type[HvdscaleError] = DataError) -> Iterator[None]:
+    """Turn what the disk refuses into an error that names the file or folder."""
+    try:
+        yield
+    except OSError as error:
+        raise refused(f"{path}: {refusal(error)}") from None
 
 
 def unpacked(file: BinaryIO) -> BinaryIO:

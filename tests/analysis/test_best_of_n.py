@@ -40,8 +40,7 @@ def test_the_upper_end_needs_no_model():
 
 def test_trials_far_above_the_smallest_say_nothing():
     near = [100, 110, 125, 130, 150, 160, 170, 190, 200, 205, 210]
-    ends = [(found.low, found.high) for far in (1000, 5000, INF)
-            for found in [best_of(*trials(*near, *[far] * 9))]]
+    ends = [(found.low, found.high) for far in (1000, 5000, INF) for found in [best_of(*trials(*near, *[far] * 9))]]
     assert ends[0] == ends[1] == ends[2]
 
 

@@ -1,11 +1,11 @@
 """The critical batch of branches: on losses whose critical batch is known, and from logs."""
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from hvdscale.analysis.branches import (Branched, BranchPoint, branched_of, critical_factor, excess_of, ramp_of,
-                                        smoothed)
+from hvdscale.analysis.branches import Excess, branched_of, critical_factor, ramp_of, smoothed
 from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.defaults import Tolerance
 from hvdscale.analysis.studies import studies_of
@@ -51,8 +51,8 @@ def test_an_excess_is_a_paired_difference():
     random = np.random.default_rng(0)
     losses = Losses(6.0, order=0).draw(6, FACTORS, random)
     shifted = losses + 10 * random.standard_normal((6, 1))
-    np.testing.assert_allclose(excess_of(shifted, NATS).mean, excess_of(losses, NATS).mean, atol=1e-12)
-    np.testing.assert_allclose(excess_of(shifted, NATS).error, excess_of(losses, NATS).error, atol=1e-12)
+    np.testing.assert_allclose(Excess(shifted, NATS).mean, Excess(losses, NATS).mean, atol=1e-12)
+    np.testing.assert_allclose(Excess(shifted, NATS).error, Excess(losses, NATS).error, atol=1e-12)
 
 
 @pytest.mark.parametrize("made", [
@@ -132,10 +132,9 @@ def test_branches_are_in_no_study():
 
 def along(*criticals, every=1000, base=10):
     """Branches of a run at batch ``base``, a checkpoint every so many examples, with (value, low, high) of each."""
-    points = [BranchPoint(at * every // base, at * every, FACTORS, np.zeros((2, len(FACTORS))), 0.0, Estimate(
-        value, low, high, 2, 80.0 if math.isinf(value) else math.nan), None, (), ())
-        for at, (value, low, high) in enumerate(criticals, 1)]
-    return Branched(None, "id", base, "sqrt", "train/loss", 100, NATS, 0.95, tuple(points))
+    points = [SimpleNamespace(step=at * every // base, examples=at * every, critical=Estimate(*one, 2))
+              for at, one in enumerate(criticals, 1)]
+    return SimpleNamespace(base_batch=base, points=points)
 
 
 def test_the_batch_doubles_where_the_lower_end_allows_it_and_the_last_checkpoint_is_too_late():

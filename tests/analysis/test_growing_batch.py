@@ -151,8 +151,7 @@ def test_the_workers_of_each_batch_are_those_that_no_other_ones_beat(groups, rel
 
 
 def test_a_batch_may_have_more_workers_than_the_smallest_one_has_examples():
-    trials = [*(constant(batch, w) for batch in PACES for w in (1, 2, 64)
-                if w <= batch), *(grown(w) for w in (1, 2))]
+    trials = [*(constant(batch, w) for batch in PACES for w in (1, 2, 64) if w <= batch), *(grown(w) for w in (1, 2))]
     [plan] = growing_plans(groups_of(*trials), Request((1, 64)))
     assert (64, "batch 32 has fewer examples than workers") in plan.left_out
     assert [phase.workers for phase in plan.phases[0].phases] == [1, 64, 64]

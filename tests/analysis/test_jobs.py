@@ -4,7 +4,7 @@ import pytest
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import read_trials
-from hvdscale.analysis.jobs import versions_of
+from hvdscale.analysis.jobs import Versions
 from hvdscale.plan.job import key_of
 from tests.factories import logs
 
@@ -17,7 +17,7 @@ def log(name, job, **changes):
 
 def groups(*made):
     """The logs of each workload, and the notes."""
-    versions = versions_of(made)
+    versions = Versions(made)
     trials = [trial for one in made for trial in read_trials(one, versions)]
     found = [{trial.log for trial in group.trials} for group in analyse(trials)]
     assert len({study.workload for study in studies_of(made, versions)}) == len(found)
@@ -60,6 +60,6 @@ def test_an_accepted_change_joins_its_two_versions_and_no_third():
 def test_versions_have_the_same_names_under_all_optimizers_and_batch_schedules():
     made = [log(f"{job['source']['job.py']}{optimizer}", job, optimizer=optimizer)
             for job in (OLD, NEW) for optimizer in ("sgd", "adam")]
-    versions = versions_of(made)
+    versions = Versions(made)
     names = [trial.workload.version for one in made for trial in read_trials(one, versions)]
     assert names[0] == names[1] != names[2] == names[3] and len(versions.notes) == 1

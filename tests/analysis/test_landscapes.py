@@ -1,12 +1,13 @@
 """Learning-rate landscapes: on sweeps whose best rate is a known function of the batch."""
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from hvdscale.analysis.intervals import Estimate
-from hvdscale.analysis.landscapes import ADAM, PEAK, POWER, laws_of, rate_landscapes
+from hvdscale.analysis.landscapes import ADAM, PEAK, POWER, RateLaws, rate_landscapes
 from hvdscale.analysis.lr_response import Landscape, valley
 from hvdscale.analysis.rules import BestRate, rules_of
 from hvdscale.report.document import sentences_of
@@ -93,7 +94,7 @@ def best_rates(values, spread=0.05):
 
 
 def test_a_peak_lies_between_the_nearest_batches_that_are_surely_lower():
-    laws = laws_of(best_rates({8: 0.1, 32: 0.2, 128: 0.4, 512: 0.41, 2048: 0.2}))
+    laws = RateLaws(best_rates({8: 0.1, 32: 0.2, 128: 0.4, 512: 0.41, 2048: 0.2}))
     assert laws.described_by == (PEAK,) and (laws.peak.low, laws.peak.high) == (32, 2048)
     assert 128 < laws.peak.value < 512
     assert not any(law.describes for law in laws.laws)
@@ -102,7 +103,7 @@ def test_a_peak_lies_between_the_nearest_batches_that_are_surely_lower():
 @pytest.mark.parametrize("rates", [{8: 0.1, 32: 0.2, 128: 0.4}, {8: 0.4, 32: 0.2, 128: 0.1},
                                    {8: 0.1, 32: 0.2, 128: 0.19}])
 def test_what_only_rises_or_falls_has_no_peak(rates):
-    assert laws_of(best_rates(rates)).peak is None
+    assert RateLaws(best_rates(rates)).peak is None
 
 
 @pytest.mark.parametrize("rates, optimizer, described", [
@@ -110,14 +111,14 @@ def test_what_only_rises_or_falls_has_no_peak(rates):
     ({8: 0.1, 32: 0.2}, "adamw", ()), ({8: 0.08, 32: 0.3, 128: 0.45, 512: 0.52, 2048: 0.52}, "", ())],
     ids=["adam's rule beside the square root", "for adam alone", "two batches", "a rise to a plateau"])
 def test_rates_without_a_peak_are_described_by_laws_or_none(rates, optimizer, described):
-    laws = laws_of(best_rates(rates), optimizer)
+    laws = RateLaws(best_rates(rates), optimizer)
     assert laws.described_by == described and laws.peak is None
 
 
 def test_a_batch_without_a_best_rate_takes_no_part():
     rates = best_rates({8: 0.1, 32: 0.2, 128: 0.4, 512: 0.8})
     rates[1] = replace(rates[1], landscape=None)
-    assert laws_of(rates).exponent.batches == (8, 128, 512) and rate_landscapes(None, None) is None
+    assert RateLaws(rates).exponent.batches == (8, 128, 512) and rate_landscapes(None, None) is None
 
 
 # in words, tables and figures
@@ -128,7 +129,8 @@ def test_a_sentence_names_what_describes_the_rates(found):
         "is described by the square root of the batch, not by a constant rate or the batch: its power is 0." in said)
     [said] = sentences_of(find_law(landscapes(PEAK)))
     assert "rises with the batch, then falls: its peak is at batch " in said and "(" in said
-    plateau = replace(found, laws=laws_of(best_rates({8: 0.08, 32: 0.3, 128: 0.45, 512: 0.52, 2048: 0.52})))
+    plateau = RateLaws(best_rates({8: 0.08, 32: 0.3, 128: 0.45, 512: 0.52, 2048: 0.52}))
+    plateau = SimpleNamespace(**{**vars(found), "laws": plateau})
     assert sentences_of(find_law(plateau))[0].startswith("No power of the batch describes the best learning rate: 0.0")
 
 

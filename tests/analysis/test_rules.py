@@ -1,6 +1,5 @@
 """What learning-rate rules cost: on sweeps whose best rate and steps are known, and where little is known."""
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -149,9 +148,10 @@ def test_the_sentence_follows_the_verdicts(lost, said):
     for name in ("linear", "sqrt"):
         base, large = cost(found, name).points
         verdict, value = lost.get(name, (KEPT, 1.0))
-        large = replace(large, verdict=verdict, loss=Estimate(value, value, value, 9))
+        large.verdict, large.loss = verdict, Estimate(value, value, value, 9)
         costs.append(RuleCost(Rule(name), (base, large), 0.2))
-    assert said in sentences_of(find_rules(replace(found, costs=tuple(costs))))[0]
+    found.costs = tuple(costs)
+    assert said in sentences_of(find_rules(found))[0]
 
 
 # beyond what was seen

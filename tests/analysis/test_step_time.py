@@ -40,7 +40,7 @@ def times_of(*trials, **more):
 
 
 def model_of(timed):
-    return StepModel(Timings(timed, made_timings.MACHINE, (), ()))
+    return StepModel(Timings(timed, made_timings.MACHINE))
 
 
 def seconds_of(model, workers, per_node, examples):
@@ -80,9 +80,8 @@ def test_the_true_law_is_never_refuted_and_precise_times_refute_others(law):
     alone = Parameters(**{**vars(TRUE), "hop": 5e-3, "volume": 0.02})
     cells = [(workers, 64, examples) for workers in (1, 2, 4, 8, 16, 32, 64) for examples in (4, 16, 64)]
     random = np.random.default_rng(1)
-    found = model_of(tuple(Timing(
-        workers, per_node, workers * examples, 1,
-        law.seconds(alone, workers, per_node, examples) * np.exp(0.005 * random.standard_normal(3)), False, ())
+    found = model_of(tuple(Timing(workers, per_node, workers * examples, 1, law.seconds(
+        alone, workers, per_node, examples) * np.exp(0.005 * random.standard_normal(3)), False, ())
         for workers, per_node, examples in cells)).laws
     assert found[law.name] > REFUTED_AT > min(found.values()) and sum(found.values()) == pytest.approx(1)
 

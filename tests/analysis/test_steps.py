@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.report_data import Options, analyse
-from hvdscale.analysis.steps import cell_of, lasting_crossing, run_of
+from hvdscale.analysis.steps import RunToTarget, cell_of, lasting_crossing
 from hvdscale.analysis.trials import by_workload, read_trials
 from hvdscale.errors import UsageError
 from hvdscale.log.schema import UNKNOWN_SEED, Status
@@ -22,12 +22,12 @@ TARGET = Target.parse("val/error<0.2")
 
 
 def cell(*trials, target=TARGET):
-    return cell_of([run_of(found, target) for found in read_trials(log(*trials))])
+    return cell_of([RunToTarget(found, target) for found in read_trials(log(*trials))])
 
 
 def run_of_one(made):
     [found] = read_trials(log(made))
-    return run_of(found, TARGET)
+    return RunToTarget(found, TARGET)
 
 
 @pytest.mark.parametrize("steps, error, met, before", [
@@ -296,7 +296,7 @@ def lucky_section(crossing="first"):
 
 def test_a_run_is_held_at_the_crossing_that_is_asked_for():
     [found] = read_trials(log(trial(steps=STEPS, error=LUCKY, target="val/error<0.1")))
-    first, lasting = (run_of(found, LOW, crossing) for crossing in ("first", "lasting"))
+    first, lasting = (RunToTarget(found, LOW, crossing) for crossing in ("first", "lasting"))
     assert first.steps == 200 and lasting.steps == 600
     assert (lasting.steps_before, lasting.seconds) == (500, pytest.approx(0.01 * 600))
 

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis import studies as module
-from hvdscale.analysis.steps import run_of
+from hvdscale.analysis.steps import RunToTarget
 from hvdscale.analysis.studies import best_metric, outcomes, studies_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import LogError
@@ -105,7 +105,7 @@ def test_outcomes_are_those_of_each_trial(logs, target):
     for study, trials in with_trials(logs):
         found = outcomes(study, target)
         for at, one in enumerate(trials):
-            run = run_of(one, target)
+            run = RunToTarget(one, target)
             assert found.steps[at] == run.steps and found.met[at] == run.met
             measured = [step for step, value in zip(one.step, one.metrics["val/error"]) if value == value]
             last = measured[-1] if measured else np.nan

@@ -11,41 +11,26 @@ from types import SimpleNamespace
 
 import pytest
 
-from hvdscale.cli import train as cli
 from hvdscale.cli.common import stop_before_the_steps
 from hvdscale.errors import WorkerLostError
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.system.lock import Lock
-from hvdscale.workers import transport
 from hvdscale.workers.group import Workers
 from hvdscale.workers.horovod import HorovodWorkers
 from tests.conftest import GOLDEN, command_environment
 
-LAYER = {"log": "w.h5", "checkpoint": "ck", "steps": 20, "eval_every": 20, "target": "none"}
+KEYS = ("--log", "w.h5", "--checkpoint", "ck", "--steps", "20", "--set", "eval_every=20", "--target", "none")
 
 
 @pytest.fixture
-def carry_out(monkeypatch):
-    """Carry out a command that was parsed with these workers; gives its exit code."""
-    def carry_out(run, workers, *parsed, **how):
-        codes = []
-        monkeypatch.setattr(cli, "parse", lambda command: (parsed, None))
-        monkeypatch.setattr(cli, "exit_now", codes.append)
-        monkeypatch.setattr(transport, "form", lambda *_: workers)
-        cli.carry_out_together(cli.command, run, **how)
-        return codes[-1]
-    return carry_out
-
-
-@pytest.fixture
-def go_on(tmp_path, monkeypatch, carry_out):
-    """hvdscale-train's way with these workers, in tmp_path; gives its exit code, the log's status and the outcome's."""
+def go_on(here, tmp_path, monkeypatch):
+    """hvdscale-train's way with these workers; gives its exit code, the log's status and the outcome's."""
     def go_on(workers, then=lambda: None):
-        monkeypatch.chdir(tmp_path)
-        code = carry_out(cli._run, workers, "digits/fc", [{}, LAYER], False, elastic=True)
+        monkeypatch.setattr("hvdscale.workers.transport.form", lambda *_: workers)
+        code = here("hvdscale-train", "digits/fc", *KEYS).returncode
         then()
-        with read_log("w.h5") as log:
+        with read_log(tmp_path / "w.h5") as log:
             return code, Status(log.trials["status"][0]), json.loads((tmp_path / "ck/outcome").read_text())["status"]
     return go_on
 
@@ -106,13 +91,13 @@ def test_a_watch_whose_message_fails_ends_the_process_nevertheless():
     assert ended
 
 
-def test_a_signal_while_all_leave_changes_no_exit_code(carry_out):
+def test_a_signal_while_all_leave_changes_no_exit_code(go_on):
     class Warned(Workers):
         def leave(self):
             os.kill(os.getpid(), signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, stop_before_the_steps)
-    assert carry_out(lambda *_: 0, Warned(), "digits/fc", []) == 0
+    assert go_on(Warned()) == (0, Status.COMPLETE, "COMPLETE")
 
 
 def test_a_lock_in_a_folder_that_became_read_only_is_given_back(tmp_path, monkeypatch):

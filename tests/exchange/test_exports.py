@@ -47,7 +47,7 @@ def test_parquet_holds_all_that_the_log_holds(make, tmp_path, monkeypatch):
                     assert values == ([Status(one).name for one in wanted] if spec.type == "status" else wanted)
 
 
-def run_of(folder):
+def RunToTarget(folder):
     """TensorBoard's own reader of a run."""
     from tensorboard.backend.event_processing import event_accumulator as module
     reader = module.EventAccumulator(str(folder), size_guidance={module.SCALARS: 0})
@@ -63,7 +63,7 @@ def test_every_trial_is_a_run_with_its_scalars_by_step(tmp_path):
     assert sorted(os.listdir(tmp_path / "tb")) == [f"w2-b32-trial{trial}" for trial in range(3)]
     with read_log(path) as log:
         for trial in range(3):
-            reader = run_of(tmp_path / f"tb/w2-b32-trial{trial}")
+            reader = RunToTarget(tmp_path / f"tb/w2-b32-trial{trial}")
             assert set(reader.Tags()["scalars"]) == {
                 "val/error", "evaluations/train_seconds", "steps/loss", "steps/lr", "steps/step_seconds"}
             for tag, table, column in (("val/error", log.evaluations, "val/error"), ("steps/loss", log.steps, "loss"),
@@ -81,7 +81,7 @@ def test_every_trial_is_a_run_with_its_scalars_by_step(tmp_path):
 def test_metaparameters_are_hparams(tmp_path):
     assert call("export", finished(tmp_path / "log.h5"), tmp_path / "tb", "--as", "tensorboard")[0] == 0
     from tensorboard.plugins.hparams import metadata
-    found = run_of(tmp_path / "tb/w2-b32-trial0").PluginTagToContent("hparams")
+    found = RunToTarget(tmp_path / "tb/w2-b32-trial0").PluginTagToContent("hparams")
     start = metadata.parse_session_start_info_plugin_data(found[metadata.SESSION_START_INFO_TAG])
     values = {name: value.string_value or value.number_value for name, value in start.hparams.items()}
     assert values == {"dataset": "digits", "model": "fc", "optimizer": "sgd", "global_batch": 32, "workers": 2,
@@ -99,7 +99,7 @@ def test_what_was_not_measured_is_no_scalar(tmp_path):
     log.set_status(0, Status.INFEASIBLE, "diverged")
     log.finish()
     assert call("export", tmp_path / "nan.h5", tmp_path / "nan", "--as", "tensorboard")[0] == 0
-    reader = run_of(tmp_path / "nan/w2-b32-trial0")
+    reader = RunToTarget(tmp_path / "nan/w2-b32-trial0")
     assert [(event.step, event.value) for event in reader.Scalars("val/error")] == [(0, 0.5), (2, 0.25)]
     assert "train/error" not in reader.Tags()["scalars"]
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from hvdscale.analysis.curves import curve_of
-from hvdscale.analysis.steps import run_of
+from hvdscale.analysis.steps import RunToTarget
 from hvdscale.analysis.studies import are_searched, studies_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.cli.log import main
@@ -108,7 +108,7 @@ def test_tables_from_elsewhere_need_few_columns(tmp_path):
     assert log.evaluations["examples"].tolist() == [0, 320, 0] and log.trials["local_batch"].tolist() == [32, 64]
     np.testing.assert_array_equal(log.evaluations["val/error"], [0.9, 0.25, np.nan])
     assert log.evaluations.specs["val/error"].better == "smaller" and log.restarts["trial"].tolist() == [7, 2]
-    assert run_of(read_trials(log)[1], Target.parse("val/error<0.3")).steps == 10
+    assert RunToTarget(read_trials(log)[1], Target.parse("val/error<0.3")).steps == 10
 
 
 SEARCHED = "id,dataset,model,optimizer,global_batch,metaparameters/lr{}\n"

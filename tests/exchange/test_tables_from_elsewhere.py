@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from hvdscale.analysis.steps import cell_of, run_of
+from hvdscale.analysis.steps import RunToTarget, cell_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.cli.compare import main as compare
 from hvdscale.cli.log import main
@@ -120,7 +120,7 @@ def test_every_metric_that_imports_can_be_named_by_a_target(name, tmp_path):
     evaluations = EVALUATIONS.replace("val/error", f"val/{name}")
     log, _ = imported(tmp_path / "mine", evaluations=evaluations)
     for text in (f"val/{name}<0.1", f" val/{name} <= 1e-1 ", f"val/{name}<{0.1}"):
-        assert run_of(read_trials(log)[0], Target.parse(text)).steps == 20
+        assert RunToTarget(read_trials(log)[0], Target.parse(text)).steps == 20
     code, said = call(report, log.path, "--target", f"val/{name}<0.1", "--out", tmp_path / "out")
     assert code == 0 and "2/2" in said
     assert all(file.name.isascii() and " " not in file.name for file in (tmp_path / "out").rglob("*"))
@@ -144,14 +144,14 @@ def test_a_metric_s_name_survives_every_way_through_a_log(name, tmp_path):
 
 def test_an_accent_in_two_spellings_is_one_name(tmp_path):
     log, _ = imported(tmp_path / "mine", evaluations=EVALUATIONS.replace("error", "pre\u0301cision"))
-    assert run_of(read_trials(log)[0], Target.parse("val/pr\u00e9cision<0.1")).steps == 20
-    assert run_of(read_trials(log)[0], Target.parse("val/pre\u0301cision<0.1")).steps == 20
+    assert RunToTarget(read_trials(log)[0], Target.parse("val/pr\u00e9cision<0.1")).steps == 20
+    assert RunToTarget(read_trials(log)[0], Target.parse("val/pre\u0301cision<0.1")).steps == 20
 
 
 def test_a_published_name_is_imported_under_ours(tmp_path):
     log, _ = imported(tmp_path / "mine", evaluations=EVALUATIONS.replace("error", "classification_error"))
     assert "val/error" in log.evaluations
-    assert run_of(read_trials(log)[0], Target.parse("val/classification_error<0.1")).steps == 20
+    assert RunToTarget(read_trials(log)[0], Target.parse("val/classification_error<0.1")).steps == 20
     both = EVALUATIONS.replace("error", "error,val/classification_error").replace("0.", "0.5,0.")
     assert "two columns are named 'val/error'" in refused(tmp_path / "both", evaluations=both)
 
@@ -265,4 +265,4 @@ def test_seconds_of_runs_that_met_are_not_measured_rather_than_not_met(tmp_path)
     log, _ = imported(tmp_path / "mine")
     said = call(report, log.path, "--target", TARGET)[1]
     assert "n/a (not measured)" in said and "not met" not in said and "warm-up" not in said
-    assert cell_of([run_of(trial, Target.parse(TARGET)) for trial in read_trials(log)]).met == 2
+    assert cell_of([RunToTarget(trial, Target.parse(TARGET)) for trial in read_trials(log)]).met == 2

@@ -120,7 +120,7 @@ def _run_rank(command):
 
 
 def _serve():
-    from hvdscale.cli import doctor_script
+    from hvdscale.cli import doctor, doctor_script  # noqa: F401
     from hvdscale.doctor.resume import examine, listen  # noqa: F401  imported before the forks
     from hvdscale.watch import runner
     runner.subprocess = SimpleNamespace(Popen=ForkedRank, DEVNULL=subprocess.DEVNULL, STDOUT=subprocess.STDOUT)
@@ -133,7 +133,7 @@ def _serve():
             try:
                 if what in ("script", "resume"):
                     sys.argv = ["hvdscale-doctor", what, *words]
-                    doctor_script.main()
+                    doctor.main()
                 (_watched if what == "watched" else _plain)(words)
                 code = 0
             except SystemExit as left:

@@ -6,7 +6,7 @@ import numpy as np
 from hvdscale.analysis.critical_batch_fit import fit_critical_batch
 from hvdscale.analysis.intervals import Estimate, mean_interval
 from hvdscale.analysis.size.laws import basin_of
-from hvdscale.analysis.size.sizes import SizePoint, fit_power_law
+from hvdscale.analysis.size.sizes import PowerLaw, SizePoint
 
 NAMES = ("parameters", "tokens")
 LINE = tuple((1e7 * 2.0 ** at, 1e9) for at in range(5))
@@ -38,7 +38,7 @@ def cell(sizes, a, b, noise, random, seeds=3, bend=None):
 
 def law(cells, a, b, noise, random, bend=None):
     """The law fitted to B_crit of made-up cells."""
-    return fit_power_law(NAMES, [SizePoint(one, cell(one, a, b, noise, random, bend=bend).b_crit) for one in cells])
+    return PowerLaw(NAMES, [SizePoint(one, cell(one, a, b, noise, random, bend=bend).b_crit) for one in cells])
 
 
 def coverage(cells, noise, sets, seed=0, bend=None, times=(4, 10)):
@@ -56,7 +56,7 @@ def coverage(cells, noise, sets, seed=0, bend=None, times=(4, 10)):
             widths.append(one.high - one.low)
         for times, held in predictions.items():
             vary = (*found.names, *found.path)
-            sizes = {name: found.largest(name) * (times if name in vary else 1) for name in NAMES}
+            sizes = {name: found.measured(name).max() * (times if name in vary else 1) for name in NAMES}
             ahead = found.predict(sizes)
             refused.append(bool(ahead.refused))
             if not ahead.refused:
@@ -87,7 +87,7 @@ def grid_coverage(bowl, noise, sets, seed=0):
             if found:
                 held.append(found[0].low <= best <= found[0].high)
                 points.append(SizePoint((1e7 * times,), found[0]))
-        law_found = fit_power_law(NAMES[:1], points).exponents.get(NAMES[0])
+        law_found = PowerLaw(NAMES[:1], points).exponents.get(NAMES[0])
         if law_found:
             exponents.append(law_found.low <= a <= law_found.high)
             widths.append(law_found.high - law_found.low)

@@ -128,8 +128,7 @@ def _forecast(law, design, noise, seed, given, runs, asked, shape, **trouble):
     """(truth, low, high) at each worker count."""
     random = np.random.default_rng([*seed, LAWS.index(law), [*DESIGNS, LOCAL].index(design)])
     cluster = replace(cluster_of(law, design, random, shape), **trouble)
-    timings = Timings(cluster.timings(design, noise, runs, random), MACHINE, (), ())
-    times = StepTimes(timings, cluster.links if given else None)
+    times = StepTimes(Timings(cluster.timings(design, noise, runs, random), MACHINE), cluster.links if given else None)
     for workers in asked:
         batch = BATCHES[design](workers)[-1]
         workers = COUNTS[-1] if design == LOCAL else workers
@@ -150,7 +149,7 @@ def hours_held(order, runs, jobs, seed=0):
         hours = {ORDERS[0]: hours[:1], ORDERS[1]: hours, ORDERS[2]: hours[:, :1]}[order] + np.zeros_like(hours)
         found = tuple(Timing(workers, 1, 32 * workers, 1, np.exp(own + 0.01 * random.standard_normal(runs)), False, ())
                       for workers, own in zip(COUNTS, hours))
-        times = StepTimes(Timings(found, MACHINE, (), (), in_a_row=order == ORDERS[2]))
+        times = StepTimes(Timings(found, MACHINE, in_a_row=order == ORDERS[2]))
         held += [quantiles(times.at(Place(workers, 32 * workers), 1).draws, CONFIDENCE) for workers in COUNTS]
     return _share_and_ratio([(1.0, *ends) for ends in held])
 

@@ -21,7 +21,7 @@ from hvdscale.training.evaluate import Evaluator
 from hvdscale.update.step import DataParallelStep
 from tests.parallel import toy
 
-MODELS = ("net",)
+MODELS = {"toy": ("net",)}
 HAPPENS = [event.split(":") for event in os.environ.get("HAPPENS", "").split(",") if event]
 now = {"step": None, "done": 0, "evaluates": False}
 

@@ -9,7 +9,7 @@ import pytest
 from hvdscale.plan.batch_schedule import BatchSchedule
 from hvdscale.plan.shards import Stream, epoch_order, even_bounds, group_bounds, step_passes, stream_key
 
-CONSTANT = BatchSchedule.constant
+
 SIZES = [(1, 1), (2, 1), (7, 1), (7, 3), (7, 7), (53, 8), (53, 53), (60, 12), (60, 59), (101, 100)]     # (n, B)
 
 
@@ -32,7 +32,7 @@ def chunks(items, size):
 @pytest.mark.parametrize("last_batch", ["carry", "short", "drop"])
 @pytest.mark.parametrize("n, batch", SIZES)
 def test_a_step_has_the_examples_of_the_epochs_laid_end_to_end(n, batch, last_batch):
-    stream = Stream(n, CONSTANT(batch), seed=4, last_batch=last_batch)
+    stream = Stream(n, BatchSchedule((batch,)), seed=4, last_batch=last_batch)
     before = 0
     for step in range(min(25, 3 * math.ceil(n / batch) + 2)):
         wanted = slow_step(stream, step)
@@ -48,11 +48,11 @@ def test_a_step_has_the_examples_of_the_epochs_laid_end_to_end(n, batch, last_ba
 @pytest.mark.parametrize("n, batch", SIZES)
 def test_every_example_is_seen_once_an_epoch(n, batch):
     epochs = 3
-    carried = Stream(n, CONSTANT(batch), seed=1)
+    carried = Stream(n, BatchSchedule((batch,)), seed=1)
     seen = np.concatenate([carried.visits(step, 0, batch).indices for step in range(math.ceil(epochs * n / batch))])
     for epoch in range(epochs):
         assert sorted(seen[epoch * n:(epoch + 1) * n]) == list(range(n))
-    short = Stream(n, CONSTANT(batch), seed=1, last_batch="short")
+    short = Stream(n, BatchSchedule((batch,)), seed=1, last_batch="short")
     steps = range(short.steps_in(epochs))
     seen = Counter(i for step in steps for i in short.visits(step, 0, short.size(step)).indices.tolist())
     assert seen == {i: epochs for i in range(n)}
@@ -61,7 +61,7 @@ def test_every_example_is_seen_once_an_epoch(n, batch):
 
 @pytest.mark.parametrize("n, batch", SIZES)
 def test_drop_leaves_out_less_than_a_batch_and_repeats_none(n, batch):
-    stream = Stream(n, CONSTANT(batch), seed=1, last_batch="drop")
+    stream = Stream(n, BatchSchedule((batch,)), seed=1, last_batch="drop")
     assert stream.steps_in(1) == n // batch
     for epoch in range(3):
         steps = range(stream.steps_in(epoch), stream.steps_in(epoch + 1))
@@ -77,7 +77,7 @@ GRID = [(n, batch, ghost, last)
 @pytest.mark.parametrize("n, batch", SIZES)
 @pytest.mark.parametrize("last", ["carry", "short", "drop"])
 def test_every_visit_names_its_epoch(n, batch, last):
-    stream, seen = Stream(n, CONSTANT(batch), 4, last), Counter()
+    stream, seen = Stream(n, BatchSchedule((batch,)), 4, last), Counter()
     for step in range(2 * math.ceil(n / batch)):
         visits = stream.visits(step, 0, stream.size(step))
         assert visits.seed == 4
@@ -91,7 +91,7 @@ def test_every_visit_names_its_epoch(n, batch, last):
 @pytest.mark.parametrize("workers, accumulate", list(itertools.product([1, 2, 3, 4, 8], [1, 2, 3])))
 def test_the_passes_of_all_ranks_partition_every_step(workers, accumulate):
     for n, batch, ghost, last in GRID:
-        stream = Stream(n, CONSTANT(batch), 0, last)
+        stream = Stream(n, BatchSchedule((batch,)), 0, last)
         for size in {stream.size(step) for step in range(2 * math.ceil(n / batch))}:
             ranks = step_passes(size, ghost, workers, accumulate)
             assert [len(passes) for passes in ranks] == [accumulate] * workers

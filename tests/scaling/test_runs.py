@@ -23,7 +23,7 @@ def test_batches_that_an_update_accumulates_are_passes_of_a_local_batch(tmp_path
         row = {name: log.trials[name][0] for name in ("global_batch", "local_batch", "accumulation")}
         [timing] = timings_of(read_trials(log)).found
     assert row == {"global_batch": 48, "local_batch": 8, "accumulation": 3}
-    assert (timing.passes, timing.examples) == (3, 8)
+    assert (timing.place.passes, timing.place.examples) == (3, 8)
 
 
 @pytest.mark.parametrize("counts, said", [({"batches": 0, "passes": 4}, True), ({"batches": 4, "passes": 4}, False),

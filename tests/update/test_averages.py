@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from hvdscale.analysis.steps import run_of
+from hvdscale.analysis.steps import RunToTarget
 from hvdscale.analysis.trials import read_trials
 from hvdscale.log.reader import read_log
 from hvdscale.target import Target
@@ -164,4 +164,4 @@ def test_metrics_are_trained_to_and_averaged_whatever_their_names_hold(tmp_path)
                     keep_going=True, **TAIL)
     assert {"val/c4/loss", "val/averaged_c4/loss", "val/averaged_Top-1 err (%)"} < set(log.evaluations)
     assert not np.array_equal(log.evaluations["val/c4/loss"], log.evaluations["val/averaged_c4/loss"])
-    assert run_of(read_trials(log)[0], Target.parse("val/averaged_c4/loss<99")).steps == 0
+    assert RunToTarget(read_trials(log)[0], Target.parse("val/averaged_c4/loss<99")).steps == 0

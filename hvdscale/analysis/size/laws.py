@@ -37,7 +37,7 @@ from ..curves import curve_of
 from ..intervals import CONFIDENCE, Estimate, student_quantile
 from ..report_data import JobResults, Options, Section
 from ..studies import Study, are_searched, better, with_metric
-from .sizes import Size, SizeCell, SizePoint, cells_of, fit_power_law
+from .sizes import PowerLaw, Size, SizeCell, SizePoint, cells_of
 
 # what laws are of: key -> (words, unit)
 QUANTITIES = {"overhead": ("batch of 20% overhead", "examples"), "steps": ("steps at 20% overhead", "steps"),
@@ -119,7 +119,7 @@ class SizeLaws:
                                       options) for cell in cells)
         points = {key: [SizePoint(one.cell.sizes, one.estimates[key], one.cell.label) for one in self.cells
                         if key in one.estimates] for key in QUANTITIES}
-        self.quantities = {key: fit_power_law(self.names, own, self.confidence) for key, own in points.items() if own}
+        self.quantities = {key: PowerLaw(self.names, own, self.confidence) for key, own in points.items() if own}
 
 
 def steps_at_overhead(fit: CriticalBatchFit, confidence: float) -> Estimate:
@@ -239,8 +239,7 @@ class LawCost:
     value     the batch or rate that it names; ``outside``: beyond those run, so that nothing is known of its loss
     best      the best one measured there, as far as known
     loss      the metric's loss above the lowest, as a share of it; None: no losses
-    steps     over the fewest, S_min; None: no steps
-    examples  over the fewest, E_min, likewise"""
+    steps     over the fewest, S_min, and ``examples`` over E_min; None: no steps"""
 
     def __init__(self, cell: CellResult, rule: BorrowedLaw, laws: SizeLaws) -> None:
         self.cell, self.value = cell, rule.at(dict(zip(laws.names, cell.cell.sizes)))

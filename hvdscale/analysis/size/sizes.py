@@ -23,7 +23,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy
@@ -180,54 +180,79 @@ class SizePrediction:
     sizes: Mapping[str, float]
     estimate: Estimate              # its interval is that of a cell's true value; unknown where refused
     beyond: Mapping[str, float]     # by size, how many times beyond the largest or smallest measured one (1: inside)
+    extrapolated: float             # the most of these
     refused: str = ""               # why there is no estimate: "far", "wide", "path" or "lack"; "": there is one
 
-    @property
-    def extrapolated(self) -> float:
-        """How many times beyond what was measured, at most."""
-        return max(self.beyond.values(), default=1.0)
 
-
-@dataclass(frozen=True, eq=False)
 class PowerLaw:
-    asked: tuple[str, ...]                  # all sizes that the points have
-    names: tuple[str, ...]                  # those that it is in, which vary and can be told apart
-    path: tuple[str, ...]                   # those that follow the law's on the path of the cells
-    constant: tuple[str, ...]               # those that do not vary
-    points: tuple[SizePoint, ...]
-    left_out: tuple[SizePoint, ...]         # without a value, or without both ends of its interval
-    exponents: Mapping[str, Estimate]       # by name, plain intervals (not of logarithms); empty: too few cells
-    lack_of_fit: float                      # p-value of the residuals against the points' own intervals; NaN: unknown
-    confidence: float
-    _beta: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)
-    _covariance: np.ndarray = field(default_factory=lambda: np.empty((0, 0)), repr=False)
-    _excess: float = 0.0
-    _freedom: float = 0.0
-    _middle: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)
-    _bent: PowerLaw | None = field(default=None, repr=False)    # with squares of the logarithms of sizes
+    """The law of points over the sizes that were ``asked``.
 
-    @property
-    def factor(self) -> float:
-        """c, with sizes as they are; NaN without a law."""
-        return float(np.exp(self._beta[0] - self._beta[1:] @ self._middle)) if len(self._beta) else np.nan
+    names        those that it is in, which vary and can be told apart
+    path         those that follow the law's on the path of the cells
+    constant     those that do not vary
+    left_out     points without a value, or without both ends of its interval
+    exponents    by name, plain intervals (not of logarithms); empty: too few cells for a law
+    factor       c, with sizes as they are; NaN without a law
+    lack_of_fit  p-value of the residuals against the points' own intervals; NaN: unknown"""
 
-    @property
-    def lacks_fit(self) -> bool:
-        return self.lack_of_fit <= LACKING
+    def __init__(self, asked: Sequence[str], points: Sequence[SizePoint], confidence: float = CONFIDENCE) -> None:
+        self.asked, self.confidence = tuple(asked), confidence
+        deviations = np.array([_deviation(one.estimate, confidence) for one in points])
+        known = np.isfinite(deviations)
+        self.points, self.left_out = (tuple(one for one, is_in in zip(points, chosen) if is_in)
+                                      for chosen in (known, ~known))
+        logs = np.log([one.sizes for one in self.points]) if self.points else np.empty((0, len(asked)))
+        varying = [at for at in range(len(asked)) if len(logs) and np.ptp(logs[:, at]) > 1e-9]
+        distinct, kept = len(np.unique(logs, axis=0)), list[int]()  # those that can be told apart from the ones before
+        for at in varying:
+            own, others = logs[:, at] - logs[:, at].mean(), logs[:, kept] - logs[:, kept].mean(0)
+            rest = own - others @ np.linalg.lstsq(others, own, rcond=None)[0] if kept else own
+            if not kept or rest @ rest >= SEPARABLE * (own @ own) and distinct >= len(kept) + 3:
+                kept.append(at)
+        self.names = tuple(self.asked[at] for at in kept)
+        self.path = tuple(self.asked[at] for at in varying if at not in kept)
+        self.constant = tuple(name for at, name in enumerate(self.asked) if at not in varying)
+        self.exponents: dict[str, Estimate] = {}
+        self.lack_of_fit = self.factor = np.nan
+        if distinct >= max(SEVERAL, len(kept) + 2):
+            self._fit(logs[:, kept], deviations[known])
+        self.lacks_fit = self.lack_of_fit <= LACKING
+
+    def _fit(self, x: np.ndarray, deviations: np.ndarray) -> None:
+        """To logarithms of sizes, shape (points, names); natural logarithms throughout."""
+        y, middle = np.log([one.estimate.value for one in self.points]), x.mean(0)
+        weights, own = weigh(deviations)
+        design = np.column_stack([np.ones(len(y)), x - middle])
+        inverse = np.linalg.inv(design.T @ (weights[:, None] * design))
+        beta = inverse @ design.T @ (weights * y)
+        squares, freedom = float(weights @ (y - design @ beta) ** 2), len(y) - design.shape[1]
+        counted, excess = OWN_FREEDOM, 0.0
+        if freedom and own > 0:
+            ratio = squares / freedom / own
+            self.lack_of_fit = float(scipy.special.chdtrc(freedom, freedom * ratio))
+            counted = count_own(freedom, ratio)
+            excess = max(0.0, squares / freedom - own) if counted == 1 else 0.0
+        freedom += counted
+        covariance = inverse * (squares + counted * own) / freedom
+        half = student_quantile(freedom, self.confidence) * np.sqrt(np.diag(covariance))[1:]
+        self.exponents = {name: Estimate(float(value), float(value - one), float(value + one), len(y))
+                          for name, value, one in zip(self.names, beta[1:], half)}
+        self.factor, self._middle = float(np.exp(beta[0] - beta[1:] @ middle)), middle
+        self._curves = ((beta, covariance, excess, freedom), _bend(
+            np.column_stack([design, (x - middle) ** 2]), design.shape[1], y, weights, own, self.confidence))
 
     def measured(self, name: str) -> np.ndarray:
         return np.array([one.sizes[self.asked.index(name)] for one in self.points])
 
-    def largest(self, name: str) -> float:
-        return float(self.measured(name).max())
-
-    def at(self, sizes: Mapping[str, float]) -> Estimate:
-        """The law with its interval, however far it reaches; KeyError where a size is missing."""
+    def at(self, sizes: Mapping[str, float], bent: bool = False) -> Estimate:
+        """The law with its interval, however far it reaches, or that with squares of the logarithms of sizes; KeyError
+        where a size is missing."""
+        beta, covariance, excess, freedom = self._curves[bent]
         x = np.log([sizes[name] for name in self.names]) - self._middle
-        x = np.concatenate([[1.0], x, x ** 2])[:len(self._beta)]
-        centre = float(x @ self._beta)
-        variance = float(x @ self._covariance @ x) + self._excess
-        half = float(student_quantile(self._freedom, self.confidence) * np.sqrt(variance))
+        x = np.concatenate([[1.0], x, x ** 2])[:len(beta)]
+        centre = float(x @ beta)
+        variance = float(x @ covariance @ x) + excess
+        half = float(student_quantile(freedom, self.confidence) * np.sqrt(variance))
         with np.errstate(over="ignore"):
             low, value, high = np.exp([centre - half, centre, centre + half])
         return Estimate(float(value), float(low), float(high), len(self.points))
@@ -240,13 +265,13 @@ class PowerLaw:
                 known = self.measured(name)
                 beyond[name] = float(max(1.0, sizes[name] / known.max(), known.min() / sizes[name]))
         found, far = self.at(sizes), max(beyond.values(), default=1.0)
-        if far > 1 and self._bent:
-            bent = self._bent.at(sizes)
+        if far > 1:
+            bent = self.at(sizes, bent=True)
             found = replace(found, low=min(found.low, bent.low), high=max(found.high, bent.high))
         reasons = {"path": self._is_off_path(sizes), "far": far > REACH * (1 + 1e-9),
                    "lack": self.lacks_fit and far > 1, "wide": not found.high <= WIDEST * found.low}
         refused = next((reason for reason, holds in reasons.items() if holds), "")
-        return SizePrediction(dict(sizes), Estimate.unknown(found.runs) if refused else found, beyond, refused)
+        return SizePrediction(dict(sizes), Estimate.unknown(found.runs) if refused else found, beyond, far, refused)
 
     def _is_off_path(self, sizes: Mapping[str, float]) -> bool:
         """Whether a size that follows the law's on the cells' path, or does not vary there, is elsewhere."""
@@ -263,67 +288,22 @@ class PowerLaw:
         return False
 
 
-def fit_power_law(names: Sequence[str], points: Sequence[SizePoint], confidence: float = CONFIDENCE) -> PowerLaw:
-    """The law of points over sizes with these names; natural logarithms throughout."""
-    names = tuple(names)
-    deviations = np.array([_deviation(one.estimate, confidence) for one in points])
-    used, left_out = (tuple(one for one, is_in in zip(points, chosen) if is_in)
-                      for chosen in (np.isfinite(deviations), ~np.isfinite(deviations)))
-    logs = np.log([one.sizes for one in used]) if used else np.empty((0, len(names)))
-    varying = [at for at in range(len(names)) if len(logs) and np.ptp(logs[:, at]) > 1e-9]
-    distinct, kept = len(np.unique(logs, axis=0)), list[int]()      # those that can be told apart from the ones before
-    for at in varying:
-        own, others = logs[:, at] - logs[:, at].mean(), logs[:, kept] - logs[:, kept].mean(0)
-        rest = own - others @ np.linalg.lstsq(others, own, rcond=None)[0] if kept else own
-        if not kept or rest @ rest >= SEPARABLE * (own @ own) and distinct >= len(kept) + 3:
-            kept.append(at)
-    none = PowerLaw(names, tuple(names[at] for at in kept), tuple(names[at] for at in varying if at not in kept),
-                    tuple(names[at] for at in range(len(names)) if at not in varying), used, left_out, {}, np.nan,
-                    confidence)
-    if distinct < max(SEVERAL, len(kept) + 2):
-        return none
-    return _fit(none, logs[:, kept], deviations[np.isfinite(deviations)])
-
-
-def _fit(none: PowerLaw, x: np.ndarray, deviations: np.ndarray) -> PowerLaw:
-    """The law of logarithms of sizes, shape (points, names)."""
-    y, middle = np.log([one.estimate.value for one in none.points]), x.mean(0)
-    weights, own = weigh(deviations)
-    design = np.column_stack([np.ones(len(y)), x - middle])
-    inverse = np.linalg.inv(design.T @ (weights[:, None] * design))
-    beta = inverse @ design.T @ (weights * y)
-    squares, freedom = float(weights @ (y - design @ beta) ** 2), len(y) - design.shape[1]
-    counted, lack, excess = OWN_FREEDOM, np.nan, 0.0
-    if freedom and own > 0:
-        ratio = squares / freedom / own
-        lack = float(scipy.special.chdtrc(freedom, freedom * ratio))
-        counted = count_own(freedom, ratio)
-        excess = max(0.0, squares / freedom - own) if counted == 1 else 0.0
-    freedom += counted
-    covariance = inverse * (squares + counted * own) / freedom
-    half = student_quantile(freedom, none.confidence) * np.sqrt(np.diag(covariance))[1:]
-    exponents = {name: Estimate(float(value), float(value - one), float(value + one), len(y))
-                 for name, value, one in zip(none.names, beta[1:], half)}
-    law = replace(none, exponents=exponents, lack_of_fit=lack, _beta=beta, _covariance=covariance,
-                  _excess=excess, _freedom=freedom, _middle=middle)
-    return replace(law, _bent=_bend(law, np.column_stack([design, (x - middle) ** 2]), y, weights, own))
-
-
-def _bend(law: PowerLaw, design: np.ndarray, y: np.ndarray, weights: np.ndarray, own: float) -> PowerLaw:
-    """The law with squares, whose factors are around 0 with the deviation CURVATURE before the cells are seen. That one
-    is known, so it counts by the normal quantile in an interval that is otherwise Student's."""
-    count, straight = len(y), len(law._beta)
+def _bend(design: np.ndarray, straight: int, y: np.ndarray, weights: np.ndarray, own: float, confidence: float
+          ) -> tuple[np.ndarray, np.ndarray, float, int]:
+    """The law with squares, whose factors, after ``straight`` others, are around 0 with the deviation CURVATURE before
+    the cells are seen. That one is known, so it counts by the normal quantile in an interval that is otherwise
+    Student's."""
     unknowns = int(np.linalg.matrix_rank(design))
     best = design @ np.linalg.lstsq(np.sqrt(weights)[:, None] * design, np.sqrt(weights) * y, rcond=None)[0]
-    squares, freedom = float(weights @ (y - best) ** 2), count - unknowns
+    squares, freedom = float(weights @ (y - best) ** 2), len(y) - unknowns
     counted = count_own(freedom, squares / freedom / own) if freedom and own > 0 else OWN_FREEDOM
     variance = (squares + counted * own) / (freedom + counted)
     prior = np.diag(np.where(np.arange(design.shape[1]) < straight, 0.0, variance / CURVATURE ** 2))
     seen = design.T @ (weights[:, None] * design)
     inverse = np.linalg.inv(seen + prior)
-    known = (normal_quantile(law.confidence) / student_quantile(freedom + counted, law.confidence)) ** 2
-    return replace(law, _beta=inverse @ design.T @ (weights * y), _excess=0.0, _freedom=freedom + counted,
-                   _covariance=inverse @ (seen + known * prior) @ inverse * variance)
+    known = (normal_quantile(confidence) / student_quantile(freedom + counted, confidence)) ** 2
+    return (inverse @ design.T @ (weights * y), inverse @ (seen + known * prior) @ inverse * variance, 0.0,
+            freedom + counted)
 
 
 def _deviation(estimate: Estimate, confidence: float) -> float:

@@ -171,8 +171,8 @@ def _waiting(run: Run) -> str:
 
 
 def _first_failure(run: Run, unlike: bool) -> Record | None:
-    """The record of the rank that failed first, ``unlike``: as its collectives are; None where that follows from the
-    watcher's own end of an epoch or of a rank, which others go on without."""
+    """The record of the rank that failed first; None where that follows from the watcher's own end of an epoch or of a
+    rank, which others go on without. ``unlike``: whether collectives of different sizes ended a process."""
     cut = any(record.was_cut for record in run.records)
     stopped = any(record.state == STOPPED or record.state == ENDED and record.was_cut for record in run.records)
     failed = {record.rank for record in run.records if record.state == FAILED}

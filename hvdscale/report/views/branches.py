@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...analysis.branches import NO_RAMP, BranchPoint, Branched, Excess, branched_of, excess_of, ramp_of
+from ...analysis.branches import NO_RAMP, BranchPoint, Branched, Excess, branched_of, ramp_of
 from ...analysis.intervals import Estimate, over
 from ...formatting.numbers import number, ratio, span, whole
 from ...formatting.templates import written
@@ -131,7 +131,7 @@ def losses_table(found: Branched) -> Table:
         return Cell(number(float(excess.mean[at])), float(excess.mean[at]), low, high, ends)
     rows = []
     for point in found.points:
-        excess = excess_of(point.losses, found.tolerance)
+        excess = Excess(point.losses, found.tolerance)
         lower, upper = excess.bands(found.confidence)
         rows += [(point, at, excess, float(lower[at]), float(upper[at])) for at in range(len(point.factors))]
     return BRANCHES.table("branched-losses", rows, {
@@ -164,7 +164,7 @@ def _draw_critical(found: Branched, measured: Measured, axes: Axes) -> None:
 
 def _draw_losses(found: Branched, axes: Axes, point: BranchPoint) -> None:
     batches = [factor * found.base_batch for factor in point.factors]
-    excess, means = excess_of(point.losses, found.tolerance), point.losses.mean(0)
+    excess, means = Excess(point.losses, found.tolerance), point.losses.mean(0)
     log2_axis(axes, "x", batches, most=PANEL_TICKS)
     for row in point.losses:
         axes.plot(batches, np.where(np.isfinite(row), row, np.nan), color=MUTED, linewidth=0.7, alpha=0.6)

@@ -411,8 +411,7 @@ def quality_table(found: Quality, apart: bool = False) -> Table:
     valley: Cells = {"fitted": lambda point: fitted.get(point.global_batch, math.nan)}
 
     def rate_of_best(point: BudgetPoint) -> float:
-        rates = point.study.metaparameter(LEARNING_RATE)
-        return math.nan if point.trial is None else float(rates[point.trial])
+        return math.nan if point.trial is None else float(point.study.metaparameter(LEARNING_RATE)[point.trial])
     own = f"-{found.budget}".replace(" ", "-").replace(",", "") if apart else ""
     return SEARCH.table("quality", found.points, {
         "global_batch": lambda point: point.global_batch,

@@ -192,8 +192,6 @@ def table_of_cells(name: str, rows: Sequence[Any], keys: str, more: Cells | None
                          diverged=lambda row: tuple(trial.key for trial in of(row).diverged), **words)
 
 
-# Settings
-
 def settings_tried(cells: Iterable[RunCell]) -> str:
     """``Settings that differ in ghost_batch (16, 48) and precision (fp32, fp64)``: of the trials within each cell."""
     found: dict[str, list[object]] = {}

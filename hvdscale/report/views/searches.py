@@ -10,7 +10,7 @@ from ...analysis.best_points import BestOfTrials
 from ...analysis.curves import CurvePoint
 from ...analysis.grouping import group_by
 from ...analysis.search import IMPROVED, NEAR, Bound, Search
-from ...analysis.steps import run_of
+from ...analysis.steps import RunToTarget
 from ...analysis.studies import is_measured
 from ...formatting.numbers import exact, listed, percent, spread
 from ...log.schema import Status
@@ -267,7 +267,7 @@ def other_targets(subject: Subject) -> Iterator[Finding]:
     drawn = [trial for trial in subject.trials if trial.status != Status.INFEASIBLE and not trial.sweep.get("repeat")]
     by_batch, said = sorted(group_by(drawn, lambda trial: trial.global_batch).items()), []
     for target in others.values():
-        fewest = [(batch, min(run_of(trial, target).steps for trial in own)) for batch, own in by_batch]
+        fewest = [(batch, min(RunToTarget(trial, target).steps for trial in own)) for batch, own in by_batch]
         said.append(f"{target}: " + listed(
             f"{f'{steps:,.0f} steps' if math.isfinite(steps) else 'not met'} at batch {batch:,}"
             for batch, steps in fewest) + ".")

@@ -15,7 +15,7 @@ from ...analysis.report_data import Section
 from ...analysis.search import covers
 from ...analysis.timings import drift_of
 from ...analysis.step_breakdown import MOST_ROWS, SKIPPED
-from ...analysis.steps import SPEED, RunCell, RunToTarget, crossing_of, run_of
+from ...analysis.steps import SPEED, RunCell, RunToTarget, crossing_of
 from ...analysis.studies import best_value
 from ...analysis.trials import Trial
 from ...formatting.numbers import capital, counted, in_brackets, list_first, listed, number, whole
@@ -89,7 +89,7 @@ def unlearned(subject: Subject) -> Iterator[Finding]:
     """How many trials ended with no lower loss than they began with, by batch, and one of them."""
     judged = [trial for trial in subject.with_status(Status.COMPLETE) if trial.losses and len(trial.step)]
     trials = [trial for trial in judged if trial.losses and not trial.losses.fell
-              and not (subject.target and run_of(trial, subject.target).met)]
+              and not (subject.target and RunToTarget(trial, subject.target).met)]
     all_of, lost = (Counter(trial.global_batch for trial in some) for some in (judged, trials))
     where = "; ".join(f"batch {batch:,}: {count:,} of {all_of[batch]:,}" for batch, count in sorted(lost.items()))
     if trials and (losses := trials[0].losses):
@@ -126,13 +126,13 @@ def left_out(section: Section) -> Iterator[str]:
         yield from say("unmeasured", [trial for trial in section.with_status(Status.COMPLETE)
                                       if not len(trial.rows_with(target.column))], metric=target.column)
     diverged = section.with_status(Status.INFEASIBLE)
-    met = [trial for trial in diverged if target and run_of(trial, target).met]
+    met = [trial for trial in diverged if target and RunToTarget(trial, target).met]
     yield from say("diverged", diverged, met=len(met) or None, met_named=name_trials(met))
     yield from _describe_nans(section.trials)
     # of studies that stop at an easier target of their own, so that this one cannot judge them
     stopped = [trial for trial in section.trials if trial.sweep and target and not covers(trial.sweep, target)]
     pruned = [trial for trial in section.with_status(Status.INCOMPLETE) if trial.pruned and trial not in stopped]
-    yield from say("pruned", pruned, met=sum(bool(target) and run_of(trial, target).met for trial in pruned) or None)
+    yield from say("pruned", pruned, met=sum(RunToTarget(trial, target).met for trial in pruned) or None)
     yield from say("stopped", stopped, own=sorted({trial.sweep["targets"][-1] for trial in stopped}), target=target)
     runs = [run for cell in section.cells for run in cell.runs]
     if any(run.trial.step_parts is SKIPPED for run in runs):
@@ -153,7 +153,7 @@ def _describe_nans(trials: Sequence[Trial]) -> Iterator[str]:
 
 def _stopped_at_target(trial: Trial) -> bool:
     own = Target.parse(trial.target) if trial.target and not trial.measurement.get("keep_going") else None
-    return own is not None and own.column in trial.metrics and run_of(trial, own).met
+    return own is not None and own.column in trial.metrics and RunToTarget(trial, own).met
 
 
 def name_trial(trial: Trial) -> str:
@@ -193,7 +193,7 @@ def runs_table(section: Section) -> Table:
                   "run_seconds": lambda run: run.seconds if run.met else Cell("not met", run.seconds),
                   "lasting_steps": lambda run: getattr(crossing_of(run.trial, target), "steps", math.nan),
                   "run_best": lambda run: best_value(run.trial.metrics[target.column], target.minimizes)}
-    found = [run_of(trial, target, section.options.crossing) for trial in section.trials]
+    found = [RunToTarget(trial, target, section.options.crossing) for trial in section.trials]
     return SCALING.table("runs", found, cells, lambda run: (run.trial.key,), metric=target.column if target else "")
 
 

@@ -118,8 +118,7 @@ def _index(dataset: str, data_dir: str | None) -> tuple[Pictures, Pictures | Non
         if test.is_dir():
             raise DataError(f"{data_dir}: has val, but no train with a folder of pictures for each class")
         train = Path(data_dir)
-    found = class_folders(train)
-    classes = found
+    classes = found = class_folders(train)
     if dataset == HALF_CLASSES:                 # the first half of a fixed shuffle, sorted
         classes = [found[i] for i in sorted(epoch_order(len(found), SPLIT_SEED, 0)[:len(found) // 2])]
     if len(classes) < 2:

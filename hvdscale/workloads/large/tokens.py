@@ -35,9 +35,9 @@ from ...formatting.screen import Screen
 from ...plan.shards import Visits
 from ...system.cores import usable_cores
 from ...system.files import new_file, whole_folder, write_whole
-from ...system.inputs import input_text, open_input, read_input, reading
+from ...system.inputs import input_text, open_input, read_input
 from ...workload import smoothed_cross_entropy
-from ..files import alone, cache_folder
+from ..files import alone, cache_folder, reading
 from .readers.text import Text
 from .vocabulary import Vocabulary, is_learned, learn, parse, read
 

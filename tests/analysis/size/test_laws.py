@@ -10,7 +10,7 @@ from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.reference import Reference
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.size.laws import SizeLaws, basin_of
-from hvdscale.analysis.size.sizes import SizePoint, fit_power_law, parse_size, sizes_of
+from hvdscale.analysis.size.sizes import PowerLaw, SizePoint, parse_size, sizes_of
 from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import read_trials
 from tests.conftest import ROOT
@@ -75,7 +75,7 @@ def test_the_published_batches_of_a_fifth_more_examples_lie_inside_and_so_does_t
     points = [SizePoint((size,), fit_critical_batch(curve.batches, [
         Estimate(steps, np.nan, np.nan, 1) for steps in curve.steps]).overhead) for size, curve in zhang.items()]
     assert all(holds(one.estimate, batch) for one, batch in zip(points, (752, 985, 1365, 1890, 2610)))
-    assert holds(fit_power_law(["parameters"], points).exponents["parameters"], 0.47)
+    assert holds(PowerLaw(["parameters"], points).exponents["parameters"], 0.47)
 
 
 @needs_data
@@ -96,7 +96,7 @@ def test_the_best_batch_of_the_grid_grows_about_as_the_root_of_tokens():
             grid[float(row["tokens"]), float(row["parameters"])].append(
                 [float(row[name]) for name in ("global_batch", "lr", "smooth_loss")])
     bowls = {sizes: basin_of(*np.array(trials).T) for sizes, trials in grid.items()}
-    law = fit_power_law(["tokens"], [SizePoint(sizes[:1], batch) for sizes, (batch, _) in bowls.items()])
+    law = PowerLaw(["tokens"], [SizePoint(sizes[:1], batch) for sizes, (batch, _) in bowls.items()])
     assert holds(law.exponents["tokens"], 0.5) and 0.4 < law.exponents["tokens"].value < 0.65
-    rate = fit_power_law(["tokens", "parameters"], [SizePoint(sizes, rate) for sizes, (_, rate) in bowls.items()])
+    rate = PowerLaw(["tokens", "parameters"], [SizePoint(sizes, rate) for sizes, (_, rate) in bowls.items()])
     assert holds(rate.exponents["tokens"], 0.307) and holds(rate.exponents["parameters"], -0.713)    # arXiv 2503.04715

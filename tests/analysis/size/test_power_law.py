@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.intervals import Estimate
-from hvdscale.analysis.size.sizes import SizePoint, fit_power_law
+from hvdscale.analysis.size.sizes import PowerLaw, SizePoint
 from tests.factories.size_laws import CROSS, LINE, NAMES, PATH, coverage
 
 
@@ -15,7 +15,7 @@ def points(cells, a=0.4, b=0.1, width=1.05, scatter=()):
 
 
 def test_a_cross_of_sizes_gives_both_exponents():
-    law = fit_power_law(NAMES, points(CROSS))
+    law = PowerLaw(NAMES, points(CROSS))
     assert law.names == NAMES == tuple(law.exponents)
     assert law.exponents["parameters"].value == pytest.approx(0.4)
     assert law.exponents["tokens"].value == pytest.approx(0.1)
@@ -24,7 +24,7 @@ def test_a_cross_of_sizes_gives_both_exponents():
 
 
 def test_on_a_path_of_one_ratio_the_sizes_cannot_be_told_apart():
-    law = fit_power_law(NAMES, points(PATH))
+    law = PowerLaw(NAMES, points(PATH))
     assert (law.names, law.path) == (("parameters",), ("tokens",))
     assert law.exponents["parameters"].value == pytest.approx(0.5)
     assert law.predict({"parameters": 3.2e8, "tokens": 6.4e9}).estimate.met
@@ -32,46 +32,46 @@ def test_on_a_path_of_one_ratio_the_sizes_cannot_be_told_apart():
 
 
 def test_a_size_that_does_not_vary_has_no_exponent():
-    law = fit_power_law(NAMES, points(LINE))
+    law = PowerLaw(NAMES, points(LINE))
     assert (law.names, law.constant) == (("parameters",), ("tokens",))
     assert law.predict({"parameters": 3.2e8, "tokens": 2e10}).refused == "path"
-    assert not fit_power_law(NAMES, points([(1e7, 1e9)] * 4)).exponents
+    assert not PowerLaw(NAMES, points([(1e7, 1e9)] * 4)).exponents
 
 
 @pytest.mark.parametrize("cells, enough", [(LINE[:2], False), (LINE[:3], True)])
 def test_three_sizes_need_intervals_of_their_own(cells, enough):
-    assert bool(fit_power_law(NAMES, points(cells)).exponents) is enough
+    assert bool(PowerLaw(NAMES, points(cells)).exponents) is enough
     bare = [SizePoint(one.sizes, Estimate(one.estimate.value, np.nan, np.nan, 1)) for one in points(cells)]
-    assert not fit_power_law(NAMES, bare).exponents
+    assert not PowerLaw(NAMES, bare).exponents
 
 
 def test_errors_of_the_points_widen_the_exponent():
-    narrow, wide = (fit_power_law(NAMES, points(LINE, width=width)).exponents["parameters"] for width in (1.02, 1.5))
+    narrow, wide = (PowerLaw(NAMES, points(LINE, width=width)).exponents["parameters"] for width in (1.02, 1.5))
     assert wide.high - wide.low > 10 * (narrow.high - narrow.low)
 
 
 def test_a_law_that_does_not_describe_the_cells_lacks_fit_and_does_not_reach():
-    law = fit_power_law(NAMES, points(LINE, width=1.02, scatter=(0.2, -0.2, 0.25, -0.2, 0.2)))
+    law = PowerLaw(NAMES, points(LINE, width=1.02, scatter=(0.2, -0.2, 0.25, -0.2, 0.2)))
     assert law.lacks_fit
     assert law.predict({"parameters": 3.2e8}).refused == "lack"
     assert law.predict({"parameters": 4e7}).estimate.met
-    assert not fit_power_law(NAMES, points(LINE, width=1.02, scatter=(0.01, -0.01, 0.01))).lacks_fit
+    assert not PowerLaw(NAMES, points(LINE, width=1.02, scatter=(0.01, -0.01, 0.01))).lacks_fit
 
 
 def test_predictions_name_how_far_they_reach_and_are_refused_beyond():
-    law = fit_power_law(NAMES, points(LINE))
+    law = PowerLaw(NAMES, points(LINE))
     ahead = law.predict({"parameters": 8 * LINE[-1][0]})
     assert ahead.extrapolated == pytest.approx(8) and not ahead.refused
     assert ahead.estimate.low < ahead.estimate.value < ahead.estimate.high
     assert law.predict({"parameters": 100 * LINE[-1][0]}).refused == "far"
-    assert not fit_power_law(NAMES, points(LINE[:3], width=1.15)).predict({"parameters": 10 * LINE[2][0]}).refused
-    assert fit_power_law(NAMES, points(LINE, width=20)).predict({"parameters": 8 * LINE[-1][0]}).refused == "wide"
+    assert not PowerLaw(NAMES, points(LINE[:3], width=1.15)).predict({"parameters": 10 * LINE[2][0]}).refused
+    assert PowerLaw(NAMES, points(LINE, width=20)).predict({"parameters": 8 * LINE[-1][0]}).refused == "wide"
 
 
 def test_points_with_an_open_interval_are_left_out_and_listed():
     found = points(LINE)
     bad = SizePoint((3.2e8, 1e9), Estimate(900, 300, np.inf, 3))
-    law = fit_power_law(NAMES, [*found, bad])
+    law = PowerLaw(NAMES, [*found, bad])
     assert law.left_out == (bad,) and len(law.points) == 5
 
 

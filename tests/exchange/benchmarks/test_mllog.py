@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from hvdscale.analysis.steps import run_of
+from hvdscale.analysis.steps import RunToTarget
 from hvdscale.analysis.trials import read_trials
 from hvdscale.cli.report import main as report
 from hvdscale.exchange.benchmarks.mlperf_rcp import TARGET
@@ -77,7 +77,7 @@ def test_a_folder_of_results_becomes_a_trial_each(tmp_path):
     assert read.evaluations["val/eval_accuracy"].tolist() == [0.5, 0.73, 0.1, 0.5, 0.75]
     assert read.evaluations["val/converged"].tolist() == [0, 1, 0, 0, 1]
     assert np.isnan(read.evaluations["train_seconds"]).all()
-    runs = [run_of(one, Target.parse(TARGET)) for one in read_trials(read)]
+    runs = [RunToTarget(one, Target.parse(TARGET)) for one in read_trials(read)]
     assert [run.steps for run in runs] == [20, 30]
     assert len({one.setting for one in read_trials(read)}) == 1
 

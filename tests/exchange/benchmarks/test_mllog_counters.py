@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.timings import timings_of
-from hvdscale.analysis.steps import run_of
+from hvdscale.analysis.steps import RunToTarget
 from hvdscale.exchange.benchmarks.mlperf_rcp import TARGET
 from hvdscale.log.reader import read_log
 from hvdscale.target import Target
@@ -77,7 +77,7 @@ def test_checkpoints_evaluated_after_the_run_count_at_their_time(tmp_path):
              line("run_stop", ms=30_000, status="success", samples_count=7680)]
     text = submission(at=(), status="", benchmark="stable_diffusion") + "\n".join(lines)
     rows, [trial], said = read_runs(tmp_path, text, words=("--workers", "8"))
-    assert rows["val/converged"] == [0, 0, 1, 1] and run_of(trial, Target.parse(TARGET)).steps == 30
+    assert rows["val/converged"] == [0, 0, 1, 1] and RunToTarget(trial, Target.parse(TARGET)).steps == 30
     np.testing.assert_array_equal(rows["train_seconds"], [9, math.nan, 30, math.nan])
     assert "some evaluations ran once training was over" in said
     with read_log(tmp_path / "log.h5") as read:

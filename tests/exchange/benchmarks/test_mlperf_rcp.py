@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from hvdscale.analysis.steps import run_of
+from hvdscale.analysis.steps import RunToTarget
 from hvdscale.analysis.trials import read_trials
 from hvdscale.exchange.benchmarks.mlperf_rcp import TARGET, import_rcp, read_points
 from hvdscale.log.check import check
@@ -33,7 +33,7 @@ def test_reference_points_become_trials_that_meet_their_target(tmp_path):
     assert done.exit_code == 0 and done.stdout.startswith(f"{tmp_path}/log.h5: 5 trials under the target {TARGET}, ")
     assert done.stderr == "assumed: 1 worker, as a reference point does not say how many there were\n"
     with check(tmp_path / "log.h5") as log:
-        runs = [run_of(trial, Target.parse(TARGET)) for trial in read_trials(log)]
+        runs = [RunToTarget(trial, Target.parse(TARGET)) for trial in read_trials(log)]
         epoch = 1281167
         steps = {1000: [40, 41, 41], 64: [30, 30]}
         assert [run.steps for run in runs] == [-(-epochs * epoch // batch) for batch in (64, 1000)
@@ -65,7 +65,7 @@ def test_units_and_spacings_of_reference_points(points, unit, batch, steps, befo
     assert {found.benchmark.unit for found in read_points(str(tmp_path / "rcp.json"))} == {unit}
     import_rcp(tmp_path / "rcp.json", tmp_path / "log.h5")
     trials = read_trials(read_log(tmp_path / "log.h5"))
-    runs = [run_of(trial, Target.parse(TARGET)) for trial in trials if trial.global_batch == batch]
+    runs = [RunToTarget(trial, Target.parse(TARGET)) for trial in trials if trial.global_batch == batch]
     assert [run.steps for run in runs] == steps
     np.testing.assert_equal([run.steps_before for run in runs], before)
 

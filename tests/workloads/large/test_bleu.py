@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from hvdscale.errors import DataError
-from hvdscale.workloads.large import translation
-from hvdscale.workloads.large.translation import COUNTS, bleu, bleu_counts, signature
+from hvdscale.workloads.large.translation import COUNTS, _metric, bleu, bleu_counts, signature
 
 sacrebleu = pytest.importorskip("sacrebleu")
 
@@ -63,6 +62,6 @@ def test_the_signature_is_sacrebleus_own():
 
 def test_without_sacrebleu_the_package_to_install_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    translation._metric.cache_clear()
+    _metric.cache_clear()
     with pytest.raises(DataError, match="cannot be imported .*: pip install sacrebleu"):
         signature()

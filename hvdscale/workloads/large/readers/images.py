@@ -34,8 +34,8 @@ from ....errors import DataError
 from ....system.cores import usable_cores
 from ....system.files import write_whole
 from ....system.importing import import_extra
-from ....system.inputs import read_input, reading
-from ...files import alone, cache_folder
+from ....system.inputs import read_input
+from ...files import alone, cache_folder, reading
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")

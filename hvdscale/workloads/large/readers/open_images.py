@@ -24,8 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from ....errors import DataError
-from ....system.inputs import reading
-from ...files import opened
+from ...files import opened, reading
 
 HEADER, DESCRIPTION_HEADER = b"ImageID,Source,LabelName,Confidence", b"LabelName,DisplayName"
 MOST_CLASSES = 2**16
@@ -107,8 +106,7 @@ def among(names: np.ndarray, images: np.ndarray) -> np.ndarray:
 
 
 def find_labels(folder: Path, part: str, kind: str) -> Path:
-    name = f"{part}-annotations-{kind}-imagelabels.csv"
-    return _find(folder, name, [folder, folder / part])
+    return _find(folder, f"{part}-annotations-{kind}-imagelabels.csv", [folder, folder / part])
 
 
 def _find(folder: Path, name: str, places: list[Path]) -> Path:

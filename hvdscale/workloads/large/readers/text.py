@@ -18,8 +18,7 @@ from pathlib import Path
 
 from ....errors import DataError
 from ....formatting.numbers import list_first
-from ....system.inputs import reading
-from ...files import describe_folder, opened
+from ...files import describe_folder, opened, reading
 
 CHUNK = 2**20               # bytes read at once; longer lines are split
 BYTE_ORDER_MARK = "\ufeff"
