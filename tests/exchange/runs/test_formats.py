@@ -95,17 +95,6 @@ def test_rows_of_several_runs_without_a_name_are_runs_where_their_settings_tell_
     assert "no column names the run" in call("import", tmp_path, tmp_path / "log.h5")[1].replace("\n", " ")
 
 
-def test_files_of_a_split_each_are_one_run_unless_one_has_a_whole_training(tmp_path):
-    (tmp_path / "train.csv").write_text("epoch,loss\n1,2.0\n2,1.0\n")
-    (tmp_path / "eval.csv").write_text("epoch,loss\n2,1.1\n")
-    run, = read_runs([str(tmp_path)])
-    assert run.path == f"{tmp_path}/{{eval,train}}.csv"
-    assert {tag: found.values.tolist() for tag, found in run.series.items()} == {
-        "epoch": [2, 1, 2], "val/loss": [1.1], "train/loss": [2.0, 1.0]}
-    (tmp_path / "eval.csv").write_text("epoch,loss,val_loss\n1,2.0,2.1\n2,1.0,1.1\n")
-    assert len(read_runs([str(tmp_path)])) == 2
-
-
 def test_an_event_file_with_a_wrong_byte_is_refused_and_a_torn_one_incomplete(tmp_path):
     pytest.importorskip("tensorboard")
     found_runs.event_files(tmp_path / "b4", 4, 1)
