@@ -20,8 +20,6 @@ from .run import SETTINGS_FILE, FoundRun, settings_beside, with_short_names
 # each recognises a path and reads its runs; of the first that does, a folder is read whole
 FORMATS: tuple[ModuleType, ...] = trainer_state, mlflow_store, event_files, wide_csv, json_lines, text_lines
 SETTLED = event_files, wide_csv, json_lines, text_lines        # whose settings may lie in files beside a run
-BESIDE = ("vis_data", "wandb", "checkpoints")      # folders of such a file, or of another form of the run in it
-OF_EVENTS = ("log", "logs", "tb", "tb_logs", "tensorboard", "tf_logs")     # folders with event files of such a run
 FILES = (".csv", ".tsv", ".json", ".jsonl", ".log", ".txt", ".out")
 DEEPEST = 8                 # of folders in folders
 WORD = re.compile(r"[a-zA-Z]+(?=[^/]*(?:/[^/]*)?$)")       # of the names of a file and its folder
@@ -52,7 +50,7 @@ def find(path: str, lines: re.Pattern | None = None, left_out: list[str] | None 
         inner = os.path.join(path, name)
         if not (name.startswith((".", event_files.EVENTS)) or SETTINGS_FILE.fullmatch(name) or name in of_run
                 or os.path.islink(inner) or kept and (
-                    name in (*BESIDE, *kept[0][2], os.path.basename(kept[0][1])))):
+                    name in (*names_of("beside"), *kept[0][2], os.path.basename(kept[0][1])))):
             yield from find(inner, lines, left_out, depth + 1)
 
 
@@ -64,9 +62,9 @@ def _form_of(path: str, lines: re.Pattern | None) -> ModuleType | None:
 def _one_of(folder: str, names: Sequence[str]) -> list[Place]:
     """The file that is read of a folder with one run in several forms: one that programs write for that, else the only
     one in its format beside the only ones in others."""
-    there = [*names, *(os.path.join(below, name) for below in BESIDE for name in names_of("main_files"))]
+    there = [*names, *(os.path.join(below, name) for below in names_of("beside") for name in names_of("main_files"))]
     there = [name for name in there if name.lower().endswith(FILES) and os.path.isfile(os.path.join(folder, name))
-             or name in OF_EVENTS and event_files.recognises(os.path.join(folder, name))]
+             or name in names_of("of_events") and event_files.recognises(os.path.join(folder, name))]
     chosen = next((name for main in names_of("main_files") for name in there if os.path.basename(name) == main), None)
     if not chosen and len(there) > 1:
         forms = {name: form for name in there if not SETTINGS_FILE.fullmatch(name)

@@ -32,8 +32,6 @@ _POINT = r"(?:^|[^a-zA-Z])(?:{})[-_=]?(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)"    # i
 _PARTS = re.compile(r"([/_ .-]+|(?<=[a-z])(?=[A-Z]))")
 _OF_VALIDATION = "val_", "val/", "valid_", "eval_"
 _WORD = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
-# names of what says a row's split
-OF_SPLITS = ("split", "mode", "phase", "stage", "subset", "set", "type", "_type", "event", "kind")
 
 
 def split_of(text: Any) -> str:

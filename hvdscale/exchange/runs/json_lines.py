@@ -18,7 +18,7 @@ from ...formatting.numbers import list_first
 from ...log.directions import better
 from ..files import WrongFile, as_float, is_number, json_of, number_of, text_of
 from . import text_lines
-from .guessing import OF_SPLITS, split_of
+from .guessing import split_of
 from .guessing import names as names_of
 from .run import EPOCH, STEP, FoundRun, head_of, leaves, rows_by_step, series_of
 
@@ -98,8 +98,8 @@ def read(path: str) -> Iterator[FoundRun]:
              if is_number(value)} for at, one in zip(places, objects)]
     if len(rows) > 1 and rows[0].keys().isdisjoint(tag for row in rows[1:] for tag in row):
         rows[0] = {}                                            # settings
-    if len({split_of(one.get(name)) for one in objects for name in OF_SPLITS if name in one} - {""}) > 1:
-        splits = [next(filter(None, (split_of(one.get(name)) for name in OF_SPLITS)), "") for one in objects]
+    splits = [next(filter(None, (split_of(one.get(name)) for name in names_of("of_splits"))), "") for one in objects]
+    if len({*splits} - {""}) > 1:
         inner = [row["iter"] for split, row in zip(splits, rows) if split == "train" and {"iter", EPOCH} <= row.keys()]
         own = any(after < one for one, after in zip(inner, inner[1:])) and "iter"     # counts those of a split
         rows = [{f"{split}/{tag}" if split and (not COUNT.search(tag) or split != "train" and tag == own) else tag:
