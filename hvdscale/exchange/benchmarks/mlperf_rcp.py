@@ -83,8 +83,8 @@ def read_points(source: str, unit: str | None = None, train_examples: int | None
     """A file's points by benchmark and batch size; raises LogError."""
     data = json_of(text_of(source, most=LARGEST), source, dict)
     if not data or not all(isinstance(entry, dict) and {"Benchmark", "BS"} <= entry.keys() for entry in data.values()):
-        raise WrongFile(f"{source}: is JSON, but no table of reference convergence points: each entry needs "
-                        "Benchmark, BS and 'Epochs to converge'")
+        raise WrongFile(f"{source}: is JSON, but neither a run's, with losses and counts, nor a table of reference "
+                        "points: each entry needs Benchmark, BS and 'Epochs to converge'")
     given = [_values(f"{source}: {name}", entry) for name, entry in data.items()]
     largest: dict[str, Fraction] = {}
     for entry, (key, values) in zip(data.values(), given):

@@ -3,23 +3,26 @@ from __future__ import annotations
 
 import os
 import re
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import ModuleType
 
+from ...analysis.grouping import group_by
 from ...errors import LogError
+from ...log.directions import better
 from ...system.inputs import refusal
 from . import event_files, json_lines, mlflow_store, text_lines, trainer_state, wide_csv
 from .guessing import names as names_of
+from .guessing import split_of
 from .run import SETTINGS_FILE, FoundRun, settings_beside, with_short_names
 
 # each recognises a path and reads its runs; of the first that does, a folder is read whole
 FORMATS: tuple[ModuleType, ...] = trainer_state, mlflow_store, event_files, wide_csv, json_lines, text_lines
 SETTLED = event_files, wide_csv, json_lines, text_lines        # whose settings may lie in files beside a run
-BESIDE = ("vis_data", "wandb", "checkpoints")      # folders of such a file, or of another form of the run in it
-OF_EVENTS = ("log", "logs", "tb", "tb_logs", "tensorboard", "tf_logs")     # folders with event files of such a run
 FILES = (".csv", ".tsv", ".json", ".jsonl", ".log", ".txt", ".out")
 DEEPEST = 8                 # of folders in folders
+WORD = re.compile(r"[a-zA-Z]+(?=[^/]*(?:/[^/]*)?$)")       # of the names of a file and its folder
 KNOWN = ("TensorBoard's event files, trainer_state.json of Hugging Face, MLflow's folder or SQLite, DVCLive's, CSV "
          "with a row or JSON with an object a step, or logs with lines such as 'step 250: val loss 2.6'")
 NONE = (f"no run in a known format: {KNOWN}; lines of another form need a file for --map with their pattern, lines = "
@@ -46,7 +49,8 @@ def find(path: str, lines: re.Pattern | None = None, left_out: list[str] | None 
     for name in names:
         inner = os.path.join(path, name)
         if not (name.startswith((".", event_files.EVENTS)) or SETTINGS_FILE.fullmatch(name) or name in of_run
-                or os.path.islink(inner) or kept and (name in (*BESIDE, *kept[0][2], os.path.basename(kept[0][1])))):
+                or os.path.islink(inner) or kept and (
+                    name in (*names_of("beside"), *kept[0][2], os.path.basename(kept[0][1])))):
             yield from find(inner, lines, left_out, depth + 1)
 
 
@@ -58,9 +62,9 @@ def _form_of(path: str, lines: re.Pattern | None) -> ModuleType | None:
 def _one_of(folder: str, names: Sequence[str]) -> list[Place]:
     """The file that is read of a folder with one run in several forms: one that programs write for that, else the only
     one in its format beside the only ones in others."""
-    there = [*names, *(os.path.join(below, name) for below in BESIDE for name in names_of("main_files"))]
+    there = [*names, *(os.path.join(below, name) for below in names_of("beside") for name in names_of("main_files"))]
     there = [name for name in there if name.lower().endswith(FILES) and os.path.isfile(os.path.join(folder, name))
-             or name in OF_EVENTS and event_files.recognises(os.path.join(folder, name))]
+             or name in names_of("of_events") and event_files.recognises(os.path.join(folder, name))]
     chosen = next((name for main in names_of("main_files") for name in there if os.path.basename(name) == main), None)
     if not chosen and len(there) > 1:
         forms = {name: form for name in there if not SETTINGS_FILE.fullmatch(name)
@@ -94,11 +98,40 @@ def read_runs(paths: Iterable[str], lines: re.Pattern | None = None, left_out: l
         for form, place, others in find(source, lines, left_out):
             runs += [replace(run, left_out={**(run.left_out or {}), **others})
                      for run in _read(form, place, source, lines, left_out)]
+    runs = _of_splits(runs)
     if not runs:
         binary = [f"{name} is W&B's own file, which is not read: export the run's history as CSV" for path in paths
                   for _, _, names in os.walk(path) for name in names if name.endswith(".wandb")]
         raise LogError("\n".join([f"{', '.join(paths)}: {NONE}", *binary[:1], *(left_out or ())]))
     return runs
+
+
+def _of_splits(runs: Iterable[FoundRun]) -> list[FoundRun]:
+    """The runs; as one those of files that only the last split in their paths tells apart, such as train.log and
+    valid.log, with the split before tags that name none."""
+    parted, found = [], []
+    for run in runs:
+        word = next((word for word in [*WORD.finditer(run.path)][::-1] if split_of(word[0])), None)
+        start, end = word.span() if word else (len(run.path), len(run.path))
+        parted.append((run, run.path[:start], run.path[start:end], run.path[end:]))
+    for (_, start, end), own in group_by(parted, lambda part: (part[0].format, part[1], part[3])).items():
+        counters = set.intersection(*({*run.series} for run, *_ in own)) & {*names_of("epoch"), *names_of("step")}
+        whole = any({split_of(tag) for tag in run.series if better(f"val/{tag}")} not in ({""}, {split_of(word)})
+                    for run, _, word, _ in own)             # such as a log of training that ends with an evaluation
+        if own[0][0].format == event_files.NAME or whole or not counters or len({
+                split_of(word) for _, _, word, _ in own}) < max(2, len(own)):
+            found += [run for run, *_ in own]
+            continue
+        series, first = {}, 0
+        for run, _, word, _ in own:
+            for tag, (rows, values) in run.series.items():
+                name = tag if split_of(tag) or json_lines.COUNT.search(tag) else f"{split_of(word)}/{tag}"
+                series.setdefault(name, []).append((rows + first, values))
+            first += run.rows
+        found.append(replace(own[0][0], path=f"{start}{{{','.join(word for _, _, word, _ in own)}}}{end}",
+                             parameters=dict(ChainMap(*({**run.parameters} for run, *_ in own))),
+                             series={tag: text_lines.joined(parts) for tag, parts in series.items()}))
+    return found
 
 
 def _read(form: ModuleType, place: str, source: str, lines: re.Pattern | None, left_out: list[str] | None

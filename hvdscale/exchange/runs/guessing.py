@@ -18,6 +18,7 @@ from ...log.directions import better
 from ...log.schema import DIRECTIONS
 from ...plan.settings import read_toml
 from ...target import logged_name, metric_faults
+from ..files import LARGEST_INT
 from .mapping import GLOBAL_BATCH, LOSS, RATE, WORKER_BATCH, Metric, RunMapping, Source, count_of, source_of
 from .run import STEP, WITHIN, FoundRun, Series
 
@@ -28,10 +29,9 @@ STAMP = 1e8                     # seconds from which a clock counts since 1970
 
 _WAYS = {way: word for word, way in DIRECTIONS.items()}          # min and max by the log's words
 _POINT = r"(?:^|[^a-zA-Z])(?:{})[-_=]?(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)"    # in a run's path: lr0.1, wd=1e-4
-_PARTS = re.compile(r"([/_ .-]+)")
+_PARTS = re.compile(r"([/_ .-]+|(?<=[a-z])(?=[A-Z]))")
 _OF_VALIDATION = "val_", "val/", "valid_", "eval_"
 _WORD = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
-OF_SPLITS = ("split", "mode", "phase", "stage", "subset", "_type")      # names of what says a row's split
 
 
 def split_of(text: Any) -> str:
@@ -130,17 +130,24 @@ def _first(wanted: Iterable[str], there: Collection[str]) -> str:
     return next((name for name in wanted if name in there), "")
 
 
-def _source(keys: Iterable[str], there: Collection[str], pattern: str, runs: Sequence[FoundRun]) -> Source | None:
-    """The first of these parameters that is there, else the pattern, where all paths have it."""
+def _source(keys: Iterable[str], there: Collection[str], pattern: str, runs: Sequence[FoundRun], letters: str = ""
+            ) -> Source | None:
+    """The first of these parameters that is there, else the pattern, where all paths have it; else one of the letters,
+    in names such as w4-b32-s1 or before numbers that count from 0, 1 or 2, unlike those of the models r50 and r101."""
     if key := _first(keys, there):
         return Source(parameter=key)
-    return Source(pattern=pattern) if pattern and all(re.search(pattern, run.path) for run in runs) else None
+    for pattern in filter(None, (pattern, letters and _PATTERNS["lettered"].replace("letters", letters))):
+        if all(re.search(pattern, run.path) for run in runs):
+            return Source(pattern=pattern)
+    pattern = rf"(?:^|[^a-zA-Z0-9])[{letters}](\d+)(?![a-zA-Z0-9])"
+    numbers = {int((re.findall(pattern, run.path) or [LARGEST_INT])[-1]) for run in runs} if letters else {0}
+    return Source(pattern=pattern) if len(numbers) > 1 and min(numbers) < 3 and LARGEST_INT not in numbers else None
 
 
 def _guess_counts(runs: Sequence[FoundRun]) -> tuple[dict[str, Source], str, dict[str, str]]:
     """(settings of batch, workers, nodes and accumulation; whose the batch is; why)."""
     there = {name for name in runs[0].parameters if all(count_of(run.parameters.get(name)) for run in runs)}
-    found = {kind: _source(names(kind), there, _PATTERNS.get(kind, ""), runs)
+    found = {kind: _source(names(kind), there, _PATTERNS.get(kind, ""), runs, names("letters").get(kind, ""))
              for kind in ("workers", "nodes", "accumulation")}
     per_node, nodes = _first(names("per_node"), there), _first(names("nodes"), there)
     if per_node and not _first(names("workers"), there):
@@ -174,10 +181,10 @@ def _guess_batch(runs: Sequence[FoundRun], there: Collection[str]) -> tuple[Sour
     rules += [
         (_source(names("batch"), there, "", runs), GLOBAL_BATCH, f"nothing says whose batch {{}} is; it {otherwise}"),
         (_source((), (), _PATTERNS["batch"], runs), GLOBAL_BATCH,
-         f"it is of the names of the runs, which do not say whose it is, and {otherwise}"),
+         f"{{}} is of the names of the runs, which do not say whose it is; it {otherwise}"),
         (_source(names("worker_batch"), there, "", runs), WORKER_BATCH, "{} is that of a worker, by its name")]
-    return next(((source, per, why.format(source.parameter)) for source, per, why in rules if source),
-                (None, GLOBAL_BATCH, ""))
+    return next(((source, per, why.format(source.parameter or source.of(runs[0])))
+                 for source, per, why in rules if source), (None, GLOBAL_BATCH, ""))
 
 
 def _guess_names(runs: Sequence[FoundRun]) -> dict[str, Source]:
@@ -186,15 +193,16 @@ def _guess_names(runs: Sequence[FoundRun]) -> dict[str, Source]:
     named = os.path.basename(folder if len(runs) > 1 else os.path.dirname(folder)) or UNKNOWN
     there = set.intersection(*({key for key, value in run.parameters.items()
                                 if value is not None and not isinstance(value, bool)} for run in runs))
-    return {name: _source(keys, there, _PATTERNS.get(name, ""), runs) or Source({"dataset": named}.get(name, UNKNOWN))
-            for name, keys in _table()["labels"].items()}
+    return {name: _source(keys, there, _PATTERNS.get(name, ""), runs, names("letters").get(name, "")) or Source(
+        {"dataset": named}.get(name, UNKNOWN)) for name, keys in _table()["labels"].items()}
 
 
 def _guess_step(runs: Sequence[FoundRun], tags: Collection[str]) -> tuple[str, str, str]:
     """(the tag that counts, its unit, that of the steps within an epoch, which falls when the epoch rises)."""
     epoch = _first(names("epoch"), tags)
     found = [name for name in names("step") if name in tags]
-    within = [name for name in found if epoch and any(_falls_by_epoch(run, name, epoch) for run in runs)]
+    within = [name for name in (*found, *names("index")) if name in tags and epoch and any(
+        falls_by_epoch(run, name, epoch) for run in runs)]
     step = next((name for name in found if name not in within), "")
     if step and not (within and step == "_step"):
         return step, "steps", ""
@@ -208,7 +216,7 @@ def _guess_step(runs: Sequence[FoundRun], tags: Collection[str]) -> tuple[str, s
     return "", "steps", ""
 
 
-def _falls_by_epoch(run: FoundRun, step: str, epoch: str) -> bool:
+def falls_by_epoch(run: FoundRun, step: str, epoch: str) -> bool:
     steps, epochs = run.spread(step), run.spread(epoch)
     both = ~np.isnan(steps) & ~np.isnan(epochs)
     steps, epochs = steps[both], epochs[both]

@@ -161,7 +161,7 @@ def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -
     steps = _StepsDone(trial, mapping)
 
     def series(tag: str, scale: float = 1.0) -> Points | None:
-        at, values = steps.at(tag) if tag in run.series else NONE
+        at, values, rows = steps.at(tag) if tag in run.series else (*NONE, NONE[0])
         if not len(at):
             return None
         end = len(at) - int(not mapping.keep and len(at) > 2 and at[-1] < at[-2])    # a last line names the best epoch
@@ -174,6 +174,7 @@ def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -
                 "ranks or runs in one file, give those of one rank, or each run in a file of its own. Of a counter "
                 f"within an epoch, such as [12800/60000], leave {tag} out of [tags] and [steps] in a file for --map. "
                 "--overlap last keeps the last row of each step alone")
+        back |= rows < steps.begun
         trial.repeats += int(back.sum())
         return at[~back], values[~back] * scale
     trial.evaluations = {metric.column: found for tag, metric in mapping.tags.items() if (found := series(tag))}
@@ -186,7 +187,8 @@ def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -
         longer = np.isin(each[0], np.concatenate([NONE[0], *ends])) & (each[1] > 2 * np.median(each[1]))
         trial.steps["step_seconds"] = each[0], trial.kept(np.where(longer, -1.0, each[1]))      # with an evaluation
     elif mapping.seconds in run.series:
-        at, times = steps.at(mapping.seconds)
+        at, times, rows = steps.at(mapping.seconds)
+        at, times = at[rows >= steps.begun], times[rows >= steps.begun]
         times, trial.restarted = _continued(trial.kept(times * scale, -np.inf), at)
         times = trial.kept(times)
         found, first = np.unique(at, return_index=True)
@@ -242,9 +244,18 @@ class _StepsDone:
             run.rows, float(mapping.step))
         if mapping.step == UPDATES:
             self.counts = np.fmax.accumulate(self.counts)
+        used = run.series.keys() & {*mapping.tags, *mapping.steps.values()} if mapping.keep != "first" else ()
+        self.begun = max((self._begins(run.series[tag].rows) for tag in used), default=0)
 
-    def at(self, tag: str) -> Points:
-        """(steps, values) of a tag, in order of rows, as far as these say a step; LogError for a wrong one."""
+    def _begins(self, rows: np.ndarray) -> int:
+        """The row from which on a tag was logged for the last time from its first count or before, as by a training
+        that began again; but not its last row, which may name the best epoch."""
+        counts = self.counts[rows]
+        again = np.flatnonzero((counts[1:-1] < counts[:-2]) & (counts[1:-1] <= counts[:1])) + 1
+        return int(rows[again[-1]]) if len(again) else 0
+
+    def at(self, tag: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(steps, values, rows) of a tag, in order of rows, as far as these say a step; LogError for a wrong one."""
         (rows, values), mapping = self.run.series[tag], self.mapping
         known = ~np.isnan(self.counts[rows])
         rows, values = rows[known], values[known]
@@ -257,7 +268,7 @@ class _StepsDone:
                 f"a count from 0 to {self.most:,}" if beyond[first] else
                 "a whole number of steps; step_unit says what it counts"))
         if mapping.step_unit != "epochs":
-            return np.ceil(count / self.each).astype(np.int64), values
+            return np.ceil(count / self.each).astype(np.int64), values, rows
         steps = count * self.length
         column = mapping.tags[tag].column if tag in mapping.tags else "train/"
         if mapping.within and (column.startswith("train/") or len(np.unique(count)) < len(count)):
@@ -266,7 +277,7 @@ class _StepsDone:
                 inner = inner[np.maximum.accumulate(np.where(np.isnan(inner), 0, np.arange(len(inner))))]
             inner = np.clip(inner[rows] / self.inner, 0, self.length)
             steps = np.where(np.isnan(inner), steps, (count - 1) * self.length + inner)
-        return np.maximum(np.rint(steps), 0).astype(np.int64), values
+        return np.maximum(np.rint(steps), 0).astype(np.int64), values, rows
 
 
 def remarks(trials: Sequence[FoundTrial], mapping: RunMapping, uses: Mapping[str, str]) -> dict[str, str]:
@@ -312,8 +323,8 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping, uses: Mapping[str
         said["metric"] = ("no metric of a validation set: the training loss of single steps is held against targets; "
                           "--crossing lasting of a report does not take a lucky step for the target")
     if again := sum(trial.repeats for trial in trials):
-        said["overlap"] = (f"left out: {again:,} values that repeat steps of their run (keep = "
-                           f"{mapping.keep or 'last'!r})")
+        said["overlap"] = (f"left out: {again:,} values that repeat steps of their run, or are of a training before "
+                           f"(keep = {mapping.keep or 'last'!r})")
     if impossible := sum(trial.impossible for trial in trials):
         said["impossible"] = f"left out: {impossible:,} times and rates: negative, infinite or with an evaluation"
     said["times"] = mapping.evidence.get("step_seconds", "")
@@ -336,7 +347,8 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping, uses: Mapping[str
                          f"{short[0].run.unfinished}; INCOMPLETE, and counted as far as evaluated")
     if blind := [trial for trial in trials if not len(trial.evaluated)]:
         said["blind"] = f"{counted(len(blind), 'run')} without an evaluation, such as {blind[0].run.path}"
-    if left := [tag for tag, use in uses.items() if use.startswith(LEFT_OUT)]:
+    if left := sorted((tag for tag, use in uses.items() if use.startswith(LEFT_OUT)), key=lambda tag: not better(
+            f"val/{tag}")):
         said["tags"] = f"left out: {list_first(left, 8)}; --dry-run has the reason of each"
     return {name: text for name, text in said.items() if text}
 

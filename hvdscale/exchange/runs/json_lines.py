@@ -14,9 +14,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ...formatting.numbers import list_first
+from ...log.directions import better
 from ..files import WrongFile, as_float, is_number, json_of, number_of, text_of
 from . import text_lines
-from .guessing import OF_SPLITS, split_of
+from .guessing import split_of
+from .guessing import names as names_of
 from .run import EPOCH, STEP, FoundRun, head_of, leaves, rows_by_step, series_of
 
 NAME = "JSON lines"
@@ -28,6 +31,7 @@ RARE = 20                   # a text with an object in fewer lines has other lin
 NEAR = 0.01                 # how exactly the steps of an epoch have to be known
 COUNT = re.compile("step|iter|epoch|update|tokens|samples|examples", re.I)
 SETTINGS = ("config", "args", "hparams", "hyperparameters", "params")     # objects whose names stand for themselves
+UNNAMED, OF_ROWS = (*SETTINGS, "history", "metrics", "log", "logs"), re.compile("hist|log|epoch|step", re.I)
 COUNTED = re.compile(r"\d{1,15}/\d{1,15}")                 # a counter and its end, as of pycls
 CLOCK = re.compile(r"(?:(\d{1,9}) days?, )?(\d{1,9}):(\d\d):(\d\d(?:\.\d{0,9})?)")      # days, hours, minutes, seconds
 
@@ -37,7 +41,8 @@ def recognises(path: str) -> bool:
     if os.path.isdir(path):
         return any(map(EPOCH_FILE.fullmatch, os.listdir(path)))
     head = head_of(path, ENDS)
-    whole = bool(head) and head[0][:1] in ("[", "{") and not any(map(is_number, (_object_of(head[0]) or {}).values()))
+    whole = bool(head) and head[0][:1] in ("[", "{") and (len(head) == 1 or not any(map(is_number, (
+        _object_of(head[0]) or {}).values())))
     rows = _rows_of_whole(path) if whole else []
     found = rows or [one for one in map(_object_of, head) if one]
     seen: dict[str, float] = {}
@@ -61,10 +66,20 @@ def _rows_of_whole(path: str) -> list[dict[str, Any]]:
         return rows_by_step((tag, value, None, step) for tag, one in found.items()
                             for step, value in zip(one["steps"], one["values"]))
     if isinstance(found, dict):
-        lists = {tag: value for tag, value in found.items() if isinstance(value, list) and all(map(is_number, value))}
-        length = max(map(len, lists.values()), default=0) if any("loss" in tag for tag in lists) else 0
+        flat = dict(leaves(found, "/", UNNAMED))
+        inner = {tag: value for tag, value in flat.items() if isinstance(value, list) and value}
+        lists = {tag: value for tag, value in inner.items() if all(map(is_number, value)) and (
+            "/" not in tag or split_of(tag))}               # others are of several runs
+        counts = [lists[name] for name in (*names_of("step"), *names_of("epoch")) if name in lists]
+        length = max(map(len, counts or lists.values()), default=0) if any("loss" in tag for tag in lists) else 0
+        if other := [tag for tag, value in lists.items() if length and abs(len(value) - length) > 1 and better(
+                f"val/{tag}")]:
+            raise WrongFile(f"{path}: the steps of {list_first(other, 3)} are not known, as others have {length} "
+                            "values; give lists of one length")
         found = [{EPOCH: at + 1, **{tag: value[at] for tag, value in lists.items() if at < len(value)}}
-                 for at in range(length)]
+                 for at in range(length)] or next((rows for tag, rows in inner.items() if OF_ROWS.search(tag) and (
+                     isinstance(rows[0], dict) and any("loss" in name for name, _ in leaves(rows[0], "/")))), [])
+        found = [{tag: value for tag, value in flat.items() if tag not in inner}, *found] if found else []
     return [_scalars_of(one) for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
@@ -81,8 +96,10 @@ def read(path: str) -> Iterator[FoundRun]:
             raise WrongFile(f"{path}:{at}: is no object of JSON")      # the last one a killed writer leaves torn
     rows = [{OF_SPLIT.sub("", tag): as_float(value, f"{path}:{at}: {tag}") for tag, value in one.items()
              if is_number(value)} for at, one in zip(places, objects)]
-    if len({split_of(one.get(name)) for one in objects for name in OF_SPLITS if name in one} - {""}) > 1:
-        splits = [next(filter(None, (split_of(one.get(name)) for name in OF_SPLITS)), "") for one in objects]
+    if len(rows) > 1 and rows[0].keys().isdisjoint(tag for row in rows[1:] for tag in row):
+        rows[0] = {}                                            # settings
+    splits = [next(filter(None, (split_of(one.get(name)) for name in names_of("of_splits"))), "") for one in objects]
+    if len({*splits} - {""}) > 1:
         inner = [row["iter"] for split, row in zip(splits, rows) if split == "train" and {"iter", EPOCH} <= row.keys()]
         own = any(after < one for one, after in zip(inner, inner[1:])) and "iter"     # counts those of a split
         rows = [{f"{split}/{tag}" if split and (not COUNT.search(tag) or split != "train" and tag == own) else tag:

@@ -22,13 +22,14 @@ from ...system.inputs import open_input, refusal
 from ..files import WrongFile, number_of
 from .guessing import names as names_of_kind
 from .guessing import split_of
+from .mapping import TIME_UNITS
 from .run import EPOCH, LONGEST_TAG, STEP, WITHIN, FoundRun, Series, constants_of, head_of, series_of, value_of
 
 NAME = "lines"
 ENDS = (".log", ".txt", ".out", ".stdout", ".err", ".stderr")
 NAMED_BY = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/@.+-% \t"      # characters of names
 GLUED = re.compile(r"[\w%/.]*")                               # what belongs to the number before it
-UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0}
+UNITS = {word: TIME_UNITS[unit] for unit, words in names_of_kind("units").items() for word in words.split()}
 MANY = {"k": 1e3, "m": 1e6}                                    # of a step such as 10k
 KNOWN = names_of_kind("known")
 (NUMBER, COUNTED, IN_BRACKETS, CONTROL, CODE, LEVEL, SPLIT, SECTION, NAMED, TRAINED, HEADLINE, PROGRESS,
@@ -114,21 +115,24 @@ def _names(texts: Sequence[str]) -> Iterator[tuple[str, int, float]]:
         if not text or text[-1] not in " :=\t" or glued and glued not in (*UNITS, "%", ".") or (
                 texts[place + 1].strip() in ("", ":", "-", "/") and place + 2 < len(texts)      # a date, a share
                 and not (texts[place + 1] == " " and text.endswith("= "))) or (                 # but BLEU = 7.6 34/13
-                texts[place + 1].startswith("%|")):                                             # or a progress bar
+                texts[place + 1].startswith("%|")) or (                                         # or a progress bar
+                UNITS.get(texts[place + 1].strip(), 0) >= 60 and any(
+                    text.split()[:1] == [unit] for text in texts[place + 2:place + 3] for unit in UNITS)):   # or 1h 20m
             continue
-        after = texts[place + 1][:4].split()
+        after = texts[place + 1][:10].split()
         unit = glued or (after[0].rstrip(",;|") if after else "")
         left = text[-2 * LONGEST_TAG:] if not place else text[len(GLUED.match(text)[0]):][-2 * LONGEST_TAG:]
         left = left.rstrip(" :=\t")
         if found := IN_BRACKETS.search(left):
             unit, left = found[1] if found[1] in UNITS else unit, left[:found.start()].rstrip()
-        name = left[len(left.rstrip(NAMED_BY)):].rpartition(" - ")[2]
+        name = left[len(left.rstrip(NAMED_BY)):].rpartition(" - ")[2].rpartition("\t")[2]
         name = JOINED.sub("", LEVEL.sub("", name).lstrip("0123456789_/@.+-% \t").rstrip(".-+% "))
         if name and len(name) <= LONGEST_TAG and not CODE.search(name):
             unit = "ms" if name == "ms/batch" else unit
             timed = unit in UNITS and (glued or found or unit == "ms")
-            kind = "seconds" if UNITS.get(unit) == 1 and name.lower() in ("time", "dt") else "step_seconds"
-            yield (f"{name} {kind}", place, UNITS[unit]) if timed else (name, place, 1.0)
+            kind = "seconds" if UNITS.get(unit, 0) >= 1 and name.lower() in ("time", "dt") else "step_seconds"
+            spaced = len(unit) > 2 and name.lower().split()[-1] in names_of_kind("time_words")      # time 10.1 min
+            yield (f"{name} {kind}" if timed else name, place, UNITS.get(unit, 1.0) if timed or spaced else 1.0)
 
 
 def _of_sections(names: Sequence[tuple[str, int, float]], texts: Sequence[str]) -> list[tuple[str, int, float]]:
@@ -231,12 +235,12 @@ def _read_forms(lines: Iterator[str], path: str) -> FoundRun:
     torn = not whole and form and len(form.lines) == 1 and any(
         other.texts[0] == form.texts[0] and len(other.lines) > 1 for other in found)
     series, epoch_steps = _series(found)
-    lost = [name for form in found if form.step is form.epoch is None and len(form.lines) > 1 and not (
-        form.aside or form.indented) for name, *_ in form.tags if better(f"val/{name}")]
+    lost = [name for form in found if len(form.lines) > 1 for name, place, _ in form.tags if name not in series and (
+        better(f"val/{name}")) and place not in {place for _, place, _ in form.aside}]
     unfinished = "its log ends in a traceback" if failed else ""
     unfinished = "its log ends within a line" if torn else unfinished
     return FoundRun(path, NAME, {**given, **constants_of(series)}, series, STEP in series, unfinished,
-                    epoch_steps=epoch_steps, left_out=dict.fromkeys(lost, "its lines name no step and no split"))
+                    epoch_steps=epoch_steps, left_out=dict.fromkeys(lost, "its lines name no step, or no split"))
 
 
 def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:
@@ -272,7 +276,7 @@ def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:
         add(form, heads[below], form.tags, below)
         asides.append((form, ~below))
     if not any(map(NAMED.match, points)):
-        counters = {tag: _joined(points[tag]) for tag in (STEP, EPOCH) if tag in points}
+        counters = {tag: joined(points[tag]) for tag in (STEP, EPOCH) if tag in points}
         for form, which in asides:
             at = np.frombuffer(form.lines, np.int64)
             which = which & (at >= rows[0]) if form.aside else np.zeros(len(at), bool)
@@ -284,11 +288,11 @@ def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:
                     values = form.column(form.epoch)[which]
                 points[tag].append((at[which][before >= 0], values[before >= 0]))
     lengths = np.concatenate([np.zeros(0), *totals])
-    return {tag: _joined(found) for tag, found in points.items() if sum(len(at) for at, _ in found)}, \
+    return {tag: joined(found) for tag, found in points.items() if sum(len(at) for at, _ in found)}, \
         int(np.median(lengths)) if len(lengths) and np.ptp(lengths) <= 0.02 * lengths.max() else None
 
 
-def _joined(found: Sequence[tuple[np.ndarray, np.ndarray]]) -> Series:
+def joined(found: Sequence[tuple[np.ndarray, np.ndarray]]) -> Series:
     """One series of several, in order of rows; of two points of a row the later."""
     at, values = (np.concatenate(parts) for parts in zip(*found))
     order = np.argsort(at, kind="stable")

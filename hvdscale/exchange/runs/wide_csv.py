@@ -19,7 +19,7 @@ from ...analysis.grouping import group_by
 from ...system.inputs import LARGEST
 from ..csv_file import CsvText
 from ..files import WrongFile, file_bytes, number_of
-from .guessing import OF_SPLITS, names, setting_names, split_of
+from .guessing import falls_by_epoch, names, setting_names, split_of
 from .json_lines import COUNT
 from .run import FoundRun, Series, constants_of, files_below, head_of, rows_by_step, series_of, value_of
 
@@ -30,9 +30,6 @@ _EXPORT = re.compile(r"run-(?P<run>.+)-tag-(?P<tag>.+)\.csv")                   
 _CHARTED = re.compile(r"(?P<run>.+) - (?P<tag>[^-]+)")         # a column of a chart
 _POINT = ("Wall time", "Step", "Value")
 _DVCLIVE = (os.path.join("plots", "metrics"), os.path.join("plots", "scalars"), "scalars")     # new and older versions
-_RUN = ("run", "run_id", "run_name", "name", "trial", "trial_id", "id", "number", "experiment", "tags.mlflow.runname")
-_STATE = ("state", "status")
-_WHOLE = ("", "finished", "complete", "completed", "terminated", "success", "succeeded", "done")
 _GROUP = re.compile(r"(?:params?|config|hparams|hyperparameters|metrics|summary|user_attrs)[./_](?=.)")
 _HEADER = re.compile(r"[\w/@. ()%-]+")
 
@@ -89,11 +86,11 @@ def read(path: str) -> Iterator[FoundRun]:
         yield from _runs_of_chart(table, charted)
     elif runs := _rows_of_runs(table):
         short = {name: _GROUP.sub("", name, count=1) for name in table.values}
-        names = short if len({*short.values()}) == len(short) else {}
+        renamed = short if len({*short.values()}) == len(short) else {}
         for name, rows in runs.items():
-            run = table.run(f"{table.path}:{name}", rows, names)
-            state = next((str(value) for name, value in run.parameters.items() if name.lower() in _STATE), "")
-            yield replace(run, unfinished="" if state.lower() in _WHOLE else f"its state is {state}")
+            run = table.run(f"{table.path}:{name}", rows, renamed)
+            state = next((str(value) for name, value in run.parameters.items() if name.lower() in names("state")), "")
+            yield replace(run, unfinished="" if state.lower() in names("whole") else f"its state is {state}")
     else:
         yield table.run(path)
 
@@ -104,23 +101,23 @@ def _table_of(path: str) -> _Table:
     if not text.header:
         raise WrongFile(f"{text.name}: is empty")
     often: Counter[str] = Counter()
-    names = []
+    titles = []
     for name in map(str.strip, text.header):            # twice one name: the second has a number, as pandas gives it
-        names.append(f"{name}.{often[name]}" if often[name] else name)
+        titles.append(f"{name}.{often[name]}" if often[name] else name)
         often[name] += 1
-    text.header = tuple(names)
+    text.header = tuple(titles)
     text.end_last_line()                                # where a writer was killed, or there is no line end
     found = text.numbers()
     if found is not None and ((there := ~np.isnan(found.T)).all() or b"nan" not in bytes(text.lines).lower()):
-        return _Table(text.name, text.rows, dict(zip(names, found.T)), dict(zip(names, there)), {})
-    cells, lines = text.columns(["text"] * len(names))
-    read = {name: [number_of(cell) for cell in column] for name, column in cells.items()}
+        return _Table(text.name, text.rows, dict(zip(titles, found.T)), dict(zip(titles, there)), {})
+    cells, lines = text.columns(["text"] * len(titles))
+    read = {name: [number_of(cell.removesuffix("%")) for cell in column] for name, column in cells.items()}
     there = {name: np.array([one is not None for one in column], bool) for name, column in read.items()}
     texts = {name: column for name, column in cells.items() if any(map(str.strip, column[~there[name]]))}
     values = {name: np.array(column, float) for name, column in read.items()}       # None is NaN
-    splits = next((found for name in texts if name.lower() in OF_SPLITS
+    splits = next((found for name in texts if name.lower() in names("of_splits")
                    and len({*(found := np.array(list(map(split_of, texts[name]))))} - {""}) > 1), None)
-    for name in names if splits is not None else ():
+    for name in titles if splits is not None else ():
         if name not in texts and not COUNT.search(name):
             column, known = values.pop(name), there.pop(name)
             for split in dict.fromkeys(splits.tolist()):
@@ -132,8 +129,10 @@ def _rows_of_runs(table: _Table) -> dict[str, np.ndarray]:
     """The rows of each run by its name: of a column that names runs, or, where the batch changes though no step rises,
     of rows alike in all settings within which the step rises, else of each row; {} of one run alone."""
     counters = [name for name in table.values if name in (*names("step"), *names("epoch"), *names("reports"))]
-    rising = any(_rises(table.values[name][table.there[name]]) for name in counters)
-    for name in (name for name in table.values if name.lower().replace(" ", "_") in _RUN):
+    indices = [name for name in table.values if name in names("index")]         # of the steps of an epoch
+    rising = any(_rises(table.values[name][table.there[name]]) for name in counters) or any(
+        falls_by_epoch(table.run(table.path), index, name) for index in indices for name in counters)
+    for name in (name for name in table.values if name.lower().replace(" ", "_") in names("run")):
         cells = table.texts[name] if name in table.texts else [f"{value:.12g}" for value in table.values[name]]
         if all(map(str.strip, cells)) and "nan" not in cells and not (rising and name not in table.texts):
             found = _rows_by(cells)

@@ -16,15 +16,15 @@ def found(path="runs/w4-b32-s1", rows=({"step": 1.0, "val/error": 0.5},), **para
 def test_a_setting_is_a_parameter_that_all_runs_have_else_a_pattern_of_their_paths():
     runs = [found("made/b32/s1", batch_size=16, seed=7), found("made/b64/s2", batch_size=32)]
     settings = guess(runs).settings
-    assert [settings["batch"].of(run) for run in runs] == [16, 32]
-    assert [settings["seed"].of(run) for run in runs] == [1, 2]
+    assert [[settings[name].of(run) for run in runs] for name in ("batch", "seed")] == [[16, 32], [1, 2]]
     assert "workers" not in settings and settings["dataset"].value == "made" and settings["model"].value == "unknown"
+    assert guess([found("fpn_r50"), found("fpn_r101")]).settings["seed"].value == "unknown"
 
 
 @pytest.mark.parametrize("path, batch, workers, seed", [
     ("runs/w4-b32-s1", 32, 4, 1), ("bs_128_seed_3", 128, None, 3), ("gpus8/batch-size=256/rep2", 256, 8, 2),
-    ("global_batch512", 512, None, None), ("bs64_4gpus/seed1", 64, 4, 1),
-    ("b16-8_workers", 16, 8, None), ("web3/subs4", None, None, None)])
+    ("global_batch512", 512, None, None), ("bs64_4gpus/seed1", 64, 4, 1), ("b16-8_workers", 16, 8, None),
+    ("web3/subs4", None, None, None), ("mask_rcnn_r50_fpn", None, None, None), ("hrnet_w32-b16", 16, None, None)])
 def test_names_of_runs_are_read_as_people_write_them(path, batch, workers, seed):
     settings = guess([found(path)]).settings
     given = {name: settings[name].of(found(path)) for name in ("batch", "workers", "seed") if name in settings}
