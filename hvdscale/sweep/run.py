@@ -50,9 +50,10 @@ class SweepDisplay(NoDisplay):
     def say(self, text):
         self._screen.say(text)
 
-    def step(self, step, examples, seconds, loss):
-        with contextlib.suppress(LogError):         # raised on all ranks together before the next trial
-            self.tick()
+    def step(self, step, seconds, loss):
+        if self._screen.due(self._clock()):
+            with contextlib.suppress(LogError):     # raised on all ranks together before the next trial
+                self.show()
 
     def tick(self) -> None:
         """Show the state of the sweep if it is time; raises LogError."""
@@ -85,9 +86,8 @@ def describe_study(states: SweepState, study: Study) -> str:
     line, best = ", ".join(filter(None, counts)), states.winner(study)
     if best is None:
         return line
-    found = f"{study.sweep.objective} {best.best:.4g}"
-    if study.sweep.by_steps:
-        found = f"{best.steps_to(study.target):,.0f} steps"
+    found = (f"{best.steps_to(study.target):,.0f} steps" if study.sweep.by_steps else
+             f"{study.sweep.objective} {best.best:.4g}")
     return f"{line}; best {found} (trial {best.number})"
 
 

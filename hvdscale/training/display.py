@@ -95,11 +95,11 @@ class Display:
                         f"{1000 * found[2]:.3g}; they wait for it{busy}")
         return ""
 
-    def step(self, step: int, examples: int, seconds: float, loss: float) -> None:
-        """Show progress if due: steps and examples done in these seconds, and the last loss."""
-        self._newest = step, examples, seconds, loss
+    def step(self, step: int, seconds: float, loss: float) -> None:
+        """Show progress if due: steps done in these seconds, and the last loss."""
+        self._newest = step, seconds, loss
         if self._from is None:
-            self._from = self._in_steps(), examples
+            self._from = self._in_steps(), self._plan.stream.examples_before(step)
         if self._screen.due(self._clock()):
             self._show(step)
 
@@ -127,8 +127,9 @@ class Display:
         budget, loss, speed = self._plan.budget_steps, "", ""
         count = f"step {step:>{len(str(budget))}}/{budget}" if budget else f"step {step}"
         if self._newest:
-            _, examples, seconds, value = self._newest
-            rate, left = examples / seconds, self._seconds_left(*self._newest[:3])
+            at, seconds, value = self._newest
+            examples = self._plan.stream.examples_before(at)
+            rate, left = examples / seconds, self._seconds_left(at, examples, seconds)
             loss = f"loss {value:<10.4g}"
             speed = (f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}") + " examples/s  " + time_left(left)
             whole = self._plan.budget_seconds

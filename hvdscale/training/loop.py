@@ -117,8 +117,7 @@ class Loop:
         if done.evaluated == done.steps:        # by the process that wrote the checkpoint
             return self._target_met(stop)
         with torch.no_grad(), self.take_step.evaluated():
-            bad = torch.tensor([float(sum(not (p.sum().isfinite() or p.isfinite().all())     # the sum is faster
-                                          for p in self.model.parameters()))])
+            bad = torch.tensor([float(not all(p.sum().isfinite() or p.isfinite().all() for p in self.model.parameters()))])
         if self.workers.sum_(bad, "finite").item():
             stop = Stop(Status.INFEASIBLE, f"diverged: parameters are not finite at step {done.steps}",
                         ExitCode.DIVERGED)
@@ -177,7 +176,7 @@ class Loop:
         self.display.ranks(result.step_seconds, result.by_rank, result.measured["without_core_seconds"])
         if self.plan.scales_loss:
             self.display.scaled(result.measured["loss_scale"], self.take_step.scale.left_out)
-        self.display.step(done.steps, self.stream.examples_before(done.steps), done.seconds, result.loss)
+        self.display.step(done.steps, done.seconds, result.loss)
         if not math.isfinite(result.loss):
             return Stop(Status.INFEASIBLE, f"diverged: the loss is {result.loss} at step {done.steps}",
                         ExitCode.DIVERGED)

@@ -35,7 +35,7 @@ def shown(out, plan, step_seconds, steps=100, every=10):
             display.evaluation(step, {"val/error": 1 / (1 + step), "val/cross_entropy": 2.0})
         if step < steps:
             now[0] += step_seconds
-            display.step(step + 1, 10 * (step + 1), now[0], loss=0.5)
+            display.step(step + 1, now[0], loss=0.5)
     display.end()
     display.say("done")
     return out.getvalue()
@@ -85,7 +85,7 @@ def course(last, step_seconds, evaluation, checkpoint, every=10, **budget):
         if step < last:
             seconds += step_seconds
             now[0] += step_seconds
-            display.step(step + 1, 10 * (step + 1), seconds, loss=0.5)
+            display.step(step + 1, seconds, loss=0.5)
             lines[step + 1] = now[0], out.getvalue()
     return now[0], lines, out.getvalue()
 
@@ -119,7 +119,7 @@ def test_a_resumed_run_shows_what_was_measured_before():
     out = io.StringIO()
     display = Display(settled(steps=100), METRICS, out=out, clock=lambda: 0.0)
     display.resume({"val/error": 0.25})
-    display.step(51, 510, 5.0, loss=0.5)
+    display.step(51, 5.0, loss=0.5)
     assert "val/error 0.25" in out.getvalue()
 
 
@@ -127,7 +127,7 @@ def test_fp16_shows_the_loss_scale_and_how_many_updates_were_skipped():
     out = io.StringIO()
     display = Display(settled(steps=100), METRICS, out=out, clock=lambda: 0.0)
     display.scaled(8192.0, 3)
-    display.step(51, 510, 5.0, loss=0.5)
+    display.step(51, 5.0, loss=0.5)
     assert re.search(r"step  51/100 .* left  loss scale 8192, 3 updates skipped$", out.getvalue(), re.M)
     display.measured(Outcome(Stop(Status.COMPLETE, "done", ExitCode.DONE), 51, {}, -1))
     assert "fp16: loss scale 8192, 3 updates skipped of 51; /steps" in out.getvalue()

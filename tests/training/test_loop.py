@@ -253,7 +253,7 @@ class At(NoDisplay):
     def __init__(self, step, act):
         self._step, self._act = step, act
 
-    def step(self, step, examples, seconds, loss):
+    def step(self, step, seconds, loss):
         if step == self._step:
             self._act()
 
