@@ -117,7 +117,7 @@ class Loop:
         if done.evaluated == done.steps:        # by the process that wrote the checkpoint
             return self._target_met(stop)
         with torch.no_grad(), self.take_step.evaluated():
-            bad = torch.tensor([float(not all(p.sum().isfinite() or p.isfinite().all() for p in self.model.parameters()))])
+            bad = torch.tensor([1.0 - all(p.sum().isfinite() or p.isfinite().all() for p in self.model.parameters())])
         if self.workers.sum_(bad, "finite").item():
             stop = Stop(Status.INFEASIBLE, f"diverged: parameters are not finite at step {done.steps}",
                         ExitCode.DIVERGED)
