@@ -4,8 +4,6 @@ A message names the rule broken, the values met, what would be accepted and the 
 without a traceback and exit with ``exit_code``.
 """
 
-from __future__ import annotations
-
 import os
 import sysconfig
 import traceback

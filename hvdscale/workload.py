@@ -8,7 +8,6 @@
 
 These functions call the workload's methods and check the results; an error says what a method must return.
 """
-from __future__ import annotations
 
 import inspect
 import math

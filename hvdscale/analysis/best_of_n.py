@@ -27,7 +27,6 @@ Alternatives covered less. A bootstrap of the minimum covers half of what it cla
 smallest trial; drawing half as many does not help. Order statistics alone have no lower end. A log-normal fit to all
 trials covered none of 50, since most trials say little about the best. Other seeds of the best point show the noise of
 that point, not of the search. tools/coverage has the figures."""
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,5 +1,4 @@
 """What was tried and what was best: the data of figures of best metaparameters and of trials in their space."""
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

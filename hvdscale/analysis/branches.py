@@ -19,7 +19,6 @@ The interval is that of the crossing of Student's t bands. The order of the data
 paired difference, between k and the best smaller k. Under fewer than OWN_FROM orders its variance is that of a two-way
 layout of orders and factors, pooled over factors. How the excess grows between two factors is not known: the low end is
 interpolated in log k, the high end in k^2."""
-from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import reduce

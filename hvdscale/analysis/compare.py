@@ -9,7 +9,6 @@ Where all evaluations up to there are bit-identical, both are the same run, and 
 
 A ratio over all cells of a workload is formed too, from one ratio per cell, with the spread between cells. So single
 runs at several worker counts or batch sizes can yield a verdict."""
-from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence

@@ -18,7 +18,6 @@ interval of S_min. Where the grid of most points is unknown, that interval has n
 Where S rises significantly at the largest batches, the curve does not apply: these batches are left out and listed.
 Where a power of the batch past RISES_PAST times B_crit only seems to fit better, intervals hold those with it as
 well."""
-from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace

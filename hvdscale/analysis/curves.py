@@ -16,7 +16,6 @@ comes out 0.2 to 0.6 of a doubling low, the maximum useful batch 0.2 to 0.8 high
 Their intervals are percentiles over draws of the steps at all batches, log-normal on each side of a value, and narrower
 where the points lie closer to the fitted curve than their intervals claim. As draws scatter around values that scatter
 themselves, those at twice the tails (5 % and 95 % for 95 %) cover what is claimed (tools/coverage)."""
-from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,7 +4,6 @@ Runs that did not meet the target count up to where the first of these stopped, 
 Parmar 2013). A diverged run counts as one that used up its budget, or as the worst value. All cells share the error
 equally, as do the settings that a cell is the best of. Luck chose the best trial of a search: the repeats of its
 setting decide."""
-from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

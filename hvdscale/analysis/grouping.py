@@ -1,5 +1,4 @@
 """Grouping of items by a key."""
-from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar

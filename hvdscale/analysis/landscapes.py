@@ -15,7 +15,6 @@ a best rate that rises as sqrt(B) and falls again, with its peak at the noise sc
 but read off: some best rate is surely above that of a smaller and that of a larger batch. With one peak, it then lies
 between the last batch before and the first batch behind that are surely lower. Differences are tested at a level shared
 over all pairs with the highest (Bonferroni), so that noise shows a peak in at most 1 - confidence of the sweeps."""
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass

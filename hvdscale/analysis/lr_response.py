@@ -16,7 +16,6 @@ best fit alone would say little.
 
 A valley has no wide flat top: fitted to one, it is too narrow, and to a cliff, too smooth. So what it claims of a rate
 to be surely lost, the trials around that rate have to confirm, see ``trials_confirm``."""
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -2,7 +2,6 @@
 
 A run to the target shows the steps at its batch and the time of its step, a probe the time of a step alone. What a
 measurement is worth is the fall of the expected loss over its possible outcomes (Raiffa and Schlaifer 1961)."""
-from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass

@@ -24,7 +24,6 @@ The interval of the best batch does not rest on that shape. For each batch the v
 up to it and rises from it (isotonic regression; Bartholomew 1959, Biometrika 46). Where that fits as well as the best
 such curve, to what Fisher's F of the valley's residuals allows, the optimum may lie anywhere between the two batches
 beside it."""
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence

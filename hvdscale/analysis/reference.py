@@ -7,7 +7,6 @@ published steps without meeting the target fails the first and the third; an est
 
 The fewest steps fall with the number of trials. So a search is held against the published one at equal trials: its own
 trials show how the best of n falls with n, and what the best of the published number would have been."""
-from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence

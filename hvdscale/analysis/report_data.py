@@ -7,7 +7,6 @@ Steps, seconds and examples per second each have a pool. Seeds of one setting th
 same updates and must not count twice. So steps are pooled over batches; seconds, which depend on the steps, get the
 degrees of freedom of one cell per setting. Ratios of such cells are paired by seed and have pools of their own. Runs
 that did not meet the target count as beyond what they reached."""
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence

@@ -3,7 +3,6 @@
 A *study* draws points of a space until a number of its trials are feasible: finite up to their stop. A study that
 minimizes steps to a target may prune: it stops a trial at the step at which the ``prune_keep``-th best of the earlier
 draws met the target. A pruned trial is only known to need more steps than that."""
-from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence

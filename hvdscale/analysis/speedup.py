@@ -1,6 +1,5 @@
 """What more workers bought: speedups and efficiencies along a series of worker counts, as README.rst defines them.
 Their product holds exactly, since T = S B / x; B is the mean batch of the S steps where it changes."""
-from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

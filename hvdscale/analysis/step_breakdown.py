@@ -6,7 +6,6 @@ its runs' steps, and the mean of their shares. RunCell.parts are those of a cell
 
 The ranks leave a reduction together, so the one that waits least came to it last. What it waits is at most the transfer
 that no backward pass hid; what the others wait beyond that, they wait for slower ranks."""
-from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -6,7 +6,6 @@ the smallest of the published curves (Llama 3.1 8B in MLPerf), 50 times (BERT), 
 that ResNet-50 is often run with (Shallue et al. 2019). Where the gradient noise scale was measured and there is no fit,
 it is around that instead, and p is 1 (McCandlish et al. 2018, arXiv 1812.06162), which is a prediction; else the shape
 p is log-uniform in SHAPES."""
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

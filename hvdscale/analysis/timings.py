@@ -11,7 +11,6 @@ Times drift as where a machine grows warm: run i, in the order of their starts, 
 setting c, and exp(h_k) times that in pass k over the settings, as passes ran at other hours. The slope d is estimated
 by least squares, with Student's intervals, from repeats; of passes, from those that go there and back. Where one change
 behind some run explains the times better by a tenth, they do not drift."""
-from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,4 @@
 """hvdscale-branch: how far the batch may grow at points of training, by branches from checkpoints of one run."""
-from __future__ import annotations
 
 import os
 

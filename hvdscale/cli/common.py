@@ -3,7 +3,6 @@
     @click.command(cls=Command)          or          @click.group(cls=CommandGroup)
     @click.argument("logs", nargs=-1, shell_complete=paths)         without it, click completes not even names of files
 """
-from __future__ import annotations
 
 import contextlib
 import io

@@ -1,5 +1,4 @@
 """hvdscale-report compare and noise: a candidate's logs against a baseline's; what difference reruns let one see."""
-from __future__ import annotations
 
 import contextlib
 import json

@@ -1,5 +1,4 @@
 """hvdscale-data: fetches public data sets to disk before a job trains on them."""
-from __future__ import annotations
 
 import math
 import sys

@@ -1,5 +1,4 @@
 """hvdscale-doctor: is a job the same problem on any number of workers?"""
-from __future__ import annotations
 
 import os
 import sys

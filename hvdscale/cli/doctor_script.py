@@ -1,6 +1,5 @@
 """hvdscale-doctor script: why does a training script's loss change with the number of workers? hvdscale-doctor resume:
 is one that is stopped and started again the one that was not stopped?"""
-from __future__ import annotations
 
 import sys
 import time

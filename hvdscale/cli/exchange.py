@@ -1,5 +1,4 @@
 """hvdscale-log import and export: other formats to a log, and a log to other formats."""
-from __future__ import annotations
 
 import math
 import os

@@ -4,7 +4,6 @@ running trials, drawn again while their logs are written.
 Logs are only ever read, a look at a time, so that the writer is not disturbed. What a look finds is as new as the
 writer's last flush, about a second; over a network the server and the client decide when rows are seen.
 """
-from __future__ import annotations
 
 import contextlib
 import os

@@ -1,5 +1,4 @@
 """hvdscale-log: list, show, check, merge and repair logs; import and export results."""
-from __future__ import annotations
 
 import click
 

@@ -1,5 +1,4 @@
 """hvdscale-log ls, show, check, merge and repair."""
-from __future__ import annotations
 
 import contextlib
 import json
@@ -225,8 +224,7 @@ def _trial(log: Log, row: int) -> list[str]:
     except LogError as error:
         lines.append(f"  plan       not used: {error}")
     evaluated = log.evaluations["trial"] == value["id"]
-    nans = count_nans({name: log.evaluations[name][evaluated] for name in log.evaluations if "/" in name},
-                      measurement)
+    nans = count_nans({name: log.evaluations[name][evaluated] for name in log.evaluations if "/" in name}, measurement)
     lines += [f"  NaN        {name} at {count} of {counted(int(evaluated.sum()), 'evaluation')}"
               for name, count in nans.items()]
     if draw_of(log, row):

@@ -1,5 +1,4 @@
 """hvdscale-report: tables, figures and a page from logs, without torch."""
-from __future__ import annotations
 
 from functools import partial
 

@@ -1,5 +1,4 @@
 """hvdscale-scale: one job at several worker counts, then the report."""
-from __future__ import annotations
 
 import math
 import os

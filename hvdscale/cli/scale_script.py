@@ -1,5 +1,4 @@
 """hvdscale-scale script: how far does a training script scale, as it is?"""
-from __future__ import annotations
 
 import glob
 import os

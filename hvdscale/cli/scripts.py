@@ -1,5 +1,4 @@
 """What the commands have in common that run a script as it is: its name, and the batch marked in its arguments."""
-from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,5 +1,4 @@
 """The runs of hvdscale-scale, one after the other: all that were asked for, or those that decide."""
-from __future__ import annotations
 
 import math
 import os

@@ -1,5 +1,4 @@
 """Entry points of the commands: Ctrl-C ends a command quietly during imports, and --version needs no import."""
-from __future__ import annotations
 
 import sys
 from importlib import import_module

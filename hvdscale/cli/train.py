@@ -1,6 +1,5 @@
 """hvdscale-train: train one workload on the workers that the launcher started; the options and the end of every command
 that trains."""
-from __future__ import annotations
 
 import contextlib
 import os

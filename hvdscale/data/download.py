@@ -2,7 +2,6 @@
 
 A partial download is NAME.part; NAME.part.version says which version of the file it belongs to.
 """
-from __future__ import annotations
 
 import http.client
 import os

@@ -4,7 +4,6 @@ into a folder, verified, in the layout that their workload reads. Training never
 Existing files are verified and never overwritten. An unpacked archive leaves a receipt, ARCHIVE.unpacked, which lists
 its files.
 """
-from __future__ import annotations
 
 import hashlib
 import importlib.resources

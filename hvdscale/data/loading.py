@@ -8,7 +8,6 @@
 Loader workers are processes that each read whole batches; torch's DataLoader keeps the order. Their number changes the
 time only: an example is the same whichever process reads it.
 """
-from __future__ import annotations
 
 import multiprocessing
 import signal

@@ -1,6 +1,5 @@
 """The checks of a job: those that cut a step into passes, or pad it further, of gradients, losses, random numbers,
 batch-norm and padding; and those of a run's checkpoint, its evaluation, and its optimizer as it is set."""
-from __future__ import annotations
 
 import copy
 import math

@@ -1,5 +1,4 @@
 """All checks of a job, in order: on rank 0 alone, but for that of the ranks."""
-from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection
@@ -9,8 +8,7 @@ from ..formatting.numbers import counted
 from ..training.job import Job
 from ..update.model import how_to_be_faster
 from ..workers.group import Workers
-from .checks import (batch_norm, checkpoint, decay, evaluation, gradients, losses, padding, random_numbers,
-                     rounding)
+from .checks import (batch_norm, checkpoint, decay, evaluation, gradients, losses, padding, random_numbers, rounding)
 from .finding import JOB, Finding, carried_out, trace_cause
 from .formats import NOTES, Judged, render_list
 from .probe_step import EXAMPLES, Sample, make_sample

@@ -18,7 +18,6 @@ formatting/templates.py says; {LOCAL} is the word of a script's arguments that s
 
 At the end, the kinds of what a restart did not bring back: values of a checkpoint, of a script or of a job of ours.
 """
-from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence

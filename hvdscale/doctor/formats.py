@@ -1,6 +1,5 @@
 """An examination as text: one line per check, details of each failure, tables, notes; and its findings for machines: as
 JSON, and as JUnit's XML, which CI systems show."""
-from __future__ import annotations
 
 import contextlib
 import json

@@ -3,7 +3,6 @@ the check of its data: whether an example is the same in any batch.
 
 The reference computations are slow and obvious, and share no code with hvdscale.update.step.
 """
-from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence

@@ -6,7 +6,6 @@ other checks run. No check can run collectives of the job's own code, as it call
 This module is also their main program; its argument is a rank, the number of ranks and a job as it was typed, and it
 prints its digest, both as JSON. Environment, Horovod, torch and host name answer as under a launcher, but for a group.
 """
-from __future__ import annotations
 
 import contextlib
 import json

@@ -6,7 +6,6 @@
 
 Integers may be 32.0 or 1e3.
 """
-from __future__ import annotations
 
 import csv
 import io

@@ -5,7 +5,6 @@
 Tables from elsewhere need no log.json; the guide has their columns. Without a column search, trials of a workload and
 batch whose metaparameters vary count as a search. Without a column workers, a trial had one worker.
 """
-from __future__ import annotations
 
 import csv
 import json

@@ -8,7 +8,6 @@ In CSV numbers are written without loss, missing values and unknown seeds as emp
 and the metadata of Parquet have units, meanings and root attributes. An event's time is the trial's start, where it is
 known, and the training seconds since; NaN is left out.
 """
-from __future__ import annotations
 
 import contextlib
 import csv

@@ -3,7 +3,6 @@
     json_of(text_of(path), path, dict)          what its JSON holds
     WrongFile                                   what is wrong with a file, which may be passed over
 """
-from __future__ import annotations
 
 import errno
 import json

@@ -38,8 +38,7 @@ class Seen:
 
 
 @contextlib.contextmanager
-def imported_log(path, imported: Mapping, *, overwrite: bool = False, take_over: bool = False
-                 ) -> Iterator[ImportedLog]:
+def imported_log(path, imported: Mapping, *, overwrite: bool = False, take_over: bool = False) -> Iterator[ImportedLog]:
     """See ``new_log``; ``imported``: that root attribute."""
     with new_log(path, {"imported": dict(imported)}, overwrite, take_over) as file:
         log = ImportedLog(file)

@@ -4,7 +4,6 @@
 
 The ring of analysis.step_time and messages of h + V / bandwidth are fitted to all times, by the least relative squares.
 """
-from __future__ import annotations
 
 import re
 from collections.abc import Sequence

@@ -1,5 +1,4 @@
 """Text that may hold what a file from elsewhere says, as a terminal can be given it."""
-from __future__ import annotations
 
 import re
 import sys

@@ -1,5 +1,4 @@
 """Text in lines as wide as the terminal: as COLUMNS, or else the system, has it; a command's --width sets COLUMNS."""
-from __future__ import annotations
 
 import shutil
 import sys

@@ -1,5 +1,4 @@
 """How numbers are written: rounded to what is known, unmet as unmet, missing as missing."""
-from __future__ import annotations
 
 import math
 import re

@@ -1,5 +1,4 @@
 """What a command prints while it works: on a terminal it overwrites its last line, elsewhere lines now and then."""
-from __future__ import annotations
 
 import shutil
 import time

@@ -9,7 +9,6 @@ Python's that begins with a point or comma; behind it ``value`` or ``ends`` are 
 ``[; beyond {batch}]`` is left out where a value in it is missing: None, False, or empty; ``[A|B]`` is the first that
 has all its values; ``['name']`` is of Python. ``{name?}`` asks for a value and writes nothing.
 """
-from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping

@@ -5,7 +5,6 @@
     fits, lines = narrowed([Heading("examples per second", short="ex./s")], [["1,130\\n1,090-1,160"]], 100)
     print("\\n".join(lines))
 """
-from __future__ import annotations
 
 import textwrap
 import time

@@ -1,5 +1,4 @@
 """Values and keys as TOML."""
-from __future__ import annotations
 
 import json
 import re

@@ -4,7 +4,6 @@
 
 Imports apply the rules for rows to what they read: ``faults_of_trials``, ``faults_of_rows`` and ``unfinished``.
 """
-from __future__ import annotations
 
 import math
 import os

@@ -6,7 +6,6 @@ An error or a loss gets better downwards whatever else its name says; of other w
 are those of torchmetrics 1.9 (``higher_is_better``), of pycocotools, sacrebleu, TorchAudio and what trainers log; where
 torchmetrics and a metric's own paper differ, such as Davies-Bouldin's index and word information preserved, the paper.
 """
-from __future__ import annotations
 
 import re
 from functools import lru_cache

@@ -4,7 +4,6 @@ must be laid out as the schema says, so that what is read is what was meant, and
     with reading(path):                               any failure inside is a LogError that names the file
         file = open_file(path)
 """
-from __future__ import annotations
 
 import contextlib
 import json

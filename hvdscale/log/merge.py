@@ -3,7 +3,6 @@ the log that it came from.
 
     merge(["runs/w1.h5", "runs/w8.h5"], "runs/all.h5")     -> (log, trials renumbered) of each
 """
-from __future__ import annotations
 
 import contextlib
 import itertools

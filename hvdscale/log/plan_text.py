@@ -5,7 +5,6 @@
 
 Where they have not, a LogError says which entry; whoever calls adds the log and the trial (see ``plan_at``).
 """
-from __future__ import annotations
 
 import json
 import math

@@ -178,8 +178,7 @@ class Recording(AbstractContextManager["Recording"]):
                 raise UsageError(f"step {self.steps} is evaluated twice; measure all metrics in one evaluation()")
             self._evaluated, values = self.steps, {
                 name: _number(name, value, finite=False) for name, value in seen.items()}
-            self.met = self._target is not None and bool(
-                self._target.met_by(values.get(self._target.column, math.nan)))
+            self.met = self._target is not None and bool(self._target.met_by(values.get(self._target.column, math.nan)))
             if self._writer is not None:
                 self._write(self._writer.append, "evaluations", trial=TRIAL, step=self.steps,
                             examples=self.steps * self._batch, train_seconds=seconds, **values)

@@ -1,5 +1,4 @@
 """A file that HDF5 can always write to, whatever the disk says."""
-from __future__ import annotations
 
 import io
 import os

@@ -6,7 +6,6 @@ int64, measurements float64 (NaN: not measured), a status is an HDF5 enum of int
 (int64, shape (1,)) says how many rows are whole; what lies beyond was being written. Each column carries its unit and
 meaning as attributes.
 """
-from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass

@@ -5,7 +5,6 @@
 A merged file replaces ``segments`` of them (its attribute), so that leftovers of a merge cut short are passed over.
 A file that is named like a segment but has another id is another log.
 """
-from __future__ import annotations
 
 import contextlib
 import glob

@@ -11,7 +11,6 @@
 The file is made under another name and shown once it is in HDF5's SWMR mode, in which a file that is never closed can
 be read. Rows are written first, then ``committed_rows``, so what readers trust is whole.
 """
-from __future__ import annotations
 
 import contextlib
 import errno

@@ -4,7 +4,6 @@
     ghosts.attach(model)                     every Dropout and BatchNorm of hvdscale.modules in it
     ghosts.at(step, groups, part)            before each pass
 """
-from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter

@@ -3,7 +3,6 @@
     nn.Sequential(nn.Conv2d(3, 16, 3), BatchNorm(16), nn.ReLU(), nn.Flatten(), Dropout(0.4), nn.Linear(16, 10))
     model = convert(model)              replaces torch's own modules
 """
-from __future__ import annotations
 
 import torch
 from torch import Tensor, nn

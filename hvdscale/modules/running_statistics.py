@@ -3,7 +3,6 @@
 They move once a step, by the mean over the step's ghost groups of the move that each group alone would make, so neither
 the worker count nor the order of the groups matters. The sums are reduced with the gradients.
 """
-from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence

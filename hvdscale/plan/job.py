@@ -6,7 +6,6 @@
 
 The source of a built-in workload is {"hvdscale": version}: a later version is no other job.
 """
-from __future__ import annotations
 
 import hashlib
 import json

@@ -1,5 +1,4 @@
 """Replicas that train apart and are synchronized now and then: their keys settled, and what they do not go with."""
-from __future__ import annotations
 
 from ..errors import PlanError, UsageError
 from ..formatting.numbers import counted, listed

@@ -10,7 +10,6 @@
 A batch's table may set any key of the optimizer, the learning rate's schedule, the loss and the model; ``lr`` is the
 peak rate at that batch. Other entries in the file, such as the evidence that hvdscale-tune adds, are for people.
 """
-from __future__ import annotations
 
 from ..errors import PlanError, UsageError
 from .settings import Settings, key_of, keys_by_heading, read_toml

@@ -11,7 +11,6 @@ Weight decay that is decoupled subtracts rate times decay from a weight, so it f
 examples is B / (rate decay), see decay_timescale_of: fixed under linear, it grows by sqrt(r) under sqrt and adam_sqrt,
 by r under none and by r**(1 - P) under power:P, unless ``decay_timescale`` holds it.
 """
-from __future__ import annotations
 
 import contextlib
 import math

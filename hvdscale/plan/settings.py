@@ -147,8 +147,7 @@ class Settings:
         "average_start) or none", choices=("none", "ema", "tail"))
     average_half_life: Length | None = _half_life("ema: half-life of the weights")
     average_start: Length | None = _length("tail: start of the mean; default: half of the budget", least=0)
-    replicas: int = _key(
-        1, "models that train apart, each on a share of every global batch", True, least=1)
+    replicas: int = _key(1, "models that train apart, each on a share of every global batch", True, least=1)
     sync_every: Length | None = _length(
         "between synchronizations of the replicas, in steps if no unit is given", flag=True, plain="steps", above=0)
     outer: str = _key(

@@ -1,5 +1,4 @@
 """Settling a plan: from what was asked, by the user and by default, to all that a run will do."""
-from __future__ import annotations
 
 import math
 from collections.abc import Mapping

@@ -4,7 +4,6 @@ The example stream is a pure function of (seed, epoch): the permutations of the 
 steps. A step's examples have positions 0 .. B-1; ghost groups partition these positions, and each pass of a worker
 takes a run of them. So the worker count decides who computes, never what is computed.
 """
-from __future__ import annotations
 
 import hashlib
 import math

@@ -1,5 +1,4 @@
 """Values of keys, from TOML files and command lines: of the kind that a key takes, and within its bounds."""
-from __future__ import annotations
 
 import difflib
 import math

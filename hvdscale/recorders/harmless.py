@@ -1,5 +1,4 @@
 """Callbacks that never harm the training they watch: what goes wrong in one ends its log, with one warning."""
-from __future__ import annotations
 
 import functools
 import os

@@ -7,7 +7,6 @@
 The metric ``val/error`` is what the module logs as ``val/error`` or ``val_error``. Of several workers, losses are those
 of the first. A run that resumes from a checkpoint continues its log.
 """
-from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any

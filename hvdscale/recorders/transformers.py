@@ -8,7 +8,6 @@ The metric ``val/loss`` is what the trainer logs as ``eval_loss``. The trainer g
 logged them: with ``logging_steps=1`` each step has its own, else the steps between have none. A run that resumes from a
 checkpoint continues its log.
 """
-from __future__ import annotations
 
 from typing import Any
 

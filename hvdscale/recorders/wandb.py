@@ -3,7 +3,6 @@
 ``init`` begins a folder runs/NAME, ``log`` writes a row of JSON there, and ``finish`` makes the log runs/NAME.h5 of it,
 as ``hvdscale-log import`` does, or says why not. Of several processes rank 0 writes.
 """
-from __future__ import annotations
 
 import atexit
 import json

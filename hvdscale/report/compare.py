@@ -1,5 +1,4 @@
 """A candidate's logs held against a baseline's: tables, verdicts, decisions and files; what differences runs see."""
-from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence

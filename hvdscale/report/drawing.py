@@ -379,8 +379,7 @@ def arrows(estimates: Iterable[Estimate]) -> list[Arrow]:
     return found
 
 
-def draw_panels(draw: Callable[[Axes, Any], None], panels: Sequence[Any], titles: Sequence[str]
-                ) -> Callable[..., None]:
+def draw_panels(draw: Callable[[Axes, Any], None], panels: Sequence[Any], titles: Sequence[str]) -> Callable[..., None]:
     """What draws each of them in axes of its own, under its title where there are several."""
     def draw_all(*axes: Axes) -> None:
         for one, panel, title in zip(axes, panels, titles):

@@ -4,7 +4,6 @@
 
 Of logs so large that no trial is made of its own, sections have no trials, and pages what the studies show.
 """
-from __future__ import annotations
 
 import gc
 import os

@@ -1,5 +1,4 @@
 """Tables as records, and the three ways of writing them: aligned text, CSV, and values for JSON."""
-from __future__ import annotations
 
 import csv
 import io

@@ -12,7 +12,6 @@ Horovod's optimizer; the optimizer's step. What DistributedDataParallel transfer
 waiting. The clock is that of hvdscale.record, time.monotonic; on a GPU all but the batch is timed by events on its
 stream, so that no update waits for the GPU.
 """
-from __future__ import annotations
 
 import contextlib
 import math

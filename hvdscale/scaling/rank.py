@@ -1,6 +1,5 @@
 """One rank of a script that is timed, which ends with a record of what it knows of the run; and torch's own traces of a
 few updates of each rank, as Perfetto (ui.perfetto.dev) shows them, and what they say."""
-from __future__ import annotations
 
 import gzip
 import json

@@ -4,7 +4,6 @@
 
 A run with a finished log is not repeated. One that fails leaves no log, and the others stand.
 """
-from __future__ import annotations
 
 import contextlib
 import hashlib

@@ -6,7 +6,6 @@ the search, and tuned.toml.
 
 Rows are ordered by trial, then step, so the log does not depend on which group ran which trial.
 """
-from __future__ import annotations
 
 import json
 import os

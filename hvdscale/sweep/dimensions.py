@@ -15,7 +15,6 @@
     [batch.2048.space.lr]
     max = 30.0                      # not scaled
 """
-from __future__ import annotations
 
 import math
 import sys

@@ -2,7 +2,6 @@
 
 All groups of all jobs share one ledger, so their number does not affect the outcome.
 """
-from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence

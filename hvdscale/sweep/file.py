@@ -2,7 +2,6 @@
 
 ``hvdscale.sweep.dimensions`` reads the tables [space.X] and [batch.N.space.X].
 """
-from __future__ import annotations
 
 import re
 from dataclasses import dataclass

@@ -8,7 +8,6 @@
 A launcher ends all processes if one fails; Open MPI also if one that initialized MPI exits without finalizing it. With
 ``mpirun --enable-recovery`` the others continue, but mpirun then always exits with 0. torchrun cannot let them be.
 """
-from __future__ import annotations
 
 import contextlib
 import os
@@ -99,8 +98,7 @@ class TorchGroup(LaunchGroup, TorchWorkers):
     _form = TorchWorkers._begin
 
 
-def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[int],
-               transport: str = "auto") -> Workers:
+def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[int], transport: str = "auto") -> Workers:
     """This process's group of consecutive ranks, which may use these cores of its host: see cores_of_launch. From now
     on the process stops when its launcher has ended. Raises UsageError if the processes do not divide into such groups,
     WorkersError if they cannot be joined."""

@@ -5,7 +5,6 @@
 A child that exits during a trial, as by ``os._exit`` in the user's code, counts as killed. A launcher ends all
 processes of a launch when one is killed; it sees only the waiting parent.
 """
-from __future__ import annotations
 
 import contextlib
 import os

@@ -1,5 +1,4 @@
 """Run a sweep on one group of workers, from its file to its end; or estimate its steps and hours before it starts."""
-from __future__ import annotations
 
 import contextlib
 import math

@@ -6,7 +6,6 @@ sweep is stored, too, so that another one is not resumed under its name.
     OUT/points/nesterov-b256.json       {"budget_steps": 2000, ..., "points": [{"lr": 0.1, ...}, ...]}
     OUT/sweep.json                      the sweep file as last settled, and its job
 """
-from __future__ import annotations
 
 import json
 import os

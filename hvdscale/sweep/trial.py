@@ -2,7 +2,6 @@
 
 A trial writes checkpoints to OUT/checkpoints by time only. It may resume in another group's log; its pieces list them.
 """
-from __future__ import annotations
 
 import contextlib
 import gc
@@ -52,8 +51,7 @@ class TrialLog(RunLog):
         return {**super().place(), "pieces": list(map(list, result.pieces)), "steps": result.steps, "best": result.best}
 
     def evaluation(self, step, examples, train_seconds, measured):
-        super().evaluation(step, examples, train_seconds,
-                           {**measured, "waited_seconds": self._waited * train_seconds})
+        super().evaluation(step, examples, train_seconds, {**measured, "waited_seconds": self._waited * train_seconds})
         result = self.result
         for target in self.sweep.targets:
             if str(target) not in result.steps and target.met_by(measured[target.column]):

@@ -5,7 +5,6 @@
 Of each batch it has [global_batch.256] as ``plan.metaparameters`` reads it, with what is TUNABLE of the best trial,
 searched or set; and [evidence.256]: trial, steps, interval and place in the space.
 """
-from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,5 +1,4 @@
 """The processes above this one, as /proc shows them."""
-from __future__ import annotations
 
 import math
 import os

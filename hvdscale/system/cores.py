@@ -1,5 +1,4 @@
 """The cores of this machine, and how busy they are."""
-from __future__ import annotations
 
 import contextlib
 import glob

@@ -3,7 +3,6 @@
 What is on its way has a temporary name and the kernel's lock, for as long as its process lives. The next process that
 writes into the folder removes what has such a name and no lock: a killed one left it.
 """
-from __future__ import annotations
 
 import contextlib
 import errno

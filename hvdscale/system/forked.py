@@ -1,5 +1,4 @@
 """Child processes: a function of many items on all cores, and none that outlives the process that it works for."""
-from __future__ import annotations
 
 import ctypes
 import multiprocessing

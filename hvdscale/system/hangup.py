@@ -1,5 +1,4 @@
 """Signals that ask a run to stop, and the end of whoever reads its output: a closed terminal is both."""
-from __future__ import annotations
 
 import contextlib
 import errno

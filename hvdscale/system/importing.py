@@ -1,5 +1,4 @@
 """Imports: of the user's own objects, of packages that only some users need, and without the garbage collector."""
-from __future__ import annotations
 
 import gc
 import glob

@@ -4,7 +4,6 @@
     input_text("runs.toml")                                 its text, in UTF-8
     require_own_folder(path, "TMPDIR names another place")
 """
-from __future__ import annotations
 
 import errno
 import hashlib

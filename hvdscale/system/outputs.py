@@ -4,7 +4,6 @@
     refuse_foreign("model.pt", MODEL)
     replace_own("tuned.toml", text)
 """
-from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable

@@ -3,7 +3,6 @@
 Beside it are the files in the module's folder, or in the folder of its package; not what is installed, nor hvdscale. A
 digest is of the syntax tree without docstrings: layout, comments, the folder's place and Python's version do not count.
 """
-from __future__ import annotations
 
 import ast
 import hashlib

@@ -1,5 +1,4 @@
 """What a command runs on, without importing any of it."""
-from __future__ import annotations
 
 import platform
 import re

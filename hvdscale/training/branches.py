@@ -7,7 +7,6 @@
 A branch with a finished log is not repeated, so an interrupted command resumes. The base run resumes from its newest
 checkpoint, a branch from the one that it starts from.
 """
-from __future__ import annotations
 
 import contextlib
 import json

@@ -5,7 +5,6 @@
 
 The log's rows are synced to disk before a checkpoint is renamed, so a log never lacks rows that precede a checkpoint.
 """
-from __future__ import annotations
 
 import contextlib
 import io

@@ -2,7 +2,6 @@
 
     hvdscale.training.current_job job:workload '{"train_subset": 500}'    its last line is JSON
 """
-from __future__ import annotations
 
 import json
 import sys

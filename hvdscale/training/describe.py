@@ -1,5 +1,4 @@
 """A plan in words: what hvdscale-train prints before its first step."""
-from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 

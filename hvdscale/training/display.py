@@ -1,5 +1,4 @@
 """Rank 0's output while training: a progress bar on a terminal, lines elsewhere."""
-from __future__ import annotations
 
 import math
 import sys
@@ -24,8 +23,7 @@ LEAST_TIMED, MOST_TIMED = 20, 500       # steps, of the latest, in which a rank 
 class Display:
     """Rank 0's output: progress, with the metric of the target (else the last validation metric)."""
 
-    def __init__(self, plan: Plan, metrics: Iterable[str], empty: Collection[str] = (), out=None,
-                 clock=time.monotonic):
+    def __init__(self, plan: Plan, metrics: Iterable[str], empty: Collection[str] = (), out=None, clock=time.monotonic):
         self._plan, self._clock, self._empty, out = plan, clock, empty, out or sys.stdout
         self._screen = Screen(out, on_terminal(out), (BAR_SECONDS, LINE_SECONDS))
         self._first, self._seen, self._nans = None, Counter(), Counter()       # evaluations by metric

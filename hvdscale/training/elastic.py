@@ -5,7 +5,6 @@ the state of the rank that is furthest ahead, and retake the steps since. The gl
 stream of examples, stays that of the first start. So does the most examples of a pass, unless a ghost group of
 batch-norm is larger.
 """
-from __future__ import annotations
 
 import gc
 import time

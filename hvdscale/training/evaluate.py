@@ -4,7 +4,6 @@ A split is cut into chunks of a fixed size at any worker count. Each worker meas
 and counts in a table, which is zero elsewhere. The table is summed over the workers, and the means are taken from it in
 one order. So the result is bit-identical at any worker count.
 """
-from __future__ import annotations
 
 import contextlib
 import math

@@ -1,5 +1,4 @@
 """A job: a settled plan with everything needed to run it; and by what a log knows it, see plan.job."""
-from __future__ import annotations
 
 import json
 import math

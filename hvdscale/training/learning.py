@@ -1,5 +1,4 @@
 """What the last lines of a run say where it did not learn: its loss, and what often keeps a loss at chance."""
-from __future__ import annotations
 
 import math
 from collections.abc import Iterator

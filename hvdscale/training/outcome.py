@@ -1,5 +1,4 @@
 """The two ends of a run: where it starts, and how it ended."""
-from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import NamedTuple

@@ -1,5 +1,4 @@
 """The outputs of a run: its log, its checkpoints, from which it resumes, and, on rank 0, the terminal."""
-from __future__ import annotations
 
 import contextlib
 import os

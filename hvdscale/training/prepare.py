@@ -1,5 +1,4 @@
 """From settings to a job; all ranks agree on anything that can fail before the first step."""
-from __future__ import annotations
 
 import hashlib
 import json

@@ -1,5 +1,4 @@
 """Find what a run resumes from: a checkpoint of the same problem, and its log."""
-from __future__ import annotations
 
 import json
 import os

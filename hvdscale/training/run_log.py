@@ -3,7 +3,6 @@
 If the log cannot be written, rank 0 must not stop alone: it keeps the failure and votes to stop at the next step, so
 all ranks leave together.
 """
-from __future__ import annotations
 
 import json
 import os

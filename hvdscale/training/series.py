@@ -5,7 +5,6 @@
 
 A run with a finished log is not repeated, so an interrupted series resumes.
 """
-from __future__ import annotations
 
 import contextlib
 import itertools

@@ -3,7 +3,6 @@
 The stream of examples, the schedule and every random stream of hvdscale are functions of the step, so only the number
 of steps is kept for them. The process's own generators are kept for the user's code.
 """
-from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field

@@ -1,5 +1,4 @@
 """A model's state dict in a file: --init-from reads it, --save-model writes it."""
-from __future__ import annotations
 
 import io
 import os

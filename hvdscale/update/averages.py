@@ -1,5 +1,4 @@
 """Weights for an evaluation: the averages of a run's weights, and those that an optimizer makes from its own."""
-from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator

@@ -10,7 +10,6 @@ step, the others where some group has them.
     unit                 2^35    2^-5    2^-45   2^-85
     reaches values to    2^74    2^34    2^-6    2^-46
 """
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence

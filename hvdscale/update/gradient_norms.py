@@ -13,7 +13,6 @@ ghost group is a share, at any number of workers.
     tail = noise.tail(count, scale)     to be summed over the workers
     noise.columns(...)                  the row's values
 """
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,5 +1,4 @@
 """The model before its first step: built from the seed, the same on all workers, examined for group-by-group passes."""
-from __future__ import annotations
 
 import contextlib
 import math

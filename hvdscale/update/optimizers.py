@@ -1,5 +1,4 @@
 """The optimizer that a problem names, with weight decay kept off biases and normalization parameters."""
-from __future__ import annotations
 
 import re
 from collections.abc import Mapping

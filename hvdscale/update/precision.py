@@ -4,7 +4,6 @@
     tf32          fp32, but a GPU rounds the factors of products and convolutions to 10 bits, which is faster
     bf16, fp16    mixed precision: fp32 parameters, gradients and optimizer; the model computes under torch's autocast
 """
-from __future__ import annotations
 
 import contextlib
 import os

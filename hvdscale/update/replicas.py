@@ -14,7 +14,6 @@ some of the replicas, or some of them one replica, whose gradients they sum. Buf
 changes. Where these are compressed (see ``Sender``), each replica sends its own once, and all workers add them up in
 the replicas' order. Averages of weights take in those after each synchronization.
 """
-from __future__ import annotations
 
 import contextlib
 import math

@@ -12,7 +12,6 @@ of MLPerf Training names them in its skip list).
 
 The whole state of an update is in ``state_dict()``, as tensors and plain numbers.
 """
-from __future__ import annotations
 
 import inspect
 import math
@@ -96,8 +95,7 @@ class Adam(PlainOptimizer):
 
     kernel = staticmethod(torch._fused_adam_)
 
-    def __init__(self, groups: Iterable[dict], lr: float, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8):
+    def __init__(self, groups: Iterable[dict], lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8):
         super().__init__(groups, dict(lr=lr, betas=tuple(betas), eps=eps, weight_decay=0.0))
 
     @torch.no_grad()

@@ -3,7 +3,6 @@
 Each worker adds up the gradients of its examples' summed losses, pass by pass. The sum over the workers is then divided
 by the number of examples, so uneven shares, short batches and accumulation all give the same mean.
 """
-from __future__ import annotations
 
 import contextlib
 import math

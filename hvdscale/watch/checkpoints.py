@@ -1,6 +1,5 @@
 """Checkpoints, which torch, torch.distributed.checkpoint and safetensors save and load; and files that are written,
 read, or get another name."""
-from __future__ import annotations
 
 import functools
 import inspect

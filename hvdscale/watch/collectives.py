@@ -1,6 +1,5 @@
 """torch.distributed: the backend that can be had here, the calls that combine what the ranks have, Horovod's among
 them, and parameters that are divided among the ranks."""
-from __future__ import annotations
 
 import contextlib
 import functools

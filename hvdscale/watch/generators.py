@@ -5,7 +5,6 @@ What torch draws for a batch, in modules or between the batch and them, is one n
 dimensions may be the batch; what is drawn in reading an example follows from its index. What else draws is left as it
 is: numpy and Python in a model, a permutation, a generator that a data set has made.
 """
-from __future__ import annotations
 
 import functools
 import hashlib

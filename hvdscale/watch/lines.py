@@ -1,5 +1,4 @@
 """Where in the script a call was made."""
-from __future__ import annotations
 
 import importlib.util
 import os

@@ -1,5 +1,4 @@
 """What happens in a watched script, and who is told of it."""
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any

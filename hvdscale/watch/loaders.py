@@ -1,5 +1,4 @@
 """DataLoader: what its sampler gives, what is read for it, and what it returns."""
-from __future__ import annotations
 
 import os
 from collections import deque

@@ -1,6 +1,5 @@
 """Forward and backward passes, each parameter's gradient before any reduction over ranks, modes of modules, losses and
 batch-norm; optimizers' steps up to the write of the parameters, clipping before them, and learning-rate schedules."""
-from __future__ import annotations
 
 import functools
 import inspect

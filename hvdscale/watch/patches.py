@@ -1,5 +1,4 @@
 """Functions and classes of other packages, replaced while a script is watched and put back afterwards."""
-from __future__ import annotations
 
 import functools
 import importlib.util

@@ -2,7 +2,6 @@
 
 The processes of a launch find it by its name, which any user of the host could find out.
 """
-from __future__ import annotations
 
 import contextlib
 import os

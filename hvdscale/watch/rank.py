@@ -6,7 +6,6 @@
 PLACE is the folder that all ranks share: see runner.py. The rank leaves there what it saw (rank0.record), where it
 stands at a SIGUSR1 (rank0.stack), and that it ends in the middle of the script (rank0.stopped).
 """
-from __future__ import annotations
 
 import faulthandler
 import os

@@ -6,7 +6,6 @@
 
 Each rank is an interpreter of its own, see rank.py. ``place`` is a folder that the ranks share.
 """
-from __future__ import annotations
 
 import contextlib
 import importlib.util

@@ -3,7 +3,6 @@
     with watching([listener]):
         runpy.run_path("train.py", run_name="__main__")
 """
-from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,5 @@
 """What starts or joins workers for a script: those that it starts itself run already, so its function is called as the
 worker that this one is; Lightning and accelerate take the devices of those that run. And how accelerate gathers."""
-from __future__ import annotations
 
 import inspect
 import os

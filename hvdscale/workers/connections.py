@@ -1,6 +1,5 @@
 """What frees a worker that waits for a lost one, and the others from one that stopped: TCP connections, which are shut
 so that the transport stops waiting, and a deadline of the kernel, which kills a process that does not put it off."""
-from __future__ import annotations
 
 import contextlib
 import ctypes

@@ -12,7 +12,6 @@ just started; one that never comes makes all the others abort. So the asking and
 horovodrun's server keeps keys and values until it has given out new places. It answers the question for a place once
 every worker has asked or is lost.
 """
-from __future__ import annotations
 
 import contextlib
 import os

@@ -1,5 +1,4 @@
 """Workers joined by Horovod: MPI, Gloo or NCCL."""
-from __future__ import annotations
 
 import contextlib
 import os

@@ -1,5 +1,4 @@
 """The launchers that start a command on several workers: the command line each needs, and its variables."""
-from __future__ import annotations
 
 import contextlib
 import ctypes

@@ -6,7 +6,6 @@ A launcher is the nearest process above a worker without the variables that it g
 this host, torchrun's agent, slurmstepd. Scripts and shells between are not. A launcher may have been started by
 another, such as torchrun by srun; then all are watched.
 """
-from __future__ import annotations
 
 import contextlib
 import os

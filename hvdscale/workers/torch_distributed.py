@@ -4,7 +4,6 @@ torchrun has a store by which its workers find each other. Under mpirun and srun
 reaches the others through mpi4py, or else through a file in a folder that all share. Who reaches the store or the
 workers can have them run code, as values are gathered by pickle: on one host, all of them listen on loopback alone.
 """
-from __future__ import annotations
 
 import contextlib
 import hashlib

@@ -2,7 +2,6 @@
 
     workers = form(stall_seconds=120, transport="auto")
 """
-from __future__ import annotations
 
 import importlib.util
 import os

@@ -1,5 +1,4 @@
 """The built-in workloads, each named dataset/model."""
-from __future__ import annotations
 
 import difflib
 import os

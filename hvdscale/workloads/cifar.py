@@ -11,7 +11,6 @@ Established from google/init2winit: the sizes of the splits, the means and devia
 by 4, random crops and flips. Whether Shallue et al. 2019 did the same could not be verified. The checksums are those
 of apache/mxnet's ``gluon.data.vision``.
 """
-from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial

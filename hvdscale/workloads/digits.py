@@ -1,5 +1,4 @@
 """scikit-learn's digits: 1,797 grey 8x8 images of handwritten digits, which ship with that package."""
-from __future__ import annotations
 
 import importlib.util
 from functools import partial

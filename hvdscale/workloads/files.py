@@ -5,7 +5,6 @@ cache of what is made of them. Errors are DataErrors that name the file.
     place = cache_folder(cache_dir) / "tokens" / key
     with alone(place): ...                                  one process per host prepares while the others wait
 """
-from __future__ import annotations
 
 import contextlib
 import gzip

@@ -7,7 +7,6 @@ The files may be plain, gzip or xz. The validation set is the last 5,000 of the 
 names of Shallue et al.'s subsets imply 55,000 training images. Which images their subsets hold is unknown; here they
 are the first ones. The MD5 digests are those of the unpacked files, as in many public repositories.
 """
-from __future__ import annotations
 
 import math
 import warnings

@@ -1,5 +1,4 @@
 """Operations on whole batches of images: standardization, random crops and flips; and batches on the meta device."""
-from __future__ import annotations
 
 from functools import lru_cache
 

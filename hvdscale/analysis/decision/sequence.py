@@ -3,7 +3,6 @@ the ledger, a file of what comparisons against one baseline have spent of an err
 
 The k-th comparison may spend 1 / sqrt(k) - 1 / sqrt(k + 1) of it (Foster & Stine 2008, alpha-spending), so that all
 together never spend more. A comparison that shares a run with an earlier one is that one, looked at again."""
-from __future__ import annotations
 
 import json
 from collections.abc import Iterable

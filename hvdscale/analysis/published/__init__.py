@@ -1,6 +1,5 @@
 """Published results that ship with the package: one TOML file per publication, whose comments give the source of its
 numbers and how they were obtained; hvdscale.analysis.reference parses them."""
-from __future__ import annotations
 
 import importlib.resources
 from functools import lru_cache

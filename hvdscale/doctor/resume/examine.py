@@ -1,5 +1,4 @@
 """The runs of a script that is stopped and started again, and all checks of what that starts from and of its course."""
-from __future__ import annotations
 
 import os
 import re

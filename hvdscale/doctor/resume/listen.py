@@ -1,5 +1,4 @@
 """What a run that is stopped, or started again, leaves: its checkpoints, what each update begins from, and its end."""
-from __future__ import annotations
 
 import faulthandler
 import os

@@ -1,6 +1,5 @@
 """All checks of an unmodified script, from the records of its runs on one worker and on several; their report, with
 what was not checked, and why, and what depends on the number of workers without being a fault."""
-from __future__ import annotations
 
 import contextlib
 import math

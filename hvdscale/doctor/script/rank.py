@@ -1,5 +1,4 @@
 """One rank of an examined script: its listeners, and the record that it leaves."""
-from __future__ import annotations
 
 import sys
 from typing import NoReturn

@@ -1,5 +1,4 @@
 """What one rank's process saw of a script: plain records, written to a file for the process that compares them."""
-from __future__ import annotations
 
 import contextlib
 import json

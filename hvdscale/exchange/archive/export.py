@@ -6,7 +6,6 @@ Imported archives are restored, value by value. Other trials keep their ids, in 
 arguments that the sweep does not search), optimizer and batch, with ``early_stopping`` where a COMPLETE trial ended
 before ``train_steps``. RUNNING becomes INCOMPLETE. Times, steps, restarts and plans have no place in the layout.
 """
-from __future__ import annotations
 
 import json
 import math

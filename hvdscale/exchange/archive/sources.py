@@ -3,7 +3,6 @@
     for study in Folder("batch_science").studies():        study.file, study.trials, study.wrong
     for study in Tar("batch_science.tar.bz2").studies():   the same, its files in memory
 """
-from __future__ import annotations
 
 import bz2
 import gzip

@@ -10,7 +10,6 @@ restarted, the last that was evaluated or ended counts.
     run = read_run("bert/result_0.txt")     as its lines describe it; None where no line has the key run_start
     measured = Measured(run, Wanted(workers=8))        its evaluations by steps and examples, in columns
 """
-from __future__ import annotations
 
 import json
 import math

@@ -5,7 +5,6 @@
 Each seed of a point is a COMPLETE trial with the target TARGET: an evaluation that does not meet it (val/converged = 0)
 a spacing before one that does (1). Without a spacing there is none, and the crossing's interval extends down to 0.
 """
-from __future__ import annotations
 
 import json
 import math

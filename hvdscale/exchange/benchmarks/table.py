@@ -4,7 +4,6 @@
     benchmark.examples_at(0.75, 16384)              the examples behind 0.75 of an epoch
     benchmark.is_setting("opt_weight_decay")        -> True; of throughput or train_loss: False
 """
-from __future__ import annotations
 
 import math
 import re

@@ -3,7 +3,6 @@
 Folders in it that are named like a split, as Keras' callback makes them, or have a series of torch's add_scalars are of
 the same run. Every scalar is read, and every event is held against its checksum.
 """
-from __future__ import annotations
 
 import contextlib
 import itertools

@@ -1,5 +1,4 @@
 """The formats of runs, and what lies in folders of them."""
-from __future__ import annotations
 
 import os
 import re

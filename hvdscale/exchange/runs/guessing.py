@@ -1,5 +1,4 @@
 """How runs are meant, by what their names, parameters, programs and tags say: the mapping that is guessed."""
-from __future__ import annotations
 
 import os
 import re

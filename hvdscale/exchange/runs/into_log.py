@@ -5,7 +5,6 @@
 
 A trial is COMPLETE unless its last loss is not finite, or its files say that it crashed, was stopped or still runs.
 """
-from __future__ import annotations
 
 import json
 import math

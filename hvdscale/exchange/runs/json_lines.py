@@ -3,7 +3,6 @@ metrics.json, MMEngine's scalars.json, LLaMA-Factory's trainer_log.jsonl; lines 
 the dictionaries that Hugging Face's Trainer prints. Or one array of such objects, as Chainer writes, or one object with
 a list a tag, as Keras' history has it; or AllenNLP's folder, a file an epoch. Where rows name a split, tags have it.
 """
-from __future__ import annotations
 
 import ast
 import contextlib

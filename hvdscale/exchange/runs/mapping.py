@@ -6,7 +6,6 @@
 A setting of a run is ``1024``, ``{parameter = "batch_size"}``, ``{pattern = 'b(\\d+)'}`` of its path, a constant for
 each part of a path, ``{"sweet-sun-1" = 16}``, or a product: ``{parameter = "devices", times = ["num_nodes"]}``.
 """
-from __future__ import annotations
 
 import math
 import re

@@ -1,5 +1,4 @@
 """MLflow's runs: the folder of a file store (mlruns), or its SQLite database. mlflow itself is not needed."""
-from __future__ import annotations
 
 import contextlib
 import math

@@ -1,6 +1,5 @@
 """A run as a reader of a format gives it, before anything is known about what its tags mean; and the settings in files
 that lie beside it, of YAML, JSON and TOML, flat as outer.inner."""
-from __future__ import annotations
 
 import math
 import os

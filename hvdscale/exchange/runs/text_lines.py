@@ -6,7 +6,6 @@ Where no such line has a metric of validation or test, a line that names one is 
 are the lines below a headline such as ``***** Eval results *****``, or of the step that one of them names.
 A line is split at its numbers, and lines that differ in nothing else have one form, whose names are looked at once.
 """
-from __future__ import annotations
 
 import io
 import re

@@ -3,7 +3,6 @@
 The file has the batch of a device, not of all, and no times but those of evaluations and, once training has ended, of
 the whole. Steps then count as equally long. training_args.bin is a pickle, which could run any code: it is not opened.
 """
-from __future__ import annotations
 
 import os
 import re

@@ -3,7 +3,6 @@ measurements.csv, and W&B's exports, be it of a run's history or of a chart, whi
 several runs, of a row or more each: W&B's table of runs, Optuna's and Ray's dataframes, MLflow's search, spreadsheets.
 And runs with a file a tag, which has its steps: TensorBoard's exports, and DVCLive's folder.
 """
-from __future__ import annotations
 
 import os
 import re

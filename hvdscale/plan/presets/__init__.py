@@ -6,7 +6,6 @@ A configuration may name its workload, ``workload = "imagenet/resnet_50"``. A fi
 tables: [preset.cifar10-resnet8] of shallue2019.toml is shallue2019-cifar10-resnet8, over the keys that they share. The
 comments say which values are published, and where, and which are chosen here.
 """
-from __future__ import annotations
 
 import importlib.resources
 from functools import lru_cache

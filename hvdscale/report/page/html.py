@@ -1,5 +1,4 @@
 """The report as one HTML file that needs no network and no second file, by page.html; and parts of it for notebooks."""
-from __future__ import annotations
 
 import math
 import re

@@ -2,7 +2,6 @@
 
 Curves are computed workload by workload, so that a study's columns are read while they are kept.
 """
-from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence

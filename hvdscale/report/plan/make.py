@@ -1,5 +1,4 @@
 """A plan of workers, or for a size that nobody has run: printed, and written as a page, tables and figures."""
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -4,7 +4,6 @@ against workers, and what each count costs for its time.
 Marks: a filled disc was measured, an open one was not, a diamond is at a batch beyond those that met the target.
 # marks a time of a host with too few free cores.
 """
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence

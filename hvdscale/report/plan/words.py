@@ -1,5 +1,4 @@
 """A plan of workers in sentences: what to take first, then what it is based on."""
-from __future__ import annotations
 
 import json
 import math

@@ -6,7 +6,6 @@
 
 formatting/templates.py says how they are written.
 """
-from __future__ import annotations
 
 import importlib.resources
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,6 +1,5 @@
 """By global batch: regimes, the fit, the crossing that lasts, and the noise scale beside the critical batch, in tables,
 findings and figures."""
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -1,5 +1,4 @@
 """The critical batch along a run, by branches: a chapter with sentences, tables and figures."""
-from __future__ import annotations
 
 import json
 import math

@@ -1,5 +1,4 @@
 """The best of a metric under budgets, and whether larger batches reach worse solutions: tables, findings, figures."""
-from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence

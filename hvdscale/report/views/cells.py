@@ -1,6 +1,5 @@
 """Of a cell of runs at one worker count and batch: what a table shows, with its notes and warnings; and in which fields
 of their plans the settings of cells differ."""
-from __future__ import annotations
 
 import json
 import math

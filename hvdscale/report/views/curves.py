@@ -1,5 +1,4 @@
 """Figures of steps to target against batch size, of searches: one curve, and families of them."""
-from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence

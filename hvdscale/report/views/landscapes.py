@@ -1,5 +1,4 @@
 """Learning-rate landscapes: steps and loss against the rate at each batch, and what describes the best rates."""
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -8,7 +8,6 @@ see critical_batch_fit, that is
 
     S = S_often (1 + (H / H_crit)^p)^(1/p)          S_often = N_min H_crit: the steps of replicas that exchange often
 """
-from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,5 +1,4 @@
 """What a learning-rate rule cost, in tables and sentences."""
-from __future__ import annotations
 
 import math
 import shlex

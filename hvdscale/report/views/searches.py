@@ -1,5 +1,4 @@
 """What searches over metaparameters say of themselves: tables, findings, and what to ask next."""
-from __future__ import annotations
 
 import math
 import re

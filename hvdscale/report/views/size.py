@@ -1,5 +1,4 @@
 """Laws over size: what the workloads of a report say of larger ones, in findings, tables and a figure."""
-from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,6 @@
 """Figures of what searches found: the best metaparameters by batch, the trials in their space, and every kind of figure
 of one workload's curves, or of several workloads'.
 """
-from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence

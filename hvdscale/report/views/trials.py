@@ -1,5 +1,4 @@
 """What is said of single trials: left out, slow, drifting, not learning; and their training curves."""
-from __future__ import annotations
 
 import math
 from collections import Counter

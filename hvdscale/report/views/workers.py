@@ -1,6 +1,5 @@
 """By worker count: tables of the series and of cells in none, what more workers or a growing batch buy, where the time
 of a step goes, figures."""
-from __future__ import annotations
 
 import math
 from collections import Counter

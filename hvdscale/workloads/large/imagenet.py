@@ -19,7 +19,6 @@ is 256. fb.resnet.torch's colour jitter and lighting are left out: Goyal et al. 
 established for Shallue et al. 2019: the 50,045 pictures held out (from memory), how these and both halves were drawn,
 and the augmentation.
 """
-from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
@@ -35,8 +34,7 @@ from ...workload import Card, Classification, Data, MapSplit
 from ..models.plain import VGG
 from ..models.resnet import ImageNetResNet
 from ..pixels import meta_images, standardised
-from .readers.images import (Crops, Pictures, centre_crop, class_folders, damaged, index_pictures, pillow,
-                             random_crop)
+from .readers.images import (Crops, Pictures, centre_crop, class_folders, damaged, index_pictures, pillow, random_crop)
 
 HALF_IMAGES, HALF_CLASSES = "imagenet_half_images", "imagenet_half_classes"
 DATASETS = ("imagenet", HALF_IMAGES, HALF_CLASSES)

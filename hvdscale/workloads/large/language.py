@@ -12,7 +12,6 @@ Established for LM1B from Tensor2Tensor and TensorFlow Datasets: shards 00001 to
 sentences; heldout-00000 for validation (Tensor2Tensor). Subword vocabularies have 2^15 or 2^13 tokens. Not established
 for Shallue et al. 2019: the vocabulary, the longest sentence, and the text of their Common Crawl.
 """
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -112,8 +111,7 @@ class LanguageModel(Workload):
     def summarize(self, means: dict[str, float], parts: Mapping) -> dict[str, float]:
         return {"perplexity": perplexity(means["cross_entropy"])}
 
-    def _describe(self, files: TextFiles, cache: Cache, vocabulary: str, sequence: int
-                  ) -> tuple[dict, tuple[str, ...]]:
+    def _describe(self, files: TextFiles, cache: Cache, vocabulary: str, sequence: int) -> tuple[dict, tuple[str, ...]]:
         train, notes = cache.parts["train"], list(files.notes)
         record = {"vocabulary": vocabulary, "vocabulary_sha256": cache.vocabulary.sha256,
                   "text_sha256": cache.text_sha256, "sequence": sequence,

@@ -130,8 +130,7 @@ def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine
         human, guessed = read_labels(judged, classes), None
         if machine is not None and part == "train":
             guessed = read_labels(find_labels(folder, part, "machine"), classes, machine)
-        images, labels, counts = _labelled(folder / part, files, human, guessed, allow_missing,
-                                           negatives == "verified")
+        images, labels, counts = _labelled(folder / part, files, human, guessed, allow_missing, negatives == "verified")
         for name, number in counts.items():
             record[name] += [f"{counted(number, 'image')} of {part}"] if number else []
         splits[part] = LabelledImages(images, *labels, count, NEGATIVES[negatives], centre_crop, side)

@@ -257,8 +257,7 @@ def _open(place: Path) -> Cache | None:
             starts = Mapped(place / f"{number}.starts", STARTS, known["lines"] + 1)
             if any(file.path.stat().st_size != len(file) * file.dtype.itemsize for file in (tokens, starts)):
                 return None
-            parts[known["name"]] = Encoded(tokens, starts, special, len(vocabulary), known["unknown"],
-                                           known["sha256"])
+            parts[known["name"]] = Encoded(tokens, starts, special, len(vocabulary), known["unknown"], known["sha256"])
         return Cache(place, vocabulary, parts)
     except (OSError, ValueError, KeyError, TypeError, DataError):
         return None

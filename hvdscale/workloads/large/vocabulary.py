@@ -8,7 +8,6 @@
 Learned vocabularies start with four special tokens: 0 <pad>, 1 <unk> (anything without a token), 2 <s> (start of a
 line) and 3 </s> (end). A given vocabulary keeps its ids; missing special tokens are appended.
 """
-from __future__ import annotations
 
 import hashlib
 import io

@@ -1,5 +1,4 @@
 """Small networks for grey images: the Simple CNN of Shallue et al. 2019, one for 8x8 images, fully connected ones."""
-from __future__ import annotations
 
 from torch import Tensor, nn
 

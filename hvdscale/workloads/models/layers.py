@@ -1,5 +1,4 @@
 """Shared by the image models: width multipliers, optional batch-norm, self-initializing layers."""
-from __future__ import annotations
 
 import math
 

@@ -3,7 +3,6 @@
 
 Shallue et al. 2019 trained "model A" with batch-norm over ghost groups of 32, as remembered: norm="batch".
 """
-from __future__ import annotations
 
 from torch import Tensor, nn
 from torch.nn import functional

@@ -8,7 +8,6 @@ Established: parameter counts, against closed forms and published totals. From m
 2019: preactivation in both, no batch-norm in ResNet-8; namhoonlee/effect-dps-public agrees for ResNet-8. Not
 established: their initialization.
 """
-from __future__ import annotations
 
 from torch import Tensor, nn
 

@@ -1,6 +1,5 @@
 """Which examples each rank trained on, of which split; the size of an epoch, and its order from epoch to epoch; and
 whether an evaluation counts every example once, on all ranks together."""
-from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable

@@ -1,6 +1,5 @@
 """Whether each update took the mean gradient over all its examples: of a weighted sum of the ranks' local ones, whether
 the weights make that."""
-from __future__ import annotations
 
 import math
 

@@ -1,6 +1,5 @@
 """Parameters and buffers on the ranks, whole or divided among them; the optimizer's steps: learning rates and their
 schedules, and what each update did to the parameters; batch-norm's statistics, and random numbers."""
-from __future__ import annotations
 
 import math
 from collections import Counter

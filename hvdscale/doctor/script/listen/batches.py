@@ -1,5 +1,4 @@
 """Loaders and their samplers: which examples each batch has, and whether they were trained on or evaluated."""
-from __future__ import annotations
 
 import contextlib
 import os

@@ -1,5 +1,4 @@
 """What one process has seen so far, and when it has seen enough; and the calls that are only counted or named."""
-from __future__ import annotations
 
 import os
 import re

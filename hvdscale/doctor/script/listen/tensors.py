@@ -1,5 +1,4 @@
 """Numbers of tensors: samples at fixed places, and digests of them all; the values of a checkpoint."""
-from __future__ import annotations
 
 import gc
 import hashlib

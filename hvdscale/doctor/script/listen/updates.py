@@ -1,5 +1,4 @@
 """Losses, backward passes, clipping and steps: local gradients, the one that is applied, rates and parameters."""
-from __future__ import annotations
 
 import weakref
 from collections.abc import MutableMapping

@@ -1,5 +1,4 @@
 """LSTM language models with a recurrent projection (Jozefowicz et al. 2016, arXiv:1602.02410)."""
-from __future__ import annotations
 
 import warnings
 

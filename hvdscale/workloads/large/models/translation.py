@@ -4,7 +4,6 @@
     logits = model(source, target)              target: begin and the sentence; logits: of the sentence and end
     tokens = model.decode(source, longest=50)
 """
-from __future__ import annotations
 
 import torch
 from torch import Tensor, nn

@@ -11,7 +11,6 @@ Formats are detected by content, not name: JPEG (colour, grey, CMYK, YCCK), PNG,
 modes to RGB: it drops transparency, looks up palettes, and ignores the colour profile of CMYK; of 16 bits the upper 8
 are kept. The EXIF orientation is not applied, as in the published pipelines.
 """
-from __future__ import annotations
 
 import contextlib
 import hashlib

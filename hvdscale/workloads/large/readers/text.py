@@ -7,7 +7,6 @@
 Files may be plain, gzip or xz, recognised by their first bytes; they are read in chunks of whole lines. Missing or
 inconsistent files raise a DataError that names them.
 """
-from __future__ import annotations
 
 import os
 import re
