@@ -72,10 +72,9 @@ def _line(finding: Finding, colour: bool) -> str:
 
 def _failure(finding: Finding, colour: bool) -> str:
     by = "" if finding.by is None else f"{finding.by:.3g}; allowed {finding.limit:g}"
-    rows = [("what differs", finding.differs), ("where", finding.where), ("by how much", by),
-            ("usual cause", finding.cause), ("next move", finding.remedy)]
+    rows = {name: getattr(finding, field) for name, field in DETAILS.items()} | {"by how much": by, "allowed": ""}
     heading = f"{_colour(LABELS[finding.verdict], finding.verdict, colour)}: {finding.check}"
-    return "\n".join([heading, *(wrap(text, f"  {name:12}  ") for name, text in rows if text)])
+    return "\n".join([heading, *(wrap(text, f"  {name:12}  ") for name, text in rows.items() if text)])
 
 
 def _colour(text: str, verdict: str, colour: bool) -> str:

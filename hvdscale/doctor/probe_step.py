@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,7 +40,7 @@ CLOSE, NARROW_CLOSE = 1e-9, 1e-4        # allowed difference between sums of the
 class Difference(NamedTuple):
     """Where two computations diverge."""
 
-    layer: str
+    layer: str              # its name and class
     module: nn.Module
     by: float               # the largest difference relative to the largest value
     in_input: bool          # the layer's input differed already
@@ -67,12 +68,11 @@ class Sample:
 
     def parts(self, *bounds: int) -> list[tuple[Pass, object]]:
         """The passes between these positions of the step, and their batches; by default, whole or group by group."""
-        plan = self.plan
-        bounds = bounds or (*(group_bounds(plan.global_batch, plan.ghost_batch) if plan.group_by_group else
-                              (0, plan.global_batch)),)
+        plan, size = self.plan, self.plan.global_batch
+        whole = group_bounds(size, plan.ghost_batch) if plan.group_by_group else (0, size)
         take, device, dtype = self.job.data.train.take, self.job.device, PARAMETERS[plan.precision]
         return [(Pass(a, b), to_device(take(plan.stream.visits(0, a, b)), device, dtype))
-                for a, b in zip(bounds, bounds[1:])]
+                for a, b in pairwise(bounds or whole)]
 
 
 def make_sample(job: Job, wanted: int) -> Sample:
@@ -83,22 +83,19 @@ def make_sample(job: Job, wanted: int) -> Sample:
         batch, ghost_batch=max(2, min(job.plan.ghost_batch, batch // PASSES)),
         precision="fp64", compression="none", loss_scale=1.0, clip_norm=None, workers=1, accumulate=1,
         local_batch=batch, loader_workers=0, noise_every=0)
-    sample = Sample(job, plan, CLOSE)
+    sample, note = Sample(job, plan, CLOSE), ""
     try:
-        dtype = _loss_type(sample)
+        if (dtype := _loss_type(sample)) != torch.float64:
+            note = f"the loss is {str(dtype).removeprefix('torch.')}, whatever the model's type"
     except WorkersError:
         raise
     except HvdscaleError:
         return sample                   # the checks will report it
     except (RuntimeError, TypeError) as error:
-        sample = replace(sample, plan=replace(plan, precision="fp32"), limit=NARROW_CLOSE,
-                         note=f"in fp32, as the job's code does not run in fp64 ({error})".splitlines()[0])
+        note = f"in fp32, as the job's code does not run in fp64 ({error})".splitlines()[0]
+        sample = replace(sample, plan=replace(plan, precision="fp32"))
         _loss_type(sample)
-        return sample
-    if dtype == torch.float64:
-        return sample
-    return replace(sample, limit=NARROW_CLOSE,
-                   note=f"the loss is {str(dtype).removeprefix('torch.')}, whatever the model's type")
+    return replace(sample, limit=NARROW_CLOSE, note=note) if note else sample
 
 
 def _loss_type(sample: Sample) -> torch.dtype:
@@ -184,29 +181,24 @@ def distance(values: Tensor, reference: Tensor) -> float:
     return apart / norm if norm and np.isfinite(apart) else float("inf")
 
 
-class Call(NamedTuple):
-    """A module's first input and first output, one tensor per part."""
-
-    name: str
-    module: nn.Module
-    inputs: list[Tensor]
-    outputs: list[Tensor]
-
-
-def calls_of(sample: Sample, model: nn.Module, parts: Sequence) -> list[Call]:
-    """The calls of the model's modules, in the order in which they return."""
+def calls_of(sample: Sample, model: nn.Module, parts: Sequence
+             ) -> Iterator[tuple[str, nn.Module, Sequence[Tensor], Sequence[Tensor]]]:
+    """The model's modules, in the order in which they return: name, module, first inputs and first outputs, of a tensor
+    per part."""
     found: list[list[tuple[str, nn.Module, Tensor, Tensor]]] = []
     loss = bound_loss(sample.job.workload, sample.plan.label_smoothing)
     with passing(sample, model) as enter, contextlib.ExitStack() as hooks:
         for name, module in model.named_modules():
-            hooks.enter_context(module.register_forward_hook(
-                lambda m, given, out, name=name: found[-1].append((name, m, _first(given), _first(out)))))
+            hooks.enter_context(module.register_forward_hook(lambda module, given, out, name=name: found[-1].append(
+                (name, module, _first(given), _first(out)))))
         for part, batch in parts:
             found.append([])
             enter(part)
             loss(model, batch)
-    return [Call(*calls[0][:2], [call[2] for call in calls], [call[3] for call in calls]) for calls in zip(*found)
-            if len({call[0] for call in calls}) == 1]
+    for calls in zip(*found):
+        names, modules, inputs, outputs = zip(*calls)
+        if len({*names}) == 1:
+            yield names[0], modules[0], inputs, outputs
 
 
 def _first(out) -> Tensor:
@@ -218,17 +210,17 @@ def _first(out) -> Tensor:
 def first_difference(sample: Sample, model: nn.Module, parts: Sequence, others: Sequence) -> Difference | None:
     """The first module whose rows differ between the passes ``parts`` and ``others``; None if there is none. Modules
     whose outputs are not one row per example, or are padded to another length, are not compared."""
-    for call, other in zip(calls_of(sample, model, parts), calls_of(sample, model, others)):
-        by = _apart(call.outputs, other.outputs)
+    for (name, module, inputs, outputs), (_, _, their_inputs, their_outputs) in zip(
+            calls_of(sample, model, parts), calls_of(sample, model, others)):
+        by, name = _apart(outputs, their_outputs), f"{name or 'the model itself'} ({type(module).__name__})"
         if not by <= sample.limit:
-            return Difference(call.name or "the model itself", call.module, by,
-                              not _apart(call.inputs, other.inputs) <= sample.limit)
+            return Difference(name, module, by, not _apart(inputs, their_inputs) <= sample.limit)
     return None
 
 
-def _apart(ours: list[Tensor], theirs: list[Tensor]) -> float:
+def _apart(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
     """The largest difference over the largest value; 0 if the rows cannot be compared."""
-    if {o.shape[1:] for o in ours} != {o.shape[1:] for o in theirs} or any(o.ndim == 0 for o in ours + theirs):
+    if {o.shape[1:] for o in ours} != {o.shape[1:] for o in theirs} or any(o.ndim == 0 for o in (*ours, *theirs)):
         return 0.0
     one, other = torch.cat(ours), torch.cat(theirs)
     if len(one) != len(other) or not one.is_floating_point() or not one.numel():
@@ -306,15 +298,15 @@ def _differs(data, visits: Visits) -> tuple | None:
     whole, n = dict(tensors_of(data.take(visits))), len(visits.indices)
     cases = [("twice", np.arange(n)), ("in another order", np.arange(n)[::-1].copy())]
     for how, rows in cases + [("alone", np.array([row])) for row in range(n)]:
-        first, other = whole, dict(tensors_of(data.take(select(visits, rows))))
+        cause, first, other = "not_deterministic", whole, dict(tensors_of(data.take(select(visits, rows))))
         if how != "twice":              # of what has a row for each example
+            cause = "by_batch"
             first = {name: values[rows] for name, values in whole.items() if values.ndim and len(values) == n}
             other = {name: values for name, values in other.items() if values.ndim and len(values) == len(rows)}
         if found := _compare(first, other):
             row, name, by = found
             which = f"example {visits.indices[rows[row]]}" if row < len(rows) else "an example"
-            return (f"{name} of {which} differs when read {how}", by,
-                    "not_deterministic" if how == "twice" else "by_batch")
+            return f"{name} of {which} differs when read {how}", by, cause
     return None
 
 
@@ -327,7 +319,7 @@ def _compare(values: dict[str, Tensor], others: dict[str, Tensor]) -> tuple[int,
     """The first row that differs, its tensor's name, and the largest difference; other shapes are skipped."""
     for name, a in values.items():
         b = others.get(name)
-        if b is None or a.shape != b.shape or a.dtype != b.dtype or not a.numel():
+        if b is None or a.shape != b.shape or a.dtype != b.dtype:
             continue
         apart = (a != b) & ~(a.isnan() & b.isnan())       # NaN equals NaN here
         if apart.any():
