@@ -131,7 +131,7 @@ def random_numbers(sample: Sample) -> Finding:
 
 def batch_norm(sample: Sample) -> Finding:
     """Which layers mix examples, over which ghost groups; and whether any mixes all examples of a worker's pass."""
-    name, job, plan, model = "batch-norm", sample.job, sample.plan, sample.model()
+    name, job, plan, model, limit = "batch-norm", sample.job, sample.plan, sample.model(), sample.limit
     ours = [m for m in model.modules() if isinstance(m, BatchNorm)]
     torchs = [m for m in model.modules() if is_batch_norm(m) and not isinstance(m, BatchNorm)]
     groups = job.plan.ghost_groups(job.plan.global_batch)
@@ -143,8 +143,7 @@ def batch_norm(sample: Sample) -> Finding:
         bounds = group_bounds(plan.global_batch, plan.ghost_batch)
         cut = sorted({0, bounds[-(-len(bounds) // 3)], plan.global_batch})      # in two, between ghost groups
         if layer := first_difference(sample, model, sample.parts(), sample.parts(*cut)):
-            return JOB.finding(name, "layer", layer=layer.layer, by=layer.by, limit=sample.limit,
-                               **_explain_layer(layer))
+            return JOB.finding(name, "layer", layer=layer.layer, by=layer.by, limit=limit, **_explain_layer(layer))
     kind = {"by_group": kinds, "none_by_group": plan.group_by_group, "none": True}
     return JOB.finding(name, kind, kinds=", ".join(kinds), sizes=" or ".join(map(str, sizes)), groups=groups)
 
@@ -180,9 +179,7 @@ def padding(sample: Sample) -> Finding:
                 return JOB.finding("padding", "in_norm" if case.training else "padded", case, by=by, limit=sample.limit,
                                    differs=f"{what} is {short:.6g} and {long:.6g}{layer}",
                                    cause="by_group" if case.training and sample.plan.group_by_group else "")
-    if not looked_at:
-        return JOB.finding("padding", "none")
-    return JOB.finding("padding", "same", looked_at="; ".join(dict.fromkeys(looked_at)))
+    return JOB.finding("padding", "same" if looked_at else "none", looked_at="; ".join(dict.fromkeys(looked_at)))
 
 
 def _cases(sample: Sample) -> Iterator[Case]:

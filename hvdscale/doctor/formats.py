@@ -62,9 +62,8 @@ def render_findings(findings: Sequence[Finding], colour: bool) -> str:
 
 def _line(finding: Finding, colour: bool) -> str:
     verdict = _colour(f"{LABELS[finding.verdict]:{VERDICT}}", finding.verdict, colour)
-    text = finding.looked_at
-    if finding.verdict == Verdict.UNSEEN and finding.differs:
-        text = f"unexplained: {text}"
+    unexplained = finding.verdict == Verdict.UNSEEN and finding.differs
+    text = f"unexplained: {finding.looked_at}" if unexplained else finding.looked_at
     if finding.verdict == Verdict.PASSED and finding.limit:
         text += f". Difference {finding.by:.1g}, allowed {finding.limit:.0e}" if finding.by else ". Bit-identical"
     return f"  {finding.check:{NAME}}  {verdict}  {wrap(text, ' ' * (NAME + VERDICT + 6)).lstrip()}"

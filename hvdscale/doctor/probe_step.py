@@ -7,7 +7,7 @@ The reference computations are slow and obvious, and share no code with hvdscale
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -70,19 +70,17 @@ class Sample:
         """The passes between these positions of the step, and their batches; by default, whole or group by group."""
         plan, size = self.plan, self.plan.global_batch
         whole = group_bounds(size, plan.ghost_batch) if plan.group_by_group else (0, size)
-        take, device, dtype = self.job.data.train.take, self.job.device, PARAMETERS[plan.precision]
-        return [(Pass(a, b), to_device(take(plan.stream.visits(0, a, b)), device, dtype))
-                for a, b in pairwise(bounds or whole)]
+        take, to = self.job.data.train.take, (self.job.device, PARAMETERS[plan.precision])
+        return [(Pass(a, b), to_device(take(plan.stream.visits(0, a, b)), *to)) for a, b in pairwise(bounds or whole)]
 
 
 def make_sample(job: Job, wanted: int) -> Sample:
     """A sample of ``wanted`` examples, at least LEAST, at most all. Ghost groups are smaller than the job's where every
     pass must have one. Raises what the job's code raises."""
     batch = min(len(job.data.train), max(wanted, LEAST))
-    plan = job.plan.at_batch(
-        batch, ghost_batch=max(2, min(job.plan.ghost_batch, batch // PASSES)),
-        precision="fp64", compression="none", loss_scale=1.0, clip_norm=None, workers=1, accumulate=1,
-        local_batch=batch, loader_workers=0, noise_every=0)
+    plan = job.plan.at_batch(batch, ghost_batch=max(2, min(job.plan.ghost_batch, batch // PASSES)), precision="fp64",
+                             compression="none", loss_scale=1.0, clip_norm=None, workers=1, accumulate=1,
+                             local_batch=batch, loader_workers=0, noise_every=0)
     sample, note = Sample(job, plan, CLOSE), ""
     try:
         if (dtype := _loss_type(sample)) != torch.float64:
@@ -114,13 +112,11 @@ def passing(sample: Sample, model: nn.Module) -> Iterator:
     ghosts = GhostGroups(plan.seed, SingleWorker(), sample.job.device)
     ghosts.attach(model)
     groups = group_bounds(plan.global_batch, plan.ghost_batch)
+    seed = ghosts.seed_generators if plan.group_by_group else partial(seed_generators, plan.seed)
 
     def enter(part: Pass) -> None:
         ghosts.at(0, groups, part)
-        if plan.group_by_group:
-            ghosts.seed_generators()
-        else:
-            seed_generators(plan.seed)
+        seed()
     with OwnGenerators(sample.job.device), Buffers(model).kept():
         yield enter
 

@@ -178,9 +178,8 @@ def simulated(name: str, layers: list[dict], wanted: int) -> Iterator[list[subpr
 def same_when_played(played: list[subprocess.Popen], sample: Sample, mine: dict[str, Entry]) -> Finding:
     """Whether two ranks that are played agree, and agree with this process, a single worker."""
     ranks, seen = [*map(_digest_of, played)], JOB.sentence("ranks compared", "played")
-    if None in ranks:
-        return JOB.finding("ranks", "late", seconds=PATIENCE, load=describe_load() or None)
-    return same_on_ranks(sample, ranks, seen, alone=mine)
+    return same_on_ranks(sample, ranks, seen, alone=mine) if None not in ranks else JOB.finding(
+        NAME, "late", seconds=PATIENCE, load=describe_load() or None)
 
 
 def _digest_of(child: subprocess.Popen) -> dict[str, Entry] | None:
@@ -202,9 +201,8 @@ def refusing_collectives() -> Iterator[None]:
     patches = Patches()
 
     def follow(module: ModuleType, names: tuple[str, ...] = OF_HOROVOD) -> None:
-        for name in names:
-            if hasattr(module, name):
-                patches.replace(module, name, _refusing)
+        for name in filter(vars(module).__contains__, names):
+            patches.replace(module, name, _refusing)
     try:
         for owner in (dist, distributed_c10d, _functional_collectives):
             follow(owner, OF_TORCH)

@@ -93,10 +93,8 @@ class UpdateClock(Listener):
         """Seconds of each part, and what was counted. A moment counts once, in the innermost part: a wait in a pass is
         waiting, and a pass in the optimizer's step, whose closure makes it, is no part of that step."""
         _, began, ended = update[-1]
-        spent, inner = {**dict.fromkeys(RANK_PARTS, 0.0), **dict.fromkeys(COUNTED, 0)}, []
-        for name, more, _ in update:
-            if name == "data" or name in COUNTED:
-                spent[name] += more
+        spent = {name: sum(more for one, more, _ in update if one == name) for name in ("data", *COUNTED)}
+        inner: list[Span] = []
         for part in INNERMOST:
             of_part = united([(self._seconds(began, since), self._seconds(began, to))
                               for name, since, to in update if name == part])
@@ -123,31 +121,27 @@ class UpdateClock(Listener):
         if began is not None:
             self._events.append((part, began, self._mark() if at is None else at))
 
-    def _count(self, name: str, more: float = 1) -> None:
-        self._events.append((name, more, None))
-
     def mode(self, training: bool) -> None:
         if not training:
             self.iteration_begins(None)
 
     def iteration_begins(self, iterator: Any) -> None:
         self._apart = True
-        self._count("apart")
+        self._events.append(("apart", 1, None))
 
     def batch_wanted(self, iterator: Any) -> None:
         self._wanted = time.monotonic()
 
     def batch(self, iterator: Any, index: Any, data: Any) -> None:
-        since = time.monotonic() - self._wanted
-        for name, more in zip(("data", "batches", "examples", "tokens"), (since, 1, *size_of(data))):
-            self._count(name, more)
+        counts = time.monotonic() - self._wanted, 1, *size_of(data)
+        self._events += [(name, more, None) for name, more in zip(("data", "batches", "examples", "tokens"), counts)]
 
     def forward_begins(self) -> None:
         self._begin("forward")
 
     def pass_begins(self, roots: Sequence[torch.Tensor]) -> None:
         self._end("forward")
-        self._count("passes")
+        self._events.append(("passes", 1, None))
         self._last_gradient = None
         self._begin("backward")
         root = next((one for one in roots if one.requires_grad), None) if self._reduces else None
@@ -164,8 +158,7 @@ class UpdateClock(Listener):
         last = self._last_gradient
         self._end("backward", last)
         if last is not None:
-            self._open["waiting"] = last
-            self._end("waiting")
+            self._events.append(("waiting", last, self._mark()))
 
     def combined(self, call: object) -> None:
         if "waiting" not in self._open:         # a collective awaits its own work
@@ -173,14 +166,13 @@ class UpdateClock(Listener):
 
     reducing = awaited = combined
 
-    def combination_ends(self) -> None:
+    def combination_ends(self, *_: Any) -> None:
         self._end("waiting")
+
+    writes = combination_ends
 
     def step_begins(self, optimizer: torch.optim.Optimizer, line: str) -> None:
         self._begin("optimizer")
-
-    def writes(self, optimizer: torch.optim.Optimizer, evaluated: bool) -> None:
-        self._end("waiting")
 
     def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
         if optimizer not in self._counted or self.made == 1:

@@ -133,8 +133,7 @@ def _keep_traces(run: SeriesRun, folder: Path, records: Sequence[dict[str, Any]]
     return [f"{base}.rank*.json.gz: traces for ui.perfetto.dev"]
 
 
-def _refuse_failed(run: SeriesRun, asked: ScriptRequest, folder: Path, records: list[dict[str, Any]], end: RunEnd
-                   ) -> None:
+def _refuse_failed(run: SeriesRun, asked: ScriptRequest, folder: Path, records: list[dict], end: RunEnd) -> None:
     on = f"{asked.script} on {counted(run.workers, 'worker')}"
     _, _, printed = Path(run.output).read_text(errors="replace").partition("\n")
     words = last_words(printed)[:MOST_WORDS]

@@ -97,9 +97,8 @@ def _follow_horovod(watch: Watch, module: ModuleType) -> None:
     def init(*_, **__):
         if module.size() < watch.workers:
             watch.tell("remark", ALONE)
-    for name in OF_HOROVOD:
-        if hasattr(module, name):
-            watch.patches.around(module, name, counting(watch))
+    for name in filter(vars(module).__contains__, OF_HOROVOD):
+        watch.patches.around(module, name, counting(watch))
     watch.patches.after(module, "init", init)
     watch.patches.around(module.optimizer._DistributedOptimizer, "synchronize", counting(watch, "reducing"))
 

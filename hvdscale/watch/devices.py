@@ -58,6 +58,10 @@ def on_cpu(value: Any) -> Any:
 def install(watch: Watch) -> None:
     if not missing():
         return
+
+    def load_on_cpu(given):
+        if isinstance(given["map_location"], (type(None), str, torch.device, dict)):
+            given["map_location"] = "cpu"                       # as nothing else can be had here
     for message in WARNINGS:
         warnings.filterwarnings("ignore", message)
         watch.patches.on_undo(functools.partial(list.remove, warnings.filters, warnings.filters[0]))    # type: ignore
@@ -70,10 +74,9 @@ def install(watch: Watch) -> None:
                 redirect.device(owner, name)
     for name in NEW:
         redirect.device(torch.Tensor, name)
-    redirect.device(torch.Tensor, "to", at=1)
-    redirect.device(torch.nn.Module, "to", at=1)
-    redirect.device(_device.DeviceContext, "__init__", at=1)
-    redirect.device(torch.Generator, "__new__", at=1)
+    for owner, name in ((torch.Tensor, "to"), (torch.nn.Module, "to"), (_device.DeviceContext, "__init__"),
+                        (torch.Generator, "__new__")):
+        redirect.device(owner, name, at=1)
     watch.patches.changing(torch.amp.GradScaler, "__init__", lambda given: given.update(
         device=on_cpu(given["device"])))                    # where scalers are enabled as on CUDA, their default
     for owner in (dist, dist.device_mesh):
@@ -81,7 +84,7 @@ def install(watch: Watch) -> None:
     for name in ("cuda", "pin_memory"):
         redirect.call(torch.Tensor, name, lambda tensor, *_, **__: tensor)
     redirect.call(torch.Tensor, "record_stream", lambda *_, **__: None)
-    watch.patches.changing(torch, "load", _load_on_cpu)
+    watch.patches.changing(torch, "load", load_on_cpu)
     watch.patches.around(torch.nn.SyncBatchNorm, "forward", synchronize_norm)
     watch.patches.replace(DistributedDataParallel, "_passing_sync_batchnorm_handle", lambda _: lambda *_: None)
     _install_cuda(redirect)
@@ -144,14 +147,9 @@ def _install_cuda(redirect: Redirect) -> None:
     for owner, answers in answers_of_cuda().items():
         for name, answer in answers.items():
             redirect.call(owner, name, answer)
-    for name, made in CLASSES.items():             # each with the name and signature of the original
-        patches.put(torch.cuda, name, functools.update_wrapper(
+    for name, made in {"Event": Event, "Stream": CpuStream, "device": Device}.items():
+        patches.put(torch.cuda, name, functools.update_wrapper(         # with the name and signature of the original
             type(name, (made,), {}), getattr(torch.cuda, name), updated=()))
-
-
-def _load_on_cpu(given: dict[str, Any]) -> None:
-    if isinstance(given["map_location"], (type(None), str, torch.device, dict)):
-        given["map_location"] = "cpu"                       # as nothing else can be had here
 
 
 def leave_gpus_out(given: dict[str, Any]) -> None:
@@ -207,9 +205,6 @@ class Device(contextlib.nullcontext):
         super().__init__()
 
 
-CLASSES: dict[str, type] = {"Event": Event, "Stream": CpuStream, "device": Device}
-
-
 def answers_of_cuda() -> dict[ModuleType, dict[str, Callable]]:
     """By module the functions that cannot answer without a GPU, and what they answer here."""
     current = [0]
@@ -249,17 +244,10 @@ def synchronize_norm(original: Callable, module: torch.nn.SyncBatchNorm, input: 
     mean = _AllReduce.apply(dist.ReduceOp.SUM, group, input.sum(over)) / count
     from_mean = input - mean.view(shape)
     variance = _AllReduce.apply(dist.ReduceOp.SUM, group, from_mean.square().sum(over)) / count
-    _track(module, mean.detach(), variance.detach() * count / (count - 1))
+    if module.track_running_stats:
+        module.num_batches_tracked.add_(1)
+        factor = 1 / module.num_batches_tracked.item() if module.momentum is None else module.momentum
+        module.running_mean.lerp_(mean.detach(), factor)
+        module.running_var.lerp_(variance.detach() * count / (count - 1), factor)       # the unbiased one
     normal = from_mean * torch.rsqrt(variance + module.eps).view(shape)
     return normal if module.weight is None else normal * module.weight.view(shape) + module.bias.view(shape)
-
-
-@torch.no_grad()
-def _track(module: torch.nn.SyncBatchNorm, mean: torch.Tensor, variance: torch.Tensor) -> None:
-    """Add to the running statistics; ``variance``: unbiased."""
-    if module.running_mean is None or module.running_var is None or module.num_batches_tracked is None:
-        return
-    module.num_batches_tracked.add_(1)
-    factor = 1 / module.num_batches_tracked.item() if module.momentum is None else module.momentum
-    module.running_mean.lerp_(mean, factor)
-    module.running_var.lerp_(variance, factor)

@@ -70,6 +70,5 @@ def install(watch: Watch) -> None:
 
 def rest_of(iterator: Any) -> list[Any]:
     """What the sampler gives for the batches of this epoch not returned yet, which uses it up; [] for iterable data."""
-    if iterator._dataset_kind == dataloader._DatasetKind.Iterable:
-        return []
-    return [*iterator._watched, *islice(iterator._sampler_iter, MOST)]
+    iterable = iterator._dataset_kind == dataloader._DatasetKind.Iterable
+    return [] if iterable else [*iterator._watched, *islice(iterator._sampler_iter, MOST)]

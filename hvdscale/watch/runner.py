@@ -161,14 +161,12 @@ def await_end(started: Sequence[subprocess.Popen], seconds: float, place: Path |
     latest = until = time.monotonic() + seconds
     looked = -float("inf")
     try:
-        while any(process.poll() is None for process in started):
+        while any(process.poll() is None for process in started) and (now := time.monotonic()) <= until:
             if any(process.returncode is not None for process in started) or place and any(place.glob("*.ended")):
-                until = min(until, time.monotonic() + GRACE_SECONDS)
-            if time.monotonic() > until:
-                break
-            if look is not None and time.monotonic() - looked > LOOK_SECONDS:
+                until = min(until, now + GRACE_SECONDS)
+            if look is not None and now - looked > LOOK_SECONDS:
                 look()
-                looked = time.monotonic()
+                looked = now
             time.sleep(POLL_SECONDS)
         late = any(process.returncode is None for process in started) and until == latest
     finally:
@@ -214,8 +212,7 @@ def line_of_error(traceback: str) -> str:
     lines = traceback.strip().splitlines() or ["it was killed"]
     error = next((line for line in reversed(lines) if re.match(r"[\w.]+: ", line)), lines[-1])
     places = re.findall(r'^  File "(.+)", line (\d+)', traceback, re.M)
-    own = [f" ({os.path.basename(file)}:{line})" for file, line in places if is_own(file)]
-    return error + (own or [""])[-1]
+    return error + ["", *(f" ({os.path.basename(file)}:{line})" for file, line in places if is_own(file))][-1]
 
 
 @contextlib.contextmanager

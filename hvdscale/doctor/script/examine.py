@@ -19,7 +19,7 @@ from ..finding import Finding, Verdict, trace_cause
 from ..formats import NOTES, Judged, render_list
 from .compare.examples import epochs, evaluation, examples, filled_up, rounds_of
 from .compare.gradient import gradient, other_divisor
-from .compare.pair import KINDS, Pair, only_call, trained
+from .compare.pair import KINDS, Pair, only_call, passes_of, trained
 from .compare.state import (averaged, batch_norm, by_rank, join, learning_rate, parameters, random_numbers, schedule,
                             together, update)
 from .record import Logged, Record, written_outside
@@ -47,9 +47,9 @@ class ScriptJudged(Judged):
     @property
     def unseen_training(self) -> dict[str, str]:
         """By check, what of the training was not seen or not explained, without which nothing is acquitted."""
+        unseen = [one for one in self.findings if one.verdict == Verdict.UNSEEN]
         return {one.check: f"{one.check} (unexplained)" if one.differs else self.must[one.check]
-                for one in self.findings
-                if one.verdict == Verdict.UNSEEN and (one.differs or one.check in self.must)}
+                for one in unseen if one.differs or one.check in self.must}
 
     @property
     def code(self) -> int:
@@ -88,8 +88,7 @@ def examine(asked: ScriptRequest, workers: int, process: Process, say: Callable[
                 return None
         one, many = run_both(asked, place, workers, many, say)
         pair, still = paired(asked, one, many), None
-        only_drew = [name for name, is_so in pair.obstacles().items() if is_so] == ["random"]
-        if only_drew and process.local_size == process.size and not many.late:
+        if pair.obstacles() == ["random"] and process.local_size == process.size and not many.late:
             say(f"running {asked.script} again, with its random numbers held still")
             still = held_still(asked, pair, place)
         return compare(asked, one, many, pair, checks, still)
@@ -245,8 +244,7 @@ def remarks(pair: Pair) -> list[str]:
 
 def unseen(pair: Pair, still: Pair | None = None) -> list[str]:
     """What these two runs cannot show, each in one sentence, nor two that were held ``still``."""
-    passes = [one for record in pair.many for optimizer in record.optimizers for update in optimizer.updates
-              for one in update.passes]
+    passes = [one for record in pair.many for each in record.optimizers for one in passes_of(each.updates)]
     loaded, rounds = all(map(trained, pair.records)), rounds_of(pair.many)
     one, many = ([*trained(record), None][0] for record in (pair.one, pair.many[0]))
     sizes = {batch.examples for each in rounds[:1] for rank in each.ranks for one in rank for batch in one.batches}

@@ -307,9 +307,7 @@ def _from_json(kind: Any, value: Any) -> Any:
         return tuple(map(_from_json, inner, value))
     if origin is dict:
         return {inner[0](key): _from_json(inner[1], one) for key, one in value.items()}
-    if origin is UnionType and value is not None:
-        return _from_json(inner[0], value)
-    return value
+    return _from_json(inner[0], value) if origin is UnionType and value is not None else value
 
 
 _hints = cache(get_type_hints)

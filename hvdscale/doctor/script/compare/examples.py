@@ -66,13 +66,10 @@ def _others(pair: Pair, first: Iteration) -> Finding | None:
     if pair.known_by_index and first.data == trained(pair.one)[0].data or not all(one.held for one in pair.records):
         return None
     whole, held = {*pair.one.held}, [one for record in pair.many for one in record.held]
-    others = [one for one in held if one not in whole]
-    if not others:
-        return None
-    parts = {one.partition(".")[0] for one in whole}
-    known = sum(one.partition(".")[0] in parts for one in others)
+    others, parts = [one for one in held if one not in whole], {one.partition(".")[0] for one in whole}
+    cause = "labels" if all(one.partition(".")[0] in parts for one in others) else "inputs"
     return pair.finding(EXAMPLES, "others", others=len(others), held=len(held), where=first.made,
-                        cause="labels" if known == len(others) else "inputs")
+                        cause=cause) if others else None
 
 
 def _without_loader(pair: Pair) -> Finding:
@@ -122,9 +119,8 @@ def planned(record: Record, but_last: bool = False) -> list[int | str]:
     """The indices of the first training epoch, to its end, as far as its sampler gave them; else empty."""
     first = trained(record)[0]
     batches = [batch.ids for batch in first.batches] + first.rest
-    if first.iterable or not first.ended and first.cut is None:
-        return []
-    return [one for batch in batches[:len(batches) - but_last] for one in batch]
+    known = not first.iterable and (first.ended or first.cut is not None)
+    return [one for batch in batches[:len(batches) - but_last] for one in batch] if known else []
 
 
 def filled_up(pair: Pair) -> int:
@@ -134,9 +130,8 @@ def filled_up(pair: Pair) -> int:
         return 0
     ranks, before = ([planned(record, but_last) for record in pair.many] for but_last in (False, True))
     earlier = sum(map(len, before)) > len(set().union(*before))         # some are repeated by other batches
-    if not all(before) or earlier or {*planned(pair.one)}.difference(*ranks):
-        return 0
-    return sum(map(len, ranks)) - len(set().union(*ranks))
+    left_out = {*planned(pair.one)}.difference(*ranks)
+    return sum(map(len, ranks)) - len(set().union(*ranks)) if all(before) and not earlier and not left_out else 0
 
 
 def _over_the_epoch(pair: Pair, first: Iteration) -> Finding | None:
@@ -215,9 +210,8 @@ def _leaked(pair: Pair, training: list[frozenset[int]]) -> str:
 
 def epochs(pair: Pair) -> Finding:
     """Whether an epoch has one size on all ranks and in both runs, and another order the second time."""
-    if not all(map(trained, pair.records)):
-        return pair.finding(EPOCHS, "no_loader")
-    return _sizes(pair) or _order(pair)
+    seen = all(map(trained, pair.records))
+    return _sizes(pair) or _order(pair) if seen else pair.finding(EPOCHS, "no_loader")
 
 
 def _sizes(pair: Pair) -> Finding | None:
@@ -249,9 +243,8 @@ def _order(pair: Pair) -> Finding:
     sampler, where = first.sampling.name, first.line
     if sampler == "SequentialSampler" and not first.iterable or first.sampling.shuffle is False and (
             first.sampling.replicas):
-        if trained(pair.one)[0].sampling.shuffle:
-            return pair.finding(EPOCHS, "in_order_on_many", sampler=sampler, where=first.made)
-        return pair.finding(EPOCHS, "in_order", sampler=sampler)
+        kind = "in_order_on_many" if trained(pair.one)[0].sampling.shuffle else "in_order"
+        return pair.finding(EPOCHS, kind, sampler=sampler, where=first.made)
     both = [[one for one in trained(record) if one.data == trained(record)[0].data][:2] for record in pair.many]
     if min(map(len, both)) < 2:
         kept = [at for at in range(pair.updates) if not pair.batches(pair.many[0], at)]
@@ -372,10 +365,8 @@ def _fault(pair: Pair, each: Round, expected: set) -> Finding | None:
     calls = [call for _, found in combined for call in found]
     twice = 0 if WITHOUT_REPEATS in calls else twice
     kinds = {"twice_if_kept": twice and any("gather" in call for call in calls), "twice": twice, "left_out": left_out}
-    if not any(kinds.values()):
-        return None
     return each.finding(pair, kinds, twice=twice, left_out=left_out, expected=size, where=each.ranks[rank][0].made,
-                        share=percent((twice or left_out) / size))     # the statement to edit makes the loader
+                        share=percent((twice or left_out) / size)) if twice or left_out else None
 
 
 def _combining(record: Record, iteration: Iteration) -> list[str]:

@@ -77,22 +77,21 @@ def _different(pair: Pair, at: int) -> Finding:
         kind = "start" if by > ROUNDED else "start_rounded"
         return pair.finding(PARAMETERS, kind, by=by, limit=0.0, where=updates[0].line)
     first, *others = pair.at(at - 1)
+    steps_alike = all(each.rates == first.rates and np.array_equal(each.gradient, first.gradient) for each in others)
     return pair.finding(PARAMETERS, "drift", by=by, limit=0.0, where=first.line, update=at + 1, cause={
-        "other_steps": any(each.rates != first.rates or not np.array_equal(each.gradient, first.gradient)
-                           for each in others),
-        "written": all(each.digest_after == first.digest_after for each in others), "state": True})
+        "other_steps": not steps_alike, "written": all(each.digest_after == first.digest_after for each in others),
+        "state": True})
 
 
 def averaged(pair: Pair) -> tuple[int, list[str]] | None:
     """The first update before which parameters that the step before had moved apart are the same on all ranks, and
     those that still differ."""
     for at in range(1, pair.updates):
-        before, now = (pair.parts([getattr(update, name) for update in pair.at(number)])
-                       for name, number in (("after", at - 1), ("parameters", at)))
-        apart_now = [name for name, parts in now if any(not np.array_equal(parts[0], part) for part in parts)]
-        if any(name not in apart_now and any(not np.array_equal(parts[0], part) for part in parts)
-               for name, parts in before):
-            return at, apart_now
+        before, now = ([name for name, parts in pair.parts([getattr(update, which) for update in pair.at(number)])
+                        if any(not np.array_equal(parts[0], part) for part in parts)]
+                       for which, number in (("after", at - 1), ("parameters", at)))
+        if {*before} - {*now}:
+            return at, now
     return None
 
 
@@ -239,8 +238,8 @@ def _fault(both: BothRuns, error: float, agree: np.ndarray) -> Finding | None:
                 (both.alone, both.ranks[0]), following)))
             kinds = {"unmoved": left, "flat": pair.flat, "written_times": times and close(times, pair.times),
                      "written_after": True}
-            return pair.finding(UPDATE, kinds, **worst | {"name": list_first(left, 3) or worst["name"]}, times=times,
-                                **given)
+            worst["name"] = list_first(left, 3) or worst["name"]
+            return pair.finding(UPDATE, kinds, **worst, times=times, **given)
     return None
 
 

@@ -52,14 +52,13 @@ class Session(Listener):
             self.record.library = next((name for one, name in LIBRARIES.items() if one in sys.modules), "")
             self.record.save(self.folder)
 
-    def note(self, act: str, path: str, values: dict[str, str] | None = None) -> bool:
+    def note(self, act: str, path: str, values: Mapping[str, str] = {}) -> bool:
         """Keep the use of a file, if it is none of ours, and give back whether it is kept."""
         of_place = path.startswith(self._place) and not path.startswith(self._inside)
         kept = bool(path) and not of_place and os.getpid() == self.process      # and no loader worker that it forked
         if kept:
             passes = max((len(one.passes) for one in self.updates.optimizers.values()), default=0)
-            self.record.files.append(FileUse(act, self.shorten(path), self.record.made, passes, line_of_call(),
-                                             values or {}))
+            self.record.files.append(FileUse(act, self.shorten(path), self.record.made, passes, line_of_call(), values))
         return kept
 
     def shorten(self, path: str) -> str:

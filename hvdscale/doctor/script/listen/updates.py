@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import MutableMapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -24,24 +25,24 @@ Samples = dict[int, np.ndarray]         # by id of the parameter
 class Optimizer:
     """What came before the next update of one optimizer."""
 
+    steps: OptimizerUpdates | None = None       # once it has made one
+    update: Update | None = None                # that is being made
+    evaluated = False
+    scale = 1.0                                 # of its gradients
+    reached = False                             # whether any pass has reached its parameters
+
     def __init__(self, optimizer: torch.optim.Optimizer):
         self.optimizer = weakref.ref(optimizer)
+        self.clear()
+
+    def parameters(self) -> list[torch.Tensor]:
+        groups = getattr(self.optimizer(), "param_groups", ())
+        return [one for group in groups for one in group["params"] if one.requires_grad]
+
+    def clear(self) -> None:
         self.passes: list[tuple[BackwardPass, Samples]] = []
         self.clips: list[Clip] = []
         self.unclipped: Samples = {}            # gradients before they were clipped, since the last pass
-        self.steps: OptimizerUpdates | None = None      # once it has made one
-        self.update: Update | None = None       # that is being made
-        self.evaluated = False
-        self.scale = 1.0                        # of its gradients
-        self.reached = False                    # whether any pass has reached its parameters
-
-    def parameters(self) -> list[torch.Tensor]:
-        optimizer = self.optimizer()
-        return [] if optimizer is None else [one for group in optimizer.param_groups for one in group["params"]
-                                             if one.requires_grad]
-
-    def clear(self) -> None:
-        self.passes, self.clips, self.unclipped = [], [], {}
 
 
 class Updates(Listener):
@@ -53,14 +54,10 @@ class Updates(Listener):
         self._losses = 0                                            # that were called
         self._reached: dict[int, LossCall] = {}                     # those that the running pass has reached, by number
         self._rough = False                                         # whether fewer than 32 bits were used
-        self._local: Samples = {}                                   # of the running pass
-        self._fresh: dict[int, bool] = {}
         self.optimizers: MutableMapping[torch.optim.Optimizer, Optimizer] = weakref.WeakKeyDictionary()
         self._schedules: weakref.WeakSet = weakref.WeakSet()
-        self._before: tuple[dict[str, str], dict[int, str]] | None = None       # the generators, at the first forward
-        self._drawn, self._prepared, self._again = NOTHING, NOTHING, False
-        self._idle: tuple[dict[str, str], dict[int, str]] | None = None         # at the last batch or pass
-        self._line = ""
+        # the generators at the first forward, and at the last batch or pass
+        self._before, self._idle, self._prepared = None, None, NOTHING
 
     def _of(self, optimizer: torch.optim.Optimizer) -> Optimizer:
         return self.optimizers.setdefault(optimizer, Optimizer(optimizer))
@@ -75,12 +72,12 @@ class Updates(Listener):
         count = value.numel() if reduction == "none" else _count(name, given)
 
         def reach(gradient: torch.Tensor) -> None:
-            targets, total, weight = _weigh(gradient.detach(), reduction, count)
+            gradient = gradient.detach().double()
+            targets, total, weight = _weigh(gradient, reduction, count)
             values = np.array([result.double().sum().item() * (count if reduction == "mean" else 1)])
             call = self._reached[number] = LossCall(name, targets, total, line, values, np.array([weight]))
             if reduction == "none" and result.numel() <= MOST_TARGETS:
-                call.values, call.weights = (one.double().reshape(-1).cpu().numpy() for one in (
-                    result, gradient.detach()))
+                call.values, call.weights = (one.double().reshape(-1).cpu().numpy() for one in (result, gradient))
         value.register_hook(reach)
 
     def schedule_made(self, schedule):
@@ -106,7 +103,9 @@ class Updates(Listener):
     def pass_begins(self, roots):
         self._drawn = GeneratorUse(self._before[0], moved_since(self._before)) if self._before else NOTHING
         self._again = self._before is None
-        self._local, self._fresh, self._reached = {}, {}, {}
+        self._local: Samples = {}
+        self._fresh: dict[int, bool] = {}
+        self._reached = {}
         self.batches.used()
 
     def gradient(self, parameter, gradient, first=None):
@@ -117,13 +116,9 @@ class Updates(Listener):
     def pass_ends(self, roots, line):
         prepared, self._prepared, self._before, self._idle = self._prepared, NOTHING, None, snapshot()
         loss = sum(local(root.detach()).double().sum().item() for root in roots) / self.scale
-        calls = [call for _, call in sorted(self._reached.items())]
-        for call in calls:
-            call.total /= self.scale
+        calls = [replace(call, total=call.total / self.scale) for _, call in sorted(self._reached.items())]
         gradients = {at: values / self.scale for at, values in self._local.items()}
         for of in self.optimizers.values():
-            one = BackwardPass(loss, np.empty(0), calls, self.batches.fetched(), self._drawn, self._rough, line,
-                               prepared, self._again, self.scale)
             own = {id(each) for each in of.parameters()} & {*gradients}
             # which parameters a pass reached is not known where they are sharded, nor of an optimizer of other tensors
             if not own and not self.session.record.sharded and of.reached:
@@ -132,7 +127,8 @@ class Updates(Listener):
                 of.reached = True
                 of.clear()
             of.unclipped, of.scale = {}, self.scale
-            of.passes.append((one, {each: gradients[each] for each in own}))
+            of.passes.append((BackwardPass(loss, np.empty(0), calls, self.batches.fetched(), self._drawn, self._rough,
+                                           line, prepared, self._again, self.scale), {at: gradients[at] for at in own}))
         self.scale = 1.0
 
     def clipping(self, parameters):
@@ -164,22 +160,19 @@ class Updates(Listener):
             return
         of.evaluated = evaluated
         parameters, schedules = of.parameters(), [one for one in self._schedules if one.optimizer is optimizer]
+        record = self.session.record
         if of.steps is None:
-            names = names_of(parameters)
-            if not self.session.record.optimizers:
-                self.session.record.untaken = untaken(
-                    each for one in self.optimizers.values() for each in one.parameters())
-            of.steps = OptimizerUpdates(type(optimizer).__name__,
-                                        [(names[id(one)], sampled(one)) for one in parameters], settings=settings_of(
-                                            optimizer))
+            if not record.optimizers:
+                record.untaken = untaken(each for one in self.optimizers.values() for each in one.parameters())
             for one in schedules if len(schedules) == 1 else ():
                 kind = type(one).__name__
-                self.session.record.schedule = kind, int(getattr(one, ENDS.get(kind, ""), 0))
+                record.schedule = kind, int(getattr(one, ENDS.get(kind, ""), 0))
             if any(len(one._backward_hooks or ()) > 1 for one in parameters):       # one of them is the watcher's
-                self.session.record.remarks.append(OWN_HOOK)
-            of.steps.flat = not of.reached and bool(of.passes) and not self.session.record.sharded
-            if of.steps.flat:
-                of.steps.sampled = [(name, sampled(one)) for name, one in trained_modules().items()]
+                record.remarks.append(OWN_HOOK)
+            flat = not of.reached and bool(of.passes) and not record.sharded
+            named = trained_modules().items() if flat else zip(names_of(parameters), parameters)
+            of.steps = OptimizerUpdates(type(optimizer).__name__, [(name, sampled(one)) for name, one in named],
+                                        settings=settings_of(optimizer), flat=flat)
         known = not of.steps.flat or type(optimizer).__module__.startswith("torch.optim")   # its step does not scale
         square = square_of(parameters) if known else 0.0
         if of.steps.flat:
