@@ -76,16 +76,14 @@ def gradients(sample: Sample) -> Finding:
 def losses(sample: Sample) -> Finding:
     """Whether a whole batch's loss and count are the sums over its parts, one of them a single example."""
     plan, model = sample.plan, sample.model().eval()
-    loss = bound_loss(sample.job.workload, plan.label_smoothing)
-    examples = plan.global_batch
+    loss, examples = bound_loss(sample.job.workload, plan.label_smoothing), plan.global_batch
     cuts = {0, min(1, examples), *(1 + bound for bound in even_bounds(examples - 1, 3)[1:2]), examples}     # uneven
     whole, parts = sample.parts(0, examples), sample.parts(*sorted(cuts))
     (total, count, drawn), *sums = [(total.item(), count, moved) for (total, count), moved in outcomes(
         sample, model, [*whole, *parts], loss)]
     sizes = [part.stop - part.start for part, _ in parts]
     summed, counted = sum(t for t, *_ in sums), sum(c for _, c, _ in sums)
-    by = relative(total, summed)
-    about = dict(examples=examples, sizes=sizes)
+    by, about = relative(total, summed), dict(examples=examples, sizes=sizes)
     if counted != count:
         return JOB.finding("losses", "count", **about, whole=count, summed=counted)
     about |= dict(by=by, limit=sample.limit, whole=total, summed=summed)
@@ -132,13 +130,12 @@ def random_numbers(sample: Sample) -> Finding:
 def batch_norm(sample: Sample) -> Finding:
     """Which layers mix examples, over which ghost groups; and whether any mixes all examples of a worker's pass."""
     name, job, plan, model, limit = "batch-norm", sample.job, sample.plan, sample.model(), sample.limit
-    ours = [m for m in model.modules() if isinstance(m, BatchNorm)]
-    torchs = [m for m in model.modules() if is_batch_norm(m) and not isinstance(m, BatchNorm)]
+    ours = Counter(isinstance(module, BatchNorm) for module in model.modules() if is_batch_norm(module))
     groups = job.plan.ghost_groups(job.plan.global_batch)
     sizes = sorted({job.plan.global_batch // groups, -(-job.plan.global_batch // groups)})
     how = "group by group: correct, but slower" if plan.group_by_group else "not by ghost group"
-    kinds = [f"{len(layers)} of {what}" for layers, what in (
-        (ours, "hvdscale.modules (fast)"), (torchs, f"torch's own ({how})")) if layers]
+    kinds = [f"{ours[is_ours]} of {what}" for is_ours, what in (
+        (True, "hvdscale.modules (fast)"), (False, f"torch's own ({how})")) if ours[is_ours]]
     if not plan.group_by_group and first_difference(sample, model, sample.parts(), sample.parts()) is None:
         bounds = group_bounds(plan.global_batch, plan.ghost_batch)
         cut = sorted({0, bounds[-(-len(bounds) // 3)], plan.global_batch})      # in two, between ghost groups
@@ -297,8 +294,7 @@ def checkpoint(sample: Sample) -> Finding:
         try:
             path = os.path.join(folder, f"step-{BEFORE}.pt")
             write(path, {**capture(RunState(BEFORE), take_step), "format": FORMAT})
-            uninterrupted = take_step(BEFORE, plan.schedule.lr_at(BEFORE), set()).loss
-            state = read(path)
+            uninterrupted, state = take_step(BEFORE, plan.schedule.lr_at(BEFORE), set()).loss, read(path)
         except CheckpointError as error:
             return finding("not_saved", error=str(error).replace(folder + os.sep, ""))
         (resumed, found), (_, again) = resumed_from(state), resumed_from(state)

@@ -236,11 +236,9 @@ def examples(job: Job) -> Finding:
         try:
             wrong = _count_wrong(data, visits) or _differs(data, visits)
         except Exception as error:
-            wrong = f"{type(error).__name__}: {error}", None, "unreadable"
+            wrong = dict(differs=f"{type(error).__name__}: {error}", cause="unreadable")
         if wrong:
-            differs, by, cause = wrong
-            return JOB.finding(name, "differ", read=len(visits.indices), split=split, differs=differs, by=by, limit=0.0,
-                               cause=cause)
+            return JOB.finding(name, "differ", read=len(visits.indices), split=split, limit=0.0, **wrong)
         read.append(f"{len(visits.indices)} of {split}")
         if split == "train":
             later = visits._replace(epochs=visits.epochs + 1)
@@ -275,7 +273,7 @@ def _spread(n: int, seed: int) -> Visits:
     return Visits(indices, np.zeros_like(indices), seed)
 
 
-def _count_wrong(data, visits: Visits) -> tuple | None:
+def _count_wrong(data, visits: Visits) -> dict[str, Any] | None:
     """The fault where a batch has more or fewer rows than visits, by its own length or by all its tensors'."""
     whole = {name: len(values) for name, values in tensors_of(data.take(visits)) if values.ndim}
     for n in (min(len(visits.indices), k) for k in (5, 3, 1)):
@@ -285,11 +283,11 @@ def _count_wrong(data, visits: Visits) -> tuple | None:
         rows = own if own is not None else min(lengths.values(), default=n)
         grows = any(whole.get(name) != length for name, length in lengths.items())      # others, as of time: no rows
         if rows != n and (own is not None or n not in lengths.values() and grows):
-            return f"take returns {rows} examples for {counted(n, 'visit')}", None, "other_count"
+            return dict(differs=f"take returns {rows} examples for {counted(n, 'visit')}", cause="other_count")
     return None
 
 
-def _differs(data, visits: Visits) -> tuple | None:
+def _differs(data, visits: Visits) -> dict[str, Any] | None:
     """The first example that differs when read again, in another order, or alone."""
     whole, n = dict(tensors_of(data.take(visits))), len(visits.indices)
     cases = [("twice", np.arange(n)), ("in another order", np.arange(n)[::-1].copy())]
@@ -302,7 +300,7 @@ def _differs(data, visits: Visits) -> tuple | None:
         if found := _compare(first, other):
             row, name, by = found
             which = f"example {visits.indices[rows[row]]}" if row < len(rows) else "an example"
-            return f"{name} of {which} differs when read {how}", by, cause
+            return dict(differs=f"{name} of {which} differs when read {how}", by=by, cause=cause)
     return None
 
 

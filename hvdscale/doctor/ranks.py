@@ -184,13 +184,12 @@ def same_when_played(played: list[subprocess.Popen], sample: Sample, mine: dict[
 
 def _digest_of(child: subprocess.Popen) -> dict[str, Entry] | None:
     """What it found of the job; None where that takes too long."""
+    last = "no output"
     try:
-        output, _ = child.communicate(timeout=PATIENCE)
+        last = (child.communicate(timeout=PATIENCE)[0].strip().splitlines() or [last])[-1]
+        return {what: Entry(*entry) for what, entry in json.loads(last).items()}
     except subprocess.TimeoutExpired:
         return None
-    last = (output.strip().splitlines() or ["no output"])[-1]
-    try:
-        return {what: Entry(*entry) for what, entry in json.loads(last).items()}
     except (ValueError, AttributeError, TypeError):
         return broken(last)
 

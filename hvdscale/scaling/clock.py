@@ -202,9 +202,8 @@ class UpdateClock(Listener):
         # again where Horovod wraps one that has stepped to make the state which is broadcast
         if first is None or self.made == 1 and optimizer is not first and (
                 group["params"][0] is first.param_groups[0]["params"][0]):
-            self._first = optimizer
+            self._first, self.rate = optimizer, float(group["lr"])
             self.optimizer = type(optimizer).__name__.removeprefix("Distributed").lower()
-            self.rate = float(group["lr"])
             if group["params"][0].device.type == "cuda":
                 self.device, self._mark = group["params"][0].device, self._event
         self._counted.add(optimizer)
@@ -240,9 +239,9 @@ def united(spans: Sequence[Span]) -> list[Span]:
     found: list[Span] = []
     for begin, end in sorted(spans):
         if found and begin <= found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
-        else:
-            found.append((begin, end))
+            begin, last = found.pop()
+            end = max(end, last)
+        found.append((begin, end))
     return found
 
 
@@ -254,17 +253,12 @@ def within(spans: Sequence[Span], begin: float, end: float) -> float:
 def size_of(data: Any) -> tuple[int, int]:
     """The examples and tokens of a batch: the length of its first tensor, and its size where it may be of token ids."""
     if isinstance(data, torch.Tensor):
-        if data.dim() == 0:
-            return 0, 0
         ids = data.dim() == 2 and not data.is_floating_point() and data.dtype != torch.bool
-        return data.shape[0], data.numel() if ids else 0
-    if isinstance(data, dict) or hasattr(data, "values") and callable(data.values):
+        return len(data) if data.dim() else 0, data.numel() if ids else 0
+    if hasattr(data, "values") and callable(data.values):
         data = list(data.values())
-    for one in data if isinstance(data, (list, tuple)) else ():
-        size = size_of(one)
-        if size[0]:
-            return size
-    return 0, 0
+    sizes = map(size_of, data if isinstance(data, (list, tuple)) else ())
+    return next((size for size in sizes if size[0]), (0, 0))
 
 
 class LongUpdates(threading.Thread):

@@ -97,8 +97,7 @@ def communication_of(traces: Sequence[Path]) -> list[dict[str, float]]:
     found = []
     for sent, computing in ranks:
         spans = united([*sent.values()])
-        whole = sum(end - begin for begin, end in spans)
-        hidden = sum(within(computing, *span) for span in spans)
+        whole, hidden = sum(end - begin for begin, end in spans), sum(within(computing, *span) for span in spans)
         seconds = {"communication": whole, "exposed": whole - hidden, "hidden": hidden,
                    "late": sum(sent[key][1] - sent[key][0] - least for key, least in shortest.items())}
         found.append({name: 1e-6 / TRACED * spent for name, spent in seconds.items()})

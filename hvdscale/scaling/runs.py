@@ -75,8 +75,7 @@ def carry_out_launched(run: SeriesRun, asked: ScriptRequest, process: Process, t
 
 
 def _tell_made(asked: ScriptRequest, folder: Path, tell: Tell) -> None:
-    text = (folder / MADE).read_text() if (folder / MADE).exists() else ""
-    most = asked.warm_up + asked.updates
+    text, most = (folder / MADE).read_text() if (folder / MADE).exists() else "", asked.warm_up + asked.updates
     made = min(int(text or 0), most)
     tell(f"{made} of {most} updates, {asked.warm_up} of them warm-up" if made else "starting")
 
@@ -137,14 +136,12 @@ def _refuse_failed(run: SeriesRun, asked: ScriptRequest, folder: Path, records: 
     on = f"{asked.script} on {counted(run.workers, 'worker')}"
     _, _, printed = Path(run.output).read_text(errors="replace").partition("\n")
     words = last_words(printed)[:MOST_WORDS]
-    by_rank = {record["rank"]: record for record in records}
-    failed = runner.first_to_fail(folder, [rank for rank, record in by_rank.items() if record["state"] == FAILED])
+    failures = {record["rank"]: record for record in records if record["state"] == FAILED}
+    failed = runner.first_to_fail(folder, failures)
     if failed is not None:
-        record = by_rank[failed]
-        error = runner.line_of_error(record["error"])
-        if record["error"].startswith(EXITED) and words:
-            error += f": {words}"
-        raise HvdscaleError(describe_failure(asked, run.workers, failed, record["made"], error))
+        error, made = runner.line_of_error(failures[failed]["error"]), failures[failed]["made"]
+        said = f": {words}" if words and failures[failed]["error"].startswith(EXITED) else ""
+        raise HvdscaleError(describe_failure(asked, run.workers, failed, made, error + said))
     if end.late:
         raise HvdscaleError(f"{on} was ended after {asked.seconds:g} s, before {asked.warm_up + asked.updates} updates "
                             f"on every rank; --seconds allows more, fewer --updates need less")

@@ -37,8 +37,7 @@ BY_ADDRESS = ("env://", "tcp://", "file://")
 def install(watch: Watch) -> None:
     """Watch the process group, in which a backend that needs more GPUs than there are becomes Gloo; sharding; and the
     script's own collectives of Horovod, as those of DistributedOptimizer are its way to step."""
-    patches = watch.patches
-    meeting = {name: os.environ[name] for name in MEETING if name in os.environ}
+    patches, meeting = watch.patches, {name: os.environ[name] for name in MEETING if name in os.environ}
 
     def make_group(original, *args, **options):
         given, gpus = inspect.signature(original).bind(*args, **options), torch.cuda.device_count()

@@ -39,8 +39,6 @@ NAME = "no GPU: the CPU"
 SKIPPED = ("synchronize", "ipc_collect", "reset_peak_memory_stats", "reset_max_memory_allocated", "init",
            "reset_max_memory_cached", "reset_accumulated_memory_stats", "set_rng_state", "set_rng_state_all",
            "set_per_process_memory_fraction", "set_stream")
-SKIPPED_BY_ACCELERATOR = ("synchronize", "reset_peak_memory_stats", "reset_accumulated_memory_stats", "set_stream",
-                          "empty_cache")
 MEMORY = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved")
 
 
@@ -65,8 +63,7 @@ def install(watch: Watch) -> None:
     for message in WARNINGS:
         warnings.filterwarnings("ignore", message)
         watch.patches.on_undo(functools.partial(list.remove, warnings.filters, warnings.filters[0]))    # type: ignore
-    redirect = Redirect(watch)
-    known = _device._device_constructors()
+    redirect, known = Redirect(watch), _device._device_constructors()
     for owner in (torch, torch.fft):
         for name, value in list(vars(owner).items()):       # that make a tensor on a device that is named
             if not isinstance(value, type) and callable(value) and not name.startswith("_") and (
@@ -101,8 +98,7 @@ class Redirect:
         if not self._told and not torch.compiler.is_compiling() and (line := line_of_call()):
             self._told = True
             of = getattr(owner, "__name__", "")
-            called = of if name.startswith("__") else f"{of}.{name}"
-            self.watch.tell("instead", INSTEAD.format(called, line))
+            self.watch.tell("instead", INSTEAD.format(of if name.startswith("__") else f"{of}.{name}", line))
 
     def device(self, owner: Any, name: str, at: int | None = None, name_of: str = "device") -> None:
         """Have a function take the CPU where it is given CUDA, by name or at that place of its arguments."""
@@ -145,8 +141,8 @@ def _install_cuda(redirect: Redirect) -> None:
         patches.replace(owner, "device_count", for_script(workers))
     patches.replace(torch.accelerator, "current_accelerator", for_script(torch.device("cuda")))
     for owner, answers in answers_of_cuda().items():
-        for name, answer in answers.items():
-            redirect.call(owner, name, answer)
+        for name in filter(vars(owner).__contains__, answers):          # torch's versions have others
+            redirect.call(owner, name, answers[name])
     for name, made in {"Event": Event, "Stream": CpuStream, "device": Device}.items():
         patches.put(torch.cuda, name, functools.update_wrapper(         # with the name and signature of the original
             type(name, (made,), {}), getattr(torch.cuda, name), updated=()))
@@ -213,23 +209,21 @@ def answers_of_cuda() -> dict[ModuleType, dict[str, Callable]]:
         index = torch.device(device).index if isinstance(device, str) else getattr(device, "index", device)
         current[0] = index or 0
 
-    def nothing(*_: Any, **__: Any) -> None:
-        return None
-    stream, memory = CpuStream(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    def always(value: Any) -> Callable:
+        return lambda *_, **__: value
+    nothing, stream = always(None), always(CpuStream())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     properties = SimpleNamespace(name=NAME, major=0, minor=0, total_memory=memory, multi_processor_count=1)
     of_cuda = {**dict.fromkeys(SKIPPED, nothing), "set_device": choose, "current_device": lambda: current[0],
-               "current_stream": lambda *_, **__: stream, "default_stream": lambda *_, **__: stream,
-               "stream": Device, "get_device_name": lambda *_, **__: NAME,
-               "get_device_properties": lambda *_, **__: properties, "get_device_capability": lambda *_, **__: (0, 0),
-               "mem_get_info": lambda *_, **__: (memory, memory), "memory_summary": lambda *_, **__: "",
+               "current_stream": stream, "default_stream": stream, "stream": Device, "get_device_name": always(NAME),
+               "get_device_properties": always(properties), "get_device_capability": always((0, 0)),
+               "mem_get_info": always((memory, memory)), "memory_summary": always(""),
                "get_rng_state": lambda *_, **__: torch.get_rng_state(), "initial_seed": torch.initial_seed}
-    of_accelerator = {**dict.fromkeys(SKIPPED_BY_ACCELERATOR, nothing), **dict.fromkeys(MEMORY, lambda *_, **__: 0),
-                      **dict.fromkeys(("set_device_index", "set_device_idx"), choose),
-                      **dict.fromkeys(("current_device_index", "current_device_idx"), lambda: current[0]),
-                      "current_stream": lambda *_, **__: stream}
+    of_accelerator = {**dict.fromkeys((*SKIPPED, "empty_cache"), nothing), **dict.fromkeys(MEMORY, always(0)),
+                      **dict.fromkeys(("set_device_index", "set_device_idx"), choose), "current_stream": stream,
+                      **dict.fromkeys(("current_device_index", "current_device_idx"), lambda: current[0])}
     of_nvtx = dict.fromkeys(("range_push", "range_pop", "mark"), nothing)
-    return {owner: {name: answer for name, answer in answers.items() if hasattr(owner, name)} for owner, answers in (
-        (torch.cuda, of_cuda), (torch.accelerator, of_accelerator), (torch.cuda.nvtx, of_nvtx))}
+    return {torch.cuda: of_cuda, torch.accelerator: of_accelerator, torch.cuda.nvtx: of_nvtx}
 
 
 def synchronize_norm(original: Callable, module: torch.nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:
@@ -237,8 +231,7 @@ def synchronize_norm(original: Callable, module: torch.nn.SyncBatchNorm, input: 
     if not module.training or not dist.is_initialized():
         return original(module, input)
     group = module.process_group or dist.group.WORLD
-    over = [at for at in range(input.dim()) if at != 1]
-    shape = [1, -1, *[1] * (input.dim() - 2)]
+    over, shape = [at for at in range(input.dim()) if at != 1], [1, -1, *[1] * (input.dim() - 2)]
     count = torch.tensor([float(input.numel() // input.size(1))])
     dist.all_reduce(count, group=group)
     mean = _AllReduce.apply(dist.ReduceOp.SUM, group, input.sum(over)) / count

@@ -55,8 +55,7 @@ class Rank:
         with watching(listeners, self.process.local_size, self.process.size, details, bool(self.task.get("still"))):
             ended = run_script(self.script, self.arguments, bool(self.task.get("module")))
             cut = isinstance(ended, StopIteration) and is_cut()
-            error = "" if cut else failure_of(ended)
-            finished = STOPPED if cut else ENDED
+            error, finished = ("", STOPPED) if cut else (failure_of(ended), ENDED)
             save(FAILED if error else finished, error)
         _exit(int(bool(error)))
 
@@ -80,8 +79,7 @@ def _exit(code: int) -> NoReturn:
 
 def run_script(script: str, arguments: Sequence[str], module: bool = False) -> BaseException | None:
     """Run the script, or as python -m would the ``module``, to its end; the error that it ended with, if any."""
-    path = os.path.abspath(script)
-    sys.argv = [script, *arguments]
+    path, sys.argv = os.path.abspath(script), [script, *arguments]
     sys.path[:] = [os.getcwd() if module else os.path.dirname(path), *(one for one in sys.path if one)]
     try:
         if module:

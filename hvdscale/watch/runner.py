@@ -101,8 +101,7 @@ def read_task(place: Path) -> dict[str, int]:
 def run_here(asked: ScriptRequest, workers: int, module: str, place: Path, folder: Path, **more: int) -> RunEnd:
     """Run the script with all its ranks on this machine, in the folder ``folder``; ``more``: of their task."""
     write_task(asked, place, **more)
-    command = asked.command(workers, module, place)
-    port = free_port()
+    command, port = asked.command(workers, module, place), free_port()
     with rendezvous(asked.script, workers) as horovods:
         started = [_start(command, asked, {**without_launcher(), **of_torchrun(rank, workers, rank, workers, port),
                                            "ROLE_WORLD_SIZE": str(workers), **of_horovodrun(rank, workers, horovods)},

@@ -211,8 +211,7 @@ def notes(pair: Pair) -> list[str]:
     first = next(iter(trained(pair.many[0])), None)
     padded, left_out, drops = (getattr(first and first.sampling, name, 0) for name in (
         "padded", "left_out", "drops_last"))
-    repeated = 0 if padded or left_out or drops else filled_up(pair)
-    rounds = rounds_of(pair.many)[:1]
+    repeated, rounds = 0 if padded or left_out or drops else filled_up(pair), rounds_of(pair.many)[:1]
     sampling = [one.sampling for each in rounds for rank in each.ranks for one in rank]
     return [*logged(pair), *KINDS.sentences("notes", pair, {
         "padded": padded, "left_out": left_out, "drops_last": drops, "repeated": repeated,
@@ -234,8 +233,8 @@ def remarks(pair: Pair) -> list[str]:
         pair.steps(pair.one).updates[:3]) if at and len(one.positions) == 1}
     advance = steps.pop() if len(steps) == 1 else 0.0                           # at each of the first updates
     passes = len(pair.on_one(0).passes) // pair.base
-    epoch = len(first[0].batches) + len(first[0].rest) if first and (first[0].ended or first[0].rest) else 0
-    epoch = int(advance * epoch / max(1, len(pair.batches(pair.one, 0))))
+    batches = len(first[0].batches) + len(first[0].rest) if first and (first[0].ended or first[0].rest) else 0
+    epoch = int(advance * batches / max(1, len(pair.batches(pair.one, 0))))
     met = {"more_than_targets": divisor > targets, "some_of_targets": divisor < targets,
            "schedule_by_pass": passes > 1 and advance == passes, "short_schedule": 0 < end < epoch}
     return ([REDRAWN] if any(REDRAWN in record.remarks for record in pair.records) else []) + KINDS.sentences(

@@ -281,10 +281,8 @@ def state_of(folder: Path) -> State:
 
 def load(folder: Path, rank: int, workers: int) -> Record:
     """The record of a rank as it was last saved; an empty one where it saved none."""
-    try:
-        return _from_json(Record, json.loads(file_of(folder, rank, RECORD).read_bytes()))
-    except FileNotFoundError:
-        return Record(rank, workers)
+    path = file_of(folder, rank, RECORD)
+    return _from_json(Record, json.loads(path.read_bytes())) if path.exists() else Record(rank, workers)
 
 
 def _as_json(value: Any) -> Any:

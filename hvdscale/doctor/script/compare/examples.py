@@ -176,7 +176,7 @@ def different_splits(pair: Pair) -> Finding | None:
     """A failed finding, where a sampler shares out by position what is another subset on each rank, or where one rank
     trains on what another one evaluates."""
     firsts = [trained(record)[0] for record in pair.many]
-    training = [_subset(record, first) for record, first in zip(pair.many, firsts)]
+    training = [_subset(record, one) for record, one in zip(pair.many, firsts)]
     if pair.same_data is False or len({one.data for one in firsts}) > 1 or not all(training):
         return None
     leaked, first, own = _leaked(pair, training), firsts[0], training[0]
@@ -210,16 +210,15 @@ def _leaked(pair: Pair, training: list[frozenset[int]]) -> str:
 
 def epochs(pair: Pair) -> Finding:
     """Whether an epoch has one size on all ranks and in both runs, and another order the second time."""
-    seen = all(map(trained, pair.records))
-    return _sizes(pair) or _order(pair) if seen else pair.finding(EPOCHS, "no_loader")
+    return _sizes(pair) or _order(pair) if all(map(trained, pair.records)) else pair.finding(EPOCHS, "no_loader")
 
 
 def _sizes(pair: Pair) -> Finding | None:
     ranks, alone = [planned(record) for record in pair.many], planned(pair.one)
     firsts = [trained(record)[0] for record in pair.many]
+    batches = [len(one.batches) + len(one.rest) for one in firsts]
     if not all(ranks):
         return None
-    batches = [len(one.batches) + len(one.rest) for one in firsts]
     if max(batches) - min(batches) > 1:
         joins = {JOINED: "joined_divides", JOINED_BY_ACTIVE: "joined"}
         kind = next((joins[remark] for remark in pair.many[0].remarks if remark in joins), "uneven")
@@ -231,10 +230,9 @@ def _sizes(pair: Pair) -> Finding | None:
     if not alone or abs(together * pair.times - len(alone)) > pair.workers * pair.workers * largest or (
             len(alone) - together <= pair.workers * largest):
         return None
-    first, whole = firsts[0], trained(pair.one)[0]
-    shared = first.sampling.replicas == pair.workers
+    first, shared = firsts[0], firsts[0].sampling.replicas == pair.workers
     causes = {"by_prepare": shared and first.sampling.name == SHARDS,
-              "by_rank": shared and first.data[1] < whole.data[1], "smaller": True}
+              "by_rank": shared and first.data[1] < trained(pair.one)[0].data[1], "smaller": True}
     return pair.finding(EPOCHS, "shared_twice", cause=causes, alone=len(alone), together=together, where=first.line)
 
 
@@ -310,15 +308,15 @@ def evaluation(pair: Pair) -> Finding:
         shared_out = any(len(_taken(rank)) < each.examples for rank in each.ranks if rank)
         if shared_out and len(models) > 1 and len({*map(len, models)}) == 1:
             return each.finding(pair, "other_parameters")
-    alone = [each for each in rounds_of([pair.one]) if each.ended]
-    on_one = {each.key: _taken(each.ranks[0]) for each in alone}
+    alone = {each.key: each for each in rounds_of([pair.one]) if each.ended}
     for each in rounds:
         if same_data(pair.records, each.key[1]) is False:
             return _of_own_data(pair, each)
-        others = [one for one in alone if one.key[0] == each.key[0]]
-        if each.key not in on_one and others and others[0].key[1] != each.key[1]:
+        others = [one for key, one in alone.items() if key[0] == each.key[0]]
+        if each.key not in alone and others:            # of another data set
             return _of_own_data(pair, each, others[0])
-        if fault := _fault(pair, each, set(on_one.get(each.key) or range(each.key[1][1]))):
+        on_one = _taken(alone[each.key].ranks[0]) if each.key in alone else ()
+        if fault := _fault(pair, each, set(on_one or range(each.key[1][1]))):
             return fault
     return rounds[0].finding(pair, "once", examples=rounds[0].examples)
 
@@ -352,18 +350,16 @@ def _of_own_data(pair: Pair, each: Round, alone: Round | None = None) -> Finding
 
 def _fault(pair: Pair, each: Round, expected: set) -> Finding | None:
     """Examples that the metric of a rank counts more often than others, or not at all, of those ``expected``."""
-    size = len(expected)
-    rank = next(rank for rank, iterations in enumerate(each.ranks) if iterations)
+    size, rank = len(expected), next(rank for rank, iterations in enumerate(each.ranks) if iterations)
     combined = [(one, _combining(record, one)) for record, rounds in zip(pair.many, each.ranks) for one in rounds]
     total = _taken(one for one, calls in combined if calls)
     own = _taken(one for one in each.ranks[rank] if not _combining(pair.many[rank], one))
     if not total and len(own) < size:
         return each.finding(pair, "own_share", rank=rank, own=len(own), expected=size, share=percent(len(own) / size))
     total += own
-    least = min(total.values())
-    twice, left_out = sum(count - least for count in total.values()), len(expected - set(total))
-    calls = [call for _, found in combined for call in found]
-    twice = 0 if WITHOUT_REPEATS in calls else twice
+    calls, least = [call for _, found in combined for call in found], min(total.values())
+    twice = 0 if WITHOUT_REPEATS in calls else sum(count - least for count in total.values())
+    left_out = len(expected - set(total))
     kinds = {"twice_if_kept": twice and any("gather" in call for call in calls), "twice": twice, "left_out": left_out}
     return each.finding(pair, kinds, twice=twice, left_out=left_out, expected=size, where=each.ranks[rank][0].made,
                         share=percent((twice or left_out) / size)) if twice or left_out else None

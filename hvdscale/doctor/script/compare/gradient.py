@@ -49,11 +49,10 @@ def _hidden(pair: Pair) -> Finding | None:
         return pair.finding(NAME, "no_pass")
     if not any(update.gradient.any() for update in updates):
         passes = updates[0].passes
-        return pair.finding(NAME, "lost", update=1, passes=len(passes), lost=[*range(1, len(passes) + 1)],
-                            where=passes[-1].line) if passes[-1].gradient.any() else pair.finding(NAME, "zero")
-    for at in pair.whole:
-        if not are_finite(pair.at(at)):
-            return pair.finding(NAME, "not_finite", update=at + 1)
+        return pair.finding(NAME, "lost" if passes[-1].gradient.any() else "zero", update=1, passes=len(passes),
+                            lost=[*range(1, len(passes) + 1)], where=passes[-1].line)
+    if infinite := [at for at in pair.whole if not are_finite(pair.at(at))]:
+        return pair.finding(NAME, "not_finite", update=infinite[0] + 1)
     return None if all(both.reduction for both in pair.both.values()) else judge_passes(pair)
 
 
@@ -251,7 +250,7 @@ def other_divisor(pair: Pair) -> tuple[int, int]:
     if not all(ratio and close(ratio, 1) for ratio in ratios) or close(weighed[0].scale, 1):
         return 0, 0
     divided = [each.counts.sum() / each.scale for each in weighed]
-    counts = [round(each) for each in divided]
+    counts = [*map(round, divided)]
     if len({*counts}) < 2 or any(abs(each - count) > 0.01 for each, count in zip(divided, counts)):
         return 0, 0
     of_examples = counts == [sum(pair.examples(pair.many, at)) for at in pair.whole]       # of sums over their targets
@@ -275,8 +274,7 @@ def unequal(both: BothRuns) -> Finding | None:
         return finding(both, "unequal", by=by.error, limit=limit, parts=parts, counts=[*counts])
     weights, of_target = both.reduction.weights[0], (by.weights / by.counts).flatten()
     scaled = weights * [[np.linalg.norm(each.gradient) for each in update.passes] for update in both.ranks]
-    by_rank = not alike(weights)
-    by_batch = not by_rank and both.comparable
+    by_rank, by_batch = not alike(weights), alike(weights) and both.comparable
     kinds = {"one_norm": by_rank and alike(scaled.flatten()), "weighted_by_batch": by_batch, "weighted": True}
     return finding(both, kinds, by=by.error, limit=limit, weights=[*(of_target / of_target.max())],
                    cause={"by_rank": by_rank, "factors": not by_batch})
@@ -302,9 +300,9 @@ def against_one(both: BothRuns) -> Finding | None:
         return finding(both, "shares", by=error, limit=limit, shares=[*shares])
     cause = _why_another(both)
     later = cause == "untrained" and not different_untrained(pair)
-    departs = both.at and (later or cause == "mixed")
-    return finding(both, "departs" if departs else "another", by=error, limit=limit,
-                   cause="" if departs and not later else cause)
+    if both.at and (later or cause == "mixed"):
+        return finding(both, "departs", by=error, limit=limit, cause=cause if later else "")
+    return finding(both, "another", by=error, limit=limit, cause=cause)
 
 
 def _why_another(both: BothRuns) -> str:

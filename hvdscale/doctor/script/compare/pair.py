@@ -254,8 +254,7 @@ def _ends(iteration: Iteration, seen: list[list[int]]) -> list[int]:
     fetched = [now - before for before, now in pairwise(counts)]
     ahead = 0                   # fetched by the first update before they are needed
     if len(seen) > 1:
-        needed = fetched[1] if len(seen[0]) == len(seen[1]) else len(seen[0])
-        ahead = max(0, fetched[0] - needed)
+        ahead = max(0, fetched[0] - (fetched[1] if len(seen[0]) == len(seen[1]) else len(seen[0])))
     each = int(median(fetched[1:-1] or fetched[1:] or [sum(fetched) - ahead]))
     for new, count in zip(fetched, counts[1:]):
         ends.append(max(ends[-1], count - ahead if new else min(count, ends[-1] + each)))

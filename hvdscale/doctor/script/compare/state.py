@@ -27,10 +27,9 @@ SAME = 1e-6             # of rates, relative
 def parameters(pair: Pair) -> Finding:
     """Whether all ranks start from the same parameters and buffers, and keep the same parameters."""
     sharded = [record.sharded for record in pair.records if record.sharded]
-    if sharded and is_joined(pair.records):
-        return _parts(pair, sharded[0])
     if sharded:
-        return pair.finding(PARAMETERS, "sharded", how=sharded[0])
+        unseen = pair.finding(PARAMETERS, "sharded", how=sharded[0])
+        return _parts(pair, sharded[0]) if is_joined(pair.records) else unseen
     digests = [{update.digest for update in pair.at(at)} for at in range(pair.updates)]
     if (again := averaged(pair)) and len(digests[0]) == 1:
         return _averaged(pair, *again)

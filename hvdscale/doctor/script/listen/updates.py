@@ -56,6 +56,7 @@ class Updates(Listener):
         self._rough = False                                         # whether fewer than 32 bits were used
         self.optimizers: MutableMapping[torch.optim.Optimizer, Optimizer] = weakref.WeakKeyDictionary()
         self._schedules: weakref.WeakSet = weakref.WeakSet()
+        self.schedule_made = self._schedules.add                    # an event
         # the generators at the first forward, and at the last batch or pass
         self._before, self._idle, self._prepared = None, None, NOTHING
 
@@ -79,9 +80,6 @@ class Updates(Listener):
             if reduction == "none" and result.numel() <= MOST_TARGETS:
                 call.values, call.weights = (one.double().reshape(-1).cpu().numpy() for one in (result, gradient))
         value.register_hook(reach)
-
-    def schedule_made(self, schedule):
-        self._schedules.add(schedule)
 
     def loss_scaled(self, scale):
         self.scale = scale
@@ -218,8 +216,7 @@ def _count(name: str, given: dict) -> float:
     target = given["target"]
     if name not in OF_CLASSES or target.is_floating_point():
         return float(len(target) if target.dim() else 1)
-    counted = target[target != given["ignore_index"]]
-    weight = given.get("weight")
+    counted, weight = target[target != given["ignore_index"]], given.get("weight")
     return float(counted.numel() if weight is None else weight[counted].sum().item())
 
 
