@@ -35,8 +35,8 @@ def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPL
             mine = digest(sample) if ranked else {}     # first, as checks may move the job's own generators
             sample.data
         by_rank = workers.gather(mine, "doctor/digest") if ranked and not alone else []
-        launched = same_on_ranks(sample, by_rank, JOB.sentence(
-            "ranks compared", "launched", size=workers.size)) if by_rank and not workers.rank else None
+        seen = JOB.sentence("ranks compared", "launched", size=workers.size)
+        launched = same_on_ranks(sample, by_rank, seen) if by_rank and not workers.rank else None
         findings = in_this_process(sample, workers, say, launched, checks)
         if played:
             say(RANKS)

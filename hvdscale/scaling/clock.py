@@ -21,6 +21,7 @@ import time
 from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partialmethod
 from typing import Any
 
 import torch
@@ -47,9 +48,7 @@ class UpdateClock(Listener):
 
     def __init__(self, warm_up: int, updates: int, finish: Callable[[], object], local_workers: int = 1):
         self.warm_up, self.updates, self._finish = warm_up, updates, finish
-        self.made = 0
-        self.optimizer = ""             # its class
-        self.rate = math.nan            # its learning rate at first
+        self.made, self.optimizer, self.rate = 0, "", math.nan      # the optimizer's class, its learning rate at first
         self.device, self._mark = torch.device("cpu"), time.monotonic
         self.remarks: list[str] = []
         self.remark = self.instead = self.remarks.append        # events
@@ -62,9 +61,8 @@ class UpdateClock(Listener):
         # what lasted from when to when, or was counted, up to each "step"; flat, as this is done within the step
         self._events: list[tuple[str, Any, Mark]] = []
         self._began: Mark = None                # when this update did; None: before the first has ended
-        self._apart = False                     # whether it is
         self._open: dict[str, Mark] = {}        # parts that have begun
-        self._last_gradient: Mark = None
+        self._apart, self._last_gradient = False, None          # whether the update is; when that of the pass came
         self.long = LongUpdates(lambda: "waiting" in self._open or "backward" in self._open and (
             self._last_gradient is not None))
 
@@ -112,11 +110,11 @@ class UpdateClock(Listener):
     def _seconds(begin: Mark, end: Mark) -> float:
         return end - begin if isinstance(begin, float) else begin.elapsed_time(end) / 1000
 
-    def _begin(self, part: str) -> None:
+    def _begin(self, part: str, *_: Any) -> None:
         if self._began is not None:
             self._open[part] = self._mark()
 
-    def _end(self, part: str, at: Mark = None) -> None:
+    def _end(self, part: str, *_: Any, at: Mark = None) -> None:
         began = self._open.pop(part, None)
         if began is not None:
             self._events.append((part, began, self._mark() if at is None else at))
@@ -136,8 +134,9 @@ class UpdateClock(Listener):
         counts = time.monotonic() - self._wanted, 1, *size_of(data)
         self._events += [(name, more, None) for name, more in zip(("data", "batches", "examples", "tokens"), counts)]
 
-    def forward_begins(self) -> None:
-        self._begin("forward")
+    forward_begins = partialmethod(_begin, "forward")
+    step_begins = partialmethod(_begin, "optimizer")
+    combination_ends = writes = partialmethod(_end, "waiting")
 
     def pass_begins(self, roots: Sequence[torch.Tensor]) -> None:
         self._end("forward")
@@ -156,7 +155,7 @@ class UpdateClock(Listener):
 
     def pass_ends(self, roots: Sequence[torch.Tensor], line: str) -> None:
         last = self._last_gradient
-        self._end("backward", last)
+        self._end("backward", at=last)
         if last is not None:
             self._events.append(("waiting", last, self._mark()))
 
@@ -165,14 +164,6 @@ class UpdateClock(Listener):
             self._begin("waiting")
 
     reducing = awaited = combined
-
-    def combination_ends(self, *_: Any) -> None:
-        self._end("waiting")
-
-    writes = combination_ends
-
-    def step_begins(self, optimizer: torch.optim.Optimizer, line: str) -> None:
-        self._begin("optimizer")
 
     def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
         if optimizer not in self._counted or self.made == 1:

@@ -46,17 +46,16 @@ MOST_WORDS = 200        # characters of what a script printed, in an error
 
 def keys_of(asked: ScriptRequest, workers: int) -> dict[str, Any]:
     digest = hashlib.sha256(Path(asked.script).read_bytes()).hexdigest()[:12]
-    return {"script": asked.script, "source": digest, "arguments": list(asked.arguments_on(workers)),
-            "warm_up": asked.warm_up, "updates": asked.updates, "threads": asked.threads,
-            **({"profile": True} if asked.profile else {})}
+    keys = {"script": asked.script, "source": digest, "arguments": list(asked.arguments_on(workers)),
+            "warm_up": asked.warm_up, "updates": asked.updates, "threads": asked.threads}
+    return keys | {"profile": True} if asked.profile else keys
 
 
 def carry_out(run: SeriesRun, asked: ScriptRequest, launcher: str | None, hosts: str | None, tell: Tell) -> list[str]:
     """Run the script on the run's workers, and write the log; returns remarks. Raises HvdscaleError."""
     with _opened(run, asked, uuid.uuid4().hex) as folder:
         command = launch_command(launcher, run.workers, asked.command(run.workers, RANK, folder), hosts)
-        end = runner.run_command(command, asked, launch_environment(), run.output,
-                                 partial(_tell_made, asked, folder, tell))
+        end = runner.run_command(command, asked, launch_environment(), run.output, partial(_show, asked, folder, tell))
         return _collect(run, asked, folder, launcher, end)
 
 
@@ -70,11 +69,11 @@ def carry_out_launched(run: SeriesRun, asked: ScriptRequest, process: Process, t
         return []
     with _opened(run, asked, mark) as folder:
         end = runner.run_launched(asked, process, RANK, folder, launch_environment(), output=run.output,
-                                  look=partial(_tell_made, asked, folder, tell))
+                                  look=partial(_show, asked, folder, tell))
         return _collect(run, asked, folder, process.launcher, end)
 
 
-def _tell_made(asked: ScriptRequest, folder: Path, tell: Tell) -> None:
+def _show(asked: ScriptRequest, folder: Path, tell: Tell) -> None:
     text, most = (folder / MADE).read_text() if (folder / MADE).exists() else "", asked.warm_up + asked.updates
     made = min(int(text or 0), most)
     tell(f"{made} of {most} updates, {asked.warm_up} of them warm-up" if made else "starting")

@@ -22,7 +22,6 @@ FUNCTIONS = {f"{SHARDED}.state_dict_saver": {"save": (True, "state_dict", "check
              f"{SHARDED}.state_dict_loader": {"load": (False, "state_dict", "checkpoint_id")},
              "safetensors.torch": {"save_file": (True, "tensors", "filename"), "load_file": (False, "", "filename")}}
 ELSEWHERE = (*LIBRARY, "/proc", "/dev", "/sys")
-OTHERS = ("storage_writer", "storage_reader")           # that have the place where it is not given
 
 
 def install(watch: Watch) -> None:
@@ -60,7 +59,7 @@ def _telling(watch: Watch, saves: bool, state: str, place: str) -> Callable:
     """What is done around a call: a save is told before and after it, and a load after it."""
     def telling(original, *args, **options):
         given = inspect.signature(original).bind(*args, **options).arguments
-        path = _path_of(given.get(place), *(given.get(one) for one in OTHERS))
+        path = _path_of(*map(given.get, (place, "storage_writer", "storage_reader")))
         if saves:
             watch.tell("saving", path, given.get(state))
             if isinstance(given.get("f"), (str, os.PathLike)):          # from C++, which raises no event

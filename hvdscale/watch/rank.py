@@ -23,13 +23,12 @@ import torch._dynamo  # noqa: F401  as the first optimizer would, for a second
 from ..workers.launch import place
 from . import generators
 from .devices import need_of_gpu
-from .lines import line_of
+from .lines import OURS as PACKAGE, line_of
 from .listener import Listener
 from .runner import ENDED, EXITED, FAILED, RUNNING, STOPPED, arguments_of_rank, file_of, read_task
 from .watch import watching
 
 TOGETHER_SECONDS = 10.0             # that a rank which stops waits for the others
-PACKAGE = os.path.dirname(os.path.dirname(__file__))
 OURS = (*(os.path.join(PACKAGE, room, "") for room in ("watch", "doctor", "scaling")), runpy.__file__, "<frozen runpy>")
 
 

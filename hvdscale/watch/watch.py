@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 from . import checkpoints, collectives, devices, generators, loaders, passes, wrappers
 from .listener import Listener, Watch
 
-WATCHED = (generators, devices, loaders, passes, collectives, wrappers, checkpoints)
-
 
 @contextlib.contextmanager
 def watching(listeners: Sequence[Listener], local_workers: int = 1, workers: int = 1, details: bool = True,
@@ -23,7 +21,7 @@ def watching(listeners: Sequence[Listener], local_workers: int = 1, workers: int
     """
     watch = Watch(listeners, local_workers, workers, details)
     try:
-        for each in WATCHED:
+        for each in (generators, devices, loaders, passes, collectives, wrappers, checkpoints):
             each.install(watch)
         if held_still:
             generators.hold_still(watch)

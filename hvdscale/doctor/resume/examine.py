@@ -412,7 +412,7 @@ def saved_values(both: Both, check: str) -> Finding:
                 kinds = {"tensors": " " in value, "other": True}
                 return both.finding(check, kinds, update=update, path=path, name=name, was=value, now=other,
                                     names=list_first([name for name, *_ in apart[1:]], 3), **given)
-    kinds = {"none": not given["common"], "same": all(exact_at[at] for at in later), "same_numbers": True}
+    kinds = {"none": not given["common"], "same": all(map(exact_at.get, later)), "same_numbers": True}
     return unsure or both.finding(check, kinds, **given)
 
 

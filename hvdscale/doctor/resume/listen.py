@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -42,8 +41,7 @@ class ResumeSession(Session):
         if record.starts and record.starts[-1].updates == record.made:
             return
         self._modules = self._modules or outermost_modules()
-        values: dict[str, Any] = {name.replace("module.", ""): one
-                                  for name, one in named_tensors(self._modules).items()}
+        values = {name.replace("module.", ""): one for name, one in named_tensors(self._modules).items()}
         names, optimizers = {id(one): name for name, one in values.items()}, self.updates.optimizers
         taken = {id(one) for of in optimizers.values() for one in of.parameters()}
         record.optimized = record.optimized or [name for name, one in values.items() if id(one) in taken]

@@ -147,15 +147,14 @@ def compare(asked: ScriptRequest, one: Run, many: Run, pair: Pair, checks: Colle
     in_copy = {path for run in (one, many) if run.workplace.copied for path in run.written}
     written = sorted({path for run in (one, many) if not run.workplace.copied for path in run.written} |
                      written_outside(pair.records))
+    instead, lists = instead_of(pair.many), [notes(pair), remarks(pair), [*late, *unseen(pair, still)]]
     about = {"script": asked.script, "arguments": asked.arguments, "workers": pair.workers,
-             "global_batch": asked.global_batch, "updates": pair.updates, "notes": notes(pair),
-             "remarks": remarks(pair), "not_checked": [*late, *unseen(pair, still)],
-             "instead": instead_of(pair.many), "written": written}
+             "global_batch": asked.global_batch, "updates": pair.updates,
+             **dict(zip(("notes", "remarks", "not_checked"), lists)), "instead": instead, "written": written}
     headline = KINDS.sentence("report", "headline", pair, script=asked.script, checks=len(findings),
                               size=asked.global_batch)
-    texts = [" ".join([f"{headline}.", *about["instead"]]) if about["instead"] else headline, _losses(pair),
-             render_list(NOTES, about["notes"]), render_list(REMARKS, about["remarks"]),
-             render_list(NOT_CHECKED, about["not_checked"]),
+    texts = [" ".join([f"{headline}.", *instead]) if instead else headline, _losses(pair),
+             *map(render_list, (NOTES, REMARKS, NOT_CHECKED), lists),
              *map(wrap, files_of(one.workplace.copied and many.workplace.copied, written, sorted(in_copy)))]
     return ScriptJudged(tuple(findings), about, texts, KINDS.checks["must"])
 
@@ -209,8 +208,7 @@ def files_of(copied: bool, written: Sequence[str], in_copy: Sequence[str]) -> li
 def notes(pair: Pair) -> list[str]:
     """One sentence for each legitimate dependence on the number of workers."""
     first = next(iter(trained(pair.many[0])), None)
-    padded, left_out, drops = (getattr(first and first.sampling, name, 0) for name in (
-        "padded", "left_out", "drops_last"))
+    padded, left_out, drops = (getattr(first and first.sampling, of, 0) for of in ("padded", "left_out", "drops_last"))
     repeated, rounds = 0 if padded or left_out or drops else filled_up(pair), rounds_of(pair.many)[:1]
     sampling = [one.sampling for each in rounds for rank in each.ranks for one in rank]
     return [*logged(pair), *KINDS.sentences("notes", pair, {
@@ -254,7 +252,7 @@ def unseen(pair: Pair, still: Pair | None = None) -> list[str]:
         "streams": any(one.iterable for record in pair.many for one in record.iterations),
         "own_data": loaded and one.data != many.data and not one.iterable, "no_loader": not loaded,
         "weighing": not all(map(only_call, passes)),
-        "end_of_epoch": any(one.cut is not None for record in pair.many for one in trained(record)),
+        "end_of_epoch": any(one.cut is not None for one in pair.loops),
         "second_epoch": any(len(trained(record)) < 2 for record in pair.many),
         "no_evaluation": not rounds, "metric": len(sizes) == 1, "metric_of_uneven_batches": len(sizes) > 1,
     }, why=pair.why_incomparable)]

@@ -27,7 +27,7 @@ def examples(pair: Pair) -> Finding:
         return _without_loader(pair)
     if splits := different_splits(pair):
         return splits
-    loaders = dict.fromkeys(one.data for record in pair.many for one in trained(record))
+    loaders = dict.fromkeys(one.data for one in pair.loops)
     if len(loaders) > 1 and all({one.data for one in trained(record)} == {*loaders} for record in pair.records):
         found = {}
         for data in loaders:                    # of the runs as far as they train on each
@@ -58,7 +58,7 @@ def examples(pair: Pair) -> Finding:
     later = [one.updates for one in trained(pair.many[0])[1:]]
     if other and pair.batch is not None and other in later and not pair.drew_by(other):
         return pair.finding(EXAMPLES, "departs", update=other + 1, where=first.made)
-    return pair.finding(EXAMPLES, "apart", drawn=_replaces(pair), as_on_one=pair.batch is not None and other is None)
+    return pair.finding(EXAMPLES, "apart", drawn=pair.replaces, as_on_one=pair.batch is not None and other is None)
 
 
 def _others(pair: Pair, first: Iteration) -> Finding | None:
@@ -85,10 +85,10 @@ def _shared(pair: Pair, first: Iteration, keys: list[list[list]]) -> Finding | N
     firsts = [trained(record)[0].batches for record in pair.many]
     ranks = [pair.keys_of(batches[:min(map(len, firsts))]) for batches in firsts]       # of as many batches on each
     alone = pair.keys_of(trained(pair.one)[0].batches)
-    twice, padded = _repeated(ranks), max(one.sampling.padded for record in pair.many for one in trained(record))
+    twice, padded = _repeated(ranks), max(one.sampling.padded for one in pair.loops)
     same = all(Counter(map(str, each[0])) == Counter(map(str, other)) for each in keys for other in each)
     own = pair.same_data is False       # data sets of the ranks' own, which may have some example twice
-    if twice <= max(padded, 2 * own) or not same and (_replaces(pair) or not own and first.sampling.name in WHOLE):
+    if twice <= max(padded, 2 * own) or not same and (pair.replaces or not own and first.sampling.name in WHOLE):
         return None                     # an order of its own on each rank
     if not pair.known_by_index and twice <= BY_CHANCE * max(len(each) - len({*each}) for each in (*ranks, alone)):
         return None
@@ -105,10 +105,6 @@ def _why_shared(pair: Pair, first: Iteration, causes: Choice) -> dict[str, Any]:
     return dict(where=first.made, sampler=first.sampling.name, of=pair.workers, others=None if given else replicas,
                 cause={**causes, "stream": first.iterable, "order": own and given, "overlap": own,
                        "replacement": first.sampling.replacement, "replicas": replicas, "whole_set": True})
-
-
-def _replaces(pair: Pair) -> bool:
-    return any(one.sampling.replacement for record in pair.many for one in trained(record))
 
 
 def _repeated(ranks: list[list]) -> int:
@@ -137,7 +133,7 @@ def filled_up(pair: Pair) -> int:
 def _over_the_epoch(pair: Pair, first: Iteration) -> Finding | None:
     """A failed finding, where a sampler shares the epoch out so that ranks have the same examples, or none has some."""
     ranks, alone = [planned(record) for record in pair.many], planned(pair.one)
-    if not all(ranks) or not alone or not pair.known_by_index or _replaces(pair) or first.sampling.name in WHOLE:
+    if not all(ranks) or not alone or not pair.known_by_index or pair.replaces or first.sampling.name in WHOLE:
         return None
     twice, never = _repeated(ranks), len({*alone}.difference(*ranks))
     if twice <= first.sampling.padded or all(each == ranks[0] for each in ranks) or filled_up(pair):
@@ -215,7 +211,7 @@ def epochs(pair: Pair) -> Finding:
 
 def _sizes(pair: Pair) -> Finding | None:
     ranks, alone = [planned(record) for record in pair.many], planned(pair.one)
-    firsts = [trained(record)[0] for record in pair.many]
+    *firsts, whole = (trained(record)[0] for record in (*pair.many, pair.one))
     batches = [len(one.batches) + len(one.rest) for one in firsts]
     if not all(ranks):
         return None
@@ -225,30 +221,26 @@ def _sizes(pair: Pair) -> Finding | None:
         own = len(ranks[0]) if len({*map(len, ranks)}) == 1 else None
         return pair.finding(EPOCHS, kind, batches=batches, own=own, where=firsts[0].line)
     together = sum(map(len, ranks))
-    largest = max(len(ids) for one in (*firsts, trained(pair.one)[0]) for ids in (
-        *(batch.ids for batch in one.batches), *one.rest))
+    largest = max(len(ids) for one in (*firsts, whole) for ids in (*(batch.ids for batch in one.batches), *one.rest))
     if not alone or abs(together * pair.times - len(alone)) > pair.workers * pair.workers * largest or (
             len(alone) - together <= pair.workers * largest):
         return None
     first, shared = firsts[0], firsts[0].sampling.replicas == pair.workers
     causes = {"by_prepare": shared and first.sampling.name == SHARDS,
-              "by_rank": shared and first.data[1] < trained(pair.one)[0].data[1], "smaller": True}
+              "by_rank": shared and first.data[1] < whole.data[1], "smaller": True}
     return pair.finding(EPOCHS, "shared_twice", cause=causes, alone=len(alone), together=together, where=first.line)
 
 
 def _order(pair: Pair) -> Finding:
-    first = trained(pair.many[0])[0]
-    sampler, where = first.sampling.name, first.line
-    if sampler == "SequentialSampler" and not first.iterable or first.sampling.shuffle is False and (
-            first.sampling.replicas):
+    first, sampling = trained(pair.many[0])[0], trained(pair.many[0])[0].sampling
+    if sampling.name == "SequentialSampler" and not first.iterable or sampling.shuffle is False and sampling.replicas:
         kind = "in_order_on_many" if trained(pair.one)[0].sampling.shuffle else "in_order"
-        return pair.finding(EPOCHS, kind, sampler=sampler, where=first.made)
+        return pair.finding(EPOCHS, kind, sampler=sampling.name, where=first.made)
     both = [[one for one in trained(record) if one.data == trained(record)[0].data][:2] for record in pair.many]
     if min(map(len, both)) < 2:
         kept = [at for at in range(pair.updates) if not pair.batches(pair.many[0], at)]
-        if first.ended and kept and kept == [*range(max(2, kept[0]), pair.updates)]:
-            return pair.finding(EPOCHS, "kept", update=kept[0] + 1, where=where)
-        return pair.finding(EPOCHS, "no_second")
+        kinds = {"kept": first.ended and kept and kept == [*range(max(2, kept[0]), pair.updates)], "no_second": True}
+        return pair.finding(EPOCHS, kinds, update=min(kept, default=0) + 1, where=first.line)
     begins = [[batch.ids or batch.contents for one in each for batch in one.batches[:1]] for each in both]
     if not all(len(each) == 2 and all(len(one) > 1 for one in each) for each in begins):
         return pair.finding(EPOCHS, "not_known")
@@ -260,30 +252,26 @@ def _order(pair: Pair) -> Finding:
         return pair.finding(EPOCHS, "alike")
     one, two = both[repeated[0]]
     constant = one.sampling.epoch is not None and one.sampling.epoch == two.sampling.epoch and two.sampling.line
-    return pair.finding(EPOCHS, "no_set_epoch" if first.sampling.settable else "repeats", count=len(repeated),
-                        ranks=repeated, sampler=sampler, where=constant or where, epoch=one.sampling.epoch,
+    return pair.finding(EPOCHS, "no_set_epoch" if sampling.settable else "repeats", count=len(repeated), ranks=repeated,
+                        sampler=sampling.name, where=constant or first.line, epoch=one.sampling.epoch,
                         cause="constant" if constant else "")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Round:
     """One evaluation of one data set."""
 
     key: Key
     ranks: list[list[Iteration]]        # the passes over loaders on each
 
-    @property
-    def ended(self) -> bool:
-        return all(one.ended or one.whole for rank in self.ranks for one in rank)
-
-    @property
-    def examples(self) -> int:
-        """Different examples that the ranks took together."""
-        return len(_taken(one for rank in self.ranks for one in rank))
+    def __post_init__(self) -> None:
+        every = [one for rank in self.ranks for one in rank]
+        self.ended = all(one.ended or one.whole for one in every)
+        self.examples = len(_taken(every))          # different ones that the ranks took together
+        self.about = {"where": every[0].line, "takers": sum(map(bool, self.ranks))}
 
     def finding(self, pair: Pair, kind: str | Choice, **given) -> Finding:
-        line = next(one.line for rank in self.ranks for one in rank)
-        return pair.finding(EVALUATION, kind, **{"where": line, "takers": sum(map(bool, self.ranks)), **given})
+        return pair.finding(EVALUATION, kind, **self.about | given)
 
 
 def evaluation(pair: Pair) -> Finding:

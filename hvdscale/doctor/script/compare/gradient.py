@@ -19,8 +19,7 @@ def gradient(pair: Pair) -> Finding:
     """The first fault of any update; else a passed finding with the largest difference, or what was not seen."""
     if hidden := _hidden(pair):
         return hidden
-    for check in (_clipped_early, _parted, _apart, _clipped, _unexplained, undivided, remainder, scaled, unequal,
-                  against_one):
+    for check in (_early_clip, _parted, _apart, _clipped, _changed, undivided, remainder, scaled, unequal, against_one):
         for both in pair.both.values():
             if fault := check(both):
                 return fault
@@ -72,8 +71,7 @@ def _apart(both: BothRuns) -> Finding | None:
     pair, one, first = both.pair, both.reduction, both.pair.many[0]
     by_pass, own = np.abs(one.weights), np.eye(pair.workers, dtype=bool)
     # passes whose gradients stayed on their rank: of the others' a rank has (next to) none
-    alone = [at for at in range(by_pass.shape[2]) if not own.all() and (
-        by_pass[~own, at].max() < by_pass[own, at].max() / 10)]
+    alone = [] if own.all() else np.flatnonzero(by_pass[~own].max(0) < by_pass[own].max(0) / 10).tolist()
     if one.spread <= pair.limit and not alone:
         return None
     after = {update.digest_after for update in both.ranks}
@@ -82,13 +80,13 @@ def _apart(both: BothRuns) -> Finding | None:
     passes = both.ranks[0].passes
     differs = {name: max(apart(parts[0], part) for part in parts) > pair.limit
                for name, parts in pair.parts(one.gradients) if any(part.any() for part in parts)}
-    not_reduced, reduced = ([name for name, is_so in differs.items() if is_so == wanted] for wanted in (True, False))
+    not_reduced = [name for name, is_so in differs.items() if is_so]
     weights = by_pass.max(axis=2)
     sizes = {int(count) for count in (weights > weights.max() / 100).sum(axis=1)}      # that one has the mean of
     group = max(sizes) if len(sizes) == 1 and max(sizes) > 1 else first.group or len(weights)
     fetched = {batch.number for batch in pair.batches(first, both.at)}
     calls = {call for number, call in first.combined if number in fetched}
-    parted, some_alone = not_reduced and reduced, 0 < len(alone) < len(passes)
+    parted, some_alone = 0 < len(not_reduced) < len(differs), 0 < len(alone) < len(passes)
     cause = first_met({
         "parts": parted and any(name in not_reduced and not all(np.array_equal(parts[0], part) for part in parts)
                                 for name, parts in pair.parts([update.parameters for update in pair.at(0)])),
@@ -103,9 +101,8 @@ def _apart(both: BothRuns) -> Finding | None:
     clipping = [rank for rank, update in enumerate(both.ranks) if update.clips]
     if cause == "changed_by_rank":
         where = both.ranks[0].line if len(clipping) in (0, pair.workers) else both.ranks[clipping[0]].clips[-1].line
-    return finding(both, "apart", by=one.spread, limit=pair.limit, cause=cause, where=where,
-                   names=list_first(not_reduced, 4), group=group,
-                   parameters=len(not_reduced) + len(reduced), passes=len(passes), called="all_reduce" in calls,
+    return finding(both, "apart", by=one.spread, cause=cause, where=where, names=list_first(not_reduced, 4),
+                   group=group, parameters=len(differs), called="all_reduce" in calls,
                    alone=[each + 1 for each in alone], clipping=clipping[:len(clipping) % pair.workers] or None)
 
 
@@ -113,12 +110,12 @@ def _parted(both: BothRuns) -> Finding | None:
     pair, one = both.pair, both.reduction
     name, factors = pair.scaled_parts(both.sum / pair.workers, both.ranks[0].gradient, both.ranks)
     if factors and not both.agrees:
-        return finding(both, "clipped_by_parts", factors=factors, name=name, where=both.ranks[0].line,
-                       by=1 - min(factors) / max(factors), limit=pair.limit)
-    passes, weights = len(both.ranks[0].passes), np.abs(one.weights).max(axis=(0, 1))
+        by = 1 - min(factors) / max(factors)
+        return finding(both, "clipped_by_parts", factors=factors, name=name, by=by, where=both.ranks[0].line)
+    weights = np.abs(one.weights).max(axis=(0, 1))
     if one.residual <= pair.limit and weights.min() < weights.max() / 100:
-        lost = [at + 1 for at in range(passes) if weights[at] < weights.max() / 100]
-        return finding(both, "lost", lost=lost, passes=passes, where=both.ranks[0].passes[int(weights.argmin())].line)
+        lost = [at + 1 for at, weight in enumerate(weights) if weight < weights.max() / 100]
+        return finding(both, "lost", lost=lost, where=both.ranks[0].passes[int(weights.argmin())].line)
     return None
 
 
@@ -137,7 +134,7 @@ def _combined_in_step(pair: Pair) -> Finding:
                         cause="summed_in_step" if close(times, pair.workers) else "scaled_in_step")
 
 
-def _clipped_early(both: BothRuns) -> Finding | None:
+def _early_clip(both: BothRuns) -> Finding | None:
     """Gradients were clipped before a GradScaler divided them again, while Horovod combined them, or before further
     ones were added to them."""
     for update in both.ranks:
@@ -146,8 +143,7 @@ def _clipped_early(both: BothRuns) -> Finding | None:
             kinds = {"clipped_scaled": clip.scale != 1, "clipped_early": clip.early and cuts,
                      "clipped_in_between": between and cuts and both.reduction.spread <= both.pair.limit}
             if any(kinds.values()):
-                return finding(both, kinds, where=clip.line, scale=clip.scale, clips=len(update.clips),
-                               passes=len(update.passes))
+                return finding(both, kinds, where=clip.line, scale=clip.scale, clips=len(update.clips))
     return None
 
 
@@ -156,42 +152,41 @@ def _clipped(both: BothRuns) -> Finding | None:
     if one.clipped is None or min(one.clipped) > ACTIVE:
         return None
     directions = [each / max(np.linalg.norm(each), 1e-300) for each in (both.sum, one.gradients[0])]
-    return finding(both, "clipped", by=apart(*directions), limit=both.pair.limit, factors=one.clipped,
-                   where=both.ranks[0].clips[-1].line)
+    return finding(both, "clipped", by=apart(*directions), factors=one.clipped, where=both.ranks[0].clips[-1].line)
 
 
-def _unexplained(both: BothRuns) -> Finding | None:
+def _changed(both: BothRuns) -> Finding | None:
     one, taken, limit = both.reduction, both.reduction.gradients[0], both.pair.limit
     if one.residual <= limit or both.agrees or all(
             factor(*parts) is not None for _, parts in both.pair.parts([both.sum, taken])
             if all(part.any() for part in parts)):      # a factor of each parameter's, as of a clip by its norm
         return None
-    given = dict(by=one.residual, limit=limit)
     ranks = np.stack([sum(each.gradient for each in update.passes) for update in both.ranks])
     by_number = {"largest": ranks.max(0), "smallest": ranks.min(0), "product": ranks.prod(0)}
     if how := first_met({how: apart(made, taken) <= limit for how, made in by_number.items()}):
-        return finding(both, "by_number", how=how, where=both.ranks[0].line, **given)
+        return finding(both, "by_number", how=how, by=one.residual, where=both.ranks[0].line)
     if both.at:                                         # or with that of the update before
         local = [each.gradient for each in passes_of(both.ranks)]
         columns = np.stack([*local, both.pair.at(both.at - 1)[0].gradient], axis=1)
         *_, share = weights = np.linalg.lstsq(columns, taken, rcond=None)[0]
         count = max(1, round(share * both.pair.workers))
         if close(share * both.pair.workers, count) and apart(columns @ weights, taken) <= limit:
-            return finding(both, "kept", times=share, count=count, where=both.ranks[0].passes[-1].line, **given)
+            return finding(both, "kept", times=share, count=count, by=one.residual, where=both.ranks[0].passes[-1].line)
     hooked, own_hook = (hook in both.pair.many[0].remarks for hook in (HOOK, OWN_HOOK))
     kind = "another" if own_hook and not hooked and both.comparable else "changed"
-    return finding(both, kind, cause={"hooked": hooked, "own_hook": own_hook}, where=both.ranks[0].line, **given)
+    cause = {"hooked": hooked, "own_hook": own_hook}
+    return finding(both, kind, cause=cause, by=one.residual, where=both.ranks[0].line)
 
 
 def finding(both: BothRuns, kind: str | Choice, **given) -> Finding:
-    about = {"update": both.at + 1, "where": both.line, "passes": len(both.ranks[0].passes),
-             "of_one": int(both.passes_of_one)}
+    about = {"update": both.at + 1, "where": both.line, "passes": both.passes, "of_one": int(both.passes_of_one),
+             "limit": both.pair.limit if "by" in given else None}
     return both.pair.finding(NAME, kind, **about | given)
 
 
 def undivided(both: BothRuns) -> Finding | None:
     """Accumulated passes are summed, where each is a mean."""
-    by, alone, passes = both.weighing, both.scale_alone, len(both.ranks[0].passes)
+    by, alone, passes = both.weighing, both.scale_alone, both.passes
     if by and passes > 1 and _accumulates(both, by) and close(by.scale, passes) and (
             alone is None or close(alone, both.passes_of_one)):
         return finding(both, "undivided", by=by.scale - 1, limit=CLOSE, scale=by.scale, targets=by.counts.sum())
@@ -200,9 +195,8 @@ def undivided(both: BothRuns) -> Finding | None:
 
 def remainder(both: BothRuns) -> Finding | None:
     """An update of fewer passes is divided as the others are."""
-    by, passes = both.weighing, len(both.ranks[0].passes)
-    usual = max(len(other.ranks[0].passes) for other in both.pair.both.values())
-    if by and passes != usual and close(by.scale, passes / usual):
+    by, usual = both.weighing, max(other.passes for other in both.pair.both.values())
+    if by and both.passes != usual and close(by.scale, both.passes / usual):
         return finding(both, "remainder", by=1 - by.scale, limit=CLOSE, scale=by.scale, targets=by.counts.sum(),
                        usual=usual)
     return None
@@ -271,12 +265,12 @@ def unequal(both: BothRuns) -> Finding | None:
         return None                     # the script's own weights of targets, as it means them or not
     if len({*by.counts.flatten()}) > 1 and alike(by.weights.flatten()):
         parts, counts = ("ranks", counts) if len({*counts}) > 1 else ("passes", by.counts[0])
-        return finding(both, "unequal", by=by.error, limit=limit, parts=parts, counts=[*counts])
+        return finding(both, "unequal", by=by.error, parts=parts, counts=[*counts])
     weights, of_target = both.reduction.weights[0], (by.weights / by.counts).flatten()
     scaled = weights * [[np.linalg.norm(each.gradient) for each in update.passes] for update in both.ranks]
     by_rank, by_batch = not alike(weights), alike(weights) and both.comparable
     kinds = {"one_norm": by_rank and alike(scaled.flatten()), "weighted_by_batch": by_batch, "weighted": True}
-    return finding(both, kinds, by=by.error, limit=limit, weights=[*(of_target / of_target.max())],
+    return finding(both, kinds, by=by.error, weights=[*(of_target / of_target.max())],
                    cause={"by_rank": by_rank, "factors": not by_batch})
 
 

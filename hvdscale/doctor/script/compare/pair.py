@@ -41,8 +41,9 @@ class Pair:
     def __post_init__(self) -> None:
         self.finding = partial(KINDS.finding, about=self)       # its words know what this has, such as its workers
         self.records, self.library = [self.one, *self.many], self.many[0].library
-        self.workers = len(self.many)
+        self.workers, self.loops = len(self.many), [one for record in self.many for one in trained(record)]
         self.times = self.workers / self.base       # how many times as many the second run has
+        self.replaces = any(one.sampling.replacement for one in self.loops)
         steps = [self.steps(record) for record in self.records]
         self.updates = min(len(one.updates) for one in steps)           # that all ranks of both runs have made
         self.compared = len(self.whole)
@@ -113,10 +114,8 @@ class Pair:
 
     def same_examples(self, number: int) -> bool:
         """Whether an update of both took the same examples; False where they are unknown, or a rank leaves some out."""
-        if self.skipped is not None:
-            return False
         one, many = self.keys([self.one], number), self.keys(self.many, number)
-        return bool(one) and Counter(one[0]) == Counter(key for keys in many for key in keys)
+        return self.skipped is None and bool(one) and Counter(one[0]) == Counter(key for keys in many for key in keys)
 
     @cached_property
     def skipped(self) -> int | None:
@@ -140,7 +139,7 @@ class Pair:
     @cached_property
     def known_by_index(self) -> bool:
         """Whether an index means the same training example on all ranks: their data sets have one class and length."""
-        return self.same_data is not False and not any(one.iterable for record in self.many for one in trained(record))
+        return self.same_data is not False and not any(one.iterable for one in self.loops)
 
     @cached_property
     def same_data(self) -> bool | None:
@@ -195,7 +194,7 @@ class BothRuns:
         self.reduction, self.reduction_alone = (
             find_reduction(updates, self.pair.limit) for updates in (self.ranks, [self.alone]))
         self.sum = sum(one.gradient for one in passes_of(self.ranks)) if self.reduction else None
-        self.passes_of_one = len(self.alone.passes) / self.pair.base
+        self.passes, self.passes_of_one = len(self.ranks[0].passes), len(self.alone.passes) / self.pair.base
         self.weighing, alone = (one and one.weighing for one in (self.reduction, self.reduction_alone))
         # the gradient's scale on one worker, and that on many by it; None where a loss is unknown, or the first is zero
         self.scale_alone = alone.scale if alone else None

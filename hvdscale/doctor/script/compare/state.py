@@ -11,7 +11,7 @@ import numpy as np
 
 from ....formatting.numbers import list_first, listed, number
 from ....watch.remarks import OWN
-from ...finding import STATISTICS, Finding, Verdict, unlike
+from ...finding import STATISTICS, Finding, Verdict, first_met, unlike
 from ..record import GeneratorUse, Iteration, Record, Update
 from .pair import CLOSE, DEPARTED, KINDS, ROUNDED, BothRuns, Pair, apart, close, factor, passes_of, trained
 
@@ -36,13 +36,11 @@ def parameters(pair: Pair) -> Finding:
     different = next((at for at, found in enumerate(digests) if len(found) > 1), None)
     if different is not None:
         return _different(pair, different)
-    untaken, untrained = pair.many[0].untaken, different_untrained(pair)
-    if untaken and not pair.optimizer:
-        return pair.finding(PARAMETERS, "untaken", names=list_first(untaken, 3), where=pair.at(0)[0].line)
-    if untrained:
-        return pair.finding(PARAMETERS, "untrained", names=list_first(untrained, 3))
-    if names := different_untrained(pair, later=True):
-        return pair.finding(PARAMETERS, "untrained_later", names=list_first(names, 3))
+    found = {"untaken": [] if pair.optimizer else pair.many[0].untaken, "untrained": different_untrained(pair),
+             "untrained_later": different_untrained(pair, later=True)}
+    if kind := first_met(found):
+        where = pair.at(0)[0].line if kind == "untaken" else ""
+        return pair.finding(PARAMETERS, kind, names=list_first(found[kind], 3), where=where)
     return _other_start(pair) or pair.finding(PARAMETERS, "same")
 
 

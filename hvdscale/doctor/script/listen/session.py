@@ -38,10 +38,11 @@ class Session(Listener):
         self._inside, self._place = (os.path.join(os.path.realpath(one), "") for one in (Path.cwd(), folder))
         self.leave, self.process, self._saved = leave, os.getpid(), 0.0
 
-    def end(self, state: str) -> None:
+    def end(self, state: str, error: str = "") -> None:
+        """Keep the state of this rank, and the error that the script failed with."""
         if state != RUNNING:
             self.at_end()
-        self.record.state = state
+        self.record.state, self.record.error = state, error
         self.save()
 
     def save(self, soon: bool = False) -> None:

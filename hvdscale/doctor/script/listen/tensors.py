@@ -103,8 +103,7 @@ def named_tensors(modules: Iterable[torch.nn.Module]) -> dict[str, torch.Tensor]
 
 def digest_untrained() -> dict[str, str]:
     """A digest of each buffer and frozen parameter of the process, by its name."""
-    return {name: digest([values]) for name, values in named_tensors(outermost_modules()).items()
-            if not values.requires_grad}
+    return {name: digest([one]) for name, one in named_tensors(outermost_modules()).items() if not one.requires_grad}
 
 
 def trained_modules() -> dict[str, torch.Tensor]:

@@ -138,10 +138,9 @@ class Updates(Listener):
 
     def clipped(self, parameters, norm, limit, line):
         ids = {id(one) for one in parameters}
-        for optimizer in self.optimizers.values():
-            if any(id(one) in ids for one in optimizer.parameters()):
-                optimizer.clips.append(Clip(norm, limit, len(optimizer.passes), line, scale=optimizer.scale,
-                                            square=self._square))
+        for of in self.optimizers.values():
+            if any(id(one) in ids for one in of.parameters()):
+                of.clips.append(Clip(norm, limit, len(of.passes), line, scale=of.scale, square=self._square))
 
     def reducing(self, optimizer):
         for clip in self._of(optimizer).clips:
