@@ -62,7 +62,7 @@ class UpdateClock(Listener):
         self._events: list[tuple[str, Any, Mark]] = []
         self._began: Mark = None                # when this update did; None: before the first has ended
         self._open: dict[str, Mark] = {}        # parts that have begun
-        self._apart, self._last_gradient = False, None          # whether the update is; when that of the pass came
+        self._apart, self._last_gradient = False, None          # of this update and of this pass
         self.long = LongUpdates(lambda: "waiting" in self._open or "backward" in self._open and (
             self._last_gradient is not None))
 

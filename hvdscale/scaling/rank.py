@@ -43,10 +43,9 @@ def main() -> NoReturn:
         write_whole(file_of(rank.place, process.rank, RECORD), json.dumps(record), sync=False)
 
     def stop() -> None:
-        if profile is not None and not profile.update_ends():
-            return
-        save(STOPPED, "")
-        rank.leave()
+        if profile is None or profile.update_ends():
+            save(STOPPED, "")
+            rank.leave()
     profile = Profile(file_of(rank.place, rank.process.rank, TRACE)) if rank.task["profile"] else None
 
     def tell() -> None:

@@ -56,14 +56,22 @@ def on_cpu(value: Any) -> Any:
 def install(watch: Watch) -> None:
     if not missing():
         return
+    patches, redirect, known = watch.patches, Redirect(watch), _device._device_constructors()
 
     def load_on_cpu(given):
         if isinstance(given["map_location"], (type(None), str, torch.device, dict)):
             given["map_location"] = "cpu"                       # as nothing else can be had here
+
+    def for_script(value):
+        def make(original):
+            def ask(*args, **options):
+                return value if called_by_script() else original(*args, **options)
+            return ask
+        return make
     for message in WARNINGS:
         warnings.filterwarnings("ignore", message)
-        watch.patches.on_undo(functools.partial(list.remove, warnings.filters, warnings.filters[0]))    # type: ignore
-    redirect, known = Redirect(watch), _device._device_constructors()
+        patches.on_undo(functools.partial(list.remove, warnings.filters, warnings.filters[0]))      # type: ignore
+
     for owner in (torch, torch.fft):
         for name, value in list(vars(owner).items()):       # that make a tensor on a device that is named
             if not isinstance(value, type) and callable(value) and not name.startswith("_") and (
@@ -74,17 +82,27 @@ def install(watch: Watch) -> None:
     for owner, name in ((torch.Tensor, "to"), (torch.nn.Module, "to"), (_device.DeviceContext, "__init__"),
                         (torch.Generator, "__new__")):
         redirect.device(owner, name, at=1)
-    watch.patches.changing(torch.amp.GradScaler, "__init__", lambda given: given.update(
-        device=on_cpu(given["device"])))                    # where scalers are enabled as on CUDA, their default
     for owner in (dist, dist.device_mesh):
         redirect.device(owner, "init_device_mesh", at=0, name_of="device_type")
+    # scalers are enabled as on CUDA, their default
+    patches.changing(torch.amp.GradScaler, "__init__", lambda given: given.update(device=on_cpu(given["device"])))
+    patches.changing(torch, "load", load_on_cpu)
+    patches.around(torch.nn.SyncBatchNorm, "forward", synchronize_norm)
+    patches.replace(DistributedDataParallel, "_passing_sync_batchnorm_handle", lambda _: lambda *_: None)
+
     for name in ("cuda", "pin_memory"):
         redirect.call(torch.Tensor, name, lambda tensor, *_, **__: tensor)
     redirect.call(torch.Tensor, "record_stream", lambda *_, **__: None)
-    watch.patches.changing(torch, "load", load_on_cpu)
-    watch.patches.around(torch.nn.SyncBatchNorm, "forward", synchronize_norm)
-    watch.patches.replace(DistributedDataParallel, "_passing_sync_batchnorm_handle", lambda _: lambda *_: None)
-    _install_cuda(redirect)
+    for owner in (torch.cuda, torch.accelerator):
+        patches.replace(owner, "is_available", for_script(True))
+        patches.replace(owner, "device_count", for_script(watch.local_workers))
+    patches.replace(torch.accelerator, "current_accelerator", for_script(torch.device("cuda")))
+    for owner, answers in answers_of_cuda().items():
+        for name in filter(vars(owner).__contains__, answers):          # torch's versions have others
+            redirect.call(owner, name, answers[name])
+    for name, made in {"Event": Event, "Stream": CpuStream, "device": Device}.items():
+        patches.put(torch.cuda, name, functools.update_wrapper(         # with the name and signature of the original
+            type(name, (made,), {}), getattr(torch.cuda, name), updated=()))
 
 
 class Redirect:
@@ -125,27 +143,6 @@ class Redirect:
                 return answer(*args, **options)
             return call
         self.watch.patches.replace(owner, name, make)
-
-
-def _install_cuda(redirect: Redirect) -> None:
-    patches, workers = redirect.watch.patches, redirect.watch.local_workers
-
-    def for_script(value):
-        def make(original):
-            def ask(*args, **options):
-                return value if called_by_script() else original(*args, **options)
-            return ask
-        return make
-    for owner in (torch.cuda, torch.accelerator):
-        patches.replace(owner, "is_available", for_script(True))
-        patches.replace(owner, "device_count", for_script(workers))
-    patches.replace(torch.accelerator, "current_accelerator", for_script(torch.device("cuda")))
-    for owner, answers in answers_of_cuda().items():
-        for name in filter(vars(owner).__contains__, answers):          # torch's versions have others
-            redirect.call(owner, name, answers[name])
-    for name, made in {"Event": Event, "Stream": CpuStream, "device": Device}.items():
-        patches.put(torch.cuda, name, functools.update_wrapper(         # with the name and signature of the original
-            type(name, (made,), {}), getattr(torch.cuda, name), updated=()))
 
 
 def leave_gpus_out(given: dict[str, Any]) -> None:

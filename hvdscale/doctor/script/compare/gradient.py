@@ -323,9 +323,8 @@ def _why_another(both: BothRuns) -> str:
 
 def losses_apart(both: BothRuns, limit: float) -> tuple[float, float] | None:
     """The losses on one worker and of all ranks, weighted as their gradients, where they differ and must not."""
-    pair = both.pair
-    if not both.reduction or not both.reduction_alone or not both.comparable or max(
-            both.reduction.residual, both.reduction_alone.residual) > pair.limit:
+    pair, alone = both.pair, both.reduction_alone
+    if not alone or not both.comparable or max(both.reduction.residual, alone.residual) > pair.limit:
         return None
     one, many = (sum(weight * each.loss for weight, each in zip(reduction.weights[0].reshape(-1), passes_of(updates)))
                  for reduction, updates in ((both.reduction_alone, [both.alone]), (both.reduction, both.ranks)))

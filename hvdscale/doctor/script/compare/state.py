@@ -45,10 +45,9 @@ def parameters(pair: Pair) -> Finding:
 
 
 def _other_start(pair: Pair) -> Finding | None:
-    if pair.same_start:
-        return None
-    by = apart(pair.on_one(0).parameters, pair.at(0)[0].parameters)
-    return pair.finding(PARAMETERS, "other_start", by=by, limit=0.0, where=pair.at(0)[0].line)
+    one, many = pair.on_one(0), pair.at(0)[0]
+    return None if pair.same_start else pair.finding(
+        PARAMETERS, "other_start", by=apart(one.parameters, many.parameters), limit=0.0, where=many.line)
 
 
 def _parts(pair: Pair, how: str) -> Finding:
@@ -70,14 +69,13 @@ def _parts(pair: Pair, how: str) -> Finding:
 def _different(pair: Pair, at: int) -> Finding:
     updates = pair.at(at)
     by = max(apart(updates[0].parameters, each.parameters) for each in updates)
+    one, *others = pair.at(max(0, at - 1))
     if not at:
-        kind = "start" if by > ROUNDED else "start_rounded"
-        return pair.finding(PARAMETERS, kind, by=by, limit=0.0, where=updates[0].line)
-    first, *others = pair.at(at - 1)
-    steps_alike = all(each.rates == first.rates and np.array_equal(each.gradient, first.gradient) for each in others)
-    return pair.finding(PARAMETERS, "drift", by=by, limit=0.0, where=first.line, update=at + 1, cause={
-        "other_steps": not steps_alike, "written": all(each.digest_after == first.digest_after for each in others),
-        "state": True})
+        return pair.finding(PARAMETERS, "start" if by > ROUNDED else "start_rounded", by=by, limit=0.0, where=one.line)
+    steps_alike = all(each.rates == one.rates and np.array_equal(each.gradient, one.gradient) for each in others)
+    written = all(each.digest_after == one.digest_after for each in others)
+    return pair.finding(PARAMETERS, "drift", by=by, limit=0.0, where=one.line, update=at + 1,
+                        cause={"other_steps": not steps_alike, "written": written, "state": True})
 
 
 def averaged(pair: Pair) -> tuple[int, list[str]] | None:
@@ -185,7 +183,7 @@ def schedule(pair: Pair) -> Finding:
 
 def update(pair: Pair) -> Finding:
     """Whether steps, and what is done to the parameters after them, are those of one worker where gradients are."""
-    compared, agree, settings = 0, None, [pair.steps(record).settings for record in (pair.one, pair.many[0])]
+    compared, agree, settings = 0, True, [pair.steps(record).settings for record in (pair.one, pair.many[0])]
     for name, one, many in unlike(*settings) if pair.batch is not None else ():
         return pair.finding(UPDATE, "settings", name=name.replace(".", " "), one=one, many=many,
                             where=pair.at(0)[0].line)
@@ -200,8 +198,7 @@ def update(pair: Pair) -> Finding:
         if not pair.flat and (np.isnan(both.ranks[0].after).any() or error > both.floor):
             break
         # numbers of the gradient that are no rounding, of which steps that divide it by its own size make more
-        alike = np.abs(both.alone.gradient - both.ranks[0].gradient) <= CLOSE * np.abs(both.alone.gradient)
-        agree = alike if agree is None else agree & alike
+        agree &= np.abs(both.alone.gradient - both.ranks[0].gradient) <= CLOSE * np.abs(both.alone.gradient)
         if fault := _fault(both, error, agree):
             return fault
         compared = at + 1

@@ -53,6 +53,7 @@ class Updates(Listener):
         self.scale = 1.0                                            # of a GradScaler
         self._losses = 0                                            # that were called
         self._reached: dict[int, LossCall] = {}                     # those that the running pass has reached, by number
+        self._local, self._fresh = {}, {}                           # its gradients, and whether each begins a sum
         self._rough = False                                         # whether fewer than 32 bits were used
         self.optimizers: MutableMapping[torch.optim.Optimizer, Optimizer] = weakref.WeakKeyDictionary()
         self._schedules: weakref.WeakSet = weakref.WeakSet()
@@ -101,9 +102,7 @@ class Updates(Listener):
     def pass_begins(self, roots):
         self._drawn = GeneratorUse(self._before[0], moved_since(self._before)) if self._before else NOTHING
         self._again = self._before is None
-        self._local: Samples = {}
-        self._fresh: dict[int, bool] = {}
-        self._reached = {}
+        self._local, self._fresh, self._reached = {}, {}, {}
         self.batches.used()
 
     def gradient(self, parameter, gradient, first=None):
