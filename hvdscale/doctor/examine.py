@@ -12,9 +12,8 @@ from .checks import (batch_norm, checkpoint, decay, evaluation, gradients, losse
 from .finding import JOB, Finding, carried_out, trace_cause
 from .formats import NOTES, Judged, render_list
 from .probe_step import EXAMPLES, Sample, make_sample
-from .ranks import digest, refusing_collectives, same_on_ranks, same_when_played, simulated
+from .ranks import NAME as RANKS, digest, refusing_collectives, same_on_ranks, same_when_played, simulated
 
-RANKS = "ranks"
 CHECKS = {"gradients": gradients, "losses": losses, "random numbers": random_numbers, "rounding": rounding,
           "batch-norm": batch_norm, "padding": padding, "examples": lambda sample: sample.data, RANKS: None,
           "evaluation": evaluation, "checkpoint": checkpoint, "weight decay": decay}
@@ -28,8 +27,7 @@ def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPL
     check, ``layers`` are the user's settings, and the checks take a step of the ``wanted`` examples. Raises
     CommunicationError where the job's own code communicates."""
     alone, ranked = workers.size == 1, RANKS in checks
-    with contextlib.ExitStack() as children:
-        played = children.enter_context(simulated(job.name, layers, wanted)) if alone and ranked else []
+    with simulated(job.name, layers, wanted) if alone and ranked else contextlib.nullcontext([]) as played:
         with workers.together("the sample"):
             sample = make_sample(job, wanted)
             mine = digest(sample) if ranked else {}     # first, as checks may move the job's own generators

@@ -47,8 +47,7 @@ class Recorder(HarmlessRecorder, TrainerCallback):
     def on_epoch_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         self._add(state, control)
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None,
-                    **given: Any) -> None:
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict | None = None, **given: Any) -> None:
         if self._seen is not None:
             found = {f"val/{name.removeprefix('eval_')}": value for name, value in (metrics or {}).items()}
             self._seen.update({name: found[name] for name in self._about["metrics"] if name in found})

@@ -391,26 +391,25 @@ def saved_values(both: Both, check: str) -> Finding:
     given = dict(common=sum(at in usual and at in now for at in later))
     pairs = enumerate(zip(both.first[0].updates[held:], both.resumed[0].updates), held + 1)
     exact_at = {at: not both.other_count and was.digest_after == one.digest_after for at, (was, one) in pairs}
-    for update in later:
-        exact, was, noise, found = exact_at[update], *(one.get(update, {}) for one in (usual, second, now))
+    for at in later:
+        exact, was, noise, found = exact_at[at], *(one.get(at, {}) for one in (usual, second, now))
         extra, fewer = (sorted(one.keys() - other.keys()) for one, other in ((found, was), (was, found)))
         if was.keys() == noise.keys() and (extra or fewer):
             keys = {**was, **found}[(extra or fewer)[0]].keys()
             kinds = {"own_reason": not exact, "other_name": extra and fewer,
                      "other_time": any(keys == by.values.keys() for _, by in both.loaded), "other_reason": True}
-            one = both.finding(check, kinds, update=update, now=[*extra, "nothing"][0], was=[*fewer, "nothing"][0],
-                               **given)
+            one = both.finding(check, kinds, update=at, now=[*extra, "nothing"][0], was=[*fewer, "nothing"][0], **given)
             if exact:
                 return one
             unsure = unsure or one
         for path in was.keys() & noise.keys() & found.keys():
-            past = [usual[at][path] for at in sorted(usual) if at <= held and path in usual[at]]
+            past = [usual[before][path] for before in sorted(usual) if before <= held and path in usual[before]]
             apart = [one for one in unlike(was[path], found[path]) if noise[path].get(one[0]) == one[1] and (
-                not OF_GENERATORS.search(one[0])) and (exact or _is_lost(both, update, past, *one))]
+                not OF_GENERATORS.search(one[0])) and (exact or _is_lost(both, at, past, *one))]
             if apart:
                 name, value, other = apart[0]
                 kinds = {"tensors": " " in value, "other": True}
-                return both.finding(check, kinds, update=update, path=path, name=name, was=value, now=other,
+                return both.finding(check, kinds, update=at, path=path, name=name, was=value, now=other,
                                     names=list_first([name for name, *_ in apart[1:]], 3), **given)
     kinds = {"none": not given["common"], "same": all(map(exact_at.get, later)), "same_numbers": True}
     return unsure or both.finding(check, kinds, **given)

@@ -34,19 +34,20 @@ class Batches(Listener):
         self._before = snapshot()
         self._noted: frozenset[str] = frozenset()               # generators that this loader worker has drawn from
         self._data: weakref.ref | None = None                   # the data set that was trained on first
-        self._loaders: dict[int, int] = {}                      # by id of an iteration: what its loader samples by
-        # that returned a batch since the last backward pass, by whether the model was in evaluation mode
-        self._since: dict[bool, list[Iteration]] = {False: [], True: []}
+        # that returned a batch since the last backward pass, by whether the model was in evaluation mode; each with the
+        # id of what its loader samples by
+        self._since: dict[bool, list[tuple[int, Iteration]]] = {False: [], True: []}
 
     def used(self) -> None:
         """A backward pass begins: loaders that have returned a batch since the last one are trained from; of several
         iterations over one loader the last, as a look at its first batch is none of training."""
         found: list[Iteration] = []
-        for since in self._since.values():
-            last = {self._loaders[id(one)]: one for one in since}
+        for last in map(dict, self._since.values()):
             found = found or [one for one in last.values() if one.trained or not one.ended or len(one.batches) == 1]
-        for iteration in found or self._since[False]:
-            setattr(iteration, "trained" if found else "listed", True)
+        for one in found:
+            one.trained = True
+        for _, one in self._since[False] if not found else ():
+            one.listed = True
         self._since = {False: [], True: []}
 
     def fetched(self) -> dict[int, int]:
@@ -72,7 +73,6 @@ class Batches(Listener):
             iterator._dataset_kind == dataloader._DatasetKind.Iterable, _sampling(iterator), record.made,
             int(iterator._base_seed) if iterator._num_workers > 0 else None, subset, line=line,
             made=getattr(iterator._index_sampler, "_line", line))
-        self._loaders[id(iteration)] = id(iterator._index_sampler)
         self._evaluated.clear()
         record.iterations.append(iteration)
         if self._data is None and not iteration.iterable:
@@ -134,7 +134,7 @@ class Batches(Listener):
         if record.untrained is None:
             record.untrained = digest_untrained()
         if torch.is_grad_enabled():
-            self._since[self.evaluating and not iteration.trained].append(iteration)
+            self._since[self.evaluating and not iteration.trained].append((id(iterator._index_sampler), iteration))
         self.session.save(soon=True)
 
     def inference(self, module):
