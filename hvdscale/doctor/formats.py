@@ -98,18 +98,15 @@ def render_for_machines(wanted: str, about: Mapping[str, object], findings: Sequ
     about = {**about, "exit_code": code}
     if wanted == JSON:
         return json.dumps(encode({**about, "checks": [*map(vars, findings)]}), indent=1, allow_nan=False)
-    return _junit(about, findings, blind, suite)
 
-
-def _junit(about: Mapping[str, object], findings: Sequence[Finding], blind: Collection[str], name: str) -> str:
     document = ElementTree.Element("testsuites")
-    suite = ElementTree.SubElement(document, "testsuite", name=name)
-    properties = ElementTree.SubElement(suite, "properties")
+    tests = ElementTree.SubElement(document, "testsuite", name=suite)
+    properties = ElementTree.SubElement(tests, "properties")
     for key, value in about.items():
         for one in value if isinstance(value, (list, tuple)) else [value]:
             ElementTree.SubElement(properties, "property", name=key, value=printable(str(one)))
     for finding in findings:
-        case = ElementTree.SubElement(suite, "testcase", classname=name, name=finding.check)
+        case = ElementTree.SubElement(tests, "testcase", classname=suite, name=finding.check)
         path, colon, line = finding.where.rpartition(":")
         if colon and line.isdecimal():
             case.attrib.update(file=printable(path), line=line)
@@ -123,7 +120,7 @@ def _junit(about: Mapping[str, object], findings: Sequence[Finding], blind: Coll
             tag = "error" if finding.check in blind and finding.verdict == Verdict.UNSEEN else "skipped"
             ElementTree.SubElement(case, tag, message=printable(f"{finding.verdict}: {finding.looked_at}"))
     for attribute, tag in {"tests": "testcase", "failures": "failure", "errors": "error", "skipped": "skipped"}.items():
-        suite.set(attribute, str(sum(1 for _ in suite.iter(tag))))
+        tests.set(attribute, str(sum(1 for _ in tests.iter(tag))))
     ElementTree.indent(document, " ")
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(document, encoding="unicode")
 

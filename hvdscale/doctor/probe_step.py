@@ -177,8 +177,7 @@ def distance(values: Tensor, reference: Tensor) -> float:
     return apart / norm if norm and np.isfinite(apart) else float("inf")
 
 
-def calls_of(sample: Sample, model: nn.Module, parts: Sequence
-             ) -> Iterator[tuple[str, nn.Module, Sequence[Tensor], Sequence[Tensor]]]:
+def calls_of(sample: Sample, model: nn.Module, parts: Sequence) -> Iterator[tuple]:
     """The model's modules, in the order in which they return: name, module, first inputs and first outputs, of a tensor
     per part."""
     found: list[list[tuple[str, nn.Module, Tensor, Tensor]]] = []
@@ -227,8 +226,7 @@ def _apart(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
 def examples(job: Job) -> Finding:
     """Whether an example is the same when read again, alone or in any batch, and take returns one per visit."""
     name, seed, read, change = "examples", job.plan.seed, [], "the same in every epoch"
-    splits = {"train": job.data.train, **{split: data for split, data in job.data.evaluated(
-        job.plan.train_eval_examples).items() if split != "train"}}
+    splits = {"train": None, **job.data.evaluated(job.plan.train_eval_examples)} | {"train": job.data.train}
     for split, data in splits.items():
         if not len(data):
             continue

@@ -17,7 +17,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -200,7 +199,7 @@ def refusing_collectives() -> Iterator[None]:
     """Have a collective that the job calls raise a CommunicationError, which names it and the job's function."""
     patches = Patches()
 
-    def follow(module: ModuleType, names: tuple[str, ...] = OF_HOROVOD) -> None:
+    def follow(module, names: tuple[str, ...] = OF_HOROVOD) -> None:
         for name in filter(vars(module).__contains__, names):
             patches.replace(module, name, _refusing)
     try:

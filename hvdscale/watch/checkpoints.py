@@ -5,8 +5,6 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -49,13 +47,13 @@ def install(watch: Watch) -> None:
             patches.when_imported(name, functools.partial(_follow, watch, function, how))
 
 
-def _follow(watch: Watch, name: str, how: tuple[bool, str, str], module: Any) -> None:
+def _follow(watch: Watch, name: str, how: tuple[bool, str, str], module) -> None:
     for owner in (module, sys.modules.get(module.__name__.rpartition(".")[0])):
         if getattr(owner, name, None) is not None and (owner is module or owner.__name__ == SHARDED):
             watch.patches.around(owner, name, _telling(watch, *how))
 
 
-def _telling(watch: Watch, saves: bool, state: str, place: str) -> Callable:
+def _telling(watch: Watch, saves: bool, state: str, place: str):
     """What is done around a call: a save is told before and after it, and a load after it."""
     def telling(original, *args, **options):
         given = inspect.signature(original).bind(*args, **options).arguments
@@ -70,7 +68,7 @@ def _telling(watch: Watch, saves: bool, state: str, place: str) -> Callable:
     return telling
 
 
-def _path_of(*places: Any) -> str:
+def _path_of(*places) -> str:
     """The path of the first of these that has one, without links; empty for a buffer in memory."""
     for one in places:
         found = one if isinstance(one, (str, os.PathLike)) else getattr(one, "name", None) or getattr(one, "path", None)

@@ -6,7 +6,6 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
-from types import ModuleType
 
 import torch
 import torch.distributed as dist
@@ -87,12 +86,12 @@ def install(watch: Watch) -> None:
     patches.when_imported("horovod.torch", functools.partial(_follow_horovod, watch))
 
 
-def _note_sharding(watch: Watch, name: str, module: ModuleType) -> None:
+def _note_sharding(watch: Watch, name: str, module) -> None:
     owner, called = (getattr(module, name), "__init__") if inspect.isclass(getattr(module, name)) else (module, name)
     watch.patches.before(owner, called, lambda *_, **__: watch.tell("sharded", name))
 
 
-def _follow_horovod(watch: Watch, module: ModuleType) -> None:
+def _follow_horovod(watch: Watch, module) -> None:
     def init(*_, **__):
         if module.size() < watch.workers:
             watch.tell("remark", ALONE)

@@ -10,7 +10,6 @@ from functools import partial
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -265,7 +264,7 @@ def course(both: Both, check: str) -> Finding:
                         side="ahead" if shift > 0 else "behind", noise=(noise or 0) + 1)
 
 
-def courses_of(record: Record) -> dict[str, list[dict[str, Any]]]:
+def courses_of(record: Record) -> dict[str, list[dict]]:
     """By check, for each update the values by name."""
     rates = [dict(enumerate(float(f"{rate:.6g}") for one in each for rate in one.rates))
              for each in zip(*(one.updates for one in record.optimizers))]

@@ -4,7 +4,6 @@ import faulthandler
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -32,8 +31,8 @@ class ResumeSession(Session):
     its task asks: see examine.TASK."""
 
     _asked_to_stop = False
-    _modules: Sequence[torch.nn.Module] = ()
-    _in_memory: Mapping[str, str] = {}      # values that were last saved to a buffer
+    _modules: list[torch.nn.Module] = []
+    _in_memory: dict[str, str] = {}         # values that were last saved to a buffer
 
     def forward_begins(self):
         super().forward_begins()

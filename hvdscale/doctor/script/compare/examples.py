@@ -2,9 +2,7 @@
 whether an evaluation counts every example once, on all ranks together."""
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -98,7 +96,7 @@ def _shared(pair: Pair, first: Iteration, keys: list[list[list]]) -> Finding | N
                         **_why_shared(pair, first, {"if_alike": if_alike}))
 
 
-def _why_shared(pair: Pair, first: Iteration, causes: Choice) -> dict[str, Any]:
+def _why_shared(pair: Pair, first: Iteration, causes: Choice) -> dict[str, object]:
     """Values of a finding on shared examples; ``causes`` go before those of all."""
     replicas = first.sampling.replicas
     given, own = replicas == pair.workers, pair.same_data is False
@@ -309,7 +307,7 @@ def evaluation(pair: Pair) -> Finding:
     return rounds[0].finding(pair, "once", examples=rounds[0].examples)
 
 
-def _taken(iterations: Iterable[Iteration]) -> Counter:
+def _taken(iterations) -> Counter:
     return Counter(one for iteration in iterations for batch in iteration.batches for one in batch.ids)
 
 

@@ -5,7 +5,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -237,7 +236,7 @@ def _fault(both: BothRuns, error: float, agree: np.ndarray) -> Finding | None:
     return None
 
 
-def _worst(pair: Pair, one: np.ndarray, many: np.ndarray, agree: np.ndarray) -> dict[str, Any]:
+def _worst(pair: Pair, one: np.ndarray, many: np.ndarray, agree: np.ndarray) -> dict:
     """The parameter whose changes are farthest apart, and by how much; empty where none is beyond rounding."""
     apart_by = {apart(a[kept], b[kept]): name for name, (a, b, kept) in pair.parts([one, many, agree])}
     by = max(apart_by, default=0.0)

@@ -1,7 +1,6 @@
 """Losses, backward passes, clipping and steps: local gradients, the one that is applied, rates and parameters."""
 
 import weakref
-from collections.abc import MutableMapping
 from dataclasses import replace
 
 import numpy as np
@@ -55,7 +54,7 @@ class Updates(Listener):
         self._reached: dict[int, LossCall] = {}                     # those that the running pass has reached, by number
         self._local, self._fresh = {}, {}                           # its gradients, and whether each begins a sum
         self._rough = False                                         # whether fewer than 32 bits were used
-        self.optimizers: MutableMapping[torch.optim.Optimizer, Optimizer] = weakref.WeakKeyDictionary()
+        self.optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, Optimizer] = weakref.WeakKeyDictionary()
         self._schedules: weakref.WeakSet = weakref.WeakSet()
         self.schedule_made = self._schedules.add                    # an event
         # the generators at the first forward, and at the last batch or pass
