@@ -33,8 +33,7 @@ class Recorder(HarmlessRecorder, TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         self._open.close()                      # the pause of evaluations, of one validation set or more, and of saving
-        self._seen = None
-        self._rate = given["optimizer"].param_groups[0]["lr"]
+        self._seen, self._rate = None, given["optimizer"].param_groups[0]["lr"]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         if not control.should_log:              # else on_log follows, and has the loss

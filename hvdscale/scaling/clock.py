@@ -258,8 +258,7 @@ class LongUpdates(threading.Thread):
     def __init__(self, waits: Callable[[], bool]) -> None:
         super().__init__(name="long updates", daemon=True)
         self.lines: Counter[str] = Counter()
-        self.ended = threading.Event()
-        self._waits, self._script = waits, threading.get_ident()
+        self.ended, self._waits, self._script = threading.Event(), waits, threading.get_ident()
         self._began, self._line = time.monotonic(), ""
         self._lengths: list[float] = []
 

@@ -122,8 +122,7 @@ def _keep_traces(run: SeriesRun, folder: Path, records: Sequence[dict[str, Any]]
     if any(record["operators"] is None for record in records):
         return [f"the script ended before {TRACED} more updates, so there is no trace; lower --updates"]
     from .rank import communication_of                       # it needs torch
-    base = run.log.removesuffix(".h5")
-    traces = [file_of(folder, record["rank"], TRACE) for record in records]
+    base, traces = run.log.removesuffix(".h5"), [file_of(folder, record["rank"], TRACE) for record in records]
     for record, trace, found in zip(records, traces, communication_of(traces)):
         record["profile"] = {"operators": record["operators"], **found}
         refuse_foreign(to := f"{base}.rank{record['rank']}.json.gz", OF_TRACES)

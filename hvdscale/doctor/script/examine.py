@@ -225,8 +225,7 @@ def notes(pair: Pair) -> list[str]:
 
 def remarks(pair: Pair) -> list[str]:
     """What looks wrong on any number of workers, each in one sentence."""
-    divisor, targets = other_divisor(pair)
-    (name, end), first = pair.one.schedule, trained(pair.one)
+    (divisor, targets), (name, end), first = other_divisor(pair), pair.one.schedule, trained(pair.one)
     steps = {(sum(one.positions) - sum(pair.on_one(0).positions)) / at for at, one in enumerate(
         pair.steps(pair.one).updates[:3]) if at and len(one.positions) == 1}
     advance = steps.pop() if len(steps) == 1 else 0.0                           # at each of the first updates

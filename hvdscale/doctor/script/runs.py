@@ -83,8 +83,7 @@ def run_launched(asked: ScriptRequest, process: Process, place: Path) -> Run | N
         _run_rank(asked, process, place, folder if folder.exists() else original)
         return None
     place.mkdir()
-    workplace = make_workplace(Path.cwd(), place / "folder")
-    on_one_host = process.local_size == process.size
+    workplace, on_one_host = make_workplace(Path.cwd(), place / "folder"), process.local_size == process.size
     with runner.rendezvous(asked.script, process.size) if on_one_host else contextlib.nullcontext(0) as horovods:
         runner.write_task(asked, place, port=runner.free_port(), horovods=horovods)
         end = _run_rank(asked, process, place, workplace.folder)

@@ -86,9 +86,9 @@ def _shared(pair: Pair, first: Iteration, keys: list[list[list]]) -> Finding | N
     twice, padded = _repeated(ranks), max(one.sampling.padded for one in pair.loops)
     same = all(Counter(map(str, each[0])) == Counter(map(str, other)) for each in keys for other in each)
     own = pair.same_data is False       # data sets of the ranks' own, which may have some example twice
-    if twice <= max(padded, 2 * own) or not same and (pair.replaces or not own and first.sampling.name in WHOLE):
-        return None                     # an order of its own on each rank
-    if not pair.known_by_index and twice <= BY_CHANCE * max(len(each) - len({*each}) for each in (*ranks, alone)):
+    own_order = not same and (pair.replaces or not own and first.sampling.name in WHOLE)        # on each rank
+    by_chance = 0 if pair.known_by_index else BY_CHANCE * max(len(each) - len({*each}) for each in (*ranks, alone))
+    if own_order or twice <= max(padded, 2 * own, by_chance):
         return None
     taken, if_alike = pair.taken if same else sum(map(len, ranks)), pair.known_by_index and pair.same_data is None
     return pair.finding(EXAMPLES, "shared", same=same, twice=twice, of_all=taken, share=percent(twice / taken),
@@ -131,10 +131,9 @@ def filled_up(pair: Pair) -> int:
 def _over_the_epoch(pair: Pair, first: Iteration) -> Finding | None:
     """A failed finding, where a sampler shares the epoch out so that ranks have the same examples, or none has some."""
     ranks, alone = [planned(record) for record in pair.many], planned(pair.one)
-    if not all(ranks) or not alone or not pair.known_by_index or pair.replaces or first.sampling.name in WHOLE:
-        return None
     twice, never = _repeated(ranks), len({*alone}.difference(*ranks))
-    if twice <= first.sampling.padded or all(each == ranks[0] for each in ranks) or filled_up(pair):
+    unknown = not all(ranks) or not alone or not pair.known_by_index or pair.replaces or first.sampling.name in WHOLE
+    if unknown or twice <= first.sampling.padded or all(each == ranks[0] for each in ranks) or filled_up(pair):
         return None
     seeds = first.sampling.replicas == pair.workers and len({*map(tuple, ranks)}) == pair.workers
     return pair.finding(EXAMPLES, "over_the_epoch", size=len({*alone}), twice=twice, never=never, **_why_shared(

@@ -17,13 +17,9 @@ NAME, OF_WRAPPER = "gradient", ("not_reduced", "parts", "own_group")        # wh
 
 def gradient(pair: Pair) -> Finding:
     """The first fault of any update; else a passed finding with the largest difference, or what was not seen."""
-    if hidden := _hidden(pair):
-        return hidden
-    for check in (_early_clip, _parted, _apart, _clipped, _changed, undivided, remainder, scaled, unequal, against_one):
-        for both in pair.both.values():
-            if fault := check(both):
-                return fault
-    return judge(pair)
+    checks = (_early_clip, _parted, _apart, _clipped, _changed, undivided, remainder, scaled, unequal, against_one)
+    faults = (check(both) for check in checks for both in pair.both.values())
+    return _hidden(pair) or next(filter(None, faults), None) or judge(pair)
 
 
 def _hidden(pair: Pair) -> Finding | None:
@@ -80,8 +76,7 @@ def _apart(both: BothRuns) -> Finding | None:
     passes = both.ranks[0].passes
     differs = {name: max(apart(parts[0], part) for part in parts) > pair.limit
                for name, parts in pair.parts(one.gradients) if any(part.any() for part in parts)}
-    not_reduced = [name for name, is_so in differs.items() if is_so]
-    weights = by_pass.max(axis=2)
+    not_reduced, weights = [name for name, is_so in differs.items() if is_so], by_pass.max(axis=2)
     sizes = {int(count) for count in (weights > weights.max() / 100).sum(axis=1)}      # that one has the mean of
     group = max(sizes) if len(sizes) == 1 and max(sizes) > 1 else first.group or len(weights)
     fetched = {batch.number for batch in pair.batches(first, both.at)}

@@ -146,8 +146,7 @@ class Updates(Listener):
 
     def step_begins(self, optimizer, line):
         of = self._of(optimizer)
-        of.update, of.evaluated = None, False
-        self._line = line
+        of.update, of.evaluated, self._line = None, False, line
 
     def writes(self, optimizer, evaluated):
         of = self._of(optimizer)
