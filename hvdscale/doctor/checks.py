@@ -401,8 +401,7 @@ def decay(sample: Sample) -> Finding:
         optimizer.step()
     decays = {path: bool((p != 1).any()) for path, p in named}
     wanted = {path: plan.weight_decay > 0 and (plan.decay_norm_and_bias or id(p) not in apart) for path, p in named}
-    unasked, idle = ([path for path in decays if decays[path] > wanted[path]],
-                     [path for path in decays if decays[path] < wanted[path]])
+    unasked, idle = ([at for at in decays if decays[at] > wanted[at]], [at for at in decays if decays[at] < wanted[at]])
     biases = any(id(p) in apart for path, p in named if path in unasked)
     return JOB.finding(DECAY, {"unasked": unasked, "idle": idle, "as_asked": True}, plan,
                        names=list_first(unasked or idle, 3), decaying=sum(decays.values()), count=len(decays),

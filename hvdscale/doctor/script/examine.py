@@ -250,8 +250,7 @@ def unseen(pair: Pair, still: Pair | None = None) -> list[str]:
         "first_update": pair.batch is not None and not (still or pair).both[0].comparable,
         "streams": any(one.iterable for record in pair.many for one in record.iterations),
         "own_data": loaded and one.data != many.data and not one.iterable, "no_loader": not loaded,
-        "weighing": not all(map(only_call, passes)),
-        "end_of_epoch": any(one.cut is not None for one in pair.loops),
+        "weighing": not all(map(only_call, passes)), "end_of_epoch": any(one.cut is not None for one in pair.loops),
         "second_epoch": any(len(trained(record)) < 2 for record in pair.many),
         "no_evaluation": not rounds, "metric": len(sizes) == 1, "metric_of_uneven_batches": len(sizes) > 1,
     }, why=pair.why_incomparable)]

@@ -361,8 +361,7 @@ def weigh(updates: list[Update], weights: np.ndarray, gradient: np.ndarray) -> W
     calls = [[only_call(one) for one in update.passes] for update in updates]
     if not all(call for row in calls for call in row):
         return None
-    counts = np.array([[call.count for call in row] for row in calls])
-    totals = np.array([[call.total for call in row] for row in calls])
+    counts, totals = (np.array([[getattr(call, name) for call in row] for row in calls]) for name in ("count", "total"))
     scale = float(f"{(weights * totals).sum():.6g}")       # without what rounding adds
     exact = sum(scale * counts[rank, at] / counts.sum() / totals[rank, at] * one.gradient
                 for rank, update in enumerate(updates) for at, one in enumerate(update.passes))
