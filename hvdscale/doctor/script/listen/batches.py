@@ -88,13 +88,11 @@ class Batches(Listener):
                 self.session.record.held = [] if moved_since(before) else held
 
     def ends_early(self, iterator):
-        iteration = iterator._iteration
-        made, wanted = self.session.record.made, self.session.wanted
+        iteration, made, wanted = iterator._iteration, self.session.record.made, self.session.wanted
         if not iteration.trained or not iteration.updates < wanted <= made:
             return False
         if iteration.cut is None:
-            iteration.cut = made
-            iteration.rest = [_ids_of(iterator, index) for index in rest_of(iterator)]
+            iteration.cut, iteration.rest = made, [_ids_of(iterator, index) for index in rest_of(iterator)]
         return True
 
     def iteration_ends(self, iterator):
