@@ -346,6 +346,7 @@ def _fault(pair: Pair, each: Round, expected: set) -> Finding | None:
     twice = 0 if WITHOUT_REPEATS in calls else sum(count - least for count in total.values())
     left_out = len(expected - set(total))
     kinds = {"twice_if_kept": twice and any("gather" in call for call in calls), "twice": twice, "left_out": left_out}
+    # the statement to edit makes the loader
     return each.finding(pair, kinds, twice=twice, left_out=left_out, expected=size, where=each.ranks[rank][0].made,
                         share=percent((twice or left_out) / size)) if twice or left_out else None
 
