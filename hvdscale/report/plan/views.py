@@ -21,7 +21,7 @@ from ..drawing import (BLUE, CROWDED_COUNT, GREEN, MUTED, ORANGE, PURPLE, HOVER,
                        ends_of, explain, label_axes, log2_axis, power_ticks)
 from ..table import Cell, Column, Table, Write, bare_cell, cell_of
 from ..texts import PLAN
-from .words import BEYOND, CROWDED, ROLES, chance, describe_price, payer_of, title
+from .words import BEYOND, CROWDED, ROLES, chance, describe_price, title
 
 COLUMNS = """workers nodes global_batch replicas sync_every local_batch accumulation steps_to_target step_ms speedup
     statistical_efficiency system_efficiency efficiency seconds_to_target cost sooner campaign_hours energy
@@ -39,32 +39,30 @@ SHORT = {"fastest": "fast", "cheapest": "cheap", INTERPOLATED: "interpol.", EXTR
 def plan_table(plan: WorkerPlan, all_columns: bool = False, synced: bool = False) -> Table:
     """The options, one a row, with the columns to choose by, or all of them; ``synced``: those of each way to
     synchronize replicas at the worker count that is the fastest."""
-    request, name, payer = plan.request, "plan" if all_columns else "plan-summary", payer_of(plan.request)
+    request, name = plan.request, "plan" if all_columns else "plan-summary"
     energy = any(plan.watts(option) > 0 for option in plan.options) and not plan.relative
     shown = {**dict.fromkeys(OF_ALL, all_columns), **dict.fromkeys(("replicas", "sync_every"), len(plan.curves) > 1),
              "sooner": synced, "campaign_hours": request.runs > 1 and not plan.relative, "energy": energy,
              "known": not all_columns, "chance_within": request.deadline or request.budget}
+    notes = () if all_columns else (
+        describe_price(request), PLAN.say_if("energy", energy and request.power is None),
+        PLAN.say_if("beyond", any(one.steps.beyond for one in plan.options), mark=BEYOND, met=bool(plan.curve.met)),
+        PLAN.say("relative", workers=plan.options[0].workers, noise=bool(plan.noise))
+        if plan.relative and plan.options else "",
+        PLAN.say_if("intervals", any(one.seconds.high > one.seconds.low for one in plan.options),
+                    confidence=request.confidence),
+        PLAN.say_if("batches", not request.global_batch and not request.local_batch,
+                    most=request.max_local_batch or plan.times.timings.most_local or None),
+        PLAN.say("decision"))
     return PLAN.table(
         "plan-local-steps" if synced else name, [
             (option, _cells(plan, option)) for option in (plan.synced if synced else plan.options)],
         {key: partial(lambda key, row: row[1][key], key) for key in COLUMNS.split() if shown.get(key, True)},
-        lambda row: row[0].trials, notes=() if all_columns else _notes(plan, energy), payer=payer,
+        lambda row: row[0].trials, notes=notes,
+        payer="node" if request.per_node else "worker",
         what=plan.target or title(plan).split(": ")[1], runs=request.runs if request.runs > 1 else None,
         power=None if request.power is None else number(request.power),
         watts=number(plan.times.timings.measured.watts) if request.power is None else None)
-
-
-def _notes(plan: WorkerPlan, energy: bool) -> tuple[str, ...]:
-    request, options = plan.request, plan.options
-    chosen = not request.global_batch and not request.local_batch
-    return (describe_price(request), PLAN.say_if("energy", energy and request.power is None),
-            PLAN.say_if("beyond", any(one.steps.beyond for one in options), mark=BEYOND, met=bool(plan.curve.met)),
-            PLAN.say("relative", workers=options[0].workers, noise=bool(plan.noise))
-            if plan.relative and options else "",
-            PLAN.say_if("intervals", any(one.seconds.high > one.seconds.low for one in options),
-                        confidence=request.confidence),
-            PLAN.say_if("batches", chosen, most=request.max_local_batch or plan.times.timings.most_local or None),
-            PLAN.say("decision"))
 
 
 def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
@@ -78,7 +76,7 @@ def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
     roles = [SHORT.get(name, name) for name in ROLES if getattr(plan, name) is option] if len(plan.options) > 1 else []
     share = plan.chance_within(option)
     return {
-        "workers": Cell(f"{option.workers:,}{CROWDED * plan.is_crowded(option)}", option.workers,
+        "workers": Cell(f"{option.workers:,}{CROWDED * option.crowded}", option.workers,
                         below="best" if len(roles) == len(ROLES) else "+".join(roles)),
         "nodes": cell_of(option.nodes), "local_batch": Cell(each, option.local_batch),
         "accumulation": Cell(f"{passes}", passes),
@@ -185,7 +183,7 @@ def _draw_speedup(axes: Axes, plan: WorkerPlan) -> None:
     _draw_options(axes, plan, lambda option, speedup: (option.workers, speedup), of="speedup")
     for option in options:
         efficiency = percent(option.speedup.value * first / option.workers)
-        _note(axes, f"{efficiency}{CROWDED * plan.is_crowded(option)}", (option.workers, option.speedup.value),
+        _note(axes, f"{efficiency}{CROWDED * option.crowded}", (option.workers, option.speedup.value),
               (9, -11))
     label_axes(axes, "workers W", f"speedup over {counted(first, 'worker')}")
 
@@ -210,8 +208,9 @@ def _draw_time(axes: Axes, plan: WorkerPlan) -> None:
                      label="may be faster, not seen to meet the target")
     draw_line(axes, (place(option, option.seconds.value) for option in options), BLUE)
     _draw_options(axes, plan, place, bars=False)
-    for option in filter(plan.is_crowded, options):
-        _note(axes, CROWDED, place(option, option.seconds.value), (7, 4))
+    for option in options:
+        if option.crowded:
+            _note(axes, CROWDED, place(option, option.seconds.value), (7, 4))
     if plan.request.deadline:
         axes.axhline(plan.request.deadline / size, color=MUTED, linestyle=":", linewidth=1.4,
                      label=f"deadline, {duration(plan.request.deadline)}")
@@ -230,7 +229,7 @@ def _draw_cost(axes: Axes, plan: WorkerPlan) -> None:
                   label="no other is better in both")
     _draw_options(axes, plan, place)
     for option in options:
-        _note(axes, f"{option.workers:,}{CROWDED * plan.is_crowded(option)}",
+        _note(axes, f"{option.workers:,}{CROWDED * option.crowded}",
               (option.seconds.value / size, option.cost.value), (0, 9), ha="center")
     if plan.request.deadline:
         axes.axvline(plan.request.deadline / size, color=MUTED, linestyle=":", linewidth=1.4,
@@ -262,7 +261,7 @@ def _draw_options(axes: Axes, plan: WorkerPlan, place: Place, of: str = "seconds
         axes.plot([x], [y], marker, markersize=size, markeredgecolor=BLUE, markeredgewidth=1.2, zorder=3,
                   gid=f"{HOVER}{counted(option.workers, 'worker')}: {y:,.3g}",
                   markerfacecolor=BLUE if known else "white", label=("measured" if known else "not measured") + rest)
-    if any(map(plan.is_crowded, plan.options)):
+    if any(option.crowded for option in plan.options):
         explain(axes, CROWDED_COUNT)
     for at, role in enumerate(ROLES if len(plan.options) > 1 else ()):      # one that is best at several has several
         option = getattr(plan, role)

@@ -14,9 +14,9 @@ from ...analysis.next_runs import Measurement, NextRuns, next_runs
 from ...analysis.step_time import (ASSUMED, ASSUMED_DEVIATION, EXTRAPOLATED, LINKS_BETWEEN, MEASURED, MEMBERS,
                                    REFUTED_AT, SLOWS)
 from ...analysis.timings import HOURS, LEAST_CHANGE, Timings
-from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED
+from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED, StepsPoint
 from ...analysis.trials import EVERY_STEP, JobKey, Sync
-from ...analysis.worker_plan import (AT_ONCE, NOT_MET, NO_STEPS, NO_TIMES, PROBED, NoPlan, Option, Request, WorkerPlan)
+from ...analysis.worker_plan import PROBED, NoPlan, Option, Request, WorkerPlan
 from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, ratio, unit_of
 from ...formatting.templates import written
 from ...formatting.toml import value_as_toml
@@ -33,7 +33,6 @@ OF_A_RUN = ("workload", "local_batch", "global_batch", "batch_schedule", "accumu
 SYNCHRONOUS = "synchronous training"
 WITHIN = 0.20           # of the best, that an option is said to be, with its chance
 SURE = 0.8              # chances of the cheapest and of the knee are said below this one
-REFUSED = {NO_TIMES: "no_times", NO_STEPS: "no_steps", AT_ONCE: "at_once", NOT_MET: "not_met"}
 
 
 def title(plan: WorkerPlan) -> str:
@@ -42,13 +41,8 @@ def title(plan: WorkerPlan) -> str:
     return f"How many workers: {plan.target or 'steps as given'}"
 
 
-def payer_of(request: Request) -> str:
-    """What hours are paid of."""
-    return "node" if request.per_node else "worker"
-
-
 def describe_price(request: Request) -> str:
-    return PLAN.say("price", price=request.price, what=f"{payer_of(request)}-hour",
+    return PLAN.say("price", price=request.price, what="node-hour" if request.per_node else "worker-hour",
                     alone=not request.per_node, held=request.per_node or None,
                     power="" if request.knee == 1 else f"^{request.knee:g}")
 
@@ -77,13 +71,21 @@ def find_basis(plan: WorkerPlan) -> Iterator[Finding]:
 
 
 def advice(plan: WorkerPlan) -> tuple[str, ...]:
-    """What to take, what to measure next, what chances rest on, and which counts stay within deadline and budget."""
+    """What to take, how fast replicas that are synchronized now and then are beside synchronous training and which were
+    never seen to meet the target, what to measure next, what chances rest on, and which counts stay within limits."""
     if not plan.options:
         return (PLAN.say("none_runs"),)
+    best = min((option for option in plan.synced if option.sync != EVERY_STEP), default=None,
+               key=lambda option: option.seconds.value)
+    unmet = [sync for sync, curve in plan.curves.items() if not curve.met and curve.points]
+    by_replicas = group_by(unmet, lambda sync: sync != EVERY_STEP and sync[0])
+    never = "; ".join(f"{counted(replicas, 'replica')} at H = {listed(every for _, every in own)}" if replicas else
+                      SYNCHRONOUS for replicas, own in by_replicas.items())
+    local = PLAN.say("local_steps", never=never, workers=best and best.workers, sync=best and describe_sync(best.sync),
+                     ratio=best.speedup if best and plan.synced[0].sync == EVERY_STEP else None).strip()
     found = next_runs(plan)
     then = [describe_next(found), *(command_of(plan, runs) for runs in _alike(found))] if found else []
-    return (*verdict(plan), *filter(None, (_describe_local_steps(plan), *then)), *cautions(plan),
-            *_describe_limits(plan))
+    return (*verdict(plan), *filter(None, (local, *then)), *cautions(plan), *_describe_limits(plan))
 
 
 def verdict(plan: WorkerPlan) -> tuple[str, ...]:
@@ -93,15 +95,16 @@ def verdict(plan: WorkerPlan) -> tuple[str, ...]:
         return ()
     if len(plan.options) == 1:
         return (f"Known at one worker count only: {_describe_option(plan, fastest)}.",)
-
-    def say(kind: str, taken: Option, weight: float, **values: object) -> str:
+    roles: list[tuple[str, Option, float]] = [("best", fastest, math.inf)]
+    if fastest is not cheapest:
+        roles = [("fastest", fastest, math.inf), ("cheapest", cheapest, 0), ("knee", knee, plan.request.knee)]
+    said = []
+    for kind, taken, weight in roles:
         share = plan.decision.chance(taken.at, WITHIN, weight)
-        return PLAN.say(kind, within=percent(WITHIN), sure=chance(plan, share), unsure=share < SURE,
-                        lost=len(plan.curve.met) < len(plan.curve.points), **values)
-    best = say("best" if fastest is cheapest else "fastest", fastest, math.inf, option=_describe_option(plan, fastest))
-    other = [] if fastest is cheapest else [say("cheapest", cheapest, 0, option=_describe_option(plan, cheapest)),
-                                            say("knee", knee, plan.request.knee, mark=CROWDED * plan.is_crowded(knee),
-                                                workers=knee.workers, **_step_from(plan, knee))]
+        said.append(PLAN.say(kind, within=percent(WITHIN), sure=chance(plan, share), unsure=share < SURE,
+                             lost=len(plan.curve.met) < len(plan.curve.points), option=_describe_option(plan, taken),
+                             workers=taken.workers, mark=CROWDED * taken.crowded,
+                             **(_step_from(plan, knee) if kind == "knee" else {})))
     few, many = plan.decision.fastest_workers
     few, many = min(few, fastest.workers), max(many, fastest.workers)
     beyond, asked, ends = many > plan.most_measured, [option.workers for option in plan.options], []
@@ -116,21 +119,7 @@ def verdict(plan: WorkerPlan) -> tuple[str, ...]:
             lost=plan.most_measured if beyond and ran > plan.most_measured else None))
     if many < asked[-1]:
         ends.append(PLAN.say("no_gain", workers=many, sure=_floor(plan.request.confidence)))
-    return (*ends, best, *other) if beyond else (best, *ends, *other)
-
-
-def _describe_local_steps(plan: WorkerPlan) -> str:
-    """How fast replicas that are synchronized now and then are beside synchronous training, at the worker count that is
-    the fastest; and which were never seen to meet the target; "" where all ran in synchrony and met it."""
-    best = min((option for option in plan.synced if option.sync != EVERY_STEP), default=None,
-               key=lambda option: option.seconds.value)
-    unmet = [sync for sync, curve in plan.curves.items() if not curve.met and curve.points]
-    by_replicas = group_by(unmet, lambda sync: sync != EVERY_STEP and sync[0])
-    never = "; ".join(f"{counted(replicas, 'replica')} at H = {listed(every for _, every in own)}" if replicas else
-                      SYNCHRONOUS for replicas, own in by_replicas.items())
-    ratio = best.speedup if best and plan.synced[0].sync == EVERY_STEP else None
-    return PLAN.say("local_steps", never=never, workers=best and best.workers, sync=best and describe_sync(best.sync),
-                    ratio=ratio).strip()
+    return (*ends, *said) if beyond else (said[0], *ends, *said[1:])
 
 
 def _step_from(plan: WorkerPlan, knee: Option) -> dict[str, object]:
@@ -152,7 +141,8 @@ def cautions(plan: WorkerPlan) -> tuple[str, ...]:
     reasons = [PLAN.say(f"assumed_{reason.replace(' ', '_')}", runs=RUN_DEVIATION, times=ASSUMED_DEVIATION,
                         links=LINKS_BETWEEN[0], factor=math.exp(2 * LINKS_BETWEEN[1]), nodes=MEMBERS, hours=HOURS,
                         slow=SLOWS[0], slower=SLOWS[1], steps=PROBE_STEPS) for reason in plan.assumed]
-    unmet = map(_describe_unmet, dict.fromkeys(filter(None, (plan.fastest, plan.cheapest, plan.knee))))
+    taken = dict.fromkeys(filter(None, (plan.fastest, plan.cheapest, plan.knee)))
+    unmet = [_describe_unmet(one.steps.point) for one in taken if one.steps.point and one.steps.point.unmet]
     timed, most = (max((one.workers for one in found), default=0) for found in (plan.times.timings.found, plan.options))
     asked = reasons and (len(plan.options) > 1 or PROBED in plan.assumed)
     return tuple(filter(None, (*unmet, PLAN.say_if("as_timed", 0 < timed < most, workers=timed),
@@ -191,11 +181,8 @@ def command_of(plan: WorkerPlan, runs: Sequence[Measurement]) -> str:
     return f"    hvdscale-scale {job} --workers {counts} {batch} {first.local_batch}{accumulate}{how}{rest} --out next"
 
 
-def _describe_unmet(option: Option) -> str:
-    """That seeds at its batch did not meet the target, where some did not."""
-    point = option.steps.point
-    if point is None or not point.unmet > 0:
-        return ""
+def _describe_unmet(point: StepsPoint) -> str:
+    """That seeds at a batch did not meet the target, where some did not."""
     whose = "the search's fewest" if point.searched else "those of the others"
     known = point.searched or not math.isinf(point.steps.high)
     return PLAN.say("unmet", batch=point.global_batch, met=point.met, seeds=point.seeds, whose=whose if known else "",
@@ -222,9 +209,9 @@ def _describe_option(plan: WorkerPlan, option: Option) -> str:
     return PLAN.say(
         "option", workers=option.workers, nodes=option.nodes if plan.request.per_node else None,
         batch=option.global_batch, sync=describe_sync(option.sync) if option.sync != EVERY_STEP else None,
-        cost=option.cost.value, time=_describe_time(plan, option) + CROWDED * plan.is_crowded(option),
+        cost=option.cost.value, time=_describe_time(plan, option) + CROWDED * option.crowded,
         priced=plan.request.price is not None or plan.relative,
-        unit=f"{payer_of(plan.request)}-hours",
+        unit="node-hours" if plan.request.per_node else "worker-hours",
         mark=None if option.mark == MEASURED else option.mark, side="beyond" if above else "below",
         limit=(batches[-1] if above else batches[0]) if batches else None)
 
@@ -259,6 +246,7 @@ def _describe_limits(plan: WorkerPlan) -> Iterator[str]:
     for best, names in roles.items():
         name, point = "cost" if "cheapest" in names else "seconds", best.steps.point
         known = best in (plan.fastest, plan.cheapest, plan.knee)
+        unmet = "" if known or not point or not point.unmet else _describe_unmet(point)
         safe = min(plan.within(plan.surest), key=lambda option: getattr(option, name).value, default=None)
         said.append(PLAN.say(
             "best_within", what=f"{capital(' and '.join(names))} of them: " if len(found) > 1 else "",
@@ -266,7 +254,7 @@ def _describe_limits(plan: WorkerPlan) -> Iterator[str]:
             chance=chance(plan, plan.chance_within(best)), spread=bool(plan.run_spread.freedom),
             met=point.met if point and point.seeds and not point.unmet else None, seeds=point.seeds if point else None,
             least=None if safe is best else _floor(plan.surest), safe=safe.workers if safe else None,
-            unsafe=safe is None, unmet="" if known else _describe_unmet(best)))
+            unsafe=safe is None, unmet=unmet))
     yield PLAN.say("within", limits=limits, workers=[option.workers for option in found] if len(found) > 1 else None,
                    best=" ".join(said))
 
@@ -344,7 +332,7 @@ def describe_no_join(found: NoPlan, timed: Sequence[JobKey]) -> str:
 
 def describe_no_plan(found: NoPlan) -> str:
     """Why there is no plan, and what would make one."""
-    return PLAN.say(REFUSED[found.why], workload=found.workload, target=found.target,
+    return PLAN.say(found.why, workload=found.workload, target=found.target,
                     metric=found.target and found.target.column, best=None if math.isnan(found.best) else found.best)
 
 

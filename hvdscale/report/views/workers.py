@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from ...analysis.curves import Curve
 from ...analysis.intervals import Estimate
 from ...analysis.report_data import Section
 from ...analysis.speedup import WEAK, Series, SpeedupPoint
@@ -52,7 +51,7 @@ def series_kind(series: Series) -> str:
     size = exact(float(series.size))
     if series.kind == WEAK:
         return f"weak scaling, {size} examples a worker"
-    batches = series.baseline.batches
+    batches = series.points[0].cell.batches
     return f"strong scaling, global batch {size if batches.is_constant else batches.in_brief()}"
 
 
@@ -69,7 +68,19 @@ def by_workers(subject: Subject) -> Iterator[Part]:
                                efficiency=last.system_efficiency.value, slow=first.cell.examples_per_second.value,
                                fast=last.cell.examples_per_second.value)
         yield _series_table(subject, series)
-    batches = _batch_table(subject, subject.batches) if subject.batches else None
+    batches = None
+    if subject.batches:
+        confidence, perfect, cells = subject.options.confidence, subject.batches.perfect, subject.batches.cells
+        batches = table_of_cells("batches", cells, BY_BATCH, {
+            "statistical_efficiency": lambda cell: ratio_cell(
+                SpeedupPoint(cell, cells[0], confidence).statistical_efficiency, cell, cells[0]),
+            "perfect_scaling": lambda cell: (perfect.get(cell.global_batch, "cut off") if cell.steps.met else
+                                             "not met" if cell.runs else "diverged")},
+            section=subject, times=False, baseline=lambda cell: cells[0].keys, notes=(
+                SCALING.say("by_batch"),
+                SCALING.say("meanings", perfect=subject.options.perfect_within, useful=subject.options.useful_within),
+                SCALING.say_if("bias", len(cells) > 2)),
+            searched=of_searches(subject, cells) or " (all worker counts)")
     alone = _cells_alone(subject) if subject.alone else ()
     yield from (batches, *alone) if subject.searches else (*alone, batches)
     yield Figures(partial(_figures, subject))
@@ -129,7 +140,7 @@ def _cells_alone(section: Section) -> Iterator[Part]:
 
 
 def _series_table(section: Section, series: Series) -> Table:
-    baseline, cells = series.baseline, [point.cell for point in series.points]
+    baseline, *_ = cells = [point.cell for point in series.points]
     ratios = (("step_speedup", "statistical_efficiency", "system_efficiency", "product", "time_speedup")
               if section.target else ("system_efficiency", "throughput_speedup"))
     columns: Cells = {"efficiency" if name == "product" else name:
@@ -147,20 +158,6 @@ def _series_table(section: Section, series: Series) -> Table:
         warnings=(SCALING.say_if("problems", problems, problems=problems),
                   SCALING.say_if("baseline_unmet", section.target and not baseline.steps.met,
                                  workers=baseline.workers[0])), series=series_kind(series))
-
-
-def _batch_table(section: Section, batches: Curve) -> Table:
-    cells = batches.cells
-    notes = (SCALING.say("by_batch"),
-             SCALING.say("meanings", perfect=section.options.perfect_within, useful=section.options.useful_within),
-             SCALING.say_if("bias", len(cells) > 2))
-    return table_of_cells("batches", cells, BY_BATCH, {
-        "statistical_efficiency": lambda cell: ratio_cell(
-            SpeedupPoint(cell, cells[0], batches.confidence).statistical_efficiency, cell, cells[0]),
-        "perfect_scaling": lambda cell: (batches.perfect.get(cell.global_batch, "cut off") if cell.steps.met else
-                                         "not met" if cell.runs else "diverged")},
-        section=section, times=False, baseline=lambda cell: cells[0].keys, notes=notes,
-        searched=of_searches(section, cells) or " (all worker counts)")
 
 
 def _draw_speedup(points: Sequence[SpeedupPoint], to_target: bool, least: int, axes: Axes) -> None:
@@ -281,6 +278,8 @@ def step_parts(subject: Subject) -> Iterator[Part]:
     yield SCALING.find("parts", where=where, ms=1000 * after.seconds, waiting=after.communication, data=after.data,
                        there=there if few is not many else None, ms_there=1000 * before.seconds,
                        waiting_there=before.communication, data_there=before.data)
+    if timed := [(cell, parts.ranks) for cell, parts in subject.parts if parts.ranks]:
+        yield from _parts_by_rank(timed)
 
 
 def _draw_parts(parts: Sequence[tuple[RunCell, StepParts]], axes: Axes) -> None:
@@ -296,11 +295,8 @@ def _draw_parts(parts: Sequence[tuple[RunCell, StepParts]], axes: Axes) -> None:
         explain(axes, CROWDED_COUNT)
 
 
-def ranks(subject: Subject) -> Iterator[Part]:
+def _parts_by_rank(timed: Sequence[tuple[RunCell, RankTimes]]) -> Iterator[Part]:
     """The parts of a step by rank; what grew, then what each worker count's ranks show, the most workers first."""
-    timed = [(cell, parts.ranks) for cell, parts in subject.parts if parts.ranks]
-    if not timed:
-        return
     yield SCALING.table(
         "ranks", [(cell, times, rank) for cell, times in timed for rank in range(min(times.ranks, MOST_ROWS))], {
             "workers": lambda row: row[0].workers[0], "global_batch": lambda row: row[0].global_batch,
