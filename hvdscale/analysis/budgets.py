@@ -8,7 +8,7 @@ A larger batch takes fewer steps per epoch. What it loses under a budget of epoc
 eta / m. They give every batch the same epochs, and find batches of 2 to 32 best."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from functools import cached_property
@@ -234,9 +234,14 @@ class BaseRates:
     kind          MEASURED, SHORT (ended before it spent the budget), DIVERGED
     best          index of the best value of each batch among MEASURED and SHORT, where there is any"""
 
-    def __init__(self, studies: Sequence[Study], column: str, minimizes: bool, budget: Budget | None,
-                 parts: Iterable[tuple[np.ndarray, ...]]) -> None:
-        """``parts``: of each study the columns from study to kind."""
+    def __init__(self, studies: Sequence[Study], column: str, minimizes: bool, budget: Budget | None) -> None:
+        parts = []
+        for at, study in enumerate(studies):
+            point, rates = BudgetPoint(study, column, minimizes, budget), rates_of(study) / study.global_batch
+            rows = np.flatnonzero(~np.isnan(rates) & (point.kind != TrialKind.LOST) & ~study.repeat)
+            values = np.where(point.kind == TrialKind.DIVERGED, np.nan, point.values)
+            parts.append((np.full(len(rows), at), rows, np.full(len(rows), study.global_batch), rates[rows],
+                          values[rows], point.kind[rows]))
         self.workload, self.column, self.minimizes, self.budget = studies[0].workload, column, minimizes, budget
         self.studies, self.effective = studies, any(scales_with_momentum(study) for study in studies)
         self.study, self.trial, self.global_batch, self.rate, self.value, self.kind = map(np.concatenate, zip(*parts))
@@ -261,15 +266,9 @@ def both_readings(studies: Sequence[Study], column: str, minimizes: bool) -> tup
 def base_rates_of(studies: Sequence[Study], column: str, minimizes: bool, budget: Budget | None = None
                   ) -> BaseRates | None:
     """The map of the studies of one workload; None where no trial has a learning rate and the metric."""
-    studies, parts = with_metric(studies, column), []
-    for at, study in enumerate(studies):
-        point, rates = BudgetPoint(study, column, minimizes, budget), rates_of(study) / study.global_batch
-        rows = np.flatnonzero(~np.isnan(rates) & (point.kind != TrialKind.LOST) & ~study.repeat)
-        values = np.where(point.kind == TrialKind.DIVERGED, np.nan, point.values)
-        if len(rows):
-            parts.append((np.full(len(rows), at), rows, np.full(len(rows), study.global_batch), rates[rows],
-                          values[rows], point.kind[rows]))
-    return BaseRates(studies, column, minimizes, budget, parts) if parts else None
+    studies = with_metric(studies, column)
+    found = BaseRates(studies, column, minimizes, budget) if studies else None
+    return found if found and len(found.rate) else None
 
 
 def value_range(maps: Sequence[BaseRates]) -> tuple[float, float]:

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from .grouping import group_by
 from .intervals import CONFIDENCE, NONE, Estimate, hull_over_grid, mean_interval, mean_ratio, over, ratio_interval
 from .steps import SECONDS, SPEED, STEPS, RunCell
 
@@ -40,13 +41,11 @@ class Series:
 
 def series_of(cells: Iterable[RunCell], confidence: float = CONFIDENCE) -> tuple[Series, ...]:
     """Every weak and strong scaling series among cells that have one worker count each."""
-    keys: dict[tuple[str, Fraction], list[RunCell]] = {}
-    for cell in sorted(cells, key=lambda cell: (cell.workers, cell.global_batch)):
-        keys.setdefault((WEAK, Fraction(cell.global_batch, cell.workers[0])), []).append(cell)
-        keys.setdefault((STRONG, Fraction(cell.global_batch)), []).append(cell)
-    ordered = sorted(keys.items(), key=lambda item: (item[0][0] != WEAK, item[0][1]))
-    return tuple(Series(kind, size, tuple(SpeedupPoint(cell, found[0], confidence) for cell in found))
-                 for (kind, size), found in ordered if len(found) > 1)
+    ordered = sorted(cells, key=lambda cell: (cell.workers, cell.global_batch))
+    by_size = {WEAK: group_by(ordered, lambda cell: Fraction(cell.global_batch, cell.workers[0])),
+               STRONG: group_by(ordered, lambda cell: Fraction(cell.global_batch))}
+    return tuple(Series(kind, size, tuple(SpeedupPoint(cell, own[0], confidence) for cell in own))
+                 for kind, groups in by_size.items() for size, own in sorted(groups.items()) if len(own) > 1)
 
 
 def divide(above: RunCell, below: RunCell, name: str, confidence: float) -> Estimate:

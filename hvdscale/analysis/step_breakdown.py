@@ -105,7 +105,7 @@ def times_of(parts: dict[str, np.ndarray]) -> RankTimes:
 
 def mean_of(runs: Sequence[RankTimes]) -> RankTimes | None:
     """The mean over the runs of a cell, with the longest pause of one; None where their ranks differ in number."""
-    if not runs or len({run.ranks for run in runs}) > 1:
+    if len({run.ranks for run in runs}) > 1:
         return None
     return RankTimes({name: np.mean([run.seconds[name] for run in runs], axis=0) for name in RANK_NAMES},
                      np.mean([run.typical for run in runs], axis=0), float(np.mean([run.transfer for run in runs])),
@@ -142,9 +142,9 @@ def read_parts(log: Log) -> dict[int, StepParts]:
     means = np.bincount(at, seconds) / count
     sums = np.array([np.bincount(at, part) for part in parts])
     ranks = read_ranks(log) if rank_column(0, "step") in table.columns else {}
-    return {int(trial): StepParts(int(steps), float(mean), float(data), float(compute), float(communication),
-                                  ranks.get(int(trial)))
-            for trial, steps, mean, data, compute, communication in zip(ids, count, means, *sums / sums.sum(0))}
+    numbers = ids.tolist()
+    columns = count.tolist(), means.tolist(), *(sums / sums.sum(0)).tolist(), map(ranks.get, numbers)
+    return {number: StepParts(*values) for number, values in zip(numbers, zip(*columns))}
 
 
 @dataclass(frozen=True)

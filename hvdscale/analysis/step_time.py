@@ -17,9 +17,10 @@ interval is a hull: by the prior of practice, LIKELY, and, unless the timings re
 """
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -68,24 +69,9 @@ REFUTED_AT = 0.01                       # the probability of a law below which t
 REFUTED_BY = 20                         # how many times as likely the timings are by LIKELY if they refute SATURATING
 
 
-@dataclass(frozen=True, eq=False)
-class Parameters:
-    """a, b, h, v, h', v' in seconds, p, q, l, r, and o in seconds: numbers, or arrays of shape (draws,)."""
-
-    fixed: np.ndarray
-    example: np.ndarray
-    hop: np.ndarray
-    volume: np.ndarray
-    node_hop: np.ndarray
-    node_volume: np.ndarray
-    overlap: np.ndarray
-    sharpness: np.ndarray
-    pause: np.ndarray
-    pausing: np.ndarray
-    outer: np.ndarray | float = 0.0
-
-
-NAMES = tuple(one.name for one in fields(Parameters))
+# a, b, h, v, h', v' in seconds, p, q, l, r, and o in seconds: numbers, or arrays of shape (draws, 1)
+Parameters = namedtuple("Parameters", """fixed example hop volume node_hop node_volume overlap sharpness pause pausing
+                                         outer""", defaults=(0.0,))
 POWERS = ("overlap", "sharpness")
 PAUSES = ("pause", "pausing")
 WITHIN, BETWEEN = ("hop", "volume"), ("node_hop", "node_volume")
@@ -140,11 +126,12 @@ class Links:
 
     def seconds(self, machine: Machine, parameters: float = 0) -> tuple[float, float]:
         """h' and v'; raises UsageError where neither the user nor the logs (``parameters``) have the number."""
-        if self.parameters is None and not parameters:
+        count = parameters if self.parameters is None else self.parameters
+        if not count:
             raise UsageError("the network needs the number of the model's parameters, which no log here has; "
                              "--parameters gives it, such as 25.6M")
-        count = parameters if self.parameters is None else self.parameters
-        return self.latency_seconds, count * machine.gradient_bytes / self.bytes_per_second
+        each = 2 if machine.compression == "fp16" else {"fp64": 8}.get(machine.precision, 4)    # bytes of a gradient
+        return self.latency_seconds, count * each / self.bytes_per_second
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,9 +163,8 @@ class StepModel:
         workers, per_node = self.settings[:2]
         self.apart = bool(self.settings[-1].any())          # whether replicas were timed
         self.timed_within = bool((np.minimum(workers, per_node) > 1).any())
-        self.given = {} if between is None else dict(zip(BETWEEN, between))
-        if between is not None and not self.timed_within:
-            self.given |= dict(zip(WITHIN, between))
+        given = BETWEEN if self.timed_within else (*BETWEEN, *WITHIN)
+        self.given = dict(zip(given, 2 * between)) if between else {}
         # whether the links within a node, and between nodes, were timed or given
         self.within = bool(self.given) or self.timed_within
         self.between = bool(self.given) or bool((workers > per_node).any())
@@ -227,9 +213,8 @@ class StepModel:
     def posterior(self) -> tuple[np.ndarray, float]:
         """(draws of the parameters, standard normal in the prior, shape (draws, UNKNOWNS); the logarithm of how likely
         the timings are)."""
-        def log_likelihood(unknowns: np.ndarray) -> np.ndarray:
-            return self.measured.log_likelihood(self.log_law(unknowns, self.settings), unknowns[:, 12], unknowns[:, 13])
-        return sample_posterior(log_likelihood, UNKNOWNS + self.apart, MODEL_DRAWS)
+        law = partial(self.log_law, settings=self.settings)
+        return sample_posterior(partial(self.measured.log_likelihood, law, 12), UNKNOWNS + self.apart, MODEL_DRAWS)
 
     def log_seconds(self, per_node: int, places: Sequence[Place]) -> np.ndarray:
         """Draws of log t, shape (draws, places), so many workers a node."""
@@ -280,7 +265,7 @@ class StepModel:
         used = {WITHIN: self.within, BETWEEN: self.between, ("overlap",): self.within or self.between,
                 ("sharpness",): len({*self.settings[2]}) > 1, PAUSES: pause > 0, ("outer",): self.apart}
         unused = {name for names, are_used in used.items() if not are_used for name in names}
-        return tuple(name for name in NAMES if name not in unused)
+        return tuple(name for name in Parameters._fields if name not in unused)
 
     def is_determined(self, name: str, confidence: float) -> bool:
         """Whether the timings or the user determine a parameter; if not, its draws are close to the prior's."""

@@ -42,18 +42,16 @@ class Footprint:
     """Of a worker, as these trials measured it: the model's parameters (0: not known), by local batch the most bytes of
     memory that it took, and the watts of its GPU, the mean over runs (NaN: not known)."""
 
-    def __init__(self, trials: Iterable[Trial]) -> None:
-        self.parameters, watts = 0, []
+    def __init__(self, trials: Sequence[Trial]) -> None:
+        self.parameters = max((int(trial.measured.get("parameters") or parameters_of(trial.plan)) for trial in trials),
+                              default=0)
+        watts = [np.mean(trial.measured["watts"]) for trial in trials if trial.measured.get("watts")]
+        self.watts = float(np.mean(watts)) if watts else np.nan
         self.memory: dict[int, int] = {}
         for trial in trials:
-            measured = trial.measured
-            self.parameters = max(self.parameters, int(measured.get("parameters") or parameters_of(trial.plan)))
-            local = int(trial.execution.get("local_batch") or 0)
-            if local and measured.get("peak_memory_bytes"):
-                self.memory[local] = max(self.memory.get(local, 0), *measured["peak_memory_bytes"])
-            if measured.get("watts"):
-                watts.append(float(np.mean(measured["watts"])))
-        self.watts = float(np.mean(watts)) if watts else np.nan
+            local, peak = int(trial.execution.get("local_batch") or 0), trial.measured.get("peak_memory_bytes")
+            if local and peak:
+                self.memory[local] = max(self.memory.get(local, 0), *peak)
 
     def most_local(self, limit: float) -> int:
         """Examples of a worker that ``limit`` bytes hold. Memory is a line through the smallest and the largest local
@@ -115,11 +113,6 @@ class Machine:
     threads: int
     precision: str
     compression: str            # of the gradients in the allreduce, or of what replicas exchange; "": none
-
-    @property
-    def gradient_bytes(self) -> int:
-        """Bytes per parameter in the allreduce."""
-        return 2 if self.compression == "fp16" else {"fp64": 8}.get(self.precision, 4)
 
     def __str__(self) -> str:
         threads = f", {counted(self.threads, 'thread')} a worker" if self.threads else ""

@@ -130,11 +130,13 @@ class Measured:
         return (np.exp(2 * self.spread * spread[:, None]) * self.deviations ** 2,
                 self.lack[0] * np.exp(self.lack[1] * lack[:, None]))
 
-    def log_likelihood(self, law: np.ndarray, spread: np.ndarray, lack: np.ndarray) -> np.ndarray:
-        """Of the law's logarithms at the settings, shape (draws, settings); spread and lack are standard normal."""
+    def log_likelihood(self, law: Callable[[np.ndarray], np.ndarray], at: int, unknowns: np.ndarray) -> np.ndarray:
+        """Of draws of what is unknown, shape (draws, unknowns), standard normal: columns ``at`` and the next are the
+        spread and the lack, and ``law`` gives the logarithms at the settings, shape (draws, settings)."""
+        spread, lack = unknowns[:, at:at + 2].T
         noise, lacking = self.scatter(spread, lack)
         variance = noise + lacking ** 2
-        fit = -0.5 * ((self.logs - law) ** 2 / variance + np.log(variance)).sum(1)
+        fit = -0.5 * ((self.logs - law(unknowns)) ** 2 / variance + np.log(variance)).sum(1)
         # of the repeats' own deviation, whose square is chi-square with this freedom
         return fit - self.freedom * (self.spread * spread + 0.5 * np.exp(-2 * self.spread * spread))
 

@@ -183,10 +183,9 @@ def command_of(plan: WorkerPlan, runs: Sequence[Measurement]) -> str:
 
 def _describe_unmet(point: StepsPoint) -> str:
     """That seeds at a batch did not meet the target, where some did not."""
-    whose = "the search's fewest" if point.searched else "those of the others"
-    known = point.searched or not math.isinf(point.steps.high)
-    return PLAN.say("unmet", batch=point.global_batch, met=point.met, seeds=point.seeds, whose=whose if known else "",
-                    share=1 - point.unmet, runs=1 / (1 - point.unmet) if point.unmet < 1 else math.inf)
+    return PLAN.say("unmet", batch=point.global_batch, met=point.met, seeds=point.seeds, searched=point.searched,
+                    known=point.searched or not math.isinf(point.steps.high), share=1 - point.unmet,
+                    runs=1 / (1 - point.unmet) if point.unmet < 1 else math.inf)
 
 
 def chance(plan: WorkerPlan, share: float) -> str:

@@ -48,11 +48,9 @@ def series_name(series: Series) -> str:
 
 def series_kind(series: Series) -> str:
     """``weak scaling, 32 examples a worker``."""
-    size = exact(float(series.size))
     if series.kind == WEAK:
-        return f"weak scaling, {size} examples a worker"
-    batches = series.points[0].cell.batches
-    return f"strong scaling, global batch {size if batches.is_constant else batches.in_brief()}"
+        return f"weak scaling, {exact(float(series.size))} examples a worker"
+    return f"strong scaling, global batch {series.points[0].cell.batches.in_brief()}"
 
 
 def by_workers(subject: Subject) -> Iterator[Part]:
