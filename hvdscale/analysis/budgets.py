@@ -77,18 +77,17 @@ class Budget:
 def common_budgets(studies: Sequence[Study]) -> tuple[Budget | None, Budget | None]:
     """The most epochs and the most steps that some feasible trial of every study of a workload ran, rounded down to two
     digits; None where no trial ran, or where the size of an epoch is unknown."""
-    furthest = []               # (the last step of any feasible trial, study)
+    furthest = []               # by study the last step of any feasible trial, and the examples until then
     for study in studies:
         evaluations = study.evaluations
         rows = evaluations.first[1:][study.feasible & (evaluations.counts > 0)] - 1
-        if steps := float(evaluations.read("step")[rows].max(initial=0)):
-            furthest.append((steps, study))
+        if last := float(evaluations.read("step")[rows].max(initial=0)):
+            furthest.append((last, last * study.global_batch))
     if not furthest:
         return None, None
-    train_examples = furthest[0][1].workload.train_examples
-    examples = min(steps * study.global_batch for steps, study in furthest)
+    (steps, examples), train_examples = map(min, zip(*furthest)), studies[0].workload.train_examples
     return (Budget(_round_down(examples / train_examples), "epochs") if train_examples else None,
-            Budget(_round_down(min(steps for steps, _ in furthest)), "steps"))
+            Budget(_round_down(steps), "steps"))
 
 
 def _round_down(amount: float) -> float:

@@ -77,11 +77,12 @@ def next_runs(plan: WorkerPlan, enough: float = ENOUGH, most_workers: float = np
 
 def _candidates(plan: WorkerPlan) -> Iterator[tuple[Measurement, ...]]:
     """Sets of measurements at options of the decision: probes of each worker count beyond those timed, of all, of
-    another local batch, and of both, with its option's replicas; and runs, also with probes. Of searches, probes."""
+    another local batch, and of both, with its option's replicas; and one or several runs of each worker count, at the
+    best batch by replicas and at the largest of its option's passes, also with probes. Of searches, probes alone."""
     sync = {option.workers: option.sync for option in plan.options}
-    timed = {one.place for one in plan.times.timings.found}
+    timed, every = {one.place for one in plan.times.timings.found}, plan.decision.places
     most = max(place.workers for place in timed)
-    places = [place for place in plan.decision.places if place.sync == sync[place.workers]
+    places = [place for place in every if place.sync == sync[place.workers]
               and place.passes == max(1, place.sync[0] // place.workers)]       # no more passes than replicas
     full = {place.workers: place for place in sorted(places)}
     beyond = [Measurement(*place, 0) for place in full.values() if place.workers > most]
@@ -89,21 +90,18 @@ def _candidates(plan: WorkerPlan) -> Iterator[tuple[Measurement, ...]]:
              and place.global_batch * OTHER_LOCAL == full[place.workers].global_batch][:1]
     sets = [(one,) for one in beyond] + [tuple(beyond), tuple(other), (*beyond, *other)]
     probes = [one for one in dict.fromkeys(sets) if one]
-    searched = any(point.searched for point in plan.curve.points)
-    runs = [] if plan.relative or searched else list(_runs(plan))
     yield from probes
+
+    if plan.relative or any(point.searched for point in plan.curve.points):
+        return
+    runs: list[Measurement] = []
+    for option, seeds in product(plan.options, SEEDS):
+        largest = max(place for place in every if place._replace(global_batch=option.global_batch) == option.place)
+        best = [every[at] for at in plan.decision.best_of_each(option.workers).values()]
+        runs += [Measurement(*place, seeds) for place in sorted({largest, *best})]
     yield from ((run,) for run in runs)
     yield from ((run, *probe) for run, probe in product(runs, probes[-3:])
                 if run.workers not in {one.workers for one in probe} or len(probe) > 1)
-
-
-def _runs(plan: WorkerPlan) -> Iterator[Measurement]:
-    """Of each worker count at the best batch by replicas and at the largest of its option's passes; one or several."""
-    places = plan.decision.places
-    for option, seeds in product(plan.options, SEEDS):
-        largest = max(place for place in places if place._replace(global_batch=option.global_batch) == option.place)
-        best = plan.decision.best_of_each(option.workers).values()
-        yield from (Measurement(*place, seeds) for place in sorted({largest, *(places[at] for at in best)}))
 
 
 def decide_until(measure: Callable[[Sequence[Measurement]], WorkerPlan | None], plan: WorkerPlan, enough: float,

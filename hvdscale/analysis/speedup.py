@@ -27,7 +27,7 @@ class SpeedupPoint:
         self.system_efficiency = divide(cell, baseline, SPEED, confidence).scaled(1 / self.worker_ratio)
         # x / x0: the time speedup if larger batches needed no more examples
         self.throughput_speedup = self.system_efficiency.scaled(self.worker_ratio)
-        self.product = self.time_speedup.scaled(1 / self.worker_ratio)
+        self.efficiency = self.time_speedup.scaled(1 / self.worker_ratio)
 
 
 @dataclass(frozen=True, eq=False)

@@ -261,11 +261,11 @@ class StepModel:
     def names(self) -> tuple[str, ...]:
         """The parameters in use: those of links, and an overlap with them, only where links are known, the sharpness
         only where local batches differ, and those of pauses only where it is likely that workers pause."""
-        pause = np.median(self.parameters(self.posterior[0])[1].pause)
-        used = {WITHIN: self.within, BETWEEN: self.between, ("overlap",): self.within or self.between,
-                ("sharpness",): len({*self.settings[2]}) > 1, PAUSES: pause > 0, ("outer",): self.apart}
-        unused = {name for names, are_used in used.items() if not are_used for name in names}
-        return tuple(name for name in Parameters._fields if name not in unused)
+        pauses = np.median(self.parameters(self.posterior[0])[1].pause) > 0
+        used = {**dict.fromkeys(WITHIN, self.within), **dict.fromkeys(BETWEEN, self.between), "outer": self.apart,
+                **dict.fromkeys(PAUSES, pauses), "overlap": self.within or self.between,
+                "sharpness": len({*self.settings[2]}) > 1}
+        return tuple(name for name in Parameters._fields if used.get(name, True))
 
     def is_determined(self, name: str, confidence: float) -> bool:
         """Whether the timings or the user determine a parameter; if not, its draws are close to the prior's."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -219,22 +218,16 @@ class WorkerPlan:
     def chance_within(self, option: Option) -> float:
         """Share of the draws in which a run of an option meets deadline and budget; its mean, where runs are alone."""
         deadline, budget = (np.inf if one is None else one for one in (self.request.deadline, self.request.budget))
-        return float(np.mean((option.seconds_draws * self._run_draws <= deadline)
-                             & (option.cost_draws * self._run_draws <= budget)))
-
-    @cached_property
-    def _run_draws(self) -> np.ndarray:
-        """Draws of a run's time over the mean of runs: log-normal, by Student's t; a share is late, as in the logs."""
-        steps, times = self.run_spread, self.times.timings.spread
-        if not steps.freedom:
-            return np.ones(DRAWS)
-        deviation = np.sqrt(steps.variance + (times.variance if times.freedom else 0.0))
-        drawn = deviation * scipy.special.stdtrit(steps.freedom, levels(DRAWS))
-        random = np.random.default_rng([0, 8])
-        late = [ratio for point in self.curve.points for ratio in point.late] or [1.0]
-        share = len(late) / max(1, sum(point.seeds for point in self.curve.points))
-        return np.exp(random.permutation(drawn)) * np.where(random.random(len(drawn)) < share,
-                                                            random.choice(late, len(drawn)), 1.0)
+        steps, times, runs = self.run_spread, self.times.timings.spread, np.ones(DRAWS)
+        if steps.freedom:           # over the mean: log-normal, by Student's t; a share is late, as in the logs
+            deviation = np.sqrt(steps.variance + (times.variance if times.freedom else 0.0))
+            drawn = deviation * scipy.special.stdtrit(steps.freedom, levels(DRAWS))
+            random = np.random.default_rng([0, 8])
+            late = [ratio for point in self.curve.points for ratio in point.late] or [1.0]
+            share = len(late) / max(1, sum(point.seeds for point in self.curve.points))
+            runs = np.exp(random.permutation(drawn)) * np.where(random.random(len(drawn)) < share,
+                                                                random.choice(late, len(drawn)), 1.0)
+        return float(np.mean((option.seconds_draws * runs <= deadline) & (option.cost_draws * runs <= budget)))
 
     @property
     def assumed(self) -> tuple[str, ...]:

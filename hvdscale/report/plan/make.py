@@ -214,7 +214,7 @@ def growing_values(plan: GrowingPlan) -> dict[str, object]:
             "summary": " ".join((describe_growing(plan), *describe_phases(plan))),
             "worker_phases": [{**pick(one, "seconds cost changes"), "phases": [
                 pick(phase, "global_batch workers start known=mark") for phase in one.phases]} for one in plan.phases],
-            "jobs": job_lines(plan), "options": [
+            "jobs": [*job_lines(plan)], "options": [
                 {**pick(option, "workers nodes known=mark steps examples seconds cost"),
                  "beside": [pick(one, beside) for one in option.beside]} for option in plan.options],
             "left_out": [{"workers": workers, "why": why} for workers, why in plan.left_out],

@@ -6,10 +6,12 @@ Marks: a filled disc was measured, an open one was not, a diamond is at a batch 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from ...analysis.grouping import group_by
 from ...analysis.growing_batch import GrowingOption, GrowingPlan
@@ -65,7 +67,7 @@ def plan_table(plan: WorkerPlan, all_columns: bool = False, synced: bool = False
         watts=number(plan.times.timings.measured.watts) if request.power is None else None)
 
 
-def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
+def _cells(plan: WorkerPlan, option: Option) -> dict[str, Any]:
     statistical, system = option.statistical_efficiency, option.system_efficiency
     passes, product = option.passes, statistical.value * system.value
     size = 1 if plan.relative else unit_of(option.seconds.value)[0]
@@ -78,13 +80,11 @@ def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
     return {
         "workers": Cell(f"{option.workers:,}{CROWDED * option.crowded}", option.workers,
                         below="best" if len(roles) == len(ROLES) else "+".join(roles)),
-        "nodes": cell_of(option.nodes), "local_batch": Cell(each, option.local_batch),
-        "accumulation": Cell(f"{passes}", passes),
+        "nodes": option.nodes, "local_batch": Cell(each, option.local_batch), "accumulation": Cell(f"{passes}", passes),
         "global_batch": cell_of(option.global_batch, each if passes > 1 else f"{each} each"),
-        "replicas": cell_of(option.sync[0]), "sync_every": cell_of(option.sync[1]),
+        "replicas": option.sync[0], "sync_every": option.sync[1], "step_ms": 1000 * option.step_time.value,
         "steps_to_target": Cell(f"{BEYOND * option.steps.beyond}{write(steps)}", steps, *ends,
                                 span(*ends, write) if ends[0] < ends[1] else ""),
-        "step_ms": Cell(number(1000 * option.step_time.value), 1000 * option.step_time.value),
         "statistical_efficiency": bare_cell(statistical, lambda value: f"{beyond}{ratio(value)}"),
         "system_efficiency": bare_cell(system, ratio), "efficiency": Cell(ratio(product), product),
         "seconds_to_target": value_cell(option.seconds, number if plan.relative else duration, size),
@@ -95,8 +95,7 @@ def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
         "extrapolated_share": Cell(percent(option.extrapolated_share), option.extrapolated_share),
         "known": Cell(SHORT.get(option.mark, option.mark),
                       below=percent(option.extrapolated_share) if 0 < option.extrapolated_share < 1 else ""),
-        "steps_known": Cell(option.steps.mark), "step_time_known": Cell(option.step_time.mark),
-        "pareto": Cell("yes" if option in plan.front else "no"),
+        "steps_known": option.steps.mark, "step_time_known": option.step_time.mark, "pareto": option in plan.front,
         "chance_within": Cell(chance(plan, share).replace("over ", "> ").replace("under ", "< "), share)}
 
 
@@ -173,62 +172,52 @@ def _note(axes: Axes, text: str, place: tuple[float, float], aside: tuple[float,
 
 
 def _draw_speedup(axes: Axes, plan: WorkerPlan) -> None:
-    options, first = plan.options, plan.options[0].workers
-    ideal = [(option.workers, option.workers / first) for option in options]
-    log2_axis(axes, "x", [option.workers for option in options])
-    log2_axis(axes, "y", [*(ratio for _, ratio in ideal), *(option.speedup.value for option in options)],
-              _ends(options, "speedup"))
+    workers, speedups = ([getattr(option, name) for option in plan.options] for name in ("workers", "speedup"))
+    ideal, values = [(one, one / workers[0]) for one in workers], [one.value for one in speedups]
+    log2_axis(axes, "x", workers)
+    log2_axis(axes, "y", [*(ratio for _, ratio in ideal), *values], ends_of(speedups))
     draw_line(axes, ideal, MUTED, "--", 1.2, label="perfect scaling")
-    draw_line(axes, ((option.workers, option.speedup.value) for option in options), BLUE)
+    draw_line(axes, zip(workers, values), BLUE)
     _draw_options(axes, plan, lambda option, speedup: (option.workers, speedup), of="speedup")
-    for option in options:
-        efficiency = percent(option.speedup.value * first / option.workers)
-        _note(axes, f"{efficiency}{CROWDED * option.crowded}", (option.workers, option.speedup.value),
-              (9, -11))
-    label_axes(axes, "workers W", f"speedup over {counted(first, 'worker')}")
+    for option in plan.options:
+        efficiency = percent(option.speedup.value * workers[0] / option.workers)
+        _note(axes, f"{efficiency}{CROWDED * option.crowded}", (option.workers, option.speedup.value), (9, -11))
+    label_axes(axes, "workers W", f"speedup over {counted(workers[0], 'worker')}")
 
 
 def _draw_time(axes: Axes, plan: WorkerPlan) -> None:
-    options = plan.options
     size, label = _time_unit(plan)
-
-    def place(option: Option, seconds: float) -> tuple[float, float]:
-        return option.workers, seconds / size
-    log2_axis(axes, "x", [option.workers for option in options])
-    values = [option.seconds.value / size for option in options]
-    ends = [options[0].workers, options[-1].workers]
-    draw_line(axes, zip(ends, [values[0], values[0] * ends[0] / ends[1]]), MUTED, "--", 1.2, label="perfect scaling")
-    axes.fill_between([option.workers for option in options],
-                      [max(option.seconds.low, option.seconds.value / 1000) / size for option in options],
-                      [min(option.seconds.high, option.seconds.value * 1000) / size for option in options],
-                      color=BLUE, alpha=0.18, linewidth=0, label=f"{plan.request.confidence:.0%} interval")
+    workers, (value, low, high) = [option.workers for option in plan.options], np.array(
+        [(option.seconds.value, option.seconds.low, option.seconds.high) for option in plan.options]).T
+    log2_axis(axes, "x", workers)
+    draw_line(axes, [(one, value[0] / size * workers[0] / one) for one in (workers[0], workers[-1])], MUTED, "--", 1.2,
+              label="perfect scaling")
+    axes.fill_between(workers, np.maximum(low, value / 1000) / size, np.minimum(high, value * 1000) / size, color=BLUE,
+                      alpha=0.18, linewidth=0, label=f"{plan.request.confidence:.0%} interval")
     many = plan.decision.fastest_workers[1]         # where the fastest may lie among counts that were not run
     if many > plan.most_measured > 0:
         axes.axvspan(plan.most_measured * 2 ** 0.5, many * 2 ** 0.25, color=ORANGE, alpha=0.10, linewidth=0,
                      label="may be faster, not seen to meet the target")
-    draw_line(axes, (place(option, option.seconds.value) for option in options), BLUE)
-    _draw_options(axes, plan, place, bars=False)
-    for option in options:
+    draw_line(axes, zip(workers, value / size), BLUE)
+    _draw_options(axes, plan, lambda option, seconds: (option.workers, seconds / size), bars=False)
+    for option in plan.options:
         if option.crowded:
-            _note(axes, CROWDED, place(option, option.seconds.value), (7, 4))
+            _note(axes, CROWDED, (option.workers, option.seconds.value / size), (7, 4))
     if plan.request.deadline:
         axes.axhline(plan.request.deadline / size, color=MUTED, linestyle=":", linewidth=1.4,
                      label=f"deadline, {duration(plan.request.deadline)}")
-    log2_axis(axes, "y", values, _ends(options, "seconds", size))
+    log2_axis(axes, "y", value / size, np.append(low, high) / size)
     label_axes(axes, "workers W", label)
 
 
 def _draw_cost(axes: Axes, plan: WorkerPlan) -> None:
-    options = plan.options
     size, label = _time_unit(plan)
-
-    def place(option: Option, seconds: float) -> tuple[float, float]:
-        return seconds / size, option.cost.value / option.seconds.value * seconds
     if len(plan.front) > 1:
         draw_line(axes, ((option.seconds.value / size, option.cost.value) for option in plan.front), BLUE,
                   label="no other is better in both")
-    _draw_options(axes, plan, place)
-    for option in options:
+    _draw_options(axes, plan, lambda option, seconds: (
+        seconds / size, option.cost.value / option.seconds.value * seconds))
+    for option in plan.options:
         _note(axes, f"{option.workers:,}{CROWDED * option.crowded}",
               (option.seconds.value / size, option.cost.value), (0, 9), ha="center")
     if plan.request.deadline:
@@ -237,9 +226,10 @@ def _draw_cost(axes: Axes, plan: WorkerPlan) -> None:
     if plan.request.budget:
         axes.axhline(plan.request.budget, color=MUTED, linestyle="-.", linewidth=1.2,
                      label=f"budget, {plan.request.budget:g}")
-    log2_axis(axes, "x", [option.seconds.value / size for option in options], _ends(options, "seconds", size))
+    seconds, costs = [option.seconds for option in plan.options], [option.cost for option in plan.options]
+    log2_axis(axes, "x", [one.value / size for one in seconds], [end / size for end in ends_of(seconds)])
     power_ticks(axes.xaxis, *axes.get_xlim())
-    log2_axis(axes, "y", [option.cost.value for option in options], _ends(options, "cost"))
+    log2_axis(axes, "y", [one.value for one in costs], ends_of(costs))
     label_axes(axes, label, "cost, relative" if plan.relative else
                "cost (node-hours)" if plan.request.price is None else "cost (unit of the price)")
 
@@ -271,7 +261,3 @@ def _draw_options(axes: Axes, plan: WorkerPlan, place: Place, of: str = "seconds
             look: Look = {"marker": marker, "markerfacecolor": "none", "markeredgecolor": color, "linestyle": ""}
             axes.plot([x], [y], markersize=12 + 3 * at, markeredgewidth=1.6, zorder=2, **look)
             explain(axes, f"{role}: {counted(option.workers, 'worker')}", markersize=8, markeredgewidth=1.4, **look)
-
-
-def _ends(options: Sequence[Option], name: str, size: float = 1) -> list[float]:
-    return [end / size for end in ends_of(getattr(option, name) for option in options)]

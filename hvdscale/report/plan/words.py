@@ -95,6 +95,14 @@ def verdict(plan: WorkerPlan) -> tuple[str, ...]:
         return ()
     if len(plan.options) == 1:
         return (f"Known at one worker count only: {_describe_option(plan, fastest)}.",)
+
+    step: dict[str, object] = {}            # along the front from the knee, or to it where it is the last
+    if knee in plan.front and len(plan.front) > 1:
+        at = min(plan.front.index(knee), len(plan.front) - 2)
+        less, more = plan.front[at:at + 2]
+        cost, speed = more.cost.value / less.cost.value, less.seconds.value / more.seconds.value
+        if min(cost, speed) >= 1:
+            step = {"few": less.workers, "many": more.workers, "cost": cost, "speed": speed}
     roles: list[tuple[str, Option, float]] = [("best", fastest, math.inf)]
     if fastest is not cheapest:
         roles = [("fastest", fastest, math.inf), ("cheapest", cheapest, 0), ("knee", knee, plan.request.knee)]
@@ -103,8 +111,8 @@ def verdict(plan: WorkerPlan) -> tuple[str, ...]:
         share = plan.decision.chance(taken.at, WITHIN, weight)
         said.append(PLAN.say(kind, within=percent(WITHIN), sure=chance(plan, share), unsure=share < SURE,
                              lost=len(plan.curve.met) < len(plan.curve.points), option=_describe_option(plan, taken),
-                             workers=taken.workers, mark=CROWDED * taken.crowded,
-                             **(_step_from(plan, knee) if kind == "knee" else {})))
+                             workers=taken.workers, mark=CROWDED * taken.crowded, **step))
+
     few, many = plan.decision.fastest_workers
     few, many = min(few, fastest.workers), max(many, fastest.workers)
     beyond, asked, ends = many > plan.most_measured, [option.workers for option in plan.options], []
@@ -120,16 +128,6 @@ def verdict(plan: WorkerPlan) -> tuple[str, ...]:
     if many < asked[-1]:
         ends.append(PLAN.say("no_gain", workers=many, sure=_floor(plan.request.confidence)))
     return (*ends, *said) if beyond else (said[0], *ends, *said[1:])
-
-
-def _step_from(plan: WorkerPlan, knee: Option) -> dict[str, object]:
-    """What the step along the front from the knee, or to it where it is the last, costs and buys."""
-    if knee not in plan.front or len(plan.front) < 2:
-        return {}
-    at = min(plan.front.index(knee), len(plan.front) - 2)
-    few, many = plan.front[at:at + 2]
-    cost, speed = many.cost.value / few.cost.value, few.seconds.value / many.seconds.value
-    return {"few": few.workers, "many": many.workers, "cost": cost, "speed": speed} if min(cost, speed) >= 1 else {}
 
 
 def describe_sync(sync: Sync) -> str:
@@ -361,21 +359,19 @@ def describe_phases(plan: GrowingPlan) -> tuple[str, ...]:
                      workers=alone.workers, alone=alone.seconds.value, alone_cost=alone.cost.value, relaunch=relaunch),)
 
 
-def job_lines(plan: GrowingPlan) -> tuple[str, ...]:
-    """The jobs of Slurm that carry out the phases, JOB_SCRIPT being what trains; () where the workers do not change."""
-    found = plan.phases_at_knee
+def job_lines(plan: GrowingPlan) -> Iterator[str]:
+    """The jobs of Slurm that carry out the phases, where the workers change; JOB_SCRIPT is what trains."""
+    found, schedule = plan.phases_at_knee, json.dumps(plan.batches.pairs)
     if found is None or not found.changes:
-        return ()
-    lines, schedule = [], json.dumps(plan.batches.pairs)
+        return
     jobs = [next(own) for _, own in groupby(found.phases, lambda one: one.workers)]     # their first phases
     for at, one in enumerate(jobs):
         each = plan.request.per_node or one.workers
         until = f" --steps {jobs[at + 1].start}" if at + 1 < len(jobs) else ""
         after = " --dependency=afterok:$job" if at else ""
-        lines.append(f"job=$(sbatch --parsable{after} -N{one.nodes if plan.request.per_node else 1} "
-                     f"--ntasks-per-node={min(each, one.workers)} JOB_SCRIPT OPTIONS "
-                     f"--set batch_schedule='{schedule}' --checkpoint CHECKPOINTS --resume auto{until})")
-    return tuple(lines)
+        yield (f"job=$(sbatch --parsable{after} -N{one.nodes if plan.request.per_node else 1} "
+               f"--ntasks-per-node={min(each, one.workers)} JOB_SCRIPT OPTIONS "
+               f"--set batch_schedule='{schedule}' --checkpoint CHECKPOINTS --resume auto{until})")
 
 
 def _describe_range(value: Estimate) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ...analysis.grouping import group_by
 from ...analysis.intervals import Estimate
 from ...analysis.report_data import Section
 from ...analysis.speedup import WEAK, Series, SpeedupPoint
@@ -105,7 +106,7 @@ def _find_speedup(subject: Subject, series: Series, kind: str) -> Iterator[Findi
         greater = "statistics" if statistical < system else "the system"
         yield SCALING.find("speedup", last.time_speedup, series=kind, first=timed[0].workers, last=last.workers,
                            mark=mark_of(last.cell) or mark_of(timed[0].cell), speedup=last.time_speedup,
-                           product=last.product.value,
+                           product=last.efficiency.value,
                            greater=greater if apart and 0 < statistical * system < 0.95 else "")
         if best is not last and not subject.plan:
             yield SCALING.find("shortest", best.cell.seconds, workers=best.workers, seconds=best.cell.seconds,
@@ -139,10 +140,9 @@ def _cells_alone(section: Section) -> Iterator[Part]:
 
 def _series_table(section: Section, series: Series) -> Table:
     baseline, *_ = cells = [point.cell for point in series.points]
-    ratios = (("step_speedup", "statistical_efficiency", "system_efficiency", "product", "time_speedup")
+    ratios = (("step_speedup", "statistical_efficiency", "system_efficiency", "efficiency", "time_speedup")
               if section.target else ("system_efficiency", "throughput_speedup"))
-    columns: Cells = {"efficiency" if name == "product" else name:
-                      partial(lambda name, point: ratio_cell(getattr(point, name), point.cell, baseline), name)
+    columns: Cells = {name: partial(lambda name, point: ratio_cell(getattr(point, name), point.cell, baseline), name)
                       for name in ratios}
     paired = len({cell.updates for cell in cells}) < len(cells)
     tuned = tuned_by(section, cells)
@@ -193,7 +193,7 @@ def _draw_efficiency(points: Sequence[SpeedupPoint], to_target: bool, _: int, ax
     if to_target:
         kinds = [("statistical_efficiency", GREEN, "^", "statistical efficiency", 1 / 1.04),
                  ("system_efficiency", ORANGE, "s", "system efficiency", 1.04),
-                 ("product", BLUE, "o", "their product", 1.0)]
+                 ("efficiency", BLUE, "o", "their product", 1.0)]
     log2_axis(axes, "x", [point.workers for point in points])
     axes.axhline(1, color=MUTED, linestyle="--", linewidth=1.2, label="ideal")
     for kind in kinds:
@@ -318,10 +318,8 @@ def _parts_by_rank(timed: Sequence[tuple[RunCell, RankTimes]]) -> Iterator[Part]
         parts = [f"{name} {'+' if change >= 0 else '-'}{number(1000 * abs(change))}" for change, name in changes[:3]]
         yield SCALING.find("step_grew", ms=1000 * abs(grew), more=grew >= 0, workers=many.workers[0],
                            few=few.workers[0], parts=", ".join(parts))
-    causes: dict[str, Finding] = {}
-    for one in (one for cell, times in reversed(timed) for one in _find_causes(cell, times)):
-        causes.setdefault(one.kind, one)
-    yield from causes.values()
+    causes = group_by((one for cell, times in reversed(timed) for one in _find_causes(cell, times)), attrgetter("kind"))
+    yield from (first for first, *_ in causes.values())
     for cell, _ in timed:
         if first := _kept(cell, "profile"):
             operators = [f"{name} ({number(1000 * seconds)} ms)" for name, seconds in first["operators"]]
