@@ -56,12 +56,8 @@ class Budget:
                              "'10 epochs'")
         return cls(float(found.amount), found.unit)
 
-    @property
-    def axis(self) -> str:
-        return AXES[self.unit]
-
     def limit(self, workload: JobKey) -> float:
-        """The largest value on its axis; UsageError where the size of an epoch is not in the logs."""
+        """The largest value of its column of AXES; UsageError where the size of an epoch is not in the logs."""
         if self.unit != "epochs":
             return self.amount
         if not workload.train_examples:
@@ -118,7 +114,7 @@ def ends_short(study: Study, budget: Budget | None) -> np.ndarray:
     at = np.flatnonzero(evaluations.counts > 0)
     if not len(at):
         return short
-    along = evaluations.read("step" if budget is None else budget.axis)
+    along = evaluations.read("step" if budget is None else AXES[budget.unit])
     last, first = evaluations.first[1:][at] - 1, evaluations.first[:-1][at]
     gap = along[last] - np.where(last > first, along[np.maximum(last - 1, 0)], 0.0)
     within = (along[last] + gap <= limit[at]) & (limit[at] > 0)
@@ -139,7 +135,7 @@ class BudgetPoint:
     def __init__(self, study: Study, column: str, minimizes: bool, budget: Budget | None = None,
                  confidence: float = CONFIDENCE) -> None:
         self.study, self.global_batch, self.minimizes = study, study.global_batch, minimizes
-        limits = (budget.limit(study.workload), budget.axis) if budget else ()
+        limits = (budget.limit(study.workload), AXES[budget.unit]) if budget else ()
         self.values, self.steps = best_metric(study, column, minimizes, *limits)
         self.stopped = stop_at_success(study, column, minimizes)
         short = ends_short(study, budget) | self.stopped & (budget is None)

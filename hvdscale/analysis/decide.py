@@ -162,9 +162,9 @@ def _values(pair: Sequence[RunCell], comparison: Comparison, measure: str, budge
         return [dict(zip(one.samples.seeds, 1 / one.samples.examples_per_second)) for one in pair], 0.0
     last = min((run.last_step for run in runs), default=0.0)
     if budget is not None:
-        if budget.axis == "train_seconds":
+        if budget.unit == "seconds":
             raise UsageError(f"--budget {budget}: give it in steps, epochs or examples")
-        batch = 1 if budget.axis == "step" else pair[0].global_batch
+        batch = 1 if budget.unit == "steps" else pair[0].global_batch
         last = min(last, budget.limit(comparison.workload) / batch)
     first = np.array([value for run in runs for value in run.trial.metrics[target.column][:1]])
     lost = best_value(first, not target.minimizes)                  # as if it had learnt nothing

@@ -11,12 +11,12 @@ import numpy as np
 from ...analysis.curves import curve_of
 from ...analysis.grouping import group_by
 from ...analysis.growing_batch import GrowingPlan, growing_plans
-from ...analysis.next_runs import Measurement, next_runs
+from ...analysis.next_runs import next_runs
 from ...analysis.report_data import Contents, Options, Section, analyse
 from ...analysis.size.laws import QUANTITIES, SizeLaws
 from ...analysis.size.sizes import REACH, WIDEST, Size, SizePrediction
 from ...analysis.step_time import MEASURED, REFUTED_AT, Links
-from ...analysis.timings import Timing, timings_of
+from ...analysis.timings import Place, Timing, timings_of
 from ...analysis.steps_curve import StepsPoint, points_of
 from ...analysis.studies import Study
 from ...analysis.trials import EVERY_STEP, JobKey, Trial
@@ -168,12 +168,13 @@ def decision_values(plan: WorkerPlan) -> dict[str, object]:
                                            (math.inf, 0.0, plan.request.knee))},
         "fastest_at_least_workers": few, "fastest_at_most_workers": many, "most_workers_measured": plan.most_measured,
         "next": found and {
-            "runs": [{**pick(run, "workers global_batch passes seeds"), **_sync(run)} for run in found.runs],
+            "runs": [{**pick(run.place, "workers global_batch passes"), **pick(run, "seeds"), **_sync(run.place)}
+                     for run in found.runs],
             **pick(found, "worker_hours expected_loss=loss expected_loss_after=loss_after"),
             "said": describe_next(found)}}
 
 
-def _sync(one: Option | Measurement | Timing) -> dict[str, int]:
+def _sync(one: Option | Place | Timing) -> dict[str, int]:
     return dict(zip(("replicas", "sync_every"), one.sync if one.sync != EVERY_STEP else ()))
 
 

@@ -30,7 +30,6 @@ MOST_NAMED = 4          # worker counts that are named one by one
 # keys of a run that the command for the next runs gives by itself, or that are of that run alone
 OF_A_RUN = ("workload", "local_batch", "global_batch", "batch_schedule", "accumulate", "seed", "threads", "log",
             "overwrite", "checkpoint", "resume", "save_model", "take_over", "accept_changes", "accepted")
-SYNCHRONOUS = "synchronous training"
 WITHIN = 0.20           # of the best, that an option is said to be, with its chance
 SURE = 0.8              # chances of the cheapest and of the knee are said below this one
 
@@ -42,8 +41,7 @@ def title(plan: WorkerPlan) -> str:
 
 
 def describe_price(request: Request) -> str:
-    return PLAN.say("price", price=request.price, what="node-hour" if request.per_node else "worker-hour",
-                    alone=not request.per_node, held=request.per_node or None,
+    return PLAN.say("price", price=request.price, alone=not request.per_node, held=request.per_node or None,
                     power="" if request.knee == 1 else f"^{request.knee:g}")
 
 
@@ -80,7 +78,7 @@ def advice(plan: WorkerPlan) -> tuple[str, ...]:
     unmet = [sync for sync, curve in plan.curves.items() if not curve.met and curve.points]
     by_replicas = group_by(unmet, lambda sync: sync != EVERY_STEP and sync[0])
     never = "; ".join(f"{counted(replicas, 'replica')} at H = {listed(every for _, every in own)}" if replicas else
-                      SYNCHRONOUS for replicas, own in by_replicas.items())
+                      "synchronous training" for replicas, own in by_replicas.items())
     local = PLAN.say("local_steps", never=never, workers=best and best.workers, sync=best and describe_sync(best.sync),
                      ratio=best.speedup if best and plan.synced[0].sync == EVERY_STEP else None).strip()
     found = next_runs(plan)
@@ -131,8 +129,8 @@ def verdict(plan: WorkerPlan) -> tuple[str, ...]:
 
 
 def describe_sync(sync: Sync) -> str:
-    """``4 replicas synchronized every 16 steps``."""
-    return f"{counted(sync[0], 'replica')} synchronized every {counted(sync[1], 'step')}" if sync[1] else SYNCHRONOUS
+    """``4 replicas synchronized every 16 steps``; "" in synchronous training."""
+    return f"{counted(sync[0], 'replica')} synchronized every {counted(sync[1], 'step')}" if sync[1] else ""
 
 
 def cautions(plan: WorkerPlan) -> tuple[str, ...]:
@@ -148,35 +146,36 @@ def cautions(plan: WorkerPlan) -> tuple[str, ...]:
 
 
 def describe_next(found: NextRuns) -> str:
-    what = [PLAN.say("measurement", workers=[run.workers for run in (first, *others)] if others else first.workers,
-                     steps=None if first.seeds else PROBE_STEPS, seeds=first.seeds or None, local=first.local_batch,
-                     sync=describe_sync(first.sync) if first.sync != EVERY_STEP else None)
-            for first, *others in _alike(found)]
+    what = [PLAN.say("measurement", workers=[run.place.workers for run in runs] if len(runs) > 1 else place.workers,
+                     steps=None if seeds else PROBE_STEPS, seeds=seeds or None, local=place.local_batch,
+                     sync=describe_sync(place.sync))
+            for runs in _alike(found) for place, seeds in runs[:1]]
     return PLAN.say("next", what=listed(what), hours=found.worker_hours, before=found.loss, after=found.loss_after,
-                    workers=max(run.workers for run in found.runs),
-                    batch=max((run.global_batch for run in found.runs if run.seeds), default=None))
+                    workers=max(run.place.workers for run in found.runs),
+                    batch=max((run.place.global_batch for run in found.runs if run.seeds), default=None))
 
 
 def _alike(found: NextRuns) -> list[list[Measurement]]:
     """Measurements that one command makes: of one local batch, passes, number of seeds and synchronization."""
-    return list(group_by(found.runs, lambda run: (run.seeds, run.local_batch, run.passes, run.sync)).values())
+    return list(group_by(found.runs, lambda run: (run.seeds, run.place.local_batch, *run.place[2:])).values())
 
 
 def command_of(plan: WorkerPlan, runs: Sequence[Measurement]) -> str:
     """The command that makes measurements of one local batch; "": what was run was no command of ours."""
     job = plan.job.get("workload") or (f"script {plan.job['script']}" if plan.job.get("script") else "")
-    if not job or "script" in plan.job and runs[0].seeds:
+    place, seeds = runs[0]
+    if not job or "script" in plan.job and seeds:
         return ""
-    counts, first = ",".join(str(run.workers) for run in runs), runs[0]
-    accumulate = f" --accumulate {first.passes}" if first.passes > 1 else ""
-    how = f" --repeats {first.seeds}" if first.seeds else " --probe" if "workload" in plan.job else ""
+    counts = ",".join(str(run.place.workers) for run in runs)
+    accumulate = f" --accumulate {place.passes}" if place.passes > 1 else ""
+    how = f" --repeats {seeds}" if seeds else " --probe" if "workload" in plan.job else ""
     batch = "--local-batch" if "workload" in plan.job else "--batch"
-    target = {"target": str(plan.target)} if plan.target and first.seeds else {}     # not that which the runs had
-    asked = {key: value for key, value in {**plan.job.get("asked", {}).get(first.sync, {}), **target}.items()
+    target = {"target": str(plan.target)} if plan.target and seeds else {}     # not that which the runs had
+    asked = {key: value for key, value in {**plan.job.get("asked", {}).get(place.sync, {}), **target}.items()
              if key not in OF_A_RUN and value is not None}
     rest = "".join(f" --set {shlex.quote(f'{key}={value_as_toml(value)}')}" for key, value in asked.items()
                    if "workload" in plan.job)
-    return f"    hvdscale-scale {job} --workers {counts} {batch} {first.local_batch}{accumulate}{how}{rest} --out next"
+    return f"    hvdscale-scale {job} --workers {counts} {batch} {place.local_batch}{accumulate}{how}{rest} --out next"
 
 
 def _describe_unmet(point: StepsPoint) -> str:
@@ -205,10 +204,9 @@ def _describe_option(plan: WorkerPlan, option: Option) -> str:
     above = bool(batches) and option.global_batch > batches[-1]
     return PLAN.say(
         "option", workers=option.workers, nodes=option.nodes if plan.request.per_node else None,
-        batch=option.global_batch, sync=describe_sync(option.sync) if option.sync != EVERY_STEP else None,
-        cost=option.cost.value, time=_describe_time(plan, option) + CROWDED * option.crowded,
+        batch=option.global_batch, sync=describe_sync(option.sync), cost=option.cost.value,
+        time=_describe_time(plan, option) + CROWDED * option.crowded,
         priced=plan.request.price is not None or plan.relative,
-        unit="node-hours" if plan.request.per_node else "worker-hours",
         mark=None if option.mark == MEASURED else option.mark, side="beyond" if above else "below",
         limit=(batches[-1] if above else batches[0]) if batches else None)
 
