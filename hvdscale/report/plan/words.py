@@ -17,7 +17,7 @@ from ...analysis.timings import HOURS, LEAST_CHANGE, Timings
 from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED, StepsPoint
 from ...analysis.trials import EVERY_STEP, JobKey, Sync
 from ...analysis.worker_plan import PROBED, NoPlan, Option, Request, WorkerPlan
-from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, ratio, unit_of
+from ...formatting.numbers import counted, duration, in_brackets, listed, number, percent, ratio, unit_of
 from ...formatting.templates import written
 from ...formatting.toml import value_as_toml
 from ..document import Finding
@@ -222,16 +222,14 @@ def _describe_time(plan: WorkerPlan, option: Option) -> str:
 def _describe_limits(plan: WorkerPlan) -> Iterator[str]:
     """Which worker counts stay within deadline and budget, and the best of them."""
     request = plan.request
-    limits = [duration(request.deadline)] if request.deadline else []
-    limits += [f"a cost of {number(request.budget)}"] if request.budget else []
-    if not limits:
+    if not (request.deadline or request.budget):
         return
-    found = plan.within()
+    found, limits = plan.within(), {"deadline": request.deadline, "budget": request.budget}
     if not found:
         best = max(plan.options, key=plan.chance_within)
         share = plan.chance_within(best)
-        yield PLAN.say("out_of_reach", limits=limits, workers=best.workers if share >= 1 - plan.surest else None,
-                       chance=chance(plan, share))
+        yield PLAN.say("out_of_reach", workers=best.workers if share >= 1 - plan.surest else None,
+                       chance=chance(plan, share), **limits)
         return
     roles: dict[Option, list[str]] = {}
     for what, limited, name in (("cheapest", request.deadline, "cost"), ("fastest", request.budget, "seconds")):
@@ -244,14 +242,14 @@ def _describe_limits(plan: WorkerPlan) -> Iterator[str]:
         unmet = "" if known or not point or not point.unmet else _describe_unmet(point)
         safe = min(plan.within(plan.surest), key=lambda option: getattr(option, name).value, default=None)
         said.append(PLAN.say(
-            "best_within", what=f"{capital(' and '.join(names))} of them: " if len(found) > 1 else "",
+            "best_within", best=" and ".join(names) if len(found) > 1 else "",
             option=counted(best.workers, "worker") if known else _describe_option(plan, best),
             chance=chance(plan, plan.chance_within(best)), spread=bool(plan.run_spread.freedom),
             met=point.met if point and point.seeds and not point.unmet else None, seeds=point.seeds if point else None,
             least=None if safe is best else _floor(plan.surest), safe=safe.workers if safe else None,
             unsafe=safe is None, unmet=unmet))
-    yield PLAN.say("within", limits=limits, workers=[option.workers for option in found] if len(found) > 1 else None,
-                   best=" ".join(said))
+    yield PLAN.say("within", workers=[option.workers for option in found] if len(found) > 1 else None,
+                   best=" ".join(said), **limits)
 
 
 def _counts(workers: Sequence[int]) -> str:
