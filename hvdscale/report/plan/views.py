@@ -49,8 +49,7 @@ def plan_table(plan: WorkerPlan, all_columns: bool = False, synced: bool = False
     notes = () if all_columns else (
         describe_price(request), PLAN.say_if("energy", energy and request.power is None),
         PLAN.say_if("beyond", any(one.steps.beyond for one in plan.options), mark=BEYOND, met=bool(plan.curve.met)),
-        PLAN.say("relative", workers=plan.options[0].workers, noise=bool(plan.noise))
-        if plan.relative and plan.options else "",
+        PLAN.say_if("relative", plan.relative, workers=plan.options[0].workers, noise=bool(plan.noise)),
         PLAN.say_if("intervals", any(one.seconds.high > one.seconds.low for one in plan.options),
                     confidence=request.confidence),
         PLAN.say_if("batches", not request.global_batch and not request.local_batch,

@@ -335,10 +335,9 @@ def describe_growing(plan: GrowingPlan) -> str:
     best = plan.fastest
     if best is None:
         return f"Nothing is known of this batch at these worker counts: {plan.left_out[0][1]}."
-    beside = [f"{written(one.seconds_ratio, 'ratio value')}x as fast{written(one.seconds_ratio, 'ratio ends')} as the "
-              f"constant batch {one.global_batch:,}" for one in best.beside]
+    beside = [PLAN.say("growing_beside", ratio=one.seconds_ratio, batch=one.global_batch) for one in best.beside]
     return PLAN.say("growing", workers=best.workers, time=_describe_range(best.seconds), predicted=plan.predicted,
-                    mark=best.mark, beside=" and ".join(beside))
+                    mark=best.mark, beside=beside)
 
 
 def describe_phases(plan: GrowingPlan) -> tuple[str, ...]:
