@@ -292,10 +292,11 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
     job = {**run.problem, "asked": {
         trial.sync: trial.plan.get("asked") or {} for trial in (*reversed(group.trials), run)},
            "local_steps": any(trial.sync != EVERY_STEP for trial in group.trials)}
+    asked = (given,) if given else ()
 
     for section in sections:
         target = section.target if section else None
-        points, fit = steps(section) if section else ((given,) if given else (), None)
+        points, fit = steps(section) if section else (asked, None)
         used = noise if fit is None else None
         drawn = None if used is None else noise_draws(used.noise_scale, used.low, used.high, confidence)
         curves = {EVERY_STEP: StepsCurve(points, fit, noise=drawn, confidence=confidence)}

@@ -71,8 +71,7 @@ def test_steps_that_differ_by_less_than_a_typical_one_are_no_pause():
 # the first tenth of its steps against the last
 
 def course_of(losses):
-    [one] = read_trials(log(run(1, losses)))
-    return one.losses
+    return read_trials(log(run(1, losses)))[0].losses
 
 
 def test_a_course_is_the_mean_of_the_first_and_of_the_last_tenth():
@@ -80,8 +79,7 @@ def test_a_course_is_the_mean_of_the_first_and_of_the_last_tenth():
 
 
 def test_losses_that_are_not_finite_or_too_few_say_nothing():
-    loss = np.concatenate([[np.nan, np.inf], FALLING, [np.nan]])
-    assert course_of(loss) == course_of(FALLING)
+    assert course_of([np.nan, np.inf, *FALLING, np.nan]) == course_of(FALLING)
     assert course_of(np.ones(LEAST_STEPS - 1)) is None and course_of(np.full(100, np.nan)) is None
     assert course_of(np.ones(LEAST_STEPS)) is not None
 

@@ -325,7 +325,7 @@ def describe_no_join(found: NoPlan, timed: Sequence[JobKey]) -> str:
 
 def describe_no_plan(found: NoPlan) -> str:
     """Why there is no plan, and what would make one."""
-    return PLAN.say(found.why, workload=found.workload, target=found.target,
+    return PLAN.say(f"refused_{found.why}", workload=found.workload, target=found.target,
                     metric=found.target and found.target.column, best=None if math.isnan(found.best) else found.best)
 
 
