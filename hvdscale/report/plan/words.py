@@ -15,7 +15,7 @@ from ...analysis.step_time import (ASSUMED, ASSUMED_DEVIATION, EXTRAPOLATED, LIN
                                    REFUTED_AT, SLOWS)
 from ...analysis.timings import HOURS, LEAST_CHANGE, Timings
 from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED, StepsPoint
-from ...analysis.trials import EVERY_STEP, JobKey, Sync
+from ...analysis.trials import EVERY_STEP, JobKey
 from ...analysis.worker_plan import PROBED, NoPlan, Option, Request, WorkerPlan
 from ...formatting.numbers import counted, duration, in_brackets, listed, number, percent, ratio, unit_of
 from ...formatting.templates import written
@@ -79,7 +79,8 @@ def advice(plan: WorkerPlan) -> tuple[str, ...]:
     by_replicas = group_by(unmet, lambda sync: sync != EVERY_STEP and sync[0])
     never = "; ".join(f"{counted(replicas, 'replica')} at H = {listed(every for _, every in own)}" if replicas else
                       "synchronous training" for replicas, own in by_replicas.items())
-    local = PLAN.say("local_steps", never=never, workers=best and best.workers, sync=best and describe_sync(best.sync),
+    local = PLAN.say("local_steps", never=never, workers=best and best.workers, replicas=best and best.sync[0],
+                     every=best and best.sync[1],
                      ratio=best.speedup if best and plan.synced[0].sync == EVERY_STEP else None).strip()
     found = next_runs(plan)
     then = [describe_next(found), *(command_of(plan, runs) for runs in _alike(found))] if found else []
@@ -128,11 +129,6 @@ def verdict(plan: WorkerPlan) -> tuple[str, ...]:
     return (*ends, *said) if beyond else (said[0], *ends, *said[1:])
 
 
-def describe_sync(sync: Sync) -> str:
-    """``4 replicas synchronized every 16 steps``; "" in synchronous training."""
-    return f"{counted(sync[0], 'replica')} synchronized every {counted(sync[1], 'step')}" if sync[1] else ""
-
-
 def cautions(plan: WorkerPlan) -> tuple[str, ...]:
     reasons = [PLAN.say(f"assumed_{reason.replace(' ', '_')}", runs=RUN_DEVIATION, times=ASSUMED_DEVIATION,
                         links=LINKS_BETWEEN[0], factor=math.exp(2 * LINKS_BETWEEN[1]), nodes=MEMBERS, hours=HOURS,
@@ -148,7 +144,7 @@ def cautions(plan: WorkerPlan) -> tuple[str, ...]:
 def describe_next(found: NextRuns) -> str:
     what = [PLAN.say("measurement", workers=[run.place.workers for run in runs] if len(runs) > 1 else place.workers,
                      steps=None if seeds else PROBE_STEPS, seeds=seeds or None, local=place.local_batch,
-                     sync=describe_sync(place.sync))
+                     replicas=place.sync[0], every=place.sync[1] or None)
             for runs in _alike(found) for place, seeds in runs[:1]]
     return PLAN.say("next", what=listed(what), hours=found.worker_hours, before=found.loss, after=found.loss_after,
                     workers=max(run.place.workers for run in found.runs),
@@ -204,7 +200,7 @@ def _describe_option(plan: WorkerPlan, option: Option) -> str:
     above = bool(batches) and option.global_batch > batches[-1]
     return PLAN.say(
         "option", workers=option.workers, nodes=option.nodes if plan.request.per_node else None,
-        batch=option.global_batch, sync=describe_sync(option.sync), cost=option.cost.value,
+        batch=option.global_batch, replicas=option.sync[0], every=option.sync[1] or None, cost=option.cost.value,
         time=_describe_time(plan, option) + CROWDED * option.crowded,
         priced=plan.request.price is not None or plan.relative,
         mark=None if option.mark == MEASURED else option.mark, side="beyond" if above else "below",
