@@ -185,8 +185,7 @@ def plan_values(plan: WorkerPlan) -> dict[str, object]:
         "summary": (*advice(plan), *sentences_of(find_basis(plan))),
         "request": pick(request, "price per_node deadline_seconds=deadline budget local_batch global_batch "
                                  "max_local_batch accumulate knee confidence runs power"),
-        **{name: option and option.workers
-           for name, option in zip(ROLES, (plan.fastest, plan.cheapest, plan.knee))},
+        **{name: option and option.workers for name, option in zip(ROLES, (plan.fastest, plan.cheapest, plan.knee))},
         "pareto_front": [option.workers for option in plan.front],
         "within": [option.workers for option in plan.within()],
         "knee_formula": f"least cost x time^{request.knee:g}; Eager, Zahorjan and Lazowska 1989",

@@ -59,8 +59,7 @@ def plan_table(plan: WorkerPlan, all_columns: bool = False, synced: bool = False
         "plan-local-steps" if synced else name, [
             (option, _cells(plan, option)) for option in (plan.synced if synced else plan.options)],
         {key: partial(lambda key, row: row[1][key], key) for key in COLUMNS.split() if shown.get(key, True)},
-        lambda row: row[0].trials, notes=notes,
-        payer="node" if request.per_node else "worker",
+        lambda row: row[0].trials, notes=notes, payer="node" if request.per_node else "worker",
         what=plan.target or title(plan).split(": ")[1], runs=request.runs if request.runs > 1 else None,
         power=None if request.power is None else number(request.power),
         watts=number(plan.times.timings.measured.watts) if request.power is None else None)
@@ -186,8 +185,8 @@ def _draw_speedup(axes: Axes, plan: WorkerPlan) -> None:
 
 def _draw_time(axes: Axes, plan: WorkerPlan) -> None:
     size, label = _time_unit(plan)
-    workers, (value, low, high) = [option.workers for option in plan.options], np.array(
-        [(option.seconds.value, option.seconds.low, option.seconds.high) for option in plan.options]).T
+    workers, seconds = [option.workers for option in plan.options], [option.seconds for option in plan.options]
+    value, low, high = np.array([(one.value, one.low, one.high) for one in seconds]).T
     log2_axis(axes, "x", workers)
     draw_line(axes, [(one, value[0] / size * workers[0] / one) for one in (workers[0], workers[-1])], MUTED, "--", 1.2,
               label="perfect scaling")
