@@ -136,7 +136,9 @@ def growing_plans(groups: Sequence[JobResults], request: Request, *, asked: Batc
         timings = timings_of([*group.trials, *(beside.trials if own and beside else ())], request.per_node)
         if batches is None or not timings.found:
             continue
-        times, fitted = StepTimes(timings, links), request.fitted(timings.measured)
+        times, fitted = StepTimes(timings, links), request
+        if request.memory is not None:
+            fitted = request.fitted(timings.measured.most_local(request.memory))
         for section in group.sections if not own else [one for one in group.sections if one.cells]:
             if section.target is None:
                 continue

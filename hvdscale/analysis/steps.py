@@ -330,8 +330,9 @@ class RunCell:
         if not found:
             return None
         data, compute, communication = (float(np.mean([getattr(one, name) for one in found])) for name in NAMES)
+        ranks = [one.ranks for one in found if one.ranks]
         return StepParts(sum(one.steps for one in found), float(geometric_mean([one.seconds for one in found])), data,
-                         compute, communication, mean_of([one.ranks for one in found if one.ranks]))
+                         compute, communication, mean_of(ranks) if ranks else None)
 
     @cached_property
     def noise(self) -> Noise | None:

@@ -9,7 +9,7 @@ p is log-uniform in SHAPES."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import scipy
@@ -129,9 +129,8 @@ class StepsCurve:
     @cached_property
     def unknowns(self) -> np.ndarray:
         """Draws of the parameters, standard normal in the prior, shape (MODEL_DRAWS, 5)."""
-        def log_likelihood(unknowns: np.ndarray) -> np.ndarray:
-            return self.measured.log_likelihood(self.log_law(unknowns, self.batches), unknowns[:, 3], unknowns[:, 4])
-        return sample_posterior(log_likelihood, 5, MODEL_DRAWS, *self.key)[0]
+        law = partial(self.log_law, batches=self.batches)
+        return sample_posterior(partial(self.measured.log_likelihood, law, 3), 5, MODEL_DRAWS, *self.key)[0]
 
     def log_steps(self, batches: Sequence[int] | np.ndarray) -> np.ndarray:
         """Draws of log S at batches, shape (MODEL_DRAWS, batches); the same at a batch that is there twice, 0 at all

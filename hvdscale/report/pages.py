@@ -58,7 +58,7 @@ MEASURED: tuple[Needing, ...] = (
     ("", trials.drift), ("", trials.split_seeds), ("batches", batches.early_crossing), ("", trials.unlearned),
     ("workload.batch_schedule", workers.growing_batch),
     ("searches", lambda subject: searches.find_next(subject.searches)), ("target", searches.other_targets),
-    ("parts", workers.step_parts), ("parts", workers.ranks), ("noise", batches.noise_scales),
+    ("parts", workers.step_parts), ("noise", batches.noise_scales),
     ("searches", partial(searches.own_searches, to_target=True)), ("", trials.training), ("", trials.runs))
 STUDIED: tuple[Needing, ...] = (
     ("", batches.curve), ("", rules.rule_costs), ("", landscapes), ("", of_metric(budgets.parts_of_budgets)),

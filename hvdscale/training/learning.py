@@ -79,12 +79,12 @@ def not_learned(job: Job, outcome: Outcome, log: str) -> list[str]:
 
 
 def describe_course(course: LossCourse, seen: ForwardPass) -> list[str]:
-    near = abs(course.last - seen.chance) <= NEAR_CHANCE * seen.chance
-    if course.fell and not near and not course.last > seen.chance:
+    near, fell = abs(course.last - seen.chance) <= NEAR_CHANCE * seen.chance, course.last < course.first
+    if fell and not near and not course.last > seen.chance:
         return []
     said = (f"the mean training loss was {course.first:.4g} over the first {course.steps} steps and {course.last:.4g} "
             "over the last ones")
-    if not near and not course.fell:
+    if not near and not fell:
         return [f"did not learn: {said}", *seen.suspects(),
                 "a lower learning rate may help; fine-tuning or a GAN can rightly keep its loss"]
     return [f"the loss ended {'near' if near else 'above'} chance: {said}; guessing among {seen.classes} classes gives "

@@ -77,16 +77,16 @@ def runs_to_measure(wanted: Iterable[Measurement], workload: str, keys: dict, lo
                     ) -> list[SeriesRun]:
     """The runs that make these measurements, each with the next repeats that OUT has not."""
     found = []
-    for one in wanted:
+    for place, seeds in wanted:
         own, kind = dict(keys), ""
-        if one.local_batch != local_batch and "global_batch" not in keys:
-            own["local_batch"], kind = one.local_batch, f"-b{one.local_batch}"
-        if one.passes != keys.get("accumulate", 1):
-            own["accumulate"], kind = one.passes, f"{kind}-k{one.passes}"
+        if place.local_batch != local_batch and "global_batch" not in keys:
+            own["local_batch"], kind = place.local_batch, f"-b{place.local_batch}"
+        if place.passes != keys.get("accumulate", 1):
+            own["accumulate"], kind = place.passes, f"{kind}-k{place.passes}"
         repeats = itertools.count(1)
-        new = (run for repeat in repeats for run in runs_of([one.workers], repeat, not one.seeds, own, out, kind)[-1:]
+        new = (run for repeat in repeats for run in runs_of([place.workers], repeat, not seeds, own, out, kind)[-1:]
                if not ended(run, workload))
-        found += itertools.islice(new, max(one.seeds, 1))
+        found += itertools.islice(new, max(seeds, 1))
     return found
 
 

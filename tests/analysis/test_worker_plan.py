@@ -284,7 +284,7 @@ def test_a_batch_that_a_seed_did_not_meet_takes_as_many_runs_more():
     met[-1].error[-1] = 0.9
     found = plan(*met, workers=(1, 2), local_batch=32)
     assert found.options[-1].steps.point.unmet == pytest.approx(1 / 3)
-    more = [float(np.exp(np.diff(one.decision.expected(np.inf))[0])) for one in (found, all_met)]
+    more = [float(np.exp(np.diff(one.decision.scores(np.inf).mean(0))[0])) for one in (found, all_met)]
     assert more[0] / more[1] == pytest.approx(1.5, rel=0.05)
 
 

@@ -11,12 +11,12 @@ import numpy as np
 from ...analysis.curves import curve_of
 from ...analysis.grouping import group_by
 from ...analysis.growing_batch import GrowingPlan, growing_plans
-from ...analysis.next_runs import Measurement, next_runs
+from ...analysis.next_runs import next_runs
 from ...analysis.report_data import Contents, Options, Section, analyse
 from ...analysis.size.laws import QUANTITIES, SizeLaws
 from ...analysis.size.sizes import REACH, WIDEST, Size, SizePrediction
-from ...analysis.step_time import REFUTED_AT, Links
-from ...analysis.timings import Timing, timings_of
+from ...analysis.step_time import MEASURED, REFUTED_AT, Links
+from ...analysis.timings import Place, Timing, timings_of
 from ...analysis.steps_curve import StepsPoint, points_of
 from ...analysis.studies import Study
 from ...analysis.trials import EVERY_STEP, JobKey, Trial
@@ -36,7 +36,7 @@ from ..table import Table, as_values, encode, interval_cell, pick, trial_list
 from ..texts import PLAN
 from ..views.size import describe_law, parts_of_laws
 from .views import figures_of_plan, growing_table, model_table, phases_table, plan_table
-from .words import (WITHIN, advice, describe_growing, describe_next, describe_no_join, describe_no_plan,
+from .words import (ROLES, WITHIN, advice, describe_growing, describe_next, describe_no_join, describe_no_plan,
                     describe_phases, find_basis, job_lines, title)
 
 BATCHES = ("overhead", "best_batch")        # of the sizes' laws the first that is predicted gives the workers
@@ -137,7 +137,8 @@ def document_of_plans(plans: Sequence[WorkerPlan], growing: Sequence[GrowingPlan
         name = unique(section_name(workload, plan.target) or "plan", (workload, plan.target), taken)
         return Page((
             *find_basis(plan), plan_table(plan) if plan.options else None,
-            plan_table(plan, synced=True) if plan.synced else None, model_table(plan) if plan.uses_model else None,
+            plan_table(plan, synced=True) if plan.synced else None,
+            model_table(plan) if any(option.step_time.mark != MEASURED for option in plan.options) else None,
             Details(lambda: [plan_table(plan, True)]), Figures(lambda: figures_of_plan(plan))),
             slug=name, title=title(plan), target=plan.target, verdict=advice(plan))
 
@@ -163,16 +164,17 @@ def decision_values(plan: WorkerPlan) -> dict[str, object]:
                 plan.decision.loss(option.at, weight),
             **{f"chance_within_{100 * share:.0f}_percent": plan.decision.chance(option.at, share, weight)
                for share in (0.05, WITHIN)}}
-           for name, option, weight in (("fastest", plan.fastest, math.inf), ("cheapest", plan.cheapest, 0.0),
-                                        ("knee", plan.knee, plan.request.knee))},
+           for name, option, weight in zip(ROLES, (plan.fastest, plan.cheapest, plan.knee),
+                                           (math.inf, 0.0, plan.request.knee))},
         "fastest_at_least_workers": few, "fastest_at_most_workers": many, "most_workers_measured": plan.most_measured,
         "next": found and {
-            "runs": [{**pick(run, "workers global_batch passes seeds"), **_sync(run)} for run in found.runs],
+            "runs": [{**pick(run.place, "workers global_batch passes"), **pick(run, "seeds"), **_sync(run.place)}
+                     for run in found.runs],
             **pick(found, "worker_hours expected_loss=loss expected_loss_after=loss_after"),
             "said": describe_next(found)}}
 
 
-def _sync(one: Option | Measurement | Timing) -> dict[str, int]:
+def _sync(one: Option | Place | Timing) -> dict[str, int]:
     return dict(zip(("replicas", "sync_every"), one.sync if one.sync != EVERY_STEP else ()))
 
 
@@ -183,8 +185,7 @@ def plan_values(plan: WorkerPlan) -> dict[str, object]:
         "summary": (*advice(plan), *sentences_of(find_basis(plan))),
         "request": pick(request, "price per_node deadline_seconds=deadline budget local_batch global_batch "
                                  "max_local_batch accumulate knee confidence runs power"),
-        **{name: option and option.workers for name, option in (
-            ("fastest", plan.fastest), ("cheapest", plan.cheapest), ("knee", plan.knee))},
+        **{name: option and option.workers for name, option in zip(ROLES, (plan.fastest, plan.cheapest, plan.knee))},
         "pareto_front": [option.workers for option in plan.front],
         "within": [option.workers for option in plan.within()],
         "knee_formula": f"least cost x time^{request.knee:g}; Eager, Zahorjan and Lazowska 1989",
@@ -213,7 +214,7 @@ def growing_values(plan: GrowingPlan) -> dict[str, object]:
             "summary": " ".join((describe_growing(plan), *describe_phases(plan))),
             "worker_phases": [{**pick(one, "seconds cost changes"), "phases": [
                 pick(phase, "global_batch workers start known=mark") for phase in one.phases]} for one in plan.phases],
-            "jobs": job_lines(plan), "options": [
+            "jobs": [*job_lines(plan)], "options": [
                 {**pick(option, "workers nodes known=mark steps examples seconds cost"),
                  "beside": [pick(one, beside) for one in option.beside]} for option in plan.options],
             "left_out": [{"workers": workers, "why": why} for workers, why in plan.left_out],

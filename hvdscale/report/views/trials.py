@@ -87,7 +87,7 @@ def split_seeds(subject: Subject) -> Iterator[Finding]:
 def unlearned(subject: Subject) -> Iterator[Finding]:
     """How many trials ended with no lower loss than they began with, by batch, and one of them."""
     judged = [trial for trial in subject.with_status(Status.COMPLETE) if trial.losses and len(trial.step)]
-    trials = [trial for trial in judged if trial.losses and not trial.losses.fell
+    trials = [trial for trial in judged if trial.losses and trial.losses.last >= trial.losses.first
               and not (subject.target and RunToTarget(trial, subject.target).met)]
     all_of, lost = (Counter(trial.global_batch for trial in some) for some in (judged, trials))
     where = "; ".join(f"batch {batch:,}: {count:,} of {all_of[batch]:,}" for batch, count in sorted(lost.items()))
