@@ -17,6 +17,7 @@ from itertools import chain
 
 import numpy as np
 
+from ...analysis.grouping import group_by
 from ...errors import LogError
 from ...log.check import Rows, faults_of_rows, unfinished
 from ...log.plan_text import MOST, format_value
@@ -115,7 +116,8 @@ def _add(log: ImportedLog, study: ArchiveStudy, plan: dict, trials: list[ReadTri
         "source": json.dumps({"path": plan["archive"]["path"], "imported": "archive"}, ensure_ascii=False),
         "metadata": [one.text for one in trials]})
     log.evaluations(ids, [len(one.step) for one in trials], step, step * size, {
-        name: np.concatenate([one.values.get(name, np.full(len(one.step), np.nan)) for one in trials])
+        name: np.concatenate([one.values[name] if name in one.values else np.full(len(one.step), np.nan)
+                              for one in trials])
         for name in dict.fromkeys(name for one in trials for name in one.values)})
     seen.trials += len(trials)
     seen.evaluations += len(step)
@@ -131,7 +133,11 @@ def read_trials(trials: Sequence[TrialFiles], budget_steps: int = 0) -> tuple[li
             found.append(ReadTrial(trial))
         except WrongFile as error:
             wrong.append(str(error))
-    _apply_rules(found, budget_steps)
+    for same in group_by(found, lambda one: (one.header, one.separator)).values():      # at once, which is faster
+        numbers = same[0].numbers(*same[1:])
+        for one, end in zip(same, np.cumsum([one.rows for one in same])):
+            one.read(None if numbers is None else numbers[end - one.rows:end])
+    _apply_rules([one for one in found if not one.wrong], budget_steps)
     return [one for one in found if not one.wrong], wrong + [one.wrong for one in found if one.wrong]
 
 
@@ -164,14 +170,22 @@ class ReadTrial(CsvText):
         if self.cut:
             raise WrongFile(self.cut_off())
         try:
-            names = column_names(self.header)
+            self.names = column_names(self.header)
         except WrongFile as error:
             raise WrongFile(f"{self.name}:1: {error}") from None
-        if "step" not in names:
+        if "step" not in self.names:
             raise WrongFile(f"{self.name}:1: there is no column step")
         self._read_metadata(trial)
-        columns, self.places = self.columns(["int" if name == "step" else "float" for name in names])
-        self.values = dict(zip(names, columns.values()))
+
+    def read(self, numbers: np.ndarray | None) -> None:
+        """Set step, values and places, or what is wrong; ``numbers``: the cells, if they were read."""
+        try:
+            columns, self.places = self.columns(["int" if name == "step" else "float" for name in self.names], None,
+                                                numbers)
+        except WrongFile as error:
+            self.wrong = str(error)
+            return
+        self.values = dict(zip(self.names, columns.values()))
         self.step = self.values.pop("step")
 
     def _read_metadata(self, trial: TrialFiles) -> None:
