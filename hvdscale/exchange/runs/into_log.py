@@ -422,9 +422,11 @@ def _config_of(run: FoundRun, mapping: RunMapping) -> dict[str, Any]:
 
 
 def _column(found: Points, steps: np.ndarray) -> np.ndarray:
-    """The values at some steps, NaN where there is none."""
-    known = dict(zip(*(array.tolist() for array in found)))
-    return np.array([known.get(step, np.nan) for step in steps.tolist()], float)
+    """The values at some steps, NaN where there is none; both steps rise."""
+    column = np.full(len(steps), np.nan)
+    _, there, of_found = np.intersect1d(steps, found[0], assume_unique=True, return_indices=True)
+    column[there] = found[1][of_found]
+    return column
 
 
 def _seconds(trial: FoundTrial, steps: np.ndarray) -> np.ndarray:

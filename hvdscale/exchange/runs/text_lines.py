@@ -100,7 +100,10 @@ class Form:
         """Adds a line by its numbers; ``head``: the last line without an indent."""
         self.lines.append(at)
         self.heads.append(head)
-        self.numbers.extend(float(numbers[place].replace(",", "")) for place in self.used)
+        try:
+            self.numbers.extend([float(numbers[place]) for place in self.used])
+        except ValueError:                      # 12,340
+            self.numbers.extend([float(numbers[place].replace(",", "")) for place in self.used])
 
     def column(self, place: int) -> np.ndarray:
         return np.frombuffer(self.numbers)[self.used.index(place)::len(self.used)]
@@ -193,9 +196,9 @@ def read(path: str, line: re.Pattern | None = None) -> Iterator[FoundRun]:
 def _read_forms(lines: Iterator[str], path: str) -> FoundRun:
     forms: dict[tuple[str, ...], Form] = {}
     given: dict[str, Any] = {}
-    head, begun, below, split, form, failed, whole = 0, False, 0, "", None, False, True
-    for at, text in enumerate(lines):
-        form, failed, whole = None, failed or "Traceback (most recent call last)" in text, text.endswith("\n")
+    head, begun, below, split, form, failed, line = 0, False, 0, "", None, False, "\n"
+    for at, line in enumerate(lines):
+        form, text, failed = None, line, failed or "Traceback (most recent call last)" in line
         if text[:1] not in " \t":
             head = at
         text = CONTROL.sub("", text) if "\x1b" in text or "it/s]" in text or "s/it]" in text else text
@@ -215,23 +218,23 @@ def _read_forms(lines: Iterator[str], path: str) -> FoundRun:
         if split and sum(any(map(str.isalpha, text)) for text in pieces[:-1:2]) > 1 and any(
                 COUNTED.search(text[-LONGEST_TAG:]) for text in pieces[:-1:2]):
             split = ""                          # a counter and more, as in lines of training: the block is over
-        named = any(text.rstrip()[-1:] in (":", "=") for text in pieces[:-1:2])
-        key = (f"[{split}] {pieces[0].lstrip()}" if split and named else pieces[0], *pieces[2::2])
-        if key not in forms:
-            forms[key] = Form(key)
-            if {forms[key].step, forms[key].epoch} != {None} and any(
+        named = split and any(text.rstrip()[-1:] in (":", "=") for text in pieces[:-1:2])
+        key = (f"[{split}] {pieces[0].lstrip()}" if named else pieces[0], *pieces[2::2])
+        form = forms.get(key)
+        if form is None:
+            form = forms[key] = Form(key)
+            if {form.step, form.epoch} != {None} and any(
                     key[place + 1] == "," and "." not in pieces[2 * place + 1] and (
                         better(f"val/{name}") or pieces[2 * place + 1] == "0" and len(pieces[2 * place + 3]) > 1)
-                    for name, place, _ in forms[key].tags):
+                    for name, place, _ in form.tags):
                 raise WrongFile(f"{path}:{at + 1}: has decimal commas, where numbers are read with points; "
                                 r"sed -E 's/([0-9]),([0-9])/\1.\2/g' writes them so")
-        form = forms[key]
         if form.used:
             counted = form.step is not None or form.epoch is not None
             begun, failed = begun or counted, failed and not counted
             form.add(below if split else at, head, pieces[1::2])
     found = [form for form in forms.values() if form.used]
-    torn = not whole and form and len(form.lines) == 1 and any(
+    torn = not line.endswith("\n") and form and len(form.lines) == 1 and any(
         other.texts[0] == form.texts[0] and len(other.lines) > 1 for other in found)
     series, epoch_steps = _series(found)
     lost = [name for form in found if len(form.lines) > 1 for name, place, _ in form.tags if name not in series and (
