@@ -29,7 +29,7 @@ from ..system.inputs import open_input, refusal
 from .common import echo, format_counts, paths, take_over_option
 
 KINDS = ("runs", "csv", "mllog", "rcp", "archive")
-EXPORTS = ("csv", "parquet", "tensorboard", "archive")
+EXPORTS = {"csv": export_tables, "parquet": export_parquet, "tensorboard": export_events, "archive": export_archive}
 MOST_WORKERS = 2**31
 MOST_LINES = 10                     # about what was left out
 LOST = ("left out: worker counts, times, targets, seeds, steps and restarts, for which an archive has no place; "
@@ -111,7 +111,15 @@ def import_log(sources, out, map_file, dry_run, kind, skip_broken, overlap, unit
                          "report on the logs together")
     [source] = sources
     if kind == "archive":
-        _import_archive(source, out, skip_broken, how)
+        started = time.monotonic()
+        seen = import_archive(source, out, skip_broken=skip_broken, progress=_share("imported"), **how)
+        if seen.others:
+            files = " files" if len(seen.others) > 1 else ""
+            echo(f"not of the layout, left out: {list_first(seen.others, 1)}{files}", err=True)
+        _say_made(out, f"{counted(seen.trials, 'trial')} and {counted(seen.evaluations, 'evaluation')} of "
+                  f"{counted(seen.studies, 'study', 'studies')}", seen.wrong, seen.notes,
+                  f", in {time.monotonic() - started:.1f} s")
+        echo(ASSUMED.format("an archive"), err=True)
     elif kind == "csv":
         left_out = [] if skip_broken else None
         rows, notes = import_tables(source, out, left_out=left_out, overlap=overlap, progress=_share("imported"), **how)
@@ -147,22 +155,10 @@ def _import_runs(sources, out, map_file, lines, dry_run, skip_broken, given, set
         _say_made(out, counted(len(trials), "trial"), (), write_runs(trials, out, mapping, sources, **how))
 
 
-def _import_archive(source, out, skip_broken, how):
-    started = time.monotonic()
-    seen = import_archive(source, out, skip_broken=skip_broken, progress=_share("imported"), **how)
-    if seen.others:
-        files = " files" if len(seen.others) > 1 else ""
-        echo(f"not of the layout, left out: {list_first(seen.others, 1)}{files}", err=True)
-    _say_made(out, f"{counted(seen.trials, 'trial')} and {counted(seen.evaluations, 'evaluation')} of "
-              f"{counted(seen.studies, 'study', 'studies')}", seen.wrong, seen.notes,
-              f", in {time.monotonic() - started:.1f} s")
-    echo(ASSUMED.format("an archive"), err=True)
-
-
 @click.command("export")
 @click.argument("log", shell_complete=paths)
 @click.argument("out", metavar="FOLDER", shell_complete=paths)
-@click.option("--as", "kind", type=click.Choice(EXPORTS), required=True,
+@click.option("--as", "kind", type=click.Choice([*EXPORTS]), required=True,
               help="csv, parquet: tables with all that the log holds; tensorboard: a run a trial; archive: study.json, "
                    "metadata.json and measurements.csv")
 def export_log(log, out, kind):
@@ -170,20 +166,12 @@ def export_log(log, out, kind):
 
     parquet needs pyarrow, tensorboard the package of that name: pip install pyarrow tensorboard.
     """
-    lost, progress = "", _share("exported")
-    if kind == "tensorboard":
-        trials, scalars = export_events(log, out, progress)
-        exported = f"{counted(trials, 'run')}, {counted(scalars, 'scalar')}"
-    elif kind == "archive":
-        found = export_archive(log, out, progress)
-        exported = f"{counted(found.trials, 'trial')} of {counted(found.studies, 'study', 'studies')}"
-        lost = LOST if found.own else ""
-    else:
-        export = export_tables if kind == "csv" else export_parquet
-        exported = format_counts(export(log, out, progress))
-    echo(f"{out}: {exported}")
-    if lost:
-        echo(lost, err=True)
+    made = EXPORTS[kind](log, out, _share("exported"))
+    if kind != "archive":
+        return echo(f"{out}: {format_counts(made)}")
+    echo(f"{out}: {counted(made.trials, 'trial')} of {counted(made.studies, 'study', 'studies')}")
+    if made.own:
+        echo(LOST, err=True)
 
 
 def _share(verb: str) -> Callable[[float], None]:

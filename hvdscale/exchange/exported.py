@@ -132,8 +132,8 @@ def _plain_values(values: np.ndarray, spec: LogColumn) -> np.ndarray | list:
     return values
 
 
-def export_events(path, out, progress: Progress = lambda share: None) -> tuple[int, int]:
-    """Write a run for each trial of the log into the new folder ``out``, see ``exporting``; returns how many trials and
+def export_events(path, out, progress: Progress = lambda share: None) -> dict[str, int]:
+    """Write a run for each trial of the log into the new folder ``out``, see ``exporting``; returns how many runs and
     scalars. Raises UsageError without tensorboard, and for a name that it cannot write to."""
     modules = [import_extra(f"tensorboard.{name}", NEED) for name in (
         "summary.writer.event_file_writer", "compat.proto.event_pb2", "compat.proto.summary_pb2",
@@ -151,7 +151,7 @@ def export_events(path, out, progress: Progress = lambda share: None) -> tuple[i
             workers, batch = (log.trials[name][row] for name in ("workers", "global_batch"))
             scalars += _write_events(os.path.join(folder, f"w{workers}-b{batch}-trial{trial}"), log, row, *modules)
             progress((row + 1) / len(ids))
-        return len(ids), scalars
+        return {"runs": len(ids), "scalars": scalars}
 
 
 def _write_events(folder: str, log: Log, row: int, files: Any, events: Any, summaries: Any, plugin: Any) -> int:

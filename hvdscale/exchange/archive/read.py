@@ -39,10 +39,10 @@ TRAIN_EXAMPLES = {"mnist": 55000, "fashion_mnist": 55000, "cifar_10": 45000, "lm
                   "mnist_27500": 27500, "mnist_13750": 13750, "mnist_6875": 6875}
 
 
-def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = False, take_over: bool = False,
-                   progress: Callable[[float], None] = lambda share: None) -> Seen:
-    """Import all trials of an archive into the new log ``out``, which is created only on success; ``skip_broken``: skip
-    and report what is wrong, which is else a LogError."""
+def import_archive(source, out, *, skip_broken: bool = False, progress: Callable[[float], None] = lambda share: None,
+                   **how: bool) -> Seen:
+    """Import all trials of an archive into the new log ``out``, see ``new_log``; ``skip_broken``: skip and report what
+    is wrong, which is else a LogError."""
     source = os.fspath(source)
     found = Folder(source) if os.path.isdir(source) else Tar(source)
     seen = Seen()
@@ -51,7 +51,7 @@ def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = 
         if wrong and not skip_broken:
             raise LogError(f"{wrong[0]}; --skip-broken leaves out what is wrong")
         seen.wrong += wrong
-    with imported_log(out, {"kind": "archive", "from": source}, overwrite=overwrite, take_over=take_over) as log:
+    with imported_log(out, {"kind": "archive", "from": source}, **how) as log:
         for study in found.studies():
             leave_out(study.wrong)
             try:

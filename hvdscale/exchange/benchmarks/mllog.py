@@ -173,7 +173,7 @@ class Measured:
     training are those before each evaluation."""
 
     def __init__(self, run: MllogRun, wanted: Wanted) -> None:
-        self.run, self.wanted, self.workers = run, wanted, wanted.workers
+        self.run, self.wanted = run, wanted
         self.notes: list[str] = []
         if run.attempts > 1:
             self.notes.append(f"has {run.attempts} lines run_start, as after a restart; only the last attempt that was "
@@ -342,20 +342,17 @@ def is_mllog(path: str) -> bool:
         return any(token.encode() in head for token in (TOKEN, OLDER))
 
 
-def import_mllog(source, out, wanted: Wanted = Wanted(), *, skip_broken: bool = False, overwrite: bool = False,
-                 take_over: bool = False) -> Seen:
+def import_mllog(source, out, wanted: Wanted = Wanted(), *, skip_broken: bool = False, **how: bool) -> Seen:
     """Import each run into the new log ``out``; LogError for a wrong file, unless it is skipped, and without a run."""
     source, seen = os.fspath(source), Seen()
     notes: dict[str, list[str]] = {}
     paths = [os.path.join(folder, name) for folder, _, names in os.walk(source) for name in names]
     paths.sort(key=lambda path: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path)])
-    with imported_log(out, {"kind": "mllog", "from": source}, overwrite=overwrite, take_over=take_over) as log:
+    with imported_log(out, {"kind": "mllog", "from": source}, **how) as log:
         for path in paths if os.path.isdir(source) else [source]:
             try:
-                run = read_run(path)
-                if run:
-                    measured = Measured(run, wanted)
-                    _add(log, measured)
+                if run := read_run(path):
+                    _add(log, measured := Measured(run, wanted))
                     seen.trials += 1
                     for note in measured.notes:
                         notes.setdefault(note, []).append(path)
@@ -372,8 +369,7 @@ def import_mllog(source, out, wanted: Wanted = Wanted(), *, skip_broken: bool = 
 
 
 def _add(log: ImportedLog, measured: Measured) -> None:
-    run, wanted, benchmark = measured.run, measured.wanted, measured.benchmark
-    workers = measured.workers
+    run, wanted, benchmark, workers = measured.run, measured.wanted, measured.benchmark, measured.wanted.workers
     status, reason = Status.COMPLETE, "the target of the benchmark was met"
     if run.ended != "success":
         status = Status.INCOMPLETE

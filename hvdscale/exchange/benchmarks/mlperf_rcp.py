@@ -58,17 +58,15 @@ class ReferencePoint:
 
 
 def import_rcp(source, out, *, unit: str | None = None, train_examples: int | None = None,
-               names: Mapping[str, str] = {}, overwrite: bool = False, take_over: bool = False
-               ) -> tuple[int, list[str]]:
+               names: Mapping[str, str] = {}, **how: bool) -> tuple[int, list[str]]:
     """Import a trial for each seed of each point into the new log ``out``; returns the number of trials, and notes.
     LogError for an invalid file, UsageError for epochs of unknown size.
 
     unit    of the values; None: see above;  train_examples: in an epoch;  names: dataset, model, optimizer instead
     """
     source = os.fspath(source)
-    points = read_points(source, unit, train_examples)
-    trials = 0
-    with imported_log(out, {"kind": "rcp", "from": source}, overwrite=overwrite, take_over=take_over) as log:
+    points, trials = read_points(source, unit, train_examples), 0
+    with imported_log(out, {"kind": "rcp", "from": source}, **how) as log:
         for point in points:
             spacings = [other.spacing for other in points if other.benchmark == point.benchmark and other.spacing]
             spacing = point.spacing if point.benchmark.unit != "epochs" else None
