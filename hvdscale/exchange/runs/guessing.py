@@ -13,6 +13,7 @@ import numpy as np
 
 from ...analysis.grouping import group_by
 from ...formatting.numbers import list_first
+from ...formatting.templates import fill
 from ...log.directions import better
 from ...log.schema import DIRECTIONS
 from ...plan.settings import read_toml
@@ -38,14 +39,20 @@ def split_of(text: Any) -> str:
     return _SPLITS.get(_PARTS.split(text.strip().lower())[0], "") if isinstance(text, str) else ""
 
 
-@lru_cache(1)
-def _table() -> dict[str, dict[str, Any]]:
-    return read_toml(Path(__file__).with_name("programs.toml"))
+@lru_cache
+def _table(name: str = "programs") -> dict[str, dict[str, Any]]:
+    return read_toml(Path(__file__).with_name(f"{name}.toml"))
 
 
 def names(kind: str) -> Any:
     """Of tags or settings of a kind, the likeliest first."""
     return _table()["names"][kind]
+
+
+def say(kind: str, **values: Any) -> str:
+    """A remark or an error of remarks.toml."""
+    texts = _table("remarks")
+    return fill((texts["errors"] | texts["remarks"])[kind], texts["tables"] | values)
 
 
 _PATTERNS = _table()["patterns"]
@@ -79,9 +86,7 @@ def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping
     used = {loss, rate, step, within, seconds}
     each = _first((*names("step_times"), *names("line_times")), [tag for tag in tags if tag != seconds])
     if each in names("line_times") and not all(_rises_by_one(run, step, [each]) for run in runs):
-        evidence["step_seconds"] = (f"{each!r} may be of one step or of all since the line before: it is left out; "
-                                    f"step_seconds = {each!r} in the mapping takes it for that of one step")
-        each = ""
+        evidence["step_seconds"], each = say("line_time", each=repr(each)), ""
     measured_rows = np.concatenate([np.zeros(0, int), *(tags[tag].rows for tag in tags if better(f"val/{tag}"))])
     metrics = dict(islice(((tag, metric) for tag in tags if tag not in used and (
         metric := _guess_metric(tag, tags, measured_rows))), MOST_METRICS))
@@ -96,11 +101,9 @@ def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping
         if any(_rises_by_one(run, epoch := _first(names("epoch"), tags), validated) for run in runs):
             step, unit = epoch, "epochs"
         else:
-            evidence["step_unit"] = (f"{step} rises by 1 from each evaluation to the next, as a count of epochs does: "
-                                     "--unit steps or --unit epochs says what it counts")
+            evidence["step_unit"] = say("step_or_epoch", step=step)
     if plain := [tag for tag in kept if kept[tag].column == f"val/{tag}" and not _OF_EVALUATION.fullmatch(tag)]:
-        evidence["metric"] = ("taken for those of validation, as losses or the file name a split and these do not: "
-                              f"{list_first(plain, 5)}; [tags] in a mapping says otherwise")
+        evidence["metric"] = say("plain", tags=list_first(plain, 5))
     numbers = {key for run in runs for key, value in run.parameters.items() if isinstance(value, (int, float))}
     points = {name: _source(keys, numbers, _POINT.format("|".join(map(re.escape, keys))), runs)
               for name, keys in _table()["metaparameters"].items()}
@@ -157,8 +160,7 @@ def _guess_counts(runs: Sequence[FoundRun]) -> tuple[dict[str, Source], str, dic
         found["accumulation"] = None
     loaders = [name for name in names("loaders") if any(name in run.parameters for run in runs)]
     if loaders and not found["workers"]:
-        evidence["workers"] = (f"{' and '.join(loaders)} count the processes of a loader in most programs, so that "
-                               "they are not taken for workers")
+        evidence["workers"] = say("loaders", loaders=" and ".join(loaders))
     return {name: source for name, source in {"batch": batch, **found}.items() if source}, per, evidence
 
 
@@ -169,21 +171,16 @@ def _guess_batch(runs: Sequence[FoundRun], there: Collection[str]) -> tuple[Sour
         source, files = source_of("batch", program["batch"]), {*program.get("files", ())}
         if source.parameter in there and all(run.parameters.keys() >= {*program.get("has", ())} and (
                 not files or files & {*run.files}) for run in runs):
-            whose = "a worker" if program["per"] == WORKER_BATCH else "a step over all workers"
-            more = f", accumulated up to {source.nominal} examples" if source.nominal else ""
-            known.append((source, program["per"], f"{{}} is that of {whose}, as in {name}{more}"))
+            known.append((source, program["per"], f"{program['per']}_batch_of_program", name))
     known.sort(key=lambda found: found[1] != GLOBAL_BATCH)
-    by_name = _source(names("global_batch"), there, "", runs), GLOBAL_BATCH, (
-        "{} is that of a step over all workers, by its name")
-    otherwise = "is taken for that of a step over all workers; --batch-per worker says otherwise"
+    by_name = _source(names("global_batch"), there, "", runs), GLOBAL_BATCH, "global_batch_by_name", ""
     rules = [*known[:1], by_name] if known and known[0][0].over else [by_name, *known]
-    rules += [
-        (_source(names("batch"), there, "", runs), GLOBAL_BATCH, f"nothing says whose batch {{}} is; it {otherwise}"),
-        (_source((), (), _PATTERNS["batch"], runs), GLOBAL_BATCH,
-         f"{{}} is of the names of the runs, which do not say whose it is; it {otherwise}"),
-        (_source(names("worker_batch"), there, "", runs), WORKER_BATCH, "{} is that of a worker, by its name")]
-    return next(((source, per, why.format(source.parameter or source.of(runs[0])))
-                 for source, per, why in rules if source), (None, GLOBAL_BATCH, ""))
+    rules += [(_source(names("batch"), there, "", runs), GLOBAL_BATCH, "batch_of_whom", ""),
+              (_source((), (), _PATTERNS["batch"], runs), GLOBAL_BATCH, "batch_of_path", ""),
+              (_source(names("worker_batch"), there, "", runs), WORKER_BATCH, "worker_batch_by_name", "")]
+    return next(((source, per, say(why, batch=str(source.parameter or source.of(runs[0])), program=name,
+                                   most=str(source.nominal or ""))) for source, per, why, name in rules if source),
+                (None, GLOBAL_BATCH, ""))
 
 
 def _guess_names(runs: Sequence[FoundRun]) -> dict[str, Source]:

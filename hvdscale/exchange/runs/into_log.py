@@ -12,9 +12,8 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,11 +21,9 @@ import numpy as np
 from ...analysis.grouping import group_by
 from ...errors import LogError
 from ...formatting.numbers import counted, list_first
-from ...formatting.templates import fill
 from ...log.directions import better
 from ...log.plan_text import MOST, is_whole
 from ...log.schema import CUT_SHORT, LARGER, UNKNOWN_SEED, Status
-from ...plan.settings import read_toml
 from ...plan.values import did_you_mean
 from ...target import SPLITS, metric_faults
 from ..csv_file import repeats
@@ -34,7 +31,7 @@ from ..files import LARGEST_INT, is_number
 from ..imported import ImportedLog, beyond_errors, imported_log
 from . import trainer_state
 from .formats import read_runs
-from .guessing import LEFT_OUT, STAMP, UNKNOWN, accounts, guess, names, setting_names
+from .guessing import LEFT_OUT, STAMP, UNKNOWN, accounts, guess, names, say, setting_names
 from .mapping import LOSS, RATE, SETTINGS, TIME_UNITS, WORKER_BATCH, RunMapping, count_of
 from .run import FoundRun
 
@@ -48,8 +45,6 @@ PAUSE = 10.0, 0.1       # times as long as other steps, and share of a run
 OTHERWISE = "--batch-per worker says otherwise"
 UPDATES = "train/n_updates"         # of stable-baselines3, which rows of evaluations lack
 WORD = re.compile("[A-Za-z][A-Za-z_]{0,39}")        # a text that may be a setting, rather than a path or a time
-# of a mapping's file, and what templates would take for optional
-TABLES = {"TAGS": "[tags]", "STEPS": "[steps]", "METAPARAMETERS": "[metaparameters]", "COUNTER": "[12800/60000]"}
 SHARE = re.compile(r"(?i)acc|prec|recall|top-?[15]|f1|auc|iou|dice|map|\bap")       # metrics from 0 to 1
 SHOWN = 3               # runs of which it is said how they are read
 NONE: Points = (np.empty(0, np.int64), np.empty(0))
@@ -92,16 +87,6 @@ class FoundTrial:
         return (f"{self.run.path} ({self.run.format}): batch {self.batch:,}, "
                 f"{counted(workers, 'worker') if workers else 'workers unknown'}, "
                 f"seed {UNKNOWN if seed is None else seed}; {counted(len(steps), 'evaluation')}{at}")
-
-
-@lru_cache(1)
-def _templates() -> dict[str, str]:
-    found = read_toml(Path(__file__).with_name("remarks.toml"))
-    return found["remarks"] | found["errors"]
-
-
-def say(kind: str, **values: Any) -> str:
-    return fill(_templates()[kind], TABLES | values)
 
 
 def _ends(values: np.ndarray, write: str) -> str:
