@@ -31,7 +31,6 @@ from .runs.run import head_of
 LONGEST_ATTRIBUTE = 1 << 15     # bytes; HDF5 has room for twice that
 NEEDED = {"trials": ("id", "dataset", "model", "optimizer", "global_batch"), "restarts": ("trial", "workers"),
           "evaluations": ("trial", "step"), "steps": ("trial", "step")}
-OVERLAPS = ("first", "last")
 OVERLAP = "; --overlap first or last says which rows stay where steps are repeated"
 SOURCE_OF_ROWS = {"path": "trials.csv", "imported": "csv"}
 SEARCH = "search"

@@ -12,8 +12,7 @@ from ...errors import LogError
 from ...log.directions import better
 from ...system.inputs import refusal
 from . import event_files, json_lines, mlflow_store, text_lines, trainer_state, wide_csv
-from .guessing import names as names_of
-from .guessing import split_of
+from .guessing import names as names_of, split_of
 from .run import SETTINGS_FILE, FoundRun, settings_beside, with_short_names
 
 # each recognises a path and reads its runs; of the first that does, a folder is read whole

@@ -17,8 +17,7 @@ from ...formatting.numbers import list_first
 from ...log.directions import better
 from ..files import WrongFile, as_float, is_number, json_of, number_of, text_of
 from . import text_lines
-from .guessing import split_of
-from .guessing import names as names_of
+from .guessing import names as names_of, say, split_of
 from .run import EPOCH, STEP, FoundRun, head_of, leaves, rows_by_step, series_of
 
 NAME = "JSON lines"
@@ -73,8 +72,7 @@ def _rows_of_whole(path: str) -> list[dict[str, Any]]:
         length = max(map(len, counts or lists.values()), default=0) if any("loss" in tag for tag in lists) else 0
         if other := [tag for tag, value in lists.items() if length and abs(len(value) - length) > 1 and better(
                 f"val/{tag}")]:
-            raise WrongFile(f"{path}: the steps of {list_first(other, 3)} are not known, as others have {length} "
-                            "values; give lists of one length")
+            raise WrongFile(say("lengths", path=path, tags=list_first(other, 3), length=str(length)))
         found = [{EPOCH: at + 1, **{tag: value[at] for tag, value in lists.items() if at < len(value)}}
                  for at in range(length)] or next((rows for tag, rows in inner.items() if OF_ROWS.search(tag) and (
                      isinstance(rows[0], dict) and any("loss" in name for name, _ in leaves(rows[0], "/")))), [])
@@ -155,7 +153,6 @@ def _by_steps(path: str, rows: Sequence[Mapping[str, float]]) -> Sequence[Mappin
     if len(each) == 1 and least <= (even := each.pop()) <= most and even == int(even):
         least = most = int(even)
     if most - least > NEAR * least:
-        raise WrongFile(f"{path}: its evaluations count epochs, of {least:,} steps or more; more rows of training are "
-                        "needed to know how many, or a logger with log_metric_by_epoch=False")
+        raise WrongFile(say("epoch_of_many", path=path, least=least))
     length = (least + most) // 2
     return [{**row, STEP: length * row[STEP]} if "iter" not in row and STEP in row else row for row in rows]

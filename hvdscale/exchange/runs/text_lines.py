@@ -19,8 +19,7 @@ import numpy as np
 from ...log.directions import better
 from ...system.inputs import open_input, refusal
 from ..files import WrongFile, number_of
-from .guessing import names as names_of_kind
-from .guessing import split_of
+from .guessing import names as names_of_kind, say, split_of
 from .mapping import TIME_UNITS
 from .run import EPOCH, LONGEST_TAG, STEP, WITHIN, FoundRun, Series, constants_of, head_of, series_of, value_of
 
@@ -227,8 +226,7 @@ def _read_forms(lines: Iterator[str], path: str) -> FoundRun:
                     key[place + 1] == "," and "." not in pieces[2 * place + 1] and (
                         better(f"val/{name}") or pieces[2 * place + 1] == "0" and len(pieces[2 * place + 3]) > 1)
                     for name, place, _ in form.tags):
-                raise WrongFile(f"{path}:{at + 1}: has decimal commas, where numbers are read with points; "
-                                r"sed -E 's/([0-9]),([0-9])/\1.\2/g' writes them so")
+                raise WrongFile(say("commas", path=path, line=str(at + 1), SED=r"'s/([0-9]),([0-9])/\1.\2/g'"))
         if form.used:
             counted = form.step is not None or form.epoch is not None
             begun, failed = begun or counted, failed and not counted

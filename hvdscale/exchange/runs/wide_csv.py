@@ -18,7 +18,7 @@ from ...analysis.grouping import group_by
 from ...system.inputs import LARGEST
 from ..csv_file import CsvText
 from ..files import WrongFile, file_bytes, number_of
-from .guessing import falls_by_epoch, names, setting_names, split_of
+from .guessing import falls_by_epoch, names, say, setting_names, split_of
 from .json_lines import COUNT
 from .run import FoundRun, Series, constants_of, files_below, head_of, rows_by_step, series_of, value_of
 
@@ -150,8 +150,7 @@ def _rows_of_runs(table: _Table) -> dict[str, np.ndarray]:
     if not counters or not several:
         return {str(row): np.array([row]) for row in range(table.rows)}
     if not any(all(_rises(table.values[name][own]) for own in several) for name in counters):
-        raise WrongFile(f"{table.path}: has rows of several runs, and no column names the run of each: "
-                        f"{', '.join(counters)} falls among rows alike in {', '.join(settings)}; add a column run")
+        raise WrongFile(say("no_run", path=table.path, counters=", ".join(counters), settings=", ".join(settings)))
     return {" ".join(f"{name}={value}" for name, value in zip(settings, key)): own for key, own in found.items()}
 
 
