@@ -31,12 +31,12 @@ from ..files import LARGEST_INT, is_number
 from ..imported import ImportedLog, beyond_errors, imported_log
 from . import trainer_state
 from .formats import read_runs
-from .guessing import LEFT_OUT, STAMP, UNKNOWN, accounts, guess, names, say, setting_names
+from .guessing import LEFT_OUT, NAMES, STAMP, UNKNOWN, accounts, guess, say, setting_names
 from .mapping import LOSS, RATE, SETTINGS, TIME_UNITS, WORKER_BATCH, RunMapping, count_of
 from .run import FoundRun
 
 Points = tuple[np.ndarray, np.ndarray]          # steps, and what was measured at each
-COUNTS, NAMES = ("batch", "workers", "nodes", "accumulation"), ("dataset", "model", "optimizer")      # of settings
+COUNTS, LABELS = ("batch", "workers", "nodes", "accumulation"), ("dataset", "model", "optimizer")      # of settings
 MOST_SHOWN = 80         # letters of a tag
 MOST_USES = 150         # names whose use the log says
 LARGEST = 1e300         # of a metaparameter
@@ -126,7 +126,7 @@ def _lacking(runs: Sequence[FoundRun], settings: Sequence[Mapping[str, object]],
         yield from (say("wrong_metric", fault=fault) for fault in metric_faults(sorted(names)))
     parameters = sorted({name for run in runs for name in run.parameters})
     there = f"parameters are {list_first(parameters, 12)}" if parameters else "the runs have no parameters"
-    for name in (*COUNTS, *NAMES):
+    for name in (*COUNTS, *LABELS):
         wrong = [(run, found.get(name)) for run, found in zip(runs, settings) if (name in found or name == "batch") and
                  (not is_whole(found.get(name), 1) if name in COUNTS else found[name] is None)]
         if wrong:
@@ -267,12 +267,12 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping, uses: Mapping[str
     said: dict[str, str] = {}
     if "workers" not in mapping.settings:
         said["workers"] = say("workers", loaders=mapping.evidence.get("workers"))
-    marks = [tag for trial in trials for tag in trial.run.series if tag.startswith((*names("environment"),))]
+    marks = [tag for trial in trials for tag in trial.run.series if tag.startswith((*NAMES["environment"],))]
     if mapping.step == UPDATES:
         said["steps"] = say("updates", step=UPDATES)
     elif marks and mapping.step_unit == "steps":
         said["steps"] = say("environment", mark=marks[0])
-    elif mapping.step in names("reports") and mapping.step_unit == "steps":
+    elif mapping.step in NAMES["reports"] and mapping.step_unit == "steps":
         said["steps"] = say("reports", step=str(mapping.step))
     why = mapping.evidence.get("batch", "")
     said["batch"] = say("batch", why=why)
@@ -299,7 +299,7 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping, uses: Mapping[str
     if impossible := sum(trial.impossible for trial in trials):
         said["impossible"] = say("impossible", impossible=impossible)
     said["times"] = mapping.evidence.get("step_seconds", "")
-    if mapping.seconds and not mapping.step_seconds and mapping.seconds not in names("timed"):
+    if mapping.seconds and not mapping.step_seconds and mapping.seconds not in NAMES["timed"]:
         kind = say("proportional" if trials[0].run.format == trainer_state.NAME else "wall")
         said["times"] = "; ".join(dict.fromkeys([kind, *(one.restarted for one in trials if one.restarted)]))
     percents = [column for column in dict.fromkeys(column for trial in trials for column in trial.evaluations)
@@ -326,7 +326,7 @@ def _searched(trials: Sequence[FoundTrial]) -> set[tuple]:
 
 
 def _study(trial: FoundTrial) -> tuple:
-    return tuple(trial.settings.get(name) for name in (*NAMES, "batch"))
+    return tuple(trial.settings.get(name) for name in (*LABELS, "batch"))
 
 
 def write(trials: Sequence[FoundTrial], out: str | os.PathLike[str], mapping: RunMapping, sources: Sequence[str],
@@ -362,7 +362,7 @@ def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool 
     ids = log.trials([trial.points], {
         "status": status, "stop_reason": reason, "global_batch": trial.batch,
         "accumulation": passes, "local_batch": -(-trial.batch // (workers * passes)), "workers": workers,
-        **{name: str(trial.settings[name]) for name in NAMES}, "budget_steps": 0,
+        **{name: str(trial.settings[name]) for name in LABELS}, "budget_steps": 0,
         "seed": UNKNOWN_SEED if seed is None else seed,
         "plan": json.dumps(plan), "source": json.dumps(source, ensure_ascii=False)})
     steps = trial.evaluated
@@ -385,7 +385,7 @@ def _config_of(run: FoundRun, mapping: RunMapping) -> dict[str, Any]:
     def is_setting(name: str, value: Any) -> bool:
         words, last = {*re.split("[^a-z]+", name.lower())}, name.rpartition(".")[2]
         known = WORD.fullmatch(value) if isinstance(value, str) else value is not None and abs(value) < LARGEST
-        return bool(known) and not (words & {*names("no_setting")} or {name.lower(), last} & gone or "." in name and (
+        return bool(known) and not (words & {*NAMES["no_setting"]} or {name.lower(), last} & gone or "." in name and (
             last in run.parameters) or name in run.series and better(f"val/{name}"))
     return {name: value for name, value in run.parameters.items() if is_setting(name, value)}
 

@@ -19,7 +19,7 @@ import numpy as np
 from ...log.directions import better
 from ...system.inputs import open_input, refusal
 from ..files import WrongFile, number_of
-from .guessing import names as names_of_kind, say, split_of
+from .guessing import NAMES, say, split_of
 from .mapping import TIME_UNITS
 from .run import EPOCH, LONGEST_TAG, STEP, WITHIN, FoundRun, Series, constants_of, head_of, series_of, value_of
 
@@ -27,12 +27,12 @@ NAME = "lines"
 ENDS = (".log", ".txt", ".out", ".stdout", ".err", ".stderr")
 NAMED_BY = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/@.+-% \t"      # characters of names
 GLUED = re.compile(r"[\w%/.]*")                               # what belongs to the number before it
-UNITS = {word: TIME_UNITS[unit] for unit, words in names_of_kind("units").items() for word in words.split()}
+UNITS = {word: TIME_UNITS[unit] for unit, words in NAMES["units"].items() for word in words.split()}
 MANY = {"k": 1e3, "m": 1e6}                                    # of a step such as 10k
-KNOWN = names_of_kind("known")
+KNOWN = NAMES["known"]
 (NUMBER, COUNTED, IN_BRACKETS, CONTROL, CODE, LEVEL, SPLIT, SECTION, NAMED, TRAINED, HEADLINE, PROGRESS,
  SUMMARY, COCO, DOTTED, SETTING, STAMPED, MODULE, BARE, OF_EPOCH, OF_BATCH, JOINED, GIVEN) = (
-    re.compile(pattern) for pattern in names_of_kind("lines").values())
+    re.compile(pattern) for pattern in NAMES["lines"].values())
 PREAMBLE = 5000             # lines in which settings are looked for
 
 
@@ -132,7 +132,7 @@ def _names(texts: Sequence[str]) -> Iterator[tuple[str, int, float]]:
             unit = "ms" if name == "ms/batch" else unit
             timed = unit in UNITS and (glued or found or unit == "ms")
             kind = "seconds" if UNITS.get(unit, 0) >= 1 and name.lower() in ("time", "dt") else "step_seconds"
-            spaced = len(unit) > 2 and name.lower().split()[-1] in names_of_kind("time_words")      # time 10.1 min
+            spaced = len(unit) > 2 and name.lower().split()[-1] in NAMES["time_words"]      # time 10.1 min
             yield (f"{name} {kind}" if timed else name, place, UNITS.get(unit, 1.0) if timed or spaced else 1.0)
 
 
