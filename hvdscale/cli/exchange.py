@@ -110,15 +110,7 @@ def import_log(sources, out, map_file, dry_run, kind, skip_broken, overlap, unit
                          "report on the logs together")
     [source] = sources
     if kind == "archive":
-        started = time.monotonic()
-        seen = import_archive(source, out, skip_broken=skip_broken, progress=_share("imported"), **how)
-        if seen.others:
-            files = " files" if len(seen.others) > 1 else ""
-            echo(f"not of the layout, left out: {list_first(seen.others, 1)}{files}", err=True)
-        _say_made(out, f"{counted(seen.trials, 'trial')} and {counted(seen.evaluations, 'evaluation')} of "
-                  f"{counted(seen.studies, 'study', 'studies')}", seen.wrong, seen.notes,
-                  f", in {time.monotonic() - started:.1f} s")
-        echo(ASSUMED.format("an archive"), err=True)
+        _import_archive(source, out, skip_broken, how)
     elif kind == "csv":
         left_out = [] if skip_broken else None
         rows, notes = import_tables(source, out, left_out=left_out, overlap=overlap, progress=_share("imported"), **how)
@@ -152,6 +144,18 @@ def _import_runs(sources, out, map_file, lines, dry_run, skip_broken, given, set
     echo(shown(trials, mapping, dry_run), err=not dry_run)
     if not dry_run:
         _say_made(out, counted(len(trials), "trial"), (), write(trials, out, mapping, sources, **how))
+
+
+def _import_archive(source, out, skip_broken, how):
+    started = time.monotonic()
+    seen = import_archive(source, out, skip_broken=skip_broken, progress=_share("imported"), **how)
+    if seen.others:
+        files = " files" if len(seen.others) > 1 else ""
+        echo(f"not of the layout, left out: {list_first(seen.others, 1)}{files}", err=True)
+    _say_made(out, f"{counted(seen.trials, 'trial')} and {counted(seen.evaluations, 'evaluation')} of "
+              f"{counted(seen.studies, 'study', 'studies')}", seen.wrong, seen.notes,
+              f", in {time.monotonic() - started:.1f} s")
+    echo(ASSUMED.format("an archive"), err=True)
 
 
 @click.command("export")
