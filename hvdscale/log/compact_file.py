@@ -177,8 +177,8 @@ class _GrowingColumn:
 
     def extend(self, values: np.ndarray) -> None:
         self._waiting.append(values)
-        self.rows += len(values)
-        if sum(map(len, self._waiting)) >= self._chunk:
+        full, self.rows = self.rows // self._chunk, self.rows + len(values)
+        if self.rows // self._chunk > full:
             values = np.concatenate(self._waiting)
             rest = len(values) % self._chunk
             self._put(values[:len(values) - rest])

@@ -198,6 +198,8 @@ def is_deeper(value: dict[str, Any] | list[Any], most: int) -> bool:
     for _ in range(most):
         level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)
                  if isinstance(inner, (dict, list))]
+        if not level:
+            break
     return bool(level)
 
 
