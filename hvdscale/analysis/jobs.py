@@ -54,12 +54,8 @@ def workload_of(dataset: str, model: str, optimizer: str, plan: Mapping[str, Any
     if sweep and isinstance(args, Mapping):
         searched = {parameter["name"] for parameter in sweep["space"]}
         args = {name: value for name, value in args.items() if f"model_args.{name}" not in searched}
-    return JobKey(dataset, model, as_json_text(args), optimizer, int(problem.get("train_examples") or 0),
-                  tuple(map(tuple, problem.get("batch_schedule") or ())))
-
-
-def as_json_text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True) if value else ""
+    return JobKey(dataset, model, json.dumps(args, sort_keys=True) if args else "", optimizer,
+                  int(problem.get("train_examples") or 0), tuple(map(tuple, problem.get("batch_schedule") or ())))
 
 
 @dataclass(eq=False)
