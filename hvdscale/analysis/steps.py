@@ -37,29 +37,37 @@ LEAST = 4           # evaluations, below which no power is fitted
 FARTHEST = 2.0      # times the run's steps, beyond which a power says nothing
 
 
+@dataclass(frozen=True)
 class Crossing:
-    """Where a run that met its target meets it for good, from arrays of shape (evals,) without NaN.
+    """Where a run that met its target meets it for good."""
 
-    steps      inf: not by the end of the run; NaN: unknown. ``before``: at the evaluation before; NaN: none
-    modelled   whether a power of the steps was fitted
-    after      evaluations after the first that met; ``met_after``: of them, those that met"""
-
-    def __init__(self, step: np.ndarray, measured: np.ndarray, target: Target) -> None:
-        met = target.met_by(measured)
-        first = int(met.argmax())
-        self.after, self.met_after = len(met) - first - 1, int(met[first + 1:].sum())
-        self.modelled = bool(step[-1] < PAST * step[first])
-        if self.modelled:
-            self.steps = _power_crossing(step, measured, target, step[first])
-        else:
-            fitted = target.met_by(_improving(measured, target))
-            self.steps = float(step[fitted.argmax()]) if fitted.any() else np.inf
-        self.before = float(max(step[step < self.steps], default=np.nan))
+    steps: float            # inf: not by the end of the run; NaN: unknown
+    before: float           # at the evaluation before; NaN: none
+    modelled: bool          # whether a power of the steps was fitted
+    after: int              # evaluations after the first that met
+    met_after: int          # of them, those that met
 
 
 def lasting_crossing(step: np.ndarray, measured: np.ndarray, target: Target) -> Crossing | None:
-    """The lasting crossing of a run; None where no evaluation met the target."""
-    return Crossing(step, measured, target) if target.met_by(measured).any() else None
+    """The lasting crossing of a run, from arrays of shape (evals,) without NaN; None where no evaluation met the
+    target. A power of the steps that does not meet it, or of too few evaluations, has unknown steps."""
+    met = target.met_by(measured)
+    if not met.any():
+        return None
+    first, steps = int(met.argmax()), np.nan
+    modelled = bool(step[-1] < PAST * step[first])
+    if modelled:            # log(metric) as a line in log(steps)
+        use = (step >= SINCE * step[first]) & (step > 0) & np.isfinite(measured) & (measured > 0)
+        if use.sum() >= LEAST and target.value > 0:
+            slope, level = np.polyfit(np.log(step[use]), np.log(measured[use]), 1)
+            if slope != 0 and (slope < 0) == target.minimizes:
+                steps = float(np.exp(np.clip((np.log(target.value) - level) / slope, -700, 700)))
+        steps = steps if steps <= FARTHEST * step[-1] else np.nan
+    else:
+        fitted = target.met_by(_improving(measured, target))
+        steps = float(step[fitted.argmax()]) if fitted.any() else np.inf
+    return Crossing(steps, float(max(step[step < steps], default=np.nan)), modelled, len(met) - first - 1,
+                    int(met[first + 1:].sum()))
 
 
 def _improving(measured: np.ndarray, target: Target) -> np.ndarray:
@@ -73,18 +81,6 @@ def _improving(measured: np.ndarray, target: Target) -> np.ndarray:
     values = np.where(finite, measured, worst)
     fitted = sign * isotonic(sign * (np.log(values) if positive else values)[None])[0]
     return np.exp(fitted) if positive else fitted
-
-
-def _power_crossing(step: np.ndarray, measured: np.ndarray, target: Target, first: float) -> float:
-    """Where log(metric), a line in log(steps), meets the target; NaN: evaluations are too few or do not improve."""
-    use = (step >= SINCE * first) & (step > 0) & np.isfinite(measured) & (measured > 0)
-    if use.sum() < LEAST or target.value <= 0:
-        return np.nan
-    slope, level = np.polyfit(np.log(step[use]), np.log(measured[use]), 1)
-    if slope == 0 or (slope < 0) != target.minimizes:
-        return np.nan
-    steps = float(np.exp(np.clip((np.log(target.value) - level) / slope, -700, 700)))
-    return steps if steps <= FARTHEST * step[-1] else np.nan
 
 
 class RunToTarget:
@@ -213,9 +209,15 @@ def estimate(values: np.ndarray, before: np.ndarray, reached: Sequence[float] | 
                     shared=float(student_quantile(freedom, confidence) * np.sqrt(luck / len(values))) if luck else 0.0)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class RunCell:
-    """The trials at one global batch, at one worker count or over all: those of the best setting."""
+    """The trials at one global batch, at one worker count or over all: those of the best setting.
+
+    keys      of the trials that its estimates come from
+    updates   equal for cells with the same sequences of updates: one setting under the same seeds
+    searched  whether its steps are the fewest of a search's trials; ``trials``: its feasible ones, 0 of repeats
+    met       the number of seeds that met the target
+    tokens_per_example      that the loss counts in the steps to target; NaN: it counts examples"""
 
     global_batch: int               # the largest, where it changes
     workers: tuple[int, ...]        # one, or in a table by batch every count that ran it
@@ -233,40 +235,24 @@ class RunCell:
     best_of_n: int | None = None    # the number of them that its steps are the best of; None: all
     apart: Mapping[SeedKey, float] = field(default_factory=dict)    # see without_apart
 
+    def __post_init__(self) -> None:
+        self.keys = tuple(run.trial.key for run in self.runs)
+        self.updates = self.setting, self.samples.seeds
+        self.searched = bool(self.draws) and not np.isnan(self.draws[0].steps)
+        self.trials = len(self.draws) if self.searched else 0
+        self.met = int(np.isfinite(self.samples.steps).sum()) + len(self.apart)
+        tokens = known([run.tokens_per_example for run in self.runs])
+        self.tokens_per_example = float(np.mean(tokens)) if len(tokens) else np.nan
+        self.oversubscribed = any(trial.crowded for trial in self.considered)
+
     def without_apart(self, apart: Mapping[SeedKey, float]) -> RunCell:
         """The cell as estimated without the steps of these seeds, which needed so many times as many as the others."""
         own = {seed: ratio for seed, ratio in apart.items() if seed in self.samples.seeds}
         out = [seed in own for seed in self.samples.seeds]
-        unknown: dict[str, Any] = {name: np.where(out, np.nan, getattr(self.samples, name))
-                                   for each in (STEPS, SECONDS) for name in (each, BEFORE[each])}
         samples = copy(self.samples)
-        vars(samples).update(unknown)
-        return replace(self, apart=own, samples=samples) if own else self
-
-    @property
-    def keys(self) -> tuple[tuple[str, int], ...]:
-        """The trials that its estimates come from."""
-        return tuple(run.trial.key for run in self.runs)
-
-    @property
-    def updates(self) -> tuple[str, tuple[SeedKey, ...]]:
-        """Equal for cells with the same sequences of updates: one setting under the same seeds."""
-        return self.setting, self.samples.seeds
-
-    @property
-    def searched(self) -> bool:
-        """Whether its steps are the fewest of a search's trials."""
-        return bool(self.draws) and not np.isnan(self.draws[0].steps)
-
-    @property
-    def trials(self) -> int:
-        """The number of feasible trials of its search; 0 of repeats."""
-        return len(self.draws) if self.searched else 0
-
-    @property
-    def met(self) -> int:
-        """The number of seeds that met the target."""
-        return int(np.isfinite(self.samples.steps).sum()) + len(self.apart)
+        vars(samples).update({name: np.where(out, np.nan, getattr(samples, name))
+                              for each in (STEPS, SECONDS) for name in (each, BEFORE[each])})
+        return replace(self, apart=own, samples=samples)
 
     @cached_property
     def steps(self) -> Estimate:
@@ -290,9 +276,9 @@ class RunCell:
 
     @cached_property
     def tokens(self) -> Estimate:
-        """Tokens that the loss counts in the steps to target; unknown where it counts examples."""
-        each = known([run.tokens_per_example for run in self.runs])
-        return self.examples.scaled(float(np.mean(each))) if len(each) else Estimate.unknown()
+        """Tokens that the loss counts in the steps to target."""
+        each = self.tokens_per_example
+        return Estimate.unknown() if np.isnan(each) else self.examples.scaled(each)
 
     @cached_property
     def seconds(self) -> Estimate:
@@ -356,10 +342,6 @@ class RunCell:
         speed = self.examples_per_second
         value, low, high = (self.mean_batch / one if one else np.nan for one in (speed.value, speed.high, speed.low))
         return Estimate(value, low, high, speed.runs)
-
-    @cached_property
-    def oversubscribed(self) -> bool:
-        return any(trial.crowded for trial in self.considered)
 
 
 def cell_of(runs: Sequence[RunToTarget], confidence: float = CONFIDENCE) -> RunCell:

@@ -75,7 +75,7 @@ def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_
     """
     with slow_imports():                # which --help can do without
         from ..report.pages import make
-        from ..report.request import request_of, targets_of
+        from ..report.subject import request_of, targets_of
     asked = request_of(
         budgets=budgets, compare=compare, paper=paper, rules=rules, rule_within=rule_within,
         perfect_within=perfect_within, useful_within=useful_within, loss_within=loss_within, trials=trials,

@@ -7,7 +7,7 @@ from hvdscale.report.views import trials
 
 
 def shown(section):
-    subject = Subject.of(section)
+    subject = Subject(**vars(section))
     vars(subject)["plan"] = None
     return show(MEASURED, subject)
 

@@ -14,7 +14,7 @@ from hvdscale.report.document import MOST
 from hvdscale.report.output import as_json, on_screen
 from hvdscale.report.page.html import as_html
 from hvdscale.report.pages import describe_joining
-from hvdscale.report.request import ReportRequest, request_of
+from hvdscale.report.subject import ReportRequest, request_of
 from hvdscale.report.pages import document_of_logs
 from hvdscale.report.views import budgets, cells
 from hvdscale.target import Target

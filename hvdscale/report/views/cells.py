@@ -179,7 +179,8 @@ def table_of_cells(name: str, rows: Sequence[Any], keys: str, more: Cells | None
     """A table of cells, of which ``of`` gives that of a row: the columns of COLUMNS by these keys, tokens if any were
     counted, then others; of a ``section`` it says how to read its cells, see describe_cells."""
     cells = list(map(of, rows))
-    keyed = [key for key in keys.split() if key != "tokens_to_target" or any(cell.tokens.runs for cell in cells)]
+    tokens = any(not math.isnan(cell.tokens_per_example) for cell in cells)
+    keyed = [key for key in keys.split() if key != "tokens_to_target" or tokens]
     columns: Cells = {SCALING.column(key, "workers") if key == "ran_at" else key:
                       partial(lambda key, row: COLUMNS[key](of(row)), key) for key in keyed}
     if section:

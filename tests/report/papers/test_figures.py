@@ -17,7 +17,7 @@ from hvdscale.report.document import Shown
 from hvdscale.report.drawing import render
 from hvdscale.report.papers.figures import FIGURES, names_of
 from hvdscale.report.papers.figures import figures as parts_of_figures
-from hvdscale.report.request import request_of
+from hvdscale.report.subject import request_of
 from tests.factories.archives import write_big_log
 from tests.report.test_study_figures import TARGET, axes_of, study, sweep
 
