@@ -19,7 +19,6 @@ import numpy as np
 from ..errors import UsageError
 from ..formatting.numbers import list_first
 from ..log.reader import Log, LogTable
-from ..log.schema import Status
 from ..target import Target
 from .grouping import group_by
 from .intervals import (CONFIDENCE, NONE, UNKNOWN, Ends, Estimate, Spread, difference_interval, geometric_mean, hull,
@@ -90,10 +89,6 @@ class ComparedCell:
         if self.pairing != "draw" and (baseline.searched or candidate.searched) and not self.same:
             self.pairing, self.pairs = "search", []
 
-    @property
-    def verdict(self) -> str:
-        return worst_of(test.verdict for test in self.tests)
-
     def sides(self, measure: str) -> tuple[np.ndarray, np.ndarray]:
         """Values, and values at the evaluation before, of the baseline and of the candidate, without NaN."""
         if self.pairing == "draw":
@@ -145,8 +140,8 @@ class Comparison:
             if target and cell.baseline.runs and cell.candidate.runs:
                 cell.tests += (_best_test(cell, target, tolerances),)
         self.overall = _test_overall(self.cells, measures, tolerances)
-        self.verdict = worst_of([*(cell.verdict for cell in self.cells), *(test.verdict for test in self.overall),
-                                 *([UNDECIDED] if self.missing else [])])
+        tests = [*self.overall, *(test for cell in self.cells for test in cell.tests)]
+        self.verdict = worst_of([UNDECIDED if self.missing else OK, *(test.verdict for test in tests)])
 
 
 def compare_trials(baseline: Sequence[Trial], candidate: Sequence[Trial], targets: Sequence[Target] = (),
@@ -164,8 +159,10 @@ def compare_trials(baseline: Sequence[Trial], candidate: Sequence[Trial], target
             if cells:
                 found.append(Comparison(workload, target, cells, others, tolerances, changed))
     if not any(comparison.cells for comparison in found):
-        raise UsageError(f"nothing to compare: the baseline has {_list_trials(baseline)}; the candidate "
-                         f"{_list_trials(candidate)}"
+        ours, theirs = (list_first(dict.fromkeys(
+            f"{trial.workload} at W = {trial.workers}, B = {trial.global_batch:,}" for trial in trials), 4, "; ")
+            or "nothing" for trials in (baseline, candidate))
+        raise UsageError(f"nothing to compare: the baseline has {ours}; the candidate {theirs}"
                          f"{'; compared at ' if targets else ''}{', '.join(map(str, targets))}")
     return tuple(found)
 
@@ -177,14 +174,8 @@ def targets_of(trials: Sequence[Trial], targets: Sequence[Target]) -> list[Targe
 
 def _cells(trials: Iterable[Trial], target: Target | None, tolerances: Tolerances) -> dict[tuple[int, int], RunCell]:
     """Cells by (workers, global batch) of the trials that ended and, with a target, have its metric."""
-    runs = [RunToTarget(trial, target) for trial in trials
-            if trial.status != Status.RUNNING and (target is None or target.column in trial.metrics)]
+    runs = [RunToTarget(trial, target) for trial in trials if target is None or target.column in trial.metrics]
     return cells_by([run for run in runs if run.conclusive or run.trial.pruned], tolerances.confidence)
-
-
-def _list_trials(trials: Iterable[Trial]) -> str:
-    seen = dict.fromkeys(f"{trial.workload} at W = {trial.workers}, B = {trial.global_batch:,}" for trial in trials)
-    return list_first(seen, 4, "; ") or "nothing"
 
 
 def _same_course(ours: RunToTarget, theirs: RunToTarget, column: str) -> bool:

@@ -47,17 +47,6 @@ class JobKey:
         return f"{self.dataset}/{self.model}{args}, {self.optimizer}{size}{batch}{version}"
 
 
-def workload_of(dataset: str, model: str, optimizer: str, plan: Mapping[str, Any]) -> JobKey:
-    """The workload of a trial, without the model arguments that its study searches."""
-    problem, sweep = plan.get("problem") or {}, plan.get("sweep")
-    args = problem.get("model_args")
-    if sweep and isinstance(args, Mapping):
-        searched = {parameter["name"] for parameter in sweep["space"]}
-        args = {name: value for name, value in args.items() if f"model_args.{name}" not in searched}
-    return JobKey(dataset, model, json.dumps(args, sort_keys=True) if args else "", optimizer,
-                  int(problem.get("train_examples") or 0), tuple(map(tuple, problem.get("batch_schedule") or ())))
-
-
 @dataclass(eq=False)
 class _Job:
     """Runs of one digest: their job, their logs, and the earlier jobs that they accepted, with what differed."""
@@ -72,18 +61,19 @@ class Versions:
     what differs. Raises LogError where a plan's entries are of the wrong type."""
 
     def __init__(self, logs: Iterable[Log] = ()) -> None:
+        self.names: dict[tuple[JobKey, str], str] = {}
         found: dict[JobKey, dict[str, _Job]] = {}
         for log in logs:
             rows = zip(*(log.trials[name] for name in ("plan", "id", "dataset", "model")))
             for text, number, dataset, model in {row[0]: row for row in rows if '"job"' in row[0]}.values():
                 plan = plan_at(log.path, number, text)
                 if digest := _digest(plan):
-                    jobs = found.setdefault(_named(workload_of(dataset, model, "", plan)), {})
+                    workload = replace(self.workload_of(dataset, model, "", plan), batch_schedule=())
+                    jobs = found.setdefault(workload, {})
                     job = jobs.setdefault(digest, _Job(plan["job"]))
                     job.logs[log.path] = None
                     job.accepted |= {key: str(what)[:LONGEST]
                                      for key, what in (plan["job"].get("accepted") or {}).items()}
-        self.names: dict[tuple[JobKey, str], str] = {}
         notes: list[str] = []
         for workload, jobs in found.items():
             version = _join(jobs)
@@ -92,10 +82,17 @@ class Versions:
             notes += _describe(f"{workload.dataset}/{workload.model}", jobs, version)
         self.notes = tuple(notes)
 
-    def of(self, workload: JobKey, plan: Mapping[str, Any]) -> JobKey:
-        if not self.names:
-            return workload
-        return replace(workload, version=self.names.get((_named(workload), _digest(plan)), ""))
+    def workload_of(self, dataset: str, model: str, optimizer: str, plan: Mapping[str, Any]) -> JobKey:
+        """The workload of a trial, without the model arguments that its study searches."""
+        problem, sweep = plan.get("problem") or {}, plan.get("sweep")
+        args = problem.get("model_args")
+        if sweep and isinstance(args, Mapping):
+            searched = {parameter["name"] for parameter in sweep["space"]}
+            args = {name: value for name, value in args.items() if f"model_args.{name}" not in searched}
+        job = JobKey(dataset, model, json.dumps(args, sort_keys=True) if args else "", "",
+                     int(problem.get("train_examples") or 0))           # under any optimizer, and any batch
+        return replace(job, optimizer=optimizer, batch_schedule=tuple(map(tuple, problem.get("batch_schedule") or ())),
+                       version=self.names.get((job, _digest(plan)), "") if self.names else "")
 
 
 ONE_VERSION = Versions()        # of runs of one name, whatever their digests
@@ -110,11 +107,6 @@ def _join(jobs: Mapping[str, _Job]) -> dict[str, str]:
                 one, two = sorted((version[digest], version[other]))
                 version = {key: one if name == two else name for key, name in version.items()}
     return {digest: name[:DIGITS] for digest, name in version.items()}
-
-
-def _named(workload: JobKey) -> JobKey:
-    """What has the same job under any optimizer and any batch."""
-    return replace(workload, optimizer="", batch_schedule=())
 
 
 def _digest(plan: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ degrees of freedom of one cell per setting. Ratios of such cells are paired by s
 that did not meet the target count as beyond what they reached."""
 
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeVar
@@ -33,7 +33,7 @@ from .timings import seeds_apart, slow_runs
 from .speedup import Series, series_of
 from .step_breakdown import StepParts
 from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, RunToTarget, cells_by, known
-from .studies import Study, are_ends_alone
+from .studies import are_ends_alone
 from .timings import HOURS, ran_in_a_row
 from .trials import EVERY_STEP, JobKey, Trial, by_workload
 
@@ -64,12 +64,6 @@ class Section:
     synced: tuple[RunCell, ...] = ()        # by batch and Trial.sync; () where all are synchronous, or without target
     constant: tuple[RunCell, ...] = ()      # of a batch that changes: the same job at its smallest and largest batch
 
-    def with_status(self, status: Status) -> tuple[Trial, ...]:
-        return tuple(trial for trial in self.trials if trial.status == status)
-
-    def __str__(self) -> str:
-        return f"{self.workload}: {self.target or 'throughput'}"
-
 
 @dataclass(frozen=True, eq=False)
 class JobResults:
@@ -98,13 +92,6 @@ def analyse(trials: Iterable[Trial], targets: Sequence[Target] = (), options: Op
             own.append(section)
         groups.append(JobResults(workload, found, tuple(own)))
     return tuple(groups)
-
-
-def analyse_studies(studies: Iterable[Study], targets_of: Callable[[Sequence[Study]], Sequence[Target | None]],
-                    options: Options = Options()) -> tuple[JobResults, ...]:
-    """Likewise of studies of which no trial is made of its own: sections of the workloads' targets without trials."""
-    return tuple(JobResults(workload, (), tuple(Section(workload, target, options) for target in targets_of(own)))
-                 for workload, own in group_by(studies, lambda study: study.workload).items())
 
 
 def refuse_unknown(targets: Iterable[Target], known: Collection[str]) -> None:
@@ -141,7 +128,7 @@ def _sections(workload: JobKey, trials: Sequence[Trial], targets: Sequence[Targe
 def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...], options: Options,
              shown: set[Hashable]) -> Section:
     """Searches are all compared at the same number of trials, see common_trials."""
-    held = (RunToTarget(trial, target, options.crossing) for trial in trials if trial.status != Status.RUNNING)
+    held = (RunToTarget(trial, target, options.crossing) for trial in trials)
     slow, cells, by_batch, synced = _cells([run for run in held if run.conclusive or run.trial.pruned], options)
     pools = pools_of(cells, by_batch)
     n, left_out = common_trials({cell.global_batch: cell.trials for cell in by_batch if cell.trials}, options.trials)

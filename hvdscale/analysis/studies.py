@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from ..log.plan_text import OF_SEARCH, plan_at, read_plan
 from ..log.reader import Log
 from ..log.schema import CUT_SHORT, LARGER, PRUNED, SMALLER, UNKNOWN_SEED, Status
 from ..target import Target
-from .jobs import ONE_VERSION, JobKey, Versions, workload_of
+from .jobs import ONE_VERSION, JobKey, Versions
 
 BLOCK_ROWS = 1 << 19        # of /evaluations, searched at a time for where trials begin
 GAP_ROWS = 1 << 16          # longest gap between two stretches of a study that is read through rather than skipped
@@ -67,7 +68,7 @@ class TrialRows:
         trial = np.unique([log.restarts["trial"], log.restarts["workers"]], axis=1)[0]      # once for each worker count
         self.untimed = np.isin(self.id, trial[1:][trial[1:] == trial[:-1]])
         numbers: dict[JobKey, int] = {}
-        of_plan = [numbers.setdefault(versions.of(workload_of(dataset, model, optimizer, plan), plan), len(numbers))
+        of_plan = [numbers.setdefault(versions.workload_of(dataset, model, optimizer, plan), len(numbers))
                    for (dataset, model, optimizer, _), plan in zip(known, plans)]
         self.workloads, self.workload = list(numbers), np.array(of_plan, np.int64)[alike]
 
@@ -175,9 +176,12 @@ class Evaluations:
         return order
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Study:
-    """The trials of one workload at one global batch, ordered by log, then by id: arrays of shape (trials,)."""
+    """The trials of one workload at one global batch, ordered by log, then by id: arrays of shape (trials,).
+
+    feasible  whether a trial was finite up to its stop: COMPLETE, or pruned; ``infeasible``: it diverged
+    searched  whether a study's best is taken over a trial: it is feasible, and not a repeat of the winner"""
 
     workload: JobKey
     global_batch: int
@@ -193,19 +197,10 @@ class Study:
     evaluations: Evaluations = field(repr=False)
     plan_texts: np.ndarray = field(repr=False)
 
-    @cached_property
-    def infeasible(self) -> np.ndarray:
-        return self.status == Status.INFEASIBLE
-
-    @cached_property
-    def feasible(self) -> np.ndarray:
-        """Whether a trial was finite up to its stop: COMPLETE, or pruned."""
-        return (self.status == Status.COMPLETE) | self.pruned
-
-    @cached_property
-    def searched(self) -> np.ndarray:
-        """Whether a study's best is taken over a trial: it is feasible, and not a repeat of the winner."""
-        return self.feasible & ~self.repeat
+    def __post_init__(self) -> None:
+        self.infeasible = self.status == Status.INFEASIBLE
+        self.feasible = (self.status == Status.COMPLETE) | self.pruned
+        self.searched = self.feasible & ~self.repeat
 
     def metaparameter(self, name: str) -> np.ndarray:
         """Of each trial; NaN: it has none."""
@@ -243,21 +238,20 @@ def studies_of(logs: Iterable[Log], versions: Versions = ONE_VERSION) -> tuple[S
         for source in rows.sources_of(groups):
             first = source.own[0]
             found.setdefault((rows.workloads[rows.workload[first]], int(rows.global_batch[first])), []).append(source)
-    return tuple(_study(*key, found[key], kept) for key in sorted(found))
 
-
-def _study(workload: JobKey, global_batch: int, sources: Sequence[SourceRows], kept: Kept) -> Study:
-    """The study of the trials at these places of logs, each of one log."""
-    parts = [(source.rows, source.own) for source in sources]
-    names = sorted({name for rows, _ in parts for name in rows.metaparameters})
-    columns = {name: np.concatenate([getattr(rows, name)[own] for rows, own in parts])
-               for name in ("id", "status", "pruned", "repeat", "seed", "budget_steps", "plan_texts")}
-    return Study(
-        workload, global_batch, tuple(rows.path for rows, _ in parts),
-        np.repeat(np.arange(len(parts)), [len(own) for _, own in parts]), **columns,
-        metaparameters={name: np.concatenate([rows.metaparameters[name][own] if name in rows.metaparameters else
-                                              np.full(len(own), np.nan) for rows, own in parts])
-                        for name in names}, evaluations=Evaluations(sources, kept))
+    studies = []
+    for (workload, batch), sources in sorted(found.items(), key=itemgetter(0)):
+        parts = [(source.rows, source.own) for source in sources]
+        columns = {name: np.concatenate([getattr(rows, name)[own] for rows, own in parts])
+                   for name in ("id", "status", "pruned", "repeat", "seed", "budget_steps", "plan_texts")}
+        drawn = {name: np.concatenate([rows.metaparameters[name][own] if name in rows.metaparameters else
+                                       np.full(len(own), np.nan) for rows, own in parts])
+                 for name in sorted({name for rows, _ in parts for name in rows.metaparameters})}
+        studies.append(Study(
+            workload, batch, tuple(rows.path for rows, _ in parts),
+            np.repeat(np.arange(len(parts)), [len(own) for _, own in parts]), **columns, metaparameters=drawn,
+            evaluations=Evaluations(sources, kept)))
+    return tuple(studies)
 
 
 def are_searched(studies: Sequence[Study]) -> bool:

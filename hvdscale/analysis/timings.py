@@ -199,8 +199,8 @@ def _by_setting(trials: Iterable[Trial], slowing: float, unplaced: int | None) -
     found: dict[tuple[int, int, int, int, Sync], list[tuple[Trial, float]]] = {}
     for trial in trials:
         per_node = min(trial.workers, int(trial.execution.get("local_workers") or unplaced or trial.workers))
-        for batch, seconds in trial.step_seconds_by_batch().items():
-            setting = trial.workers, per_node, batch, trial.passes_at(batch), trial.sync
+        for batch, passes, seconds in trial.step_times():
+            setting = trial.workers, per_node, batch, passes, trial.sync
             found.setdefault(setting, []).append((trial, seconds * slowing if trial.is_probe else seconds))
     slow = slow_runs([[seconds for _, seconds in runs] for runs in found.values()])
     typical = {key: [run for run, ratio in zip(runs, ratios) if ratio == 1]

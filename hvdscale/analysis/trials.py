@@ -124,27 +124,22 @@ class Trial:
         return self.but(train_seconds=np.full(len(self.step), np.nan), examples_per_second=np.nan, step_parts=None,
                         slowing=np.nan)
 
-    def step_seconds_by_batch(self) -> dict[int, float]:
-        """The mean step at each of its batches; where the batch changes, between the evaluations at each, if two."""
+    def step_times(self) -> list[tuple[int, int, float]]:
+        """(batch, a worker's passes over it, seconds of the mean step) of each of its batches; where the batch changes,
+        of those between the evaluations at each, if two."""
+        accumulate = int(self.execution.get("accumulate") or 1)
         if self.batches.is_constant:
-            return {self.global_batch: self.global_batch / self.examples_per_second}
-        spent: dict[int, tuple[float, float]] = {}
+            return [(self.global_batch, accumulate, self.global_batch / self.examples_per_second)]
+        spent: dict[int, np.ndarray] = {}       # steps, seconds
         for start, end, batch in self.batches.pieces():
             inside = np.flatnonzero((self.step >= start) & (self.step <= end) & np.isfinite(self.train_seconds))
             if len(inside) > 1:
-                steps, seconds = (float(np.ptp(values[inside])) for values in (self.step, self.train_seconds))
-                before = spent.get(batch, (0.0, 0.0))
-                spent[batch] = before[0] + steps, before[1] + seconds
-        return {batch: seconds / steps for batch, (steps, seconds) in spent.items() if seconds > 0}
-
-    def passes_at(self, batch: int) -> int:
-        """Passes of a worker over a step of one of its batches."""
-        accumulate = int(self.execution.get("accumulate") or 1)
-        if batch == self.global_batch:
-            return accumulate
-        ghost_batch = self.problem.get("ghost_batch") or batch
-        most = self.execution.get("local_batch") or batch
-        return fewest_passes(batch, ghost_batch, self.workers, most, accumulate)
+                ends = [np.ptp(values[inside]) for values in (self.step, self.train_seconds)]
+                spent[batch] = spent.get(batch, np.zeros(2)) + ends
+        ghost_batch, most = self.problem.get("ghost_batch"), self.execution.get("local_batch")
+        return [(batch, accumulate if batch == self.global_batch else fewest_passes(
+            batch, ghost_batch or batch, self.workers, most or batch, accumulate), float(seconds / steps))
+                for batch, (steps, seconds) in spent.items() if seconds > 0]
 
 
 def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:

@@ -20,7 +20,7 @@ import numpy as np
 from ..analysis.defaults import LASTING
 from ..analysis.grouping import group_by
 from ..analysis.jobs import Versions
-from ..analysis.report_data import JobResults, analyse, analyse_studies, refuse_unknown
+from ..analysis.report_data import JobResults, Section, analyse, refuse_unknown
 from ..analysis.rules import rules_along, rules_of
 from ..analysis.studies import (Study, are_searched, best_metric, better, check_direction, is_measured, show_ends_alone,
                                 studies_of)
@@ -92,7 +92,9 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
     if asked.paper or evaluations > MOST_EVALUATIONS:
         refuse_unknown(targets, {name for study in studies for name in study.evaluations.columns})
         ruled = sum(map(len, studies)) <= MOST_RULED        # what rules cost takes seconds a study
-        groups = analyse_studies(studies, partial(targets_held, targets, asked), asked)
+        groups = tuple(JobResults(workload, (), tuple(
+            Section(workload, target, asked) for target in targets_held(targets, asked, own)))
+            for workload, own in group_by(studies, attrgetter("workload")).items())
         notes = [GENERAL.say("studies_alone", paper=bool(asked.paper), most=MOST_EVALUATIONS, unruled=not ruled,
                              lasting=lasting)]
     else:
