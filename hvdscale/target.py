@@ -37,10 +37,9 @@ def metric_faults(names: Collection[str]) -> list[str]:
     found += [f"no target can name the metric {name!r}: a name has no line break, no empty part between slashes and no "
               "space at the ends of a part" for name in names if not name.isprintable() or not all(
                   part.strip(".") and part == part.strip() for part in name.split("/"))]
-    there = set(names)
     return found + [f"the metrics {name[:end.start()]!r} and {name!r} exclude each other: a log holds names with "
                     "slashes as paths" for name in names for end in re.finditer("/", name)
-                    if name[:end.start()] in there]
+                    if name[:end.start()] in names]
 
 
 @dataclass(frozen=True)

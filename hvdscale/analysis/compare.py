@@ -74,7 +74,7 @@ class ComparedCell:
             n = min(len(baseline.draws), len(candidate.draws))
             baseline, candidate = replace(baseline, best_of_n=n), replace(candidate, best_of_n=n)
         self.workers, self.global_batch = baseline.workers[0], baseline.global_batch
-        self.baseline, self.candidate, self.target = baseline, candidate, target
+        self.baseline, self.candidate = baseline, candidate
         ours, theirs = ({(trial.setting, trial.seed_key): RunToTarget(trial, target) for trial in cell.considered
                          if target and trial.sweep and not trial.sweep.get("repeat")} for cell in (baseline, candidate))
         drawn = [(ours[key], theirs[key]) for key in ours if key in theirs and ours[key].met and theirs[key].met]
@@ -235,7 +235,7 @@ def _judge(measure: str, samples: ComparedCell, change: Estimate, tolerance: flo
     if not candidate.runs:
         return REGRESSION, "every trial diverged"
     before, after = baseline.steps, candidate.steps
-    if measure != SPEED and samples.target is not None and not (before.met and after.met):
+    if measure != SPEED and not (before.met and after.met):
         verdict, reason = UNDECIDED, "neither met the target"
         if after.met:
             verdict, reason = OK, ""

@@ -32,10 +32,6 @@ class JobKey:
     batch_schedule: tuple[tuple[int, int], ...] = ()    # (first step, batch); empty where the batch is constant
     version: str = ""           # of the job; "" where there is only one, see Versions
 
-    @property
-    def at_constant_batch(self) -> JobKey:
-        return replace(self, batch_schedule=())
-
     def __str__(self) -> str:
         batch = f", batch {BatchSchedule.of_pairs(self.batch_schedule)}" if self.batch_schedule else ""
         size = f", {self.train_examples:,} training examples" if self.train_examples else ""
@@ -74,13 +70,12 @@ class Versions:
                     job.logs[log.path] = None
                     job.accepted |= {key: str(what)[:LONGEST]
                                      for key, what in (plan["job"].get("accepted") or {}).items()}
-        notes: list[str] = []
+        self.notes: list[str] = []
         for workload, jobs in found.items():
             version = _join(jobs)
             if len(set(version.values())) > 1:
                 self.names |= {(workload, digest): name for digest, name in version.items()}
-            notes += _describe(f"{workload.dataset}/{workload.model}", jobs, version)
-        self.notes = tuple(notes)
+            self.notes += _describe(f"{workload.dataset}/{workload.model}", jobs, version)
 
     def workload_of(self, dataset: str, model: str, optimizer: str, plan: Mapping[str, Any]) -> JobKey:
         """The workload of a trial, without the model arguments that its study searches."""

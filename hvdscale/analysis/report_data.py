@@ -9,7 +9,7 @@ degrees of freedom of one cell per setting. Ratios of such cells are paired by s
 that did not meet the target count as beyond what they reached."""
 
 import math
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeVar
@@ -29,12 +29,11 @@ from .intervals import (OWN_FROM, Pools, Spread, crossed, joined, logarithms, po
                         pooled_repeats)
 from .noise import Noise
 from .search import Search, searches_of
-from .timings import seeds_apart, slow_runs
 from .speedup import Series, series_of
 from .step_breakdown import StepParts
 from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, RunToTarget, cells_by, known
 from .studies import are_ends_alone
-from .timings import HOURS, ran_in_a_row
+from .timings import HOURS, ran_in_a_row, seeds_apart, slow_runs
 from .trials import EVERY_STEP, JobKey, Trial, by_workload
 
 OF_STEPS = STEPS, BEFORE[STEPS]
@@ -85,7 +84,7 @@ def analyse(trials: Iterable[Trial], targets: Sequence[Target] = (), options: Op
     for workload, found in by_workload(trials).items():         # the same job at a constant batch before others
         own, batches = [], BatchSchedule.of_pairs(workload.batch_schedule) if workload.batch_schedule else None
         for section in _sections(workload, found, targets, options):
-            if batches and (beside := seen.get((workload.at_constant_batch, section.target))):
+            if batches and (beside := seen.get((replace(workload, batch_schedule=()), section.target))):
                 section = replace(section, constant=tuple(cell for cell in beside.cells if cell.global_batch in (
                     batches.smallest, batches.largest)))
             seen[workload, section.target] = section
@@ -108,13 +107,10 @@ def _sections(workload: JobKey, trials: Sequence[Trial], targets: Sequence[Targe
     and were evaluated or may still be; none where no trial shows how many steps a target takes. One of all others."""
     used: set[tuple[str, int]] = set()
     shown: set[Hashable] = set()                # by earlier sections of the group
-    pairs: Mapping[Target, Sequence[Trial]] = dict.fromkeys(targets, trials)
-    if not targets:
-        parse = lru_cache(None)(Target.parse)
-        pairs = group_by((trial for trial in trials if trial.target), lambda trial: parse(trial.target))
-    if are_ends_alone((trial.global_batch, trial.step) for trial in trials):
-        pairs = {}
-    for target, found in pairs.items():
+    parse, alone = lru_cache(None)(Target.parse), are_ends_alone((trial.global_batch, trial.step) for trial in trials)
+    pairs = dict.fromkeys(targets, trials) or group_by(
+        (trial for trial in trials if trial.target), lambda trial: parse(trial.target))
+    for target, found in pairs.items() if not alone else ():
         about = tuple(trial for trial in found if target.column in trial.metrics
                       and (len(trial.step) or trial.status != Status.COMPLETE))
         if about:
@@ -142,8 +138,9 @@ def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...],
         batches = Curve(workload, target, compared, options, n, tuple(left_out.items()))
     series = series_of(cells, options.confidence)
     inside = {id(point.cell) for one in series for point in one.points}
-    parts, noise = (_take_new(shown, (((name, frozenset(one.keys)), (one, found)) for one in cells
-                                      if (found := getattr(one, name)))) for name in ("parts", "noise"))
+    parts = _take_new(shown, ((("parts", frozenset(one.keys)), (one, found)) for one in cells if (found := one.parts)))
+    noise = _take_new(shown, ((("noise", frozenset(one.keys)), (one, one.noise)) for one in cells
+                              if any(run.trial.noise for run in one.runs)))
     searches = _take_new(shown, ((one if one.objective == STEPS_TO_TARGET else (one.study, one.space), one)
                                  for one in searches_of(trials, target, options.confidence)))
     return Section(workload, target, options, trials, series, tuple(cells),

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..log.schema import Status
-from ..plan.batch_schedule import BatchSchedule
 from ..target import Target
 from .best_of_n import best_of
 from .defaults import FIRST, LASTING
@@ -29,7 +28,7 @@ from .intervals import (CONFIDENCE, NONE, UNKNOWN, Estimate, Pools, Spread, geom
 from .noise import Noise, NoiseSteps, noise_of
 from .step_breakdown import NAMES, StepParts, mean_of
 from .studies import SeedKey
-from .trials import Sync, Trial
+from .trials import Trial
 
 PAST = 1.5          # a run that went on to this many times the steps of its first crossing shows the lasting one
 SINCE = 0.25        # the power is fitted from this share of those steps on
@@ -117,24 +116,20 @@ class RunToTarget:
         if trial.tokens is not None and len(trial.step) and trial.step[at] > 0:
             self.tokens_per_example = float(trial.tokens[at] / trial.batches.examples_before(int(trial.step[at])))
         lasting = crossing_of(trial, target) if target and crossing == LASTING else None
-        if lasting and not np.isnan(lasting.steps):
-            self._cross(lasting, step[:-1], clock[:-1])
+        if lasting and np.isinf(lasting.steps):
+            self.steps = self.steps_before = self.seconds = self.seconds_before = np.inf
+            self.examples_per_second = trial.examples_per_second
+        elif lasting and not np.isnan(lasting.steps):
+            self.steps, self.steps_before = lasting.steps, lasting.before
+            seconds, before = np.interp([self.steps, self.steps_before], step[:-1], clock[:-1]).tolist()
+            self.seconds = seconds * max(1.0, self.steps / last)
+            self.seconds_before = np.nan if np.isnan(self.steps_before) else before
+            if self.seconds > 0:
+                self.examples_per_second = trial.batches.examples_before(self.steps) / self.seconds
         self.met = bool(np.isfinite(self.steps))
         self.measured = not np.isnan(self.last_step)
         self.ended = trial.status == Status.COMPLETE and self.measured or trial.pruned and self.met
         self.conclusive = self.ended or trial.status == Status.INFEASIBLE
-
-    def _cross(self, lasting: Crossing, step: list[float], clock: list[float]) -> None:
-        self.steps, self.steps_before = lasting.steps, lasting.before
-        if np.isinf(lasting.steps):
-            self.steps_before = self.seconds = self.seconds_before = np.inf
-            self.examples_per_second = self.trial.examples_per_second
-            return
-        seconds, before = np.interp([lasting.steps, lasting.before], step, clock).tolist()
-        self.seconds = seconds * max(1.0, lasting.steps / step[-1])
-        self.seconds_before = np.nan if np.isnan(lasting.before) else before
-        if self.seconds > 0:
-            self.examples_per_second = self.trial.batches.examples_before(lasting.steps) / self.seconds
 
     def untimed(self) -> RunToTarget:
         found = copy(self)
@@ -149,6 +144,7 @@ def crossing_of(trial: Trial, target: Target) -> Crossing | None:
 
 
 STEPS, SECONDS, SPEED = "steps", "seconds", "examples_per_second"       # what is measured: fields of Samples
+LAST = {STEPS: "last_step", SECONDS: "last_seconds"}
 BEFORE = {STEPS: "steps_before", SECONDS: "seconds_before", SPEED: SPEED}      # at the evaluation before
 
 
@@ -213,22 +209,20 @@ def estimate(values: np.ndarray, before: np.ndarray, reached: Sequence[float] | 
 class RunCell:
     """The trials at one global batch, at one worker count or over all: those of the best setting.
 
+    global_batch, batches   the largest, where it changes, and all; ``sync`` of the cells by Trial.sync
+    workers   one, or in a table by batch every count that ran it
+    diverged  INFEASIBLE trials of the best setting
     keys      of the trials that its estimates come from
     updates   equal for cells with the same sequences of updates: one setting under the same seeds
     searched  whether its steps are the fewest of a search's trials; ``trials``: its feasible ones, 0 of repeats
     met       the number of seeds that met the target
     tokens_per_example      that the loss counts in the steps to target; NaN: it counts examples"""
 
-    global_batch: int               # the largest, where it changes
-    workers: tuple[int, ...]        # one, or in a table by batch every count that ran it
     runs: tuple[RunToTarget, ...]           # that ended, of the best setting
-    diverged: tuple[Trial, ...]     # INFEASIBLE, of that setting
-    settings: int                   # tried in this cell
     considered: tuple[Trial, ...]   # every trial of the cell that ended or diverged, at least one
     setting: str
+    settings: int                   # tried in this cell
     samples: Samples
-    batches: BatchSchedule
-    sync: Sync                      # of the cells by Trial.sync
     confidence: float
     pools: Pools = Pools()          # the spreads shared with the other cells of its section
     draws: tuple[RunToTarget, ...] = ()     # feasible trials of the search that drew the setting, pruned ones too
@@ -236,6 +230,10 @@ class RunCell:
     apart: Mapping[SeedKey, float] = field(default_factory=dict)    # see without_apart
 
     def __post_init__(self) -> None:
+        first, own = self.considered[0], [trial for trial in self.considered if trial.setting == self.setting]
+        self.global_batch, self.batches, self.sync = first.global_batch, first.batches, first.sync
+        self.workers = tuple(sorted({trial.workers for trial in self.considered}))
+        self.diverged = tuple(trial for trial in own if trial.status == Status.INFEASIBLE)
         self.keys = tuple(run.trial.key for run in self.runs)
         self.updates = self.setting, self.samples.seeds
         self.searched = bool(self.draws) and not np.isnan(self.draws[0].steps)
@@ -261,7 +259,7 @@ class RunCell:
             found = np.array([(run.steps, run.steps_before, run.last_step) for run in self.draws], float).T
             return best_of(*found, pruned=[run.trial.pruned for run in self.draws], n=self.best_of_n,
                            confidence=self.confidence)
-        return self._estimate_to_target(STEPS, [run.last_step for run in self.runs if not run.met])
+        return self._estimate_to_target(STEPS)
 
     @property
     def mean_batch(self) -> float:
@@ -275,12 +273,6 @@ class RunCell:
         return self.steps.mapped(self.batches.examples_before)
 
     @cached_property
-    def tokens(self) -> Estimate:
-        """Tokens that the loss counts in the steps to target."""
-        each = self.tokens_per_example
-        return Estimate.unknown() if np.isnan(each) else self.examples.scaled(each)
-
-    @cached_property
     def seconds(self) -> Estimate:
         """T: seconds to target; for a search, its steps at the speed of the best setting."""
         if self.searched:       # with the intervals of both; with that of S alone where the spread of x is unknown
@@ -290,7 +282,7 @@ class RunCell:
             if np.isnan(speed.low):
                 speed = replace(speed, low=speed.value, high=speed.value)
             return replace(over(steps, speed), runs=steps.runs)
-        found = self._estimate_to_target(SECONDS, [run.last_seconds for run in self.runs if not run.met])
+        found = self._estimate_to_target(SECONDS)
         all_met, all_timed = self.met == len(self.samples.seeds), not np.isnan(self.samples.seconds).any()
         if not self.steps.met or all_met and all_timed or found.value == 0:
             return found
@@ -320,15 +312,16 @@ class RunCell:
                          compute, communication, mean_of([one.ranks for one in found if one.ranks]))
 
     @cached_property
-    def noise(self) -> Noise | None:
-        """The noise scale of its runs, one per seed; None where no step was measured."""
+    def noise(self) -> Noise:
+        """The noise scale of its runs, one per seed, where some measured it."""
         by_seed: dict[SeedKey, NoiseSteps] = {}
         for run in self.runs:
             if run.trial.noise is not None:
                 by_seed.setdefault(run.trial.seed_key, run.trial.noise)
-        return noise_of(list(by_seed.values()), self.confidence) if by_seed else None
+        return noise_of(list(by_seed.values()), self.confidence)
 
-    def _estimate_to_target(self, name: str, reached: Sequence[float]) -> Estimate:
+    def _estimate_to_target(self, name: str) -> Estimate:
+        reached = [getattr(run, LAST[name]) for run in self.runs if not run.met]
         values, before = self.samples.with_before(name)
         timed = ~np.isnan(values)
         if not timed.any():
@@ -356,10 +349,7 @@ def cell_of(runs: Sequence[RunToTarget], confidence: float = CONFIDENCE) -> RunC
     drawn = next((run.trial.study for run in best if run.trial.sweep and not run.trial.sweep["repeat"]), None)
     draws = {run.trial.sweep["draw"]: run for run in runs if drawn and run.trial.study == drawn
              and not run.trial.sweep["repeat"] and (run.trial.status == Status.COMPLETE or run.trial.pruned)}
-    return RunCell(ended[0].trial.global_batch, tuple(sorted({run.trial.workers for run in ended})), best,
-                   tuple(run.trial for run in settings[setting] if run.trial.status == Status.INFEASIBLE),
-                   len(settings), tuple(run.trial for run in ended), setting, Samples(best),
-                   ended[0].trial.batches, ended[0].trial.sync, confidence,
+    return RunCell(best, tuple(run.trial for run in ended), setting, len(settings), Samples(best), confidence,
                    draws=tuple(draws[number] for number in sorted(draws)))
 
 

@@ -31,6 +31,7 @@ METAPARAMETER = "metaparameters/"
 OTHER_WAY = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 SeedKey = tuple[int, str, int]
+Kept = OrderedDict[tuple["Evaluations", str], np.ndarray]       # the most recently used columns
 
 
 def seed_key(seed: int, trial: tuple[str, int]) -> SeedKey:
@@ -46,15 +47,14 @@ class TrialRows:
         table = log.trials
         self.path, self.table, self.evaluations = log.path, table, log.evaluations
         self.id, self.seed, self.budget_steps, self.global_batch, self.plan_texts = (
-            np.asarray(table[name]) for name in ("id", "seed", "budget_steps", "global_batch", "plan"))
+            table[name] for name in ("id", "seed", "budget_steps", "global_batch", "plan"))
         self.metaparameters = {name.removeprefix(METAPARAMETER): np.asarray(table[name], float)
                                for name in table.columns if name.startswith(METAPARAMETER)}
-        stopped = np.asarray(table["status"]) == Status.INCOMPLETE
+        stopped = table["status"] == Status.INCOMPLETE
         reasons = table["stop_reason"].tolist()
         self.pruned, self.cut_short = (stopped & np.array([reason.startswith(why) for reason in reasons], bool)
                                        for why in (PRUNED, CUT_SHORT))
-        self.status = np.asarray(table["status"], np.int8)
-        self.status = np.where(self.cut_short, np.int8(Status.COMPLETE), self.status)       # they count as ended
+        self.status = np.where(self.cut_short, Status.COMPLETE, table["status"]).astype(np.int8)    # it counts as ended
         known: dict[tuple[str, ...], int] = {}
         rows = zip(*(table[name].tolist() for name in ("dataset", "model", "optimizer", "plan")))
         alike = np.array([known.setdefault(row, len(known)) for row in rows], np.int64)
@@ -121,12 +121,6 @@ class SourceRows:
         return np.where(np.repeat(untimed, self.counts), np.nan, values) if name == "train_seconds" else values
 
 
-class Kept(OrderedDict[tuple["Evaluations", str], np.ndarray]):
-    """The most recently used columns, up to KEPT_BYTES or KEPT_COLUMNS."""
-
-    bytes = 0
-
-
 class Evaluations:
     """The evaluations of some trials: rows in order of trial, then of step.
 
@@ -153,10 +147,9 @@ class Evaluations:
             values = np.concatenate([source.read(name) for source in self._sources])[self._order]
             values.flags.writeable = False
             kept[self, name] = values
-            kept.bytes += values.nbytes
+            while len(kept) > KEPT_COLUMNS and sum(one.nbytes for one in kept.values()) > KEPT_BYTES:
+                kept.popitem(last=False)
         kept.move_to_end((self, name))
-        while kept.bytes > KEPT_BYTES and len(kept) > KEPT_COLUMNS:
-            kept.bytes -= kept.popitem(last=False)[1].nbytes
         return kept[self, name]
 
     @cached_property

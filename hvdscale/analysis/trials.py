@@ -193,6 +193,5 @@ def by_workload(trials: Iterable[Trial]) -> dict[JobKey, tuple[Trial, ...]]:
 
 def parameters_of(plan: Mapping[str, Any]) -> int:
     """The number of the model's parameters; 0: not known."""
-    model = (plan.get("job") or {}).get("model")
-    count = model.get("count") if isinstance(model, Mapping) else None
+    count = ((plan.get("job") or {}).get("model") or {}).get("count")
     return count if isinstance(count, int) else 0

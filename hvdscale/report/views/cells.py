@@ -167,7 +167,7 @@ COLUMNS: dict[str, Callable[[RunCell], Any]] = {        # of cells, by key
     "timed_steps": lambda cell: Cell(spread(ends := {run.last_step for run in cell.runs}), max(ends, default=0)),
     "steps_to_target": lambda cell: estimate_cell(cell.steps, cell, whole),
     "examples_to_target": lambda cell: estimate_cell(cell.examples, cell),
-    "tokens_to_target": lambda cell: estimate_cell(cell.tokens, cell),
+    "tokens_to_target": lambda cell: estimate_cell(cell.examples.scaled(cell.tokens_per_example), cell),
     "seconds_to_target": lambda cell: estimate_cell(cell.seconds, cell),
     "worker_seconds": lambda cell: estimate_cell(cell.seconds.scaled(cell.workers[0]), cell),
     "examples_per_second": attrgetter("examples_per_second"), "step_seconds": attrgetter("step_seconds")}

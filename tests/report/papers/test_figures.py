@@ -84,7 +84,6 @@ def test_a_columns_rows_are_read_a_few_times_at_most_where_few_can_be_kept(archi
         one.evaluations.outcomes.clear()
     for kept in {id(one.evaluations._kept): one.evaluations._kept for one in archive}.values():
         kept.clear()
-        kept.bytes = 0
     figures([one for one in archive if one.workload.dataset in ("cifar_10", "imagenet")])
     assert counts and max(counts.values()) <= 8
 
