@@ -262,8 +262,8 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
             {"quantity": key, "sizes": dict(one.sizes), "beyond": dict(one.beyond), "refused": one.refused,
              **encode(one.estimate)} for key, one in predictions.items()],
             "tables": [as_values(one) for one in (*chapter.tables, *chapter.details)]}
-    give_out(Document((), logs, tuple(skipped), options.confidence, (chapter,), tuple(versions.notes), "plan", values=values),
-             out, formats, echo, whole)
+    give_out(Document((), logs, tuple(skipped), options.confidence, (chapter,), tuple(versions.notes), "plan",
+                      values=values), out, formats, echo, whole)
     return predictions
 
 
