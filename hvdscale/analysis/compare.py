@@ -250,20 +250,20 @@ def _judge(measure: str, samples: ComparedCell, change: Estimate, tolerance: flo
         return UNDECIDED, "not measured"
     if samples.is_single(measure) and not (measure == STEPS and samples.same):
         return UNDECIDED, "one run, that of the best trial" if samples.pairing == "search" else "one run"
-    return _judge_ratio(change, tolerance, measure)
+    return _judge_interval(measure, change, tolerance)
 
 
-def _judge_ratio(change: Estimate, tolerance: float | None, measure: str) -> tuple[str | None, str]:
+def _judge_interval(measure: str, change: Estimate, tolerance: float | None, minimizes: bool = True
+                    ) -> tuple[str | None, str]:
+    """(verdict, reason) of an interval that must not be above the tolerance; (None, "") without one."""
+    if tolerance is None:
+        return None, ""
     low, high = change.low, change.high
+    limit = tolerance if measure == BEST else 1 + tolerance
     if measure == SPEED:                        # more is better
         low, high = (1 / end if end else np.inf for end in (high, low))
-    return _judge_interval(low, high, None if tolerance is None else 1 + tolerance)
-
-
-def _judge_interval(low: float, high: float, limit: float | None) -> tuple[str | None, str]:
-    """(verdict, reason) of an interval that must not be above a limit; (None, "") without one."""
-    if limit is None:
-        return None, ""
+    elif not minimizes:
+        low, high = -high, -low
     if math.isnan(low) or math.isnan(high):
         return UNDECIDED, "no interval"
     if low > limit:
@@ -285,8 +285,7 @@ def _best_test(samples: ComparedCell, target: Target, tolerances: Tolerances) ->
         change = Estimate(float(sides[0].mean() - sum(one.mean() for one in sides[1:])), float(low), float(high),
                           min(map(len, sides)))
     before, after = (float(np.nanmean(values)) if np.isfinite(values).any() else np.nan for values in (a, b))
-    worse = (change.low, change.high) if target.minimizes else (-change.high, -change.low)
-    return Test(BEST, before, after, change, *_judge_interval(*worse, tolerances.metric))
+    return Test(BEST, before, after, change, *_judge_interval(BEST, change, tolerances.metric, target.minimizes))
 
 
 def _test_overall(samples: Sequence[ComparedCell], measures: Iterable[str], tolerances: Tolerances) -> tuple[Test, ...]:
@@ -300,7 +299,8 @@ def _test_overall(samples: Sequence[ComparedCell], measures: Iterable[str], tole
             ends = hull(whole, least if low.all() else (0.0, 0.0),
                         most if np.isfinite(high).all() else (np.inf, np.inf))
             change = Estimate(float(geometric_mean(value)), *ends, len(ratios))
-            tests.append(Test(measure, np.nan, np.nan, change, *_judge_ratio(change, tolerances.of(measure), measure)))
+            verdict = _judge_interval(measure, change, tolerances.of(measure))
+            tests.append(Test(measure, np.nan, np.nan, change, *verdict))
     return tuple(tests)
 
 

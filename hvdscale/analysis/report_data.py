@@ -19,7 +19,6 @@ import scipy
 
 from ..errors import UsageError
 from ..log.schema import UNKNOWN_SEED, Status
-from ..plan.batch_schedule import BatchSchedule
 from ..plan.search_space import STEPS_TO_TARGET
 from ..target import Target
 from .curves import Curve, common_trials
@@ -82,11 +81,11 @@ def analyse(trials: Iterable[Trial], targets: Sequence[Target] = (), options: Op
         refuse_unknown(targets, {name for trial in trials for name in trial.metrics})
     groups, seen = [], dict[tuple[JobKey, Target | None], Section]()
     for workload, found in by_workload(trials).items():         # the same job at a constant batch before others
-        own, batches = [], BatchSchedule.of_pairs(workload.batch_schedule) if workload.batch_schedule else None
+        own, batches = [], [batch for _, batch in workload.batch_schedule]
         for section in _sections(workload, found, targets, options):
             if batches and (beside := seen.get((replace(workload, batch_schedule=()), section.target))):
-                section = replace(section, constant=tuple(cell for cell in beside.cells if cell.global_batch in (
-                    batches.smallest, batches.largest)))
+                section = replace(section, constant=tuple(
+                    cell for cell in beside.cells if cell.global_batch in (min(batches), max(batches))))
             seen[workload, section.target] = section
             own.append(section)
         groups.append(JobResults(workload, found, tuple(own)))

@@ -76,8 +76,7 @@ def _improving(measured: np.ndarray, target: Target) -> np.ndarray:
         return measured
     positive = bool((measured[finite] > 0).all())
     sign = -1.0 if target.minimizes else 1.0
-    worst = sign * np.min(sign * measured[finite])
-    values = np.where(finite, measured, worst)
+    values = np.where(finite, measured, sign * np.min(sign * measured[finite]))
     fitted = sign * isotonic(sign * (np.log(values) if positive else values)[None])[0]
     return np.exp(fitted) if positive else fitted
 

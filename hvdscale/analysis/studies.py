@@ -51,9 +51,9 @@ class TrialRows:
         self.metaparameters = {name.removeprefix(METAPARAMETER): np.asarray(table[name], float)
                                for name in table.columns if name.startswith(METAPARAMETER)}
         stopped = table["status"] == Status.INCOMPLETE
-        reasons = table["stop_reason"].tolist()
-        self.pruned, self.cut_short = (stopped & np.array([reason.startswith(why) for reason in reasons], bool)
-                                       for why in (PRUNED, CUT_SHORT))
+        self.pruned, self.cut_short = (
+            stopped & np.array([reason.startswith(why) for reason in table["stop_reason"]], bool)
+            for why in (PRUNED, CUT_SHORT))
         self.status = np.where(self.cut_short, Status.COMPLETE, table["status"]).astype(np.int8)    # it counts as ended
         known: dict[tuple[str, ...], int] = {}
         rows = zip(*(table[name].tolist() for name in ("dataset", "model", "optimizer", "plan")))

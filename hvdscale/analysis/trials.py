@@ -39,7 +39,7 @@ class Trial:
     """One run, from one log. Arrays have one entry per evaluation, in step order.
 
     cut_short     INCOMPLETE in its log, and counts as far as it was evaluated
-    workers       at its start; ``worker_counts``: of all its process starts
+    workers       at its start; ``moved``: their number changed partway
     problem, execution, measurement, measured, sweep, branch    parts of its plan, empty where it has none: of what it
                   measured beside steps and times (see timings.py), its place in a search, and among branches of a run
     target        its plan's, as text; None: no target
@@ -59,16 +59,16 @@ class Trial:
     crowded       whether its host lacked cores, or they were kept busy
     study         equal for the trials of one metaparameter search, however many it has so far; None: it has none"""
 
-    def __init__(self, rows: TrialRows, row: int, worker_counts: tuple[int, ...], started: float, step: np.ndarray,
-                 train_seconds: np.ndarray, metrics: Mapping[str, np.ndarray], step_parts: StepParts | None,
-                 noise: NoiseSteps | None, timed_steps: int, timed_seconds: float, tokens: np.ndarray | None,
-                 losses: LossCourse | None = None, slowing: float = np.nan, waited: float = 0.0, gpu: str = "") -> None:
+    def __init__(self, rows: TrialRows, row: int, step: np.ndarray, train_seconds: np.ndarray,
+                 metrics: Mapping[str, np.ndarray], step_parts: StepParts | None, noise: NoiseSteps | None,
+                 timed_steps: int, timed_seconds: float, tokens: np.ndarray | None, started: float, gpu: str,
+                 losses: LossCourse | None = None, slowing: float = np.nan, waited: float = 0.0) -> None:
         self.log, self.id, self.plan = rows.path, int(rows.id[row]), rows.plans[row]
         self.workload = rows.workloads[rows.workload[row]]      # the same object for all that share it
         self.key, self.seed = (self.log, self.id), int(rows.seed[row])
         self.seed_key = seed_key(self.seed, self.key)
         self.status, self.pruned = Status(int(rows.status[row])), bool(rows.pruned[row])
-        self.cut_short = bool(rows.cut_short[row])
+        self.cut_short, self.moved = bool(rows.cut_short[row]), bool(rows.untimed[row])
         self.global_batch, self.workers = int(rows.global_batch[row]), int(rows.table["workers"][row])
         self.problem, self.execution, self.measurement, self.measured, self.sweep, self.branch = (
             self.plan.get(name) or {} for name in (
@@ -76,8 +76,7 @@ class Trial:
         self.target: str | None = self.measurement.get("target") or None
         self.batches, local = BatchSchedule.of_problem(self.problem, self.global_batch), self.problem.get("local_steps")
         self.sync = (local["replicas"], local["sync_every"]) if local else EVERY_STEP
-        self.worker_counts, self.started, self.gpu = worker_counts, started, gpu
-        self.step, self.train_seconds, self.metrics = step, train_seconds, metrics
+        self.step, self.train_seconds, self.metrics, self.started, self.gpu = step, train_seconds, metrics, started, gpu
         self.step_parts, self.noise, self.losses = step_parts, noise, losses
         self.slowing, self.is_probe, self.tokens = slowing, 0 < timed_steps < LONG, tokens
         self.last_step = max(int(step[-1]) if len(step) else 0, timed_steps)
@@ -137,9 +136,12 @@ class Trial:
                 ends = [np.ptp(values[inside]) for values in (self.step, self.train_seconds)]
                 spent[batch] = spent.get(batch, np.zeros(2)) + ends
         ghost_batch, most = self.problem.get("ghost_batch"), self.execution.get("local_batch")
-        return [(batch, accumulate if batch == self.global_batch else fewest_passes(
-            batch, ghost_batch or batch, self.workers, most or batch, accumulate), float(seconds / steps))
-                for batch, (steps, seconds) in spent.items() if seconds > 0]
+        found = []
+        for batch, (steps, seconds) in spent.items():
+            passes = fewest_passes(batch, ghost_batch or batch, self.workers, most or batch, accumulate)
+            if seconds > 0:
+                found.append((batch, accumulate if batch == self.global_batch else passes, float(seconds / steps)))
+        return found
 
 
 def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
@@ -166,14 +168,13 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
         length: tuple[int, float] = (0, 0.0)
         if is_timed and len(timed):
             length = int(np.max(table["step"][timed])), float(np.sum(table["step_seconds"][timed]))
-        trial = Trial(rows, row, tuple(np.unique(restarts["workers"][start]).tolist()),
-                      float(began.min()) if np.isfinite(began).any() else np.nan,
-                      step[at], seconds[at], {name: values[at] for name, values in metrics.items()},
+        trial = Trial(rows, row, step[at], seconds[at], {name: values[at] for name, values in metrics.items()},
                       parts.get(number), noise.get(number), *length,
                       None if tokens is None else _count_tokens(table["step"][timed], tokens[timed], step[at]),
-                      gpu="".join(restarts["device"][start[:1]]).removeprefix("cpu"),
+                      float(began.min()) if np.isfinite(began).any() else np.nan,
+                      "".join(restarts["device"][start[:1]]).removeprefix("cpu"),
                       **{"waited": float(waited[at][-1:].sum()), **steps.get(number, {})})
-        found.append(trial.without_times() if rows.untimed[row] else trial)
+        found.append(trial.without_times() if trial.moved else trial)
     return found
 
 

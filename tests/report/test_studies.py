@@ -112,7 +112,7 @@ def wide(tmp_path, monkeypatch):
 
 
 def test_a_huge_log_is_told_of_without_a_trial_of_its_own(wide, monkeypatch, tmp_path):
-    monkeypatch.setattr("hvdscale.analysis.report_data.read_trials", lambda log: pytest.fail("a trial was made"))
+    monkeypatch.setattr("hvdscale.report.pages.read_trials", lambda log, versions: pytest.fail("a trial was made"))
     result = CliRunner().invoke(main, [wide, "--target", "val/error<0.3", "--out", str(tmp_path / "out"), "--format",
                                        "json,csv", "--full"])
     assert result.exit_code == 0, result.exception

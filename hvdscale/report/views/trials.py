@@ -137,7 +137,7 @@ def left_out(section: Section) -> Iterator[str]:
     if any(run.trial.step_parts is SKIPPED for run in runs):
         yield SCALING.say("parts_skipped", most=MOST_ROWS)
     yield from say("stopped_early", [run.trial for run in runs if not run.met and _stopped_at_target(run.trial)])
-    yield from say("moved", [trial for trial in section.trials if len(trial.worker_counts) > 1])
+    yield from say("moved", [trial for trial in section.trials if trial.moved])
 
 
 def _describe_nans(trials: Sequence[Trial]) -> Iterator[str]:
