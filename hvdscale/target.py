@@ -1,4 +1,4 @@
-"""When a workload counts as solved, and how far results may lie apart. Free of torch, for trainer and report alike.
+"""When a workload counts as solved. Free of torch, for trainer and report alike.
 
     target = Target.parse("val/error<0.01")
     target.met_by(0.009)                        -> True
@@ -37,9 +37,10 @@ def metric_faults(names: Collection[str]) -> list[str]:
     found += [f"no target can name the metric {name!r}: a name has no line break, no empty part between slashes and no "
               "space at the ends of a part" for name in names if not name.isprintable() or not all(
                   part.strip(".") and part == part.strip() for part in name.split("/"))]
+    there = set(names)
     return found + [f"the metrics {name[:end.start()]!r} and {name!r} exclude each other: a log holds names with "
                     "slashes as paths" for name in names for end in re.finditer("/", name)
-                    if name[:end.start()] in names]
+                    if name[:end.start()] in there]
 
 
 @dataclass(frozen=True)
@@ -84,52 +85,3 @@ class Target:
     def __str__(self) -> str:
         short = f"{self.value:g}"
         return f"{self.column}{self.comparison}{short if float(short) == self.value else repr(self.value)}"
-
-
-def confidence_of(value: float, name: str = "--confidence") -> float:
-    """The confidence level, as it is; raises UsageError unless it is between 0 and 1."""
-    if not 0 < value < 1:
-        raise UsageError(f"{name} {value:g}: lies between 0 and 1, such as 0.95")
-    return value
-
-
-def share_of(name: str, text: str) -> float:
-    """The share in the option ``name``, written as 0.1 or 10%; raises UsageError for anything else."""
-    number = text.strip()
-    try:
-        value = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise UsageError(f"{name} {text}: is a share, 0 or more, such as 0.1 or 10%")
-    if value > 1 and not number.endswith("%"):
-        raise UsageError(f"{name} {text}: is a share, so this is {value:.0%}; for {text} % write {number}%")
-    return value
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """How much more loss is allowed: ``amount`` in the metric's unit, or ``relative``, as a share of a loss."""
-
-    amount: float
-    relative: bool = False
-
-    @classmethod
-    def parse(cls, text: str, name: str = "tolerance") -> Tolerance:
-        """The tolerance written as ``0.01`` or ``1%``; raises UsageError naming the option for anything else."""
-        if text.strip().endswith("%"):
-            return cls(share_of(name, text), True)
-        try:
-            amount = float(text)
-            if not 0 < amount < float("inf"):
-                raise ValueError
-        except ValueError:
-            raise UsageError(f"{name} {text!r}: is a loss above 0, such as 0.01, or a share of the loss, such as 1%"
-                             ) from None
-        return cls(amount)
-
-    def at(self, loss: float) -> float:
-        return self.amount * abs(loss) if self.relative else self.amount
-
-    def __str__(self) -> str:
-        return f"{100 * self.amount:g}%" if self.relative else f"{self.amount:g}"

@@ -28,7 +28,7 @@ import numpy as np
 from ..formatting.numbers import percent
 from ..log.schema import Status
 from ..plan.batch_schedule import BatchSchedule
-from ..target import Tolerance
+from .defaults import Tolerance
 from .grouping import group_by
 from .intervals import CONFIDENCE, OWN_FROM, Estimate, residual_squares, student_quantile
 from .noise import noise_scale

@@ -33,9 +33,9 @@ from itertools import permutations
 import numpy as np
 import scipy
 
-from ..target import Tolerance
 from .best_of_n import best_of_n
 from .budgets import Budget, BudgetPoint, best_under
+from .defaults import Tolerance
 from .intervals import CONFIDENCE, Estimate, isotonic, student_quantile
 from .studies import Study, last_measured
 from .trials import JobKey

@@ -25,7 +25,7 @@ from .defaults import FIRST, LASTING
 from .grouping import group_by
 from .intervals import (CONFIDENCE, NONE, UNKNOWN, Estimate, Pools, Spread, geometric_mean, geometric_median,
                         isotonic, mean_interval, mean_ratio, over, student_quantile)
-from .noise import Noise, NoiseSteps, noise_of
+from .noise import Noise, noise_of
 from .step_breakdown import NAMES, StepParts, mean_of
 from .studies import SeedKey
 from .trials import Trial
@@ -313,11 +313,8 @@ class RunCell:
     @cached_property
     def noise(self) -> Noise:
         """The noise scale of its runs, one per seed, where some measured it."""
-        by_seed: dict[SeedKey, NoiseSteps] = {}
-        for run in self.runs:
-            if run.trial.noise is not None:
-                by_seed.setdefault(run.trial.seed_key, run.trial.noise)
-        return noise_of(list(by_seed.values()), self.confidence)
+        by_seed = group_by((run.trial for run in self.runs if run.trial.noise), lambda trial: trial.seed_key)
+        return noise_of([noise for own in by_seed.values() if (noise := own[0].noise)], self.confidence)
 
     def _estimate_to_target(self, name: str) -> Estimate:
         reached = [getattr(run, LAST[name]) for run in self.runs if not run.met]

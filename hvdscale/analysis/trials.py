@@ -129,19 +129,16 @@ class Trial:
         accumulate = int(self.execution.get("accumulate") or 1)
         if self.batches.is_constant:
             return [(self.global_batch, accumulate, self.global_batch / self.examples_per_second)]
-        spent: dict[int, np.ndarray] = {}       # steps, seconds
+        ghost_batch, most = self.problem.get("ghost_batch"), self.execution.get("local_batch")
+        spent: dict[tuple[int, int], np.ndarray] = {}       # steps, seconds
         for start, end, batch in self.batches.pieces():
+            passes = accumulate if batch == self.global_batch else fewest_passes(
+                batch, ghost_batch or batch, self.workers, most or batch, accumulate)
             inside = np.flatnonzero((self.step >= start) & (self.step <= end) & np.isfinite(self.train_seconds))
             if len(inside) > 1:
                 ends = [np.ptp(values[inside]) for values in (self.step, self.train_seconds)]
-                spent[batch] = spent.get(batch, np.zeros(2)) + ends
-        ghost_batch, most = self.problem.get("ghost_batch"), self.execution.get("local_batch")
-        found = []
-        for batch, (steps, seconds) in spent.items():
-            passes = fewest_passes(batch, ghost_batch or batch, self.workers, most or batch, accumulate)
-            if seconds > 0:
-                found.append((batch, accumulate if batch == self.global_batch else passes, float(seconds / steps)))
-        return found
+                spent[batch, passes] = spent.get((batch, passes), np.zeros(2)) + ends
+        return [(*key, float(seconds / steps)) for key, (steps, seconds) in spent.items() if seconds > 0]
 
 
 def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:

@@ -55,7 +55,7 @@ def command(workload, out, at, source, factors, orders, branch_examples, evaluat
 
     Exit codes: 0 done, 1 error, 2 misuse, 3 the run diverged, 75 stopped by a signal.
     """
-    from ..target import Tolerance
+    from ..analysis.defaults import Tolerance
     if tolerance is not None:
         Tolerance.parse(tolerance, "--tolerance")
     wanted = BranchRequest(_ascending("--at", at) if at else (), _ascending("--factors", factors), orders,

@@ -10,6 +10,7 @@ from ..analysis.budgets import Budget
 from ..analysis.compare import BEST, OK, REGRESSION, Tolerances, compare_trials, pair_exact, runs_of, worst_of
 from ..analysis.decide import decide, floors, worst
 from ..analysis.decision.sequence import OPEN, WORSE, spend
+from ..analysis.defaults import confidence_of, share_of
 from ..analysis.steps import SECONDS, SPEED, STEPS
 from ..analysis.trials import read_trials
 from ..doctor.finding import Finding, Verdict
@@ -20,7 +21,7 @@ from ..report.compare import (as_json, comparison_table, decision_lines, decisio
 from ..report.runs import read
 from ..report.table import as_csv, as_text
 from ..system.outputs import replace_own
-from ..target import Target, confidence_of, share_of
+from ..target import Target
 from .common import CONTEXT, Command, confidence_option, echo, ledger_option, paths, width_option, within_option
 
 WRITERS = (".json", ".csv", ".xml")

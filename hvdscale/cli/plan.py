@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from ..analysis.defaults import confidence_of
 from ..errors import UsageError
 from ..formatting.numbers import listed, number, percent
 from ..plan.values import check_value, none_of
 from ..system.inputs import input_text
-from ..target import Target, confidence_of
+from ..target import Target
 from .common import (CONTEXT, Command, confidence_option, echo, formats_of, formats_option, full_option,
                      general_options, paths, slow_imports)
 

@@ -5,11 +5,10 @@ import os
 
 import click
 
-from ..analysis.defaults import PROBE_STEPS
+from ..analysis.defaults import PROBE_STEPS, share_of
 from ..errors import UsageError
 from ..plan.settings import OPTIONS, PLACES, Settings
 from ..system.cores import usable_cores
-from ..target import share_of
 from ..workers.launch import LAUNCHERS, find_launcher, most_workers, refuse_too_many
 from .common import (CONTEXT, Command, echo, general_options, hosts_option, ledger_option, paths, rerun_option,
                      slow_imports, whole_numbers, within_option)

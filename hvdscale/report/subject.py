@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..analysis.budgets import Budget
 from ..analysis.curves import Curve, curve_of
 from ..analysis.defaults import (CONFIDENCE, CROSSINGS, FIRST, LOSS_WITHIN, PERFECT_WITHIN, RULES, RULE_WITHIN,
-                                 USEFUL_WITHIN, Options)
+                                 USEFUL_WITHIN, Options, Tolerance, confidence_of, share_of)
 from ..analysis.grouping import group_by
 from ..analysis.published import read as read_published
 from ..analysis.report_data import JobResults, Section
@@ -27,7 +27,7 @@ from ..analysis.trials import JobKey, Trial
 from ..analysis.worker_plan import Request, WorkerPlan, plans_of
 from ..errors import UsageError
 from ..formatting.screen import Tell
-from ..target import Target, Tolerance, confidence_of, share_of
+from ..target import Target
 from .document import Document, Part
 from .texts import GENERAL
 

@@ -7,6 +7,7 @@ import pytest
 
 from hvdscale.analysis.quality import LEAST_FITTED, quality_of, valley_of
 from hvdscale.analysis.report_data import analyse
+from hvdscale.analysis.defaults import Tolerance
 from hvdscale.analysis.studies import are_ends_alone, studies_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import UsageError
@@ -15,7 +16,7 @@ from hvdscale.report.views.budgets import (best_batch_figure, best_of_metrics, f
                                            quality_table)
 from hvdscale.report.texts import GENERAL
 from hvdscale.report.table import as_text
-from hvdscale.target import Target, Tolerance
+from hvdscale.target import Target
 from tests.factories.curves import VALLEYS, valleys_held
 from tests.factories.logs import log, trial
 from hvdscale.report.subject import Subject

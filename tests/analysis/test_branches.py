@@ -7,9 +7,9 @@ import pytest
 
 from hvdscale.analysis.branches import Excess, branched_of, critical_factor, ramp_of, smoothed
 from hvdscale.analysis.intervals import Estimate
+from hvdscale.analysis.defaults import Tolerance
 from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import read_trials
-from hvdscale.target import Tolerance
 from tests.factories.branches import FACTORS, Losses, branch, branches, coverage
 from tests.factories.logs import log, trial
 

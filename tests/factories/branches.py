@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hvdscale.analysis.branches import critical_factor
+from hvdscale.analysis.defaults import Tolerance
 from hvdscale.log.schema import Status
-from hvdscale.target import Tolerance
 from tests.factories.logs import trial
 
 FACTORS = (1, 2, 4, 8, 16, 32)

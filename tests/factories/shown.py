@@ -1,6 +1,4 @@
 """What pages show of a section of trials for which there is no plan, and what it says in sentences."""
-from copy import copy
-
 from hvdscale.report.document import Shown, sentences_of
 from hvdscale.report.pages import MEASURED, show
 from hvdscale.report.papers import figures
@@ -9,7 +7,7 @@ from hvdscale.report.views import trials
 
 
 def shown(section):
-    subject = copy(section) if isinstance(section, Subject) else Subject(**vars(section))
+    subject = Subject(**{name: value for name, value in vars(section).items() if name != "plan"})
     vars(subject)["plan"] = None
     return show(MEASURED, subject)
 

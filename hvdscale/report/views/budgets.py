@@ -9,13 +9,13 @@ import numpy as np
 from ...analysis.best_points import LEARNING_RATE
 from ...analysis.budgets import (BaseRates, BestUnder, Budget, BudgetPoint, EarlyEnd, TrialKind, best_under,
                                  both_readings, common_budgets, value_range)
+from ...analysis.defaults import Tolerance
 from ...analysis.quality import (BATCHES, LEAST_BATCHES, LEAST_TRIALS, LEVEL, POWER, STOPPED, UNFINISHED, Quality,
                                  quality_of)
 from ...analysis.studies import are_searched, better, is_measured, show_ends_alone
 from ...formatting.numbers import capital, in_brackets, listed, number, percent, span, whole
 from ...formatting.templates import written
 from ...log.schema import SMALLER
-from ...target import Tolerance
 from ..document import Details, Figures, Finding, Part, Shown, column_name
 from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Axes, Figure, Look,
                        decimal_ticks, draw_line, draw_panels, ends_of, explain, is_named, is_positive, label_axes,

@@ -111,26 +111,26 @@ def schedules(section: Section) -> tuple[str, ...]:
 
 def left_out(section: Section) -> Iterator[str]:
     """Which trials are in no estimate, and why."""
-    target, of = section.target, group_by(section.trials, attrgetter("status"))
+    target, by_status = section.target, group_by(section.trials, attrgetter("status"))
 
     def say(kind: str, trials: Sequence[Trial], **values: Any) -> Iterator[str]:
         if trials:
             yield SCALING.say(kind, trials=f"{len(trials):,} of {counted(len(section.trials), 'trial')}",
                               named=name_trials(trials), **values)
     for status in (Status.RUNNING, Status.INCOMPLETE):
-        yield from say("ended_open", [trial for trial in of.get(status, ()) if not trial.pruned],
+        yield from say("ended_open", [trial for trial in by_status.get(status, ()) if not trial.pruned],
                        status=status.name)
     yield from say("cut_short", [trial for trial in section.trials if trial.cut_short])
     if target:
-        yield from say("unmeasured", [trial for trial in of.get(Status.COMPLETE, ())
+        yield from say("unmeasured", [trial for trial in by_status.get(Status.COMPLETE, ())
                                       if not len(trial.rows_with(target.column))], metric=target.column)
-    diverged = of.get(Status.INFEASIBLE, [])
+    diverged = by_status.get(Status.INFEASIBLE, [])
     met = [trial for trial in diverged if target and RunToTarget(trial, target).met]
     yield from say("diverged", diverged, met=len(met) or None, met_named=name_trials(met))
     yield from _describe_nans(section.trials)
     # of studies that stop at an easier target of their own, so that this one cannot judge them
     stopped = [trial for trial in section.trials if trial.sweep and target and not covers(trial.sweep, target)]
-    pruned = [trial for trial in of.get(Status.INCOMPLETE, ()) if trial.pruned and trial not in stopped]
+    pruned = [trial for trial in by_status.get(Status.INCOMPLETE, ()) if trial.pruned and trial not in stopped]
     yield from say("pruned", pruned, met=sum(RunToTarget(trial, target).met for trial in pruned) or None)
     yield from say("stopped", stopped, own=sorted({trial.sweep["targets"][-1] for trial in stopped}), target=target)
     runs = [run for cell in section.cells for run in cell.runs]
