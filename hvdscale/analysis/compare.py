@@ -28,7 +28,6 @@ from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, RunToTarget, cells_by
 from .trials import JobKey, Trial, by_workload, read_trials
 
 BEST = "best"
-MEASURES = (STEPS, SECONDS, SPEED)
 VERDICTS = OK, UNDECIDED, REGRESSION = "ok", "cannot tell", "regression"       # from good to bad
 Run = tuple[Log, Trial]
 Alone = Sequence[tuple[Trial, Trial]]         # runs without a partner, each with the first run of the other side
@@ -131,7 +130,7 @@ class Comparison:
         self.cells = tuple(ComparedCell(baseline[key], candidate[key], target) for key in baseline if key in candidate)
         self.missing = tuple(key for key in baseline if key not in candidate)
         self.added = tuple(key for key in candidate if key not in baseline)
-        measures = MEASURES if target else (SPEED,)
+        measures = (STEPS, SECONDS, SPEED) if target else (SPEED,)
         pools = {measure: _pool(self.cells, measure) for measure in measures}
         for cell in self.cells:
             changes = [(one, _change(one, cell, pools[one], tolerances.confidence)) for one in measures]

@@ -62,6 +62,9 @@ class Section:
     synced: tuple[RunCell, ...] = ()        # by batch and Trial.sync; () where all are synchronous, or without target
     constant: tuple[RunCell, ...] = ()      # of a batch that changes: the same job at its smallest and largest batch
 
+    def with_status(self, status: Status) -> tuple[Trial, ...]:
+        return tuple(trial for trial in self.trials if trial.status == status)
+
 
 @dataclass(frozen=True, eq=False)
 class JobResults:
@@ -188,16 +191,18 @@ def pools_of(cells: Sequence[RunCell], by_batch: Sequence[RunCell] = ()) -> Pool
     cell: dict[str, Spread] = {}
     batches, seeds = [one.global_batch for one in by_batch], {one.samples.seeds for one in by_batch}
     alike = len(seeds) == 1 and not any(number == UNKNOWN_SEED for number, *_ in seeds.pop())
+    # the least that a run of each cell which did not meet the target reached
+    reached = [min((run.last_step for run in one.runs if not run.met), default=np.inf) for one in by_batch]
     for name in OF_STEPS:
-        spread = pooled_censored(_measured(by_batch, name), _reached(by_batch, "last_step"), batches)
-        samples = [getattr(one.samples, name) for one in by_batch]
-        cell[name] = crossed(spread, samples, batches) if alike else spread
+        spread = pooled_censored(_measured(by_batch, name), reached, batches)
+        cell[name] = crossed(spread, [getattr(one.samples, name) for one in by_batch], batches) if alike else spread
     settings = group_by(cells, lambda cell: cell.setting).values()
     for name in OF_SECONDS:
         parts = []
         for group in settings:
             samples = _measured(group, name)
-            spread = pooled_censored(samples, _reached(group, "last_seconds"))
+            reached = [min((run.last_seconds for run in one.runs if not run.met), default=np.inf) for one in group]
+            spread = pooled_censored(samples, reached)
             freedom = min(spread.freedom, max(map(len, samples)) - 1)
             parts.append((spread.variance * freedom, freedom))
         cell[name] = joined(parts, [group[0].global_batch for group in settings])
@@ -231,11 +236,6 @@ def stand_out(cells: Sequence[RunCell], name: str) -> list[RunCell]:
                     own.freedom, rest.freedom, 1 - 0.01 / len(cells)):
                 found.append(cell)
     return found
-
-
-def _reached(cells: Sequence[RunCell], name: str) -> list[float]:
-    """The least that a run of each cell which did not meet the target reached."""
-    return [min((getattr(run, name) for run in cell.runs if not run.met), default=np.inf) for cell in cells]
 
 
 def _measured(cells: Sequence[RunCell], name: str) -> list[np.ndarray]:

@@ -39,7 +39,7 @@ class Trial:
     """One run, from one log. Arrays have one entry per evaluation, in step order.
 
     cut_short     INCOMPLETE in its log, and counts as far as it was evaluated
-    workers       at its start; ``moved``: their number changed partway
+    workers       at its start; ``worker_counts``: of all its process starts
     problem, execution, measurement, measured, sweep, branch    parts of its plan, empty where it has none: of what it
                   measured beside steps and times (see timings.py), its place in a search, and among branches of a run
     target        its plan's, as text; None: no target
@@ -61,14 +61,15 @@ class Trial:
 
     def __init__(self, rows: TrialRows, row: int, step: np.ndarray, train_seconds: np.ndarray,
                  metrics: Mapping[str, np.ndarray], step_parts: StepParts | None, noise: NoiseSteps | None,
-                 timed_steps: int, timed_seconds: float, tokens: np.ndarray | None, started: float, gpu: str,
-                 losses: LossCourse | None = None, slowing: float = np.nan, waited: float = 0.0) -> None:
+                 timed_steps: int, timed_seconds: float, tokens: np.ndarray | None, worker_counts: tuple[int, ...],
+                 started: float, gpu: str, losses: LossCourse | None = None, slowing: float = np.nan,
+                 waited: float = 0.0) -> None:
         self.log, self.id, self.plan = rows.path, int(rows.id[row]), rows.plans[row]
         self.workload = rows.workloads[rows.workload[row]]      # the same object for all that share it
         self.key, self.seed = (self.log, self.id), int(rows.seed[row])
         self.seed_key = seed_key(self.seed, self.key)
         self.status, self.pruned = Status(int(rows.status[row])), bool(rows.pruned[row])
-        self.cut_short, self.moved = bool(rows.cut_short[row]), bool(rows.untimed[row])
+        self.cut_short, self.worker_counts = bool(rows.cut_short[row]), worker_counts
         self.global_batch, self.workers = int(rows.global_batch[row]), int(rows.table["workers"][row])
         self.problem, self.execution, self.measurement, self.measured, self.sweep, self.branch = (
             self.plan.get(name) or {} for name in (
@@ -146,7 +147,6 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
     refuse_unsound(log)
     rows = TrialRows(log, versions)
     order = np.argsort(rows.id, kind="stable")
-    ids = rows.id[order]
     evaluations = Evaluations(rows.sources_of([order]), Kept())
     step, seconds = evaluations.read("step").astype(int), evaluations.read("train_seconds")
     metrics = {name: evaluations.read(name) for name in evaluations.columns}
@@ -159,19 +159,19 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
     rows_of = rows_of_each(table["trial"]) if table.rows and (tokens is not None or any(unevaluated)) else {}
 
     found = []
-    for number, row, at, is_timed in zip(ids.tolist(), order.tolist(), own, unevaluated):
+    for number, row, at, is_timed in zip(rows.id[order].tolist(), order.tolist(), own, unevaluated):
         start, timed = starts.get(number, NO_ROWS), rows_of.get(number, NO_ROWS)
         began = restarts["time"][start]
-        length: tuple[int, float] = (0, 0.0)
-        if is_timed and len(timed):
-            length = int(np.max(table["step"][timed])), float(np.sum(table["step_seconds"][timed]))
+        length = (int(table["step"][timed].max()), float(table["step_seconds"][timed].sum())
+                  ) if is_timed and len(timed) else (0, 0.0)
         trial = Trial(rows, row, step[at], seconds[at], {name: values[at] for name, values in metrics.items()},
                       parts.get(number), noise.get(number), *length,
                       None if tokens is None else _count_tokens(table["step"][timed], tokens[timed], step[at]),
+                      tuple(np.unique(restarts["workers"][start]).tolist()),
                       float(began.min()) if np.isfinite(began).any() else np.nan,
                       "".join(restarts["device"][start[:1]]).removeprefix("cpu"),
                       **{"waited": float(waited[at][-1:].sum()), **steps.get(number, {})})
-        found.append(trial.without_times() if trial.moved else trial)
+        found.append(trial.without_times() if rows.untimed[row] else trial)
     return found
 
 

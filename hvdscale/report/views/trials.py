@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -86,7 +86,7 @@ def split_seeds(subject: Subject) -> Iterator[Finding]:
 
 def unlearned(subject: Subject) -> Iterator[Finding]:
     """How many trials ended with no lower loss than they began with, by batch, and one of them."""
-    judged = [one for one in subject.trials if one.status == Status.COMPLETE and one.losses and len(one.step)]
+    judged = [trial for trial in subject.with_status(Status.COMPLETE) if trial.losses and len(trial.step)]
     trials = [trial for trial in judged if trial.losses and not trial.losses.fell
               and not (subject.target and RunToTarget(trial, subject.target).met)]
     all_of, lost = (Counter(trial.global_batch for trial in some) for some in (judged, trials))
@@ -111,33 +111,33 @@ def schedules(section: Section) -> tuple[str, ...]:
 
 def left_out(section: Section) -> Iterator[str]:
     """Which trials are in no estimate, and why."""
-    target, by_status = section.target, group_by(section.trials, attrgetter("status"))
+    target = section.target
 
     def say(kind: str, trials: Sequence[Trial], **values: Any) -> Iterator[str]:
         if trials:
             yield SCALING.say(kind, trials=f"{len(trials):,} of {counted(len(section.trials), 'trial')}",
                               named=name_trials(trials), **values)
     for status in (Status.RUNNING, Status.INCOMPLETE):
-        yield from say("ended_open", [trial for trial in by_status.get(status, ()) if not trial.pruned],
+        yield from say("ended_open", [trial for trial in section.with_status(status) if not trial.pruned],
                        status=status.name)
     yield from say("cut_short", [trial for trial in section.trials if trial.cut_short])
     if target:
-        yield from say("unmeasured", [trial for trial in by_status.get(Status.COMPLETE, ())
+        yield from say("unmeasured", [trial for trial in section.with_status(Status.COMPLETE)
                                       if not len(trial.rows_with(target.column))], metric=target.column)
-    diverged = by_status.get(Status.INFEASIBLE, [])
+    diverged = section.with_status(Status.INFEASIBLE)
     met = [trial for trial in diverged if target and RunToTarget(trial, target).met]
     yield from say("diverged", diverged, met=len(met) or None, met_named=name_trials(met))
     yield from _describe_nans(section.trials)
     # of studies that stop at an easier target of their own, so that this one cannot judge them
     stopped = [trial for trial in section.trials if trial.sweep and target and not covers(trial.sweep, target)]
-    pruned = [trial for trial in by_status.get(Status.INCOMPLETE, ()) if trial.pruned and trial not in stopped]
+    pruned = [trial for trial in section.with_status(Status.INCOMPLETE) if trial.pruned and trial not in stopped]
     yield from say("pruned", pruned, met=sum(RunToTarget(trial, target).met for trial in pruned) or None)
     yield from say("stopped", stopped, own=sorted({trial.sweep["targets"][-1] for trial in stopped}), target=target)
     runs = [run for cell in section.cells for run in cell.runs]
     if any(run.trial.step_parts is SKIPPED for run in runs):
         yield SCALING.say("parts_skipped", most=MOST_ROWS)
     yield from say("stopped_early", [run.trial for run in runs if not run.met and _stopped_at_target(run.trial)])
-    yield from say("moved", [trial for trial in section.trials if trial.moved])
+    yield from say("moved", [trial for trial in section.trials if len(trial.worker_counts) > 1])
 
 
 def _describe_nans(trials: Sequence[Trial]) -> Iterator[str]:
