@@ -19,11 +19,10 @@ from .decision.sequence import ALIKE, BETTER, DECISIONS, DRAWS, LEAST, OPEN, WOR
 from .intervals import CONFIDENCE, NONE, Estimate, student_quantile
 from .studies import best_value
 from .published import read
-from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, RunToTarget, Samples, cells_by
+from .steps import BEFORE, LAST, SECONDS, SPEED, STEPS, RunCell, RunToTarget, Samples, cells_by
 from .trials import JobKey, Trial, by_workload
 
 STEEPEST = 1.0      # the most of a logarithm that the spacing of evaluations is taken to leave open
-LAST = {STEPS: "last_step", SECONDS: "last_seconds"}
 
 # what so many runs see
 RUNS = (1, 2, 3, 5, 10)

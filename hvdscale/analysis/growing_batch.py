@@ -7,7 +7,7 @@ it needs less."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -104,7 +104,7 @@ class GrowingPlan:
 
     def __init__(self, section: Section, target: Target, batches: BatchSchedule, steps: StepsAt,
                  curve: StepsCurve | None, times: StepTimes, request: Request) -> None:
-        self.workload, self.target, self.batches = section.workload.at_constant_batch, target, batches
+        self.workload, self.target, self.batches = replace(section.workload, batch_schedule=()), target, batches
         self.request, self.predicted = request, steps.mark == PREDICTED
         counts, sizes = sorted(set(request.workers)), sorted(set(batches.sizes))
         found = {(workers, batch): clock_at(workers, batch, times, request) for workers in counts for batch in sizes}
@@ -132,7 +132,7 @@ def growing_plans(groups: Sequence[JobResults], request: Request, *, asked: Batc
     for group in groups:
         own = bool(group.workload.batch_schedule)
         batches = BatchSchedule.of_pairs(group.workload.batch_schedule) if own else asked
-        beside = constant.get(group.workload.at_constant_batch)
+        beside = constant.get(replace(group.workload, batch_schedule=()))
         timings = timings_of([*group.trials, *(beside.trials if own and beside else ())], request.per_node)
         if batches is None or not timings.found:
             continue

@@ -172,8 +172,8 @@ def timings_of(trials: Iterable[Trial], per_node: int | None = None) -> Timings:
     settings: dict[tuple[int, int, int, int, Sync], list[tuple[Trial, float]]] = {}
     for trial in timed:
         on_node = min(trial.workers, int(trial.execution.get("local_workers") or per_node or trial.workers))
-        for batch, seconds in trial.step_seconds_by_batch().items():
-            setting = trial.workers, on_node, batch, trial.passes_at(batch), trial.sync
+        for batch, passes, seconds in trial.step_times():
+            setting = trial.workers, on_node, batch, passes, trial.sync
             settings.setdefault(setting, []).append((trial, seconds * slower if trial.is_probe else seconds))
     found, slow = [], slow_runs([[seconds for _, seconds in runs] for runs in settings.values()])
     for (setting, runs), ratios in sorted(zip(settings.items(), slow), key=lambda one: one[0][0]):

@@ -19,10 +19,12 @@ import numpy as np
 
 from ..analysis.defaults import LASTING
 from ..analysis.grouping import group_by
-from ..analysis.report_data import Contents, JobResults, analyse, analyse_studies, refuse_unknown
+from ..analysis.jobs import Versions
+from ..analysis.report_data import JobResults, Section, analyse, refuse_unknown
 from ..analysis.rules import rules_along, rules_of
-from ..analysis.studies import (Study, are_searched, best_metric, better, check_direction, is_measured, show_ends_alone)
-from ..analysis.trials import JobKey
+from ..analysis.studies import (Study, are_searched, best_metric, better, check_direction, is_measured, show_ends_alone,
+                                studies_of)
+from ..analysis.trials import JobKey, read_trials
 from ..errors import LogError
 from ..exchange.csv_tables import is_tables
 from ..exchange.runs.formats import has_runs, is_archive
@@ -42,8 +44,7 @@ from .document import (VERDICT, Chapter, Details, Document, Figures, Finding, Pa
                        facts_of, section_name, sentences_of, slug, unique)
 from .output import MOST_RULED, give_out, refuse_no_folder
 from .plan.words import cautions, describe_left_out, verdict
-from .request import ReportRequest, describe_unused
-from .subject import Subject, View, Whole, of_metric
+from .subject import ReportRequest, Subject, View, Whole, describe_unused, of_metric
 from .texts import GENERAL, SCALING
 from .views import batches, budgets, local_steps, rules, searches, trials, workers
 from .views.landscapes import landscapes
@@ -61,9 +62,9 @@ MEASURED: tuple[Needing, ...] = (
     ("parts", workers.step_parts), ("noise", batches.noise_scales),
     ("searches", partial(searches.own_searches, to_target=True)), ("", trials.training), ("", trials.runs))
 STUDIED: tuple[Needing, ...] = (
-    ("", batches.curve), ("", rules.rule_costs), ("", landscapes), ("", of_metric(budgets.parts_of_budgets)),
-    ("", of_metric(budgets.parts_of_quality)), ("noise", batches.beside_critical), ("", searches.results),
-    ("", of_metric(budgets.base_rates)))
+    ("", batches.curve), ("", rules.rule_costs), ("", landscapes), ("", partial(of_metric, budgets.parts_of_budgets)),
+    ("", partial(of_metric, budgets.parts_of_quality)), ("noise", batches.beside_critical), ("", searches.results),
+    ("", partial(of_metric, budgets.base_rates)))
 REPEATED: tuple[Needing, ...] = (("batches", batches.fitted), ("noise", batches.beside_critical))
 UNTARGETED: tuple[Needing, ...] = (("", budgets.best_of_metrics),)
 
@@ -86,17 +87,20 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
         check_direction(target, logs)
     evaluations = sum(log.evaluations.rows for log in logs)
     tell(f"sorting {evaluations:,} evaluations by trial", long=evaluations > MOST_EVALUATIONS)
-    contents, lasting = Contents(logs), asked.crossing == LASTING
-    studies, branches, ruled = contents.studies, [], True
+    versions, lasting = Versions(logs), asked.crossing == LASTING
+    studies, branches, ruled = studies_of(logs, versions), [], True
     if asked.paper or evaluations > MOST_EVALUATIONS:
         refuse_unknown(targets, {name for study in studies for name in study.evaluations.columns})
         ruled = sum(map(len, studies)) <= MOST_RULED        # what rules cost takes seconds a study
-        groups = analyse_studies(studies, partial(targets_held, targets, asked), asked)
+        groups = tuple(JobResults(workload, (), tuple(
+            Section(workload, target, asked) for target in targets_held(targets, asked, own)))
+            for workload, own in group_by(studies, attrgetter("workload")).items())
         notes = [GENERAL.say("studies_alone", paper=bool(asked.paper), most=MOST_EVALUATIONS, unruled=not ruled,
                              lasting=lasting)]
     else:
-        tell(f"holding {counted(len(contents.trials), 'trial')} against their targets")
-        groups, branches = analyse(contents.trials, targets, asked), [one for one in contents.trials if one.branch]
+        every = [trial for log in logs for trial in read_trials(log, versions)]
+        tell(f"holding {counted(len(every), 'trial')} against their targets")
+        groups, branches = analyse(every, targets, asked), [one for one in every if one.branch]
         notes = [SCALING.say("lasting")] if lasting and any(
             section.target for group in groups for section in group.sections) else []
     taken: set[str] = set()
@@ -114,7 +118,7 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
     searched = {subject.workload for subject in held}
     repeats = [subject for subject in subjects if subject.workload not in searched]
     whole = Whole(held, repeats, studies, asked, tell, groups, branches)
-    notes += [*contents.notes, *describe_imports(logs), *describe_joining(
+    notes += [*versions.notes, *describe_imports(logs), *describe_joining(
         [group.workload for group in groups], [log.attributes for log in logs])]
     chapters = tuple(Chapter(tuple(parts), slug=unique(slug(title), key or title, taken), title=title)
                      for title, parts, key in _chapters(whole))
@@ -163,8 +167,8 @@ def _subjects(groups: Sequence[JobResults], studies: Sequence[Study], asked: Rep
         searched = bool(own) and (are_searched(own) or not group.trials)
         for section in group.sections:
             alike = [one for one in targets if one and section.target and one.column == section.target.column]
-            yield Subject.of(
-                section, studies=own, asked=asked, held=bool(section.target and searched), known=known,
+            yield Subject(
+                **vars(section), studies=own, asked=asked, held=bool(section.target and searched), known=known,
                 others=tuple(one for one in alike if one != section.target), first=section.target in alike[:1])
 
 

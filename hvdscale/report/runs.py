@@ -28,7 +28,7 @@ from .document import Document, Path, describe_imports
 from .drawing import Figure, as_matplotlib
 from .output import as_json, on_screen, refuse_no_folder, write
 from .pages import document_of_logs, open_logs
-from .request import ReportRequest, request_of, targets_of
+from .subject import ReportRequest, request_of, targets_of
 from .table import Table, as_records, as_text, pick, record_keys
 
 if TYPE_CHECKING:

@@ -172,7 +172,7 @@ def test_the_report_tests_within_epochs_if_nothing_else_decides():
             made.append(one)
     studies = studies_of([log(*made)])
     section = Section(studies[0].workload, Target.parse("val/error<0.001"))
-    said = show(STUDIED, Subject.of(section, studies=studies, held=True)).summary
+    said = show(STUDIED, Subject(**vars(section), studies=studies, held=True)).summary
     assert quality_of(studies, COLUMN, True, Budget(64, "steps")).why == UNFINISHED
     assert quality_of(studies, COLUMN, True).why == STOPPED
     assert any(one.startswith("No sign of a large-batch penalty within 4 epochs: ") for one in said), said

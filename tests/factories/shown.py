@@ -7,7 +7,7 @@ from hvdscale.report.views import trials
 
 
 def shown(section):
-    subject = Subject.of(section)
+    subject = Subject(**{name: value for name, value in vars(section).items() if name != "plan"})
     vars(subject)["plan"] = None
     return show(MEASURED, subject)
 

@@ -27,8 +27,7 @@ from ...target import Target
 from ..document import Figures, Finding, Part, section_name
 from ..drawing import (BLUE, MUTED, ORANGE, Axes, Figure, arrows, draw_line, ends_of, fraction, label_axes, log2_axis,
                        mark_estimate, power_ticks)
-from ..request import PAPER
-from ..subject import Whole
+from ..subject import PAPER, Whole
 from ..table import Cell, Table, as_shown, keys_of, steps_cell
 from ..texts import PAPERS, SOURCES, Cells
 from ..views.batches import is_bounded, one_ended

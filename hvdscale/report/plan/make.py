@@ -11,15 +11,16 @@ import numpy as np
 from ...analysis.curves import curve_of
 from ...analysis.grouping import group_by
 from ...analysis.growing_batch import GrowingPlan, growing_plans
+from ...analysis.jobs import Versions
 from ...analysis.next_runs import next_runs
-from ...analysis.report_data import Contents, Options, Section, analyse
+from ...analysis.report_data import Options, Section, analyse
 from ...analysis.size.laws import QUANTITIES, SizeLaws
 from ...analysis.size.sizes import REACH, WIDEST, Size, SizePrediction
 from ...analysis.step_time import MEASURED, REFUTED_AT, Links
 from ...analysis.timings import Place, Timing, timings_of
 from ...analysis.steps_curve import StepsPoint, points_of
-from ...analysis.studies import Study
-from ...analysis.trials import EVERY_STEP, JobKey, Trial
+from ...analysis.studies import Study, studies_of
+from ...analysis.trials import EVERY_STEP, JobKey, Trial, read_trials
 from ...analysis.worker_plan import NO_TIMES, NoPlan, Option, Request, WorkerPlan, plans_of
 from ...errors import LogError, UsageError
 from ...formatting.numbers import capital, listed, number, whole
@@ -64,16 +65,16 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
         raise LogError(f"--times-from: no logs (*.h5) in {', '.join(map(str, times_from))}")
     with ExitStack() as opened:
         opened_logs, skipped = open_logs([*paths, *times_from], skip_broken, opened)
-        contents = Contents(opened_logs)
-        ran = [trial if not times_from or trial.log in timed else trial.without_times() for trial in contents.trials
-               if not trial.branch]
+        versions = Versions(opened_logs)
+        ran = [trial if not times_from or trial.log in timed else trial.without_times() for log in opened_logs
+               for trial in read_trials(log, versions) if not trial.branch]
         ran, joined = join_scripts(ran, timed)
         groups = analyse(ran, targets, Options(confidence=request.confidence, trials=trials))
         startups = np.concatenate([np.empty(0), *(log.restarts["startup_seconds"] for log in opened_logs
                                                   if not times_from or log.path in timed)])
         if request.relaunch is None and len(seconds := startups[startups > 0]):
             request = replace(request, relaunch=float(np.median(seconds)), starts=len(seconds))
-        steps = partial(steps_of, studies=contents.studies)
+        steps = partial(steps_of, studies=studies_of(opened_logs, versions))
         found = [plan for group in groups if not group.workload.batch_schedule for plan in plans_of(
             group, request, links=links, given=given, noise_scale=noise_scale, steps=steps)]
         growing = tuple(growing_plans(groups, request, asked=batch_schedule, links=links, steps=steps))
@@ -97,7 +98,7 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
          any(one.passes > 1 for plan in plans for one in plan.options)),
         ("--batch-schedule", "met", batch_schedule, growing), ("--format", "out", tuple(formats) != FORMATS, out),
         ("--relaunch", "grows", request.relaunch and not request.starts, growing)) if asked and not used]
-    notes = *notes, *joined, *contents.notes, *describe_imports(logs), *refused, *unused
+    notes = *notes, *joined, *versions.notes, *describe_imports(logs), *refused, *unused
     give_out(document_of_plans(plans, growing, logs, skipped, notes, request.confidence), out, formats, echo, whole)
     for line in [line for plan in growing for line in job_lines(plan)]:
         echo(line)
@@ -236,9 +237,10 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
     refuse_no_folder(out)
     with ExitStack() as opened:
         opened_logs, skipped = open_logs(list(paths), skip_broken, opened)
-        contents = Contents(opened_logs)
+        versions = Versions(opened_logs)
         most = max((int(np.max(log.trials["local_batch"])) for log in opened_logs if log.trials.rows), default=0)
-        found = SizeLaws(analyse(contents.trials, targets, options), contents.studies, sizes, options=options)
+        trials = [trial for log in opened_logs for trial in read_trials(log, versions)]
+        found = SizeLaws(analyse(trials, targets, options), studies_of(opened_logs, versions), sizes, options=options)
         logs = tuple(map(facts_of, opened_logs))
     known = {key: law for key, law in found.quantities.items() if law.exponents}
     if not known:
@@ -261,8 +263,8 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
             {"quantity": key, "sizes": dict(one.sizes), "beyond": dict(one.beyond), "refused": one.refused,
              **encode(one.estimate)} for key, one in predictions.items()],
             "tables": [as_values(one) for one in (*chapter.tables, *chapter.details)]}
-    give_out(Document((), logs, tuple(skipped), options.confidence, (chapter,), contents.notes, "plan", values=values),
-             out, formats, echo, whole)
+    give_out(Document((), logs, tuple(skipped), options.confidence, (chapter,), tuple(versions.notes), "plan",
+                      values=values), out, formats, echo, whole)
     return predictions
 
 

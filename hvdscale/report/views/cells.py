@@ -167,7 +167,7 @@ COLUMNS: dict[str, Callable[[RunCell], Any]] = {        # of cells, by key
     "timed_steps": lambda cell: Cell(spread(ends := {run.last_step for run in cell.runs}), max(ends, default=0)),
     "steps_to_target": lambda cell: estimate_cell(cell.steps, cell, whole),
     "examples_to_target": lambda cell: estimate_cell(cell.examples, cell),
-    "tokens_to_target": lambda cell: estimate_cell(cell.tokens, cell),
+    "tokens_to_target": lambda cell: estimate_cell(cell.examples.scaled(cell.tokens_per_example), cell),
     "seconds_to_target": lambda cell: estimate_cell(cell.seconds, cell),
     "worker_seconds": lambda cell: estimate_cell(cell.seconds.scaled(cell.workers[0]), cell),
     "examples_per_second": attrgetter("examples_per_second"), "step_seconds": attrgetter("step_seconds")}
@@ -179,7 +179,8 @@ def table_of_cells(name: str, rows: Sequence[Any], keys: str, more: Cells | None
     """A table of cells, of which ``of`` gives that of a row: the columns of COLUMNS by these keys, tokens if any were
     counted, then others; of a ``section`` it says how to read its cells, see describe_cells."""
     cells = list(map(of, rows))
-    keyed = [key for key in keys.split() if key != "tokens_to_target" or any(cell.tokens.runs for cell in cells)]
+    tokens = any(not math.isnan(cell.tokens_per_example) for cell in cells)
+    keyed = [key for key in keys.split() if key != "tokens_to_target" or tokens]
     columns: Cells = {SCALING.column(key, "workers") if key == "ran_at" else key:
                       partial(lambda key, row: COLUMNS[key](of(row)), key) for key in keyed}
     if section:
