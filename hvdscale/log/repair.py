@@ -23,7 +23,7 @@ from ..system.files import temporary_name
 from ..system.lock import Lock
 from . import segments
 from .check import IN_PLAN, ORDERED, UnsoundRows, check, check_rows, contradictions, disordered
-from .files import TYPES, open_file, part_of, reading, root_attributes, rows_within, superblock
+from .files import TYPES, Stored, open_file, part_of, reading, root_attributes, superblock
 from .merge import merged_attributes, show, write_log
 from .plan_text import read_plan
 from .reader import Log, LogTable, Part, absent, begun_trials, column_spec, decode
@@ -134,8 +134,8 @@ class SalvagedPart(Part):
         self.file = open_file(path, tolerant=True)
         self.size, self._claimed = superblock(path).size, 0
         with reading(path):
-            self.segment = segments.of_file(path, self.file)
             self.attributes = root_attributes(path, self.file)
+            self.segment = segments.of_attributes(path, self.attributes)
         self.rows, self.columns = {}, {}
         self._specs = {}
         self._values: dict[tuple[str, str], np.ndarray] = {}
@@ -183,13 +183,13 @@ class SalvagedPart(Part):
             names = []
             with self._noting(place):
                 group = part_of(self.path, self.file, place)
-                address = h5py.h5o.get_info(group.id).addr
-                names = [] if address in seen or isinstance(group, h5py.Dataset) else list(group)
-                seen.add(address)
+                if not isinstance(group, Stored) and (address := h5py.h5o.get_info(group).addr) not in seen:
+                    names = list(h5py.Group(group))
+                    seen.add(address)
             for name in (f"{place}/{name}" for name in names if name != "committed_rows"):
                 with self._noting(name):
                     item = part_of(self.path, self.file, name)
-                    if isinstance(item, h5py.Dataset):
+                    if isinstance(item, Stored):
                         column = name.removeprefix(f"{table}/")
                         found = column_spec(column, item)
                         known = column_of(table, column) if "/" in column else KNOWN[table].get(column)
@@ -201,26 +201,26 @@ class SalvagedPart(Part):
         """Rows that were whole when written; of a closed file, whose columns have no more, also from their lengths."""
         with self._noting(f"{table}/committed_rows"):
             dataset = part_of(self.path, self.file, f"{table}/committed_rows")
-            if rows_within(dataset, 1, self.size):
-                return int(dataset[0])
+            if dataset.rows_within(1, self.size):
+                return int(dataset.read(0, 1)[0])
         if superblock(self.path).flags:
             return 0
         lengths = []
         for name in specs:
             with contextlib.suppress(LogError), reading(self.path):
-                lengths.append(len(part_of(self.path, self.file, f"{table}/{name}")))
+                lengths.append(part_of(self.path, self.file, f"{table}/{name}").shape[0])
         return min(lengths, default=0)
 
     def _read_column(self, table: str, spec: LogColumn, committed: int) -> np.ndarray:
         with self._noting(f"{table}/{spec.name}"):
             dataset = part_of(self.path, self.file, f"{table}/{spec.name}")
-            rows = rows_within(dataset, min(committed, len(dataset)), self.size)
+            rows = dataset.rows_within(min(committed, dataset.shape[0]), self.size)
             self.claim(f"{table}/{spec.name}", dataset, spec.type, rows)
-            step = dataset.chunks[0] if dataset.chunks else max(rows, 1)
-            pieces = [dataset[:0]]              # those before the first chunk that cannot be read
+            step = dataset.chunk_rows() or max(rows, 1)
+            pieces = [dataset.read(0, 0)]       # those before the first chunk that cannot be read
             with contextlib.suppress(OSError):
                 for first in range(0, rows, step):
-                    pieces.append(dataset[first:min(first + step, rows)])
+                    pieces.append(dataset.read(first, min(first + step, rows)))
             values = np.concatenate(pieces)
             if spec.type == "text":
                 return self._texts(values, LOST_TEXTS.get(spec.name, ""))
@@ -232,10 +232,10 @@ class SalvagedPart(Part):
         out = np.full(len(spans), lost_text, dtype=object)
         with self._noting("text"):
             heap = part_of(self.path, self.file, "text")
-            size = rows_within(heap, len(heap), self.size)
+            size = heap.rows_within(heap.shape[0], self.size)
             self.claim("text", heap, "int", size)
             whole = (spans >= 0).all(axis=1) & (spans <= size).all(axis=1) & (spans.sum(axis=1) <= size)
-            out[whole] = decode(self.path, heap, spans[whole])
+            out[whole] = decode(self.path, h5py.Dataset(heap.id), spans[whole])
             if not whole.all():
                 self.lost.append(f"{self.path}: {(~whole).sum()} texts")
         return out

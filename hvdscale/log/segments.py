@@ -10,17 +10,19 @@ import contextlib
 import glob
 import os
 import re
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-
-import h5py
+from functools import lru_cache
+from typing import Any
 
 from ..errors import LogError
 from ..formatting.numbers import counted
-from .files import attribute_of, open_file, reading
+from .files import open_file, reading, root_attributes
 
 _NUMBERED = re.compile(r"\.[1-9]\d*")          # what follows the stem in a later segment's name
 MOST_NAMED = 8                  # folders with logs
+SETTLED_NS = 2_000_000_000      # after which a folder that changes has another time of change, on any file system
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,12 @@ class Segment:
 def describe(path: str) -> Segment:
     """The segment that a file says it is; LogError where it is no log, FileNotFoundError where it is missing."""
     with open_file(path) as file, reading(path):
-        return of_file(path, file)
+        return of_attributes(path, root_attributes(path, file))
 
 
-def of_file(path: str, file: h5py.File) -> Segment:
-    """``describe`` for a file that is open."""
-    log_id, number, stands_for = (attribute_of(file, name) for name in ("id", "segment", "segments"))
-    return Segment(path, str(log_id), int(number or 0), int(stands_for or 1))
+def of_attributes(path: str, attributes: Mapping[str, Any]) -> Segment:
+    return Segment(path, str(attributes.get("id")), int(attributes.get("segment") or 0),
+                   int(attributes.get("segments") or 1))
 
 
 def candidates(path: str) -> list[tuple[int, str]]:
@@ -51,9 +52,18 @@ def candidates(path: str) -> list[tuple[int, str]]:
     stem, extension = os.path.splitext(name)
     names: list[str] = []
     with contextlib.suppress(OSError):
-        names = [other for other in os.listdir(folder or ".") if other.startswith(f"{stem}.")]
+        status = os.stat(folder or ".")
+        listed = _numbered_in if time.time_ns() - status.st_mtime_ns > SETTLED_NS else _numbered_in.__wrapped__
+        names = [other for other in listed(folder or ".", status.st_ino, status.st_mtime_ns)
+                 if other.startswith(f"{stem}.")]
     numbers = [(other.removeprefix(stem).removesuffix(extension), os.path.join(folder, other)) for other in names]
     return sorted((int(number[1:]), other) for number, other in numbers if _NUMBERED.fullmatch(number))
+
+
+@lru_cache(maxsize=8)
+def _numbered_in(folder: str, inode: int, changed_ns: int) -> list[str]:
+    """The names in a folder that may be of later segments: listed once for the thousands of logs that it may have."""
+    return [name for name in os.listdir(folder) if re.search(r"\.[1-9]", name)]
 
 
 def later(first: Segment, named: Iterable[tuple[int, str]] | None = None) -> list[Segment]:

@@ -322,6 +322,19 @@ def test_segments_go_with_their_log_and_are_not_logs_themselves(tmp_path):
     log.abandon()
 
 
+def test_a_folder_is_listed_once_for_all_its_logs_until_it_changes(tmp_path, monkeypatch):
+    paths, listed, listdir = [finished(tmp_path / f"{name}.h5", steps=10) for name in "abc"], [], os.listdir
+    monkeypatch.setattr(os, "listdir", lambda folder: listed.append(folder) or listdir(folder))
+    os.utime(tmp_path, (0, 0))
+    assert [read_log(path).steps.rows for path in paths] == [10, 10, 10] and len(listed) == 1
+    log = open_log(paths[1], resume=True)
+    begin(log, first_step=10)
+    write(log, 15, first_step=10)
+    log.flush()
+    assert [read_log(path).steps.rows for path in paths] == [10, 15, 10]
+    log.abandon()
+
+
 def test_a_missing_segment_is_named(tmp_path):
     path, log = resumed(tmp_path, 0, 10, 20)
     log.abandon()
