@@ -63,7 +63,7 @@ def line_of(log: Log, row: int) -> tuple:
     values = log.evaluations.of_trial(metric, trials["id"][row]) if metric else np.empty(0)
     measured, best = values[~np.isnan(values)], "-"
     if len(measured):
-        way = log.evaluations.spec(metric).better or better(metric)
+        way = log.evaluations.owners[metric].spec("evaluations", metric).better or better(metric)
         if target and target.column == metric:
             way = SMALLER if target.minimizes else LARGER
         ends = {SMALLER: measured.min(), LARGER: measured.max()}

@@ -71,7 +71,7 @@ def refuse_taken(path: str, overwrite: bool = True) -> None:
         raise LogError(f"{path}: exists already; choose another name, or --overwrite it")
     refuse_foreign(path, LOG, LogError)
     try:
-        open_file(path).close()
+        open_file(path)[0].close()
     except ForeignFile:
         raise
     except (LogError, FileNotFoundError):
@@ -120,22 +120,6 @@ def attribute_of(where: h5py.h5g.GroupID, name: str) -> Any:
         with contextlib.suppress(ValueError):
             return json.loads(value)
     return value if len(value) <= MOST_ATTRIBUTE else None
-
-
-def root_attributes(path: str, file: h5py.File) -> dict[str, Any]:
-    """The attributes of a log's file but those of another type than they are written with. LogError where they are more
-    than a log has."""
-    names: list[bytes] = []
-    h5py.h5a.iterate(file.id, names.append)
-    found, size = {}, 0
-    for name in (name.decode("utf-8", "surrogateescape") for name in names):
-        value = attribute_of(file.id, name)
-        size += len(str(value))
-        if size > MOST_ATTRIBUTES:
-            raise LogError(f"{path}: its attributes have over {MOST_ATTRIBUTES >> 20} MiB, as no log's have")
-        if value is not None and isinstance(value, WRITTEN.get(name, object)):
-            found[name] = value
-    return found
 
 
 def create_column(group: h5py.Group, column: LogColumn, rows: int, **layout: Any) -> h5py.Dataset:
@@ -191,9 +175,10 @@ def superblock(path: str) -> Superblock:
     return Superblock(flags, end, size, cut)
 
 
-def open_file(path: str, tolerant: bool = False) -> h5py.File:
-    """A log's file, opened for reading whatever state it is in: closed, live, or left by a killed writer. LogError
-    where it is not a log or of a newer schema; FileNotFoundError where it is missing. ``tolerant`` opens a closed file
+def open_file(path: str, tolerant: bool = False) -> tuple[h5py.File, dict[str, Any]]:
+    """A log's file, opened for reading whatever state it is in: closed, live, or left by a killed writer; and its root
+    attributes but those of another type than they are written with. LogError where it is not a log, is of a newer
+    schema, or has more attributes than a log; FileNotFoundError where it is missing. ``tolerant`` opens a closed file
     that was cut off, too; what is lost may read as zeros (see ``rows_within``)."""
     state = superblock(path)
     with reading(path):
@@ -207,7 +192,18 @@ def open_file(path: str, tolerant: bool = False) -> h5py.File:
             if attribute_of(file.id, "format") != FORMAT:
                 raise ForeignFile(f"{path}: is an HDF5 file, but not an hvdscale log (it has no attribute format = "
                                   f"{FORMAT!r})")
-            version = attribute_of(file.id, "version")
+            names: list[bytes] = []
+            h5py.h5a.iterate(file.id, names.append)
+            found: dict[str, Any] = {}
+            size = 0
+            for name in (name.decode("utf-8", "surrogateescape") for name in names):
+                value = attribute_of(file.id, name)
+                size += len(str(value))
+                if size > MOST_ATTRIBUTES:
+                    raise LogError(f"{path}: its attributes have over {MOST_ATTRIBUTES >> 20} MiB, as no log's have")
+                if value is not None and isinstance(value, WRITTEN.get(name, object)):
+                    found[name] = value
+            version = found.get("version")
             if version is None or int(version) < 1:
                 raise LogError(f"{path}: names no schema version of a log; its attribute version is {version}")
             if int(version) > VERSION:
@@ -223,7 +219,7 @@ def open_file(path: str, tolerant: bool = False) -> h5py.File:
                 raise LogError(f"{path}: is truncated to {state.size:,} of {state.end:,} bytes; "
                                "nothing is left of the log") from error
             raise
-    return file
+    return file, found
 
 
 class Unclosed(Positioned):
@@ -307,20 +303,17 @@ class Stored(NamedTuple):
         return rows
 
 
-def part_of(path: str, file: h5py.File, name: str) -> Any:
+def part_of(path: str, file: h5py.File, name: str, is_known: bool = False) -> Any:
     """The table, column or heap of this name in a file: a GroupID or Stored; KeyError where there is none. LogError for
-    a link, and for what ``stored`` refuses: a log from elsewhere must not show, or copy, what this machine has."""
-    found = file.id
-    for step in name.encode("utf-8", "surrogateescape").split(b"/"):
-        if found.links.get_info(step).type != h5py.h5l.TYPE_HARD:
+    a link, for values in another file, as a log from elsewhere must not show, or copy, what this machine has, and for
+    pieces so large that one may take all memory. is_known: that no link leads there."""
+    found, whole = file.id, name.encode("utf-8", "surrogateescape")
+    for step in [whole] if is_known else whole.split(b"/"):
+        if not is_known and found.links.get_info(step).type != h5py.h5l.TYPE_HARD:
             raise LogError(f"{path}: /{name} is a link, as nothing in a log is; it is not followed")
         found = h5py.h5o.open(found, step)
-    return stored(path, name, found) if isinstance(found, h5py.h5d.DatasetID) else found
-
-
-def stored(path: str, name: str, found: h5py.h5d.DatasetID) -> Stored:
-    """A dataset of a log; LogError where its values lie in another file, or in pieces so large that one may take all
-    memory."""
+    if isinstance(found, h5py.h5g.GroupID):
+        return found
     kind = found.get_type()
     dtype = kind.dtype
     if found.get_offset() is None:              # else they are in one piece, of this file

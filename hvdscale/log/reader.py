@@ -13,6 +13,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import cached_property, wraps
 from typing import Any
 
@@ -23,8 +24,7 @@ from ..errors import LogError
 from ..system import lock
 from ..target import SPLITS
 from . import segments
-from .files import (NO_END, TYPES, Stored, Superblock, attribute_of, open_file, part_of, reading, root_attributes,
-                    stored, superblock)
+from .files import NO_END, TYPES, Stored, Superblock, attribute_of, open_file, part_of, reading, superblock
 from .schema import KNOWN, SCHEMA, SOURCE, TABLES, LogColumn, Status, column_of
 
 SMALL = 4 << 20     # bytes: logs up to this size are read whole and closed, so that a thousand of them can be read
@@ -55,26 +55,39 @@ def _tried_again(read: Callable[..., Any]) -> Callable[..., Any]:
     return tried
 
 
+@dataclass(eq=False)
 class Part:
     """One file of a log, open for reading, with the columns and the number of rows that are whole in each table."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._open()
+    path: str
 
     @_tried_again
-    def _open(self) -> None:
-        self.file = open_file(self.path)
+    def __post_init__(self) -> None:
+        self.file, self.attributes = open_file(self.path)
+        self.segment = segments.of_attributes(self.path, self.attributes)
         self._heap: Any = None      # the texts, once one was asked for: an h5py.Dataset, or the bytes of a small one
         self._specs: dict[tuple[str, str], LogColumn] = {}              # of the columns that were looked at
         self._datasets: dict[tuple[str, str], Stored] = {}          # open, since HDF5 keeps chunks only of such
         self._claimed = 0           # bytes of these, unpacked
-        self.attributes = root_attributes(self.path, self.file)
-        self.segment = segments.of_attributes(self.path, self.attributes)
-        self.rows = {table: self._committed_rows(table) for table in TABLES}
-        found = self._names()       # after the rows that count, as columns grow
-        groups = {name.rpartition("/")[0] for name in found}
+        self.rows: dict[str, int] = {}
         self.columns: dict[str, Sequence[str]] = {}
+        for table in TABLES:
+            name = f"{table}/committed_rows"
+            dataset = part_of(self.path, self.file, name)
+            if dataset.shape != (1,) or dataset.dtype.kind not in "iu":
+                raise LogError(f"{self.path}: {name} holds {dataset.dtype} entries in the shape {dataset.shape}, not "
+                               "one number of rows")
+            self.rows[table] = int(dataset.read(0, 1)[0])
+            if self.rows[table] < 0:
+                raise LogError(f"{self.path}: {name} is {self.rows[table]}")
+
+        found: list[str] = []       # the names of all but links, after the rows that count, as columns grow
+
+        def note(name: bytes, link: h5py.h5l.LinkInfo) -> None:
+            if link.type == h5py.h5l.TYPE_HARD:
+                found.append(name.decode("utf-8", "surrogateescape"))
+        self.file.id.links.visit(note, info=True)
+        groups = {name.rpartition("/")[0] for name in found}
         for table in TABLES:
             names = [name.removeprefix(f"{table}/") for name in found
                      if name.startswith(f"{table}/") and name not in groups and name != f"{table}/committed_rows"]
@@ -82,38 +95,34 @@ class Part:
                 if not column.optional and column.name not in names:
                     raise LogError(f"{self.path}: {table} has no column {column.name}; is it a log of another program?")
             self.columns[table] = names
+
         state = superblock(self.path)
         self.size = state.size
         if state.size < state.end:
             self._refuse_lost_rows(state)
         self.rows["trials"] = begun_trials(self)
 
-    def spec(self, table: str, name: str) -> LogColumn:
-        """A column as the file has it. LogError where it holds what does not belong there or says another unit than the
-        schema's, and where it has less rows than were committed."""
-        if (table, name) not in self._specs:
-            self._specs[table, name] = self._open_column(table, name)
-        return self._specs[table, name]
-
     @_tried_again
-    def _open_column(self, table: str, name: str) -> LogColumn:
-        what, rows = f"{table}/{name}", self.rows[table]
-        # no link: see _names
-        dataset = stored(self.path, what, h5py.h5o.open(self.file.id, what.encode("utf-8", "surrogateescape")))
-        self._datasets[table, name] = dataset
-        wanted = column_of(table, name) if "/" in name else KNOWN[table].get(name)
-        found = column_spec(name, dataset, wanted)
-        self.claim(what, dataset, found.type, rows)
-        if wanted and found.type != wanted.type:
-            raise LogError(f"{self.path}: {what} holds {found.type} entries ({dataset.dtype}) where {wanted.type} "
-                           "belongs")
-        if wanted and found.unit and found.unit != wanted.unit:
-            raise LogError(f"{self.path}: {what} is in {found.unit} where {wanted.unit} belongs; units are not "
-                           "converted, as nothing says that the rest of the log is in them")
-        if dataset.shape[0] < rows:
-            raise LogError(f"{self.path}: {what} has {dataset.shape[0]} rows where {rows} were committed; "
-                           f"'hvdscale-log repair {self.path}' saves what is left")
-        return found
+    def spec(self, table: str, name: str) -> LogColumn:
+        """A column as the file has it, its dataset open from now on. LogError where it holds what does not belong there
+        or says another unit than the schema's, and where it has less rows than were committed."""
+        if (table, name) not in self._specs:
+            what, rows = f"{table}/{name}", self.rows[table]
+            dataset = part_of(self.path, self.file, what, is_known=True)
+            wanted = column_of(table, name) if "/" in name else KNOWN[table].get(name)
+            found = column_spec(name, dataset, wanted)
+            self.claim(what, dataset, found.type, rows)
+            if wanted and found.type != wanted.type:
+                raise LogError(f"{self.path}: {what} holds {found.type} entries ({dataset.dtype}) where {wanted.type} "
+                               "belongs")
+            if wanted and found.unit and found.unit != wanted.unit:
+                raise LogError(f"{self.path}: {what} is in {found.unit} where {wanted.unit} belongs; units are not "
+                               "converted, as nothing says that the rest of the log is in them")
+            if dataset.shape[0] < rows:
+                raise LogError(f"{self.path}: {what} has {dataset.shape[0]} rows where {rows} were committed; "
+                               f"'hvdscale-log repair {self.path}' saves what is left")
+            self._specs[table, name], self._datasets[table, name] = found, dataset
+        return self._specs[table, name]
 
     @_tried_again
     def read(self, table: str, name: str, first: int = 0, stop: int | None = None) -> np.ndarray:
@@ -155,28 +164,6 @@ class Part:
         if self._claimed > HELD_BYTES + DENSE * self.size:
             raise LogError(f"{self.path}: its columns claim over {self._claimed:,} bytes, but the file has "
                            f"{self.size:,}; no log is so dense")
-
-    def _committed_rows(self, table: str) -> int:
-        """How many rows of a table are whole; LogError where the file does not say."""
-        name = f"{table}/committed_rows"
-        dataset = part_of(self.path, self.file, name)
-        if dataset.shape != (1,) or dataset.dtype.kind not in "iu":
-            raise LogError(f"{self.path}: {name} holds {dataset.dtype} entries in the shape {dataset.shape}, not one "
-                           "number of rows")
-        rows = int(dataset.read(0, 1)[0])
-        if rows < 0:
-            raise LogError(f"{self.path}: {name} is {rows}")
-        return rows
-
-    def _names(self) -> list[str]:
-        """The names of all that the file has, but of links, and of what lies behind them."""
-        found: list[str] = []
-
-        def note(name: bytes, link: h5py.h5l.LinkInfo) -> None:
-            if link.type == h5py.h5l.TYPE_HARD:
-                found.append(name.decode("utf-8", "surrogateescape"))
-        self.file.id.links.visit(note, info=True)
-        return found
 
     def _refuse_lost_rows(self, state: Superblock) -> None:
         """A live file that was cut off reads as zeros there, so where it is short, each column is looked at."""
@@ -258,9 +245,8 @@ def decode(path: str, heap: Any, spans: np.ndarray) -> np.ndarray:
 class Columns(Mapping[str, np.ndarray]):
     """Column name -> array, read when asked for and kept. Iterating gives the columns' names."""
 
-    def __init__(self, columns: Iterable[str]) -> None:
-        self.columns = tuple(columns)
-        self._read: dict[str, np.ndarray] = {}
+    columns: tuple[str, ...]
+    _read: dict[str, np.ndarray]
 
     def read(self, name: str) -> np.ndarray:
         """A column, not kept."""
@@ -287,18 +273,16 @@ class LogTable(Columns):
 
     def __init__(self, name: str, parts: Sequence[Part], keep: np.ndarray | None = None) -> None:
         """keep    row numbers to keep of the parts' rows, laid end to end, in the order wanted; None: all."""
-        super().__init__(in_order(name, {column for part in parts for column in part.columns[name]}))
-        self.name = name
+        self.name, self._read = name, {}
+        # the first of the files that have each column
+        self.owners = {column: part for part in reversed(parts) for column in part.columns[name]}
+        self.columns = tuple(in_order(name, self.owners))
         self.rows = sum(part.rows[name] for part in parts) if keep is None else len(keep)
         self._parts, self._keep = parts, keep
 
-    def spec(self, name: str) -> LogColumn:
-        """A column as the first of the files that have it says it is."""
-        return next(part.spec(self.name, name) for part in self._parts if name in part.columns[self.name])
-
     @cached_property
     def specs(self) -> dict[str, LogColumn]:
-        return {name: self.spec(name) for name in self.columns}
+        return {name: self.owners[name].spec(self.name, name) for name in self.columns}
 
     def read(self, name: str, first: int = 0, stop: int | None = None) -> np.ndarray:
         """A column, or rows first:stop of it, not kept: for one pass over a log larger than memory."""
@@ -313,7 +297,7 @@ class LogTable(Columns):
         if stop is not None:
             return self[name][first:stop]
         joined = np.concatenate([part.read(self.name, name) if name in part.columns[self.name]
-                                 else absent(self.spec(name).type, part.rows[self.name]) for part in self._parts])
+                                 else absent(self.specs[name].type, part.rows[self.name]) for part in self._parts])
         return joined if self._keep is None else joined[self._keep]
 
     def of_trial(self, name: str, trial: int) -> np.ndarray:
@@ -392,7 +376,10 @@ def open_log(path: str | os.PathLike[str]) -> Log:
         try:
             named = segments.candidates(path)       # before the first is opened: they go after it is replaced
             parts.append(Part(path))
-            for segment in segments.rest(parts[0].segment, named):
+            if parts[0].segment.number:
+                raise LogError(f"{path}: is file {parts[0].segment.number} of a log, not its first, file 0; name the "
+                               "first one, the rest is found beside it")
+            for segment in segments.rest(parts[0].segment, named) if named else ():
                 parts.append(Part(segment.path))
             return Log(path, parts)
         except BaseException as error:

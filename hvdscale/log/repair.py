@@ -23,7 +23,7 @@ from ..system.files import temporary_name
 from ..system.lock import Lock
 from . import segments
 from .check import IN_PLAN, ORDERED, UnsoundRows, check, check_rows, contradictions, disordered
-from .files import TYPES, Stored, open_file, part_of, reading, root_attributes, superblock
+from .files import TYPES, Stored, open_file, part_of, reading, superblock
 from .merge import merged_attributes, show, write_log
 from .plan_text import read_plan
 from .reader import Log, LogTable, Part, absent, begun_trials, column_spec, decode
@@ -131,10 +131,9 @@ class SalvagedPart(Part):
     def __init__(self, path: str) -> None:
         self.path = path
         self.lost: list[str] = []
-        self.file = open_file(path, tolerant=True)
+        self.file, self.attributes = open_file(path, tolerant=True)
         self.size, self._claimed = superblock(path).size, 0
         with reading(path):
-            self.attributes = root_attributes(path, self.file)
             self.segment = segments.of_attributes(path, self.attributes)
         self.rows, self.columns = {}, {}
         self._specs = {}

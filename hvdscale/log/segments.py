@@ -18,7 +18,7 @@ from typing import Any
 
 from ..errors import LogError
 from ..formatting.numbers import counted
-from .files import open_file, reading, root_attributes
+from .files import open_file, reading
 
 _NUMBERED = re.compile(r"\.[1-9]\d*")          # what follows the stem in a later segment's name
 MOST_NAMED = 8                  # folders with logs
@@ -37,8 +37,10 @@ class Segment:
 
 def describe(path: str) -> Segment:
     """The segment that a file says it is; LogError where it is no log, FileNotFoundError where it is missing."""
-    with open_file(path) as file, reading(path):
-        return of_attributes(path, root_attributes(path, file))
+    file, attributes = open_file(path)
+    file.close()
+    with reading(path):
+        return of_attributes(path, attributes)
 
 
 def of_attributes(path: str, attributes: Mapping[str, Any]) -> Segment:
@@ -89,9 +91,6 @@ def rest(first: Segment, named: Iterable[tuple[int, str]]) -> list[Segment]:
     """The files that hold the log's rows beside the first, in order, among the ``candidates`` as they were before it
     was opened; LogError if one is missing."""
     path = first.path
-    if first.number:
-        raise LogError(f"{path}: is file {first.number} of a log, not its first, file 0; "
-                       "name the first one, the rest is found beside it")
     segments = [s for s in later(first, named) if s.number >= first.stands_for]
     for expected, segment in enumerate(segments, start=first.stands_for):
         if segment.number != expected:
