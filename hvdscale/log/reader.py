@@ -300,6 +300,10 @@ class LogTable(Columns):
                                  else absent(self.specs[name].type, part.rows[self.name]) for part in self._parts])
         return joined if self._keep is None else joined[self._keep]
 
+    def change(self, name: str, values: np.ndarray) -> None:
+        """Other rows of a column in memory, of which all columns are to have as many."""
+        self._read[name], self.rows = values, len(values)
+
     def of_trial(self, name: str, trial: int) -> np.ndarray:
         """A trial's values of a column, in the log's order; of many rows no others are read where its own lie together.
         """

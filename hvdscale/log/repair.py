@@ -12,8 +12,7 @@ import shutil
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import h5py
 import numpy as np
@@ -26,7 +25,7 @@ from .check import IN_PLAN, ORDERED, UnsoundRows, check, check_rows, contradicti
 from .files import TYPES, Stored, open_file, part_of, reading, superblock
 from .merge import merged_attributes, show, write_log
 from .plan_text import read_plan
-from .reader import Log, LogTable, Part, absent, begun_trials, column_spec, decode
+from .reader import Log, Part, absent, begun_trials, column_spec, decode
 from .schema import INTERRUPTED, KNOWN, SCHEMA, SOURCE, TABLES, UNKNOWN_SEED, LogColumn, Status, column_of
 
 BROKEN = ".broken"
@@ -35,14 +34,14 @@ LOST_TEXTS = {"plan": "{}"}             # of a column of texts; else an empty on
 UNKNOWN = "unknown: the log was damaged here"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Repair:
     """What came of a repair: rows kept per table, in words what was lost and restored, and where the originals are."""
 
-    kept: dict[str, int]
     lost: list[str]
-    restored: list[str]
-    originals: list[str]
+    restored: list[str] = field(default_factory=list)
+    kept: dict[str, int] = field(default_factory=dict)
+    originals: list[str] = field(default_factory=list)
 
 
 def repair(path: str, take_over: bool = False) -> Repair | None:
@@ -55,26 +54,24 @@ def repair(path: str, take_over: bool = False) -> Repair | None:
             if len(log.segments) == 1 and not superblock(path).flags and Status.RUNNING not in log.trials["status"]:
                 return None
         parts, names, lost = _salvage(path)
-        log = Log(path, parts)
-        mended = mend(log)
-        lost += mended.lost
-        if lost and not mended.trials.rows:
+        log, done = Log(path, parts), Repair(lost)
+        mend(log, done)
+        if lost and not log.trials.rows:
             raise LogError(_nothing_saved(path, lost))
         attributes = merged_attributes(log)
         if log.segments[0].path != path:
             attributes["id"] = uuid.uuid4().hex      # the first file is lost: what lies beside it is not read again
-        write_log(temporary := temporary_name(path), mended, attributes)
+        write_log(temporary := temporary_name(path), log, attributes)
         try:
             check(temporary).close()
         except LogError as error:
             os.unlink(temporary)
             raise LogError(f"{path}: nothing can be saved: what can be read of it contradicts itself "
                            f"({str(error).removeprefix(f'{temporary}: ')})") from error
-        kept = {table.name: table.rows for table in mended.tables}
         log.close()
-        originals = [_keep(name) for name in names]
+        done.kept, done.originals = {table.name: table.rows for table in log.tables}, [_keep(name) for name in names]
         show(temporary, path, [name for name in names if name != path])
-        return Repair(kept, lost, mended.restored, originals)
+        return done
     except OSError as error:
         raise LogError(f"{path}: cannot be repaired: {error.strerror or error}") from error
     finally:
@@ -268,75 +265,54 @@ def lost_entries(column: LogColumn, rows: int) -> np.ndarray:
     return np.full(rows, LOST) if column.type == "int" else absent(column.type, rows)
 
 
-class MendedTable(LogTable):
-    """A table whose rows are in memory and can be changed."""
-
-    def __init__(self, table: LogTable) -> None:
-        self.name, self.columns, self.specs, self.rows = table.name, table.columns, table.specs, table.rows
-        self._read = {name: table.read(name).astype(object if spec.type == "text" else TYPES[spec.type])
-                      for name, spec in table.specs.items()}
-
-    def drop(self, wrong: np.ndarray) -> None:
-        self._read = {name: values[~wrong] for name, values in self._read.items()}
-        self.rows -= int(wrong.sum())
-
-    def add(self, rows: int, **values: Any) -> None:
-        """Adds rows; what is not given is lost."""
-        for name, spec in self.specs.items():
-            added = lost_entries(spec, rows)
-            added[:] = values.get(name, added)
-            self._read[name] = np.concatenate([self._read[name], added])
-        self.rows += rows
-
-
-class Mended(Log):
-    """A log's tables in memory, and in words what was lost and what was restored of their rows."""
-
-    tables: tuple[MendedTable, ...]
-    restarts: MendedTable
-
-    def __init__(self, log: Log) -> None:
-        self.path = log.path
-        self.lost: list[str] = []
-        self.restored: list[str] = []
-        self.tables = tuple(map(MendedTable, log.tables))
-        self.trials, self.restarts, self.evaluations, self.steps = self.tables
-
-    def drop(self, name: str, wrong: np.ndarray, why: str) -> None:
-        table = getattr(self, name)
-        self.lost.append(f"{self.path}: {wrong.sum()} of {table.rows} rows of {name}: {why}")
-        table.drop(wrong)
-
-
-def mend(log: Log) -> Mended:
-    """The log's rows that keep all invariants of ``check``; LogError where those it lacks have no rows to leave out."""
-    mended, path = Mended(log), log.path
-    trials, restarts = mended.trials, mended.restarts
-    _restore_columns(mended)
+def mend(log: Log, done: Repair) -> None:
+    """Has in memory those of a log's rows that keep all invariants of ``check``; LogError where those it lacks have no
+    rows to leave out."""
+    for table in log.tables:
+        dict(table)
+    trials, restarts = log.trials, log.restarts
+    _restore_columns(log, done)
     status, reason = trials["status"], trials["stop_reason"]
     running = status == Status.RUNNING                      # so interrupted, as its writer is gone
     reason[running & (reason == "")] = INTERRUPTED
     status[running] = Status.INCOMPLETE
     if (silent := reason == "").any():
         reason[silent] = UNKNOWN
-        mended.lost.append(f"{path}: {silent.sum()} of {trials.rows} entries of trials/stop_reason")
+        done.lost.append(f"{log.path}: {silent.sum()} of {trials.rows} entries of trials/stop_reason")
     missing = ~np.isin(trials["id"], restarts["trial"])
     if missing.any():
-        restarts.add(int(missing.sum()), trial=trials["id"][missing], first_step=0, workers=trials["workers"][missing],
-                     previous_end=UNKNOWN)
-        mended.restored.append(f"{path}: {missing.sum()} rows of restarts, without host, device and time")
-    _drop_disordered(mended)
+        known = {"trial": trials["id"][missing], "first_step": 0, "workers": trials["workers"][missing],
+                 "previous_end": UNKNOWN}
+        for name, spec in restarts.specs.items():
+            added = lost_entries(spec, int(missing.sum()))
+            added[:] = known.get(name, added)
+            restarts.change(name, np.concatenate([restarts[name], added]))
+        done.restored.append(f"{log.path}: {missing.sum()} rows of restarts, without host, device and time")
+    for name, column, strict in ORDERED:
+        table = getattr(log, name)
+        falls = np.sort(disordered(table, column, strict))[::-1]
+        if len(falls):
+            begin = dict(zip(table["trial"][falls].tolist(), falls.tolist()))
+            ends = np.array([begin.get(trial, table.rows) for trial in table["trial"].tolist()])
+            named = ", ".join(map(str, sorted(begin)[:5])) + (" and others" if len(begin) > 5 else "")
+            _drop(log, name, np.arange(table.rows) >= ends, f"{name}/{column} goes back in trial {named}", done)
     seeds = trials["seed"]
     seeds[seeds == LOST] = UNKNOWN_SEED
     while True:
         try:
-            check_rows(mended)
-            return mended
+            return check_rows(log)
         except UnsoundRows as error:
-            mended.drop(error.table, error.wrong, str(error).removeprefix(f"{path}: "))
+            _drop(log, error.table, error.wrong, str(error).removeprefix(f"{log.path}: "), done)
 
 
-def _restore_columns(log: Mended) -> None:
+def _drop(log: Log, name: str, wrong: np.ndarray, why: str, done: Repair) -> None:
+    table = getattr(log, name)
+    done.lost.append(f"{log.path}: {wrong.sum()} of {table.rows} rows of {name}: {why}")
+    for column in table:
+        table.change(column, table[column][~wrong])
+
+
+def _restore_columns(log: Log, done: Repair) -> None:
     """Where a column of /trials and the plan differ, the plan is right, as damage seldom leaves it JSON; a plan that
     cannot be read becomes an empty one."""
     trials, lost = log.trials, 0
@@ -353,17 +329,6 @@ def _restore_columns(log: Mended) -> None:
         except (LogError, TypeError, ValueError, OverflowError):        # of a value that the column has no place for
             trials["plan"][row], lost = LOST_TEXTS["plan"], lost + 1
     if lost:
-        log.lost.append(f"{log.path}: {lost} of {trials.rows} plans")
+        done.lost.append(f"{log.path}: {lost} of {trials.rows} plans")
     for name, count in restored.items():
-        log.restored.append(f"{log.path}: {count} of {trials.rows} entries of trials/{name}, from the plans")
-
-
-def _drop_disordered(log: Mended) -> None:
-    for name, column, strict in ORDERED:
-        table = getattr(log, name)
-        falls = np.sort(disordered(table, column, strict))[::-1]
-        if len(falls):
-            begin = dict(zip(table["trial"][falls].tolist(), falls.tolist()))
-            ends = np.array([begin.get(trial, table.rows) for trial in table["trial"].tolist()])
-            named = ", ".join(map(str, sorted(begin)[:5])) + (" and others" if len(begin) > 5 else "")
-            log.drop(name, np.arange(table.rows) >= ends, f"{name}/{column} goes back in trial {named}")
+        done.restored.append(f"{log.path}: {count} of {trials.rows} entries of trials/{name}, from the plans")
