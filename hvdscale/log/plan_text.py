@@ -18,7 +18,6 @@ import numpy as np
 from ..errors import HvdscaleError, LogError
 from ..target import Target
 from .files import first_line
-from .reader import Log
 
 DEEPEST = 40                    # of what lies within each other; a plan has four or five
 MOST_DRAWS = 1_000_000          # of a study
@@ -141,12 +140,6 @@ def plan_at(path: str, trial: int, text: str) -> dict[str, Any]:
     except LogError as error:
         raise LogError(f"{path}: trial {trial}: {error}; 'hvdscale-log show {path} --trial {trial} --plan' shows it"
                        ) from error
-
-
-def refuse_wrong_plans(log: Log) -> None:
-    """LogError where a plan of a log has entries of other types; each text is looked at once."""
-    for text, trial in {text: trial for trial, text in zip(log.trials["id"], log.trials["plan"])}.items():
-        plan_at(log.path, trial, text)
 
 
 def _refuse_wrong(part: str, entries: Mapping[str, Any], rules: Mapping[str, Rule], needed: bool = False) -> None:

@@ -364,7 +364,8 @@ def read_log(path: str | os.PathLike[str]) -> Log:
             table.specs
         if log.size <= SMALL:
             for table in log.tables:
-                dict(table)
+                for name in table.columns:
+                    table[name]
             log.close()
     except BaseException:
         log.close()

@@ -82,9 +82,10 @@ def later(first: Segment, named: Iterable[tuple[int, str]] | None = None) -> lis
 
 def beside(path: str) -> list[str]:
     """The files of the later segments of a log that is to be overwritten; none where it cannot be read."""
-    with contextlib.suppress(LogError, FileNotFoundError):
+    try:
         return [segment.path for segment in later(describe(path))]
-    return []
+    except (LogError, FileNotFoundError):
+        return []
 
 
 def rest(first: Segment, named: Iterable[tuple[int, str]]) -> list[Segment]:
@@ -110,22 +111,23 @@ def find_logs(paths: Iterable[str | os.PathLike[str]], below: bool = False) -> l
 
 
 def logs_in(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
-    """The same; LogError where there is none, as ``refuse_outer`` and ``refuse_none`` say."""
-    for path in expand(paths):
-        refuse_outer(path)
+    """The same; LogError where there is none, and as ``refuse_outer`` says."""
+    for folder in filter(os.path.isdir, expand(paths)):
+        refuse_outer(folder)
     names = find_logs(paths)
-    refuse_none(names, paths)
+    if not names:
+        raise no_logs(paths)
     return names
 
 
 def refuse_outer(path: str) -> None:
     """LogError where a directory has no log of its own while those in it have: what lies apart is not mixed unasked."""
-    if not os.path.isdir(path) or find_logs([path]):
-        return
     within = []
     for folder, inner, _ in os.walk(path):
         inner[:] = sorted(name for name in inner if not name.startswith("."))
         count = len(find_logs([folder]))
+        if count and folder == path:
+            return
         within += [f"\n  {folder}: {counted(count, 'log')}"] if count else []
     if within:
         more = f"\n  and {len(within) - MOST_NAMED} more" if len(within) > MOST_NAMED else ""
@@ -133,10 +135,9 @@ def refuse_outer(path: str) -> None:
                        f"{''.join(within[:MOST_NAMED])}{more}")
 
 
-def refuse_none(names: Sequence[str], paths: Iterable[str | os.PathLike[str]]) -> None:
-    if not names:
-        raise LogError(f"no logs (*.h5) in {', '.join(map(str, paths)) or 'an empty list of paths'}; 'hvdscale-log "
-                       "import' makes logs of what other programs wrote")
+def no_logs(paths: Iterable[str | os.PathLike[str]]) -> LogError:
+    return LogError(f"no logs (*.h5) in {', '.join(map(str, paths)) or 'an empty list of paths'}; 'hvdscale-log "
+                    "import' makes logs of what other programs wrote")
 
 
 def expand(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
