@@ -109,8 +109,10 @@ class Part:
         if (table, name) not in self._specs:
             what, rows = f"{table}/{name}", self.rows[table]
             dataset = part_of(self.path, self.file, what, is_known=True)
-            wanted = column_of(table, name) if "/" in name else KNOWN[table].get(name)
+            wanted = KNOWN[table].get(name)
             found = column_spec(name, dataset, wanted)
+            if "/" in name and (found.type, found.unit) != ("float", "1"):      # as all are but parts of steps
+                wanted = column_of(table, name)
             self.claim(what, dataset, found.type, rows)
             if wanted and found.type != wanted.type:
                 raise LogError(f"{self.path}: {what} holds {found.type} entries ({dataset.dtype}) where {wanted.type} "

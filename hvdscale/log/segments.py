@@ -107,7 +107,7 @@ def find_logs(paths: Iterable[str | os.PathLike[str]], below: bool = False) -> l
     for path in expand(paths):
         files = os.path.join(glob.escape(path), "**" if below else "", "*.h5")
         names += sorted(glob.glob(files, recursive=below)) if os.path.isdir(path) else [path]
-    return list(dict.fromkeys(map(first_of, names)))
+    return list(dict.fromkeys(first_of(name) if _NUMBERED.search(name) else name for name in names))
 
 
 def logs_in(paths: Sequence[str | os.PathLike[str]]) -> list[str]:

@@ -93,14 +93,15 @@ class BatchSchedule:
 
     def examples_before(self, step: Number) -> Number:
         """Examples in the first ``step`` steps: a whole number of a whole number; inf of inf."""
-        at = self.piece(step)
+        at = bisect_right(self.starts, step) - 1
         ended = zip(self.sizes[:at], self.starts, self.starts[1:])
         return sum(size * (end - start) for size, start, end in ended) + (step - self.starts[at]) * self.sizes[at]
 
     def mean_before(self, step: float) -> float:
         """The mean batch of the first ``step`` steps; that of the last piece for inf and NaN."""
-        at = self.piece(step)
-        return self.sizes[at] if at == 0 or not math.isfinite(step) else self.examples_before(step) / step
+        if len(self.sizes) == 1 or not math.isfinite(step):
+            return self.sizes[-1]
+        return self.examples_before(step) / step if step > self.starts[1] else self.sizes[0]
 
     def steps_holding(self, examples: float) -> int:
         """The fewest steps with at least that many examples; exact of a whole number."""

@@ -143,7 +143,6 @@ def left_out(section: Section) -> Iterator[str]:
 def _describe_nans(trials: Sequence[Trial]) -> Iterator[str]:
     """NaN by metric; of trials that diverged they are no news."""
     nans = [(column, trial, count) for trial in trials if trial.status != Status.INFEASIBLE
-            and np.isnan([*trial.metrics.values()]).any()
             for column, count in count_nans(trial.metrics, trial.measurement).items()]
     for column, found in group_by(nans, itemgetter(0)).items():
         yield SCALING.say("nan", metric=column, count=sum(count for *_, count in found),
