@@ -133,7 +133,7 @@ class SalvagedPart(Part):
         with reading(path):
             self.segment = segments.of_attributes(path, self.attributes)
         self.rows, self.columns = {}, {}
-        self._specs = {}
+        self._specs, self._datasets = {}, {}
         self._values: dict[tuple[str, str], np.ndarray] = {}
         for table in TABLES:
             self._read_table(table)
@@ -146,9 +146,6 @@ class SalvagedPart(Part):
 
     def read(self, table: str, name: str, first: int = 0, stop: int | None = None) -> np.ndarray:
         return self._values[table, name][:self.rows[table]][first:stop]
-
-    def close(self) -> None:
-        self.file.close()
 
     def _read_table(self, table: str) -> None:
         specs = {column.name: column for column in SCHEMA[table] if not column.optional}
