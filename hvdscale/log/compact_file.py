@@ -23,8 +23,7 @@ import h5py
 import numpy as np
 
 from ..system.cores import usable_cores
-from .files import BOUNDS, TYPES, create_column, write_attribute, write_root_attributes
-from .safe_file import SafeFile
+from .files import BOUNDS, TYPES, SafeFile, create_column, write_attribute, write_root_attributes
 from .schema import TABLES, LogColumn
 
 SMALL_BYTES = 512                # a column up to this size is stored as it is
