@@ -78,14 +78,13 @@ class CompactFile(contextlib.AbstractContextManager["CompactFile"]):
         self._file: Any = None              # an h5py.File
         self._sink = SafeFile(path)
         self._pool = ThreadPoolExecutor(self._threads)
-        try:
+        with contextlib.ExitStack() as failed:
+            failed.callback(self._abandon)
             self._file = h5py.File(self._sink, "w", libver=BOUNDS)
             write_root_attributes(self._file, attributes)
             for table in TABLES:
                 self._file.create_group(table)
-        except BaseException:
-            self._abandon()
-            raise
+            failed.pop_all()
         self._heap = _GrowingColumn(self._file, HEAP, self._write)
 
     def add_column(self, table: str, spec: LogColumn, rows: int = 0) -> None:
@@ -126,14 +125,11 @@ class CompactFile(contextlib.AbstractContextManager["CompactFile"]):
         self._pool.shutdown()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self._abandon()
-            return
-        try:
-            self.close()
-        except BaseException:
-            self._abandon()
-            raise
+        with contextlib.ExitStack() as failed:
+            failed.callback(self._abandon)
+            if kind is None:
+                self.close()
+                failed.pop_all()
 
     def _abandon(self) -> None:
         """Leaves nothing behind; never raises, safe to call twice."""

@@ -111,7 +111,7 @@ class Part:
             dataset = part_of(self.path, self.file, what, is_known=True)
             wanted = KNOWN[table].get(name)
             found = column_spec(name, dataset, wanted)
-            if "/" in name and (found.type, found.unit) != ("float", "1"):      # as all are but parts of steps
+            if "/" in name and (table == "steps" or (found.type, found.unit) != ("float", "1")):     # as others are
                 wanted = column_of(table, name)
             self.claim(what, dataset, found.type, rows)
             if wanted and found.type != wanted.type:

@@ -303,6 +303,7 @@ def test_attributes_that_change_when_a_log_is_resumed_are_kept(tmp_path):
 
 def test_a_log_named_like_a_segment_is_another_log(tmp_path):
     one, other = finished(tmp_path / "lr0.h5", steps=10), finished(tmp_path / "lr0.1.h5", steps=20)
+    os.utime(tmp_path, (0, 0))          # of a folder that has not changed for long the names are kept
     assert read_log(one).steps.rows == 10 and read_log(other).steps.rows == 20
     log = open_log(one, resume=True)
     begin(log, first_step=10)
@@ -319,16 +320,6 @@ def test_segments_go_with_their_log_and_are_not_logs_themselves(tmp_path):
     assert find_logs([tmp_path / "w.1.h5", tmp_path / "w.h5", tmp_path]) == [path]
     with pytest.raises(LogError, match="w.1.h5: is file 1 of a log"):
         read_log(tmp_path / "w.1.h5")
-    log.abandon()
-
-
-def test_a_folder_is_listed_once_until_it_changes(tmp_path, monkeypatch):
-    path, listed, listdir = finished(tmp_path / "w.h5", steps=10), [], os.listdir
-    monkeypatch.setattr(os, "listdir", lambda folder: listed.append(folder) or listdir(folder))
-    os.utime(tmp_path, (0, 0))
-    assert len(read_log(path).segments) == len(read_log(path).segments) == len(listed) == 1
-    log = open_log(path, resume=True)
-    assert len(read_log(path).segments) == 2
     log.abandon()
 
 
