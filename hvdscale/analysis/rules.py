@@ -60,7 +60,8 @@ class Rule:
         """The rule written as ``linear``, ``power:0.7`` or ``linear<=8``; UsageError for anything else."""
         name, capped, text_of_cap = text.replace(" ", "").partition("<=")
         try:
-            scaling.exponent(name)
+            if name not in scaling.EXPONENTS:
+                scaling.exponent(name)
             cap = float(text_of_cap) if capped else None
             if cap is not None and not 0 < cap < np.inf:
                 raise ValueError

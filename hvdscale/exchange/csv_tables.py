@@ -128,13 +128,14 @@ def _apply_rules(tables: Mapping[str, CsvRows], left: LeftOut):
     _leave_out(tables, left, chain(faults_of_trials(trials), *(faults_of_rows(trials, table) for table in others)))
     _leave_out(tables, left, chain(
         unfinished(trials, tables["evaluations"], np.isin(trials["id"], tables["steps"]["trial"])),
-        unstarted(trials, tables["restarts"]["trial"])))
+        [unstarted(trials, tables["restarts"]["trial"])]))
 
 
 def _leave_out(tables: Mapping[str, CsvRows], left: LeftOut, faults: Iterable[Fault]):
     for fault in faults:
         table = fault.table
-        repeated = "step" in table and np.array_equal(np.sort(disordered(table, "step", True)), fault.rows)
+        repeated = len(fault.rows) and "step" in table and (
+            np.array_equal(np.sort(disordered(table, "step", True)), fault.rows))
         for row in fault.rows.tolist():
             left.add(fault.trial(row), f"{table.path}:{table.lines[row]}: trial {fault.trial(row)}{fault.say(row, '')}"
                      + (OVERLAP if repeated else ""))

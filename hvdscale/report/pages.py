@@ -32,10 +32,10 @@ from ..exchange.runs.into_log import import_runs
 from ..formatting.numbers import counted, list_first
 from ..formatting.screen import Tell, quiet
 from ..log.check import refuse_unsound
-from ..log.plan_text import refuse_wrong_plans
+from ..log.plan_text import plan_at
 from ..log.reader import Log, read_log
 from ..log.schema import SMALLER
-from ..log.segments import expand, find_logs, refuse_none, refuse_outer
+from ..log.segments import expand, find_logs, no_logs, refuse_outer
 from ..system.files import scratch_folder
 from ..system.importing import uncollected
 from ..target import Target
@@ -240,8 +240,8 @@ def open_logs(paths: Sequence[Path], skip_broken: bool, opened: ExitStack, tell:
               ) -> tuple[list[Log], list[str]]:
     """(logs, messages about those skipped) of all logs among files and directories, open until ``opened`` closes.
     Raises LogError where one cannot be read, unless it is to be skipped, and where there is nothing to report."""
-    for path in expand(paths):
-        refuse_outer(path)
+    for folder in filter(os.path.isdir, expand(paths)):
+        refuse_outer(folder)
     shown = {_log_of_runs(path, opened) or path: path for path in dict.fromkeys(expand(paths))}
     names, logs, skipped = find_logs(shown), [], []
     for at, name in enumerate(names, 1):
@@ -251,7 +251,8 @@ def open_logs(paths: Sequence[Path], skip_broken: bool, opened: ExitStack, tell:
             log = opened.enter_context(read_log(name))
             log.path = shown.get(name, name)
             refuse_unsound(log, trials_only=log.evaluations.rows > MOST_EVALUATIONS)
-            refuse_wrong_plans(log)
+            for text, trial in dict(zip(log.trials["plan"], log.trials["id"])).items():
+                plan_at(log.path, trial, text)
             logs.append(log)
             skipped += _left_out_of(log)
         except LogError as error:
@@ -259,7 +260,8 @@ def open_logs(paths: Sequence[Path], skip_broken: bool, opened: ExitStack, tell:
                 rest = f"\n{CONTINUE}" if len(names) > 1 else ""
                 raise LogError(f"{error}{rest}") from error
             skipped.append(str(error))
-    refuse_none(names, paths)
+    if not names:
+        raise no_logs(paths)
     if not sum(log.trials.rows for log in logs):
         raise LogError(f"{', '.join(names)}: no trial that can be read, so there is nothing to report yet"
                        + "".join(f"\n{message}" for message in skipped))

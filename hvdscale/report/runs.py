@@ -58,7 +58,7 @@ class Frame(Columns):
         self.name, own = name, {LOG: LogColumn(LOG, "text", "1", "the path of the log")}
         self._tables: list[tuple[str, LogTable]] = [(log.path, getattr(log, name)) for log in logs]
         self.specs = own | join_columns(name, (table.specs for _, table in self._tables))
-        super().__init__(self.specs)
+        self.columns, self._read = tuple(self.specs), {}
         self.rows = sum(table.rows for _, table in self._tables)
         self.units = {name: spec.unit for name, spec in self.specs.items()}
         self.meanings = {name: spec.meaning for name, spec in self.specs.items()}

@@ -18,7 +18,7 @@ from ..plan.job import changes_of, note_version, refuse_changes
 from ..plan.plan import Plan, differences
 from ..plan.search_space import Parameter, draws, layer_of
 from ..plan.settings import Settings, key_of
-from ..plan.settle import (Place, count_in_examples, settle, settle_batches, settle_budget, settle_eval_every,
+from ..plan.settle import (Place, count_in_examples, settle, settle_batches, settle_budget, settle_evaluations,
                            with_averaged)
 from ..plan.shards import Stream, stream_key
 from ..system.files import write_whole, writing
@@ -89,7 +89,7 @@ def settle_study(sweep: Sweep, spec: StudySpec, workload: Workload, data: Data, 
     stream = Stream(train_examples, batches, settings.seed, settings.last_batch)
     budget_steps = settle_budget(settings, stream)
     every = (max(1, round(budget_steps / sweep.evaluations)) if sweep.evaluations
-             else settle_eval_every(settings, stream))
+             else settle_evaluations(settings, stream)["eval_every"])
     space = spec.space(budget_steps)
     facts = {"train_examples": train_examples, "budget_steps": budget_steps, "eval_every": every,
              **{name: value for name, value in spec.layer.items() if key_of(name) not in FREE_SETTINGS},

@@ -88,7 +88,7 @@ def _lr(plan):
     if plan.warmup != "none":
         flat = " (already the peak)" if plan.start_lr == plan.peak_lr else ""
         parts.append(f"{plan.warmup} warmup of {plan.warmup_steps} steps from {plan.start_lr:g}{flat}")
-    return "; ".join(filter(None, [*parts, plan.schedule.describe_decay(), plan.schedule.describe_factors()]))
+    return "; ".join([*parts, *plan.schedule.describe_changes()])
 
 
 def _warmup_notes(plan: Plan) -> Iterator[str]:

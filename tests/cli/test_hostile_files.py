@@ -28,7 +28,7 @@ from hvdscale.formatting.escaping import as_cell, of_cell, printable
 from hvdscale.log.merge import merge
 from hvdscale.log.reader import read_log
 from hvdscale.log.repair import repair
-from hvdscale.log.safe_file import SafeFile
+from hvdscale.log.files import SafeFile
 from hvdscale.log.schema import Status
 from hvdscale.report.output import put_file
 from hvdscale.sweep.run import SweepDisplay

@@ -16,9 +16,8 @@ from ...analysis.search import Search
 from ...analysis.speedup import SpeedupPoint
 from ...analysis.steps import SPEED, RunCell
 from ...formatting.numbers import counted, listed, number, ratio, span, spread, whole
-from ...plan.plan import flat
-from ...plan.scaling import SCALED_BETAS, half_life_of
-from ...plan.settings import DECAYS_PER_STEP, DECOUPLED
+from ...plan.scaling import SCALED_BETAS
+from ...plan.settings import DECAYS_PER_STEP, DECOUPLED, flat
 from ..table import Cell, Table, Write, no_cell, steps_cell
 from ..texts import SCALING, SEARCH, Cells
 from .searches import tuned_at_each
@@ -228,7 +227,7 @@ def problems_of_points(points: Sequence[SpeedupPoint], searched: Iterable[str] =
             follow |= {*betas, "epsilon"}
     for name in DECAYS_PER_STEP:            # the same half-life in examples
         decays = [one.get(name) for one in fields]
-        known = [half_life_of(decay, batch) for decay, batch in zip(decays, batches)
+        known = [batch / -math.log(decay) for decay, batch in zip(decays, batches)
                  if isinstance(decay, float) and 0 < decay < 1]
         if len(known) == len(points) and _alike(known):
             follow.add(name)
