@@ -113,17 +113,14 @@ def settle(name: str, spec: TomlTable, batch: int) -> Dimension:
     chosen = spec.take("type", str, default, choices=TYPES)
     if kind is str and "values" not in spec:
         raise spec.wrong(f"{name} takes text; give values = [...] to choose from", "values")
-    if chosen == "discrete":
-        return Dimension(_discrete(name, spec))
-    if "values" in spec:
-        raise spec.wrong(f"values is for type = 'discrete', not {chosen!r}; give min and max", "values")
-    if kind is str or (kind is int and chosen == "double"):
-        taken, accepted = ("text", "values = [...]") if kind is str else ("whole numbers", "type = 'integer'")
-        raise spec.wrong(f"type = {chosen!r} does not fit {name}, which takes {taken}; give {accepted}", "type")
-    return _ranged(name, spec, chosen, batch)
+    if chosen != "discrete":
+        if "values" in spec:
+            raise spec.wrong(f"values is for type = 'discrete', not {chosen!r}; give min and max", "values")
+        if kind is str or (kind is int and chosen == "double"):
+            taken, accepted = ("text", "values = [...]") if kind is str else ("whole numbers", "type = 'integer'")
+            raise spec.wrong(f"type = {chosen!r} does not fit {name}, which takes {taken}; give {accepted}", "type")
+        return _ranged(name, spec, chosen, batch)
 
-
-def _discrete(name: str, spec: TomlTable) -> Parameter:
     for field in ("min", "max", "scale", "scaled", "base_batch"):
         if field in spec:
             raise spec.wrong(f"{field} does nothing for a choice of values; leave out {field}, or the values", field)
@@ -137,7 +134,7 @@ def _discrete(name: str, spec: TomlTable) -> Parameter:
             raise spec.wrong(f"values: {wrong or f'{value!r} is not a number, text, true or false'}", "values")
         if values.count(value) > 1:
             raise spec.wrong(f"values = {values!r} holds {value!r} twice; all are drawn alike", "values")
-    return discrete(name, [check(name, value) for value in values] if is_key(name) else values)
+    return Dimension(discrete(name, [check(name, value) for value in values] if is_key(name) else values))
 
 
 def _ranged(name: str, spec: TomlTable, chosen: str, batch: int) -> Dimension:

@@ -64,10 +64,10 @@ class SweepState:
 
     def expected_seconds(self) -> dict[str, float]:
         """Each study's expected seconds a trial: the mean of finished ones, else scaled from other studies by size."""
-        means = {name: self.of(study).mean_seconds for name, study in self.studies.items()}
+        states = {name: self.of(study) for name, study in self.studies.items()}
+        known = {name: state.seconds / state.timed for name, state in states.items() if state.timed}
         sizes = {name: max(1, study.budget_steps) * (study.spec.global_batch + STEP_EXAMPLES)
                  for name, study in self.studies.items()}
-        known = {name: mean for name, mean in means.items() if mean is not None}
         rate = sum(known.values()) / sum(sizes[name] for name in known) if known else 1.0
         return {name: known.get(name, rate * sizes[name]) for name in self.studies}
 

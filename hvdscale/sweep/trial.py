@@ -23,10 +23,9 @@ from ..training.display import Display
 from ..training.job import Job
 from ..training.prepare import prepare
 from ..training.loop import train
-from ..training.outcome import Outcome, Start, Stop
 from ..training.resume import shared
 from ..training.run_log import NoLog, RunLog, open_log
-from ..training.snapshot import RunState
+from ..training.snapshot import Outcome, RunState, Start, Stop
 from ..workers.group import Workers
 from ..workload import Data
 from .ledger import DrawResult
@@ -92,8 +91,7 @@ class Trials:
                  studies: Sequence[Study], accepted: Mapping[str, str]):
         self.out, self.data, self.group, self.owner = out, data, group, owner
         self.stopping, self.accepted = stopping, dict(accepted)
-        names = {parameter.name for study in studies for parameter in study.space}
-        self._tables = sorted(name for name in names if "." in name)
+        self._tables = sorted({searched.name for study in studies for searched in study.space if "." in searched.name})
         self._writer: LogWriter | None = None
         self._begun = 0
         self._result, self._started = DrawResult(-1), 0.0       # of the trial that runs

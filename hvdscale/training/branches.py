@@ -38,16 +38,14 @@ from ..system.outputs import Kind, refuse_foreign
 from ..workers.group import Workers
 from ..workloads import find
 from .checkpoint import Checkpoints, FolderCheckpoints, listed, read
-from .current_job import current_job
 from .display import NoDisplay
 from .job import Job
 from .loop import train
-from .outcome import Outcome, Start
 from .outputs import open_display, open_folder, open_run_log
-from .prepare import prepare, read_data, settings_of
+from .prepare import current_job, prepare, read_data, settings_of
 from .resume import find_start, shared
 from .series import FINISHED, INSTEAD, refuse_another
-from .snapshot import RunState
+from .snapshot import Outcome, RunState, Start
 
 RESUMES = "stopped by a signal; the same command resumes here"
 ALL = "branches"                # the name of the log of all of them
@@ -110,7 +108,7 @@ class Branching:
         found = self.workers.gather(found, "branches")[0]
         with self.workers.together("the branches"):
             for path, then in {branch.origin.path: branch.origin.job for branch in found}.items():
-                self._accept(then, path)
+                self.accepted |= refuse_changes(then, self.job, self.settings.accept_changes, path, INSTEAD)
             for branch in found:            # what any would raise, before the first one
                 if branch.order == 1:
                     self._settled(settings_of(self.workload, self._layers(branch)))
@@ -181,9 +179,6 @@ class Branching:
                 raise CheckpointError(f"{self.checkpoints}: has no checkpoint of step {step}; there are "
                                       f"{', '.join(map(str, sorted(paths))) or 'none'}")
         return [origin_of(paths[step]) for step in steps]
-
-    def _accept(self, then: Mapping, where: str) -> None:
-        self.accepted |= refuse_changes(then, self.job, self.settings.accept_changes, where, INSTEAD)
 
     def _layers(self, branch: Branch) -> list[dict]:
         layers = self.layers
@@ -263,7 +258,7 @@ class Branching:
             return False
         record, status, job = found
         refuse_another("branch", path, {name: record.get(name) for name in branch.record}, branch.record)
-        self._accept(job, path)
+        self.accepted |= refuse_changes(job, self.job, self.settings.accept_changes, path, INSTEAD)
         return status in FINISHED
 
     def _run(self, branch: Branch) -> Outcome:

@@ -7,7 +7,7 @@ from ..formatting.numbers import byte_size, counted, number
 from ..plan.plan import Plan
 from ..plan.scaling import SCALED_BETAS, decay_timescale_of, half_life_of, lr_factor
 from ..plan.settings import DECAYS_PER_STEP, DECOUPLED
-from .outcome import Start
+from .snapshot import Start
 
 TRANSPORTS = {"horovod": "Horovod", "torch": "torch.distributed"}
 LONGEST = 40        # characters of a value; a longer one, such as a hash, is abbreviated

@@ -14,7 +14,7 @@ from ..formatting.screen import Screen, time_left
 from ..plan.plan import Plan
 from ..system.cores import LOST
 from ..workers.launch import on_terminal
-from .outcome import Outcome
+from .snapshot import Outcome
 
 LINE_SECONDS, BAR_SECONDS = 2.0, 0.1
 LEAST_TIMED, MOST_TIMED = 20, 500       # steps, of the latest, in which a rank is found slow
@@ -29,13 +29,11 @@ class Display:
         self._first, self._seen, self._nans = None, Counter(), Counter()       # evaluations by metric
         target = plan.stop_target
         self._column = target.column if target else f"val/{[*metrics][-1]}"
-        self._value, self._newest = "-", None
-        self._by_rank: deque[tuple[float, Sequence[float]]] = deque(maxlen=MOST_TIMED)
-        self._slow_said, self._busy = "", 0.0
-        self._born, self._whole_said, self._scaled = clock(), False, ""
-        self._evaluations: list[float] = []             # seconds of each
-        self._checkpoints: list[float] = []             # likewise
-        self._from: tuple[float, int] | None = None     # the clock without these, and examples, after the first step
+        self._value, self._newest, self._scaled, self._busy = "-", None, "", 0.0
+        self._by_rank = deque(maxlen=MOST_TIMED)        # seconds of a step, and those of each worker
+        self._slow_said, self._born, self._whole_said = "", clock(), False
+        self._evaluations, self._checkpoints = [], []   # seconds of each
+        self._from = None       # the clock without these, and the examples, after the first step
 
     def resume(self, measured: Mapping[str, float]) -> None:
         """Show what an earlier start has measured, if anything, until the next evaluation."""
@@ -47,8 +45,7 @@ class Display:
 
     def evaluation(self, step: int, measured: Mapping[str, float], seconds: float = 0.0) -> None:
         self._evaluations.append(seconds)
-        shown = self._select(measured)
-        self._first = step if self._first is None else self._first
+        shown, self._first = self._select(measured), step if self._first is None else self._first
         self._seen.update([*shown])
         for name in [name for name, value in shown.items() if math.isnan(value)]:
             if name not in self._nans:

@@ -20,11 +20,10 @@ from ..workload import Data
 from .checkpoint import Checkpoints
 from .describe import describe_batch, describe_workers
 from .job import Job
-from .outcome import Start
 from .outputs import Recovery
 from .prepare import prepare
 from .run_log import RunLog
-from .snapshot import capture, share
+from .snapshot import Start, capture, share
 
 COST = 0.01         # share of the time that commits may take if commit_every is not set
 

@@ -16,12 +16,13 @@ from ..plan.plan import Plan
 from ..plan.settings import Settings, key_of
 from ..system.source import digest_of, digest_source
 from ..update.averages import WeightAverage, evaluation_weights
-from ..update.replicas import load_mean
+from ..update.replicas import LocalSteps, load_mean
+from ..update.step import DataParallelStep
 from ..workers.group import Workers
 from ..workload import Data, Workload
-from .outcome import Stop
-from .snapshot import restore_model
-from .weights import save_weights
+from .checkpoint import save_weights
+from .evaluate import Evaluator
+from .snapshot import Stop, restore_model
 
 MOST_LINES, LONGEST_LINE = 1000, 200
 ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
@@ -39,6 +40,15 @@ class Job:
     optimizer: torch.optim.Optimizer
     bound_to_passes: str    # why the model runs group by group, or would need to
     average: WeightAverage | None = None        # of its weights; None: the plan has none
+
+    def start(self, workers: Workers) -> tuple[DataParallelStep | LocalSteps, Evaluator]:
+        """What takes the job's steps, and what measures its splits; both are to be closed."""
+        plan, splits = self.plan, self.data.evaluated(self.plan.train_eval_examples)
+        kind = LocalSteps if plan.local_steps else DataParallelStep
+        return (kind(plan, self.workload, self.data.train, self.model, self.optimizer, workers, self.device,
+                     self.average),
+                Evaluator(self.workload, splits, plan.eval_batch, workers, self.device, plan.precision,
+                          plan.loader_workers))
 
     def restore_model(self, state: dict) -> None:
         """Restore what ``save_model`` writes from a checkpoint's state."""

@@ -17,16 +17,12 @@ from ..log.schema import PRUNED, Status
 from ..plan.settle import AVERAGED
 from ..system.hangup import has_readers, heed, note_stop, take_postponed
 from ..target import SPLITS
-from ..update.replicas import LocalSteps
-from ..update.step import DataParallelStep
 from ..workers.group import Workers
 from .checkpoint import Checkpoints
 from .display import Display
-from .evaluate import Evaluator
 from .job import Job
-from .outcome import Outcome, Start, Stop
 from .run_log import RunLog
-from .snapshot import RunState
+from .snapshot import Outcome, RunState, Start, Stop
 
 
 def train(job: Job, run_log: RunLog, display: Display, workers: Workers, checkpoints: Checkpoints | None = None,
@@ -75,20 +71,14 @@ class Loop:
 
     def __init__(self, job: Job, run_log: RunLog, display: Display, workers: Workers, checkpoints: Checkpoints,
                  wish: Callable[[RunState], set[str]] | None):
-        plan, data = job.plan, job.data
-        self.plan, self.stream = plan, plan.stream
+        self.plan, self.stream, self.device = job.plan, job.plan.stream, job.device
         self.model, self.average, self.workers = job.model, job.average, workers
         self.run_log, self.display, self.checkpoints = run_log, display, checkpoints
-        kind = LocalSteps if plan.local_steps else DataParallelStep
-        self.take_step = kind(plan, job.workload, data.train, job.model, job.optimizer, workers, job.device,
-                              job.average)
-        self.evaluator = Evaluator(job.workload, data.evaluated(plan.train_eval_examples), plan.eval_batch, workers,
-                                   job.device, plan.precision, plan.loader_workers)
-        self.take_step.warm_up(plan.untimed_passes)
+        self.take_step, self.evaluator = job.start(workers)
+        self.take_step.warm_up(self.plan.untimed_passes)
         self.done = checkpoints.restore(self.take_step)
         display.resume(self.done.measured)
-        self.schedule = plan.schedule.after(self.done.followed)
-        self.device = job.device
+        self.schedule = self.plan.schedule.after(self.done.followed)
         self.wish, self.signals = wish, set()
         self.agreed = tuple(self._seconds_spent())          # the seconds that are restored are rank 0's on all ranks
 

@@ -15,15 +15,14 @@ from ..update.gradient_norms import why_not_measured
 from ..update.model import describe_reason, how_to_be_faster
 from ..update.step import log_columns
 from ..workers.group import Workers
-from .checkpoint import OF_FOLDER, CheckpointFolder, Checkpoints, FolderCheckpoints
+from .checkpoint import OF_FOLDER, CheckpointFolder, Checkpoints, FolderCheckpoints, refuse_unwritable
 from .describe import describe
 from .display import Display, NoDisplay
 from .job import Job
-from .outcome import Start
+from .snapshot import Start
 from .prepare import prepare
 from .resume import find_start
 from .run_log import TRIAL, NoLog, RunLog, open_log
-from .weights import refuse_unwritable
 
 
 @contextlib.contextmanager

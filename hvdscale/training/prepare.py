@@ -1,15 +1,21 @@
-"""From settings to a job; all ranks agree on anything that can fail before the first step."""
+"""From settings to a job; all ranks agree on anything that can fail before the first step. And the job as it is now,
+without a run, which hvdscale-scale and hvdscale-tune hold finished runs against:
+
+    hvdscale.training.prepare job:workload '{"train_subset": 500}'      its last line is JSON
+"""
 
 import hashlib
 import json
 import os
 import socket
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 
-from ..errors import PlanError, RanksDifferError, UsageError
+from ..data.generators import OwnGenerators
+from ..errors import DataError, HvdscaleError, PlanError, RanksDifferError, StoppedError, UsageError
 from ..plan.job import changes_of
 from ..plan.plan import Plan
 from ..plan.settings import KEYS, Settings
@@ -24,11 +30,11 @@ from ..workers import group
 from ..workers.group import Workers
 from ..workload import Data, MapSplit, Workload, build_model, load_data
 from ..workloads import find
+from .checkpoint import load_weights
 from .describe import describe
 from .evaluate import try_measuring
 from .job import Job, identify
 from .resume import kept_batch, newest_plan, with_batch
-from .weights import load_weights
 
 
 def prepare(name: str, layers: list[dict], workers: Workers, data: Data | None = None,
@@ -51,11 +57,12 @@ def prepare(name: str, layers: list[dict], workers: Workers, data: Data | None =
     def plan_with(**by_default: int) -> Plan:
         defaults, *typed = with_batch(settings, batch).layers
         asked = Settings.build({**defaults, **by_default}, *typed)
-        plan = settle(asked, workload, len(data.train), len(data.val), place, data.train_tokens)
-        return with_data(plan, data.model_args, data.record)
+        plan = with_data(settle(asked, workload, len(data.train), len(data.val), place, data.train_tokens),
+                         data.model_args, data.record)
+        return replace(plan, exact={**plan.exact, "arithmetic": describe_arithmetic(device)}) if plan.exact else plan
 
     with workers.together("the plan"):
-        plan = with_arithmetic(plan_with(), device)
+        plan = plan_with()
         refuse_empty_splits(plan, settings, data)
         if "commit_every" in settings.typed and not workers.elastic:
             raise PlanError("commit_every acts only under horovodrun --host-discovery-script; leave it out")
@@ -83,8 +90,7 @@ def prepare(name: str, layers: list[dict], workers: Workers, data: Data | None =
     with workers.together("the model"):
         plan, reason = fit_to_groups(
             plan, settings.group_by_group, workload, data.train, model, device,
-            None if settings.ghost_batch else lambda default: with_arithmetic(
-                plan_with(ghost_batch=known or default), device))
+            None if settings.ghost_batch else lambda default: plan_with(ghost_batch=known or default))
         plan = replace(plan, job={part: value for part, value in found.items() if value})
         if plan.noise_steps and not draws_at_visits(plan, workload, data.train, model, device):
             plan = replace(plan, fixed_examples=plan.train_examples)
@@ -111,10 +117,6 @@ def with_data(plan: Plan, model_args: Mapping, record: Mapping) -> Plan:
         raise UsageError(f"model_args.{name} = {plan.model_args[name]!r} cannot be set: the data determines "
                          f"it ({model_args[name]!r}); leave it out")
     return replace(plan, model_args={**model_args, **plan.model_args}, data={**plan.data, **record})
-
-
-def with_arithmetic(plan: Plan, device: torch.device) -> Plan:
-    return replace(plan, exact={**plan.exact, "arithmetic": describe_arithmetic(device)}) if plan.exact else plan
 
 
 def refuse_empty_splits(plan: Plan, settings: Settings, data: Data) -> None:
@@ -186,3 +188,38 @@ def agree_on(plan: Plan, job: dict, data: Data, workers: Workers) -> dict:
             raise RanksDifferError(f"rank {rank} has another job than rank 0: {'; '.join(changes)}; give all workers "
                                    "the same files")
     return by_rank[0][2]
+
+
+def current_job(name: str, workload: Workload, data: Data | None, model_args: Mapping) -> dict:
+    """The job of a workload with its data, by default arguments but for these; None, or a model that fails: unknown."""
+    model = None
+    if data is not None:
+        try:
+            with OwnGenerators():
+                model = build_model(workload, {**data.model_args, **model_args})
+        except StoppedError:
+            raise
+        except Exception:                       # of the user's code; a run says what is wrong
+            pass
+    return identify(name, workload, data, model)
+
+
+def main(name: str, keys: str) -> None:
+    """Print the job and notes; one line on stderr and an error's exit code if there is no such workload."""
+    notes = []
+    try:
+        workload = find(name)
+        settings, data = settings_of(workload, [json.loads(keys)]), None
+        try:
+            data = read_data(workload, settings)
+        except DataError as missing:
+            notes.append(f"the data cannot be read here, so whether it changed is unknown: {missing}")
+        job = current_job(name, workload, data, settings.model_args)
+    except HvdscaleError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+    print("\n" + json.dumps({"job": job, "notes": notes}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

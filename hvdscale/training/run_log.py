@@ -24,7 +24,7 @@ from ..system.ancestors import startup_seconds
 from ..system.version import commit_of
 from ..target import SPLITS
 from ..update.step import StepResult
-from .outcome import Start
+from .snapshot import Start
 
 TRIAL = 0       # a training run's log holds one trial
 

@@ -145,7 +145,7 @@ def job_of(run: SeriesRun) -> dict:
 
 def current_job(workload: str, keys: dict, say: Callable[[str], object]) -> dict:
     """The job as it is now, from another process, as this one is without torch; raises HvdscaleError."""
-    command = module_command("hvdscale.training.current_job", workload, json.dumps(keys))
+    command = module_command("hvdscale.training.prepare", workload, json.dumps(keys))
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
                           env=launch_environment())
     if done.returncode:

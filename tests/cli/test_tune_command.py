@@ -84,7 +84,7 @@ def test_the_next_trial_is_claimed_once_and_running_ones_awaited(tmp_path):
 def test_progress_is_a_line_for_each_study_that_changed(tmp_path):
     states, out, now = states_of(tmp_path, repeats=1, prune_keep=1), io.StringIO(), [0.0]
     progress = SweepDisplay(states, False, out, lambda: now[0])
-    progress.tick()
+    progress.step()
     for number, kind in enumerate(("met", "diverged", "pruned", "failed")):
         states.ledger.record("sgd-b16", result(number, kind, 10 - number % 2))
     progress.step(1, 0.1, loss=2.3)

@@ -16,7 +16,7 @@ from hvdscale.report.runs import read
 from hvdscale.training import prepare, series
 from hvdscale.training.branches import Branching
 from hvdscale.training.checkpoint import listed, read as read_checkpoint, write as write_checkpoint
-from hvdscale.training.current_job import current_job
+from hvdscale.training.prepare import current_job
 from hvdscale.training.display import Display
 from hvdscale.workers.group import SingleWorker
 from tests.factories.edited_jobs import forget, write_job
