@@ -76,9 +76,3 @@ class LossScale:
         if self.good_steps == self.growth_steps:
             self.value, self.good_steps = self.value * 2, 0
         return True
-
-    def state(self) -> dict:
-        return dict(vars(self))
-
-    def restore(self, state: dict) -> None:
-        vars(self).update(state)

@@ -184,7 +184,8 @@ class Lars(RateInVelocity):
         if group["layerwise"]:
             weight_norms, gradient_norms = _norms(parameters), _norms([p.grad for p in parameters])
             ratios = group["trust_coefficient"] * weight_norms / (gradient_norms + group["weight_decay"] * weight_norms)
-            _scale_each(directions, torch.where((weight_norms > 0) & (gradient_norms > 0), ratios, 1.0))
+            ratios = torch.where((weight_norms > 0) & (gradient_norms > 0), ratios, 1.0)
+            torch._foreach_mul_(directions, list(ratios.unbind()))
         return directions
 
 
@@ -221,16 +222,13 @@ class Lamb(PlainOptimizer):
             torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
             if group["layerwise"]:
                 weight_norms, norms = _norms(parameters), _norms(directions)
-                _scale_each(directions, torch.where((weight_norms > 0) & (norms > 0), weight_norms / norms, 1.0))
+                ratios = torch.where((weight_norms > 0) & (norms > 0), weight_norms / norms, 1.0)
+                torch._foreach_mul_(directions, list(ratios.unbind()))
             torch._foreach_add_(parameters, directions, alpha=-group["lr"])
 
 
 def _norms(tensors: list[Tensor]) -> Tensor:
     return torch.stack(torch._foreach_norm(tensors))
-
-
-def _scale_each(tensors: list[Tensor], factors: Tensor) -> None:
-    torch._foreach_mul_(tensors, list(factors.unbind()))
 
 
 class Muon(AdamW):

@@ -176,10 +176,10 @@ class DataParallelStep:
         self.feed.loader.close()
 
     def state(self) -> dict:
-        return {"loss_scale": self.scale.state(), **({"average": self.average.state()} if self.average else {})}
+        return {"loss_scale": dict(vars(self.scale)), **({"average": self.average.state()} if self.average else {})}
 
     def restore(self, state: dict) -> None:
-        self.scale.restore(state["loss_scale"])
+        vars(self.scale).update(state["loss_scale"])
         if self.average:
             self.average.restore(state["average"])
 

@@ -148,7 +148,7 @@ def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine
 def _labelled(place: Path, files: Images, human: Labels, machine: Labels | None, allow_missing: bool,
               verified: bool) -> tuple[Images, tuple[Labels, Labels | None], dict[str, int]]:
     """The part's labelled images that have files, their labels, and the counts for the record."""
-    wanted = human.images[human.has_positive()]
+    wanted = human.images[human.counts(human.positive) > 0]
     if machine is not None:
         wanted = np.union1d(wanted, machine.images)
     left_out = int((~among(wanted, human.images)).sum())

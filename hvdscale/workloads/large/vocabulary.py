@@ -16,7 +16,6 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -39,22 +38,16 @@ LEARNED = "bpe:8000, unigram:8000, word, word:10000, char, char:200 or byte"
 
 
 class Vocabulary:
-    """Tokens 0 .. len-1, among them ``pad``, ``unk``, ``bos`` and ``eos``; can be pickled."""
+    """Tokens 0 .. len-1, among them ``pad``, ``unk``, ``bos`` and ``eos``; can be pickled.
+
+    encode(lines, threads=1)  the concatenated token ids of all lines, and each line's number of tokens: two integer
+                              arrays. No special token except ``unk`` is inserted. threads: used where they can be
+    decode(ids)               the text of these tokens without special ones; ``unk`` becomes a visible character
+    """
 
     pad, unk, bos, eos = range(4)
     content: bytes          # of its file, which ``read`` reads
     suffix = ".txt"         # of that file's name
-
-    def encode(self, lines: Sequence[str], threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """The concatenated token ids of all lines, and each line's number of tokens: two integer arrays.
-
-        No special token except ``unk`` is inserted. threads: used by vocabularies that can use them.
-        """
-        raise NotImplementedError
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of these tokens without special ones; ``unk`` becomes a visible character."""
-        raise NotImplementedError
 
     @property
     def sha256(self) -> str:
@@ -102,6 +95,7 @@ class Listed(Vocabulary):
                 known[number] = len(self.tokens)
                 self.tokens.append(token)
         self.pad, self.unk, self.bos, self.eos = (known[number] for number in range(len(SPECIAL)))
+        self._ids = {token: place for place, token in enumerate(self.tokens) if token not in SPELLED}
 
     def __len__(self):
         return len(self.tokens)
@@ -109,10 +103,6 @@ class Listed(Vocabulary):
     @property
     def content(self):
         return "".join(f"{token}\n" for token in self.tokens).encode()
-
-    @cached_property
-    def _ids(self) -> dict[str, int]:
-        return {token: place for place, token in enumerate(self.tokens) if token not in SPELLED}
 
     def encode(self, lines, threads=1):
         units = [line.split() for line in lines] if self.words else lines
@@ -169,10 +159,8 @@ def learn(wanted: str, chunks: Iterable[Sequence[str]]) -> Vocabulary:
                       more than 2^22 distinct words, rare ones may be dropped
     byte              needs no text
 
-    Raises DataError if the text is too small for the size, naming a possible one; UsageError as ``is_learned`` does.
+    Raises DataError if the text is too small for the size, naming a possible one. ``is_learned`` has to accept it.
     """
-    if not is_learned(wanted):
-        raise UsageError(f"vocabulary={wanted}: must be one of {LEARNED}")
     kind, _, number = wanted.partition(":")
     if kind == "byte":
         return Bytes()

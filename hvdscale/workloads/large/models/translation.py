@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ....modules.layers import Dropout
-from .transformer import Embedding, KeysValues, Layer, Past, require_whole
+from .sequences import Embedding, KeysValues, Layer, Past, require_whole
 
 
 class TranslationTransformer(nn.Module):

@@ -56,20 +56,17 @@ class Labels:
     classes: np.ndarray         # (k,) uint16
     positive: np.ndarray        # (k,) bool: whether the image shows the class
 
-    def has_positive(self) -> np.ndarray:
-        return self._counts(self.positive) > 0
-
     def only(self, images: np.ndarray, positive: bool = False) -> Labels:
         if images.all() and not positive:
             return self
         rows = np.repeat(images, np.diff(self.starts))
         if positive:
             rows &= self.positive
-        counts = self._counts(rows)
+        counts = self.counts(rows)
         left = counts > 0
         return Labels(self.images[left], _starts(counts[left]), self.classes[rows], self.positive[rows])
 
-    def _counts(self, rows: np.ndarray) -> np.ndarray:
+    def counts(self, rows: np.ndarray) -> np.ndarray:
         """The number of selected rows, (k,) bool, of each image: (m,); every image has a row."""
         return np.diff(np.cumsum(rows, dtype=np.uint32)[self.starts[1:] - 1], prepend=np.uint32(0))
 
