@@ -22,7 +22,7 @@ from ..modules.ghost_groups import GhostGroups
 from ..modules.running_statistics import Buffers
 from ..plan.plan import Plan
 from ..plan.shards import Pass, Visits, group_bounds
-from ..training.job import Job
+from ..training.prepare import Job
 from ..update.model import make_model
 from ..update.precision import PARAMETERS
 from ..update.step import DataParallelStep

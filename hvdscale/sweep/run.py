@@ -18,7 +18,7 @@ from ..plan.search_space import DrawEnd
 from ..plan.settings import Settings
 from ..plan.settle import AVERAGED
 from ..system.lock import describe
-from ..training.display import Display, NoDisplay
+from ..training.display import NoDisplay
 from ..training.prepare import current_job, prepare, read_data
 from ..workers.group import Workers
 from ..workers.launch import Process
@@ -154,7 +154,16 @@ class SweepRun:
         except BaseException:
             trials.let_go()
             raise
-        self._conclude(states, display, finished)
+        while True:             # one study per collective, so that no rank waits long for the one that collects it
+            with self.group.together("a study's log"):
+                more = self.speaks and close_one(states, display.say, begun=True)
+            if not self.group.gather(more, "more")[0]:
+                break
+        with self.group.together("the end of the sweep"):
+            if self.speaks:
+                display.show()
+                for line in last_lines(states, self.asked, finished):
+                    display.say(line)
         return finished
 
     def others_gone(self) -> bool:
@@ -185,19 +194,6 @@ class SweepRun:
                     job = current_job(self.sweep.workload, workload, data, settings.model_args)
                     self._accepted, self._notes = keep_record(out, self.sweep, job, self.asked.accept_changes)
         return self.group.gather(studies, "studies")[0], data
-
-    def _conclude(self, states: SweepState, display: Display, finished: bool) -> None:
-        """Collect the remaining studies, one per collective, so that no rank waits long for the one that does it."""
-        while True:
-            with self.group.together("a study's log"):
-                more = self.speaks and close_one(states, display.say, begun=True)
-            if not self.group.gather(more, "more")[0]:
-                break
-        with self.group.together("the end of the sweep"):
-            if self.speaks:
-                display.show()
-                for line in last_lines(states, self.asked, finished):
-                    display.say(line)
 
     def _introduction(self, studies: Sequence[Study], states: SweepState) -> str:
         sweep = self.sweep

@@ -20,8 +20,7 @@ from ..plan.job import without_lines
 from ..plan.search_space import DrawEnd
 from ..training.checkpoint import CheckpointFolder, FolderCheckpoints, listed, read
 from ..training.display import Display
-from ..training.job import Job
-from ..training.prepare import prepare
+from ..training.prepare import Job, prepare
 from ..training.loop import train
 from ..training.resume import shared
 from ..training.run_log import NoLog, RunLog, open_log

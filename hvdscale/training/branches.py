@@ -39,10 +39,9 @@ from ..workers.group import Workers
 from ..workloads import find
 from .checkpoint import Checkpoints, FolderCheckpoints, listed, read
 from .display import NoDisplay
-from .job import Job
 from .loop import train
 from .outputs import open_display, open_folder, open_run_log
-from .prepare import current_job, prepare, read_data, settings_of
+from .prepare import Job, current_job, prepare, read_data, settings_of
 from .resume import find_start, shared
 from .series import FINISHED, INSTEAD, refuse_another
 from .snapshot import Outcome, RunState, Start

@@ -19,9 +19,11 @@ def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start |
     every = f"{plan.checkpoint_every} steps" if plan.checkpoint_every else f"{plan.checkpoint_seconds or 0:g} s"
     rows = {
         "data": _entries(plan.data), "workers": describe_workers(plan), "transport": TRANSPORTS.get(plan.transport),
-        "global batch": describe_batch(plan), "replicas": _replicas(plan), "learning rate": _lr(plan),
-        "optimizer": _optimizer(plan), "weight decay": _decay_timescale(plan), "half-lives": _half_lives(plan),
-        "budget": _budget(plan), "evaluation": _evaluation(plan), "average": _average(plan),
+        "global batch": describe_batch(plan), "replicas": plan.local_steps and _replicas(plan),
+        "learning rate": _lr(plan), "optimizer": _optimizer(plan),
+        "weight decay": plan.optimizer in DECOUPLED and plan.weight_decay > 0 and _decay_timescale(plan),
+        "half-lives": _half_lives(plan), "budget": _budget(plan),
+        "evaluation": _evaluation(plan) if plan.eval_every else "none", "average": plan.average and _average(plan),
         "seed": f"{plan.seed}, {plan.precision}",
         "exact": plan.exact and (f"the same bits at any worker count, in {counted(plan.threads, 'thread')} each on "
                                  f"{plan.exact['arithmetic']}"),
@@ -62,8 +64,6 @@ def describe_batch(plan):
 
 
 def _replicas(plan):
-    if not plan.local_steps:
-        return ""
     every, rate, momentum = (plan.local_steps[name] for name in ("sync_every", "outer_lr", "outer_momentum"))
     outer = f"an outer step at rate {rate:g} with Nesterov momentum {momentum:g}"
     how = "their mean" if (rate, momentum) == (1, 0) else outer
@@ -132,8 +132,6 @@ def _from_base(plan, name):
 
 
 def _decay_timescale(plan):
-    if plan.optimizer not in DECOUPLED or not plan.weight_decay > 0:
-        return ""
     epochs = decay_timescale_of(plan.weight_decay, plan.peak_lr, plan.batches.first, plan.train_examples)
     steps = 1 / (plan.peak_lr * plan.weight_decay)
     share = f", {steps / plan.budget_steps:.3g} of the budget" if plan.budget_steps else ""
@@ -156,8 +154,6 @@ def _in_tokens(plan, examples):
 
 
 def _average(plan):
-    if not plan.average:
-        return ""
     how = (f"exponential, half-life {number(plan.average_half_life)} examples" if plan.average == "ema" else
            f"mean from step {plan.average_start}")
     return f"{how}; measured as averaged_*"
@@ -175,8 +171,6 @@ def _budget(plan):
 
 
 def _evaluation(plan):
-    if not plan.eval_every:
-        return "none"
     splits = [f"{split} ({plan.train_eval_examples})" if split == "train" else split for split in plan.eval_splits]
     every = counted(plan.eval_every, "step")
     if plan.eval_every_examples is not None:

@@ -19,9 +19,8 @@ from ..workers.elastic import ElasticWorkers
 from ..workload import Data
 from .checkpoint import Checkpoints
 from .describe import describe_batch, describe_workers
-from .job import Job
 from .outputs import Recovery
-from .prepare import prepare
+from .prepare import Job, prepare
 from .run_log import RunLog
 from .snapshot import Start, capture, share
 
@@ -123,8 +122,7 @@ class ElasticCheckpoints:
         wishes = self._kept.wishes()
         if self._workers.hosts_changed:
             wishes.add("hosts")
-        by_time = self._workers.rank == 0 and not self._every
-        if by_time and time.monotonic() - self._last > self._cost / COST:
+        if self._workers.rank == 0 and not self._every and time.monotonic() - self._last > self._cost / COST:
             wishes.add("commit")
         return wishes
 

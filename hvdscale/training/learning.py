@@ -12,7 +12,7 @@ from ..errors import HvdscaleError
 from ..log.reader import read_log
 from ..log.schema import Status
 from .evaluate import try_measuring
-from .job import Job
+from .prepare import Job
 from .snapshot import Outcome
 from .run_log import TRIAL
 

@@ -20,7 +20,7 @@ from ..target import SPLITS
 from ..workers.group import Workers
 from .checkpoint import Checkpoints
 from .display import Display
-from .job import Job
+from .prepare import Job
 from .run_log import RunLog
 from .snapshot import Outcome, RunState, Start, Stop
 

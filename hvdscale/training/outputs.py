@@ -18,9 +18,8 @@ from ..workers.group import Workers
 from .checkpoint import OF_FOLDER, CheckpointFolder, Checkpoints, FolderCheckpoints, refuse_unwritable
 from .describe import describe
 from .display import Display, NoDisplay
-from .job import Job
 from .snapshot import Start
-from .prepare import prepare
+from .prepare import Job, prepare
 from .resume import find_start
 from .run_log import TRIAL, NoLog, RunLog, open_log
 

@@ -14,7 +14,7 @@ from hvdscale.plan.metaparameters import tuned_for
 from hvdscale.plan.search_space import Parameter
 from hvdscale.plan.settings import Settings, read_toml, tomllib
 from hvdscale.plan.settle import Place, settle
-from hvdscale.sweep.tuned import tuned_toml, write_tuned
+from hvdscale.sweep.collect import tuned_toml, write_tuned
 from tests.factories.plans import TRAIN, VAL, WORKLOAD
 from tests.factories.studies import SPACE, drawn, studied
 

@@ -19,7 +19,7 @@ import torch
 
 from hvdscale.cli.train import _run
 from hvdscale.log.reader import read_log
-from hvdscale.training import job, loop, prepare
+from hvdscale.training import loop, prepare
 from hvdscale.workers.group import SingleWorker
 from tests.factories.runs import KEYS, WORKLOAD, Signalled, assert_same_columns, assert_same_state, state_of
 
@@ -77,7 +77,7 @@ def write_number(last):
 
 
 def main(how, every):
-    prepare.find, job.DataParallelStep = (lambda name: WORKLOAD), Signalled
+    prepare.find, prepare.DataParallelStep = (lambda name: WORKLOAD), Signalled
     keys = {}
     os.mkdir("whole")
     assert start("whole") == 0

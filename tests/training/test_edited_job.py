@@ -116,7 +116,7 @@ def test_a_built_in_workload_of_another_version_resumes_with_a_note(train, folde
     said = StringIO()
     monkeypatch.setattr("hvdscale.training.outputs.Display", partial(Display, out=said))
     assert resume(steps=4) == 0
-    monkeypatch.setattr("hvdscale.training.job.__version__", "99.0")
+    monkeypatch.setattr("hvdscale.training.prepare.__version__", "99.0")
     assert resume(steps=6) == 0 and "is now 99.0" in said.getvalue()
 
 
