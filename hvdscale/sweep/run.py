@@ -25,11 +25,10 @@ from ..workers.launch import Process
 from ..workload import Data
 from ..workloads import find
 from .collect import close_one, refuse_foreign_results, tuned_files
-from .farm import Farm, SweepState
+from .farm import Farm, SweepState, Trials
 from .file import StudySpec, Sweep
 from .ledger import RETRIED, Ledger, Owner
 from .studies import Study, keep_record, plan_of, refuse_other, settle_study
-from .trial import Trials
 
 MEASURED_STEPS = 5          # of an estimate, after a warm-up pass
 EVERY_SECONDS = 1.0, 10.0           # between updates of the block; between lines

@@ -28,9 +28,8 @@ from ..system.cores import CoreClock, without_core
 from ..workers.group import WorkerLostError, Workers
 from ..workload import Split, Workload, bound_loss
 from .averages import WeightAverage, evaluation_weights
-from .exact import ExactBuffer
 from .gradient_norms import COLUMNS, GradientNoise, why_not_measured
-from .gradients import GradientBuffer
+from .gradients import ExactBuffer, GradientBuffer
 from .optimizers import clip_, follow_batch
 from .precision import PARAMETERS, LossScale, autocast
 

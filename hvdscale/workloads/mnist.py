@@ -21,7 +21,7 @@ from torch import Tensor
 from ..errors import DataError
 from ..workload import Card, Classification, Data, Split
 from .files import Found, collect, describe_folder, verify
-from .models.cnn import ANY_WIDTHS, WIDTHS, FullyConnected, SimpleCNN, parse_widths
+from .models.plain import ANY_WIDTHS, WIDTHS, FullyConnected, SimpleCNN, parse_widths
 from .pixels import meta_images
 
 CLASSES, SIDE = 10, 28

@@ -25,8 +25,8 @@ from ...errors import DataError
 from ...formatting.numbers import list_first
 from ...plan.values import check_value
 from ...workload import Batch, Card, Data, Workload
-from .models.sequences import LSTMLM, SIZES, TransformerLM
 from .readers.text import ASKED, PARTS, SHOWN, find_lm1b, find_named, find_text
+from .sequences import LSTMLM, SIZES, TransformerLM
 from .tokens import SentenceSplit, StreamSplit, open_cache, perplexity, token_loss, token_measures
 from .vocabulary import LEARNED
 

@@ -30,8 +30,8 @@ from ...plan.values import check_value
 from ...system.importing import import_extra
 from ...workload import Card, Data, Workload
 from ..files import ENDINGS, describe_folder
-from .models.translation import TranslationTransformer
 from .readers.text import Text
+from .sequences import TranslationTransformer
 from .tokens import IGNORED, Encoded, open_cache, perplexity, shift_right, token_loss, token_measures
 from .vocabulary import Vocabulary
 

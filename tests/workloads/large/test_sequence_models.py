@@ -9,8 +9,7 @@ from hvdscale.modules import Dropout
 from hvdscale.modules.ghost_groups import GhostGroups
 from hvdscale.plan.shards import Pass
 from hvdscale.workers.group import SingleWorker
-from hvdscale.workloads.large.models.sequences import LSTMLM, SIZES, TransformerLM, sinusoids
-from hvdscale.workloads.large.models.translation import TranslationTransformer
+from hvdscale.workloads.large.sequences import LSTMLM, SIZES, TransformerLM, TranslationTransformer, sinusoids
 from tests.wording import refusals
 
 V, PAD, BEGIN, END = 13, 0, 1, 2
