@@ -25,8 +25,7 @@ from ..system.files import scratch_folder
 from ..training.checkpoint import FORMAT, read, write
 from ..training.evaluate import Evaluator
 from ..training.snapshot import RunState, capture, restore
-from ..update.averages import has_modes
-from ..update.optimizers import make_optimizer, norms_and_biases
+from ..update.optimizers import has_modes, make_optimizer, norms_and_biases
 from ..update.precision import AUTOCAST, PARAMETERS, repeatable
 from ..update.step import DataParallelStep
 from ..workers.group import SingleWorker

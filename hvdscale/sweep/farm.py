@@ -91,117 +91,6 @@ class TrialCheckpoints(FolderCheckpoints):
         pass
 
 
-class Trials:
-    """Runs the trials of one group; ``owner``: name for its log, ``accepted``: earlier jobs that count as this one."""
-
-    def __init__(self, out: str, data: Data, group: Workers, owner: str, stopping: Callable[[], bool],
-                 studies: Sequence[Study], accepted: Mapping[str, str]):
-        self.out, self.data, self.group, self.owner = out, data, group, owner
-        self.stopping, self.accepted = stopping, dict(accepted)
-        self._tables = sorted({searched.name for study in studies for searched in study.space if "." in searched.name})
-        self._writer: LogWriter | None = None
-        self._begun = 0
-        self._result, self._started = DrawResult(-1), 0.0       # of the trial that runs
-        gc.freeze()         # what there is stays: gc.collect before each trial skips it
-
-    def carry_out(self, study: Study, number: int, threshold: Callable[[], float],
-                  display: Display) -> DrawResult | None:
-        """Run a trial; returns its result, None if a signal has stopped it. All ranks of the group make the call.
-
-        threshold  steps within which it must meet the strictest target, as currently known
-
-        Raises errors that are not the trial's fault, WorkerLostError or FaultError if ranks diverge.
-        """
-        self._result, self._started = DrawResult(number, owner=self.owner), time.monotonic()
-        gc.collect()        # the last trial's model is in reference cycles and would stay for many trials
-        gc.freeze()         # so do other trials' results
-        layers = study.layers(number, self._folder(study, number))
-        if self.accepted:
-            layers[-1]["accepted"] = self.accepted
-        try:
-            job = prepare(study.sweep.workload, layers, self.group, self.data)
-            outcome = self._train(job, study, number, threshold, display)
-        except (WorkersError, FaultError, LogError, CheckpointError, PlanError):
-            raise                               # not the trial's fault: its plan was settled before
-        except HvdscaleError as error:
-            return self.end(study, DrawEnd.FAILED, str(error))
-        except (Exception, SystemExit) as error:
-            traceback.print_exc()
-            reason = f"{type(error).__name__}: {error}"
-            if self.group.size > 1:
-                raise FaultError(reason) from error
-            return self.end(study, DrawEnd.FAILED, reason)
-        if outcome.stop.exit_code == ExitCode.PREEMPTED:
-            return None
-        self._result.last_step = outcome.step
-        return self.end(study, _kind(outcome.stop, self._result, study), outcome.stop.reason)
-
-    def end(self, study: Study, kind: DrawEnd, reason: str) -> DrawResult:
-        result = self._result
-        result.kind, result.reason, result.seconds = kind, reason, time.monotonic() - self._started
-        result.steps = {str(target): result.steps_to(str(target)) for target in study.sweep.targets}
-        return result
-
-    def forget(self, study: Study, number: int) -> None:
-        shutil.rmtree(self._folder(study, number), ignore_errors=True)
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.finish()
-            self._writer = None
-
-    def let_go(self) -> None:
-        if self._writer is not None:
-            self._writer.abandon()
-
-    def _folder(self, study: Study, number: int) -> str:
-        return os.path.join(self.out, "checkpoints", f"{study.name}-{number}")
-
-    def _train(self, job: Job, study: Study, number: int, threshold, display) -> Outcome:
-        folder = job.settings.checkpoint
-        start = self._start(folder)
-        with self.group.together("the log"):
-            run_log = self._run_log(job, study, number, start)
-        kept = TrialFolder(folder) if self.group.rank == 0 else None
-        checkpoints = TrialCheckpoints(replace(start, in_folder=True), job.plan, kept, run_log, display, self.group)
-        vote = StopVote(threshold if self.group.rank == 0 else lambda: math.inf, self.stopping)
-        outcome = train(job, run_log, display, self.group, checkpoints, vote)
-        with self.group.together("the log"):
-            if run_log.failure is not None:
-                raise run_log.failure
-        return outcome
-
-    def _start(self, folder: str) -> Start:
-        found = Start()
-        for step, path in listed(folder) if self.group.rank == 0 else ():
-            with contextlib.suppress(CheckpointError):
-                found = Start(checkpoint=path, step=step, state=read(path), previous_end=INTERRUPTED)
-                break
-        start = shared(found, self.group)
-        if start.state is not None:
-            log = start.state["log"]
-            self._result = replace(self._result, pieces=tuple(map(tuple, log["pieces"])), steps=dict(log["steps"]),
-                                   best=log["best"], last_step=start.step)
-        return start
-
-    def _run_log(self, job: Job, study: Study, number: int, start: Start) -> RunLog:
-        if self.group.rank:
-            return NoLog()
-        if self._writer is None:
-            path = os.path.join(self.out, "logs", f"{self.owner}.h5")
-            self._writer = open_log(path, job.plan, job.workload.metrics, self.group.versions(), self._tables,
-                                    optional=("waited_seconds",))
-        trial, self._begun = self._begun, self._begun + 1
-        record = {**job.plan.as_record({"workload": study.sweep.workload, **job.settings.asked()}),
-                  "job": without_lines(job.plan.job), "sweep": study.record(number)}
-        point = study.points[study.draw_of(number)[0]]
-        searched = {name: float(point[name]) if isinstance(point.get(name), (int, float)) else math.nan
-                    for name in self._tables}
-        run_log = TrialLog(self._writer, trial, job, record, start, searched, study, self._result)
-        self._result.pieces += ((os.path.basename(self._writer.path), trial),)
-        return run_log
-
-
 class StopVote:
     """A rank's vote at a step: to stop at a signal, or if the trial can no longer be among the best. If an evaluation
     at or beyond the threshold did not meet the target, no later one can."""
@@ -295,19 +184,25 @@ class SweepState:
 
 
 class Farm:
-    """One group's work. All its ranks make the same calls; only rank 0 has the ledger, and calls ``tick`` now and then.
-    It waits for running trials of the same launch, which may need a replacement or another attempt, but not for those
-    of other jobs."""
+    """One group's work. All its ranks make the same calls; only rank 0 has an owner in the ledger, and calls ``tick``
+    now and then. It waits for running trials of the same launch, which may need a replacement or another attempt, but
+    not for those of other jobs. accepted: earlier jobs that count as this one"""
 
-    def __init__(self, state: SweepState, trials: Trials, group: Workers, owner: Owner | None, display: Display,
-                 tick: Callable[[], None], stopping: Callable[[], bool]):
-        self.state, self.trials, self.group, self.owner = state, trials, group, owner
-        self.display, self.tick, self.stopping = display, tick, stopping
+    def __init__(self, state: SweepState, data: Data, group: Workers, owner: Owner | None, display: Display,
+                 tick: Callable[[], None], stopping: Callable[[], bool], accepted: Mapping[str, str] = {}):
+        self.state, self.data, self.group, self.owner = state, data, group, owner
+        self.display, self.tick, self.stopping, self.accepted = display, tick, stopping, dict(accepted)
+        searched = {parameter.name for study in state.studies.values() for parameter in study.space}
+        self._tables = sorted(name for name in searched if "." in name)
+        self._writer: LogWriter | None = None
+        self._begun = 0
+        self._result, self._started = DrawResult(-1), 0.0       # of the trial that runs
 
     def work(self) -> bool:
         """Run trials until none is left for this group; False if a signal stopped it. Raises LogError if the ledger or
         the log fails, TrialsError if all trials of a study fail alike, WorkerLostError or FaultError if the group is
         broken."""
+        gc.freeze()         # what there is stays: gc.collect before each trial skips it
         while True:
             task: Claim | str = WAIT
             with self.group.together("the ledger"):
@@ -328,6 +223,15 @@ class Farm:
                 time.sleep(POLL_SECONDS)
             else:
                 return True
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.finish()
+            self._writer = None
+
+    def let_go(self) -> None:
+        if self._writer is not None:
+            self._writer.abandon()
 
     def _next(self) -> Claim | str:
         """Claim the next trial, if any, from the study with the longest trials first."""
@@ -356,14 +260,15 @@ class Farm:
     def _carry_out(self, name: str, number: int, attempt: int) -> bool:
         """Run the trial to its end; False if a signal stopped it, so that another group may claim it."""
         study = self.state.studies[name]
+        folder = os.path.join(self.state.ledger.out, "checkpoints", f"{name}-{number}")
         try:
-            result = self.trials.carry_out(study, number, lambda: self.state.threshold(study, number), self.display)
+            result = self._run(study, number, folder)
         except (WorkerLostError, FaultError) as error:
             if self.group.size == 1:
                 raise
             self.group.reform()             # if a rank is lost for good, the others end here
             errors = self.group.gather(str(error) if isinstance(error, FaultError) else "", "what went wrong")
-            result = self.trials.end(study, DrawEnd.FAILED, next(filter(None, errors), str(error)))
+            result = self._end(study, DrawEnd.FAILED, next(filter(None, errors), str(error)))
         except BaseException:
             self._release(name, number, attempt)
             raise
@@ -371,8 +276,85 @@ class Farm:
             self._release(name, number, attempt)
         elif self.group.rank == 0:
             self.state.ledger.record(name, result)
-            self.trials.forget(study, number)
+            shutil.rmtree(folder, ignore_errors=True)
         return result is not None
+
+    def _run(self, study: Study, number: int, folder: str) -> DrawResult | None:
+        """Run a trial, with its checkpoints in the folder; returns its result, None if a signal has stopped it. Raises
+        errors that are not the trial's fault, WorkerLostError or FaultError if ranks diverge."""
+        self._result = DrawResult(number, owner=self.owner.name if self.owner else "")
+        self._started = time.monotonic()
+        gc.collect()        # the last trial's model is in reference cycles and would stay for many trials
+        gc.freeze()         # so do other trials' results
+        layers = study.layers(number, folder)
+        if self.accepted:
+            layers[-1]["accepted"] = self.accepted
+        try:
+            outcome = self._train(prepare(study.sweep.workload, layers, self.group, self.data), study, number, folder)
+        except (WorkersError, FaultError, LogError, CheckpointError, PlanError):
+            raise                               # not the trial's fault: its plan was settled before
+        except HvdscaleError as error:
+            return self._end(study, DrawEnd.FAILED, str(error))
+        except (Exception, SystemExit) as error:
+            traceback.print_exc()
+            reason = f"{type(error).__name__}: {error}"
+            if self.group.size > 1:
+                raise FaultError(reason) from error
+            return self._end(study, DrawEnd.FAILED, reason)
+        if outcome.stop.exit_code == ExitCode.PREEMPTED:
+            return None
+        self._result.last_step = outcome.step
+        return self._end(study, _kind(outcome.stop, self._result, study), outcome.stop.reason)
+
+    def _end(self, study: Study, kind: DrawEnd, reason: str) -> DrawResult:
+        result = self._result
+        result.kind, result.reason, result.seconds = kind, reason, time.monotonic() - self._started
+        result.steps = {str(target): result.steps_to(str(target)) for target in study.sweep.targets}
+        return result
+
+    def _train(self, job: Job, study: Study, number: int, folder: str) -> Outcome:
+        start = self._start(folder)
+        with self.group.together("the log"):
+            run_log = self._run_log(job, study, number, start)
+        first = self.group.rank == 0
+        checkpoints = TrialCheckpoints(replace(start, in_folder=True), job.plan, TrialFolder(folder) if first else None,
+                                       run_log, self.display, self.group)
+        vote = StopVote(lambda: self.state.threshold(study, number) if first else math.inf, self.stopping)
+        outcome = train(job, run_log, self.display, self.group, checkpoints, vote)
+        with self.group.together("the log"):
+            if run_log.failure is not None:
+                raise run_log.failure
+        return outcome
+
+    def _start(self, folder: str) -> Start:
+        found = Start()
+        for step, path in listed(folder) if self.group.rank == 0 else ():
+            with contextlib.suppress(CheckpointError):
+                found = Start(checkpoint=path, step=step, state=read(path), previous_end=INTERRUPTED)
+                break
+        start = shared(found, self.group)
+        if start.state is not None:
+            log = start.state["log"]
+            self._result = replace(self._result, pieces=tuple(map(tuple, log["pieces"])), steps=dict(log["steps"]),
+                                   best=log["best"], last_step=start.step)
+        return start
+
+    def _run_log(self, job: Job, study: Study, number: int, start: Start) -> RunLog:
+        if self.group.rank:
+            return NoLog()
+        if self._writer is None:
+            path = os.path.join(self.state.ledger.out, "logs", f"{self.owner.name}.h5")
+            self._writer = open_log(path, job.plan, job.workload.metrics, self.group.versions(), self._tables,
+                                    optional=("waited_seconds",))
+        trial, self._begun = self._begun, self._begun + 1
+        record = {**job.plan.as_record({"workload": study.sweep.workload, **job.settings.asked()}),
+                  "job": without_lines(job.plan.job), "sweep": study.record(number)}
+        point = study.points[study.draw_of(number)[0]]
+        searched = {name: float(point[name]) if isinstance(point.get(name), (int, float)) else math.nan
+                    for name in self._tables}
+        run_log = TrialLog(self._writer, trial, job, record, start, searched, study, self._result)
+        self._result.pieces += ((os.path.basename(self._writer.path), trial),)
+        return run_log
 
     def _release(self, name: str, number: int, attempt: int) -> None:
         if self.group.rank == 0:

@@ -1,6 +1,6 @@
 """The sweep file: search space, global batches, budget, and objective; the guide to searches shows a whole one.
 
-``hvdscale.sweep.dimensions`` reads the tables [space.X] and [batch.N.space.X].
+``hvdscale.sweep.settings`` reads the tables [space.X] and [batch.N.space.X].
 """
 
 import re
@@ -12,10 +12,9 @@ from ..plan.search_space import STEPS_TO_TARGET, Parameter
 from ..plan.settings import NO_CLASS, OPTIMIZERS, Settings, read
 from ..plan.values import none_of
 from ..target import Target
-from .dimensions import Dimension, overridden, parameter_tables, settle
 from .ledger import FIRST_REPEAT
-from .settings import (BUDGETS, ELSEWHERE, HVDSCALE_TRAIN, OF_DATA, REQUIRED, Keys, TomlTable, checked_key,
-                       read_settings, read_table, refuse_untaken, takes)
+from .settings import (BUDGETS, ELSEWHERE, HVDSCALE_TRAIN, OF_DATA, REQUIRED, Dimension, Keys, TomlTable, checked_key,
+                       overridden, parameter_tables, read_settings, read_table, refuse_untaken, settle, takes)
 
 COUNTS = ("trials", "max_draws")
 TOP = ("workload", "batch_sizes", "optimizer", "optimizers", *COUNTS, "targets", "objective", *BUDGETS, "evaluations",

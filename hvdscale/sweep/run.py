@@ -25,7 +25,7 @@ from ..workers.launch import Process
 from ..workload import Data
 from ..workloads import find
 from .collect import close_one, refuse_foreign_results, tuned_files
-from .farm import Farm, SweepState, Trials
+from .farm import Farm, SweepState
 from .file import StudySpec, Sweep
 from .ledger import RETRIED, Ledger, Owner
 from .studies import Study, keep_record, plan_of, refuse_other, settle_study
@@ -133,8 +133,6 @@ class SweepRun:
 
     def _work(self, out: str, studies: list[Study], data: Data) -> bool:
         """Run the open trials; False if a signal stopped it."""
-        trials = Trials(out, data, self.group, self._owner.name if self._owner else "", self.signals, studies,
-                        self._accepted)
         states = SweepState(studies, Ledger(out, self._owner))
         display = SweepDisplay(states, self.asked.terminal) if self.speaks else NoDisplay()
 
@@ -143,15 +141,15 @@ class SweepRun:
                 display.step()
                 close_one(states, display.say)
 
-        farm = Farm(states, trials, self.group, self._owner, display, tick, self.signals)
+        farm = Farm(states, data, self.group, self._owner, display, tick, self.signals, self._accepted)
         if self.speaks and not self.again:
             display.say(self._introduction(studies, states))
         try:
             finished = farm.work()
             with self.group.together("the log"):
-                trials.close()
+                farm.close()
         except BaseException:
-            trials.let_go()
+            farm.let_go()
             raise
         while True:             # one study per collective, so that no rank waits long for the one that collects it
             with self.group.together("a study's log"):

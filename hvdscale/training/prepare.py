@@ -28,9 +28,8 @@ from ..plan.settings import KEYS, Settings, key_of
 from ..plan.settle import Place, settle
 from ..system.source import digest_of, digest_source
 from ..target import SPLITS
-from ..update.averages import WeightAverage, evaluation_weights
 from ..update.model import draws_at_visits, fit_to_groups, make_model, share_model
-from ..update.optimizers import make_optimizer
+from ..update.optimizers import WeightAverage, evaluation_weights, make_optimizer
 from ..update.precision import describe_arithmetic, set_arithmetic
 from ..update.replicas import LocalSteps, load_mean, outer_optimizer
 from ..update.step import DataParallelStep

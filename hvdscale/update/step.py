@@ -27,10 +27,9 @@ from ..plan.shards import Pass, group_bounds
 from ..system.cores import CoreClock, without_core
 from ..workers.group import WorkerLostError, Workers
 from ..workload import Split, Workload, bound_loss
-from .averages import WeightAverage, evaluation_weights
 from .gradient_norms import COLUMNS, GradientNoise, why_not_measured
 from .gradients import ExactBuffer, GradientBuffer
-from .optimizers import clip_, follow_batch
+from .optimizers import WeightAverage, clip_, evaluation_weights, follow_batch
 from .precision import PARAMETERS, LossScale, autocast
 
 # the votes a rank may cast at the end of a step: reasons to leave the loop, to write a checkpoint or commit in memory,
