@@ -289,20 +289,18 @@ def digest_split(split) -> dict:
     An example that cannot be read, that differs when it is read again, or that holds objects of unknown types is None:
     unknown. Of numbers that are not whole a weighted sum counts, to three digits: processors differ in the last bits.
     """
-    plain = split.plain() if hasattr(split, "plain") else split
-    ends = {"first": 0, "last": len(split) - 1} if len(split) else {}
-    return {"examples": len(split), **{name: _digest_example(plain, at) for name, at in ends.items()}}
-
-
-def _digest_example(split, at: int) -> str | None:
-    try:
-        with OwnGenerators():
-            once, again = (digest_of(outline(split.take(Visits(np.array([at]), np.array([0]), 0)))) for _ in range(2))
-        return once if once == again else None
-    except StoppedError:
-        raise
-    except Exception:                       # the data set is the user's; the run says what is wrong if it matters
-        return None
+    plain, found = split.plain() if hasattr(split, "plain") else split, {"examples": len(split)}
+    for name, at in (("first", 0), ("last", len(split) - 1)) if len(split) else ():
+        visits = Visits(np.array([at]), np.array([0]), 0)
+        try:
+            with OwnGenerators():
+                once, again = (digest_of(outline(plain.take(visits))) for _ in range(2))
+            found[name] = once if once == again else None
+        except StoppedError:
+            raise
+        except Exception:                   # the data set is the user's; the run says what is wrong if it matters
+            found[name] = None
+    return found
 
 
 def outline(value):
@@ -312,18 +310,16 @@ def outline(value):
     if isinstance(value, Tensor):
         value = value.detach().cpu()
         value = (value.float() if value.dtype in (torch.bfloat16, torch.float16) else value).numpy()
-    if isinstance(value, (np.ndarray, np.generic, float, complex)):
-        return _outline_array(np.asarray(value))
     if isinstance(value, Mapping):
         return [(outline(key), outline(part)) for key, part in value.items()]
     if isinstance(value, (tuple, list)):
         return [*map(outline, value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(field.name, outline(getattr(value, field.name))) for field in dataclasses.fields(value)]
-    raise TypeError(f"{type(value).__name__} is of no known type")
+    if not isinstance(value, (np.ndarray, np.generic, float, complex)):
+        raise TypeError(f"{type(value).__name__} is of no known type")
 
-
-def _outline_array(array: np.ndarray):
+    array = np.asarray(value)
     if array.dtype.kind == "O":
         return [array.shape, *map(outline, array.ravel().tolist())]
     if array.dtype.kind not in "fc":

@@ -2,7 +2,6 @@
 
 All ranks decide together: a rank that wants to stop votes in the step's own allreduce.
 """
-from __future__ import annotations
 
 import contextlib
 import math
@@ -50,20 +49,6 @@ def train(job: Job, run_log: RunLog, display: Display, workers: Workers, checkpo
     finally:
         display.end()
         workers.watch(lambda reason: None)          # the outcome stays as it was recorded
-
-
-def run(loop: Loop) -> Outcome:
-    votes = contextlib.nullcontext() if loop.wish else votes_by_signal(loop.signals)
-    with votes, contextlib.closing(loop):
-        stop = loop.evaluate(loop.budget_spent())
-        while stop is None:
-            loop.checkpoints.keep(loop.done, loop.take_step, loop.agreed)
-            stop = loop.step() or loop.budget_spent()
-            stop = loop.evaluate(stop)
-        loop.end(stop)
-        if stop.exit_code == ExitCode.PREEMPTED:
-            note_stop()             # other ranks' signals may come later
-    return Outcome(stop, loop.done.steps, loop.done.measured, loop.done.evaluated)
 
 
 class Loop:
@@ -154,9 +139,17 @@ class Loop:
 
     def step(self) -> Stop | None:
         done, lr = self.done, self.schedule.lr_at(self.done.steps)
-        started = time.perf_counter()
+        started, votes = time.perf_counter(), self.signals | self.checkpoints.wishes()
+        if not has_readers():
+            votes.add("signal")
+        if self.run_log.failure is not None:
+            votes.add("log")
+        if self.workers.rank == 0:
+            votes |= self._seconds_spent()
+        if self.wish:
+            votes |= self.wish(done)
         try:
-            result = self.take_step(done.steps, lr, self._wishes())
+            result = self.take_step(done.steps, lr, votes)
         finally:
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)             # its queued work counts
@@ -178,22 +171,26 @@ class Loop:
                 return Stop(Status.INCOMPLETE, reason, exit_code)
         return None
 
-    def _wishes(self) -> set[str]:
-        wishes = self.signals | self.checkpoints.wishes()
-        if not has_readers():
-            wishes.add("signal")
-        if self.run_log.failure is not None:
-            wishes.add("log")
-        if self.workers.rank == 0:
-            wishes |= self._seconds_spent()
-        return wishes | self.wish(self.done) if self.wish else wishes
-
     def end(self, stop: Stop) -> None:
         """Save the final state if checkpoints are kept, then record the outcome: no log says COMPLETE before."""
         if self.checkpoints.keeps_end(stop):
             self.checkpoints.save(self.done, self.take_step)
         self.take_step.finish()
         self.run_log.end(stop.status, stop.reason)
+
+
+def run(loop: Loop) -> Outcome:
+    votes = contextlib.nullcontext() if loop.wish else votes_by_signal(loop.signals)
+    with votes, contextlib.closing(loop):
+        stop = loop.evaluate(loop.budget_spent())
+        while stop is None:
+            loop.checkpoints.keep(loop.done, loop.take_step, loop.agreed)
+            stop = loop.step() or loop.budget_spent()
+            stop = loop.evaluate(stop)
+        loop.end(stop)
+        if stop.exit_code == ExitCode.PREEMPTED:
+            note_stop()             # other ranks' signals may come later
+    return Outcome(stop, loop.done.steps, loop.done.measured, loop.done.evaluated)
 
 
 @contextlib.contextmanager

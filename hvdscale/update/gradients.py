@@ -9,7 +9,6 @@ gradients stay where backward leaves them, unless the caller wants them flat.
     buffer.backward(loss, last_pass=True)      once per pass; gradients of a step's passes add up
     tail = buffer.sum_(tail)                   every parameter.grad is the sum over the workers, a view into the buffer
 """
-from __future__ import annotations
 
 import math
 import weakref
@@ -43,15 +42,6 @@ class _Slot:
         self.parameter, self.view, self.bucket = parameter, view, bucket
         self.missing = False
         bucket.slots.append(self)
-
-
-def _arrived(buffer: weakref.ref[GradientBuffer], number: int, parameter: nn.Parameter) -> None:
-    """A parameter's hook, called when backward has computed its gradient. It must not hold a reference to the buffer,
-    which holds the parameter: Python's garbage collector does not look into torch's hooks, so buffer and model would
-    never be freed."""
-    there = buffer()
-    if there is not None and there._last_pass and not parameter.grad.is_sparse:     # else taken when all have arrived
-        there._take([there._slots[number]])
 
 
 class GradientBuffer:
@@ -199,6 +189,15 @@ class GradientBuffer:
         self._waits.append(lambda: bucket.gradients.copy_(sent))
         if last:
             self._waits.append(self._workers.start_sum_(self._rest, "gradients/rest"))
+
+
+def _arrived(buffer: weakref.ref[GradientBuffer], number: int, parameter: nn.Parameter) -> None:
+    """A parameter's hook, called when backward has computed its gradient. It must not hold a reference to the buffer,
+    which holds the parameter: Python's garbage collector does not look into torch's hooks, so buffer and model would
+    never be freed."""
+    there = buffer()
+    if there is not None and there._last_pass and not parameter.grad.is_sparse:     # else taken when all have arrived
+        there._take([there._slots[number]])
 
 
 def check_exact(plan: Plan) -> None:

@@ -28,7 +28,6 @@ validation pairs are positive, so a random ranking of them alone would score 0.6
 all pairs together or by class, the sum or mean of the loss over classes, augmentation and learning rate; the defaults
 here are not tuned.
 """
-from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
@@ -63,12 +62,6 @@ DEFAULTS = dict(local_batch=32, base_batch=256, optimizer="nesterov", momentum=0
                 loader_workers=2, target="val/average_precision>0.31")
 
 
-def workload(dataset: str, model: str) -> MultiLabel:
-    card = Card(TRAIN, VALIDATION, lambda: (
-        meta_images(3, SIDE).inputs, torch.empty(1, CLASSES, dtype=torch.int8, device="meta")), {"classes": CLASSES})
-    return MultiLabel(dataset, model, None, load, ImageNetResNet, prepare, DEFAULTS, card)
-
-
 class MultiLabel(Classification):
     """Images with any number of classes each: batches of images, uint8 (n, 3, h, w), and targets, int8 (n, classes): 1
     if the image shows the class, 0 if not, -1 if ignored."""
@@ -93,6 +86,12 @@ class MultiLabel(Classification):
 
     def summarize(self, means: dict[str, float], parts: dict[str, np.ndarray]) -> dict[str, float]:
         return {"average_precision": average_precision(parts["score_counts"])}
+
+
+def workload(dataset: str, model: str) -> MultiLabel:
+    card = Card(TRAIN, VALIDATION, lambda: (
+        meta_images(3, SIDE).inputs, torch.empty(1, CLASSES, dtype=torch.int8, device="meta")), {"classes": CLASSES})
+    return MultiLabel(dataset, model, None, load, ImageNetResNet, prepare, DEFAULTS, card)
 
 
 def sigmoid_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

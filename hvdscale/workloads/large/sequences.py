@@ -11,7 +11,6 @@ arXiv:1602.02410).
 As in Tensor2Tensor (source of ``transformer_base``): layer norm before each sublayer and at the end, sinusoidal
 positions, embeddings scaled by the root of the width. There is no dropout inside attention.
 """
-from __future__ import annotations
 
 import math
 import warnings
@@ -89,6 +88,20 @@ def sinusoids(start: int, positions: int, width: int, like: Tensor) -> Tensor:
     return torch.cat((angles.sin(), angles.cos()), dim=1)[:, :width]
 
 
+class Past:
+    """Keys and values of the positions seen so far by a layer's self-attention, one row per example."""
+
+    def __init__(self):
+        self.seen: KeysValues | None = None
+
+    def add(self, seen: KeysValues) -> KeysValues:
+        self.seen = seen if self.seen is None else tuple(torch.cat(pair, dim=2) for pair in zip(self.seen, seen))
+        return self.seen
+
+    def select(self, rows: Tensor) -> None:
+        self.seen = tuple(part[rows] for part in self.seen)
+
+
 class Layer(nn.Module):
     """Self-attention, attention to a memory where wanted, and a feed-forward of two layers, each added to its input."""
 
@@ -118,20 +131,6 @@ class Layer(nn.Module):
         if memory is not None:
             x = x + self.memory_dropout(self.memory_attention(self.memory_norm(x), memory, memory_mask))
         return x + self.feed_forward(self.feed_norm(x))
-
-
-class Past:
-    """Keys and values of the positions seen so far by a layer's self-attention, one row per example."""
-
-    def __init__(self):
-        self.seen: KeysValues | None = None
-
-    def add(self, seen: KeysValues) -> KeysValues:
-        self.seen = seen if self.seen is None else tuple(torch.cat(pair, dim=2) for pair in zip(self.seen, seen))
-        return self.seen
-
-    def select(self, rows: Tensor) -> None:
-        self.seen = tuple(part[rows] for part in self.seen)
 
 
 class Attention(nn.Module):
