@@ -21,6 +21,7 @@ import numpy as np
 from ..analysis.search import Search, searches_of
 from ..analysis.trials import read_trials
 from ..errors import LogError
+from ..formatting.numbers import list_first
 from ..formatting.toml import escape, key_as_toml, value_as_toml
 from ..log.compact_file import CompactFile
 from ..log.files import refuse_taken
@@ -178,19 +179,14 @@ def _read_all(out, study, pieces) -> list[dict[str, TableRows]]:
                 shares.append({table.name: _select_pieces(log, table, wanted) for table in log.tables})
                 lost = wanted[~np.isin(wanted["id"], log.trials["id"])]
             if len(lost):
-                failures.append(f"{path}: has no trial {_list_numbers(lost['id'])}, "
-                                f"which {study} needs as {_list_numbers(lost['number'])}")
+                failures.append(f"{path}: has no trial {list_first(sorted(lost['id']), NAMED)}, "
+                                f"which {study} needs as {list_first(sorted(lost['number']), NAMED)}")
         except LogError as error:
-            failures.append(f"{error}; with it {study} loses trial {_list_numbers(wanted['number'])}")
+            failures.append(f"{error}; with it {study} loses trial {list_first(sorted(wanted['number']), NAMED)}")
     if failures:
         raise LogError("\n".join(failures) + "\nPut back what is missing and repair what is damaged; or remove the "
                        f"files of these trials in {os.path.join(out, 'trials', study)}, and they are run again")
     return shares
-
-
-def _list_numbers(numbers) -> str:
-    named = ", ".join(map(str, sorted(numbers.tolist())[:NAMED]))
-    return named if len(numbers) <= NAMED else f"{named}, ... ({len(numbers)} in all)"
 
 
 def _select_pieces(log: Log, table: LogTable, pieces) -> TableRows:

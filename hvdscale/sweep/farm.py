@@ -138,8 +138,7 @@ class SweepState:
     """The state of the studies according to the ledger at the time of the call. Methods raise LogError."""
 
     def __init__(self, studies: Sequence[Study], ledger: Ledger):
-        self.studies = {study.name: study for study in studies}
-        self.ledger = ledger
+        self.studies, self.ledger = {study.name: study for study in studies}, ledger
         self.closed: set[str] = set()       # studies that have their log: see collect
         self._states: dict[str, tuple[Mapping[int, DrawResult], StudyState]] = {}      # each of these results
 
@@ -195,8 +194,7 @@ class Farm:
         searched = {parameter.name for study in state.studies.values() for parameter in study.space}
         self._tables = sorted(name for name in searched if "." in name)
         self._writer: LogWriter | None = None
-        self._begun = 0
-        self._result, self._started = DrawResult(-1), 0.0       # of the trial that runs
+        self._begun, self._result, self._started = 0, DrawResult(-1), 0.0       # trials; of the one that runs
 
     def work(self) -> bool:
         """Run trials until none is left for this group; False if a signal stopped it. Raises LogError if the ledger or

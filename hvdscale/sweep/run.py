@@ -171,8 +171,7 @@ class SweepRun:
 
     def _settle(self, out: str | None) -> tuple[list[Study], Data]:
         with self.group.together("the sweep"):
-            workload = find(self.sweep.workload)
-            wanted = wanted_studies(self.sweep, self.asked.only)
+            workload, wanted = find(self.sweep.workload), wanted_studies(self.sweep, self.asked.only)
             if out is not None:
                 refuse_other(out, self.sweep)
                 refuse_foreign_results(self.asked.path, out, self.sweep)

@@ -249,8 +249,7 @@ class FolderCheckpoints(Checkpoints):
         self.at = at
         self.plan, self.folder, self.run_log, self.display, self.workers = plan, folder, run_log, display, workers
         self.failures: list[str] = []
-        self._kept_at = start.step if start.in_folder else None
-        self._last = time.monotonic()
+        self._kept_at, self._last = start.step if start.in_folder else None, time.monotonic()
         if folder is not None:
             for path in self._beyond_kept(start.step) if start.in_folder else [path for _, path in listed(folder.path)]:
                 remove(path)

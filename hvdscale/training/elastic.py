@@ -134,8 +134,7 @@ class ElasticCheckpoints:
         if by_step or memory.sure is None or {"commit", "hosts"} & set(votes):
             started = time.monotonic()
             self._run_log.flush()
-            memory.newest = capture(done, take_step)
-            memory.writes = self._workers.rank == 0
+            memory.newest, memory.writes = capture(done, take_step), self._workers.rank == 0
             self._last = time.monotonic()
             self._cost = self._last - started
         if "hosts" in votes:

@@ -181,11 +181,10 @@ def carry_out(run: SeriesRun, workload: str, launcher: str | None, hosts: str | 
     with _writing(run.output):
         os.makedirs(os.path.dirname(run.output) or ".", exist_ok=True)
         output = open(run.output, "w", encoding="utf-8", errors="surrogateescape")
-    with _writing(run.output), output:
         output.write(shlex.join(command) + "\n")
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                   text=True, errors="replace", env=launch_environment(),
-                                   preexec_fn=ending_with_this_process(signal.SIGTERM))
+    with _writing(run.output), output, subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            errors="replace", env=launch_environment(), preexec_fn=ending_with_this_process(signal.SIGTERM)) as process:
         try:
             for line in process.stdout:
                 line = MARK_OF_RANK.sub("", line)
@@ -193,10 +192,8 @@ def carry_out(run: SeriesRun, workload: str, launcher: str | None, hosts: str | 
                 say(line.rstrip())
         except BaseException:
             process.terminate()
-            raise
-        finally:
             process.wait()
-            process.stdout.close()
+            raise
     if not ended(run, workload) or earlier and earlier.log_id == _last_trial(run.log).log_id:
         with open(run.output, encoding="utf-8", errors="surrogateescape") as output:
             lines = output.readlines()

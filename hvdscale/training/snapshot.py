@@ -80,8 +80,7 @@ def capture(done: RunState, take_step: DataParallelStep | LocalSteps, of_step: d
 
 def state_of_all(take_step: DataParallelStep | LocalSteps, workers: Workers, keep: bool) -> dict:
     """The step's state, if ``keep`` with all replicas, which their workers send one at a time; a collective."""
-    state = take_step.state()
-    replicas = take_step.plan.replicas
+    state, replicas = take_step.state(), take_step.plan.replicas
     if "replicas" not in state or workers.size == 1:
         return state
     everyone = {}

@@ -147,8 +147,7 @@ class RateInVelocity(PlainOptimizer):
             scale = (lr or before or 1.0) if group["correction"] else lr      # the rate that the velocity holds
             moved = lr / scale if group["correction"] else 1.0                # 1, but 0 at a corrected rate of 0
             carried = momentum * scale / before if group["correction"] and before else momentum
-            directions = self._directions(group, parameters)
-            velocities = self.kept(parameters, "velocity")
+            directions, velocities = self._directions(group, parameters), self.kept(parameters, "velocity")
             torch._foreach_mul_(velocities, carried)
             torch._foreach_add_(velocities, directions, alpha=scale)
             if group["nesterov"]:

@@ -109,8 +109,7 @@ class DataParallelStep:
                 torch.float16 if plan.compression == "fp16" else None,
                 flat=plan.scales_loss or plan.clip_norm is not None)
         self.statistics.collect_in(self.buffer.statistics)
-        self.scale = LossScale(plan.loss_scale)
-        self._autocast = autocast(plan.precision, device)
+        self.scale, self._autocast = LossScale(plan.loss_scale), autocast(plan.precision, device)
         self._buffers = self.statistics.group if plan.group_by_group else contextlib.nullcontext
         # step size -> its ghost groups and this rank's passes; sizes differ where the batch changes or an epoch ends
         self._groups = lru_cache(lambda size: group_bounds(size, plan.ghost_batch))

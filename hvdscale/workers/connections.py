@@ -54,8 +54,7 @@ class Deadline:
     """None until ``put_off`` is called first; does nothing where the system has no POSIX timers."""
 
     def __init__(self):
-        self._timer = ctypes.c_void_p()
-        self._libc = ctypes.CDLL(None)
+        self._libc, self._timer = ctypes.CDLL(None), ctypes.c_void_p()
         event = _Event(None, signal.SIGKILL, SIGEV_SIGNAL)
         try:
             failed = self._libc.timer_create(CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer))

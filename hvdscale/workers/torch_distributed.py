@@ -103,8 +103,7 @@ class TorchWorkers(JoinedWorkers):
 
 
 def find_store(process: Process, stall_seconds: float) -> dist.Store:
-    timeout = timedelta(seconds=APART * stall_seconds)
-    one_host = process.local_size == process.size
+    timeout, one_host = timedelta(seconds=APART * stall_seconds), process.local_size == process.size
     if one_host and LOOPBACK_INTERFACE in (name for _, name in socket.if_nameindex()):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK_INTERFACE)
     try:

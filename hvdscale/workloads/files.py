@@ -41,8 +41,7 @@ class Found:
 def collect(folder: Path, names: Iterable[str], subfolders: Iterable[str] = (),
             archives: Iterable[str] = ()) -> dict[str, Found]:
     """The existing files of these names, with any of ENDINGS, in the folder, else a sub-folder, else an archive."""
-    found = {}
-    places = [folder, *(folder / name for name in subfolders)]
+    found, places = {}, [folder, *(folder / name for name in subfolders)]
     for name in names:
         paths = [path for place in places for ending in ENDINGS if os.path.exists(path := place / f"{name}{ending}")]
         if paths:

@@ -108,8 +108,7 @@ def read_idx(file: Found, dimensions: int) -> np.ndarray:
     """The array of unsigned bytes in an IDX file with this number of dimensions: a view of the file's bytes. Raises
     DataError for another magic number, or a length that contradicts its header."""
     content = file.content
-    wanted = UNSIGNED_BYTE << 8 | dimensions
-    magic = int.from_bytes(content[:4], "big")
+    wanted, magic = UNSIGNED_BYTE << 8 | dimensions, int.from_bytes(content[:4], "big")
     if len(content) < 4 or magic != wanted:
         raise DataError(f"{file.where}: starts with magic number 0x{magic:08x}, not 0x{wanted:08x} (IDX, unsigned "
                         f"bytes, {dimensions} dimensions); is it another of the data set's files?")

@@ -91,8 +91,7 @@ def load(dataset: str, data_dir: str | None, side: int = SIDE, validation: int |
         raise DataError(f"{data_dir}: lacks {' and '.join(lacking)}; restore what is missing, or train on what is "
                         "there with --allow-missing")
     splits = _split(dataset, pictures, tests, validation, side)
-    record = {"missing": lacking} if lacking else {}
-    notes = [f"{data_dir} lacks {what}" for what in lacking]
+    record, notes = {"missing": lacking} if lacking else {}, [f"{data_dir} lacks {what}" for what in lacking]
     notes += [f"{part.others[0]} files in {part.directory} have no picture's name and are left out, such as "
               f"{part.others[1]}" for part in (pictures, tests) if part is not None and part.others[0]]
     if skip_broken:

@@ -48,11 +48,9 @@ class TransformerLM(nn.Module):
                  dropout: float = 0.0, tied: bool = False):
         super().__init__()
         require_whole(vocabulary=vocabulary, layers=layers)
-        self.embedding = Embedding(vocabulary, width)
-        self.dropout = Dropout(dropout)
+        self.embedding, self.dropout = Embedding(vocabulary, width), Dropout(dropout)
         self.layers = nn.ModuleList(Layer(width, hidden, heads, dropout) for _ in range(layers))
-        self.norm = nn.LayerNorm(width)
-        self.readout = None if tied else Embedding(vocabulary, width)
+        self.norm, self.readout = nn.LayerNorm(width), None if tied else Embedding(vocabulary, width)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.dropout(self.embedding(tokens))
@@ -297,8 +295,7 @@ class _Beams:
         self.past = [Past() for _ in memory]
         self.tokens = source.new_full((n, beam, longest), model.pad)
         self.last = source.new_full((n, beam), model.begin)
-        self.lengths = torch.zeros_like(self.last)
-        self.ended = torch.zeros_like(self.last, dtype=torch.bool)
+        self.lengths, self.ended = torch.zeros_like(self.last), torch.zeros_like(self.last, dtype=torch.bool)
         self.log_p = torch.full((n, beam), -torch.inf, device=source.device)
         self.log_p[:, 0] = 0                    # start with one hypothesis
 

@@ -301,8 +301,7 @@ def _build(place: Path, parts: Mapping[str, Sequence[Text]], blank_lines: bool, 
 
 def _encode(stem: Path, name: str, vocabulary: Vocabulary, dtype: np.dtype, chunks: Iterator[list[str]]) -> dict:
     """Write a part's tokens and line starts; returns its entry in the manifest."""
-    known = {"name": name, "dtype": dtype.str, "tokens": 0, "lines": 0, "unknown": 0}
-    text = hashlib.sha256()
+    known, text = {"name": name, "dtype": dtype.str, "tokens": 0, "lines": 0, "unknown": 0}, hashlib.sha256()
     threads = max(1, len(usable_cores()))           # the other ranks of the host wait meanwhile
     with new_file(f"{stem}.tokens") as tokens, new_file(f"{stem}.starts") as starts:
         starts.write(np.zeros(1, STARTS).tobytes())

@@ -190,15 +190,32 @@ def parse(content: bytes, path: Path) -> Vocabulary:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
         text = "\0"
-    if "\0" not in text and not path.name.endswith(Pieces.suffix):
-        return _parse_list(text, path)
-    try:
-        found = Pieces(content)
-    except (RuntimeError, ValueError):
-        raise DataError(f"{path}: is neither a SentencePiece model nor a list of tokens, one a line as UTF-8") from None
-    if len(found) <= len(SPECIAL):
-        raise DataError(f"{path}: is a SentencePiece model without pieces")
-    return found
+    if "\0" in text or path.name.endswith(Pieces.suffix):
+        try:
+            found = Pieces(content)
+        except (RuntimeError, ValueError):
+            raise DataError(f"{path}: is neither a SentencePiece model nor a list of tokens, one a line as UTF-8"
+                            ) from None
+        if len(found) <= len(SPECIAL):
+            raise DataError(f"{path}: is a SentencePiece model without pieces")
+        return found
+
+    text = text.removeprefix("\ufeff")
+    lines = text.removesuffix("\n").split("\n") if text else []
+    tokens = [line[:-1] if len(line) > 1 and line.endswith("\r") else line for line in lines]
+    if all(token in SPELLED for token in tokens):
+        raise DataError(f"{path}: lists no tokens; a vocabulary has one a line")
+    single = path.suffix != WORDS and all(len(token) == 1 or token in SPELLED for token in tokens)
+    met = {}
+    for line, token in enumerate(tokens, 1):
+        if not token or (not single and len(token.split()) != 1):
+            hint = "; of the files that SentencePiece writes, give the .model" if "\t" in token else ""
+            raise DataError(f"{path}: line {line} is {token[:40]!r}, not one word: a vocabulary has one a line{hint}")
+        if token in met:
+            raise DataError(f"{path}: line {line} has {token[:40]!r} again, after line {met[token]}; is it a "
+                            "vocabulary? It has each token once")
+        met[token] = line
+    return Listed(tokens, not single)
 
 
 def sample(chunks: Iterable[Sequence[str]], most: int) -> list[str]:
@@ -257,25 +274,6 @@ def _counted(wanted: str, size: int | None, words: bool, chunks: Iterable[Sequen
                         f"for {name}:{most} or fewer, or {name} for all")
     ordered = sorted(counts, key=lambda token: (-counts[token], token))
     return Listed([*SPECIAL, *ordered[:size]], words)
-
-
-def _parse_list(text: str, path: Path) -> Listed:
-    text = text.removeprefix("\ufeff")
-    lines = text.removesuffix("\n").split("\n") if text else []
-    tokens = [line[:-1] if len(line) > 1 and line.endswith("\r") else line for line in lines]
-    if all(token in SPELLED for token in tokens):
-        raise DataError(f"{path}: lists no tokens; a vocabulary has one a line")
-    single = path.suffix != WORDS and all(len(token) == 1 or token in SPELLED for token in tokens)
-    met = {}
-    for line, token in enumerate(tokens, 1):
-        if not token or (not single and len(token.split()) != 1):
-            hint = "; of the files that SentencePiece writes, give the .model" if "\t" in token else ""
-            raise DataError(f"{path}: line {line} is {token[:40]!r}, not one word: a vocabulary has one a line{hint}")
-        if token in met:
-            raise DataError(f"{path}: line {line} has {token[:40]!r} again, after line {met[token]}; is it a "
-                            "vocabulary? It has each token once")
-        met[token] = line
-    return Listed(tokens, not single)
 
 
 def _sentencepiece():
