@@ -21,7 +21,7 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -268,7 +268,7 @@ class _PartialFile:
     """A partial download, open and locked; raises DataError where it cannot be written."""
 
     def __init__(self, path: Path):
-        self.path, self._version_path = path, path.with_name(f"{path.name}.version")
+        self.path, self.version_path = path, path.with_name(f"{path.name}.version")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(path, "ab", buffering=0)
@@ -278,25 +278,18 @@ class _PartialFile:
             self._file.close()
             raise DataError(f"{path}: is being written by another process; wait for it to end")
         self.size = os.fstat(self._file.fileno()).st_size
-        if self.size and not self._version_path.exists():
+        if self.size and not self.version_path.exists():
             self._file.close()
             raise DataError(f"{path}: is not a download that was interrupted, and not continued; move it away")
         if not path.exists():
             self._file.close()
             raise DataError(f"{path}: another process has just finished it; run the command again")
 
-    @property
-    def version(self) -> str:
-        """The server's name for the version of these bytes; empty if it gave none."""
-        try:
-            return self._version_path.read_text()
-        except OSError:
-            return ""
-
     def start(self, version: str) -> None:
+        """Begin anew; ``version``: the server's name for that of the file, empty if it gave none."""
         self.discard()
         with writing(self.path):
-            write_whole(self._version_path, version)
+            write_whole(self.version_path, version)
 
     def append(self, chunk: bytes) -> None:
         with writing(self.path):
@@ -313,13 +306,13 @@ class _PartialFile:
         with writing(self.path):
             os.fsync(self._file.fileno())
             os.replace(self.path, target)
-            self._version_path.unlink(missing_ok=True)
+            self.version_path.unlink(missing_ok=True)
         return target
 
     def close(self) -> None:
         if self.size == 0:
             self.path.unlink(missing_ok=True)
-            self._version_path.unlink(missing_ok=True)
+            self.version_path.unlink(missing_ok=True)
         self._file.close()
 
 
@@ -389,8 +382,9 @@ def _open(part: _PartialFile, file: PublishedFile, address: str, timeout: float)
     headers = dict(HEADERS)
     if part.size:
         headers["Range"] = f"bytes={part.size}-"
-        if part.version:
-            headers["If-Range"] = part.version
+        with suppress(OSError):
+            if version := part.version_path.read_text():
+                headers["If-Range"] = version
     try:
         return urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=timeout)
     except urllib.error.HTTPError as error:

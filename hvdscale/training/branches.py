@@ -212,14 +212,13 @@ class Branching:
                     merge([*([self._log(ALL)] if merged else []), *paths], self._log(ALL), overwrite=True)
                     for path in paths:
                         os.unlink(path)
-                self._propose()
+                if os.path.exists(self._log(ALL)):
+                    self._propose()
         self._say(f"next: hvdscale-report {self.out}")
         return ExitCode.DONE
 
     def _propose(self) -> None:
-        """Say which growing batch the branches allow, and write it as settings, once all have ended."""
-        if not os.path.exists(self._log(ALL)):
-            return
+        """Say which growing batch the branches, which have all ended, allow, and write it as settings."""
         with read_log(self._log(ALL)) as log:
             runs = branched_of(read_trials(log))
         for run in runs:

@@ -34,7 +34,8 @@ def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start |
     lines = [wrap(plan.workload + (f" ({_entries(plan.model_args)})" if plan.model_args else "") +
              (f", from the state dict {plan.init_from[:12]}..." if plan.init_from else ""), whole=True)]
     lines += [wrap(text, f"  {name:<15}", whole=True) for name, text in rows.items() if text]
-    lines += [wrap(note, "  note: ", whole=True) for note in _warmup_notes(plan)]
+    if plan.warmup != "none" and plan.start_lr != plan.peak_lr:
+        lines += [wrap(note, "  note: ", whole=True) for note in _warmup_notes(plan)]
     if plan.local_workers > plan.cores and plan.device == "cpu":
         lines.append(wrap(f"{plan.local_workers} workers share {plan.cores} cores, so timings do not transfer to a "
                           "real cluster", "  note: ", whole=True))
@@ -92,8 +93,6 @@ def _lr(plan):
 
 
 def _warmup_notes(plan: Plan) -> Iterator[str]:
-    if plan.warmup == "none" or plan.start_lr == plan.peak_lr:
-        return
     last = plan.budget_steps - 1
     if 0 <= last < plan.warmup_steps:
         yield (f"the warmup takes {counted(plan.warmup_steps, 'step')} and the run {plan.budget_steps}: the rate ends "

@@ -109,7 +109,7 @@ def prepare(name: str, layers: list[dict], workers: Workers, data: Data | None =
     place = Place(workers.size, *_host_share(hosts, 0), device.type, workers.transport)
 
     def plan_with(**by_default: int) -> Plan:
-        defaults, *typed = with_batch(settings, batch).layers
+        defaults, *typed = (with_batch(settings, batch) if batch else settings).layers
         asked = Settings.build({**defaults, **by_default}, *typed)
         plan = with_data(settle(asked, workload, len(data.train), len(data.val), place, data.train_tokens),
                          data.model_args, data.record)

@@ -70,10 +70,8 @@ def kept_batch(settings: Settings, workers: Workers) -> dict | None:
     return {**batches.keys(), "max_local_batch": most, "ghost_batch": ghost_batch}
 
 
-def with_batch(settings: Settings, batch: dict | None) -> Settings:
-    """The settings with the batch of the job's first start, at any number of workers; None: it is the first."""
-    if batch is None:
-        return settings
+def with_batch(settings: Settings, batch: dict) -> Settings:
+    """The settings with the batch of the job's first start, at any number of workers."""
     defaults, *layers = settings.layers
     layers = [{name: value for name, value in layer.items() if name != "accumulate"} for layer in layers]
     return Settings.build(defaults, *layers, batch)

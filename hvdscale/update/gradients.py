@@ -179,9 +179,7 @@ class GradientBuffer:
     def _start(self, bucket: _Bucket) -> None:
         last = bucket is self._buckets[-1]
         if self._wire is None:
-            values = bucket.gradients
-            if last:
-                values = self._flat[values.storage_offset():]
+            values = self._flat[bucket.gradients.storage_offset():] if last else bucket.gradients
             self._waits.append(self._workers.start_sum_(values, bucket.name))
             return
         sent = bucket.gradients.to(self._wire)

@@ -52,9 +52,7 @@ def repeatable(device: torch.device) -> Iterator[None]:
 
 def autocast(precision: str, device: torch.device):
     """The context in which the model and its loss are computed."""
-    if precision not in AUTOCAST:
-        return contextlib.nullcontext()
-    return torch.autocast(device.type, AUTOCAST[precision])
+    return torch.autocast(device.type, AUTOCAST[precision]) if precision in AUTOCAST else contextlib.nullcontext()
 
 
 class LossScale:

@@ -67,8 +67,6 @@ class Mapped:
 
     def rows(self, starts: np.ndarray, width: int) -> np.ndarray:
         """The values at starts, starts + 1, ..., (n, width); indices outside the array give its first or last value."""
-        if self.length == 0:
-            return np.zeros((len(starts), width), self.dtype)
         values = np.frombuffer(self._map, self.dtype)
         found = values[np.clip(starts[:, None] + np.arange(width), 0, self.length - 1)]
         self._mapped += len(starts) * (width * self.dtype.itemsize + AROUND)

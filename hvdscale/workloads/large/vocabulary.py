@@ -159,8 +159,10 @@ def learn(wanted: str, chunks: Iterable[Sequence[str]]) -> Vocabulary:
                       more than 2^22 distinct words, rare ones may be dropped
     byte              needs no text
 
-    Raises DataError if the text is too small for the size, naming a possible one. ``is_learned`` has to accept it.
+    Raises DataError if the text is too small for the size, naming a possible one; UsageError as ``is_learned`` does.
     """
+    if not is_learned(wanted):
+        raise UsageError(f"vocabulary={wanted}: must be one of {LEARNED}")
     kind, _, number = wanted.partition(":")
     if kind == "byte":
         return Bytes()
