@@ -250,8 +250,6 @@ def tuned_toml(searches: Sequence[Search], folder: str = "") -> str:
         by_batch.setdefault(batch, []).append(search)
     plans = [draw.trial.plan for search in searches for draw in search.draws if draw.trial]
     names = {plan["problem"]["workload"] for plan in plans}
-    if len(names) > 1:
-        raise ValueError(f"searches of several workloads: {', '.join(sorted(names))}")
     entries = [_entry(batch, by_batch[batch], folder) for batch in sorted(by_batch)]
     usage, asked = "# Metaparameters tuned per global batch by hvdscale-tune.", plans[0]["asked"] if plans else {}
     if "workload" in asked:

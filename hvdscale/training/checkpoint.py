@@ -62,19 +62,17 @@ def read(path: str) -> dict:
         data = io.BytesIO(read_input(path))
         with zipfile.ZipFile(data) as parts:
             damaged = parts.testzip()               # torch does not verify the checksums
-        if damaged is not None:
-            raise CheckpointError(f"{path}: is damaged: the checksum of {damaged} is wrong")
         data.seek(0)
-        state = torch.load(data, map_location="cpu", weights_only=True)
+        state = None if damaged else torch.load(data, map_location="cpu", weights_only=True)
     except OSError as error:
         raise CheckpointError(f"{path}: {refusal(error)}") from None
     except pickle.UnpicklingError:                  # torch's message suggests loading it anyway
         raise CheckpointError(f"{path}: holds more than plain values and tensors, so it is not loaded") from None
-    except CheckpointError:
-        raise
     except Exception as error:                      # of zipfile and torch, of many types
         reason = str(error).partition("\n")[0]
         raise CheckpointError(f"{path}: is damaged or not a checkpoint: {reason}") from None
+    if damaged:
+        raise CheckpointError(f"{path}: is damaged: the checksum of {damaged} is wrong")
     if not isinstance(state, dict) or "format" not in state:
         raise CheckpointError(f"{path}: is a torch file, but not a checkpoint of hvdscale-train")
     if state["format"] != FORMAT:

@@ -29,8 +29,6 @@ def make_optimizer(problem: Problem, model: nn.Module) -> torch.optim.Optimizer:
     so changing it needs no momentum correction (Goyal et al. 2017, remark 2). lr_in_velocity is the other form.
     """
     groups = parameter_groups(problem, model)
-    if not groups:
-        raise UsageError(f"the model {problem.model} has no parameter to train: none has requires_grad")
     if ":" in problem.optimizer:
         return _of_class(problem, groups)
     fused = all(fusible(group["params"]) for group in groups)

@@ -420,8 +420,3 @@ class TwoPasses(torch.optim.SGD):
     def step(self, closure=None):
         if closure is None:
             raise RuntimeError("needs a closure")
-
-
-def test_a_model_with_nothing_to_train_is_an_error():
-    with pytest.raises(UsageError, match="the model net has no parameter to train"):
-        make_optimizer(settled(), nn.Linear(2, 2).requires_grad_(False))

@@ -273,7 +273,6 @@ class TranslationTransformer(nn.Module):
         (Wu et al. 2016, arXiv:1609.08144, section 7, without coverage; the length includes the end). A beam of 1 is
         greedy. The model must be in eval mode.
         """
-        require_whole(longest=longest, beam=beam)
         search = _Beams(self, source, longest, beam, length_penalty)
         for place in range(longest):
             if len(search.open) == 0:
