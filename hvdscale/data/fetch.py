@@ -167,11 +167,10 @@ def _fetch_archive(archive: Archive, folder: Path, progress: Progress, timeout: 
 
 
 def _is_unpacked(receipt: Path) -> bool:
-    try:
+    with suppress(OSError, ValueError, AttributeError):
         sizes = json.loads(receipt.read_text())
         return all((receipt.parent / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError, AttributeError):
-        return False
+    return False
 
 
 def _members(path: Path) -> Iterator[tuple[str, int, BinaryIO, int]]:

@@ -89,7 +89,7 @@ def close_one(states: SweepState, say: Callable[[str], object], begun: bool = Fa
         reason = results[max(results)].reason if results else "none has ended"
         said = [f"{study.name}: no trial has begun; {reason}"]
     say("\n".join(said))
-    write_best(out, study.sweep, {study.name: searches})
+    write_best(out, study.sweep)
     return True
 
 
@@ -98,16 +98,15 @@ def searches_in(path: str) -> tuple[Search, ...]:
         return searches_of(read_trials(log))
 
 
-def write_best(out: str, sweep: Sweep, known: Mapping[str, Sequence[Search]]) -> None:
-    """Write tuned.toml for all studies with a log, and one file an optimizer if there are several; the logs of
-    ``known`` searches are not read again."""
+def write_best(out: str, sweep: Sweep) -> None:
+    """Write tuned.toml for all studies with a log, and one file an optimizer if there are several."""
     tuned = tuned_files(out, sweep)
     with Lock.take(tuned[""], attempts=LOCK_ATTEMPTS):
         found: dict[str, list[Search]] = {"": []}
         for spec in sweep.studies:
             path = os.path.join(out, f"{spec.name}.h5")
             if os.path.exists(path):
-                searches = known[spec.name] if spec.name in known else searches_in(path)
+                searches = searches_in(path)
                 found[""] += searches
                 found.setdefault(spec.optimizer, []).extend(searches)
         for optimizer, searches in found.items():

@@ -82,11 +82,10 @@ def read(path: str) -> dict:
 
 def read_plan(path: str) -> dict | None:
     """The plan in a checkpoint, without reading its tensors; None if it cannot be read (``read`` says why)."""
-    try:
+    with contextlib.suppress(Exception):            # as in ``read``
         open_input(path).close()
         return json.loads(torch.load(path, map_location="cpu", weights_only=True, mmap=True)["plan"])
-    except Exception:                               # as in ``read``
-        return None
+    return None
 
 
 def write(path: str, state: dict) -> None:
@@ -144,14 +143,13 @@ def final_outcome(folder: str) -> str | None:
     """How an earlier start of this launch of torchrun ended for good, in words; None: it did not, or was none. torchrun
     starts workers again whatever their exit code. A signal outside the steps (ERROR) is no end: torchrun sends it to
     the others when it has lost a worker."""
-    try:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         outcome = json.loads(input_text(os.path.join(folder, OUTCOME)))
-        ours = outcome["torchrun"] == os.environ["TORCHELASTIC_RUN_ID"]
-        ours = ours and outcome["job"] == os.environ.get("SLURM_JOB_ID")
-        ended = outcome["exit_code"] in FINAL and outcome["status"] != "ERROR"
-        return f"{outcome['status']}: {outcome['reason']}" if ours and ended else None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
+        launch = os.environ["TORCHELASTIC_RUN_ID"], os.environ.get("SLURM_JOB_ID")
+        if (outcome["torchrun"], outcome["job"]) == launch and outcome["exit_code"] in FINAL and (
+                outcome["status"] != "ERROR"):
+            return f"{outcome['status']}: {outcome['reason']}"
+    return None
 
 
 class CheckpointFolder(contextlib.AbstractContextManager):

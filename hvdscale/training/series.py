@@ -109,12 +109,10 @@ class _Trial(NamedTuple):
 
 
 def _last_trial(path: str) -> _Trial | None:
-    try:
-        with read_log(path) as log:
-            plan = json.loads(log.trials["plan"][-1])
-            return _Trial(log.trials["status"][-1], plan["asked"], plan.get("job") or {}, log.segments[0].log_id)
-    except (LogError, IndexError, KeyError, ValueError):
-        return None
+    with contextlib.suppress(LogError, IndexError, KeyError, ValueError), read_log(path) as log:
+        plan = json.loads(log.trials["plan"][-1])
+        return _Trial(log.trials["status"][-1], plan["asked"], plan.get("job") or {}, log.segments[0].log_id)
+    return None
 
 
 def finished_logs(out: str) -> list[str]:

@@ -239,10 +239,9 @@ def on_terminal(out) -> bool:
     """Whether output reaches a terminal unchanged: launchers give workers pseudo-terminals, and prefix lines."""
     if not out.isatty() or launched() is None:
         return out.isatty()
-    try:
+    with contextlib.suppress(OSError):
         return os.readlink(f"/proc/{os.getppid()}/fd/1").startswith(("/dev/pts/", "/dev/tty"))
-    except OSError:
-        return False
+    return False
 
 
 def last_words(said: str) -> str:

@@ -19,7 +19,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -240,7 +240,7 @@ def _identity(text: Text) -> list:
 
 def _open(place: Path) -> Cache | None:
     """The cache in this folder, if its manifest is valid and each file has the listed size."""
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError, DataError):
         manifest = json.loads(input_text(place / MANIFEST))
         if manifest.pop("sha256") != _checksum(manifest):
             return None
@@ -257,8 +257,7 @@ def _open(place: Path) -> Cache | None:
                 return None
             parts[known["name"]] = Encoded(tokens, starts, special, len(vocabulary), known["unknown"], known["sha256"])
         return Cache(place, vocabulary, parts)
-    except (OSError, ValueError, KeyError, TypeError, DataError):
-        return None
+    return None
 
 
 @contextmanager
