@@ -30,7 +30,7 @@ from typing import BinaryIO
 from ..errors import DataError, UsageError
 from ..formatting.numbers import byte_size
 from ..plan.settings import read_toml
-from ..system.files import whole_file, write_whole
+from ..system.files import whole_file, write_whole, writing
 from ..system.inputs import sha256_of
 from ..system.lock import BUSY, flock
 
@@ -39,6 +39,7 @@ WAIT_SECONDS = 1.0              # before reconnecting
 HEADERS = {"User-Agent": "hvdscale-data", "Accept-Encoding": "identity"}
 NETWORK = (OSError, http.client.HTTPException)
 Progress = Callable[[str, int, "int | None"], None]         # a file's name, bytes so far, total bytes if known
+ANOTHER = "it is damaged or another file. Move it away and run the command again"
 DAMAGED = (EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, ValueError)
 
 
@@ -134,8 +135,7 @@ def _is_there(file: PublishedFile, path: Path) -> bool:
         return False
     found = sha256_of(path)
     if found != file.sha256:
-        raise DataError(f"{path}: has SHA-256 {found}, not the published {file.sha256}; it is damaged or another file. "
-                        "Move it away and run the command again")
+        raise DataError(f"{path}: has SHA-256 {found}, not the published {file.sha256}; {ANOTHER}")
     return True
 
 
@@ -160,7 +160,7 @@ def _fetch_archive(archive: Archive, folder: Path, progress: Progress, timeout: 
         raise DataError(f"{path}: cannot be unpacked: {error}") from None
     if len(sizes) != archive.count:
         raise DataError(f"{path}: has {len(sizes)} of {archive.count} expected files: {', '.join(sizes)}")
-    with writing(receipt):
+    with keeping(receipt):
         write_whole(receipt, json.dumps(sizes, indent=1))     # before the archive is removed
         path.unlink()
     return f"{path.name}: unpacked into {len(sizes)} files, {byte_size(sum(sizes.values()))}, and removed"
@@ -196,19 +196,17 @@ def _is_kept(path: Path, size: int, stream: BinaryIO) -> bool:
     while chunk := stream.read(2**20):
         digest.update(chunk)
     if sha256_of(path) != digest.hexdigest():
-        raise DataError(f"{path}: differs from the data set's file; it is damaged or another file. Move it away and "
-                        "run the command again")
+        raise DataError(f"{path}: differs from the data set's file; {ANOTHER}")
     return True
 
 
 def _refuse_another(path: Path, size: int) -> None:
     if path.exists() and path.stat().st_size != size:
-        raise DataError(f"{path}: has {path.stat().st_size:,} bytes, but the data set's file has {size:,}; it is "
-                        "damaged or another file. Move it away and run the command again")
+        raise DataError(f"{path}: has {path.stat().st_size:,} bytes, but the data set's file has {size:,}; {ANOTHER}")
 
 
 def _write(streams: Iterable[BinaryIO], path: Path) -> int:
-    with writing(path):
+    with keeping(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as out:
             for stream in streams:
@@ -268,11 +266,9 @@ class _PartialFile:
 
     def __init__(self, path: Path):
         self.path, self.version_path = path, path.with_name(f"{path.name}.version")
-        try:
+        with writing(path, DataError):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(path, "ab", buffering=0)
-        except OSError as error:
-            raise DataError(f"{path}: cannot be written: {error.strerror or error}") from None
         if flock(self._file.fileno()) in BUSY:          # a file system may have no locks
             self._file.close()
             raise DataError(f"{path}: is being written by another process; wait for it to end")
@@ -287,11 +283,11 @@ class _PartialFile:
     def start(self, version: str) -> None:
         """Begin anew; ``version``: the server's name for that of the file, empty if it gave none."""
         self.discard()
-        with writing(self.path):
+        with keeping(self.path):
             write_whole(self.version_path, version)
 
     def append(self, chunk: bytes) -> None:
-        with writing(self.path):
+        with keeping(self.path):
             while chunk:
                 written = self._file.write(chunk)
                 self.size += written
@@ -302,7 +298,7 @@ class _PartialFile:
         self.size = 0
 
     def finish(self, target: Path) -> Path:
-        with writing(self.path):
+        with keeping(self.path):
             os.fsync(self._file.fileno())
             os.replace(self.path, target)
             self.version_path.unlink(missing_ok=True)
@@ -316,7 +312,7 @@ class _PartialFile:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def keeping(path: Path) -> Iterator[None]:
     """Turn an error of the disk into a DataError that says how much space is free."""
     try:
         yield

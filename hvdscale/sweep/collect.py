@@ -41,6 +41,7 @@ from ..system.outputs import Kind, refuse_foreign, refuse_shared, replace_own
 from .farm import SweepState
 from .file import Sweep, name_in_files
 from .ledger import DrawResult
+from .settings import TEXTS
 
 LOGS = "logs"                                   # folder of the groups' logs in the sweep's folder
 LOCK_ATTEMPTS = round(60 / WAIT_SECONDS)        # a minute, as another job may collect the same study
@@ -52,16 +53,8 @@ PIECE = np.dtype([("id", "i8"), ("number", "i8"), ("attempt", "i8"), ("last", "?
 OF_PROBLEM = ("last_batch", "precision", "compression", "loss_scale", "group_by_group", "unused_parameters",
               "init_from", "train_subset", "data_args", "batch_schedule", "batch_schedule_lr")
 TUNED = Kind("a file of hvdscale-tune", lambda head: head.startswith(b"# Metaparameters tuned"))
-NOTES = {
-    "lr": "the peak rate",
-    **{name: unit for key in sorted(TUNABLE) for name, unit in stored_names(key).items() if unit},
-    "steps": "done at the first evaluation that met the target",
-    "steps_before": "at the evaluation before, which did not", "value": "the best at any evaluation",
-    "at_step": "steps done then", "trial": "its number in the log", "diverged_share": "of the draws",
-    "repeat_steps": "steps of the same point under other seeds; inf: not met, nan: diverged",
-    "repeat_values": "of the same point under other seeds",
-    "position": "between the ends of the space, 0 and 1, in the scale of the search; nan: no order",
-}
+NOTES = {**TEXTS["notes"],
+         **{name: unit for key in sorted(TUNABLE) for name, unit in stored_names(key).items() if unit}}
 TableRows = tuple[list[LogColumn], dict[str, np.ndarray]]       # by column; "attempt": at the trial that wrote the row
 
 

@@ -29,6 +29,7 @@ import sys
 from collections import UserDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
@@ -44,26 +45,9 @@ from ..plan.values import WORDS, check_value, did_you_mean, none_of
 
 REQUIRED = object()
 BUDGETS = ("budget", *UNITS)
+TEXTS = read_toml(str(Path(__file__).with_name("texts.toml")))
 # keys that cannot be settings of a sweep, and where they belong
-ELSEWHERE = {
-    "optimizer": "optimizers = [...] at the top of the file says it",
-    **dict.fromkeys(("global_batch", "local_batch"), "batch_sizes says it; workers_per_trial shares a batch out, and "
-                    "max_local_batch bounds what a worker takes at once"),
-    **dict.fromkeys(("lr", "lr_per_example"), "the learning rate is searched, in [space.lr]"),
-    "seed": "seed at the top of the file says it",
-    **dict.fromkeys(BUDGETS, "the budget belongs at the top of the file, or in [batch.N]"),
-    "target": "targets = [...] at the top of the file says it",
-    "keep_going": "trials stop at the strictest target; an objective such as 'val/error' lets them continue",
-    **dict.fromkeys(("log", "overwrite", "take_over", "save_model", "checkpoint", "resume"),
-                    "a sweep keeps its own files; leave it out"),
-    **dict.fromkeys(("accept_changes", "accepted"), "--accept-changes of hvdscale-tune says it"),
-    "metaparameters": "it is what a sweep gives; leave it out",
-    "commit_every": "it is for elastic jobs; leave it out",
-    "noise_every": "its trials log no steps, and with them no noise scale; hvdscale-train measures it",
-    **dict.fromkeys(("workload", "batch_sizes", "optimizers", "trials", "max_draws", "targets", "objective",
-                     "evaluations", "repeats", "workers_per_trial", "prune", "prune_keep"),
-                    "it belongs at the top of the file, before the first [table]"),
-}
+ELSEWHERE = {key: place for place, keys in TEXTS["elsewhere"].items() for key in keys}
 # settings that change no update, so they may differ when a sweep is resumed
 FREE_SETTINGS = frozenset({"data_dir", "cache_dir", "max_local_batch"} | (
     {field.name for field in fields(Execution)} & set(KEYS)))

@@ -56,11 +56,8 @@ class Deadline:
     def __init__(self):
         self._libc, self._timer = ctypes.CDLL(None), ctypes.c_void_p()
         event = _Event(None, signal.SIGKILL, SIGEV_SIGNAL)
-        try:
-            failed = self._libc.timer_create(CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer))
-        except AttributeError:
-            failed = True
-        self._works = not failed
+        self._works = hasattr(self._libc, "timer_create") and not self._libc.timer_create(
+            CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer))
 
     def put_off(self, seconds: float) -> None:
         if self._works:         # no interval, then the value: each in seconds and nanoseconds

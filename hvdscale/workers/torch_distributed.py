@@ -7,7 +7,6 @@ workers can have them run code, as values are gathered by pickle: on one host, a
 
 import contextlib
 import hashlib
-import importlib.util
 import os
 import re
 import socket
@@ -154,7 +153,7 @@ def meet(store: dist.Store, rank: int, size: int) -> dist.Store:
 
 def _pass_by_mpi(process: Process, address: str) -> str:
     """Rank 0's address, through MPI; "" where mpi4py is missing or joins other processes than were started."""
-    if importlib.util.find_spec("mpi4py") is None or process.launcher == "srun" and not has_pmi():
+    if process.launcher == "srun" and not has_pmi():
         return ""
     try:
         MPI = load_mpi()
