@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data.generators import OwnGenerators
-from ..data.splits import MapSplit, Split, tensors_of, to_device
+from ..data.splits import MapSplit, OwnGenerators, Split, tensors_of, to_device
 from ..errors import CheckpointError
 from ..formatting.numbers import counted, list_first
 from ..modules.layers import BatchNorm, Dropout, is_batch_norm

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data.generators import OwnGenerators, seed_generators
-from ..data.splits import MapSplit, tensors_of, to_device
+from ..data.splits import MapSplit, OwnGenerators, seed_generators, tensors_of, to_device
 from ..errors import HvdscaleError, WorkersError, WorkloadError
 from ..formatting.numbers import counted
 from ..modules.ghost_groups import GhostGroups

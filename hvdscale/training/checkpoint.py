@@ -20,7 +20,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from ..data.generators import random_state
+from ..data.splits import random_state
 from ..errors import CheckpointError, ExitCode, HvdscaleError, LogError, UsageError
 from ..formatting.numbers import list_first
 from ..log.schema import Status

@@ -18,7 +18,7 @@ from ..update.gradient_norms import joins_examples
 from ..workers.elastic import ElasticWorkers
 from ..workload import Data
 from .checkpoint import Checkpoints
-from .describe import describe_batch, describe_workers
+from .display import describe_batch, describe_workers
 from .outputs import Recovery
 from .prepare import Job, prepare
 from .run_log import RunLog

@@ -16,8 +16,7 @@ from ..update.model import describe_reason, how_to_be_faster
 from ..update.step import log_columns
 from ..workers.group import Workers
 from .checkpoint import OF_FOLDER, CheckpointFolder, Checkpoints, FolderCheckpoints, refuse_unwritable
-from .describe import describe
-from .display import Display, NoDisplay
+from .display import Display, NoDisplay, describe
 from .snapshot import Start
 from .prepare import Job, prepare
 from .resume import find_start

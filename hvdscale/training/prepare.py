@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from .. import __version__
-from ..data.generators import OwnGenerators
+from ..data.splits import OwnGenerators
 from ..errors import DataError, HvdscaleError, PlanError, RanksDifferError, StoppedError, UsageError
 from ..log.schema import Status
 from ..plan.job import OF_PLACE, VERSION, changes_of
@@ -38,7 +38,7 @@ from ..workers.group import Workers
 from ..workload import Data, MapSplit, Workload, build_model, load_data
 from ..workloads import find
 from .checkpoint import load_weights, save_weights
-from .describe import describe
+from .display import describe
 from .evaluate import Evaluator, try_measuring
 from .resume import kept_batch, newest_plan, with_batch
 from .snapshot import Stop, restore_model

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..data.generators import random_state, set_random_state
+from ..data.splits import random_state, set_random_state
 from ..errors import CheckpointError, ExitCode
 from ..log.schema import Status
 from ..update.replicas import LocalSteps

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from ..data.generators import OwnGenerators, seed_generators
+from ..data.splits import OwnGenerators, seed_generators
 from ..errors import PlanError, RanksDifferError, WorkloadError, is_of_user_code
 from ..formatting.numbers import counted
 from ..modules.ghost_groups import GhostGroups

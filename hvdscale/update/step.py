@@ -15,9 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from ..data.generators import OwnGenerators
 from ..data.loading import Feed
-from ..data.splits import refuse_not_finite
+from ..data.splits import OwnGenerators, refuse_not_finite
 from ..errors import FaultError, HvdscaleError, WorkloadError, describe_raised
 from ..modules.ghost_groups import GhostGroups
 from ..modules.running_statistics import Buffers, Statistics
