@@ -59,7 +59,8 @@ TableRows = tuple[list[LogColumn], dict[str, np.ndarray]]       # by column; "at
 
 
 def close_one(states: SweepState, say: Callable[[str], object], begun: bool = False) -> bool:
-    """Close a study that is done, or if ``begun`` one with results, and print what it found; False if there is none."""
+    """Close a study that is done, or if ``begun`` one with results, print what it found, and write tuned.toml for all
+    studies with a log, and one file an optimizer if there are several; False if there is none."""
     left = [study for study in states.studies.values() if study.name not in states.closed]
     study = next((study for study in left if states.of(study).done and not states.open(study)), None)
     if study is None and begun:
@@ -82,29 +83,24 @@ def close_one(states: SweepState, say: Callable[[str], object], begun: bool = Fa
         reason = results[max(results)].reason if results else "none has ended"
         said = [f"{study.name}: no trial has begun; {reason}"]
     say("\n".join(said))
-    write_best(out, study.sweep)
+
+    tuned = tuned_files(out, study.sweep)
+    with Lock.take(tuned[""], attempts=LOCK_ATTEMPTS):
+        found: dict[str, list[Search]] = {"": []}
+        for spec in study.sweep.studies:
+            path = os.path.join(out, f"{spec.name}.h5")
+            if os.path.exists(path):
+                searches = searches_in(path)
+                found[""] += searches
+                found.setdefault(spec.optimizer, []).extend(searches)
+        for optimizer in sorted(tuned.keys() & found.keys()):
+            write_tuned(tuned[optimizer], found[optimizer])
     return True
 
 
 def searches_in(path: str) -> tuple[Search, ...]:
     with read_log(path) as log:
         return searches_of(read_trials(log))
-
-
-def write_best(out: str, sweep: Sweep) -> None:
-    """Write tuned.toml for all studies with a log, and one file an optimizer if there are several."""
-    tuned = tuned_files(out, sweep)
-    with Lock.take(tuned[""], attempts=LOCK_ATTEMPTS):
-        found: dict[str, list[Search]] = {"": []}
-        for spec in sweep.studies:
-            path = os.path.join(out, f"{spec.name}.h5")
-            if os.path.exists(path):
-                searches = searches_in(path)
-                found[""] += searches
-                found.setdefault(spec.optimizer, []).extend(searches)
-        for optimizer, searches in found.items():
-            if optimizer in tuned:
-                write_tuned(tuned[optimizer], searches)
 
 
 def tuned_files(out: str, sweep: Sweep) -> dict[str, str]:

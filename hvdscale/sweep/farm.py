@@ -21,7 +21,7 @@ from ..log.schema import INTERRUPTED, PRUNED, Status
 from ..log.writer import LogWriter
 from ..plan.job import without_lines
 from ..plan.search_space import DrawEnd
-from ..training.checkpoint import CheckpointFolder, FolderCheckpoints, listed, read
+from ..training.checkpoint import CheckpointFolder, Checkpoints, FolderCheckpoints, listed, read
 from ..training.display import Display
 from ..training.loop import train
 from ..training.prepare import Job, prepare
@@ -87,8 +87,7 @@ class TrialCheckpoints(FolderCheckpoints):
     def keeps_end(self, stop):
         return stop.exit_code == ExitCode.PREEMPTED
 
-    def end(self, stop):
-        pass
+    end = Checkpoints.end
 
 
 class StopVote:

@@ -196,8 +196,9 @@ class Keys:
             layer["warmup_start_factor"] = 0.0
         return {**layer, **self.settings}
 
-    def refuse_duplicates(self) -> None:
-        """Raise UsageError for a searched key that is also set, or searched under an alternative name."""
+    def refuse_conflicts(self) -> None:
+        """Raise UsageError for a searched key that is also set, or searched under an alternative name; and for a key
+        without effect beside any possible value of another."""
         for name in self.searched:
             group = next((group for group in ALTERNATIVES if key_of(name) in group), (key_of(name),))
             for other in (other for other in (*self.settings, *self.searched) if key_of(other) in group):
@@ -212,8 +213,6 @@ class Keys:
                 raise self.home[entries][0].wrong(f"{name} is set here, and searched in [space.{name}]; leave one of "
                                                   "them out", entries)
 
-    def refuse_idle(self) -> None:
-        """Raise UsageError for a key without effect beside any possible value of another."""
         for name in (*self.settings, *self.searched):
             other, values = ACTS_ONLY_WITH.get(key_of(name), ("optimizer", ()))
             possible = None if other == "optimizer" else self.possible(other)

@@ -323,13 +323,10 @@ class Display:
 
 
 class NoDisplay(Display):
-    def __init__(self) -> None:
+    def _nothing(self, *given: object) -> None:
         pass
 
-    def _print_nothing(self, *given: object) -> None:
-        pass
-
-    say = resume = evaluation = checkpoint = plateau = scaled = step = ranks = measured = end = _print_nothing
+    __init__ = say = resume = evaluation = checkpoint = plateau = scaled = step = ranks = measured = end = _nothing
 
 
 def _usual(seconds: Sequence[float]) -> float:

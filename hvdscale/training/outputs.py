@@ -110,8 +110,7 @@ def open_display(job: Job, log: str, workers: Workers, start: Start | None = Non
 class Recovery:
     """How a start of a job resumes from an earlier one, and keeps what a later one needs: by its checkpoints."""
 
-    def prepare(self, name: str, layers: list[dict], workers: Workers) -> Job:
-        return prepare(name, layers, workers)
+    prepare = staticmethod(prepare)
 
     def find_start(self, job: Job, workers: Workers) -> Start:
         return find_start(job.settings, job.plan, workers)

@@ -101,11 +101,7 @@ class RunLog:
 class NoLog(RunLog):
     path, log_id, _trial = "", "", TRIAL
 
-    def __init__(self) -> None:
+    def _write(self, *row, **values):
         pass
 
-    def let_go(self):
-        pass
-
-    def _write(self, method, *row, **values):
-        pass
+    __init__ = let_go = _write

@@ -21,8 +21,7 @@ import torch.distributed as dist
 from ..errors import WorkersError
 from ..system.files import write_whole
 from ..system.inputs import read_own
-from .connections import Deadline, connected, shut, tcp_sockets
-from .group import APART, POLL_SECONDS, JoinedWorkers
+from .group import APART, POLL_SECONDS, Deadline, JoinedWorkers, connected, shut, tcp_sockets
 from .launch import SHARED, Process, begin_mpi, has_pmi, load_mpi, shared_folder
 
 KILLED_AFTER = 1.25                 # stall times; by then the other workers have said for whom they wait
