@@ -196,7 +196,7 @@ def carry_out_together(command: click.Command, run, elastic: bool = False) -> No
     try:
         with slow_imports():
             from ..training import loop, outputs, prepare  # noqa: F401  they must come before the stall check starts
-            from ..workers.group import form
+            from ..workers.transport import form
             workers = form(settings.stall_seconds, settings.transport, settings.sync_every is not None)
         if workers.size > 1:
             postpone_stops()

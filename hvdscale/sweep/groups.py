@@ -20,11 +20,12 @@ from dataclasses import replace
 from torch.distributed import PrefixStore, Store
 
 from ..errors import UsageError, WorkerLostError, WorkersError
-from ..workers.group import JoinedWorkers, SingleWorker, Workers, choose, starting
+from ..workers.group import JoinedWorkers, SingleWorker, Workers, starting
 from ..workers.horovod import HorovodWorkers, check_joined, load_horovod
 from ..workers.launch import Process, begin_mpi, load_mpi, place
 from ..workers.orphans import refuse_launcher_in_torchrun, stop_without_launcher
 from ..workers.torch_distributed import TorchWorkers, find_store, forget_address
+from ..workers.transport import choose
 
 POLL_SECONDS = 0.1
 

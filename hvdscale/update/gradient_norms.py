@@ -39,11 +39,11 @@ def why_not_measured(plan: Plan, model: nn.Module) -> str:
         return refusal + "a batch of one example has none"
     examples = f"{min(plan.global_batch, plan.ghost_batch)} examples, which " + (
         "passing group by group keeps whole" if plan.group_by_group else "batch-norm keeps whole")
-    if plan.workers == 1:
-        return f"{refusal}with one ghost group of {examples}, a step has no two parts to compare; use a smaller " \
-               "--ghost-batch"
-    return f"{refusal}with ghost groups of {examples}, spread over several workers, a worker has no separate part " \
-           "of a step to compare; use a smaller --ghost-batch"
+    why = f"with one ghost group of {examples}, a step has no two parts to compare"
+    if plan.workers > 1:
+        why = (f"with ghost groups of {examples}, spread over several workers, a worker has no separate part of a step "
+               "to compare")
+    return f"{refusal}{why}; use a smaller --ghost-batch"
 
 
 def can_measure(plan: Plan, model: nn.Module, batch: int) -> bool:

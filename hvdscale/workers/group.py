@@ -1,6 +1,6 @@
 """The worker group: rank, size, sums over workers, and what all transports share.
 
-    workers = form(stall_seconds=120, transport="auto")
+    workers = form(stall_seconds=120)              see transport.py
     workers.sum_(tensor, "gradients")              in place, the same on all ranks afterwards
     with workers.together("loading the data"):     an error on one rank is the same error on all
         ...
@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import ctypes
-import importlib.util
 import os
 import signal
 import socket
@@ -28,11 +27,8 @@ from ..errors import TRACEBACK, HvdscaleError, WorkerLostError, WorkersError, de
 from ..formatting.escaping import say
 from ..system.cores import usable_cores
 from ..system.hangup import heeding_stops
-from .launch import launched, place
-from .orphans import refuse_launcher_in_torchrun, stop_without_launcher
 
 POLL_SECONDS = 5e-5     # between looks at whether a sum is there; Linux adds 50 us
-TRANSPORTS = {"horovod": "horovodrun", "torch": "torchrun"}         # and the launcher whose processes no other joins
 APART = 5       # stall times by which workers may start apart, as with imports from a slow file system
 Sockets = frozenset[tuple[int, str]]
 CLOCK_MONOTONIC, SIGEV_SIGNAL = 1, 0        # time.h, signal.h
@@ -243,54 +239,6 @@ def starting(stall_seconds: float, over: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def form(stall_seconds: float, transport: str = "auto", divided: bool = False) -> Workers:
-    """The worker group of this process, which from now on stops when its launcher has ended; raises WorkersError.
-    ``divided``: whether it may be; Horovod then looks for new groups in each of its cycles."""
-    if divided:
-        os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
-    started = launched()
-    if started is None:
-        return SingleWorker()
-    refuse_launcher_in_torchrun()
-    stop_without_launcher(stall_seconds)
-    launcher, processes = started
-    if choose(transport, launcher) == "torch":
-        if processes == 1 and launcher != "torchrun":
-            return SingleWorker()
-        from .torch_distributed import TorchWorkers, find_store, forget_address
-        here = place()
-        with starting(stall_seconds, "torch.distributed"):
-            workers = TorchWorkers(find_store(here, stall_seconds), here, stall_seconds)
-        if here.rank == 0:
-            forget_address(here)
-        return workers
-    from .horovod import HorovodWorkers, check_joined, load_horovod
-    hvd = load_horovod(launcher, processes, stall_seconds)
-    if not hvd:
-        return SingleWorker()
-    if os.environ.get("HOROVOD_ELASTIC") == "1":
-        from .elastic import ElasticWorkers
-        return ElasticWorkers(hvd, stall_seconds)
-    with starting(stall_seconds, "Horovod"):
-        hvd.init()
-    check_joined(launcher, processes, hvd.size())           # otherwise each would be alone
-    return HorovodWorkers(hvd, stall_seconds)
-
-
-def choose(transport: str, launcher: str) -> str:
-    """A key of TRANSPORTS, for ``auto`` by the launcher and by whether Horovod is installed, as on all ranks alike.
-    Raises WorkersError for one that is unknown, or does not join the launcher's processes."""
-    only = next((name for name, one in TRANSPORTS.items() if one == launcher), None)
-    if transport == "auto":
-        return only or ("torch" if importlib.util.find_spec("horovod") is None else "horovod")
-    if transport not in TRANSPORTS:
-        raise WorkersError(f"transport = {transport!r} is none of auto, {', '.join(TRANSPORTS)}")
-    if only not in (None, transport):
-        raise WorkersError(f"transport = {transport!r} does not join the processes of {launcher}: set auto, or start "
-                           f"them with {'torchrun, ' if transport == 'torch' else ''}mpirun or srun")
-    return transport
 
 
 def device(wanted: str, local_rank: int) -> torch.device:

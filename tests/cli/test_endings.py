@@ -27,7 +27,7 @@ KEYS = ("--log", "w.h5", "--checkpoint", "ck", "--steps", "20", "--set", "eval_e
 def go_on(here, tmp_path, monkeypatch):
     """hvdscale-train's way with these workers; gives its exit code, the log's status and the outcome's."""
     def go_on(workers, then=lambda: None):
-        monkeypatch.setattr("hvdscale.workers.group.form", lambda *_: workers)
+        monkeypatch.setattr("hvdscale.workers.transport.form", lambda *_: workers)
         code = here("hvdscale-train", "digits/fc", *KEYS).returncode
         then()
         with read_log(tmp_path / "w.h5") as log:

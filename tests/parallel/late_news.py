@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from hvdscale.workers.group import form
+from hvdscale.workers.transport import form
 from tests.parallel.launched_job import until
 
 C = ctypes.CDLL(None)

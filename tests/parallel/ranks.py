@@ -14,7 +14,7 @@ from hvdscale.training.display import NoDisplay
 from hvdscale.training.loop import train
 from hvdscale.training.prepare import prepare
 from hvdscale.training.run_log import NoLog
-from hvdscale.workers.group import form
+from hvdscale.workers.transport import form
 
 
 def trained(workers, name, **keys):

@@ -16,7 +16,7 @@ ROOMS = ("errors", "target", "formatting", "system", "workers", "watch", "plan",
 # what few people need: a folder or file, and the one that reaches it, beside those of the same name in other rooms
 SPECIAL = {
     "training.elastic": "cli.train",
-    "workers.elastic": "workers.group",
+    "workers.elastic": "workers.transport",
     "workloads.large": "workloads",
     "plan.branches": "cli.branch",
     "training.branches": "cli.branch",

@@ -4,7 +4,8 @@ import sys
 import pytest
 
 from hvdscale.errors import UsageError, WorkersError
-from hvdscale.workers.group import SingleWorker, choose, form
+from hvdscale.workers.group import SingleWorker
+from hvdscale.workers.transport import choose, form
 from hvdscale.system.run_module import OURS, SAFE
 from hvdscale.workers.launch import (LAUNCHED, find_launcher, killed_process, launch_command, launch_environment,
                                      launched, refuse_too_many)

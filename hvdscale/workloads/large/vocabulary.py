@@ -168,7 +168,24 @@ def learn(wanted: str, chunks: Iterable[Sequence[str]]) -> Vocabulary:
         return Bytes()
     if kind in ("bpe", "unigram"):
         return _pieces(wanted, kind, int(number), sample(chunks, SAMPLE[kind]))
-    return _counted(wanted, int(number) - len(SPECIAL) if number else None, kind == "word", chunks)
+
+    words, counts, rarest = kind == "word", Counter(), 0
+    for lines in chunks:
+        if len(counts) > MOST_COUNTED:          # words met once are dropped, later words met twice, ...
+            rarest += 1
+            counts = Counter({word: count for word, count in counts.items() if count > rarest})
+        counts.update(itertools.chain.from_iterable(map(str.split, lines) if words else lines))
+    for token in SPELLED:
+        counts.pop(token, None)
+    if not counts:
+        raise DataError(f"vocabulary={wanted}: the text to learn it from is empty")
+    most = len(counts) + len(SPECIAL)
+    if number and int(number) > most:
+        raise DataError(f"vocabulary={wanted}: the text has {len(counts)} different "
+                        f"{'words' if words else 'characters'}, which make {most} tokens with the special ones; ask "
+                        f"for {kind}:{most} or fewer, or {kind} for all")
+    ordered = sorted(counts, key=lambda token: (-counts[token], token))
+    return Listed([*SPECIAL, *ordered][:int(number or most)], words)
 
 
 def read(path: Path) -> Vocabulary:
@@ -256,26 +273,6 @@ def _pieces(wanted: str, kind: str, size: int, lines: list[str]) -> Pieces:
             why = f"the text allows at most {high[1]} tokens of this kind; ask for {kind}:{high[1]} or fewer"
         raise DataError(f"vocabulary={wanted}: {why}") from None
     return Pieces(model.getvalue())
-
-
-def _counted(wanted: str, size: int | None, words: bool, chunks: Iterable[Sequence[str]]) -> Listed:
-    counts, rarest = Counter(), 0
-    for lines in chunks:
-        if len(counts) > MOST_COUNTED:          # words met once are dropped, later words met twice, ...
-            rarest += 1
-            counts = Counter({word: count for word, count in counts.items() if count > rarest})
-        counts.update(itertools.chain.from_iterable(map(str.split, lines) if words else lines))
-    for token in SPELLED:
-        counts.pop(token, None)
-    if not counts:
-        raise DataError(f"vocabulary={wanted}: the text to learn it from is empty")
-    if size is not None and size > len(counts):
-        name, most = wanted.partition(":")[0], len(counts) + len(SPECIAL)
-        raise DataError(f"vocabulary={wanted}: the text has {len(counts)} different "
-                        f"{'words' if words else 'characters'}, which make {most} tokens with the special ones; ask "
-                        f"for {name}:{most} or fewer, or {name} for all")
-    ordered = sorted(counts, key=lambda token: (-counts[token], token))
-    return Listed([*SPECIAL, *ordered[:size]], words)
 
 
 def _sentencepiece():
