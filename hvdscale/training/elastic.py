@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ..errors import WorkerLostError, WorkersError
 from ..formatting.escaping import say
 from ..plan.shards import group_bounds
-from ..update.gradient_norms import joins_examples
+from ..update.gradients import joins_examples
 from ..workers.elastic import ElasticWorkers
 from ..workload import Data
 from .checkpoint import Checkpoints

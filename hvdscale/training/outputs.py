@@ -11,7 +11,7 @@ from ..plan.settings import Settings
 from ..system.lock import SUFFIX
 from ..system.outputs import refuse_shared
 from ..target import SPLITS
-from ..update.gradient_norms import why_not_measured
+from ..update.gradients import why_not_measured
 from ..update.model import describe_reason, how_to_be_faster
 from ..update.step import log_columns
 from ..workers.group import Workers

@@ -30,8 +30,7 @@ from ..plan.plan import Plan, Problem
 from ..workers.group import WorkerLostError, Workers
 from ..workload import Split, Workload
 from .model import make_model
-from .optimizers import WeightAverage, has_modes, make_optimizer, put_back
-from .rules import SGD, fusible
+from .optimizers import SGD, WeightAverage, fusible, has_modes, make_optimizer, put_back
 from .step import VOTES, DataParallelStep, StepResult, measured_of
 
 

@@ -26,8 +26,7 @@ from ..plan.shards import Pass, group_bounds
 from ..system.cores import CoreClock, without_core
 from ..workers.group import WorkerLostError, Workers
 from ..workload import Split, Workload, bound_loss
-from .gradient_norms import COLUMNS, GradientNoise, why_not_measured
-from .gradients import ExactBuffer, GradientBuffer
+from .gradients import COLUMNS, ExactBuffer, GradientBuffer, GradientNoise, why_not_measured
 from .optimizers import WeightAverage, clip_, evaluation_weights, follow_batch
 from .precision import PARAMETERS, LossScale, autocast
 

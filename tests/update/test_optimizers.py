@@ -9,8 +9,7 @@ from torch import nn
 from hvdscale.errors import UsageError
 from hvdscale.training.snapshot import restore_model
 from hvdscale.update.model import make_model
-from hvdscale.update.rules import orthogonalized
-from hvdscale.update.optimizers import clip_, follow_batch, make_optimizer, parameter_groups
+from hvdscale.update.optimizers import clip_, follow_batch, make_optimizer, orthogonalized, parameter_groups
 from hvdscale.update.step import DataParallelStep
 from hvdscale.workers.group import SingleWorker
 from tests.parallel import toy
