@@ -246,7 +246,7 @@ def last_lines(states: SweepState, asked, finished: bool) -> list[str]:
                for name in states.studies}
     failed = ", ".join(f"{len(found)} of {name} ({found[-1]})" for name, found in reasons.items() if found)
     tuned = [path for path in tuned_files(asked.out, asked.sweep).values() if os.path.exists(path)]
-    others = "other jobs may be at work on them, else " * finished
+    others = "other jobs may be at work on them, else " if finished else ""
     lines = [f"not done: {missing}; {others}the same command resumes"] if missing else []
     lines += [f"failed: {failed}; --retry takes them back, to be run again"] if failed else []
     return lines + ([f"tuned: {', '.join(tuned)}\nnext: hvdscale-report {asked.out}"] if tuned else [])
