@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data.generators import OwnGenerators
-from ..data.splits import MapSplit, Split, tensors_of, to_device
+from ..data.splits import MapSplit, OwnGenerators, Split, tensors_of, to_device
 from ..errors import CheckpointError
 from ..formatting.numbers import counted, list_first
 from ..modules.layers import BatchNorm, Dropout, is_batch_norm
@@ -26,8 +25,7 @@ from ..system.files import scratch_folder
 from ..training.checkpoint import FORMAT, read, write
 from ..training.evaluate import Evaluator
 from ..training.snapshot import RunState, capture, restore
-from ..update.averages import has_modes
-from ..update.optimizers import make_optimizer, norms_and_biases
+from ..update.optimizers import has_modes, make_optimizer, norms_and_biases
 from ..update.precision import AUTOCAST, PARAMETERS, repeatable
 from ..update.step import DataParallelStep
 from ..workers.group import SingleWorker

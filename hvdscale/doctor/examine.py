@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from ..formatting.numbers import counted
-from ..training.job import Job
+from ..training.prepare import Job
 from ..update.model import how_to_be_faster
 from ..workers.group import Workers
 from .checks import (batch_norm, checkpoint, decay, evaluation, gradients, losses, padding, random_numbers, rounding)

@@ -15,15 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data.generators import OwnGenerators, seed_generators
-from ..data.splits import MapSplit, tensors_of, to_device
+from ..data.splits import MapSplit, OwnGenerators, seed_generators, tensors_of, to_device
 from ..errors import HvdscaleError, WorkersError, WorkloadError
 from ..formatting.numbers import counted
 from ..modules.ghost_groups import GhostGroups
 from ..modules.running_statistics import Buffers
 from ..plan.plan import Plan
 from ..plan.shards import Pass, Visits, group_bounds
-from ..training.job import Job
+from ..training.prepare import Job
 from ..update.model import make_model
 from ..update.precision import PARAMETERS
 from ..update.step import DataParallelStep
