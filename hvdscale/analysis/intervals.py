@@ -185,22 +185,17 @@ def joined(parts: Iterable[tuple[float | np.ndarray, float]], batches: Sequence[
              if freedom and np.isfinite(squares).all()]
     if not found:
         return UNKNOWN
-    squares, freedom, batch = zip(*found)
-    total, growth, base = sum(freedom), 0.0, 1.0
-    if len({size for own, _, size in found if np.all(own > 0)}) >= GROWS_FROM:
-        growth, base = _find_growth(*(np.array(column) for column in zip(*(one for one in found if one[0] > 0))))
-    return Spread(sum(own * (base / size) ** growth for own, size in zip(squares, batch)) / total, total, growth, base)
-
-
-def _find_growth(squares: np.ndarray, freedom: np.ndarray, batch: np.ndarray) -> tuple[float, float]:
-    """(the power of the batch that a variance grows with, the mean batch), by maximum likelihood of chi-squared sums of
-    squares; no growth unless a likelihood ratio test shows one."""
-    base = float(np.exp(np.log(batch) @ freedom / freedom.sum()))
-    scaled = np.exp(-np.outer([0.0, *GROWTHS], np.log(batch / base))) @ squares
-    deviance = freedom.sum() * np.log(scaled)
-    best = int(deviance.argmin())
-    shown = deviance[0] - deviance[best] > scipy.special.chdtri(1, GROWS_AT)
-    return (float(GROWTHS[best - 1]), base) if shown else (0.0, 1.0)
+    total, growth, base = sum(freedom for _, freedom, _ in found), 0.0, 1.0
+    positive = [one for one in found if np.all(one[0] > 0)]
+    if len({batch for *_, batch in positive}) >= GROWS_FROM:        # by maximum likelihood of chi-squared sums
+        squares, freedom, batch = map(np.array, zip(*positive))
+        middle = float(np.exp(np.log(batch) @ freedom / freedom.sum()))
+        scaled = np.exp(-np.outer([0.0, *GROWTHS], np.log(batch / middle))) @ squares
+        deviance = freedom.sum() * np.log(scaled)
+        best = int(deviance.argmin())
+        if deviance[0] - deviance[best] > scipy.special.chdtri(1, GROWS_AT):        # a likelihood ratio test
+            growth, base = float(GROWTHS[best - 1]), middle
+    return Spread(sum(own * (base / size) ** growth for own, _, size in found) / total, total, growth, base)
 
 
 def geometric_mean(values: ArrayLike) -> np.ndarray:

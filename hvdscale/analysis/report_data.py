@@ -193,7 +193,8 @@ def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...],
     cells, by_batch, synced = ([cell.without_apart(apart.get((cell.global_batch, cell.setting), {})) for cell in found]
                                for found in (cells, by_batch, synced))
     pools = pools_of(cells, by_batch)
-    n, left_out = common_trials({cell.global_batch: cell.trials for cell in by_batch if cell.trials}, options.trials)
+    counts = {cell.global_batch: cell.trials for cell in by_batch if cell.trials}
+    n, left_out = common_trials(counts, options.trials) if counts else (options.trials, {})
     least = options.trials or min((cell.trials for cell in synced if cell.trials), default=0)
     given = (cells, pools, n), (by_batch, pools, n), (synced, pools_of(synced, synced), least)
     cells, by_batch, synced = ([replace(cell, pools=pool, best_of_n=min(most or 0, len(cell.draws)) or None)
@@ -204,8 +205,10 @@ def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...],
         batches = Curve(workload, target, compared, options, n, tuple(left_out.items()))
     parts, noise = (_take_new(shown, (((name, frozenset(one.keys)), (one, found)) for one in cells
                                       if (found := getattr(one, name)))) for name in ("parts", "noise"))
-    searches = _take_new(shown, ((one if one.objective == STEPS_TO_TARGET else (one.study, one.space), one)
-                                 for one in searches_of(trials, target, options.confidence)))
+    searches: tuple[Search, ...] = ()
+    if any(trial.sweep for trial in trials):
+        searches = _take_new(shown, ((one if one.objective == STEPS_TO_TARGET else (one.study, one.space), one)
+                                     for one in searches_of(trials, target, options.confidence)))
     return Section(workload, target, options, trials, series_of(cells, options.confidence), tuple(cells), batches,
                    pools, parts, noise, searches, tuple(slow), tuple(synced if target else ()))
 

@@ -176,7 +176,8 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
     waited = np.nan_to_num(evaluations.read("waited_seconds") / seconds)
     own = [slice(*ends) for ends in zip(evaluations.first[:-1], evaluations.first[1:])]
     lengths = _read_lengths(log, ids, [step[at] for at in own])
-    parts, noise, steps = read_parts(log), read_noise(log), read_steps(log)
+    parts, steps = read_parts(log), read_steps(log)
+    noise = read_noise(log) if "local_sqnorm" in log.steps.columns else {}
     starts, restarts = rows_of_each(log.restarts["trial"]), log.restarts
     found = []
     for number, row, mine, length in zip(ids.tolist(), order.tolist(), own, lengths):

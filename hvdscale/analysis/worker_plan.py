@@ -28,7 +28,7 @@ from .report_data import JobResults, Section
 from .step_time import ASSUMED, DRAWS, EXTRAPOLATED, MEASURED, Links, StepTimes
 from .timings import Footprint, Place, timings_of
 from .steps_curve import (ORDER, PREDICTED, StepsCurve, StepsOf, StepsPoint, noise_draws, point_of_cell,
-                          points_of, points_of_curve)
+                          points_of)
 from .steps import RunCell
 from .trials import EVERY_STEP, JobKey, Sync
 
@@ -86,7 +86,7 @@ class Option:
         self.layout = request.per_node or times.timings.per_node
         timing, self.cell = times.measured(place, self.layout)
         self.trials = timing.trials if timing else ()
-        self.point = at_batch = curve.point_at(batch)
+        self.point = at_batch = curve.by_batch.get(batch)
         if self.cell and at_batch and at_batch.trials and not set(self.trials) & set(at_batch.trials):
             self.point = point_of_cell(self.cell)
         self.apart = 0.0
@@ -300,8 +300,8 @@ def curves_of(section: Section | None, points: Sequence[StepsPoint], fit: np.nda
     for sync, cells in sorted(group_by(section.synced, lambda cell: cell.sync).items()):
         curve = Curve(section.workload, section.target, cells, section.options)
         # of a search that is cut off, too: one batch alone is no judgement of how steps scale
-        points, fit = points_of_curve(curve, curve.points)
-        found[sync] = StepsCurve(points, fit, confidence=confidence, sync=sync)
+        points, own = [point_of_cell(cell) for cell in curve.cells if cell.runs], curve.regimes.fit
+        found[sync] = StepsCurve(points, own.draws() if own else None, confidence=confidence, sync=sync)
     return found
 
 

@@ -102,7 +102,7 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
     taken: set[str] = set()
     subjects = list(_subjects(groups, studies, asked))
     held = [subject for subject in subjects if subject.held]
-    costs = rules_along([one.curve for one in held], asked.rules, asked.rule_within) if ruled else repeat(None)
+    costs = rules_along([one.curve for one in held], asked.rules, asked.rule_within) if ruled and held else repeat(None)
     pages: dict[JobKey, list[Page]] = {group.workload: [] for group in groups}
     for subject in subjects:
         tell(f"{subject.workload}{f': {subject.target}' if subject.target else ''}")

@@ -128,7 +128,7 @@ def steps_at_overhead(fit: CriticalBatchFit, confidence: float) -> Estimate:
         with np.errstate(invalid="ignore"):
             return (1 + OVERHEAD) * least / (b_crit * ((1 + OVERHEAD) ** shape - 1) ** (1 / shape))
     value = steps(*np.array([fit.s_min.value * fit.b_crit.value, fit.b_crit.value, fit.shape.value]))
-    low, high = np.nanquantile(steps(*fit.draws.T), [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.nanquantile(steps(*fit.draws().T), [(1 - confidence) / 2, (1 + confidence) / 2])
     return Estimate(float(value), float(min(low, value)), float(max(high, value)), fit.points)
 
 
@@ -286,7 +286,7 @@ def excess_at(values: np.ndarray, lowest: np.ndarray, value: float, confidence: 
 
 def over_fewest(fit: CriticalBatchFit, batch: float, confidence: float = CONFIDENCE) -> tuple[Estimate, Estimate]:
     """(steps over S_min, examples over E_min) at a batch, from 1 on."""
-    e_min, b_crit, shape = fit.draws.T
+    e_min, b_crit, shape = fit.draws().T
     own, drawn = float(fit.steps(batch)), steps_at(batch, e_min, b_crit, shape)
     with np.errstate(invalid="ignore"):
         over = np.array([drawn * b_crit / e_min, drawn * batch / e_min])

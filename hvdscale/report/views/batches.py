@@ -143,7 +143,7 @@ def _allowed_examples(met: Sequence[tuple[int, Estimate, bool]], until: int) -> 
 def describe_batch(found: BatchEstimate) -> str:
     """``128 (64-256)``, ``128 (at least 64)``, ``128 (no other of those run)``; ``128``: of unknown spread, or known to
     be at least that."""
-    known = found.known and not (found.largest and found.low == found.value)
+    known = not math.isnan(found.low) and not (found.largest and found.low == found.value)
     return SCALING.say("batch", batch=found.value, unknown=not known, least=f"{found.low:,.0f}",
                        open=math.isinf(found.high), alone=found.low == found.high, most=f"{found.high:,.0f}")
 
