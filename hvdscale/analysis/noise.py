@@ -142,10 +142,9 @@ def best_known(measured: Sequence[CellNoise]) -> CellNoise | None:
 
 
 def read_noise(log: Log) -> dict[int, NoiseSteps]:
-    """The steps at which the noise scale was measured, by trial id; trials without any are left out."""
+    """The steps at which the noise scale was measured, by trial id, of a log that has such columns; trials without any
+    are left out."""
     table = log.steps
-    if not table.rows or "local_sqnorm" not in table.columns:
-        return {}
     measured = np.array([table[name] for name in ("local_sqnorm", "reduced_sqnorm", "local_examples")])
     rows = np.flatnonzero(np.isfinite(measured).all(0))
     batches, plans = (dict(zip(log.trials["id"].tolist(), log.trials[name].tolist()))

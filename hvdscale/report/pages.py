@@ -20,7 +20,7 @@ import numpy as np
 from ..analysis.defaults import LASTING
 from ..analysis.grouping import group_by
 from ..analysis.report_data import Contents, JobResults, analyse, analyse_studies, refuse_unknown
-from ..analysis.rules import rules_along, rules_of
+from ..analysis.rules import RuleCosts, rules_along
 from ..analysis.studies import (Study, are_searched, best_metric, better, check_direction, is_measured, show_ends_alone)
 from ..analysis.trials import JobKey
 from ..errors import LogError
@@ -107,7 +107,7 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
     for subject in subjects:
         tell(f"{subject.workload}{f': {subject.target}' if subject.target else ''}")
         if subject.held:            # all cores work on the costs of those that follow
-            subject.known[rules_of, subject.goal] = next(costs)
+            subject.known[RuleCosts, subject.goal] = next(costs)
         page = _page(subject, taken)
         if page.tables or subject.trials or subject.held:
             pages[subject.workload].append(page)

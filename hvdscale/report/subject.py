@@ -9,7 +9,7 @@ from typing import Any
 from ..analysis.curves import Curve, curve_of
 from ..analysis.grouping import group_by
 from ..analysis.report_data import JobResults, Section
-from ..analysis.rules import RuleCosts, rules_of
+from ..analysis.rules import RuleCosts
 from ..analysis.timings import timings_of
 from ..analysis.studies import Study
 from ..analysis.trials import JobKey, Trial
@@ -49,7 +49,7 @@ class Subject(Section):
 
     @property
     def costs(self) -> RuleCosts | None:
-        return self.once((rules_of, self.goal), lambda: rules_of(self.curve, self.asked.rules, self.asked.rule_within))
+        return self.known[RuleCosts, self.goal]
 
     def once(self, key: Hashable, find: Callable[[], Any]) -> Any:
         """What ``find`` gives, worked out once for all targets of the workload."""

@@ -124,11 +124,11 @@ class SizeLaws:
 
 def steps_at_overhead(fit: CriticalBatchFit, confidence: float) -> Estimate:
     """The steps at the batch that needs a share OVERHEAD more examples than the fewest; open where B_crit is."""
-    def steps(least: np.ndarray, b_crit: np.ndarray, shape: np.ndarray) -> np.ndarray:
-        with np.errstate(invalid="ignore"):
-            return (1 + OVERHEAD) * least / (b_crit * ((1 + OVERHEAD) ** shape - 1) ** (1 / shape))
-    value = steps(*np.array([fit.s_min.value * fit.b_crit.value, fit.b_crit.value, fit.shape.value]))
-    low, high = np.nanquantile(steps(*fit.draws().T), [(1 - confidence) / 2, (1 + confidence) / 2])
+    best = np.array([fit.s_min.value * fit.b_crit.value, fit.b_crit.value, fit.shape.value])
+    with np.errstate(invalid="ignore"):
+        value, drawn = ((1 + OVERHEAD) * least / (b_crit * ((1 + OVERHEAD) ** shape - 1) ** (1 / shape))
+                        for least, b_crit, shape in (best, fit.draws().T))
+    low, high = np.nanquantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Estimate(float(value), float(min(low, value)), float(max(high, value)), fit.points)
 
 
@@ -252,8 +252,15 @@ class LawCost:
         if len(values) > 1 and not self.outside:
             self.loss = excess_at(values, lowest, self.value, laws.confidence)
         if cell.fit is not None and rule.of == BATCH and 0 < self.value < math.inf:
-            self.steps, self.examples = over_fewest(cell.fit, self.value, laws.confidence)
-            self.best = self.best or cell.fit.overhead
+            fit, batch, (e_min, b_crit, shape) = cell.fit, self.value, cell.fit.draws().T
+            own, drawn = float(fit.steps(batch)), steps_at(batch, e_min, b_crit, shape)
+            with np.errstate(invalid="ignore"):
+                over = np.array([drawn * b_crit / e_min, drawn * batch / e_min])
+                low, high = np.nanquantile(over, [(1 - laws.confidence) / 2, (1 + laws.confidence) / 2], axis=1)
+            over_fewest = own / fit.s_min.value, own * batch / (fit.s_min.value * fit.b_crit.value)
+            self.steps, self.examples = (Estimate(*ends, fit.points)
+                                         for ends in zip(over_fewest, low.tolist(), high.tolist()))
+            self.best = self.best or fit.overhead
 
 
 def costs_of(rule: BorrowedLaw, laws: SizeLaws) -> tuple[LawCost, ...]:
@@ -282,15 +289,3 @@ def excess_at(values: np.ndarray, lowest: np.ndarray, value: float, confidence: 
     over = np.array([at, ends[0] - half, ends[1] + half]) - least
     share = np.maximum(over, 0) / abs(least) if least else np.full(3, math.nan)
     return Estimate(float(share[0]), float(share[1]), float(share[2]), len(values))
-
-
-def over_fewest(fit: CriticalBatchFit, batch: float, confidence: float = CONFIDENCE) -> tuple[Estimate, Estimate]:
-    """(steps over S_min, examples over E_min) at a batch, from 1 on."""
-    e_min, b_crit, shape = fit.draws().T
-    own, drawn = float(fit.steps(batch)), steps_at(batch, e_min, b_crit, shape)
-    with np.errstate(invalid="ignore"):
-        over = np.array([drawn * b_crit / e_min, drawn * batch / e_min])
-        low, high = np.nanquantile(over, [(1 - confidence) / 2, (1 + confidence) / 2], axis=1)
-    values = own / fit.s_min.value, own * batch / (fit.s_min.value * fit.b_crit.value)
-    steps, examples = (Estimate(*ends, fit.points) for ends in zip(values, low.tolist(), high.tolist()))
-    return steps, examples

@@ -142,11 +142,11 @@ def points_table(found: RuleCosts) -> Table:
     return SEARCH.table("lr-rule-points", [(cost, point) for cost in found.costs for point in cost.points], {
         "rule": lambda row: str(row[0].rule), "global_batch": lambda row: row[1].global_batch,
         SEARCH.column("rate_of_rule", "rate", **rate_words(found.effective)): lambda row: row[1].rate,
-        "near": lambda row: cell_of(row[1].near.trials, f"{row[1].near.met} met" if row[1].near.trials else ""),
-        "near_steps": lambda row: Cell(whole(row[1].near.fewest) if row[1].near.met else "n/a", row[1].near.fewest),
+        "near": lambda row: cell_of(len(row[1].near), f"{row[1].near_met} met" if row[1].near else ""),
+        "near_steps": lambda row: Cell(whole(row[1].near_fewest) if row[1].near_met else "n/a", row[1].near_fewest),
         "loss": lambda row: _loss_cell(row[1]), "steps": lambda row: steps_cell(row[1].steps, whole),
         "how": lambda row: HOW.get(row[1].how) or WHY[row[1].how]},
-        lambda row: row[1].keys, baseline=lambda row: row[1].near.keys, notes=notes(found), what=found.target,
+        lambda row: row[1].keys, baseline=lambda row: row[1].near, notes=notes(found), what=found.target,
         factor=f"{NEAR:g}")
 
 
