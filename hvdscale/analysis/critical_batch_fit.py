@@ -91,8 +91,19 @@ def fit_critical_batch(batches: Sequence[float], estimates: Sequence[Estimate], 
     points = weighted if len(weighted) >= LEAST_POINTS else met
     if len(points) < LEAST_POINTS:
         return None
-    kept = points[:_count_before_rise(points)] if points is weighted else points
-    left_out = tuple(int(point.batch) for point in points[len(kept):])
+    # a tail rises where its mean log S lies RISES standard errors above the last block of the decreasing regression of
+    # the points before; the clearest is left out with the batch before it, where the rise may begin while the curve
+    # still falls
+    logs, most, before = np.array([point.log_steps for point in points]), RISES, len(points)
+    variance = float(np.mean([point.deviation ** 2 for point in points]))       # NaN without all deviations: no tail
+    for first in range(LEAST_POINTS, len(logs)):
+        falling = -isotonic(-logs[None, :first])[0]
+        size = np.count_nonzero(falling == falling[-1])
+        rise = (logs[first:].mean() - falling[-1]) / np.sqrt(variance * (1 / (len(logs) - first) + 1 / size))
+        if rise > most:
+            most, before = rise, max(LEAST_POINTS, first - 1)
+    kept, left_out = points[:before], tuple(int(point.batch) for point in points[before:])
+
     if len(shapes) == 1 or len(kept) - 3 + OWN_FREEDOM * (points is weighted) >= 2:
         return _fit(kept, left_out, confidence, shapes)
     # too few points to fit the shape and a spread
@@ -122,22 +133,6 @@ class SettingPoint:
             sides = np.log([np.float64(between) / estimate.low, estimate.high / np.float64(between)])
         sides = sides[np.isfinite(sides)] if estimate.runs > 1 else sides[:0]
         self.deviation = float(np.sqrt((sides ** 2).mean()) / normal_quantile(confidence)) if sides.any() else np.nan
-
-
-def _count_before_rise(points: Sequence[SettingPoint]) -> int:
-    """The number of points before a significant rise; at least LEAST_POINTS. A tail rises where its mean log S lies
-    RISES standard errors above the last block of the decreasing regression of the points before. The clearest tail is
-    left out with the batch before it, where the rise may begin while the curve still falls."""
-    logs = np.array([point.log_steps for point in points])
-    variance = float(np.mean([point.deviation ** 2 for point in points]))
-    most, kept = RISES, len(logs)
-    for first in range(LEAST_POINTS, len(logs)):
-        falling = -isotonic(-logs[None, :first])[0]
-        size = np.count_nonzero(falling == falling[-1])
-        rise = (logs[first:].mean() - falling[-1]) / np.sqrt(variance * (1 / (len(logs) - first) + 1 / size))
-        if rise > most:
-            most, kept = rise, max(LEAST_POINTS, first - 1)
-    return kept
 
 
 def weigh(deviations: np.ndarray, along: np.ndarray | None = None) -> tuple[np.ndarray, float]:

@@ -84,40 +84,6 @@ class Rule:
 RULES = tuple(map(Rule.parse, defaults.RULES))
 
 
-class Missing:
-    """A run that would measure a loss: the base's metaparameters at another batch, with the rate scaled by the rule.
-
-    values  by metaparameter, including learning_rate
-    asked   the run's settings by key of hvdscale.plan.settings; empty where no log has them"""
-
-    def __init__(self, batch: TunedBatch, rule: Rule, rate: float, base: TunedBatch, start: float) -> None:
-        values = {name: float(column[base.row]) for name, column in base.study.metaparameters.items()
-                  if not np.isnan(column[base.row])}
-        budgets = [float(each.study.budget_steps[each.row]) for each in (base, batch)]
-        scaled = {name: round(value * budgets[1] / budgets[0]) for name, value in values.items()
-                  if name.endswith("_steps") and all(budgets)}      # of a schedule: keep the share of the budget
-        asked = dict(batch.study.plan(batch.row).get("asked") or {})
-        if asked:
-            point = (base.study.plan(base.row).get("sweep") or {}).get("point") or {}
-            asked |= layer_of(point)
-            asked |= {name: value for name, value in scaled.items() if name in asked}
-            asked |= {"lr": float(values["learning_rate"] * start / base.rate[base.row]),
-                      "base_batch": base.global_batch, "lr_rule": rule.name,
-                      "target": str(batch.point.target), **({"max_lr_factor": rule.cap} if rule.cap else {})}
-            for name in (*rule.scales_betas, *(("epsilon",) if rule.scales_betas else ())):
-                asked.pop(f"{name}_half_life", None)        # given as it is at the base
-                asked |= {name: values[name]} if name in values else {}
-        factor, ratio = float(rate / base.rate[base.row]), batch.global_batch / base.global_batch
-        values |= scaled | {"learning_rate": values["learning_rate"] * factor} | {
-            name: value for name, value in base.moments_under(rule, ratio).items() if name in values}
-        half_lives = {name: asked.get(f"{name}_half_life") for name in DECAYS_PER_STEP if name in values}
-        values |= {name: decay_of(one, batch.global_batch) for name, one in half_lives.items() if one}
-        if asked.get("decay_timescale") and "weight_decay" in values:
-            values["weight_decay"] *= ratio / factor
-        self.rule, self.global_batch, self.rate = rule, batch.global_batch, float(rate)
-        self.values, self.asked = values, asked
-
-
 class RulePoint:
     """One rule at one batch, scaled from a rate at the base with the other metaparameters of its best trial.
 
@@ -128,10 +94,10 @@ class RulePoint:
     verdict  LOST: certainly more than the tolerance; KEPT: certainly not; else UNKNOWN
     steps    of the tuned optimum times the loss; a lower bound where the loss is
     near     the search's trials near the rate; ``near_met`` of them met the target, in ``near_fewest``, inf: none met
-    missing  the run that would decide it, where the verdict is UNKNOWN and there can be one"""
+    missing  whether a run would decide it, of these ``values`` and, as far as logs have them, settings ``asked``"""
 
     def __init__(self, batch: TunedBatch, rule: Rule, base: TunedBatch, start: float, tolerance: float) -> None:
-        self.global_batch = batch.global_batch
+        self.rule, self.global_batch = rule, batch.global_batch
         self.rate = start * rule.factor(self.global_batch / base.global_batch)
         rows = batch.searched[np.abs(np.log(batch.rate[batch.searched] / self.rate)) <= np.log(NEAR)]
         near = np.where(batch.study.feasible[rows], batch.reached.steps[rows], np.inf)
@@ -145,9 +111,39 @@ class RulePoint:
         self.verdict = KEPT if self.loss.high <= 1 + tolerance else UNKNOWN
         if self.loss.low > 1 + tolerance:
             self.verdict = LOST
-        self.missing = None
-        if self.verdict == UNKNOWN and self.how != BEYOND:
-            self.missing = Missing(batch, rule, self.rate, base, start)
+        self.missing = self.verdict == UNKNOWN and self.how != BEYOND
+        if self.missing:
+            self.values, self.asked = _plan_missing(batch, rule, self.rate, base, start)
+
+
+def _plan_missing(batch: TunedBatch, rule: Rule, rate: float, base: TunedBatch, start: float
+                  ) -> tuple[dict[str, float], dict[str, Any]]:
+    """(values by metaparameter, including learning_rate; settings by key of hvdscale.plan.settings, {}: in no log) of a
+    run that would measure a loss: the base's metaparameters at another batch, with the rate scaled by the rule."""
+    values = {name: float(column[base.row]) for name, column in base.study.metaparameters.items()
+              if not np.isnan(column[base.row])}
+    budgets = [float(each.study.budget_steps[each.row]) for each in (base, batch)]
+    scaled = {name: round(value * budgets[1] / budgets[0]) for name, value in values.items()
+              if name.endswith("_steps") and all(budgets)}      # of a schedule: keep the share of the budget
+    asked = dict(batch.study.plan(batch.row).get("asked") or {})
+    if asked:
+        point = (base.study.plan(base.row).get("sweep") or {}).get("point") or {}
+        asked |= layer_of(point)
+        asked |= {name: value for name, value in scaled.items() if name in asked}
+        asked |= {"lr": float(values["learning_rate"] * start / base.rate[base.row]),
+                  "base_batch": base.global_batch, "lr_rule": rule.name,
+                  "target": str(batch.point.target), **({"max_lr_factor": rule.cap} if rule.cap else {})}
+        for name in (*rule.scales_betas, "epsilon") if rule.scales_betas else ():
+            asked.pop(f"{name}_half_life", None)        # given as it is at the base
+            asked |= {name: values[name]} if name in values else {}
+    factor, ratio = float(rate / base.rate[base.row]), batch.global_batch / base.global_batch
+    values |= scaled | {"learning_rate": values["learning_rate"] * factor} | {
+        name: value for name, value in base.moments_under(rule, ratio).items() if name in values}
+    half_lives = {name: asked.get(f"{name}_half_life") for name in DECAYS_PER_STEP if name in values}
+    values |= {name: decay_of(one, batch.global_batch) for name, one in half_lives.items() if one}
+    if asked.get("decay_timescale") and "weight_decay" in values:
+        values["weight_decay"] *= ratio / factor
+    return values, asked
 
 
 class RuleCost:
@@ -155,7 +151,7 @@ class RuleCost:
 
     first_lost  the smallest batch at which it loses more than the tolerance (None: at none tried), between the first at
                 which that is not excluded and the first at which it is certain (inf: at none)
-    missing     the runs that would narrow that, at batches from ``low`` to ``high``"""
+    missing     the points whose runs would narrow that, at batches from ``low`` to ``high``"""
 
     def __init__(self, rule: Rule, points: tuple[RulePoint, ...], tolerance: float) -> None:
         self.rule, self.points = rule, points
@@ -163,8 +159,7 @@ class RuleCost:
             next((one.global_batch for one in points if one.loss.value > 1 + tolerance), None),
             next((one.global_batch for one in points if one.verdict != KEPT), np.inf),
             next((one.global_batch for one in points if one.verdict == LOST), np.inf))
-        self.missing = tuple(point.missing for point in points
-                             if point.missing is not None and lost.low <= point.global_batch <= lost.high)
+        self.missing = [point for point in points if point.missing and lost.low <= point.global_batch <= lost.high]
 
 
 @dataclass(frozen=True)

@@ -65,11 +65,6 @@ class StepsAt(Drawn):
     mark: str                           # how it is known, of ORDER
     point: StepsPoint | None = None     # where it was measured; None: it was not
 
-    @property
-    def beyond(self) -> bool:
-        """Whether the batch lies beyond those that met the target."""
-        return self.mark in (EXTRAPOLATED, PREDICTED)
-
     def interval(self, confidence: float) -> tuple[float, float]:
         """The ends of its interval: as measured, else quantiles of the draws."""
         return (self.point.steps.low, self.point.steps.high) if self.point else quantiles(self.draws, confidence)
@@ -86,9 +81,8 @@ class StepsCurve:
                  confidence: float = CONFIDENCE, sync: Sync = EVERY_STEP) -> None:
         self.key = () if sync == EVERY_STEP else sync
         self.points = tuple(sorted(points, key=lambda point: point.global_batch))
-        known = noise if fit is None else np.asarray(fit)[:, 1]
-        self.critical = critical = None if known is None else np.asarray(known, float)
-        self.critical_batch = None if critical is None else float(np.median(critical))      # None: unknown
+        critical = noise if fit is None else np.asarray(fit)[:, 1]
+        self.critical_draws = None if critical is None else np.asarray(critical, float)
         self.predicted, self.confidence = fit is None and noise is not None, confidence
         self.by_batch = {point.global_batch: point for point in self.points}        # whether they met or not
         self.relative = not self.points                     # whether S is only known up to a factor
@@ -97,32 +91,34 @@ class StepsCurve:
         deviations, freedom = [], 0.0
         for point in self.met:          # by its runs, by its interval, or assumed
             setting, own = SettingPoint(point.global_batch, point.steps, confidence), point.spread.freedom
-            known = bool(np.isfinite(setting.deviation))
-            deviation, freedom = setting.deviation if known else RUN_DEVIATION, max(freedom, own or OWN_FREEDOM * known)
+            deviation, counted = setting.deviation, own or OWN_FREEDOM
+            if not np.isfinite(deviation):
+                deviation, counted = RUN_DEVIATION, own
             if own and not point.searched:
                 grid = setting.half_grid if np.isfinite(setting.half_grid) else 0.0
                 deviation = float(np.sqrt(point.spread.variance / max(point.steps.runs, 1) + grid ** 2 / 3))
             deviations.append(deviation)
+            freedom = max(freedom, counted)
         self.measured = Measured(np.log([point.steps.value for point in self.met]), np.maximum(deviations, LEAST),
                                  freedom, SPREAD, LACK)
         self.middle = float(np.exp(np.log(self.batches).mean())) if self.met else 1.0
         self.level = float(self.measured.logs.mean()) if self.met else 0.0
         # mean and standard deviation of log B_crit in the prior
         self.centre, self.width = float(np.log(REACH * self.batches.min())) if self.met else 0.0, REACH_DEVIATION
-        if critical is not None and self.predicted:
-            low, middle, high = np.quantile(critical, (0.16, 0.5, 0.84), method="nearest")
+        if self.critical_draws is not None and self.predicted:
+            low, middle, high = np.quantile(self.critical_draws, (0.16, 0.5, 0.84), method="nearest")
             ends = np.log(np.clip([low, high], middle / 100, middle * 100))
             self.centre, self.width = float(np.log(middle)), float(np.diff(ends)[0] / 2)
 
-    @property
-    def critical_ends(self) -> tuple[float, float] | None:
-        """The ends of B_crit's interval; None where it is unknown."""
-        if self.critical is None:
+    @cached_property
+    def critical(self) -> Estimate | None:
+        """B_crit; None where it is unknown."""
+        if self.critical_draws is None:
             return None
         tail = (1 - self.confidence) / 2
         with np.errstate(invalid="ignore"):             # between two that are inf
-            low, high = np.quantile(self.critical, (tail, 1 - tail), method="hazen")
-        return float(low), np.inf if np.isnan(high) else float(high)
+            low, high = np.quantile(self.critical_draws, (tail, 1 - tail), method="hazen")
+        return Estimate(float(np.median(self.critical_draws)), float(low), np.inf if np.isnan(high) else float(high), 0)
 
     def log_law(self, unknowns: np.ndarray, batches: np.ndarray) -> np.ndarray:
         """log S at batches, shape (draws, batches)."""
@@ -145,7 +141,7 @@ class StepsCurve:
     def log_steps(self, batches: Sequence[int] | np.ndarray) -> np.ndarray:
         """Draws of log S at batches, shape (MODEL_DRAWS, batches); the same at a batch that is there twice, 0 at all
         where nothing is known of S."""
-        if self.relative and self.critical is None:
+        if self.relative and self.critical_draws is None:
             return np.zeros((MODEL_DRAWS, len(batches)))
         each, back = np.unique(np.asarray(batches, float), return_inverse=True)
         own = {batch: at for at, batch in enumerate(self.batches)}
@@ -159,7 +155,7 @@ class StepsCurve:
         """How S is known at a batch without a point; None where the target may not be met at all: no point met, or
         one on this side of them did not."""
         if self.relative:
-            return MEASURED if self.critical is None else PREDICTED
+            return MEASURED if self.critical_draws is None else PREDICTED
         if not self.met:
             return None
         first, last = self.met[0].global_batch, self.met[-1].global_batch

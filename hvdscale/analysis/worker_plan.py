@@ -102,6 +102,7 @@ class Option:
         """``at`` is its column of the decision."""
         self.at, steps, times = at, decision.log_steps[:, at], decision.log_times[:, at]
         self.steps = self.curve.of_point(self.point) if self.point else self.curve.by_law(self.global_batch, steps)
+        self.beyond = self.steps.mark in (EXTRAPOLATED, PREDICTED)      # whether beyond the batches that met the target
         self.step_time = self.times.at(self.place, self.layout, times)
         self.mark = max(self.steps.mark, self.step_time.mark, key=ORDER.index)      # how the time to target is known
         self.time = self.steps.times(self.step_time)
@@ -125,7 +126,7 @@ class Option:
             self.global_batch / first.global_batch * first.workers / self.workers, confidence)
         known = [one[np.isfinite(one) & (one > 0)] for one in (self.steps.draws, self.step_time.draws)]
         of_steps, of_times = (float(np.log(one).var()) if len(one) else 0.0 for one in known)
-        outside = of_steps * self.steps.beyond + of_times * (self.step_time.mark in (EXTRAPOLATED, ASSUMED))
+        outside = of_steps * self.beyond + of_times * (self.step_time.mark in (EXTRAPOLATED, ASSUMED))
         # of the variance of log T, the part due to extrapolation
         self.extrapolated_share = 0.0
         if of_steps + of_times > 0 and not (relative and self.place == first.place):

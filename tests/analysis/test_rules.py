@@ -253,7 +253,7 @@ def test_a_rules_runs_count_for_its_capped_form_below_the_cap():
 def test_one_run_with_a_rule_tells_no_more_than_its_value():
     point = cost(with_runs(2000, seeds=1), "sqrt").points[-1]
     assert point.how == RUNS and point.loss.value > 1.2 and math.isnan(point.loss.low) and point.verdict == UNKNOWN
-    assert point.missing is not None
+    assert point.missing
 
 
 def test_a_run_with_a_rule_that_never_met_the_target_has_lost():
@@ -326,7 +326,7 @@ def test_the_missing_run_of_adam_sqrt_has_the_moments_of_the_base(asked):
 
 def test_where_adam_sqrt_leaves_a_beta_no_decay_there_is_no_run_to_make():
     found = of_adam(large=40)
-    assert found.costs[0].points[-1].how == BEYOND and found.costs[0].missing == () and missing_table(found) is None
+    assert found.costs[0].points[-1].how == BEYOND and not found.costs[0].missing and missing_table(found) is None
     assert "the rule leaves a beta no decay" in as_text(points_table(found))
     assert of_adam(large=40, rules=("adam_sqrt:beta2",)).costs[0].points[-1].how == UNTRIED
     assert of_adam(large=40, rules=("adam_sqrt<=3",)).costs[0].points[-1].how == UNTRIED

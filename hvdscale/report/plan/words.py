@@ -58,7 +58,7 @@ def find_basis(plan: WorkerPlan) -> Iterator[Finding]:
     knee, first = plan.knee, plan.options[0] if plan.options else None
     if first is not None:
         if knee is not None and knee is not first:
-            yield PLAN.find("efficiency", workers=knee.workers, guess=BEYOND * knee.steps.beyond,
+            yield PLAN.find("efficiency", workers=knee.workers, guess=BEYOND * knee.beyond,
                             statistical=knee.statistical_efficiency.value, first=first.workers,
                             system=knee.system_efficiency.value)
         untimed = [option.workers for option in plan.options if option.step_time.mark == ASSUMED]

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from ...analysis.grouping import group_by
-from ...analysis.rules import (BEYOND, FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS, UNKNOWN, UNTRIED, Missing,
-                               Rule, RuleCost, RuleCosts, RulePoint)
+from ...analysis.rules import (BEYOND, FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS, UNKNOWN, UNTRIED, Rule,
+                               RuleCost, RuleCosts, RulePoint)
 from ...formatting.numbers import number, percent, ratio, span, whole
 from ...plan.settings import OPTIONS
 from ..document import Details, Finding, Part
@@ -78,7 +78,7 @@ def rule_name(rule: Rule) -> str:
     return said if rule.cap is None else f"{said} up to {rule.cap:g} times"
 
 
-def command_of(run: Missing) -> str:
+def command_of(run: RulePoint) -> str:
     """The command that makes a missing run; empty where the logs do not say how their trials were made."""
     asked = {name: value for name, value in run.asked.items() if name not in DROPPED and value is not None}
     if not run.asked.get("workload"):
