@@ -318,10 +318,10 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
     if not timings.found:
         return tuple(NoPlan(group.workload, target, NO_TIMES) for target in [one.target for one in about] or [None])
     times, request = StepTimes(timings, links), request.fitted(timings.measured)
-    found = [(cell.global_batch, own.whole.steps, own.whole) for section in group.sections
-             for cell, own in section.noise if 0 < own.whole.noise_scale < np.inf]      # the largest batch's counts
+    found = [(cell.global_batch, own.whole.runs, own.whole) for section in group.sections
+             for cell, own in section.noise if 0 < own.whole.value < np.inf]      # the largest batch's counts
     measured = max(found, key=lambda one: one[:2])[2] if found else None
-    noise = NoiseScale(noise_scale) if noise_scale else measured
+    noise = NoiseScale(noise_scale, np.nan, np.nan, 0) if noise_scale else measured
     run = next((trial for trial in group.trials if trial.target), group.trials[0])
     job = {**run.problem, "asked": {
         trial.sync: trial.plan.get("asked") or {} for trial in (*reversed(group.trials), run)},
@@ -331,7 +331,7 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
              ) -> WorkerPlan | NoPlan:
         target, confidence = section.target if section else None, request.confidence
         used = noise if fit is None else None
-        drawn = None if used is None else noise_draws(used.noise_scale, used.low, used.high, confidence)
+        drawn = None if used is None else noise_draws(used.value, used.low, used.high, confidence)
         curves = curves_of(section, points, fit, confidence, drawn)
         every = [point.steps for curve in curves.values() for point in curve.points]
         if section and target and not any(steps.met for steps in every):
