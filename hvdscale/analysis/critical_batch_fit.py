@@ -216,11 +216,14 @@ class _Region:
 
     def __init__(self, surface: _Surface, root: float) -> None:
         self.surface, self.x, self.shapes, squares = surface, surface.x, surface.shapes, surface.squares
-        for _ in range(3):
-            inside = squares - surface.least <= root ** 2
-            self.x = _refine_grid(self.x, inside.any(1), surface.best[0], CLOSE)
-            log_shapes = _refine_grid(np.log(self.shapes), inside.any(0), np.log(surface.best[1]), len(self.shapes))
-            self.shapes = np.exp(log_shapes)
+        best, counts = (surface.best[0], np.log(surface.best[1])), (CLOSE, len(self.shapes))
+        for _ in range(3):      # grids that span those inside and their neighbors, or the best's where none is inside
+            inside, grids = squares - surface.least <= root ** 2, [self.x, np.log(self.shapes)]
+            for axis, grid in enumerate(grids):
+                own = np.flatnonzero(inside.any(1 - axis))
+                at = own if len(own) else np.searchsorted(grid, [best[axis]])
+                grids[axis] = np.linspace(grid[max(at[0] - 1, 0)], grid[min(at[-1] + 1, len(grid) - 1)], counts[axis])
+            self.x, self.shapes = grids[0], np.exp(grids[1])
             self.levels, squares, _ = surface.at(self.x[:, None], self.shapes)
         self.excess = np.maximum(squares - surface.least, 0)
         self.inside = self.excess <= root ** 2
@@ -253,12 +256,6 @@ class _Region:
             best, low, high = np.exp([best, low, high]).tolist()
             ends[name] = Estimate(best, low, high, len(surface.batches))
         return ends
-
-
-def _refine_grid(grid: np.ndarray, inside: np.ndarray | np.bool_, best: float, count: int) -> np.ndarray:
-    """A grid of ``count`` points that spans those inside and their neighbors, or the best's where none is inside."""
-    at = np.flatnonzero(inside) if inside.any() else np.searchsorted(grid, [best])
-    return np.linspace(grid[max(at[0] - 1, 0)], grid[min(at[-1] + 1, len(grid) - 1)], count)
 
 
 def _fit(points: Sequence[SettingPoint], left_out: tuple[int, ...], confidence: float, shapes: Sequence[float]

@@ -115,8 +115,7 @@ def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confid
         wide = np.abs(ends - reached[:, None])
     wide[[one.runs < 2 for one in estimates]] = np.nan          # the evaluation grid is not a spread
     if all(one.runs == 1 for one in estimates if one.met):
-        scatter = fit.rms_log2 * np.log(2) if fit else 0.0
-        wide[met] = max(RUN_DEVIATION, scatter) * normal_quantile(confidence)
+        wide[met] = max(RUN_DEVIATION, fit.rms_log2 * np.log(2) if fit else 0.0) * normal_quantile(confidence)
         wide[:, 0] = np.fmax(wide[:, 0], reached - logarithms([one.before for one in estimates]))
     known = np.isfinite(wide)
     if not known[met].any():
@@ -217,8 +216,7 @@ def curve_of(studies: Sequence[Study], target: Target, options: Options = Option
     studies = with_metric(studies, target.column)
     if not studies:
         return None
-    counts = {study.global_batch: int(study.searched.sum()) for study in studies}
-    n, left_out = common_trials(counts, options.trials)
+    n, left_out = common_trials({study.global_batch: int(study.searched.sum()) for study in studies}, options.trials)
     points = [CurvePoint(study, target, options.confidence, n) for study in studies
               if study.global_batch not in left_out]
     return Curve(studies[0].workload, target, points, options, n, tuple(left_out.items()))

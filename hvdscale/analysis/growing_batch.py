@@ -115,8 +115,7 @@ class GrowingPlan:
                              for workers in counts if not reasons[workers])
         self.left_out = tuple((workers, why) for workers, why in reasons.items() if why)
         self.phases = _find_phases(batches, steps, clocks, request)
-        own = section.cells if section.workload.batch_schedule else ()
-        self.trials = tuple(key for cell in own for key in cell.keys)
+        self.trials = tuple(key for cell in section.cells for key in cell.keys if section.workload.batch_schedule)
         self.fastest = min(self.options, key=lambda option: option.seconds.value, default=None)
 
         def eagerness(one: GrowingOption | Phases) -> float:

@@ -160,8 +160,7 @@ def crossed(spread: Spread, samples: Sequence[np.ndarray], batches: Sequence[flo
     count, seeds = logs.shape
     if min(count, seeds) < 2:
         return spread
-    scale = (np.asarray(batches) / spread.base)[:, None] ** (-spread.growth / 2)
-    logs = (logs - logs.mean(1, keepdims=True)) * scale
+    logs = (logs - logs.mean(1, keepdims=True)) * (np.asarray(batches) / spread.base)[:, None] ** (-spread.growth / 2)
     squares, of_rest = residual_squares(logs)
     of_seeds, rest = count * (logs.mean(0) ** 2).sum() / (seeds - 1), squares / of_rest
     if not of_seeds > rest * scipy.special.fdtri(seeds - 1, of_rest, 1 - SHARED_AT):
@@ -190,8 +189,7 @@ def joined(parts: Iterable[tuple[float | np.ndarray, float]], batches: Sequence[
     if len({batch for *_, batch in positive}) >= GROWS_FROM:        # by maximum likelihood of chi-squared sums
         squares, freedom, batch = map(np.array, zip(*positive))
         middle = float(np.exp(np.log(batch) @ freedom / freedom.sum()))
-        scaled = np.exp(-np.outer([0.0, *GROWTHS], np.log(batch / middle))) @ squares
-        deviance = freedom.sum() * np.log(scaled)
+        deviance = freedom.sum() * np.log(np.exp(-np.outer([0.0, *GROWTHS], np.log(batch / middle))) @ squares)
         best = int(deviance.argmin())
         if deviance[0] - deviance[best] > scipy.special.chdtri(1, GROWS_AT):        # a likelihood ratio test
             growth, base = float(GROWTHS[best - 1]), middle

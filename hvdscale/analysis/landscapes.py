@@ -80,17 +80,13 @@ class RateLaws:
 
     def __init__(self, rates: Sequence[TunedBatch], optimizer: str = "", confidence: float = CONFIDENCE) -> None:
         known = [one for one in rates if one.landscape is not None and np.isfinite(one.best.value)]
-        self.exponent, self.laws = exponent_of(known, confidence=confidence), list[RateLaw]()
+        self.exponent = exponent = exponent_of(known, confidence=confidence)
+        self.laws: list[RateLaw] = []
         self.peak: Estimate | None = None
-        if len(known) >= LEAST_BATCHES:
-            self._fit(known, optimizer, confidence)
-        found = tuple(law.name for law in self.laws if law.describes)
-        self.described_by = tuple(name for name in found if name != POWER) or found
-        if self.peak is not None:
-            self.described_by = (PEAK,)
-
-    def _fit(self, known: Sequence[TunedBatch], optimizer: str, confidence: float) -> None:
-        exponent, x = self.exponent, np.log([one.global_batch for one in known])
+        self.described_by: tuple[str, ...] = ()
+        if len(known) < LEAST_BATCHES:
+            return
+        x = np.log([one.global_batch for one in known])
         y, variance = np.array([[one.landscape.best.mean(), one.landscape.best.var()]
                                 for one in known if one.landscape is not None]).T
         self.peak = peak = _find_peak(np.exp(x), y, variance, confidence)
@@ -107,6 +103,8 @@ class RateLaws:
         self.laws = [law(name, Exponent(power, np.nan, np.nan, exponent.batches), power, 1,
                          fitted.describes and exponent.low <= power <= exponent.high)
                      for name, power in fixed.items()] + [fitted]
+        found = tuple(law.name for law in self.laws if law.describes) or ((PEAK,) if peak else ())
+        self.described_by = tuple(name for name in found if name != POWER) or found
 
 
 class RateLandscapes:
@@ -130,5 +128,4 @@ def _find_peak(batches: np.ndarray, y: np.ndarray, variance: np.ndarray, confide
     low, high = batches[before[-1]], batches[top + 1 + behind[0]]
     around = slice(top - 1, top + 2)        # the peak is the vertex of the parabola through these
     curvature, slope, _ = np.polyfit(np.log(batches[around]), y[around], 2)
-    vertex = np.exp(-slope / (2 * curvature))
-    return Estimate(float(np.clip(vertex, low, high)), float(low), float(high), len(y))
+    return Estimate(float(np.clip(np.exp(-slope / (2 * curvature)), low, high)), float(low), float(high), len(y))

@@ -127,8 +127,7 @@ def _plan_missing(batch: TunedBatch, rule: Rule, rate: float, base: TunedBatch, 
               if name.endswith("_steps") and all(budgets)}      # of a schedule: keep the share of the budget
     asked = dict(batch.study.plan(batch.row).get("asked") or {})
     if asked:
-        point = (base.study.plan(base.row).get("sweep") or {}).get("point") or {}
-        asked |= layer_of(point)
+        asked |= layer_of((base.study.plan(base.row).get("sweep") or {}).get("point") or {})
         asked |= {name: value for name, value in scaled.items() if name in asked}
         asked |= {"lr": float(values["learning_rate"] * start / base.rate[base.row]),
                   "base_batch": base.global_batch, "lr_rule": rule.name,
@@ -229,8 +228,7 @@ def exponent_of(rates: Sequence[TunedBatch], until: float = np.inf, confidence: 
     y, variance = np.array([[best.mean(), best.var()] for _, best in known]).T
     weight = 1 / variance
     _, left, slack = _fit_line(x, y, weight)
-    between = max(0.0, (left - (len(x) - 2)) / slack)
-    weight = 1 / (variance + between)
+    weight = 1 / (variance + max(0.0, (left - (len(x) - 2)) / slack))
     slope, left, _ = _fit_line(x, y, weight)
     spread = (weight * (x - np.average(x, weights=weight)) ** 2).sum()
     half = student_quantile(len(x) - 2, confidence) * np.sqrt(max(1.0, left / (len(x) - 2)) / spread)

@@ -249,8 +249,7 @@ class PowerLaw:
         x = np.log([sizes[name] for name in self.names]) - self._middle
         x = np.concatenate([[1.0], x, x ** 2])[:len(beta)]
         centre = float(x @ beta)
-        variance = float(x @ covariance @ x) + excess
-        half = float(student_quantile(freedom, self.confidence) * np.sqrt(variance))
+        half = float(student_quantile(freedom, self.confidence) * np.sqrt(float(x @ covariance @ x) + excess))
         with np.errstate(over="ignore"):
             low, value, high = np.exp([centre - half, centre, centre + half])
         return Estimate(float(value), float(low), float(high), len(self.points))
