@@ -28,8 +28,7 @@ from ..target import Target
 from .best_of_n import best_of
 from .critical_batch_fit import REFUTED, CriticalBatchFit, fit_critical_batch
 from .defaults import CONFIDENCE, RUN_DEVIATION, Options
-from .intervals import Estimate, isotonic, logarithms, normal_quantile
-from .search import rank_deviate
+from .intervals import Estimate, isotonic, logarithms, normal_quantile, rank_deviate
 from .steps import RunCell, RunToTarget
 from .studies import Study, best_metric, best_value, effective_rate, outcomes, rates_of, with_metric
 from .trials import JobKey

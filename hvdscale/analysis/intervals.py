@@ -288,6 +288,18 @@ def isotonic(values: np.ndarray) -> np.ndarray:
     return found
 
 
+def rank_deviate(values: ArrayLike, costs: ArrayLike) -> float:
+    """How strongly costs rise with values, in standard deviations under chance: Spearman's rank correlation times
+    sqrt(n - 1), ties by mean rank. For two distinct values, the rank-sum test. 0 where either are all equal."""
+    ranks: list[np.ndarray] = []
+    for column in (values, costs):
+        _, group, count = np.unique(np.asarray(column, float), return_inverse=True, return_counts=True)
+        ranks.append((np.cumsum(count) - (count - 1) / 2)[group])
+    if (np.ptp(ranks, axis=1) == 0).any():
+        return 0.0
+    return float(np.corrcoef(np.array(ranks))[0, 1] * np.sqrt(ranks[0].size - 1))
+
+
 def times(one: Estimate, other: Estimate) -> Estimate:
     """The product of independent estimates; without an interval where one of them has none. An open end stays open.
     Half-widths of intervals add in quadrature, on a log scale (MOVER: Zou & Donner 2008, Statist. Med. 27). Where the

@@ -23,7 +23,7 @@ import numpy as np
 import scipy
 
 from ..target import Target
-from .best_points import EFFECTIVE, LEARNING_RATE, Space, among
+from .search import EFFECTIVE, LEARNING_RATE, Space, among
 from .curves import Curve
 from .defaults import CONFIDENCE
 from .intervals import Estimate

@@ -29,7 +29,7 @@ from ..plan.settings import DECAYS_PER_STEP
 from ..plan.scaling import decay_of
 from ..system.forked import map_on_cores
 from . import defaults
-from .best_points import MOMENTUM, is_varied
+from .search import MOMENTUM, is_varied
 from .curves import BatchEstimate, Curve, CurvePoint
 from .defaults import CONFIDENCE, RULE_WITHIN
 from .intervals import Estimate, over, student_quantile, times

@@ -49,7 +49,7 @@ class Subject(Section):
 
     @property
     def costs(self) -> RuleCosts | None:
-        return self.known[RuleCosts, self.goal]
+        return self.known.get((RuleCosts, self.goal))
 
     def once(self, key: Hashable, find: Callable[[], Any]) -> Any:
         """What ``find`` gives, worked out once for all targets of the workload."""

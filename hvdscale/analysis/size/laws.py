@@ -30,7 +30,7 @@ import numpy as np
 from ...errors import UsageError
 from ...log.schema import SMALLER
 from ..quality import valley_of
-from ..best_points import LEARNING_RATE
+from ..search import LEARNING_RATE
 from ..budgets import Budget, BudgetPoint
 from ..critical_batch_fit import OVERHEAD, CriticalBatchFit, steps_at
 from ..curves import curve_of
@@ -139,7 +139,7 @@ def lowest_by(values: np.ndarray, costs: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def basin_of(batches: np.ndarray, rates: np.ndarray, costs: np.ndarray, confidence: float = CONFIDENCE
-             ) -> tuple[Estimate, Estimate] | None:
+             ) -> tuple[Estimate, ...] | None:
     """(batch, rate) at the bottom of the bowl of trials, arrays of shape (trials,); None: too few there, or no bowl."""
     known = np.isfinite(costs) & np.isfinite(rates) & (rates > 0)
     logs, costs = np.log(np.column_stack([batches[known], rates[known]])), costs[known]
@@ -155,8 +155,7 @@ def basin_of(batches: np.ndarray, rates: np.ndarray, costs: np.ndarray, confiden
     high = np.maximum((places + halves).max(0), places[0] + ahead + around)
     low, high = np.where(low < logs.min(0), -np.inf, low), np.where(high > logs.max(0), np.inf, high)
     ends = np.exp(np.stack([np.median(places, 0), low, high]))
-    batch, rate = (Estimate(float(value), float(least), float(most), len(parts[-1])) for value, least, most in ends.T)
-    return batch, rate
+    return tuple(Estimate(value, least, most, len(parts[-1])) for value, least, most in ends.T.tolist())
 
 
 def _lowest_point(logs: np.ndarray, costs: np.ndarray, confidence: float) -> tuple[np.ndarray, np.ndarray] | None:

@@ -28,7 +28,7 @@ import numpy as np
 import scipy
 
 from ...errors import UsageError
-from ..best_points import among
+from ..search import among
 from ..grouping import group_by
 from ..critical_batch_fit import OWN_FREEDOM, count_own, weigh
 from ..intervals import CONFIDENCE, Estimate, normal_quantile, student_quantile

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
-from ...analysis.best_points import first_feasible
+from ...analysis.search import first_feasible
 from ...analysis.budgets import Budget, best_under
 from ...analysis.curves import Curve, CurvePoint, curve_of
 from ...analysis.grouping import group_by

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...analysis.best_points import DIVERGED, REACHED
+from ...analysis.search import DIVERGED, REACHED
 from ...analysis.landscapes import ADAM, PEAK, POWER, RateLandscape, RateLandscapes, RateLaw
 from ...analysis.studies import best_value
 from ...analysis.rules import FEW
