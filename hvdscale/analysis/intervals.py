@@ -283,8 +283,7 @@ def isotonic(values: np.ndarray) -> np.ndarray:
     sums = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, 1)], axis=1)
     for first in range(count):
         means = (sums[:, first + 1:] - sums[:, first:first + 1]) / np.arange(1, count - first + 1)
-        least = np.minimum.accumulate(means[:, ::-1], axis=1)[:, ::-1]
-        found[:, first:] = np.maximum(found[:, first:], least)
+        found[:, first:] = np.maximum(found[:, first:], np.minimum.accumulate(means[:, ::-1], axis=1)[:, ::-1])
     return found
 
 
