@@ -166,9 +166,8 @@ class Search:
     @cached_property
     def over_seeds(self) -> Estimate | None:
         """Steps to target over the seeds of the best point, including the search's own; None without repeats."""
-        best = self.best.trial if self.best and self.objective == STEPS_TO_TARGET else None
-        runs = [RunToTarget(trial, self.target) for trial in (best, *self.repeats) if trial.status == Status.COMPLETE
-                ] if best else []
+        trials = (self.best.trial, *self.repeats) if self.best and self.objective == STEPS_TO_TARGET else ()
+        runs = [RunToTarget(trial, self.target) for trial in trials if trial and trial.status == Status.COMPLETE]
         if len(runs) < 2:
             return None
         samples = Samples(runs)

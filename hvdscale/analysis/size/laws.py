@@ -32,7 +32,7 @@ from ...log.schema import SMALLER
 from ..quality import valley_of
 from ..search import LEARNING_RATE
 from ..budgets import Budget, BudgetPoint
-from ..critical_batch_fit import OVERHEAD, CriticalBatchFit, steps_at
+from ..critical_batch_fit import OVERHEAD, steps_at
 from ..curves import curve_of
 from ..intervals import CONFIDENCE, Estimate, student_quantile
 from ..report_data import JobResults, Options, Section
@@ -83,9 +83,15 @@ class CellResult:
                                        study.metaparameter(LEARNING_RATE)[point.rows], point.costs]))
         self.batches, self.rates, self.costs = np.concatenate(parts, axis=1)
         self.fit, self.estimates = curve.regimes.fit if curve else None, dict[str, Estimate]()
-        if self.fit:
-            self.estimates = {"overhead": self.fit.overhead, "steps": steps_at_overhead(self.fit, options.confidence),
-                              "b_crit": self.fit.b_crit, "s_min": self.fit.s_min}
+        if fit := self.fit:         # steps at the batch that needs a share OVERHEAD more examples; open where B_crit is
+            best = np.array([fit.s_min.value * fit.b_crit.value, fit.b_crit.value, fit.shape.value])
+            with np.errstate(invalid="ignore"):
+                value, drawn = ((1 + OVERHEAD) * least / (b_crit * ((1 + OVERHEAD) ** shape - 1) ** (1 / shape))
+                                for least, b_crit, shape in (best, fit.draws().T))
+            low, high = np.nanquantile(drawn, [(1 - options.confidence) / 2, (1 + options.confidence) / 2])
+            steps = Estimate(float(value), float(min(low, value)), float(max(high, value)), fit.points)
+            self.estimates = {"overhead": fit.overhead, "steps": steps, "b_crit": fit.b_crit, "s_min": fit.s_min}
+
         distinct, lowest = lowest_by(self.batches, self.costs)
         if basin := basin_of(self.batches, self.rates, self.costs, options.confidence):
             self.estimates |= zip(("best_batch", "best_rate"), basin)
@@ -120,16 +126,6 @@ class SizeLaws:
         points = {key: [SizePoint(one.cell.sizes, one.estimates[key], one.cell.label) for one in self.cells
                         if key in one.estimates] for key in QUANTITIES}
         self.quantities = {key: PowerLaw(self.names, own, self.confidence) for key, own in points.items() if own}
-
-
-def steps_at_overhead(fit: CriticalBatchFit, confidence: float) -> Estimate:
-    """The steps at the batch that needs a share OVERHEAD more examples than the fewest; open where B_crit is."""
-    best = np.array([fit.s_min.value * fit.b_crit.value, fit.b_crit.value, fit.shape.value])
-    with np.errstate(invalid="ignore"):
-        value, drawn = ((1 + OVERHEAD) * least / (b_crit * ((1 + OVERHEAD) ** shape - 1) ** (1 / shape))
-                        for least, b_crit, shape in (best, fit.draws().T))
-    low, high = np.nanquantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Estimate(float(value), float(min(low, value)), float(max(high, value)), fit.points)
 
 
 def lowest_by(values: np.ndarray, costs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
