@@ -129,7 +129,8 @@ def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...],
     held = (RunToTarget(trial, target, options.crossing) for trial in trials)
     slow, cells, by_batch, synced = _cells([run for run in held if run.conclusive or run.trial.pruned], options)
     pools = pools_of(cells, by_batch)
-    n, left_out = common_trials({cell.global_batch: cell.trials for cell in by_batch if cell.trials}, options.trials)
+    counts = {cell.global_batch: cell.trials for cell in by_batch if cell.trials}
+    n, left_out = common_trials(counts, options.trials) if counts else (options.trials, {})
     least = options.trials or min((cell.trials for cell in synced if cell.trials), default=0)
     given = (cells, pools, n), (by_batch, pools, n), (synced, pools_of(synced, synced), least)
     cells, by_batch, synced = ([replace(cell, pools=pool, best_of_n=min(most or 0, len(cell.draws)) or None)
@@ -143,8 +144,10 @@ def _section(workload: JobKey, target: Target | None, trials: tuple[Trial, ...],
     parts = _take_new(shown, ((("parts", frozenset(one.keys)), (one, found)) for one in cells if (found := one.parts)))
     noise = _take_new(shown, ((("noise", frozenset(one.keys)), (one, one.noise)) for one in cells
                               if any(run.trial.noise for run in one.runs)))
-    searches = _take_new(shown, ((one if one.objective == STEPS_TO_TARGET else (one.study, one.space), one)
-                                 for one in searches_of(trials, target, options.confidence)))
+    searches: tuple[Search, ...] = ()
+    if any(trial.sweep for trial in trials):
+        searches = _take_new(shown, ((one if one.objective == STEPS_TO_TARGET else (one.study, one.space), one)
+                                     for one in searches_of(trials, target, options.confidence)))
     return Section(workload, target, options, trials, series, tuple(cells),
                    tuple(cell for cell in cells if id(cell) not in inside), batches, pools, parts, noise, searches,
                    slow, tuple(synced if target else ()))

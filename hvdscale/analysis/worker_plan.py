@@ -27,7 +27,7 @@ from .report_data import JobResults, Section
 from .step_time import ASSUMED, DRAWS, EXTRAPOLATED, MEASURED, Links, StepTimes
 from .timings import Place, timings_of
 from .steps_curve import (ORDER, PREDICTED, StepsCurve, StepsOf, StepsPoint, noise_draws, point_of_cell,
-                          points_of, points_of_curve)
+                          points_of)
 from .trials import EVERY_STEP, JobKey, Sync
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class Option:
         self.layout = request.per_node or times.timings.per_node
         self.timing, self.cell = times.measured(place, self.layout)
         self.trials = self.timing.trials if self.timing else ()
-        self.point = at_batch = curve.point_at(batch)
+        self.point = at_batch = curve.by_batch.get(batch)
         if self.cell and at_batch and at_batch.trials and not set(self.trials) & set(at_batch.trials):
             self.point = point_of_cell(self.cell)
         self.apart = 0.0
@@ -99,6 +99,7 @@ class Option:
         self.at, confidence, paid = at, self.request.confidence, self.request.paid(self.workers)
         self.steps = (self.curve.of_point(self.point) if self.point else
                       self.curve.by_law(self.global_batch, decision.log_steps[:, at]))
+        self.beyond = self.steps.mark in (EXTRAPOLATED, PREDICTED)      # whether beyond the batches that met the target
         self.step_time = (self.times.of_timing(self.timing) if self.timing else
                           self.times.by_model(self.place, self.layout, decision.log_times[:, at]))
         # whether hosts with too few free cores ran it, or what its time follows from
@@ -124,7 +125,7 @@ class Option:
 
         known = [one[np.isfinite(one) & (one > 0)] for one in (self.steps.draws, self.step_time.draws)]
         of_steps, of_times = (float(np.log(one).var()) if len(one) else 0.0 for one in known)
-        outside = of_steps * self.steps.beyond + of_times * (self.step_time.mark in (EXTRAPOLATED, ASSUMED))
+        outside = of_steps * self.beyond + of_times * (self.step_time.mark in (EXTRAPOLATED, ASSUMED))
         # of the variance of log T, the part due to extrapolation
         self.extrapolated_share = 0.0
         if of_steps + of_times > 0 and not (relative and self is first):
@@ -264,8 +265,8 @@ def curves_of(section: Section, target: Target, confidence: float) -> dict[Sync,
     for sync, cells in sorted(group_by(section.synced, lambda cell: cell.sync).items()):
         curve = Curve(section.workload, target, cells, section.options)
         # of a search that is cut off, too: one batch alone is no judgement of how steps scale
-        points, fit = points_of_curve(curve, curve.points)
-        found[sync] = StepsCurve(points, fit, confidence=confidence, sync=sync)
+        points, own = [point_of_cell(cell) for cell in curve.cells if cell.runs], curve.regimes.fit
+        found[sync] = StepsCurve(points, own.draws() if own else None, confidence=confidence, sync=sync)
     return found
 
 
@@ -284,10 +285,10 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
     times = StepTimes(timings, links)
     if request.memory is not None:
         request = request.fitted(timings.measured.most_local(request.memory))
-    found = [(cell.global_batch, own.whole.steps, own.whole) for section in group.sections
-             for cell, own in section.noise if 0 < own.whole.noise_scale < np.inf]      # the largest batch's counts
+    found = [(cell.global_batch, own.whole.runs, own.whole) for section in group.sections
+             for cell, own in section.noise if 0 < own.whole.value < np.inf]      # the largest batch's counts
     measured = max(found, key=lambda one: one[:2])[2] if found else None
-    noise = NoiseScale(noise_scale) if noise_scale else measured
+    noise = NoiseScale(noise_scale, np.nan, np.nan, 0) if noise_scale else measured
     run = next((trial for trial in group.trials if trial.target), group.trials[0])
     job = {**run.problem, "asked": {
         trial.sync: trial.plan.get("asked") or {} for trial in (*reversed(group.trials), run)},
@@ -298,7 +299,7 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
         target = section.target if section else None
         points, fit = steps(section) if section else (asked, None)
         used = noise if fit is None else None
-        drawn = None if used is None else noise_draws(used.noise_scale, used.low, used.high, confidence)
+        drawn = None if used is None else noise_draws(used.value, used.low, used.high, confidence)
         curves = {EVERY_STEP: StepsCurve(points, fit, noise=drawn, confidence=confidence)}
         if section and target and section.synced:
             curves = curves_of(section, target, confidence)

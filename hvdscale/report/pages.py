@@ -21,7 +21,7 @@ from ..analysis.defaults import LASTING
 from ..analysis.grouping import group_by
 from ..analysis.jobs import Versions
 from ..analysis.report_data import JobResults, Section, analyse, refuse_unknown
-from ..analysis.rules import rules_along, rules_of
+from ..analysis.rules import RuleCosts, rules_along
 from ..analysis.studies import (Study, are_searched, best_metric, better, check_direction, is_measured, show_ends_alone,
                                 studies_of)
 from ..analysis.trials import JobKey, read_trials
@@ -106,12 +106,12 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
     taken: set[str] = set()
     subjects = list(_subjects(groups, studies, asked))
     held = [subject for subject in subjects if subject.held]
-    costs = rules_along([one.curve for one in held], asked.rules, asked.rule_within) if ruled else repeat(None)
+    costs = rules_along([one.curve for one in held], asked.rules, asked.rule_within) if ruled and held else repeat(None)
     pages: dict[JobKey, list[Page]] = {group.workload: [] for group in groups}
     for subject in subjects:
         tell(f"{subject.workload}{f': {subject.target}' if subject.target else ''}")
         if subject.held:            # all cores work on the costs of those that follow
-            subject.known[rules_of, subject.goal] = next(costs)
+            subject.known[RuleCosts, subject.goal] = next(costs)
         page = _page(subject, taken)
         if page.tables or subject.trials or subject.held:
             pages[subject.workload].append(page)

@@ -20,7 +20,7 @@ from ..analysis.grouping import group_by
 from ..analysis.published import read as read_published
 from ..analysis.report_data import JobResults, Section
 from ..analysis.rules import RULES as COMMON_RULES
-from ..analysis.rules import Rule, RuleCosts, rules_of
+from ..analysis.rules import Rule, RuleCosts
 from ..analysis.studies import Study
 from ..analysis.timings import timings_of
 from ..analysis.trials import JobKey, Trial
@@ -123,7 +123,7 @@ class Subject(Section):
 
     @property
     def costs(self) -> RuleCosts | None:
-        return self.once((rules_of, self.goal), lambda: rules_of(self.curve, self.asked.rules, self.asked.rule_within))
+        return self.known.get((RuleCosts, self.goal))
 
     def once(self, key: Hashable, find: Callable[[], Any]) -> Any:
         """What ``find`` gives, worked out once for all targets of the workload."""

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hvdscale.analysis.best_points import (DIVERGED, EFFECTIVE, LEARNING_RATE, MISSED, MOMENTUM, REACHED, STOPPED,
-                                           Space, best_of_trials, best_points, many_valued, split_by)
+from hvdscale.analysis.search import (DIVERGED, EFFECTIVE, LEARNING_RATE, MISSED, MOMENTUM, REACHED, STOPPED,
+                                      Space, best_of_trials, best_points, many_valued, split_by)
 from hvdscale.analysis.budgets import Budget, best_under, both_readings
 from hvdscale.analysis.curves import curve_of
 from hvdscale.analysis.best_of_n import best_of_n

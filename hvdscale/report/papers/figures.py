@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
-from ...analysis.best_points import first_feasible
+from ...analysis.search import first_feasible
 from ...analysis.budgets import Budget, best_under
 from ...analysis.curves import Curve, CurvePoint, curve_of
 from ...analysis.grouping import group_by
@@ -124,9 +124,9 @@ def chapters(whole: Whole) -> Iterator[tuple[str, Iterable[Part], str]]:
     """The title and parts of each publication and paper that was asked for."""
     curves = [*(subject.curve for subject in whole.subjects),
               *(section.batches for section in whole.repeats if section.batches)]
-    best = {workload: best_known([one for one in subject.noise if 0 < one[1].whole.noise_scale < math.inf])
+    best = {workload: best_known([one for one in subject.noise if 0 < one[1].whole.value < math.inf])
             for workload, subject in whole.first.items()}
-    noise = {workload: one[1].whole.noise_scale for workload, one in best.items() if one}
+    noise = {workload: one[1].whole.value for workload, one in best.items() if one}
     for name in whole.asked.compare:
         yield f"Beside published results: {name}", beside_published(curves, name, noise), ""
     if whole.asked.paper:

@@ -195,9 +195,8 @@ def plan_values(plan: WorkerPlan) -> dict[str, object]:
         "steps": [{"global_batch": point.global_batch, **encode(point.steps), "seeds": point.seeds or None,
                    "seeds_met": point.met if point.seeds else None,
                    "trials": trial_list(point.trials)} for point in plan.curve.points],
-        "critical_batch": None if plan.curve.critical_ends is None else {
-            **dict(zip(("low", "high"), encode(plan.curve.critical_ends))), **pick(plan.curve, "median=critical_batch"),
-            "from": "noise scale" if plan.curve.predicted else "fit"},
+        "critical_batch": plan.curve.critical and {**pick(plan.curve.critical, "low high median=value"),
+                                                   "from": "noise scale" if plan.curve.predicted else "fit"},
         "assumed": plan.assumed, "decision": decision_values(plan),
         "step_times": {
             **pick(plan.times.timings, "machine"), **pick(plan.times.model, "misses"),

@@ -48,7 +48,7 @@ def plan_table(plan: WorkerPlan, all_columns: bool = False, synced: bool = False
              "known": not all_columns, "chance_within": request.deadline or request.budget}
     notes = () if all_columns else (
         describe_price(request), PLAN.say_if("energy", energy and request.power is None),
-        PLAN.say_if("beyond", any(one.steps.beyond for one in plan.options), mark=BEYOND, met=bool(plan.curve.met)),
+        PLAN.say_if("beyond", any(one.beyond for one in plan.options), mark=BEYOND, met=bool(plan.curve.met)),
         PLAN.say_if("relative", plan.relative, workers=plan.options[0].workers, noise=bool(plan.noise)),
         PLAN.say_if("intervals", any(one.seconds.high > one.seconds.low for one in plan.options),
                     confidence=request.confidence),
@@ -71,7 +71,7 @@ def _cells(plan: WorkerPlan, option: Option) -> dict[str, Any]:
     size = 1 if plan.relative else unit_of(option.seconds.value)[0]
     hours = option.seconds.scaled(option.nodes * plan.request.runs / 3600)
     steps, ends = option.steps.value, option.steps.interval(plan.request.confidence)
-    write, beyond = ratio if plan.relative else whole, BEYOND * (option.steps.beyond and option is not plan.options[0])
+    write, beyond = ratio if plan.relative else whole, BEYOND * (option.beyond and option is not plan.options[0])
     each = f"{option.local_batch:,} x {passes}" if passes > 1 else f"{option.local_batch:,}"
     roles = [SHORT.get(name, name) for name in ROLES if getattr(plan, name) is option] if len(plan.options) > 1 else []
     share = plan.chance_within(option)
@@ -81,7 +81,7 @@ def _cells(plan: WorkerPlan, option: Option) -> dict[str, Any]:
         "nodes": option.nodes, "local_batch": Cell(each, option.local_batch), "accumulation": Cell(f"{passes}", passes),
         "global_batch": cell_of(option.global_batch, each if passes > 1 else f"{each} each"),
         "replicas": option.sync[0], "sync_every": option.sync[1], "step_ms": 1000 * option.step_time.value,
-        "steps_to_target": Cell(f"{BEYOND * option.steps.beyond}{write(steps)}", steps, *ends,
+        "steps_to_target": Cell(f"{BEYOND * option.beyond}{write(steps)}", steps, *ends,
                                 span(*ends, write) if ends[0] < ends[1] else ""),
         "statistical_efficiency": bare_cell(statistical, lambda value: f"{beyond}{ratio(value)}"),
         "system_efficiency": bare_cell(system, ratio), "efficiency": Cell(ratio(product), product),
@@ -245,7 +245,7 @@ def _draw_options(axes: Axes, plan: WorkerPlan, place: Place, of: str = "seconds
         if bars and low < value.high < math.inf:
             (left, bottom), (right, top) = place(option, low), place(option, value.high)
             axes.plot([left, right], [bottom, top], color=BLUE, linewidth=1.4, alpha=0.75)
-        marker, size, rest = ("D", 5, ", beyond batches run") if option.steps.beyond else ("o", 5.5, "")
+        marker, size, rest = ("D", 5, ", beyond batches run") if option.beyond else ("o", 5.5, "")
         axes.plot([x], [y], marker, markersize=size, markeredgecolor=BLUE, markeredgewidth=1.2, zorder=3,
                   gid=f"{HOVER}{counted(option.workers, 'worker')}: {y:,.3g}",
                   markerfacecolor=BLUE if known else "white", label=("measured" if known else "not measured") + rest)

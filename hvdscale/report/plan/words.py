@@ -50,7 +50,7 @@ def find_basis(plan: WorkerPlan) -> Iterator[Finding]:
     knee, first = plan.knee, plan.options[0] if plan.options else None
     if first is not None:
         if knee is not None and knee is not first:
-            yield PLAN.find("efficiency", workers=knee.workers, guess=BEYOND * knee.steps.beyond,
+            yield PLAN.find("efficiency", workers=knee.workers, guess=BEYOND * knee.beyond,
                             statistical=knee.statistical_efficiency.value, first=first.workers,
                             system=knee.system_efficiency.value)
         untimed = [option.workers for option in plan.options if option.step_time.mark == ASSUMED]
@@ -262,8 +262,8 @@ def _describe_steps(plan: WorkerPlan) -> Iterator[Finding]:
         return
     scale = plan.noise
     if PREDICTED in marks and scale:
-        yield PLAN.find("steps_predicted", run=_counts(met) if met else None, scale=scale.noise_scale,
-                        interval=in_brackets(scale.low, scale.high), start=scale.first_step if scale.steps else None,
+        yield PLAN.find("steps_predicted", run=_counts(met) if met else None, scale=scale.value,
+                        interval=in_brackets(scale.low, scale.high), start=scale.first_step if scale.runs else None,
                         end=scale.last_step, factor=NOISE_WITHIN, source=SOURCES["MCCANDLISH"].split(",")[0])
     if EXTRAPOLATED in marks:
         yield PLAN.find("steps_outside", first=met[0], last=met[-1] if len(met) > 1 else None, mark=BEYOND,

@@ -90,7 +90,7 @@ def describe_critical(critical: Estimate) -> str:
 
 
 def _noise(point: BranchPoint) -> Estimate:
-    return point.noise.estimate if point.noise else Estimate.unknown()
+    return point.noise or Estimate.unknown()
 
 
 def _noise_over_critical(point: BranchPoint) -> Estimate:
@@ -142,7 +142,7 @@ def losses_table(found: Branched) -> Table:
 
 
 def _draw_critical(found: Branched, measured: Measured, axes: Axes) -> None:
-    noise = [(point, point.noise.estimate) for point in found.points if point.noise]
+    noise = [(point, point.noise) for point in found.points if point.noise]
     bands = [(target, b_crit) for target, b_crit in measured if is_bounded(b_crit)]
     shown = [*(point.critical for point in found.points), *(scale for _, scale in noise)]
     value_axis(axes, "x", [point.examples for point in found.points])

@@ -6,7 +6,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from ...analysis.best_points import LEARNING_RATE
+from ...analysis.search import LEARNING_RATE
 from ...analysis.budgets import (BaseRates, BestUnder, Budget, BudgetPoint, EarlyEnd, TrialKind, best_under,
                                  both_readings, common_budgets, value_range)
 from ...analysis.defaults import Tolerance

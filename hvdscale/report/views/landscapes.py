@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...analysis.best_points import DIVERGED, REACHED
-from ...analysis.landscapes import ADAM, PEAK, POWER, RateLandscape, RateLandscapes, RateLaw, rate_landscapes
+from ...analysis.search import DIVERGED, REACHED
+from ...analysis.landscapes import ADAM, PEAK, POWER, RateLandscape, RateLandscapes, RateLaw
 from ...analysis.studies import best_value
 from ...analysis.rules import FEW
 from ...formatting.numbers import exact, number, percent, ratio, span
@@ -30,7 +30,8 @@ LINES = {"none": (":", "constant"), "sqrt": ("-.", "square root"), "linear": ("-
 
 
 def landscapes(subject: Subject) -> Iterator[Part]:
-    if found := rate_landscapes(subject.curve, subject.costs):
+    if subject.costs:
+        found = RateLandscapes(subject.curve, subject.costs)
         yield from (*find_law(found), landscapes_table(found), laws_table(found),
                     Figures(partial(landscape_figures, found)))
 
@@ -114,8 +115,8 @@ def landscape_figures(found: RateLandscapes) -> Iterator[Figure]:
 
 
 def _draw_landscape(found: RateLandscapes, axes: Axes, one: RateLandscape) -> None:
-    rates, space = one.rates(), one.space
-    low, value, high = one.steps_at(rates, found.costs.confidence)
+    rates, space = one.rates, one.space
+    low, value, high = one.steps(found.costs.confidence)
     top = 4 * float(space.steps[space.steps > 0].max(initial=one.rate.steps.value))
     value_axis(axes, "x", space.x.tolist(), PANEL_TICKS)
     log2_axis(axes, "y", [*space.steps.tolist(), one.rate.steps.value], most=PANEL_TICKS)

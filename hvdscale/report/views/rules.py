@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from ...analysis.grouping import group_by
-from ...analysis.rules import (BEYOND, FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS, UNKNOWN, UNTRIED, Missing,
-                               Rule, RuleCost, RuleCosts, RulePoint)
+from ...analysis.rules import (BEYOND, FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS, UNKNOWN, UNTRIED, Rule,
+                               RuleCost, RuleCosts, RulePoint)
 from ...formatting.numbers import number, percent, ratio, span, whole
 from ...plan.settings import OPTIONS
 from ..document import Details, Finding, Part
@@ -78,7 +78,7 @@ def rule_name(rule: Rule) -> str:
     return said if rule.cap is None else f"{said} up to {rule.cap:g} times"
 
 
-def command_of(run: Missing) -> str:
+def command_of(run: RulePoint) -> str:
     """The command that makes a missing run; empty where the logs do not say how their trials were made."""
     asked = {name: value for name, value in run.asked.items() if name not in DROPPED and value is not None}
     if not run.asked.get("workload"):
@@ -142,11 +142,11 @@ def points_table(found: RuleCosts) -> Table:
     return SEARCH.table("lr-rule-points", [(cost, point) for cost in found.costs for point in cost.points], {
         "rule": lambda row: str(row[0].rule), "global_batch": lambda row: row[1].global_batch,
         SEARCH.column("rate_of_rule", "rate", **rate_words(found.effective)): lambda row: row[1].rate,
-        "near": lambda row: cell_of(row[1].near.trials, f"{row[1].near.met} met" if row[1].near.trials else ""),
-        "near_steps": lambda row: Cell(whole(row[1].near.fewest) if row[1].near.met else "n/a", row[1].near.fewest),
+        "near": lambda row: cell_of(len(row[1].near), f"{row[1].near_met} met" if row[1].near else ""),
+        "near_steps": lambda row: Cell(whole(row[1].near_fewest) if row[1].near_met else "n/a", row[1].near_fewest),
         "loss": lambda row: _loss_cell(row[1]), "steps": lambda row: steps_cell(row[1].steps, whole),
         "how": lambda row: HOW.get(row[1].how) or WHY[row[1].how]},
-        lambda row: row[1].keys, baseline=lambda row: row[1].near.keys, notes=notes(found), what=found.target,
+        lambda row: row[1].keys, baseline=lambda row: row[1].near, notes=notes(found), what=found.target,
         factor=f"{NEAR:g}")
 
 

@@ -5,10 +5,9 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from ...analysis.best_points import BestOfTrials
 from ...analysis.curves import CurvePoint
 from ...analysis.grouping import group_by
-from ...analysis.search import IMPROVED, NEAR, Bound, Search
+from ...analysis.search import IMPROVED, NEAR, BestOfTrials, Bound, Search
 from ...analysis.steps import RunToTarget
 from ...analysis.studies import is_measured
 from ...formatting.numbers import exact, listed, percent, spread

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...analysis.best_points import (DIVERGED, EFFECTIVE, LEARNING_RATE, MISSED, MOMENTUM, REACHED, STOPPED,
-                                     BestOfTrials, BestPoint, Space, best_of_trials, best_points, is_varied,
-                                     many_valued, split_by)
+from ...analysis.search import (DIVERGED, EFFECTIVE, LEARNING_RATE, MISSED, MOMENTUM, REACHED, STOPPED,
+                                BestOfTrials, BestPoint, Space, best_of_trials, best_points, is_varied,
+                                many_valued, split_by)
 from ...analysis.budgets import Budget, best_under, both_readings
 from ...analysis.curves import Curve, CurvePoint, curve_of
 from ...analysis.defaults import USEFUL_WITHIN

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hvdscale.analysis import studies as studies_module
-from hvdscale.analysis.best_points import first_feasible
+from hvdscale.analysis.search import first_feasible
 from hvdscale.analysis.curves import curve_of
 from hvdscale.analysis.studies import SourceRows, studies_of
 from hvdscale.analysis.trials import JobKey
