@@ -18,9 +18,8 @@ from click.shell_completion import CompletionItem
 
 from ..analysis.defaults import ALIKE_WITHIN, CONFIDENCE
 from ..errors import ExitCode, HvdscaleError, OutputError, UsageError, WorkersError
-from ..formatting.escaping import say as echo
-from ..formatting.lines import NARROWEST, USUAL, WIDEST, terminal_width
 from ..formatting.numbers import counted
+from ..formatting.screen import NARROWEST, USUAL, WIDEST, say as echo, terminal_width
 from ..report import FORMATS
 from ..system.files import clear_own
 from ..system.hangup import end_at_signals, guard_streams, heed, stop_before_the_steps
@@ -144,7 +143,7 @@ version_option = click.option("--version", is_flag=True, is_eager=True, expose_v
 
 def _set_width(ctx, _, columns):
     if columns is not None:
-        os.environ["COLUMNS"] = str(columns)            # read by formatting.lines, and by click for its own messages
+        os.environ["COLUMNS"] = str(columns)            # read by formatting.screen, and by click for its own messages
         ctx.terminal_width = None
 
 

@@ -19,10 +19,8 @@ import numpy as np
 
 from ..analysis.studies import better
 from ..errors import HvdscaleError, LogError
-from ..formatting.escaping import printable
-from ..formatting.lines import terminal_width
 from ..formatting.numbers import byte_size, counted, duration, number
-from ..formatting.screen import Screen
+from ..formatting.screen import Screen, printable, terminal_width
 from ..formatting.text_table import GrowingTable
 from ..log.plan_text import read_plan
 from ..log.reader import Log, read_log

@@ -31,13 +31,11 @@ WHOLE: dict[str, Callable[[Any], str]] = {                                      
 
 
 def fill(template: str, values: Mapping[str, Any]) -> str:
-    def chosen(found: re.Match[str]) -> str:
-        return next((part for part in found[1].split("|") if all(
+    while found := OPTIONAL.search(template):
+        chosen = next((part for part in found[1].split("|") if all(
             value or isinstance(value, Number) and value is not False
             for value in (values.get(name) for name, *_ in FIELD.findall(part)))), "")
-    found = 1
-    while found:
-        template, found = OPTIONAL.subn(chosen, template)
+        template = template[:found.start()] + chosen + template[found.end():]
     return FIELD.sub(lambda field: "" if field[2] else written(values[field[1]], field[3] or ""), template)
 
 
@@ -60,16 +58,14 @@ def written(value: Any, how: str = "") -> str:
     if how.startswith((".", ",")):
         return format(value, how)
     how, _, part = how.partition(" ")
-    write = WRITERS.get(how) or (partial(number, digits=int(how)) if how else _plain)
+    if not how and not hasattr(value, "low"):
+        if isinstance(value, bool) or not isinstance(value, Real):
+            return str(value)
+        return f"{value:,}" if isinstance(value, Integral) else number(value)
+    write = WRITERS.get(how) or (partial(number, digits=int(how)) if how else written)
     if not hasattr(value, "low"):
         return write(value)
     shown = "" if part == "ends" else write(value.value)
     if part != "value":
         shown += in_brackets(value.low, value.high, write if how else number)
     return shown
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        return str(value)
-    return f"{value:,}" if isinstance(value, Integral) else number(value)

@@ -15,8 +15,8 @@ from ..analysis.grouping import group_by
 from ..analysis.intervals import Estimate
 from ..analysis.steps import SPEED, RunCell
 from ..analysis.trials import Trial
-from ..formatting.lines import wrap
 from ..formatting.numbers import NARROWEST, capital, listed, percent, ratio, span, whole
+from ..formatting.screen import wrap
 from ..log.schema import UNKNOWN_SEED
 from .output import head_of
 from .table import Cell, Column, Row, Table, TrialKeys, as_values, cell_of, encode, pick, steps_cell

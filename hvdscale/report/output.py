@@ -11,9 +11,8 @@ from .. import __version__
 from ..analysis.intervals import OWN_FROM
 from ..analysis.report_data import Section
 from ..errors import HvdscaleError, UsageError
-from ..formatting.lines import line_width, wrap
 from ..formatting.numbers import counted
-from ..formatting.screen import Tell, quiet
+from ..formatting.screen import USUAL, Tell, quiet, terminal_width, wrap
 from ..system.importing import uncollected
 from ..system.files import writing
 from ..system.forked import map_on_cores
@@ -86,7 +85,7 @@ def bullets(sentences: Iterable[str]) -> str:
 
 def titled(title: str, line: str = "=") -> str:
     title = wrap(title)
-    return f"{title}\n{line * min(line_width(), len(title))}\n"
+    return f"{title}\n{line * min(terminal_width() or USUAL, len(title))}\n"
 
 
 def give_out(document: Document, out: Path | None, formats: Sequence[str], echo: Callable[[str], object],

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..analysis.intervals import Estimate
-from ..formatting.escaping import as_cell, printable
-from ..formatting.lines import line_width, wrap
-from ..formatting.numbers import RANGE, finite, number, span
+from ..formatting.numbers import finite, number, span
+from ..formatting.screen import USUAL, as_cell, printable, terminal_width, wrap
 from ..formatting.text_table import Heading, lines_within
 from ..target import Target
 
@@ -74,17 +73,12 @@ def as_text(table: Table, notes: Iterable[str] | None = None) -> str:
     under it, by default its warnings and notes. Where it is too wide, spare columns are left out; then intervals go
     under their values, the widest on two lines."""
     headings = [Heading(column.title, column.short, column.spare) for column in table.columns]
-    ways = ([[_entry(cell, word) for cell in row.cells] for row in table.rows] for word in ("({})".format, str))
-    out = [wrap(table.title), "", *lines_within(line_width(), headings, *ways)]
+    rows = [["\n".join(filter(None, (printable(cell.shown, lines=False), cell.below))) for cell in row.cells]
+            for row in table.rows]
+    out = [wrap(table.title), "", *lines_within(terminal_width() or USUAL, headings, rows)]
     for note in (*table.warnings, *table.notes) if notes is None else notes:
         out.append(wrap(note, "  "))
     return "\n".join(out) + "\n"
-
-
-def _entry(cell: Cell, word: Callable[[str], str]) -> str:
-    """A cell's text, and under it its interval, or what else goes there as ``word`` writes it."""
-    below = cell.below if not cell.below or RANGE.search(cell.below) or cell.below[0] in "<>" else word(cell.below)
-    return "\n".join(filter(None, (printable(cell.shown, lines=False), below)))
 
 
 def as_csv(table: Table, target: Target | None = None) -> str:

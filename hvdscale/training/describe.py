@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from ..formatting.lines import wrap
 from ..formatting.numbers import byte_size, counted, number
+from ..formatting.screen import wrap
 from ..plan.plan import Plan
 from ..plan.scaling import SCALED_BETAS, decay_timescale_of, half_life_of, lr_factor
 from ..plan.settings import DECAYS_PER_STEP, DECOUPLED

@@ -17,9 +17,8 @@ from markupsafe import Markup, escape
 
 from ...analysis.grouping import group_by
 from ...analysis.intervals import OWN_FROM
-from ...formatting.escaping import printable
 from ...formatting.numbers import RANGE, counted, list_first, listed
-from ...formatting.screen import Tell, quiet
+from ...formatting.screen import Tell, printable, quiet
 from ..document import MAIN, MOST, Document
 from ..drawing import Figure, colors_on_dark, render
 from ..table import Cell, Row, TrialKeys
