@@ -271,6 +271,7 @@ class Report:
         self.verdict = [said for _, pages in document.pages for page in pages for said in page.verdict]
         for shown in document.shown:            # while the logs are open
             shown.details
+            shown.notes
 
     @property
     def findings(self) -> list[Record]:

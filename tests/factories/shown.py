@@ -9,7 +9,7 @@ from hvdscale.report.views import trials
 def shown(section):
     subject = Subject.of(section)
     vars(subject)["plan"] = None
-    return show(MEASURED, subject)
+    return Shown(tuple(show(MEASURED, subject)))
 
 
 def tables_of(section):

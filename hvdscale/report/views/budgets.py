@@ -325,7 +325,7 @@ def best_of_metrics(subject: Subject) -> Iterator[Part]:
     yield from (table for one in shown for table in one.tables)
     yield Details(lambda: [*(table for one in rest for table in one.tables),
                            *(table for views in (best, quality) for one in views.values() for table in one.details)])
-    yield from (figures for one in (*shown, *rest) for figures in one.of_kind(Figures))
+    yield from (part for one in (*shown, *rest) for part in one.parts if isinstance(part, Figures))
 
 
 def find_quality(found: Quality) -> Finding:
