@@ -51,12 +51,12 @@ Needing = tuple[str, View]          # what a section must have for a view to sho
 MEASURED: tuple[Needing, ...] = (
     ("searches", partial(searches.own_searches, to_target=False)), ("synced", local_steps.local_steps),
     ("batches", batches.steps_by_batch),
-    ("target", trials.unmet), ("", workers.by_workers), ("", batches.regimes), ("", trials.outliers),
-    ("", trials.drift), ("", trials.split_seeds), ("batches", batches.early_crossing), ("", trials.unlearned),
+    ("target", trials.unmet), ("", workers.by_workers), ("", batches.regimes), ("", trials.irregular),
+    ("batches", batches.early_crossing), ("", trials.unlearned),
     ("workload.batch_schedule", workers.growing_batch),
-    ("searches", lambda subject: searches.find_next(subject.searches)), ("target", searches.other_targets),
+    ("searches", lambda subject: searches.find_next(subject.searches)), ("target", trials.other_targets),
     ("parts", workers.step_parts), ("parts", workers.ranks), ("noise", batches.noise_scales),
-    ("searches", partial(searches.own_searches, to_target=True)), ("", trials.training), ("", trials.runs))
+    ("searches", partial(searches.own_searches, to_target=True)), ("", trials.runs))
 STUDIED: tuple[Needing, ...] = (
     ("", batches.curve), ("", rules.rule_costs), ("", landscapes), ("", of_metric(budgets.parts_of_budgets)),
     ("", of_metric(budgets.parts_of_quality)), ("noise", batches.beside_critical), ("", searches.results),

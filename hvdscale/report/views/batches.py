@@ -58,7 +58,7 @@ def steps_by_batch(subject: Subject) -> Iterator[Part]:
         yield Figures(lambda: [SCALING.figure("steps-batch", partial(_draw_repeats, curve, run), keys_of(run),
                                               target=subject.target, confidence=subject.options.confidence)])
     elif len(run) > 1:              # whose figure would be empty
-        yield from training(subject)
+        yield Figures(partial(training, subject))
 
 
 def curve_findings(curve: Curve) -> Iterator[Finding]:
@@ -243,7 +243,7 @@ def fit_table(fit: CriticalBatchFit | None, target: Target | None, trials: Trial
 
 
 def regimes(subject: Subject) -> Iterator[Finding]:
-    if subject.batches and not subject.workload.batch_schedule:
+    if subject.batches:
         yield from curve_findings(subject.batches)
 
 

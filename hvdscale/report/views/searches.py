@@ -9,16 +9,13 @@ from ...analysis.best_points import BestOfTrials
 from ...analysis.curves import CurvePoint
 from ...analysis.grouping import group_by
 from ...analysis.search import IMPROVED, NEAR, Bound, Search
-from ...analysis.steps import RunToTarget
 from ...analysis.studies import is_measured
-from ...formatting.numbers import exact, listed, percent, spread
-from ...log.schema import Status
+from ...formatting.numbers import exact, percent, spread
 from ...plan.search_space import STEPS_TO_TARGET, DrawEnd, Parameter
-from ...target import Target
 from ..document import Figures, Finding, Part, column_name
 from ..subject import Subject
 from ..table import Cell, Table, TrialKeys, cell_of, no_cell
-from ..texts import SCALING, SEARCH, Cells
+from ..texts import SEARCH, Cells
 from .study_figures import best_of_figure
 
 MOST_LISTED = 6         # values of a discrete dimension, beyond which only the ends are named
@@ -256,21 +253,6 @@ def _point(search: Search, name: str) -> Cell:
         return Cell(shown, value, below=f"of {len(parameter.values)}")
     ends = [format_value(parameter, end) for end in (parameter.low, parameter.high)]
     return Cell(shown, value, parameter.low, parameter.high, "-".join(ends))
-
-
-def other_targets(subject: Subject) -> Iterator[Finding]:
-    """The further targets of a sweep, and the fewest steps to each at every batch."""
-    others = {text: Target.parse(text) for trial in subject.trials for text in trial.sweep.get("targets", ())}
-    others.pop(str(subject.target), None)
-    drawn = [trial for trial in subject.trials if trial.status != Status.INFEASIBLE and not trial.sweep.get("repeat")]
-    by_batch, said = sorted(group_by(drawn, lambda trial: trial.global_batch).items()), []
-    for target in others.values():
-        fewest = [(batch, min(RunToTarget(trial, target).steps for trial in own)) for batch, own in by_batch]
-        said.append(f"{target}: " + listed(
-            f"{f'{steps:,.0f} steps' if math.isfinite(steps) else 'not met'} at batch {batch:,}"
-            for batch, steps in fewest) + ".")
-    if said:
-        yield SCALING.find("other_targets", None, said, targets=list(others.values()), target=[*others.values()][-1])
 
 
 def results(subject: Subject) -> Iterator[Part]:
