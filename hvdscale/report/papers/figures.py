@@ -81,11 +81,6 @@ class Sheet:
     batch: int = 0
     metaparameter: str = ""
 
-    @property
-    def apart(self) -> bool:
-        """Whether its panels are figures of their own, a, b, ...: curves of several names need each a legend."""
-        return self.kind == BEST_UNDER or max(len(panel.lines) for panel in self.panels) > 1 and self.kind != TRIALS
-
 
 def _read_sheets() -> tuple[Sheet, ...]:
     """The figures of shallue2019.toml; ``like``: one has the panels of another, by its number."""
@@ -110,12 +105,9 @@ def names_of(workload: JobKey) -> tuple[str, ...]:
     dataset, model = workload.dataset, SAME_MODEL.get(workload.model, workload.model)
     optimizer = SAME_OPTIMIZER.get(workload.optimizer, workload.optimizer)
     datasets = [f"{FOLDERS[dataset]}/{dataset}" if dataset in FOLDERS else dataset]
-    if workload.train_examples in SUBSETS.get(dataset, ()):
-        subset = f"{dataset}_{workload.train_examples}"
-        if workload.train_examples == max(SUBSETS[dataset]):
-            datasets += [f"{FOLDERS[subset]}/{subset}"]
-        else:
-            datasets = [f"{FOLDERS[subset]}/{subset}"]
+    if dataset in SUBSETS and workload.train_examples in SUBSETS[dataset]:
+        subset, whole = f"{dataset}_{workload.train_examples}", workload.train_examples == max(SUBSETS[dataset])
+        datasets = [*(datasets if whole else ()), f"{FOLDERS[subset]}/{subset}"]
     if datasets[0] in ("mnist", "fashion_mnist"):
         datasets.append(f"solution_quality/{datasets[0]}")
     return tuple(f"{one}/{model}/{optimizer}" for one in datasets)
@@ -136,9 +128,8 @@ def chapters(whole: Whole) -> Iterator[tuple[str, Iterable[Part], str]]:
 
 def target_of(workload: JobKey) -> tuple[Target, ...]:
     """The first target that the paper has for a workload; () where it has none."""
-    names = names_of(workload)
     found = [line.target for sheet in FIGURES for panel in sheet.panels for line in panel.lines
-             if line.workload in names]
+             if line.workload in names_of(workload)]
     return tuple(map(Target.parse, found[:1]))
 
 
@@ -192,6 +183,7 @@ class _Found:
     def figures(self, sheet: Sheet) -> Iterator[tuple[str, Figure]]:
         """What can be shown of one figure of the paper, with its number; panels of several curves are each a figure."""
         panels: dict[str, Any] = {}     # by the number of their figure
+        apart = sheet.kind == BEST_UNDER or sheet.kind != TRIALS and max(len(panel.lines) for panel in sheet.panels) > 1
         for letter, panel in zip(LETTERS, sheet.panels):
             lines = []
             for line in panel.lines:
@@ -201,24 +193,23 @@ class _Found:
                 else:
                     lines.append((line, curve))
             if lines:
-                panels.setdefault(sheet.number + letter * sheet.apart, []).append((panel, lines))
+                panels.setdefault(sheet.number + letter * apart, []).append((panel, lines))
         for label, shown in panels.items():
-            figure = self._steps(sheet, shown) if sheet.kind in (STEPS, NORMALISED) else self._draw(sheet, shown)
+            figure = self._draw(sheet, shown)
             if figure is None:
                 self.empty.append(label)
             else:
                 yield label, figure
 
-    def _steps(self, sheet: Sheet, panels: Drawn) -> Figure | None:
-        found = []
-        for panel, lines in panels:
-            targets = {str(curve.target) for _, curve in lines}
-            title = f"{panel.title}, {min(targets)}" if len(panels) == 1 == len(targets) else panel.title
-            found.append(CurvePanel(title, [curve for _, curve in lines],
-                                    [line.label or str(curve.target) for line, curve in lines], panel.ordered))
-        return curve_panels(found, sheet.title, kind=sheet.kind)
-
     def _draw(self, sheet: Sheet, panels: Drawn) -> Figure | None:
+        if sheet.kind in (STEPS, NORMALISED):
+            shown = []
+            for panel, lines in panels:
+                targets = {str(curve.target) for _, curve in lines}
+                title = f"{panel.title}, {min(targets)}" if len(panels) == 1 == len(targets) else panel.title
+                shown.append(CurvePanel(title, [curve for _, curve in lines],
+                                        [line.label or str(curve.target) for line, curve in lines], panel.ordered))
+            return curve_panels(shown, sheet.title, kind=sheet.kind)
         if sheet.kind == BEST:
             return best_panels([(plain(panel.title), curve) for panel, lines in panels for _, curve in lines],
                                sheet.metaparameter, title=sheet.title)

@@ -16,6 +16,7 @@ from ...analysis.intervals import Estimate, geometric_mean, over
 from ...analysis.noise import LEAST_STEPS, Noise, NoiseAgainst, NoiseScale, best_known
 from ...analysis.report_data import Section
 from ...analysis.steps import Crossing, RunCell, crossing_of
+from ...analysis.studies import best_value
 from ...formatting.numbers import counted, exact, listed, number, ratio, span, spread, whole
 from ...target import Target
 from ..document import Details, Figures, Finding, Part
@@ -38,32 +39,48 @@ def curve(subject: Subject) -> Iterator[Part]:
     """Regimes and steps by batch of studies; searches that hvdscale ran have words and a table of their own."""
     found = subject.curve
     if not subject.searches:
-        yield from curve_findings(found)
+        yield from curve_findings(subject, found)
         yield curve_table(found)
-    yield Details(lambda: [fit_table(found.regimes.fit, found.target, found.keys)])
+    if found.regimes.fit:
+        yield Details(partial(fit_tables, found.regimes.fit, found.target, found.keys))
     yield Figures(lambda: workload_figures(
         [found, *map(subject.curve_to, subject.others if subject.first else ())], subject.asked, subject.first,
         subject.asked.budgets))
 
 
 def fitted(subject: Subject) -> Iterator[Part]:
-    fit = subject.batches.regimes.fit if subject.batches else None
-    yield Details(lambda: [fit_table(fit, subject.target, keys_of(subject.cells))])
+    if subject.batches and subject.batches.regimes.fit:
+        yield Details(partial(fit_tables, subject.batches.regimes.fit, subject.target, keys_of(subject.cells)))
 
 
 def steps_by_batch(subject: Subject) -> Iterator[Part]:
-    curve = subject.batches
+    """The figure; where nothing met, training curves, and the strictest target of two digits that every run met, or the
+    best of a search."""
+    target, curve, cells = subject.target, subject.batches, [cell for cell in subject.cells if cell.runs]
     run = [cell for cell in curve.cells if cell.runs] if curve else []
     if curve and len(run) > 1 and any(cell.steps.met for cell in run):
         yield Figures(lambda: [SCALING.figure("steps-batch", partial(_draw_repeats, curve, run), keys_of(run),
-                                              target=subject.target, confidence=subject.options.confidence)])
+                                              target=target, confidence=subject.options.confidence)])
     elif len(run) > 1:              # whose figure would be empty
         yield Figures(partial(training, subject))
+    if target and cells and not any(cell.met for cell in cells):
+        sign = 1 if target.minimizes else -1
+        found = [[sign * best_value(run.trial.metrics[target.column], target.minimizes) for run in cell.runs]
+                 for cell in cells]
+        worst = max((min if cell.searched else max)(best) for cell, best in zip(cells, found))
+        if worst and np.isfinite(worst):
+            digit = 10.0 ** (math.floor(math.log10(abs(worst))) - 1)
+            value = sign * digit * (math.floor(worst / digit) + 1)
+            yield SCALING.find("could_meet", target=target, best=sign * min(map(min, found)),
+                               looser=f"{target.column}{target.comparison[0]}{value:.2g}")
 
 
-def curve_findings(curve: Curve) -> Iterator[Finding]:
+def curve_findings(subject: Subject, curve: Curve | None = None) -> Iterator[Finding]:
     """Where a search is cut off, the regimes of the batches that are not, and at how many trials batches are compared,
-    where their counts differ; which were left out, or extrapolated."""
+    where their counts differ; which were left out, or extrapolated. Without a curve: of repeats."""
+    curve = curve or subject.batches
+    if curve is None:
+        return
     if curve.cut:
         yield SCALING.find("cut", none=not curve.whole, **{"until": None, "start": None, **curve.cut})
     yield from find_regimes(curve.regimes, [point.global_batch for point in curve.judged],
@@ -229,22 +246,14 @@ def curve_table(curve: Curve) -> Table:
         best=SEARCH.say("best_of_each", confidence=curve.confidence))
 
 
-def fit_table(fit: CriticalBatchFit | None, target: Target | None, trials: TrialKeys = ()) -> Table | None:
-    """All that was fitted to the points of these trials, for files; None for None."""
-    if fit is None:
-        return None
-    estimates = {"b_crit": "b_crit", "s_min": "s_min", "overhead_batch": "overhead",
-                 "half_efficient_batch": "half_efficient", "shape": "shape"}
-    return SCALING.table("critical-batch", [fit], {
-        **{key: attrgetter(name) for key, name in estimates.items()},
-        "rms_log2": lambda fit: fit.rms_log2, "lack_of_fit": lambda fit: fit.lack_of_fit,
+def fit_tables(fit: CriticalBatchFit, target: Target | None, trials: TrialKeys) -> list[Table]:
+    """All that was fitted to the points of these trials."""
+    return [SCALING.table("critical-batch", [fit], {
+        "b_crit": attrgetter("b_crit"), "s_min": attrgetter("s_min"), "overhead_batch": attrgetter("overhead"),
+        "half_efficient_batch": attrgetter("half_efficient"), "shape": attrgetter("shape"),
+        "rms_log2": attrgetter("rms_log2"), "lack_of_fit": attrgetter("lack_of_fit"),
         SCALING.column("fitted_batches", "batches"): lambda fit: Cell(number(fit.points), fit.points),
-        "left_out": lambda fit: listed(fit.left_out) or "none"}, lambda fit: trials, what=target)
-
-
-def regimes(subject: Subject) -> Iterator[Finding]:
-    if subject.batches:
-        yield from curve_findings(subject.batches)
+        "left_out": lambda fit: listed(fit.left_out) or "none"}, lambda fit: trials, what=target)]
 
 
 def _draw_repeats(curve: Curve, cells: Sequence[RunCell], axes: Axes) -> None:

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 
-import numpy as np
-
 from ...analysis.grouping import group_by
 from ...analysis.report_data import Section
 from ...analysis.search import covers
@@ -118,7 +116,7 @@ def left_out(section: Section) -> Iterator[str]:
         ("cut_short", [trial for trial in section.trials if trial.cut_short], {}),
         ("unmeasured", [trial for trial in section.with_status(Status.COMPLETE)
                         if target and not len(trial.rows_with(target.column))], {"metric": target and target.column}),
-        ("diverged", diverged, {"met": len(met) or None, "met_named": name_trials(met)}),
+        ("diverged", diverged, {"met": len(met) or None, "met_named": met and name_trials(met)}),
         *(("nan", own := [trial for _, trial, _ in rows], {
             "metric": column, "count": sum(count for *_, count in rows), "trials": name_trials(own),
             "evaluations": sum(len(trial.step) for trial in own)}) for column, rows in nans.items()),
@@ -179,23 +177,6 @@ def runs_table(section: Section) -> Table:
                   "run_best": lambda run: best_value(run.trial.metrics[target.column], target.minimizes)}
     found = [RunToTarget(trial, target, section.options.crossing) for trial in section.trials]
     return SCALING.table("runs", found, cells, lambda run: (run.trial.key,), metric=target.column if target else "")
-
-
-def unmet(subject: Subject) -> Iterator[Finding]:
-    """Where nothing met the target, the strictest one of two digits that every run met, or the best of a search."""
-    target = subject.target
-    cells = [cell for cell in subject.cells if cell.runs]
-    if target is None or not cells or any(cell.met for cell in cells):
-        return
-    sign = 1 if target.minimizes else -1
-    found = [[sign * best_value(run.trial.metrics[target.column], target.minimizes) for run in cell.runs]
-             for cell in cells]
-    worst = max((min if cell.searched else max)(best) for cell, best in zip(cells, found))
-    if worst and np.isfinite(worst):
-        digit = 10.0 ** (math.floor(math.log10(abs(worst))) - 1)
-        value = sign * digit * (math.floor(worst / digit) + 1)
-        yield SCALING.find("could_meet", target=target, best=sign * min(map(min, found)),
-                           looser=f"{target.column}{target.comparison[0]}{value:.2g}")
 
 
 def other_targets(subject: Subject) -> Iterator[Finding]:
