@@ -22,10 +22,7 @@ from ..texts import LANDSCAPES, power_cell
 from .curves import heading
 from .rules import rate_words
 
-NAMES = {"none": "a constant rate", "sqrt": "the square root of the batch", "linear": "the batch",
-         ADAM: "adam_sqrt", POWER: "a power of the batch", PEAK: "a peak"}
 MOST_PANELS = 9
-WHY = {FEW: "too few met the target"}
 LINES = {"none": (":", "constant"), "sqrt": ("-.", "square root"), "linear": ("--", "linear"), POWER: ("-", "power")}
 
 
@@ -51,14 +48,16 @@ def find_law(found: RateLandscapes) -> tuple[Finding, ...]:
         rates = [f"{number(one.rate.best.value, 2)} at {one.global_batch:,}" for one in found.batches
                  if not one.rate.why]
         return (LANDSCAPES.find("no_power", rate=rate, rates=", ".join(rates)),)
-    ruled_out = [NAMES[law.name] for law in laws.laws if not law.describes and law.name not in (POWER, ADAM)]
+    names = LANDSCAPES.words("law")
+    ruled_out = [names[law.name] for law in laws.laws if not law.describes and law.name not in (POWER, ADAM)]
     return (LANDSCAPES.find("power", laws.exponent, rate=rate, batches=len(laws.exponent.batches), ruled_out=ruled_out,
-                            laws=[NAMES[name] for name in laws.described_by if name != ADAM], power=laws.exponent),)
+                            laws=[names[name] for name in laws.described_by if name != ADAM], power=laws.exponent),)
 
 
 def landscapes_table(found: RateLandscapes) -> Table:
     def best(one: RateLandscape) -> Cell:
-        return no_cell(below=WHY.get(one.rate.why, "not bracketed")) if one.rate.why else interval_cell(one.rate.best)
+        why = "too few met the target" if one.rate.why == FEW else "not bracketed"
+        return no_cell(below=why) if one.rate.why else interval_cell(one.rate.best)
 
     def within(one: RateLandscape) -> Cell:         # its value is the width of the range as a factor
         low, high = (math.nan, math.nan) if one.rate.why else one.width(found.costs.tolerance)
@@ -89,7 +88,8 @@ def laws_table(found: RateLandscapes) -> Table | None:
         return power_cell(law.power)
     rows: list[RateLaw | None] = [*laws.laws, *([] if peak is None else [None])]
     return LANDSCAPES.table("lr-laws", rows, {
-        "law": lambda law: NAMES[law.name if law else PEAK], LANDSCAPES.column("power_of_batch", "power"): power,
+        "law": lambda law: LANDSCAPES.words("law")[law.name if law else PEAK],
+        LANDSCAPES.column("power_of_batch", "power"): power,
         "deviation": lambda law: Cell(f"x{ratio(law.deviation)}", law.deviation) if law else Cell("n/a", math.nan),
         "describes": lambda law: law is None or law.describes},
         lambda law: keys_of(one.space for one in found.batches), what=found.costs.target, **_words(found), notes=(

@@ -29,12 +29,6 @@ from ..texts import SEARCH
 from .budgets import base_rate_figure, best_under_figure
 from .curves import EXAMPLES, NORMALISED, STEPS, curves_figure, heading, plain, targets_figure
 
-TITLES = {LEARNING_RATE: "learning rate", MOMENTUM: "momentum", EFFECTIVE: "effective learning rate"}
-AXES = {LEARNING_RATE: "learning rate \N{GREEK SMALL LETTER ETA}",
-        MOMENTUM: "1 - momentum", EFFECTIVE: "learning rate / (1 - momentum)"}
-FORMULAS = {EFFECTIVE: "\N{GREEK SMALL LETTER ETA} / (1 - momentum)"}
-ATTRIBUTES = {"model": "Models", "optimizer": "Optimizers", "dataset": "Data sets",
-              "train_examples": "Sizes of the data set"}
 EARLIER = (64, 16, 4, 1)        # the largest budget of steps and of epochs that every batch has, over these
 MOST_PANELS = 9
 BUDGET_BATCHES = 3          # panels in a row of budgets_figure
@@ -58,15 +52,16 @@ def best_panels(panels: Iterable[tuple[str, Curve]], what: str = EFFECTIVE, *, t
     if not found:
         return None
     most = PANEL_TICKS if len(found) > 1 else TICKS
+    word, axis = (SEARCH.words(kind).get(what, what) for kind in ("metaparameter", "axis"))
     targets = {str(curve.target) for _, curve, _ in found}
     return SEARCH.figure(
-        "best", draw_panels(lambda axes, points: _draw_best(axes, points, what, most),
+        "best", draw_panels(lambda axes, points: _draw_best(axes, points, what, word, axis, most),
                             [points for *_, points in found], [panel for panel, *_ in found]),
         keys_of(point for *_, points in found for point in points),
-        len(found), name=name or f"best-{slug(what)}-panels", title=title or f"Best {TITLES.get(what, what)} by batch",
-        panel=found[0][0] if len(found) == 1 else "", what=TITLES.get(what, what), within=USEFUL_WITHIN,
+        len(found), name=name or f"best-{slug(what)}-panels", title=title or f"Best {word} by batch",
+        panel=found[0][0] if len(found) == 1 else "", what=word, within=USEFUL_WITHIN,
         momentum=what == MOMENTUM, target=min(targets) if len(targets) == 1 else "",
-        formula=FORMULAS.get(what, f"{AXES.get(what, what)} of the best trial"))
+        formula=SEARCH.words("formula").get(what, f"{axis} of the best trial"))
 
 
 def _on_axis(value: Values, name: str) -> Values:
@@ -74,7 +69,7 @@ def _on_axis(value: Values, name: str) -> Values:
     return 1 - value if name == MOMENTUM else value
 
 
-def _draw_best(axes: Axes, points: Sequence[BestPoint], what: str, most: int) -> None:
+def _draw_best(axes: Axes, points: Sequence[BestPoint], what: str, word: str, axis: str, most: int) -> None:
     first, ratio = points[0], points[-1].global_batch / points[0].global_batch
     log2_axis(axes, "x", [point.global_batch for point in points], most=most)
     heuristics = [] if what == MOMENTUM else [("--", "linear heuristic", first.value * ratio),
@@ -87,11 +82,11 @@ def _draw_best(axes: Axes, points: Sequence[BestPoint], what: str, most: int) ->
                                   *(end for *_, end in heuristics)], most=most)
     decimal_ticks(axes.yaxis, axes.get_ylim(), most)
     axes.plot([point.global_batch for point in points], values, marker="o", color=BLUE, linewidth=1, markersize=5.5,
-              markeredgewidth=0, label=f"best {TITLES.get(what, what)}")
+              markeredgewidth=0, label=f"best {word}")
     for point in points:
         ends = [(point.global_batch, _on_axis(end, what)) for end in (point.low, point.high)]
         draw_line(axes, ends, BLUE, width=1.4, alpha=0.6)
-    label_axes(axes, "global batch B (examples)", AXES.get(what, what))
+    label_axes(axes, "global batch B (examples)", axis)
 
 
 def trials_figure(curve: Curve) -> Figure | None:
@@ -186,7 +181,8 @@ def _draw_space(axes: Axes, space: Space, spaces: Sequence[Space], y: str | None
                       "markeredgewidth": 0.9, "linestyle": ""}
         axes.plot(across[space.best], up[space.best], **star, zorder=4)
         explain(axes, "fewest steps", **{**star, "markersize": 9})
-    label_axes(axes, AXES[LEARNING_RATE], "steps to target S" if y is None else AXES.get(y, y.replace("_", " ")))
+    names = SEARCH.words("axis")
+    label_axes(axes, names[LEARNING_RATE], "steps to target S" if y is None else names.get(y, y.replace("_", " ")))
 
 
 def best_of_figure(found: Sequence[BestOfTrials]) -> Figure | None:
@@ -277,7 +273,7 @@ def family_figures(curves: Sequence[Curve]) -> Iterator[Figure | None]:
     blank: dict[str, dict[str, Any]] = {
         "dataset": {"dataset": "", "train_examples": 0}, "train_examples": {"train_examples": 0},
         "model": {"model": "", "model_args": ""}, "optimizer": {"optimizer": ""}}
-    for attribute, title in ATTRIBUTES.items():
+    for attribute, title in SEARCH.words("family").items():
         of_data = attribute == "dataset"
         families = group_by(curves, lambda curve: (
             replace(curve.workload, **blank[attribute]), None if of_data else curve.target))
