@@ -204,7 +204,7 @@ def _chapters(whole: Whole) -> Iterator[Titled]:
         from .views.size import laws_over_size
         yield "Laws over size", laws_over_size(whole), ""
     if len({subject.workload for subject in whole.subjects}) > 1:
-        from .views.study_figures import family_figures
+        from .views.curves import family_figures
         curves = [subject.curve for subject in whole.first.values()]
         yield "Workloads beside each other", [Figures(lambda: family_figures(curves))], ""
     if whole.asked.compare or whole.asked.paper:

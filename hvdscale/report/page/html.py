@@ -21,7 +21,7 @@ from ...formatting.numbers import RANGE, counted, list_first, listed
 from ...formatting.screen import Tell, printable, quiet
 from ..document import MAIN, MOST, Document
 from ..drawing import Figure, colors_on_dark, render
-from ..table import Cell, Row, TrialKeys
+from ..table import Row, TrialKeys
 
 SHORTER = (                 # what a tag of an SVG on a page can do without
     (r'^<g id="[^"]*"', "<g"), (r"font-family: [^;\"]*;? ?", ""), (r"(\d\.\d\d)\d+", r"\1"), (r"([;:]) ", r"\1"),
@@ -60,17 +60,14 @@ def without_figures(document: Document, tell: Tell = quiet) -> str:
                 *((chapter.slug, chapter.title) for chapter in document.chapters)]
     style, script = ((resources.files(__package__) / name).read_text(encoding="utf-8") for name in (
         "page.css", "page.js"))
+    # by the Content-Security-Policy no other script runs, were one to get into the page
+    allowed = f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
     return ENVIRONMENT.get_template("page.html").render(
         document=document, contents=contents, place=PLACE.format, style=Markup(style + PALETTE),
-        script=Markup(script), allowed=_allowed(script), files={
+        script=Markup(script), allowed=Markup(allowed), files={
             trial.key: trial.plan["file"] for page in pages if page.section for trial in page.section.trials
             if "file" in trial.plan}, searched=any(page.section and page.section.searches for page in pages),
         confidence=f"{document.confidence:.0%}", own_from=OWN_FROM, most=MOST, lead=MAIN)
-
-
-def _allowed(script: str) -> str:
-    """What a script is allowed by in a Content-Security-Policy: no other script runs, were one to get into the page."""
-    return Markup(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'")
 
 
 def _by_subject(figures: Iterable[Figure]) -> list[tuple[str, list[Figure]]]:
@@ -95,21 +92,19 @@ def _trials_of(keys: TrialKeys, files: Mapping[tuple[str, int], str]) -> Markup:
 
 def _cells_of(row: Row) -> Markup:
     """The cells of a table's row, the first of which heads it. Pages have many, so no template makes them."""
-    return Markup("".join(_cell(cell, "td" if at else "th") for at, cell in enumerate(row.cells)))
-
-
-def _cell(cell: Cell, tag: str) -> str:
-    unmet = cell.shown in ("not met", "diverged") or cell.shown[:1] == ">" and cell.shown[-1:] != "%"
-    look = ' class="text"' if len(cell.shown) > 40 else ""
-    if tag == "th" or unmet:
-        look = ' scope="row"' if tag == "th" else ' class="unmet"'
-    value = ""                  # what it is sorted by, where that is not what it shows; an empty one comes last
-    if isinstance(cell.value, (int, float)) and not isinstance(cell.value, bool):
-        number = "" if math.isnan(cell.value) else f"{cell.value:.8g}".replace("inf", "Infinity")
-        if number != cell.shown or cell.below:
-            value = f' data-value="{number}"'
-    below = f"<small>{escape(_with_dash(cell.below))}</small>" if cell.below else ""
-    return f"<{tag}{look}{value}>{escape(cell.shown)}{below}</{tag}>"
+    found: list[str] = []
+    for cell in row.cells:
+        tag, look = ("td", ' class="text"' if len(cell.shown) > 40 else "") if found else ("th", ' scope="row"')
+        unmet = cell.shown in ("not met", "diverged") or cell.shown[:1] == ">" and cell.shown[-1:] != "%"
+        look = ' class="unmet"' if found and unmet else look
+        value = ""              # what it is sorted by, where that is not what it shows; an empty one comes last
+        if isinstance(cell.value, (int, float)) and not isinstance(cell.value, bool):
+            number = "" if math.isnan(cell.value) else f"{cell.value:.8g}".replace("inf", "Infinity")
+            if number != cell.shown or cell.below:
+                value = f' data-value="{number}"'
+        below = f"<small>{escape(_with_dash(cell.below))}</small>" if cell.below else ""
+        found.append(f"<{tag}{look}{value}>{escape(cell.shown)}{below}</{tag}>")
+    return Markup("".join(found))
 
 
 def _unbroken(said: str) -> Markup:

@@ -26,15 +26,15 @@ from ...plan.settings import tomllib
 from ...target import Target
 from ..document import Figures, Finding, Part, section_name
 from ..drawing import (BLUE, MUTED, ORANGE, Axes, Figure, arrows, draw_line, ends_of, fraction, label_axes, log2_axis,
-                       mark_estimate, power_ticks)
+                       mark_estimate, plain, power_ticks)
 from ..request import PAPER
 from ..subject import Whole
 from ..table import Cell, Table, as_shown, keys_of, steps_cell
 from ..texts import PAPERS, SOURCES, Cells
 from ..views.batches import is_bounded, one_ended
 from ..views.budgets import best_under_figure
-from ..views.curves import NORMALISED, STEPS, CurvePanel, curve_panels, mark_regimes, plain
-from ..views.study_figures import best_panels, budgets_figure, scatter, second, split_figure
+from ..views.curves import (NORMALISED, STEPS, CurvePanel, best_panels, budgets_figure, curve_panels, mark_regimes,
+                            scatter, second, split_figure)
 
 INTERPOLATED = "~"      # marks a batch size between two published ones
 MARK_NAMES = {"steps": "the curve", "b_crit": "B_crit", "intervals": "the coverage"}

@@ -26,8 +26,7 @@ from ..subject import Subject
 from ..table import Cell, Table, TrialKeys, Write, as_shown, keys_of, known_cell, no_cell, steps_cell
 from ..texts import SCALING, SEARCH, Cells, Texts
 from .cells import table_of_cells
-from .curves import mark_regimes
-from .study_figures import workload_figures
+from .curves import mark_regimes, workload_figures
 from .trials import training
 
 LACKING = 0.05          # p-value of the lack-of-fit test from which on down it is said

@@ -17,13 +17,12 @@ from ...formatting.numbers import capital, in_brackets, listed, number, percent,
 from ...formatting.templates import written
 from ...log.schema import SMALLER
 from ..document import Details, Figures, Finding, Part, Shown, column_name
-from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Axes, Figure, Look,
-                       decimal_ticks, draw_line, draw_panels, ends_of, explain, is_named, is_positive, label_axes,
-                       log2_axis, shade, value_axis)
+from ..drawing import (ASIDE, INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Axes, Figure, Look,
+                       decimal_ticks, draw_line, draw_panels, ends_of, explain, heading, is_named, is_positive,
+                       label_axes, log2_axis, plain, shade, value_axis)
 from ..subject import Subject
 from ..table import Cell, Table, cell_of, keys_of, metric_name, no_cell
 from ..texts import GENERAL, SEARCH, Cells
-from .curves import ASIDE, heading, plain
 
 MARK = "+"              # marks a best value of a trial that ended before the budget was spent
 LEVELS = 5                  # of the scale of colours that the legend names

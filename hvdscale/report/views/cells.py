@@ -55,7 +55,13 @@ def describe_cells(section: Section, cells: Sequence[RunCell], times: bool = Tru
     notes += [tuned_at_each(searches, section.options.confidence) if searches else "",
               SCALING.say_if("warmup", any(passes), passes=spread(passes))]
     if tried:
-        warnings.append(SCALING.say("settings", settings=settings_tried(tried), target=section.target, batches=[
+        found: dict[str, list[object]] = {}         # values of what differs between trials within a cell
+        for cell in tried:
+            fields = [_fields(setting) for setting in dict.fromkeys(trial.setting for trial in cell.considered)]
+            for name in _differing(fields):
+                found.setdefault(name, []).extend(one.get(name) for one in fields)
+        said = [f"{name} ({_values(found[name])})" for name in _leaders(found)]
+        warnings.append(SCALING.say("settings", named=said, target=section.target, batches=[
             f"{cell.global_batch:,} ({cell.settings:,})" for cell in tried]))
     warnings += [*(crowded_warnings(cells) if times else ()), SCALING.say_if("no_warmup", unwarmed)]
     return notes, warnings
@@ -185,17 +191,6 @@ def table_of_cells(name: str, rows: Sequence[Any], keys: str, more: Cells | None
         words = {"what": section.target or "throughput", **words}
     return SCALING.table(name, rows, columns | (more or {}), lambda row: of(row).keys, notes=notes, warnings=warnings,
                          diverged=lambda row: tuple(trial.key for trial in of(row).diverged), **words)
-
-
-def settings_tried(cells: Iterable[RunCell]) -> str:
-    """``Settings that differ in ghost_batch (16, 48) and precision (fp32, fp64)``: of the trials within each cell."""
-    found: dict[str, list[object]] = {}
-    for cell in cells:
-        fields = [_fields(setting) for setting in dict.fromkeys(trial.setting for trial in cell.considered)]
-        for name in _differing(fields):
-            found.setdefault(name, []).extend(one.get(name) for one in fields)
-    said = [f"{name} ({_values(found[name])})" for name in _leaders(found)]
-    return f"Settings that differ in {listed(said)}" if said else "Settings that no log names"
 
 
 def _leaders(names: Iterable[str]) -> list[str]:

@@ -14,12 +14,11 @@ from ...analysis.rules import FEW
 from ...formatting.numbers import exact, number, percent, ratio, span
 from ..document import Figures, Finding, Part
 from ..drawing import (AMBER, BLUE, GREEN, INK, MUTED, ORANGE, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows,
-                       decimal_ticks, draw_line, draw_panels, ends_of, is_named, label_axes, log2_axis, mark_estimate,
-                       shade, spread_evenly, value_axis)
+                       decimal_ticks, draw_line, draw_panels, ends_of, heading, is_named, label_axes, log2_axis,
+                       mark_estimate, shade, spread_evenly, value_axis)
 from ..subject import Subject
 from ..table import Cell, Table, cell_of, interval_cell, keys_of, metric_name, no_cell, steps_cell
 from ..texts import LANDSCAPES, power_cell
-from .curves import heading
 from .rules import rate_words
 
 MOST_PANELS = 9

@@ -16,7 +16,7 @@ from ..document import Figures, Finding, Part, column_name
 from ..subject import Subject
 from ..table import Cell, Table, TrialKeys, cell_of, no_cell
 from ..texts import SEARCH, Cells
-from .study_figures import best_of_figure
+from .curves import best_of_figure
 
 MOST_LISTED = 6         # values of a discrete dimension, beyond which only the ends are named
 FLAG = "!"              # marks what the search should be asked next
