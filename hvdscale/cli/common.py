@@ -6,7 +6,6 @@
 
 import contextlib
 import gc
-import io
 import os
 import shutil
 import signal
@@ -43,7 +42,6 @@ class _Ending:
     def invoke(self, ctx):
         if ctx.command is not self:             # one that the first argument selected
             return ctx.command.invoke(ctx)
-        print_anything()
         guard_streams()
         end_at_signals()
         try:
@@ -179,7 +177,7 @@ checks_option = click.option("--checks", metavar="LIST", help="Only these findin
 
 def parse(command: click.Command):
     """The parsed command line, and its error, which all ranks then raise together; ends where it asked for help."""
-    print_anything()
+    guard_streams()
     try:
         parsed = command.main(standalone_mode=False)
         sys.stdout.flush()
@@ -216,13 +214,6 @@ def slow_imports() -> Iterator[None]:
         gc.enable()
         if heeded:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def print_anything() -> None:
-    """Have characters that the locale's encoding lacks printed as escapes; by default they would be errors."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
 
 def formats_of(text: str) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ from ..system.files import scratch_folder
 from ..target import Target
 from . import FORMATS
 from .document import (VERDICT, Chapter, Details, Document, Figures, Finding, Page, Part, Path, describe_imports,
-                       facts_of, section_name, sentences_of, slug, unique)
+                       facts_of, section_name, slug, unique)
 from .output import MOST_RULED, give_out, refuse_no_folder, uncollected
 from .plan.words import cautions, describe_left_out, verdict
 from .request import ReportRequest, describe_unused
@@ -43,6 +43,7 @@ from .subject import Subject, View, Whole, of_metric
 from .table import Table
 from .texts import GENERAL, SCALING
 from .views import batches, budgets, local_steps, rules, searches, trials, workers
+from .views.curves import family_figures
 from .views.landscapes import landscapes
 
 Needing = tuple[str, View]          # what a section must have for a view to show anything; "": no one thing
@@ -189,7 +190,7 @@ def _page(subject: Subject, taken: set[str]) -> Page:
     best_first = best_alone and not subject.searches or show_ends_alone(subject.studies)
     tables = [part for part in ((*studied, *ran) if best_first else (*ran, *studied)) if isinstance(part, Table)]
     lazy = [part for part in (*studied, *ran) if isinstance(part, (Details, Figures))]
-    careful = (*cautions(plan), *sentences_of(describe_left_out(plan.times.timings))) if plan else ()
+    careful = (*cautions(plan), *(one.said for one in describe_left_out(plan.times.timings))) if plan else ()
     key = subject.workload, subject.target
     return Page((*findings, *tables, *lazy), title=BEST if best_alone else str(subject.target or THROUGHPUT),
                 target=subject.target, verdict=lines, slug=unique(section_name(*key, "throughput"), key, taken),
@@ -204,7 +205,6 @@ def _chapters(whole: Whole) -> Iterator[Titled]:
         from .views.size import laws_over_size
         yield "Laws over size", laws_over_size(whole), ""
     if len({subject.workload for subject in whole.subjects}) > 1:
-        from .views.curves import family_figures
         curves = [subject.curve for subject in whole.first.values()]
         yield "Workloads beside each other", [Figures(lambda: family_figures(curves))], ""
     if whole.asked.compare or whole.asked.paper:

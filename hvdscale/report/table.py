@@ -155,23 +155,17 @@ def keys_of(parts: Iterable[Any]) -> TrialKeys:
     return tuple(dict.fromkeys(key for one in parts for key in one.keys))
 
 
-def cell_of(value: Any, below: str = "") -> Cell:
-    """How a table shows a count, a measurement, an estimate with its interval, a text, a truth; of a Cell, itself.
-    ``below``: what goes under a number."""
+def cell_of(value: Any, below: str = "", write: Write = number) -> Cell:
+    """How a table shows a count, a measurement, what has ``value``, ``low`` and ``high`` as ``write`` writes it, a text,
+    a truth; of a Cell, itself. ``below``: what goes under a number."""
     if isinstance(value, Cell):
         return value
     if isinstance(value, (str, bool, np.bool_)):
         return Cell(value if isinstance(value, str) else "yes" if value else "no")
     if hasattr(value, "low"):
-        return interval_cell(value)
+        return Cell(write(value.value), value.value, value.low, value.high, span(value.low, value.high, write))
     value = int(value) if isinstance(value, Integral) else value
     return Cell(f"{value:,}" if isinstance(value, int) else number(value), value, below=below)
-
-
-def interval_cell(estimate: Estimate, write: Write = number) -> Cell:
-    """What has ``value``, ``low`` and ``high``; ``n/a`` for NaN."""
-    return Cell(write(estimate.value), estimate.value, estimate.low, estimate.high,
-                span(estimate.low, estimate.high, write))
 
 
 def bare_cell(estimate: Estimate, write: Write = number) -> Cell:
@@ -179,8 +173,8 @@ def bare_cell(estimate: Estimate, write: Write = number) -> Cell:
 
 
 def known_cell(estimate: Estimate, write: Write = number) -> Cell:
-    """The same of a finite value; ``n/a`` for any other."""
-    return interval_cell(estimate, write) if math.isfinite(estimate.value) else no_cell()
+    """The cell of a finite value; ``n/a`` for any other."""
+    return cell_of(estimate, write=write) if math.isfinite(estimate.value) else no_cell()
 
 
 def no_cell(shown: str = "n/a", below: str = "") -> Cell:

@@ -68,7 +68,8 @@ def take_postponed() -> bool:
 
 def guard_streams(lasting: bool = False) -> None:
     """Let what cannot be printed be one error: OutputError, BrokenPipeError where the reader has left; on stderr none.
-    ``lasting``: no error; what nobody reads, or no disk takes, is lost from then on."""
+    Characters that the locale's encoding lacks are printed as escapes. ``lasting``: no error; what nobody reads, or no
+    disk takes, is lost from then on."""
     for number in range(3):                     # else the next file to be opened becomes stdout
         try:
             os.fstat(number)
@@ -107,8 +108,9 @@ def _guarded(stream, number, lasting):
         return stream
     raw.lasting = lasting
     stream.flush()
-    return io.TextIOWrapper(raw if stream.write_through else io.BufferedWriter(raw), stream.encoding, stream.errors,
-                            line_buffering=stream.line_buffering, write_through=stream.write_through)
+    return io.TextIOWrapper(raw if stream.write_through else io.BufferedWriter(raw), stream.encoding,
+                            "backslashreplace", line_buffering=stream.line_buffering,
+                            write_through=stream.write_through)
 
 
 class _Guarded(io.FileIO):

@@ -40,16 +40,16 @@ def curve(subject: Subject) -> Iterator[Part]:
     if not subject.searches:
         yield from curve_findings(subject, found)
         yield curve_table(found)
-    if found.regimes.fit:
-        yield Details(partial(fit_tables, found.regimes.fit, found.target, found.keys))
+    if fit := found.regimes.fit:
+        yield Details(lambda: [fit_table(fit, found.target, found.keys)])
     yield Figures(lambda: workload_figures(
         [found, *map(subject.curve_to, subject.others if subject.first else ())], subject.asked, subject.first,
         subject.asked.budgets))
 
 
 def fitted(subject: Subject) -> Iterator[Part]:
-    if subject.batches and subject.batches.regimes.fit:
-        yield Details(partial(fit_tables, subject.batches.regimes.fit, subject.target, keys_of(subject.cells)))
+    if fit := subject.batches and subject.batches.regimes.fit:
+        yield Details(lambda: [fit_table(fit, subject.target, keys_of(subject.cells))])
 
 
 def steps_by_batch(subject: Subject) -> Iterator[Part]:
@@ -245,14 +245,14 @@ def curve_table(curve: Curve) -> Table:
         best=SEARCH.say("best_of_each", confidence=curve.confidence))
 
 
-def fit_tables(fit: CriticalBatchFit, target: Target | None, trials: TrialKeys) -> list[Table]:
+def fit_table(fit: CriticalBatchFit, target: Target | None, trials: TrialKeys) -> Table:
     """All that was fitted to the points of these trials."""
-    return [SCALING.table("critical-batch", [fit], {
+    return SCALING.table("critical-batch", [fit], {
         "b_crit": attrgetter("b_crit"), "s_min": attrgetter("s_min"), "overhead_batch": attrgetter("overhead"),
         "half_efficient_batch": attrgetter("half_efficient"), "shape": attrgetter("shape"),
         "rms_log2": attrgetter("rms_log2"), "lack_of_fit": attrgetter("lack_of_fit"),
         SCALING.column("fitted_batches", "batches"): lambda fit: Cell(number(fit.points), fit.points),
-        "left_out": lambda fit: listed(fit.left_out) or "none"}, lambda fit: trials, what=target)]
+        "left_out": lambda fit: listed(fit.left_out) or "none"}, lambda fit: trials, what=target)
 
 
 def _draw_repeats(curve: Curve, cells: Sequence[RunCell], axes: Axes) -> None:

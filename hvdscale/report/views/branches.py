@@ -17,7 +17,7 @@ from ..document import Details, Figures, Finding, Part
 from ..drawing import (BLUE, GREEN, MUTED, ORANGE, PANEL_TICKS, Axes, arrows, draw_panels, ends_of, explain,
                        label_axes, log2_axis, mark_estimate, spread_evenly, value_axis)
 from ..subject import Whole
-from ..table import Cell, Table, interval_cell, keys_of, known_cell
+from ..table import Cell, Table, cell_of, keys_of, known_cell
 from ..texts import BRANCHES, Cells
 from .batches import is_bounded
 
@@ -108,7 +108,7 @@ def critical_table(found: Branched, measured: Measured) -> Table:
     def critical(point: BranchPoint) -> Cell:
         one = point.critical
         if not math.isinf(one.value):
-            return interval_cell(one, whole)
+            return cell_of(one, write=whole)
         below = f"> {whole(one.low)}" if one.low > 0 else ""
         return Cell(f"> {whole(one.beyond)}", one.value, one.low, one.high, below)
     fitted: Cells = {BRANCHES.column("critical_batch", f"critical_batch_{at}", target=target):

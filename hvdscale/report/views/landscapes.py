@@ -17,7 +17,7 @@ from ..drawing import (AMBER, BLUE, GREEN, INK, MUTED, ORANGE, PANEL_TICKS, TICK
                        decimal_ticks, draw_line, draw_panels, ends_of, heading, is_named, label_axes, log2_axis,
                        mark_estimate, shade, spread_evenly, value_axis)
 from ..subject import Subject
-from ..table import Cell, Table, cell_of, interval_cell, keys_of, metric_name, no_cell, steps_cell
+from ..table import Cell, Table, cell_of, keys_of, metric_name, no_cell, steps_cell
 from ..texts import LANDSCAPES, power_cell
 from .rules import rate_words
 
@@ -56,7 +56,7 @@ def find_law(found: RateLandscapes) -> tuple[Finding, ...]:
 def landscapes_table(found: RateLandscapes) -> Table:
     def best(one: RateLandscape) -> Cell:
         why = "too few met the target" if one.rate.why == FEW else "not bracketed"
-        return no_cell(below=why) if one.rate.why else interval_cell(one.rate.best)
+        return no_cell(below=why) if one.rate.why else cell_of(one.rate.best)
 
     def within(one: RateLandscape) -> Cell:         # its value is the width of the range as a factor
         low, high = (math.nan, math.nan) if one.rate.why else one.width(found.costs.tolerance)

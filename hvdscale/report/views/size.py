@@ -15,7 +15,7 @@ from ..document import Details, Figures, Finding, Part
 from ..drawing import (BLUE, INK, MUTED, PANEL_TICKS, TICKS, Axes, decimal_ticks, draw_panels, ends_of,
                        is_positive, label_axes, mark_estimate, value_axis)
 from ..subject import Whole
-from ..table import Cell, Column, Table, TrialKeys, interval_cell, metric_name
+from ..table import Cell, Column, Table, TrialKeys, cell_of, metric_name
 from ..texts import SIZE, Cells, power_cell
 
 AHEAD = 8.0                 # times beyond the largest size that the figure shows
@@ -107,7 +107,7 @@ def costs_table(found: SizeLaws, rule: BorrowedLaw, costs: Sequence[LawCost], at
         cells["loss"] = lambda one: "outside" if one.outside else (one.loss or unknown).scaled(100)
     steps = any(one.steps for one in costs)
     if steps:
-        cells |= {name: partial(lambda name, one: interval_cell(getattr(one, name) or unknown, ratio), name)
+        cells |= {name: partial(lambda name, one: cell_of(getattr(one, name) or unknown, write=ratio), name)
                   for name in ("steps", "examples")}
     return SIZE.table("size-rule", costs, cells, lambda one: _trials(one.cell),
                       file=f"size-rule-{at + 1}" if at else "size-rule",
