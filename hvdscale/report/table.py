@@ -156,8 +156,8 @@ def keys_of(parts: Iterable[Any]) -> TrialKeys:
 
 
 def cell_of(value: Any, below: str = "", write: Write = number) -> Cell:
-    """How a table shows a count, a measurement, what has ``value``, ``low`` and ``high`` as ``write`` writes it, a text,
-    a truth; of a Cell, itself. ``below``: what goes under a number."""
+    """How a table shows a count, a measurement, an estimate with its interval as ``write`` writes it, a text, a truth;
+    of a Cell, itself. ``below``: what goes under a number."""
     if isinstance(value, Cell):
         return value
     if isinstance(value, (str, bool, np.bool_)):

@@ -5,6 +5,7 @@ import re
 import zlib
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from importlib import resources
 from itertools import groupby
@@ -22,19 +23,18 @@ from ...formatting.screen import Tell, printable, quiet
 from ..document import MAIN, MOST, Document
 from ..drawing import Figure, colors_on_dark, render
 from ..table import Row, TrialKeys
+from ..texts import GENERAL
 
 SHORTER = (                 # what a tag of an SVG on a page can do without
     (r'^<g id="[^"]*"', "<g"), (r"font-family: [^;\"]*;? ?", ""), (r"(\d\.\d\d)\d+", r"\1"), (r"([;:]) ", r"\1"),
     (r"\s*\n\s*", " "), (r' transform="rotate\(-0 [^"]*"', ""), (r";?stroke-linejoin:miter", ""))
-SUBJECTS = {                # of figures, each with what their names begin with, the first that does
-    "Steps by batch": "steps-|examples-", "Trials": "trials|best-of-n|best-under|base-rates",
-    "Metaparameters": "best-|lr-", "Workers": "speedup-|efficiency-|step-time-", "Training": "curve-|noise-"}
 PLACE, PALETTE = Markup("<!--figure {}-->"), "/*palette*/"
 WIDEST = 1.6                # pixels of a figure for each of its points
 INTERVAL = re.compile(r"\([\d.,kMG]+-[\d.,kMG]+\)")
 SENTENCES = re.compile(r"(?<=[\w)]\.) (?=[A-Z])")          # where one begins
 EACH_END = 5        # rows of a long table shown from its start, and from its end
 LONGEST = 40        # letters of a value; a plan has thousands
+_with_dash = partial(RANGE.sub, "\N{EN DASH}")
 
 
 def as_html(document: Document, drawn: Mapping[Figure, bytes] = {}, page: str = "") -> str:
@@ -76,7 +76,7 @@ def without_figures(document: Document, tell: Tell = quiet) -> str:
 def _by_subject(figures: Iterable[Figure]) -> list[tuple[str, list[Figure]]]:
     """(subject, its figures) in their order; "": of none."""
     return list(group_by(figures, lambda figure: next(
-        (subject for subject, names in SUBJECTS.items() if re.match(names, figure.name)), "")).items())
+        (subject for subject, names in GENERAL.words("subject").items() if re.match(names, figure.name)), "")).items())
 
 
 def _trials_of(keys: TrialKeys, files: Mapping[tuple[str, int], str]) -> Markup:
@@ -113,10 +113,6 @@ def _cells_of(row: Row) -> Markup:
 def _unbroken(said: str) -> Markup:
     """A sentence of which the intervals in brackets stay on one line."""
     return Markup(INTERVAL.sub(r'<span class="range">\g<0></span>', str(escape(said))))
-
-
-def _with_dash(span: str) -> str:
-    return RANGE.sub("\N{EN DASH}", span)
 
 
 def _inline(figure: Figure, drawn: bytes, anchor: str) -> Markup:

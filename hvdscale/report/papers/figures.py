@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
+from string import ascii_lowercase
 from typing import Any
 
 from ...analysis.best_points import first_feasible
@@ -37,18 +38,10 @@ from ..views.curves import (NORMALISED, STEPS, CurvePanel, best_panels, budgets_
                             scatter, second, split_figure)
 
 INTERPOLATED = "~"      # marks a batch size between two published ones
-MARK_NAMES = {"steps": "the curve", "b_crit": "B_crit", "intervals": "the coverage"}
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
 # kinds of figures, beside STEPS and NORMALISED
 SPLIT, BEST, TRIALS, BUDGET_TRIALS, BEST_UNDER = "split", "best", "trials", "budget-trials", "best-under"
-TRIALS_TAKEN = 100          # feasible ones, the first by id, of each study ...
-TAKEN = {"lm1b/lstm/nesterov_momentum": 50, "common_crawl/transformer_base/nesterov_momentum": 50,
-         "lm1b/transformer_shallow/sgd": 50}                    # ... but of these
-SAME_MODEL = {"simple_cnn": "simple_cnn_base", "transformer": "transformer_base"}
-SAME_OPTIMIZER = {"nesterov": "nesterov_momentum"}
-SUBSETS = {"mnist": (6875, 13750, 27500, 55000)}
-FOLDERS = {"imagenet_half_images": "imagenet_subsets", "imagenet_half_classes": "imagenet_subsets",
-           **{f"mnist_{size}": "mnist_subsets" for size in SUBSETS["mnist"]}}
+DATA: dict[str, Any] = tomllib.loads((resources.files(__package__) / f"{PAPER}.toml").read_text(encoding="utf-8"))
+TRIALS_TAKEN = 100          # of each study, unless shallue2019.toml says otherwise
 
 
 @dataclass(frozen=True)
@@ -84,9 +77,8 @@ class Sheet:
 
 def _read_sheets() -> tuple[Sheet, ...]:
     """The figures of shallue2019.toml; ``like``: one has the panels of another, by its number."""
-    text = (resources.files(__package__) / f"{PAPER}.toml").read_text(encoding="utf-8")
     sheets: dict[str, Sheet] = {}
-    for entry in tomllib.loads(text)["figure"]:
+    for entry in DATA["figure"]:
         like, panels = entry.pop("like", None), entry.pop("panels", ())
         for panel in panels:
             of = panel.pop("of", "{}")
@@ -102,12 +94,12 @@ Drawn = Sequence[tuple[Panel, Sequence[tuple[Line, Curve]]]]        # panels tha
 
 def names_of(workload: JobKey) -> tuple[str, ...]:
     """The archive's names that an analysis.trials.JobKey goes by, the most its own first."""
-    dataset, model = workload.dataset, SAME_MODEL.get(workload.model, workload.model)
-    optimizer = SAME_OPTIMIZER.get(workload.optimizer, workload.optimizer)
-    datasets = [f"{FOLDERS[dataset]}/{dataset}" if dataset in FOLDERS else dataset]
-    if dataset in SUBSETS and workload.train_examples in SUBSETS[dataset]:
-        subset, whole = f"{dataset}_{workload.train_examples}", workload.train_examples == max(SUBSETS[dataset])
-        datasets = [*(datasets if whole else ()), f"{FOLDERS[subset]}/{subset}"]
+    model, optimizer = (DATA["same"].get(name, name) for name in (workload.model, workload.optimizer))
+    datasets, sizes = [workload.dataset], DATA["sizes"].get(workload.dataset, ())
+    if workload.train_examples in sizes:
+        subset = f"{workload.dataset}_{workload.train_examples}"
+        datasets = [*(datasets if workload.train_examples == max(sizes) else ()), subset]
+    datasets = [f"{DATA['folders'][one]}/{one}" if one in DATA["folders"] else one for one in datasets]
     if datasets[0] in ("mnist", "fashion_mnist"):
         datasets.append(f"solution_quality/{datasets[0]}")
     return tuple(f"{one}/{model}/{optimizer}" for one in datasets)
@@ -170,7 +162,7 @@ class _Found:
                        for at, line in enumerate(sorted(lines), 1)}
 
     def _curve(self, name: str, goal: str, which: str) -> Curve | None:
-        wanted, target = TAKEN.get(name, TRIALS_TAKEN), Target.parse(goal)
+        wanted, target = DATA["trials"].get(name, TRIALS_TAKEN), Target.parse(goal)
         studies = [first_feasible(study, wanted) for study in self.studies.get(name, ())]
         if not studies or any(target.column not in study.evaluations.columns for study in studies):
             return None
@@ -184,7 +176,7 @@ class _Found:
         """What can be shown of one figure of the paper, with its number; panels of several curves are each a figure."""
         panels: dict[str, Any] = {}     # by the number of their figure
         apart = sheet.kind == BEST_UNDER or sheet.kind != TRIALS and max(len(panel.lines) for panel in sheet.panels) > 1
-        for letter, panel in zip(LETTERS, sheet.panels):
+        for letter, panel in zip(ascii_lowercase, sheet.panels):
             lines = []
             for line in panel.lines:
                 curve = self.curves[line.workload, line.target]
@@ -282,7 +274,7 @@ def _find_fidelity(found: Fidelity, reference: Reference) -> Iterator[Finding]:
                 PAPERS.say_if("against_b_crit", b_crit.passed is not None, b_crit=_found_of(b_crit),
                               passed=bool(b_crit.passed), factor=f"{B_CRIT_WITHIN:g}"),
                 PAPERS.say_if("against_intervals", known, covered=covered, known=known, asked=SHARE_COVERED)]
-        failed, unknown = ([MARK_NAMES[mark.name] for mark in found.marks if mark.passed is passed]
+        failed, unknown = ([PAPERS.words("mark")[mark.name] for mark in found.marks if mark.passed is passed]
                            for passed in (False, None))
         yield PAPERS.find("against", None, more, label=label, title=title,
                           verdict=PAPERS.say("verdict", failed=failed, open=unknown))

@@ -357,13 +357,8 @@ def find_noise(found: NoiseAgainst) -> Finding:
     if found.chosen is None:
         return SCALING.find("noise_unknown")
     (cell, noise), one_end, low, high = found.chosen, one_ended(found.b_crit), found.ratio.low, found.ratio.high
-    verdict: str | None = f"surely too {'large' if low > 1 else 'small'} a guess"
-    if math.isnan(low):
-        verdict = None if one_end else "with no interval for the ratio"
-    elif low <= 1 <= high:
-        verdict = "the intervals leave open whether they differ"
-    elif low >= 0.5 and high <= 2:
-        verdict = "within a factor of 2"
+    verdict = "" if one_end and math.isnan(low) else SCALING.say(
+        "noise_verdict", unknown=math.isnan(low), same=low <= 1 <= high, near=low >= 0.5 and high <= 2, large=low > 1)
     return SCALING.find(
         "noise_against", scale=noise.whole.estimate, batch=cell.global_batch,
         steps=f"the steps to {found.target}" if found.target else "the steps", open=not is_bounded(found.b_crit),
