@@ -116,8 +116,7 @@ def section_name(workload: JobKey, target: Target | None = None, rest: str = "")
     names = slug("-".join(filter(None, (workload.dataset, workload.model, workload.optimizer, size, args))))
     if target:              # val-error-below-0.01; at-most of <=, minus-1 of -1
         value = re.sub("^-", "minus-", str(target).removeprefix(f"{target.column}{target.comparison}"))
-        goal = f"{column_name(target.column)}-{COMPARED[target.comparison]}-{value}"
-        rest = cut(slug(goal), LONGEST_TARGET)
+        rest = cut(slug(f"{column_name(target.column)}-{COMPARED[target.comparison]}-{value}"), LONGEST_TARGET)
     return "-".join(filter(None, (cut(names, LONGEST_WORKLOAD), rest)))
 
 
@@ -217,8 +216,7 @@ class Document:
 
     @property
     def lead(self) -> str:
-        trials = sum(log.trials for log in self.logs)
-        return f"{counted(trials, 'trial')} in {counted(len(self.logs), 'log')}"
+        return f"{counted(sum(log.trials for log in self.logs), 'trial')} in {counted(len(self.logs), 'log')}"
 
 
 def facts_of(log: Log) -> LogFacts:

@@ -251,8 +251,7 @@ def open_logs(paths: Sequence[Path], skip_broken: bool, opened: ExitStack, tell:
                 skipped += _left_out_of(log)
         except LogError as error:
             if not skip_broken:
-                rest = f"\n{CONTINUE}" if len(names) > 1 else ""
-                raise LogError(f"{error}{rest}") from error
+                raise LogError(f"{error}\n{CONTINUE}" if len(names) > 1 else str(error)) from error
             skipped.append(str(error))
     refuse_none(names, paths)
     if not sum(log.trials.rows for log in logs):

@@ -10,8 +10,7 @@ import numpy as np
 
 from ...analysis.branches import NO_RAMP, BranchPoint, Branched, Excess, branched_of, ramp_of
 from ...analysis.intervals import Estimate, over
-from ...formatting.numbers import number, ratio, span, whole
-from ...formatting.templates import written
+from ...formatting.numbers import number, ratio, span, whole, written
 from ...target import Target
 from ..document import Details, Figures, Finding, Part
 from ..drawing import (BLUE, GREEN, MUTED, ORANGE, PANEL_TICKS, Axes, arrows, draw_panels, ends_of, explain,

@@ -218,8 +218,7 @@ def problems_of_points(points: Sequence[SpeedupPoint], searched: Iterable[str] =
         if all(one.get("lr_rule") == rule for one in fields):
             follow |= {*betas, "epsilon"}
     for name in DECAYS_PER_STEP:            # the same half-life in examples
-        decays = [one.get(name) for one in fields]
-        known = [half_life_of(decay, batch) for decay, batch in zip(decays, batches)
+        known = [half_life_of(decay, batch) for decay, batch in zip([one.get(name) for one in fields], batches)
                  if isinstance(decay, float) and 0 < decay < 1]
         if len(known) == len(points) and math.isclose(min(known), max(known)):
             follow.add(name)
@@ -237,8 +236,7 @@ def problems_of_points(points: Sequence[SpeedupPoint], searched: Iterable[str] =
             for point, one in zip(points, fields):
                 workers.setdefault(show_value(one.get(name)), []).append(point.workers)
             (value, first), *rest = workers.items()
-            noun = "worker" if first == [1] else "workers"
-            said.append(", ".join([f"{name} is {value} at {listed(first)} {noun}",
+            said.append(", ".join([f"{name} is {value} at {listed(first)} worker{'s' * (first != [1])}",
                                    *(f"{value} at {listed(where)}" for value, where in rest)]))
     return said
 

@@ -183,6 +183,7 @@ def _tables(searches: Sequence[Search]) -> Iterator[Table]:
     objective = searches[0].objective
     goal, of_steps = str(searches[0].target or f"best {objective}"), objective == STEPS_TO_TARGET
     suffix = "" if of_steps else f"-{objective.replace('/', '-')}"
+    varied = not all(search.points_are_equal for search in searches)
 
     def behind(search: Search) -> TrialKeys:
         found = (search.best.trial, *search.repeats) if search.best else ()
@@ -208,7 +209,6 @@ def _tables(searches: Sequence[Search]) -> Iterator[Table]:
         flag = f" {FLAG}" if bound and bound.near else ""
         return Cell("n/a", math.nan) if bound is None else Cell(
             f"{percent(bound.distance)} {end_name(bound)}{flag}", bound.distance, below=bound.parameter.name)
-    of_space: Cells = {"nearest_bound": nearest, "still_improving": _improving}
 
     def best(search: Search) -> Cell:
         if search.best is None:
@@ -222,7 +222,7 @@ def _tables(searches: Sequence[Search]) -> Iterator[Table]:
         "diverged": lambda search: counted(search, DrawEnd.DIVERGED, percent(search.diverged_share)), "pruned": pruned,
         "best_trial": lambda search: Cell(str(search.best.number), search.best.number) if search.best else Cell("none"),
         "fewest_steps" if of_steps else "best_value": best,
-        **({} if all(search.points_are_equal for search in searches) else of_space)}, behind, diverged=lost,
+        **({"nearest_bound": nearest, "still_improving": _improving} if varied else {})}, behind, diverged=lost,
         file=f"search{suffix}", goal=goal, notes=notes(searches), warnings=warnings(searches))
     spaces = group_by((search for search in searches if search.best),
                       lambda search: tuple(one.name for one in search.space))

@@ -9,8 +9,7 @@ import numpy as np
 from ...analysis.intervals import Estimate
 from ...analysis.size.laws import QUANTITIES, BorrowedLaw, CellResult, LawCost, SizeLaws, costs_of
 from ...analysis.size.sizes import REACH, PowerLaw
-from ...formatting.numbers import in_brackets, number, ratio
-from ...formatting.templates import written
+from ...formatting.numbers import in_brackets, number, ratio, written
 from ..document import Details, Figures, Finding, Part
 from ..drawing import (BLUE, INK, MUTED, PANEL_TICKS, TICKS, Axes, decimal_ticks, draw_panels, ends_of,
                        is_positive, label_axes, mark_estimate, value_axis)
@@ -137,8 +136,7 @@ def _draw_law(axes: Axes, key: str, law: PowerLaw, most: int) -> None:
     for one in law.points:
         mark_estimate(axes, one.sizes[at], one.estimate, INK, "o", "measured")
     ends = list(filter(is_positive, ends_of(one.estimate for one in law.points if is_positive(one.estimate.value))))
-    far = law.at({**middle, name: end}).value
-    value_axis(axes, "y", [*ends, far], most)
+    value_axis(axes, "y", [*ends, law.at({**middle, name: end}).value], most)
     axes.set_xscale("log")
     axes.set_xlim(known[0] / 1.3, end * 1.3)
     decimal_ticks(axes.xaxis, (known[0], end), most)

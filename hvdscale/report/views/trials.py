@@ -14,8 +14,7 @@ from ...analysis.step_breakdown import MOST_ROWS, SKIPPED
 from ...analysis.steps import SPEED, RunCell, RunToTarget, crossing_of
 from ...analysis.studies import best_value
 from ...analysis.trials import Trial
-from ...formatting.numbers import capital, counted, in_brackets, list_first, listed, number, whole
-from ...formatting.templates import written
+from ...formatting.numbers import capital, counted, in_brackets, list_first, listed, number, whole, written
 from ...log.plan_text import count_nans
 from ...log.schema import UNKNOWN_SEED, Status
 from ...plan.batch_schedule import BatchSchedule
