@@ -190,19 +190,16 @@ def steps_cell(estimate: Estimate, write: Write = number) -> Cell:
         shown, below = "n/a" if math.isnan(estimate.beyond) else f"> {write(estimate.beyond)}", "not met"
     elif estimate.runs == 1 and math.isnan(estimate.low):
         below = f"> {write(estimate.before)}" if estimate.before > 0 else ""
-    elif _has_none(estimate):
+    elif as_shown(estimate) is not estimate:
         below = NO_INTERVAL
     return Cell(shown, estimate.value, estimate.low, estimate.high, below)
 
 
 def as_shown(estimate: Estimate) -> Estimate:
     """The estimate without an interval where tables refuse it one, for figures."""
-    return replace(estimate, low=math.nan, high=math.nan) if estimate.met and _has_none(estimate) else estimate
-
-
-def _has_none(estimate: Estimate) -> bool:
     wide = math.isfinite(estimate.high) and estimate.high > TOO_WIDE * estimate.low and estimate.runs > 1
-    return wide or estimate.low == 0 and math.isinf(estimate.high)
+    none = estimate.met and (wide or estimate.low == 0 and math.isinf(estimate.high))
+    return replace(estimate, low=math.nan, high=math.nan) if none else estimate
 
 
 def metric_name(metric: str) -> str:

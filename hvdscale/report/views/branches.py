@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -123,19 +124,17 @@ def critical_table(found: Branched, measured: Measured) -> Table:
 
 
 def losses_table(found: Branched) -> Table:
-    def excess_cell(row: tuple[BranchPoint, int, Excess, float, float]) -> Cell:
-        _, at, excess, low, high = row
-        ends = span(low, high) if at and low > 0 else f"{number(low)} to {number(high)}" if at and low == low else ""
-        return Cell(number(float(excess.mean[at])), float(excess.mean[at]), low, high, ends)
     rows = []
     for point in found.points:
         excess = Excess(point.losses, found.tolerance)
-        lower, upper = excess.bands(found.confidence)
-        rows += [(point, at, excess, float(lower[at]), float(upper[at])) for at in range(len(point.factors))]
+        for at, (mean, low, high) in enumerate(np.array([excess.mean, *excess.bands(found.confidence)]).T.tolist()):
+            ends = "" if at == 0 or math.isnan(low) else f"{number(low)} to {number(high)}"
+            ends = span(low, high) if at and low > 0 else ends
+            rows.append((point, at, excess, Cell(number(mean), mean, low, high, ends)))
     return BRANCHES.table("branched-losses", rows, {
         "step": lambda row: row[0].step, "factor": lambda row: row[0].factors[row[1]],
         "global_batch": lambda row: row[0].factors[row[1]] * found.base_batch,
-        "loss": lambda row: float(row[0].losses.mean(0)[row[1]]), "excess": excess_cell,
+        "loss": lambda row: float(row[0].losses.mean(0)[row[1]]), "excess": itemgetter(3),
         "allowed": lambda row: row[2].allowed[row[1]], "within": lambda row: row[2].within[row[1]]},
         lambda row: row[0].keys[row[1]::len(row[0].factors)], notes=_notes(found), **_words(found))
 

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from ...analysis.best_points import DIVERGED, REACHED
-from ...analysis.landscapes import ADAM, PEAK, POWER, RateLandscape, RateLandscapes, RateLaw, rate_landscapes
+from ...analysis.landscapes import ADAM, PEAK, POWER, RateLandscape, RateLandscapes, rate_landscapes
 from ...analysis.studies import best_value
 from ...analysis.rules import FEW
 from ...formatting.numbers import exact, number, percent, ratio, span
@@ -76,22 +77,18 @@ def laws_table(found: RateLandscapes) -> Table | None:
     laws, peak = found.laws, found.laws.peak
     if not laws.laws:
         return None
-
-    def power(law: RateLaw | None) -> Cell:
-        """With its interval where it was fitted; where the peak is."""
-        if law is None:
-            return Cell("n/a") if peak is None else Cell(
-                f"peak at {exact(peak.value, 0)}", peak.value, peak.low, peak.high, span(peak.low, peak.high))
-        if math.isnan(law.power.low):
-            return Cell(f"{law.power.value:g}", law.power.value, math.nan, math.nan)
-        return power_cell(law.power)
-    rows: list[RateLaw | None] = [*laws.laws, *([] if peak is None else [None])]
+    rows: list[tuple[str, Cell, Cell, bool]] = []
+    for law in laws.laws:           # its power has an interval where it was fitted
+        fixed = Cell(f"{law.power.value:g}", law.power.value, math.nan, math.nan)
+        rows.append((law.name, fixed if math.isnan(law.power.low) else power_cell(law.power),
+                     Cell(f"x{ratio(law.deviation)}", law.deviation), law.describes))
+    if peak is not None:
+        where = Cell(f"peak at {exact(peak.value, 0)}", peak.value, peak.low, peak.high, span(peak.low, peak.high))
+        rows.append((PEAK, where, Cell("n/a", math.nan), True))
     return LANDSCAPES.table("lr-laws", rows, {
-        "law": lambda law: LANDSCAPES.words("law")[law.name if law else PEAK],
-        LANDSCAPES.column("power_of_batch", "power"): power,
-        "deviation": lambda law: Cell(f"x{ratio(law.deviation)}", law.deviation) if law else Cell("n/a", math.nan),
-        "describes": lambda law: law is None or law.describes},
-        lambda law: keys_of(one.space for one in found.batches), what=found.costs.target, **_words(found), notes=(
+        "law": lambda row: LANDSCAPES.words("law")[row[0]], LANDSCAPES.column("power_of_batch", "power"): itemgetter(1),
+        "deviation": itemgetter(2), "describes": itemgetter(3)},
+        lambda row: keys_of(one.space for one in found.batches), what=found.costs.target, **_words(found), notes=(
             LANDSCAPES.say("laws", **_words(found)),
             LANDSCAPES.say_if("adam", any(law.name == ADAM for law in laws.laws)),
             LANDSCAPES.say_if("peak_law", peak is not None)))
