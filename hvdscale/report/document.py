@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,15 +50,13 @@ def sentences_of(findings: Iterable[Finding]) -> tuple[str, ...]:
     return tuple(said for one in findings for said in (one.said, *one.more))
 
 
-@dataclass(frozen=True)
-class Details:
+class Details(NamedTuple):
     """Tables for files only, which are worked out when they are asked for, while the logs are open."""
 
     find: Callable[[], Iterable[Table | None]]
 
 
-@dataclass(frozen=True)
-class Figures:
+class Figures(NamedTuple):
     """Figures that are worked out one after another, as far as they are asked for, while the logs are open."""
 
     find: Callable[[], Iterable[Figure | None]]
@@ -137,8 +135,7 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:HASHED]
 
 
-@dataclass(frozen=True)
-class LogFacts:
+class LogFacts(NamedTuple):
     """Where numbers come from: a log's attributes, and where its trials ran."""
 
     path: str

@@ -5,10 +5,10 @@ Curves are computed workload by workload, so that a study's columns are read whi
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import resources
 from string import ascii_lowercase
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...analysis.best_points import first_feasible
 from ...analysis.budgets import Budget, best_under
@@ -44,8 +44,7 @@ DATA: dict[str, Any] = tomllib.loads((resources.files(__package__) / f"{PAPER}.t
 TRIALS_TAKEN = 100          # of each study, unless shallue2019.toml says otherwise
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One curve: a workload and its target, and what it is called in its panel."""
 
     workload: str
@@ -53,8 +52,7 @@ class Line:
     label: str = ""
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(NamedTuple):
     """The curves of one panel; ``ordered``: easy to strict, small to large; ``budgets``: of steps and of epochs."""
 
     title: str
@@ -63,8 +61,7 @@ class Panel:
     budgets: tuple[Sequence[float], Sequence[float]] = ((), ())
 
 
-@dataclass(frozen=True)
-class Sheet:
+class Sheet(NamedTuple):
     """One figure of the paper. ``batch``, ``metaparameter``: what its kind asks for."""
 
     number: str

@@ -65,12 +65,9 @@ def curves_figure(curves: Sequence[Curve], *, kind: str = STEPS, labels: Sequenc
     panels, empty = _with_something([CurvePanel(title, curves, labels, ordered)], kind)
     if not panels:
         return None
-    first, one_workload = panels[0].curves[0], len({curve.workload for curve in panels[0].curves}) == 1
-    goal = "several targets" if one_workload else "target"
-    if len({curve.target for curve in panels[0].curves}) == 1:
-        goal = str(first.target)
-    own = f"{'Examples' if kind == EXAMPLES else 'Steps'} to {goal}{'' if kind == STEPS else ', normalised'}"
-    own += f"\n{heading(first.workload)}" if one_workload else ""
+    workloads, targets = ({getattr(curve, name) for curve in panels[0].curves} for name in ("workload", "target"))
+    own = SEARCH.say("curves", examples=kind == EXAMPLES, target=len(targets) == 1 and min(targets, key=str),
+                     workload=len(workloads) == 1 and heading(min(workloads)), scaled=kind != STEPS)
     return _figure(panels, empty, kind, title or own, name or f"{kind}-batch")
 
 
