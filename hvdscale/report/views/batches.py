@@ -40,16 +40,15 @@ def curve(subject: Subject) -> Iterator[Part]:
     if not subject.searches:
         yield from curve_findings(subject, found)
         yield curve_table(found)
-    if fit := found.regimes.fit:
-        yield Details(lambda: [fit_table(fit, found.target, found.keys)])
+    yield Details(lambda: [fit_table(found.regimes.fit, found.target, found.keys)])
     yield Figures(lambda: workload_figures(
         [found, *map(subject.curve_to, subject.others if subject.first else ())], subject.asked, subject.first,
         subject.asked.budgets))
 
 
 def fitted(subject: Subject) -> Iterator[Part]:
-    if fit := subject.batches and subject.batches.regimes.fit:
-        yield Details(lambda: [fit_table(fit, subject.target, keys_of(subject.cells))])
+    fit = subject.batches.regimes.fit if subject.batches else None
+    yield Details(lambda: [fit_table(fit, subject.target, keys_of(subject.cells))])
 
 
 def steps_by_batch(subject: Subject) -> Iterator[Part]:
@@ -245,8 +244,10 @@ def curve_table(curve: Curve) -> Table:
         best=SEARCH.say("best_of_each", confidence=curve.confidence))
 
 
-def fit_table(fit: CriticalBatchFit, target: Target | None, trials: TrialKeys) -> Table:
-    """All that was fitted to the points of these trials."""
+def fit_table(fit: CriticalBatchFit | None, target: Target | None, trials: TrialKeys) -> Table | None:
+    """All that was fitted to the points of these trials; None for None."""
+    if fit is None:
+        return None
     return SCALING.table("critical-batch", [fit], {
         "b_crit": attrgetter("b_crit"), "s_min": attrgetter("s_min"), "overhead_batch": attrgetter("overhead"),
         "half_efficient_batch": attrgetter("half_efficient"), "shape": attrgetter("shape"),
@@ -357,7 +358,7 @@ def find_noise(found: NoiseAgainst) -> Finding:
     if found.chosen is None:
         return SCALING.find("noise_unknown")
     (cell, noise), one_end, low, high = found.chosen, one_ended(found.b_crit), found.ratio.low, found.ratio.high
-    verdict = "" if one_end and math.isnan(low) else SCALING.say(
+    verdict = None if one_end and math.isnan(low) else SCALING.say(
         "noise_verdict", unknown=math.isnan(low), same=low <= 1 <= high, near=low >= 0.5 and high <= 2, large=low > 1)
     return SCALING.find(
         "noise_against", scale=noise.whole.estimate, batch=cell.global_batch,
