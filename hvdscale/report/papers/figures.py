@@ -71,6 +71,11 @@ class Sheet(NamedTuple):
     batch: int = 0
     metaparameter: str = ""
 
+    @property
+    def apart(self) -> bool:
+        """Whether its panels are figures of their own, a, b, ...: curves of several names need each a legend."""
+        return self.kind == BEST_UNDER or self.kind != TRIALS and max(len(panel.lines) for panel in self.panels) > 1
+
 
 def _read_sheets() -> tuple[Sheet, ...]:
     """The figures of shallue2019.toml; ``like``: one has the panels of another, by its number."""
@@ -172,7 +177,6 @@ class _Found:
     def figures(self, sheet: Sheet) -> Iterator[tuple[str, Figure]]:
         """What can be shown of one figure of the paper, with its number; panels of several curves are each a figure."""
         panels: dict[str, Any] = {}     # by the number of their figure
-        apart = sheet.kind == BEST_UNDER or sheet.kind != TRIALS and max(len(panel.lines) for panel in sheet.panels) > 1
         for letter, panel in zip(ascii_lowercase, sheet.panels):
             lines = []
             for line in panel.lines:
@@ -182,7 +186,7 @@ class _Found:
                 else:
                     lines.append((line, curve))
             if lines:
-                panels.setdefault(sheet.number + letter * apart, []).append((panel, lines))
+                panels.setdefault(sheet.number + letter * sheet.apart, []).append((panel, lines))
         for label, shown in panels.items():
             figure = self._draw(sheet, shown)
             if figure is None:

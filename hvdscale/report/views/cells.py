@@ -236,7 +236,8 @@ def problems_of_points(points: Sequence[SpeedupPoint], searched: Iterable[str] =
             for point, one in zip(points, fields):
                 workers.setdefault(show_value(one.get(name)), []).append(point.workers)
             (value, first), *rest = workers.items()
-            said.append(", ".join([f"{name} is {value} at {listed(first)} worker{'s' * (first != [1])}",
+            noun = "worker" if first == [1] else "workers"
+            said.append(", ".join([f"{name} is {value} at {listed(first)} {noun}",
                                    *(f"{value} at {listed(where)}" for value, where in rest)]))
     return said
 

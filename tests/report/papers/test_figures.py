@@ -44,11 +44,8 @@ def test_every_figure_of_the_paper_comes_from_its_archive_or_is_named_and_can_be
         r"^figure \S+ of the paper, \d+ of \d+$", r", curve \d+ of \d+ for the figures of the paper$"))
     assert len(sheets) == len(FIGURES) and sheets[0].endswith(f", 1 of {len(sheets)}") and curves
     numbers = [re.fullmatch(r"Figure (\w+)\. .*", figure.title.splitlines()[0])[1] for figure in found.figures]
-    apart = {sheet.number for sheet in FIGURES if sheet.kind == "best-under" or sheet.kind != "trials" and any(
-        len(panel.lines) > 1 for panel in sheet.panels)}        # its panels are figures of their own
     asked = [number for sheet in FIGURES for number in (
-        [f"{sheet.number}{letter}" for letter, _ in zip("abcdef", sheet.panels)] if sheet.number in apart else
-        [sheet.number])]
+        [f"{sheet.number}{letter}" for letter, _ in zip("abcdef", sheet.panels)] if sheet.apart else [sheet.number])]
     named = [re.match(r"Figure (\w+)", said)[1] for said in found.summary if said.startswith("Figure ")]
     assert [number for number in asked if number in numbers] == numbers
     assert set(asked) == set(numbers) | set(named)
