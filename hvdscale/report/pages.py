@@ -51,7 +51,7 @@ Needing = tuple[str, View]          # what a section must have for a view to sho
 # repeats, or where there is no target to hold them against
 MEASURED: tuple[Needing, ...] = (
     ("searches", partial(searches.own_searches, to_target=False)), ("synced", local_steps.local_steps),
-    ("target", batches.steps_by_batch), ("", workers.by_workers), ("batches", batches.curve_findings),
+    ("target", batches.steps_by_batch), ("", workers.by_workers), ("", batches.regimes),
     ("", trials.irregular), ("batches", batches.early_crossing), ("", trials.unlearned),
     ("workload.batch_schedule", workers.growing_batch),
     ("searches", lambda subject: searches.find_next(subject.searches)), ("target", trials.other_targets),

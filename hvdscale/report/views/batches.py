@@ -38,7 +38,7 @@ def curve(subject: Subject) -> Iterator[Part]:
     """Regimes and steps by batch of studies; searches that hvdscale ran have words and a table of their own."""
     found = subject.curve
     if not subject.searches:
-        yield from curve_findings(subject, found)
+        yield from curve_findings(found)
         yield curve_table(found)
     yield Details(lambda: [fit_table(found.regimes.fit, found.target, found.keys)])
     yield Figures(lambda: workload_figures(
@@ -73,12 +73,14 @@ def steps_by_batch(subject: Subject) -> Iterator[Part]:
                                looser=f"{target.column}{target.comparison[0]}{value:.2g}")
 
 
-def curve_findings(subject: Subject, curve: Curve | None = None) -> Iterator[Finding]:
+def regimes(subject: Subject) -> Iterator[Finding]:
+    if subject.batches:
+        yield from curve_findings(subject.batches)
+
+
+def curve_findings(curve: Curve) -> Iterator[Finding]:
     """Where a search is cut off, the regimes of the batches that are not, and at how many trials batches are compared,
-    where their counts differ; which were left out, or extrapolated. Without a curve: of repeats."""
-    curve = curve or subject.batches
-    if curve is None:
-        return
+    where their counts differ; which were left out, or extrapolated."""
     if curve.cut:
         yield SCALING.find("cut", none=not curve.whole, **{"until": None, "start": None, **curve.cut})
     yield from find_regimes(curve.regimes, [point.global_batch for point in curve.judged],
@@ -244,7 +246,7 @@ def curve_table(curve: Curve) -> Table:
         best=SEARCH.say("best_of_each", confidence=curve.confidence))
 
 
-def fit_table(fit: CriticalBatchFit | None, target: Target | None, trials: TrialKeys) -> Table | None:
+def fit_table(fit: CriticalBatchFit | None, target: Target | None, trials: TrialKeys = ()) -> Table | None:
     """All that was fitted to the points of these trials; None for None."""
     if fit is None:
         return None
