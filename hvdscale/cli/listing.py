@@ -18,10 +18,8 @@ from typing import TextIO
 import numpy as np
 
 from ..errors import HvdscaleError, LogError
-from ..formatting.escaping import printable
-from ..formatting.lines import terminal_width
 from ..formatting.numbers import byte_size, counted, duration, number
-from ..formatting.screen import Screen
+from ..formatting.screen import Screen, printable, terminal_width
 from ..formatting.text_table import GrowingTable
 from ..log.directions import better
 from ..log.plan_text import read_plan

@@ -76,9 +76,10 @@ def main(logs, targets, out, formats, figures, full, skip_broken, **asked):
     with slow_imports():                # which --help can do without
         from ..report.pages import make
         from ..report.subject import request_of
-    asked = request_of(**asked, spell=lambda name: f"--{name.replace('_', '-')}")
-    make(logs, list(map(Target.parse, targets)), out, asked=asked, formats=formats_of(formats), skip_broken=skip_broken,
-         every_figure=figures == "all", whole=full, echo=echo, tell=Progress(partial(echo, err=True)))
+    request = request_of(**asked, spell=lambda name: f"--{name.replace('_', '-')}")
+    make(logs, list(map(Target.parse, targets)), out, asked=request, formats=formats_of(formats),
+         skip_broken=skip_broken, every_figure=figures == "all", whole=full, echo=echo,
+         tell=Progress(partial(echo, err=True)))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ A kind of a line or two is written in its check's table: mean.passed = "...".
 [notes] and the like are sentences by name.
 
 {scale} in the words is a value of the finding, an attribute of what it is about, or another of its words, written as
-formatting/templates.py says; {LOCAL} is the word of a script's arguments that stands for a worker's share.
+formatting/numbers.py says; {LOCAL} is the word of a script's arguments that stands for a worker's share.
 
 At the end, the kinds of what a restart did not bring back: values of a checkpoint, of a script or of a job of ours.
 """
@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import HvdscaleError, WorkersError
-from ..formatting.numbers import list_first
-from ..formatting.templates import fill
+from ..formatting.numbers import fill, list_first
 from ..plan.settings import read_toml
 
 ENDED = "the job's own code raised an error, which ended this check"

@@ -11,8 +11,7 @@ from typing import TextIO
 from xml.etree import ElementTree
 
 from ..errors import UsageError
-from ..formatting.escaping import printable
-from ..formatting.lines import wrap
+from ..formatting.screen import printable, wrap
 from ..report.table import encode
 from .finding import Finding, Verdict
 
@@ -41,7 +40,7 @@ class Judged:
         return all(finding.verdict != Verdict.FAILED for finding in self.findings)
 
     def render(self, seconds: float, colour: bool) -> str:
-        """The whole report, in lines of ``line_width()`` characters where words allow."""
+        """The whole report, in lines as wide as the terminal where words allow."""
         headline, *blocks = self.texts
         counts = {verdict: sum(finding.verdict == verdict for finding in self.findings) for verdict in Verdict}
         summary = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)

@@ -15,8 +15,8 @@ from decimal import Decimal
 
 import numpy as np
 
-from ..formatting.escaping import of_cell
 from ..formatting.numbers import counted
+from ..formatting.screen import of_cell
 from ..log.check import Rows
 from ..log.schema import UNKNOWN_SEED, Status
 from .files import LARGEST_INT, WrongFile, number_of

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import LogError, UsageError
-from ..formatting.escaping import as_cell
+from ..formatting.screen import as_cell
 from ..log.check import refuse_unsound
 from ..log.reader import Log, LogTable, read_log
 from ..log.schema import UNKNOWN_SEED, LogColumn, Status

@@ -10,9 +10,8 @@ from dataclasses import replace
 from statistics import median
 
 from ..errors import ExitCode, LogError, UsageError
-from ..formatting.escaping import say
 from ..formatting.numbers import counted, duration, listed
-from ..formatting.screen import Screen
+from ..formatting.screen import Screen, say
 from ..formatting.text_table import aligned
 from ..plan.search_space import DrawEnd
 from ..plan.settings import Settings

@@ -68,7 +68,8 @@ def take_postponed() -> bool:
 
 def guard_streams(lasting: bool = False) -> None:
     """Let what cannot be printed be one error: OutputError, BrokenPipeError where the reader has left; on stderr none.
-    ``lasting``: no error; what nobody reads, or no disk takes, is lost from then on."""
+    Characters that the locale's encoding lacks are printed as escapes. ``lasting``: no error; what nobody reads, or no
+    disk takes, is lost from then on."""
     for number in range(3):                     # else the next file to be opened becomes stdout
         try:
             os.fstat(number)
@@ -86,7 +87,7 @@ def guard_streams(lasting: bool = False) -> None:
                 continue
             stream.flush()
             stream = io.TextIOWrapper(raw if stream.write_through else io.BufferedWriter(raw), stream.encoding,
-                                      stream.errors, line_buffering=stream.line_buffering,
+                                      "backslashreplace", line_buffering=stream.line_buffering,
                                       write_through=stream.write_through)
         raw.lasting = lasting or number == 2
         setattr(sys, name, stream)

@@ -17,8 +17,8 @@ from dataclasses import asdict, fields, replace
 from ..analysis.branches import DEFAULT_TOLERANCE, NO_RAMP, branched_of, ramp_of, smoothed
 from ..analysis.trials import read_trials
 from ..errors import CheckpointError, ExitCode, LogError, PlanError
-from ..formatting.escaping import say
 from ..formatting.numbers import counted, number
+from ..formatting.screen import say
 from ..formatting.toml import value_as_toml
 from ..log.files import refuse_taken
 from ..log.merge import merge

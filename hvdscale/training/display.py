@@ -9,9 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ..analysis.step_breakdown import find_outlier
-from ..formatting.lines import wrap
 from ..formatting.numbers import byte_size, counted, number
-from ..formatting.screen import Screen, time_left
+from ..formatting.screen import Screen, time_left, wrap
 from ..plan.plan import Plan
 from ..plan.scaling import SCALED_BETAS, decay_timescale_of, half_life_of, lr_factor
 from ..plan.settings import DECAYS_PER_STEP, DECOUPLED

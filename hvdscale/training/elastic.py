@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import WorkerLostError, WorkersError
-from ..formatting.escaping import say
+from ..formatting.screen import say
 from ..plan.shards import group_bounds
 from ..update.gradients import joins_examples
 from ..workers.elastic import ElasticWorkers

@@ -21,7 +21,7 @@ import time
 from http.client import HTTPConnection, HTTPException
 
 from ..errors import ExitCode, WorkerLostError
-from ..formatting.escaping import say
+from ..formatting.screen import say
 from .group import Deadline, shut, tcp_sockets
 from .horovod import HorovodWorkers
 

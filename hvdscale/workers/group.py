@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 
 from ..errors import TRACEBACK, HvdscaleError, WorkerLostError, WorkersError, describe_raised, is_of_user_code
-from ..formatting.escaping import say
+from ..formatting.screen import say
 from ..system.cores import usable_cores
 from ..system.hangup import heeding_stops
 

@@ -24,7 +24,7 @@ from hvdscale.errors import LogError
 from hvdscale.exchange import exported
 from hvdscale.exchange.archive.sources import OPENERS
 from hvdscale.exchange.csv_tables import import_tables
-from hvdscale.formatting.escaping import as_cell, of_cell, printable
+from hvdscale.formatting.screen import as_cell, of_cell, printable
 from hvdscale.log.merge import merge
 from hvdscale.log.reader import read_log
 from hvdscale.log.repair import repair

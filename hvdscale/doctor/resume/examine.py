@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import UsageError
-from ...formatting.lines import wrap
 from ...formatting.numbers import list_first, listed
+from ...formatting.screen import wrap
 from ...system.files import scratch_folder
 from ...watch.remarks import OWN
 from ...watch.runner import ENDED, FAILED, ScriptRequest

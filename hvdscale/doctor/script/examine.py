@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...formatting.lines import line_width, wrap
 from ...formatting.numbers import counted, list_first, number
+from ...formatting.screen import USUAL, terminal_width, wrap
 from ...formatting.text_table import aligned
 from ...system.cores import describe_load
 from ...watch.place import place_for
@@ -195,7 +195,7 @@ def _losses(pair: Pair) -> str:
     for name, records in ((counted(pair.base, "worker"), [pair.one]), (f"{pair.workers} workers", pair.many)):
         summed = [sum(one.loss for record in records for one in record.updates[at].passes) for at in shown]
         rows.append((name, *(number(loss / len(records), 4) for loss in summed)))
-    return "\n  ".join(["loss (the mean of the ranks' own)", *aligned(rows, (0,), line_width() - 2)])
+    return "\n  ".join(["loss (the mean of the ranks' own)", *aligned(rows, (0,), (terminal_width() or USUAL) - 2)])
 
 
 def files_of(copied: bool, written: Sequence[str], in_copy: Sequence[str]) -> list[str]:

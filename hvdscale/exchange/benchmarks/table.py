@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from ...formatting.templates import fill
+from ...formatting.numbers import fill
 from ...plan.settings import read_toml
 from ...target import Target
 

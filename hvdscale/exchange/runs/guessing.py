@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...analysis.grouping import group_by
-from ...formatting.numbers import list_first
-from ...formatting.templates import fill
+from ...formatting.numbers import fill, list_first
 from ...log.directions import better
 from ...log.schema import DIRECTIONS
 from ...plan.settings import read_toml

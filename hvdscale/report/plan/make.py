@@ -33,7 +33,7 @@ from ..document import (Chapter, Details, Document, Figures, Finding, LogFacts, 
                         section_name, sentences_of, unique)
 from ..output import WORKLOAD, give_out, refuse_no_folder
 from ..pages import open_logs
-from ..table import Table, as_values, encode, interval_cell, pick, trial_list
+from ..table import Table, as_values, cell_of, encode, pick, trial_list
 from ..texts import PLAN
 from ..views.size import describe_law, parts_of_laws
 from .views import figures_of_plan, growing_table, model_table, phases_table, plan_table
@@ -268,14 +268,14 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
 
 
 def prediction_table(predictions: Predictions, local_batch: int, confidence: float) -> Table:
-    rows = [(capital(QUANTITIES[key][0]), interval_cell(one.estimate, WRITE.get(key, whole)),
+    rows = [(capital(QUANTITIES[key][0]), cell_of(one.estimate, write=WRITE.get(key, whole)),
              "refused" if one.refused else "measured range" if one.extrapolated <= 1 else
              f"{number(one.extrapolated, 2)} x beyond") for key, one in predictions.items()]
     batch = next((predictions[key].estimate for key in BATCHES
                   if key in predictions and not predictions[key].refused), None)
     if batch is not None and local_batch:
         held = batch.mapped(lambda one: one if math.isnan(one) else max(1.0, float(-(-one // local_batch))))
-        rows.append(("Workers for that batch", interval_cell(held, whole), f"at {local_batch:,} examples each"))
+        rows.append(("Workers for that batch", cell_of(held, write=whole), f"at {local_batch:,} examples each"))
     notes = (PLAN.say("size_intervals", confidence=confidence),)
     return PLAN.table("size-prediction", rows, notes=notes, cells={
         "quantity": lambda row: row[0], PLAN.column("predicted", "value"): lambda row: row[1],

@@ -17,8 +17,7 @@ from ...analysis.timings import HOURS, LEAST_CHANGE, Timings
 from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED, StepsPoint
 from ...analysis.trials import EVERY_STEP, JobKey
 from ...analysis.worker_plan import PROBED, NoPlan, Option, Request, WorkerPlan
-from ...formatting.numbers import counted, duration, in_brackets, listed, number, percent, ratio, unit_of
-from ...formatting.templates import written
+from ...formatting.numbers import counted, duration, in_brackets, listed, number, percent, ratio, unit_of, written
 from ...formatting.toml import value_as_toml
 from ..document import Finding
 from ..texts import GENERAL, PLAN, SOURCES

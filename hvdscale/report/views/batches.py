@@ -16,6 +16,7 @@ from ...analysis.intervals import Estimate, geometric_mean, over
 from ...analysis.noise import LEAST_STEPS, Noise, NoiseAgainst, NoiseScale, best_known
 from ...analysis.report_data import Section
 from ...analysis.steps import Crossing, RunCell, crossing_of
+from ...analysis.studies import best_value
 from ...formatting.numbers import counted, exact, listed, number, ratio, span, spread, whole
 from ...target import Target
 from ..document import Details, Figures, Finding, Part
@@ -25,8 +26,7 @@ from ..subject import Subject
 from ..table import Cell, Table, TrialKeys, Write, as_shown, keys_of, known_cell, no_cell, steps_cell
 from ..texts import SCALING, SEARCH, Cells, Texts
 from .cells import table_of_cells
-from .curves import mark_regimes
-from .study_figures import workload_figures
+from .curves import mark_regimes, workload_figures
 from .trials import training
 
 LACKING = 0.05          # p-value of the lack-of-fit test from which on down it is said
@@ -52,13 +52,30 @@ def fitted(subject: Subject) -> Iterator[Part]:
 
 
 def steps_by_batch(subject: Subject) -> Iterator[Part]:
-    curve = subject.batches
+    """The figure; where nothing met, training curves, and the strictest target of two digits that every run met, or the
+    best of a search."""
+    target, curve, cells = subject.target, subject.batches, [cell for cell in subject.cells if cell.runs]
     run = [cell for cell in curve.cells if cell.runs] if curve else []
     if curve and len(run) > 1 and any(cell.steps.met for cell in run):
         yield Figures(lambda: [SCALING.figure("steps-batch", partial(_draw_repeats, curve, run), keys_of(run),
-                                              target=subject.target, confidence=subject.options.confidence)])
+                                              target=target, confidence=subject.options.confidence)])
     elif len(run) > 1:              # whose figure would be empty
-        yield from training(subject)
+        yield Figures(partial(training, subject))
+    if target and cells and not any(cell.met for cell in cells):
+        sign = 1 if target.minimizes else -1
+        found = [[sign * best_value(run.trial.metrics[target.column], target.minimizes) for run in cell.runs]
+                 for cell in cells]
+        worst = max((min if cell.searched else max)(best) for cell, best in zip(cells, found))
+        if worst and np.isfinite(worst):
+            digit = 10.0 ** (math.floor(math.log10(abs(worst))) - 1)
+            value = sign * digit * (math.floor(worst / digit) + 1)
+            yield SCALING.find("could_meet", target=target, best=sign * min(map(min, found)),
+                               looser=f"{target.column}{target.comparison[0]}{value:.2g}")
+
+
+def regimes(subject: Subject) -> Iterator[Finding]:
+    if subject.batches:
+        yield from curve_findings(subject.batches)
 
 
 def curve_findings(curve: Curve) -> Iterator[Finding]:
@@ -230,21 +247,15 @@ def curve_table(curve: Curve) -> Table:
 
 
 def fit_table(fit: CriticalBatchFit | None, target: Target | None, trials: TrialKeys = ()) -> Table | None:
-    """All that was fitted to the points of these trials, for files; None for None."""
+    """All that was fitted to the points of these trials; None for None."""
     if fit is None:
         return None
-    estimates = {"b_crit": "b_crit", "s_min": "s_min", "overhead_batch": "overhead",
-                 "half_efficient_batch": "half_efficient", "shape": "shape"}
     return SCALING.table("critical-batch", [fit], {
-        **{key: attrgetter(name) for key, name in estimates.items()},
-        "rms_log2": lambda fit: fit.rms_log2, "lack_of_fit": lambda fit: fit.lack_of_fit,
+        "b_crit": attrgetter("b_crit"), "s_min": attrgetter("s_min"), "overhead_batch": attrgetter("overhead"),
+        "half_efficient_batch": attrgetter("half_efficient"), "shape": attrgetter("shape"),
+        "rms_log2": attrgetter("rms_log2"), "lack_of_fit": attrgetter("lack_of_fit"),
         SCALING.column("fitted_batches", "batches"): lambda fit: Cell(number(fit.points), fit.points),
         "left_out": lambda fit: listed(fit.left_out) or "none"}, lambda fit: trials, what=target)
-
-
-def regimes(subject: Subject) -> Iterator[Finding]:
-    if subject.batches and not subject.workload.batch_schedule:
-        yield from curve_findings(subject.batches)
 
 
 def _draw_repeats(curve: Curve, cells: Sequence[RunCell], axes: Axes) -> None:
@@ -349,13 +360,8 @@ def find_noise(found: NoiseAgainst) -> Finding:
     if found.chosen is None:
         return SCALING.find("noise_unknown")
     (cell, noise), one_end, low, high = found.chosen, one_ended(found.b_crit), found.ratio.low, found.ratio.high
-    verdict: str | None = f"surely too {'large' if low > 1 else 'small'} a guess"
-    if math.isnan(low):
-        verdict = None if one_end else "with no interval for the ratio"
-    elif low <= 1 <= high:
-        verdict = "the intervals leave open whether they differ"
-    elif low >= 0.5 and high <= 2:
-        verdict = "within a factor of 2"
+    verdict = None if one_end and math.isnan(low) else SCALING.say(
+        "noise_verdict", unknown=math.isnan(low), same=low <= 1 <= high, near=low >= 0.5 and high <= 2, large=low > 1)
     return SCALING.find(
         "noise_against", scale=noise.whole, batch=cell.global_batch,
         steps=f"the steps to {found.target}" if found.target else "the steps", open=not is_bounded(found.b_crit),
