@@ -29,9 +29,9 @@ from ..formatting.numbers import percent
 from ..log.schema import Status
 from ..plan.batch_schedule import BatchSchedule
 from .defaults import Tolerance
-from .grouping import group_by
 from .intervals import CONFIDENCE, OWN_FROM, Estimate, residual_squares, student_quantile
 from .noise import noise_scale
+from .studies import group_by
 from .trials import Trial
 
 DEFAULT_TOLERANCE = "5%"    # of the loss; language models have one in nats: plan/branches.py

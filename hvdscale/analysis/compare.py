@@ -20,10 +20,9 @@ from ..errors import UsageError
 from ..formatting.numbers import list_first
 from ..log.reader import Log, LogTable
 from ..target import Target
-from .grouping import group_by
 from .intervals import (CONFIDENCE, NONE, UNKNOWN, Ends, Estimate, Spread, difference_interval, geometric_mean, hull,
                         hull_over_grid, mean_interval, mean_ratio, over, pooled, pooled_paired, ratio_interval)
-from .studies import best_value
+from .studies import best_value, group_by
 from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, RunToTarget, cells_by
 from .trials import JobKey, Trial, by_workload, read_trials
 

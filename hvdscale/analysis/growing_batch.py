@@ -13,10 +13,10 @@ import numpy as np
 from ..plan.batch_schedule import BatchSchedule
 from ..target import Target
 from .decision.draws import Drawn
-from .grouping import group_by
 from .intervals import Estimate
 from .report_data import JobResults, Section
 from .step_time import ASSUMED, DRAWS, Links, StepTime, StepTimes
+from .studies import group_by
 from .timings import Place, timings_of
 from .steps_curve import ORDER, PREDICTED, StepsAt, StepsCurve, StepsOf, point_of_cell, points_of
 from .worker_plan import Request, pareto_front

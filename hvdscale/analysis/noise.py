@@ -26,8 +26,8 @@ import numpy as np
 from ..log.plan_text import plan_at
 from ..log.reader import Log
 from ..target import Target
-from .grouping import rows_of_each
 from .intervals import CONFIDENCE, NONE, Estimate, over, student_quantile
+from .studies import rows_of_each
 
 QUARTERS = 4                # of a run's measured steps
 LEAST_STEPS = 5             # measured steps, below which there is no interval

@@ -23,7 +23,6 @@ from ..plan.search_space import STEPS_TO_TARGET
 from ..target import Target
 from .curves import Curve, common_trials
 from .defaults import Options
-from .grouping import group_by
 from .intervals import (OWN_FROM, Pools, Spread, crossed, joined, logarithms, pooled, pooled_censored, pooled_paired,
                         pooled_repeats)
 from .noise import Noise
@@ -31,7 +30,7 @@ from .search import Search, searches_of
 from .speedup import Series, series_of
 from .step_breakdown import StepParts
 from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, RunToTarget, cells_by, known
-from .studies import are_ends_alone
+from .studies import are_ends_alone, group_by
 from .timings import HOURS, ran_in_a_row, seeds_apart, slow_runs
 from .trials import EVERY_STEP, JobKey, Trial, by_workload
 

@@ -22,10 +22,9 @@ from ..target import Target
 from .best_of_n import BestOf, best_of_n
 from .curves import Curve, CurvePoint
 from .defaults import USEFUL_WITHIN
-from .grouping import group_by
 from .intervals import CONFIDENCE, Estimate, rank_deviate
 from .steps import RunToTarget, Samples, estimate
-from .studies import Study, best_value, outcomes, rates_of, scales_with_momentum
+from .studies import Study, best_value, group_by, outcomes, rates_of, scales_with_momentum
 from .trials import Trial
 
 NEAR = 0.05                     # share of the space: a best point nearer to a bound may be limited by it

@@ -7,9 +7,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from .grouping import group_by
 from .intervals import CONFIDENCE, NONE, Estimate, hull_over_grid, mean_interval, mean_ratio, over, ratio_interval
 from .steps import SECONDS, SPEED, STEPS, RunCell
+from .studies import group_by
 
 WEAK = "weak"       # the same number of examples per worker: B grows with W
 STRONG = "strong"   # the same global batch

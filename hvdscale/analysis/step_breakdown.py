@@ -16,7 +16,7 @@ import numpy as np
 from ..log.reader import Log
 from ..log.schema import RANK_PARTS, STEP_PARTS, rank_column
 from .defaults import PROBE_STEPS
-from .grouping import rows_of_each
+from .studies import rows_of_each
 
 MOST_ROWS = 2_000_000       # of /steps in one log, above which its steps are not read
 LEAST_STEPS = 20            # with a finite loss, below which nothing is said of it

@@ -22,12 +22,11 @@ from ..log.schema import Status
 from ..target import Target
 from .best_of_n import best_of
 from .defaults import FIRST, LASTING
-from .grouping import group_by
 from .intervals import (CONFIDENCE, NONE, UNKNOWN, Estimate, Pools, Spread, geometric_mean, geometric_median,
                         isotonic, mean_interval, mean_ratio, over, student_quantile)
 from .noise import Noise, noise_of
 from .step_breakdown import NAMES, StepParts, mean_of
-from .studies import SeedKey
+from .studies import SeedKey, group_by
 from .trials import Trial
 
 PAST = 1.5          # a run that went on to this many times the steps of its first crossing shows the lasting one

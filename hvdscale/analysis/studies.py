@@ -6,11 +6,11 @@ evaluations of groups of its rows, ordered by trial, lazily and a column at a ti
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,8 +30,25 @@ KEPT_COLUMNS = 3            # cached however large they are
 METAPARAMETER = "metaparameters/"
 OTHER_WAY = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 SeedKey = tuple[int, str, int]
 Kept = OrderedDict[tuple["Evaluations", str], np.ndarray]       # the most recently used columns
+
+
+def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The items of each key, in their order; keys in order of first appearance."""
+    found: dict[K, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
+def rows_of_each(keys: np.ndarray) -> dict[int, np.ndarray]:
+    """The rows at which a column of integers has each of its values, in their order; the values from the least on."""
+    order = np.argsort(keys, kind="stable")
+    values, first = np.unique(keys[order], return_index=True)
+    return dict(zip(values.tolist(), np.split(order, first[1:])))
 
 
 def seed_key(seed: int, trial: tuple[str, int]) -> SeedKey:

@@ -23,9 +23,9 @@ import scipy
 from ..errors import UsageError
 from ..formatting.numbers import byte_size, counted
 from ..log.schema import Status
-from .grouping import group_by
 from .intervals import CONFIDENCE, Estimate, geometric_mean, logarithms, pooled, pooled_repeats, student_quantile
 from .steps import RunCell
+from .studies import group_by
 from .trials import EVERY_STEP, Sync, Trial, parameters_of
 
 HOURS = 0.10        # by which times are taken to differ between hours, where repeats of a setting ran in a row

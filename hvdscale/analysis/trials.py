@@ -22,11 +22,10 @@ from ..plan.batch_schedule import BatchSchedule
 from ..plan.scaling import TUNED
 from ..plan.shards import fewest_passes
 from ..system.cores import LOST
-from .grouping import group_by, rows_of_each
 from .jobs import ONE_VERSION, JobKey, Versions
 from .noise import NoiseSteps, read_noise
 from .step_breakdown import LONG, LossCourse, StepParts, read_parts, read_steps
-from .studies import METAPARAMETER, Evaluations, Kept, TrialRows, seed_key
+from .studies import METAPARAMETER, Evaluations, Kept, TrialRows, group_by, rows_of_each, seed_key
 
 NO_ROWS = np.empty(0, np.int64)
 Sync = tuple[int, int]      # replicas M, and the steps H between their synchronizations

@@ -19,9 +19,8 @@ import scipy
 from ..target import Target
 from .curves import Curve
 from .decision.draws import DRAWS as MODEL_DRAWS, Decision, Drawn, levels
-from .grouping import group_by
 from .intervals import CONFIDENCE, UNKNOWN
-from .studies import best_value
+from .studies import best_value, group_by
 from .noise import NoiseScale
 from .report_data import JobResults, Section
 from .step_time import ASSUMED, DRAWS, EXTRAPOLATED, MEASURED, Links, StepTimes

@@ -11,9 +11,9 @@ from ..analysis.compare import (BEST, OK, REGRESSION, SECONDS, STEPS, UNDECIDED,
                                 Test, worst_of)
 from ..analysis.decide import LAST, RUNS, Decided, Floor, chances_to_pass, worst
 from ..analysis.decision.sequence import MOST_MORE, OPEN
-from ..analysis.grouping import group_by
 from ..analysis.intervals import Estimate
 from ..analysis.steps import SPEED, RunCell
+from ..analysis.studies import group_by
 from ..analysis.trials import Trial
 from ..formatting.numbers import NARROWEST, capital, listed, percent, ratio, span, whole
 from ..formatting.screen import wrap

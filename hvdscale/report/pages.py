@@ -18,12 +18,11 @@ from typing import Any
 import numpy as np
 
 from ..analysis.defaults import LASTING
-from ..analysis.grouping import group_by
 from ..analysis.jobs import Versions
 from ..analysis.report_data import JobResults, Section, analyse, refuse_unknown
 from ..analysis.rules import RuleCosts, rules_along
-from ..analysis.studies import (Study, are_searched, best_metric, better, check_direction, is_measured, show_ends_alone,
-                                studies_of)
+from ..analysis.studies import (Study, are_searched, best_metric, better, check_direction, group_by, is_measured,
+                                show_ends_alone, studies_of)
 from ..analysis.trials import JobKey, read_trials
 from ..errors import LogError
 from ..formatting.numbers import counted, list_first

@@ -16,12 +16,11 @@ from ..analysis.budgets import Budget
 from ..analysis.curves import Curve, curve_of
 from ..analysis.defaults import (CONFIDENCE, CROSSINGS, FIRST, LOSS_WITHIN, PERFECT_WITHIN, RULES, RULE_WITHIN,
                                  USEFUL_WITHIN, Options, Tolerance, confidence_of, share_of)
-from ..analysis.grouping import group_by
 from ..analysis.published import read as read_published
 from ..analysis.report_data import JobResults, Section
 from ..analysis.rules import RULES as COMMON_RULES
 from ..analysis.rules import Rule, RuleCosts
-from ..analysis.studies import Study
+from ..analysis.studies import Study, group_by
 from ..analysis.timings import timings_of
 from ..analysis.trials import JobKey, Trial
 from ..analysis.worker_plan import Request, WorkerPlan, plans_of

@@ -29,10 +29,9 @@ import scipy
 
 from ...errors import UsageError
 from ..search import among
-from ..grouping import group_by
 from ..critical_batch_fit import OWN_FREEDOM, count_own, weigh
 from ..intervals import CONFIDENCE, Estimate, normal_quantile, student_quantile
-from ..studies import Study
+from ..studies import Study, group_by
 from ..trials import JobKey, parameters_of
 
 SUFFIXES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}

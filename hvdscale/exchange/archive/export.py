@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...analysis.grouping import group_by
+from ...analysis.studies import group_by
 from ...errors import LogError
 from ...log.plan_text import plan_at
 from ...log.reader import Log

@@ -17,7 +17,7 @@ from itertools import chain
 
 import numpy as np
 
-from ...analysis.grouping import group_by
+from ...analysis.studies import group_by
 from ...errors import LogError
 from ...log.check import Rows, faults_of_rows, unfinished
 from ...log.plan_text import MOST, format_value

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...analysis.grouping import group_by
+from ...analysis.studies import group_by
 from ...formatting.numbers import fill, list_first
 from ...log.directions import better
 from ...log.schema import DIRECTIONS

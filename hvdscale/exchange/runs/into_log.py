@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ...analysis.grouping import group_by
+from ...analysis.studies import group_by
 from ...errors import LogError
 from ...formatting.numbers import counted, list_first
 from ...log.directions import better

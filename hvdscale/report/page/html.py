@@ -16,8 +16,8 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from ...analysis.grouping import group_by
 from ...analysis.intervals import OWN_FROM
+from ...analysis.studies import group_by
 from ...formatting.numbers import RANGE, counted, list_first, listed
 from ...formatting.screen import Tell, printable, quiet
 from ..document import MAIN, MOST, Document

@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 from ...analysis.search import first_feasible
 from ...analysis.budgets import Budget, best_under
 from ...analysis.curves import Curve, CurvePoint, curve_of
-from ...analysis.grouping import group_by
 from ...analysis.noise import best_known
 from ...analysis.reference import (B_CRIT_WITHIN, SHARE_COVERED, SHARE_WITHIN, WITHIN_LOG2, Fidelity, NoMatch,
                                    PassMark, PublishedCurve, Reference, against, ordering_of)
 from ...analysis.report_data import Options
 from ...analysis.steps import RunCell
-from ...analysis.studies import Study
+from ...analysis.studies import Study, group_by
 from ...analysis.trials import JobKey
 from ...formatting.numbers import exact, in_brackets, number, percent, ratio, span, whole
 from ...formatting.screen import Tell, quiet

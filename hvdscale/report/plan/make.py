@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 
 from ...analysis.curves import curve_of
-from ...analysis.grouping import group_by
 from ...analysis.growing_batch import GrowingPlan, growing_plans
 from ...analysis.jobs import Versions
 from ...analysis.next_runs import next_runs
@@ -19,7 +18,7 @@ from ...analysis.size.sizes import REACH, WIDEST, Size, SizePrediction
 from ...analysis.step_time import MEASURED, REFUTED_AT, Links
 from ...analysis.timings import Place, Timing, timings_of
 from ...analysis.steps_curve import StepsPoint, points_of
-from ...analysis.studies import Study, studies_of
+from ...analysis.studies import Study, group_by, studies_of
 from ...analysis.trials import EVERY_STEP, JobKey, Trial, read_trials
 from ...analysis.worker_plan import NO_TIMES, NoPlan, Option, Request, WorkerPlan, plans_of
 from ...errors import LogError, UsageError

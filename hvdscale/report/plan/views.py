@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ...analysis.grouping import group_by
 from ...analysis.growing_batch import GrowingOption, GrowingPlan
 from ...analysis.intervals import Estimate
 from ...analysis.step_time import (DETERMINED, EXTRAPOLATED, INTERPOLATED, MEASURED, PAUSES, POWERS, POWER_DETERMINED)
+from ...analysis.studies import group_by
 from ...analysis.worker_plan import Option, WorkerPlan
 from ...formatting.numbers import counted, duration, list_first, number, percent, ratio, span, unit_of, whole
 from ..drawing import (BLUE, CROWDED_COUNT, GREEN, MUTED, ORANGE, PURPLE, HOVER, Axes, Figure, Look, draw_line,

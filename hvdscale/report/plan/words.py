@@ -6,13 +6,13 @@ import shlex
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from ...analysis.grouping import group_by
 from ...analysis.defaults import PROBE_STEPS, RUN_DEVIATION
 from ...analysis.growing_batch import GrowingPlan
 from ...analysis.intervals import Estimate, geometric_mean
 from ...analysis.next_runs import Measurement, NextRuns, next_runs
 from ...analysis.step_time import (ASSUMED, ASSUMED_DEVIATION, EXTRAPOLATED, LINKS_BETWEEN, MEASURED, MEMBERS,
                                    REFUTED_AT, SLOWS)
+from ...analysis.studies import group_by
 from ...analysis.timings import HOURS, LEAST_CHANGE, Timings
 from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED, StepsPoint
 from ...analysis.trials import EVERY_STEP, JobKey

@@ -15,9 +15,8 @@ from ...analysis.budgets import Budget, best_under, both_readings
 from ...analysis.critical_batch_fit import CriticalBatchFit
 from ...analysis.curves import Curve, CurvePoint, Regimes, curve_of
 from ...analysis.defaults import USEFUL_WITHIN, Options
-from ...analysis.grouping import group_by
 from ...analysis.intervals import Estimate
-from ...analysis.studies import Study
+from ...analysis.studies import Study, group_by
 from ...formatting.numbers import counted, exact, number, round_number
 from ...target import Target
 from ..document import section_name, slug

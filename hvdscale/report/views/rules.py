@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from ...analysis.grouping import group_by
 from ...analysis.rules import (BEYOND, FITTED, KEPT, LOST, NEAR, OUTSIDE, RUNS, UNKNOWN, UNTRIED, Rule,
                                RuleCost, RuleCosts, RulePoint)
+from ...analysis.studies import group_by
 from ...formatting.numbers import number, percent, ratio, span, whole
 from ...plan.settings import OPTIONS
 from ..document import Details, Finding, Part

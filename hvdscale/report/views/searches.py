@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from ...analysis.curves import CurvePoint
-from ...analysis.grouping import group_by
 from ...analysis.search import IMPROVED, NEAR, BestOfTrials, Bound, Search
-from ...analysis.studies import is_measured
+from ...analysis.studies import group_by, is_measured
 from ...formatting.numbers import exact, percent, spread
 from ...plan.search_space import STEPS_TO_TARGET, DrawEnd, Parameter
 from ..document import Figures, Finding, Part, column_name

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 
-from ...analysis.grouping import group_by
 from ...analysis.report_data import Section
 from ...analysis.search import covers
 from ...analysis.timings import drift_of
 from ...analysis.step_breakdown import MOST_ROWS, SKIPPED
 from ...analysis.steps import SPEED, RunCell, RunToTarget, crossing_of
-from ...analysis.studies import best_value
+from ...analysis.studies import best_value, group_by
 from ...analysis.trials import Trial
 from ...formatting.numbers import capital, counted, in_brackets, list_first, listed, number, whole, written
 from ...log.plan_text import count_nans
