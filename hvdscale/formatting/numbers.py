@@ -168,9 +168,8 @@ def _significant(value, digits):
 
 OPTIONAL = re.compile(r"\[(?!')([^\[\]]*)\]")
 FIELD = re.compile(r"\{(\w+)(\?)?(?::([^{}]*))?\}")
-WRITERS: dict[str, Callable[[Any], str]] = {
-    "ratio": ratio, "percent": percent, "whole": whole, "exact": exact, "duration": duration, "capital": capital,
-    "level": "{:.0%}".format}
+WRITERS: dict[str, Callable[[Any], str]] = {"ratio": ratio, "percent": percent, "whole": whole, "exact": exact,
+                                            "duration": duration, "capital": capital, "level": "{:.0%}".format}
 WHOLE: dict[str, Callable[[Any], str]] = {                                          # of what has parts, too
     "power": "{0.value:.2f} ({0.low:.2f} to {0.high:.2f})".format, "plain": str}    # whose ends may be below 0
 

@@ -136,16 +136,15 @@ def wrapped(text: str) -> str:
 
 def as_json(comparisons: Sequence[Comparison], paths: tuple[str, str]) -> dict[str, object]:
     tolerances = comparisons[0].tolerances
-    return {
-        **_json_head(paths, worst_of(one.verdict for one in comparisons), verdict_line(comparisons)),
-        "tolerances": pick(tolerances, "steps time metric"), "confidence": tolerances.confidence,
-        "comparisons": [{
-            **pick(comparison, "workload target verdict"), **{name: [
-                {"workers": workers, "global_batch": batch} for workers, batch in getattr(comparison, name)]
-                for name in ("missing", "added")}, "table": as_values(comparison_table(comparison)),
-            "tests": [{"workers": workers, "global_batch": batch, **pick(test.change, "change=value low high runs"),
-                       **pick(test, "measure baseline=before candidate=after verdict reason")}
-                      for workers, batch, test, _ in _all_tests(comparison)]} for comparison in comparisons]}
+    return {**_json_head(paths, worst_of(one.verdict for one in comparisons), verdict_line(comparisons)),
+            "tolerances": pick(tolerances, "steps time metric"), "confidence": tolerances.confidence, "comparisons": [{
+                **pick(comparison, "workload target verdict"),
+                **{name: [{"workers": workers, "global_batch": batch} for workers, batch in getattr(comparison, name)]
+                   for name in ("missing", "added")},
+                "table": as_values(comparison_table(comparison)),
+                "tests": [{"workers": workers, "global_batch": batch, **pick(test.change, "change=value low high runs"),
+                           **pick(test, "measure baseline=before candidate=after verdict reason")}
+                          for workers, batch, test, _ in _all_tests(comparison)]} for comparison in comparisons]}
 
 
 def _json_head(paths: tuple[str, str], verdict: str, said: str) -> dict[str, object]:
@@ -224,9 +223,8 @@ def _notes(comparison: Comparison) -> tuple[str, ...]:
                         tolerances=COMPARE.say("tolerances", **vars(tolerances))),
             *(COMPARE.say(pairing, places=places(some) if len(pairings) > 1 else "")
               for pairing, some in pairings.items()),
-            COMPARE.say_if("stopped", stopped and comparison.target),
-            COMPARE.say_if("one_run", not all(single)), COMPARE.say_if("no_interval", reasons, reasons=reasons),
-            COMPARE.say_if("all", comparison.overall),
+            COMPARE.say_if("stopped", stopped and comparison.target), COMPARE.say_if("one_run", not all(single)),
+            COMPARE.say_if("no_interval", reasons, reasons=reasons), COMPARE.say_if("all", comparison.overall),
             *(COMPARE.say("only_baseline", place=_place(*key)) for key in comparison.missing),
             COMPARE.say_if("only_candidate", comparison.added, places=_some([_place(*at) for at in comparison.added])),
             *(f"The settings differ ({how}) at {places(some)}." for how, some in differ.items() if how),
@@ -268,25 +266,23 @@ def describe(one: Decided, both: bool = True) -> str:
     if one.decision == OPEN and not np.isnan(one.runs_more).any():
         ends = [f"{end:.0f}" if math.isfinite(end) else f"over {MOST_MORE}" for end in one.runs_more]
         more = capital(" to ".join(dict.fromkeys(ends)))
-    return COMPARE.say(
-        "decided", measure=NAMES[one.measure], target=one.measure in LAST and one.comparison.target,
-        decision=one.decision, ratio=None if one.reason else one.ratio, before=one.sides.runs[0],
-        after=one.sides.runs[1], why=one.reason and COMPARE.say(f"why_{one.reason}"),
-        unmet=any(one.unmet) and one.unmet, base=more and not both and one.runs_more[0] == math.inf,
-        chance=percent(one.chance) if one.decision != OPEN and not one.reason else "", more=more, both=both,
-        hours=one.hours if more and math.isfinite(one.hours) else None,
-        smallest=one.smallest if 0 < one.smallest < math.inf else None)
+    return COMPARE.say("decided", measure=NAMES[one.measure], target=one.measure in LAST and one.comparison.target,
+                       decision=one.decision, ratio=None if one.reason else one.ratio, before=one.sides.runs[0],
+                       after=one.sides.runs[1], why=one.reason and COMPARE.say(f"why_{one.reason}"),
+                       unmet=any(one.unmet) and one.unmet, base=more and not both and one.runs_more[0] == math.inf,
+                       chance=percent(one.chance) if one.decision != OPEN and not one.reason else "", more=more,
+                       both=both, hours=one.hours if more and math.isfinite(one.hours) else None,
+                       smallest=one.smallest if 0 < one.smallest < math.inf else None)
 
 
 def decision_values(found: Sequence[Decided], within: float, ledger: str | None) -> dict[str, object]:
     return {"decision": worst(found), "chance": max(one.chance for one in found), "within": within, "ledger": ledger,
             "runs_more": encode([*np.max([one.runs_more for one in found], 0)]),
-            "smallest_difference": encode(max(one.smallest for one in found)),
-            "decisions": [{
-                **pick(one.comparison, "workload target"), **pick(one.cell, "workers global_batch"),
-                **pick(one, "measure decision"), "reason": one.reason or None, **pick(one, "chance"),
-                **pick(one.ratio, "ratio=value low high"), **pick(one.sides, "runs"),
-                **pick(one, "unmet runs_more smallest_difference=smallest loss worker_hours=hours")} for one in found]}
+            "smallest_difference": encode(max(one.smallest for one in found)), "decisions": [
+                {**pick(one.comparison, "workload target"), **pick(one.cell, "workers global_batch"),
+                 **pick(one, "measure decision"), "reason": one.reason or None, **pick(one, "chance"),
+                 **pick(one.ratio, "ratio=value low high"), **pick(one.sides, "runs"),
+                 **pick(one, "unmet runs_more smallest_difference=smallest loss worker_hours=hours")} for one in found]}
 
 
 def noise_values(found: Sequence[Floor]) -> list[dict[str, object]]:

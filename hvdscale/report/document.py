@@ -190,9 +190,8 @@ class Document:
 
     def with_main_figures(self) -> Document:
         """The same with the first MAIN figures of each workload alone, beside those of chapters."""
-        return replace(self, pages=tuple(
-            (workload, [replace(page, most_figures=0 if at else MAIN) for at, page in enumerate(own)])
-            for workload, own in self.pages))
+        return replace(self, pages=tuple((workload, [replace(page, most_figures=0 if at else MAIN)
+                                                     for at, page in enumerate(own)]) for workload, own in self.pages))
 
     @property
     def how_to_read(self) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -180,10 +180,9 @@ def head_of(kind: str) -> dict[str, object]:
 
 
 def _shown_values(shown: Chapter, figures: bool = True) -> dict[str, object]:
-    return {
-        "tables": [as_values(table) for table in (*shown.tables, *shown.details)],
-        "figures": [{"name": f"{shown.slug}-{figure.name}", **pick(figure, "title caption formula source"),
-                     "trials": trial_list(figure.trials)} for figure in (shown.figures if figures else ())]}
+    return {"tables": [as_values(table) for table in (*shown.tables, *shown.details)],
+            "figures": [{"name": f"{shown.slug}-{figure.name}", **pick(figure, "title caption formula source"),
+                         "trials": trial_list(figure.trials)} for figure in (shown.figures if figures else ())]}
 
 
 def _section_values(section: Section) -> dict[str, object]:

@@ -51,9 +51,8 @@ Needing = tuple[str, View]          # what a section must have for a view to sho
 # repeats, or where there is no target to hold them against
 MEASURED: tuple[Needing, ...] = (
     ("searches", partial(searches.own_searches, to_target=False)), ("synced", local_steps.local_steps),
-    ("target", batches.steps_by_batch), ("", workers.by_workers), ("", batches.regimes),
-    ("", trials.irregular), ("batches", batches.early_crossing), ("", trials.unlearned),
-    ("workload.batch_schedule", workers.growing_batch),
+    ("target", batches.steps_by_batch), ("", workers.by_workers), ("", batches.regimes), ("", trials.irregular),
+    ("batches", batches.early_crossing), ("", trials.unlearned), ("workload.batch_schedule", workers.growing_batch),
     ("searches", lambda subject: searches.find_next(subject.searches)), ("target", trials.other_targets),
     ("parts", workers.step_parts), ("noise", batches.noise_scales),
     ("searches", partial(searches.own_searches, to_target=True)), ("", trials.runs))

@@ -282,9 +282,8 @@ class Report:
     @cached_property
     def tables(self) -> LazyMapping[ReportTable]:
         """The tables by name, as ``--out`` names their files."""
-        return LazyMapping("table", {
-            f"{shown.slug}-{table.name}": partial(ReportTable, table, shown.target)
-            for shown in self.document.shown for table in (*shown.tables, *shown.details)})
+        return LazyMapping("table", {f"{shown.slug}-{table.name}": partial(ReportTable, table, shown.target)
+                                     for shown in self.document.shown for table in (*shown.tables, *shown.details)})
 
     @cached_property
     def figures(self) -> Figures:

@@ -85,10 +85,9 @@ def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = 
         from ..analysis.size.sizes import sizes_of
         parsed |= {"sizes": sizes_of(sizes), "laws": tuple(map(BorrowedLaw.parse, laws))}
     every_budget = [part for text in budgets for part in re.split(r"(?<=[a-z])\s*,", text)]     # after a unit
-    return ReportRequest(
-        confidence=confidence_of(confidence, spell("confidence")), trials=trials, crossing=crossing, compare=compare,
-        paper=paper, budgets=tuple(dict.fromkeys(map(Budget.parse, every_budget))),
-        rules=tuple(dict.fromkeys(map(Rule.parse, rules))), **parsed)
+    return ReportRequest(confidence=confidence_of(confidence, spell("confidence")), trials=trials, crossing=crossing,
+                         compare=compare, paper=paper, budgets=tuple(dict.fromkeys(map(Budget.parse, every_budget))),
+                         rules=tuple(dict.fromkeys(map(Rule.parse, rules))), **parsed)
 
 
 def targets_of(targets: Target | str | Iterable[Target | str]) -> tuple[Target, ...]:

@@ -137,13 +137,12 @@ def pick(record: object, names: str) -> dict[str, Any]:
 
 
 def as_values(table: Table) -> dict[str, object]:
-    return {
-        **pick(table, "name title"), "notes": [*table.warnings, *table.notes], **pick(table, "warnings"),
-        "columns": [pick(column, "key title unit formula source") for column in table.columns],
-        "rows": [{"cells": {column.key: pick(cell, "shown value low high" if cell.low is not None else "shown value")
-                            for column, cell in zip(table.columns, row.cells)},
-                  "trials": trial_list(row.trials), "diverged_trials": trial_list(row.diverged),
-                  "baseline_trials": trial_list(row.baseline)} for row in table.rows]}
+    return {**pick(table, "name title"), "notes": [*table.warnings, *table.notes], **pick(table, "warnings"),
+            "columns": [pick(column, "key title unit formula source") for column in table.columns], "rows": [
+                {"cells": {column.key: pick(cell, "shown value low high" if cell.low is not None else "shown value")
+                           for column, cell in zip(table.columns, row.cells)},
+                 "trials": trial_list(row.trials), "diverged_trials": trial_list(row.diverged),
+                 "baseline_trials": trial_list(row.baseline)} for row in table.rows]}
 
 
 def trial_list(keys: Iterable[tuple[str, int]]) -> list[dict[str, object]]:

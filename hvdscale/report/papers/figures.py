@@ -372,11 +372,10 @@ def _figure(kind: str, curve: Curve, published: PublishedCurve, reference: Refer
         here = 1 / next(point.steps.value for point in curve.points if point.global_batch == base)
         there, label = 1 / (published.at(base) or (math.nan,))[0], f"steps / steps at B = {base:,}"
     band = PAPERS.say("band", plot=bool(published.trials), confidence=curve.confidence)
-    return PAPERS.figure(
-        kind, lambda axes: _draw(axes, curve, published, here, there, label), keys_of(_shown(curve)),
-        name=f"{kind}-{reference.name}-{section_name(curve.workload, curve.target)}", target=curve.target,
-        label=published.label, there=published.target, band=band, obtained=reference.obtained,
-        source=reference.source, base=base)
+    return PAPERS.figure(kind, lambda axes: _draw(axes, curve, published, here, there, label), keys_of(_shown(curve)),
+                         name=f"{kind}-{reference.name}-{section_name(curve.workload, curve.target)}",
+                         target=curve.target, label=published.label, there=published.target, band=band,
+                         obtained=reference.obtained, source=reference.source, base=base)
 
 
 def _shown(curve: Curve) -> list[CurvePoint | RunCell]:

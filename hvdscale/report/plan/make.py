@@ -135,12 +135,11 @@ def document_of_plans(plans: Sequence[WorkerPlan], growing: Sequence[GrowingPlan
 
     def page(plan: WorkerPlan, workload: JobKey) -> Page:
         name = unique(section_name(workload, plan.target) or "plan", (workload, plan.target), taken)
-        return Page((
-            *find_basis(plan), plan_table(plan) if plan.options else None,
-            plan_table(plan, synced=True) if plan.synced else None,
-            model_table(plan) if any(option.step_time.mark != MEASURED for option in plan.options) else None,
-            Details(lambda: [plan_table(plan, True)]), Figures(lambda: figures_of_plan(plan))),
-            slug=name, title=title(plan), target=plan.target, verdict=advice(plan))
+        return Page((*find_basis(plan), plan_table(plan) if plan.options else None,
+                     plan_table(plan, synced=True) if plan.synced else None,
+                     model_table(plan) if any(option.step_time.mark != MEASURED for option in plan.options) else None,
+                     Details(lambda: [plan_table(plan, True)]), Figures(lambda: figures_of_plan(plan))),
+                    slug=name, title=title(plan), target=plan.target, verdict=advice(plan))
 
     def chapter(plan: GrowingPlan) -> Chapter:
         table, heading = growing_table(plan), f"{plan.workload}: batch {plan.batches}"
@@ -180,31 +179,30 @@ def _sync(one: Option | Place | Timing) -> dict[str, int]:
 
 def plan_values(plan: WorkerPlan) -> dict[str, object]:
     request, workload = plan.request, plan.workload
-    return {
-        "workload": workload and pick(workload, WORKLOAD), **pick(plan, "target relative"),
-        "summary": (*advice(plan), *sentences_of(find_basis(plan))),
-        "request": pick(request, "price per_node deadline_seconds=deadline budget local_batch global_batch "
-                                 "max_local_batch accumulate knee confidence runs power"),
-        **{name: option and option.workers for name, option in zip(ROLES, (plan.fastest, plan.cheapest, plan.knee))},
-        "pareto_front": [option.workers for option in plan.front],
-        "within": [option.workers for option in plan.within()],
-        "knee_formula": f"least cost x time^{request.knee:g}; Eager, Zahorjan and Lazowska 1989",
-        "tables": [as_values(plan_table(plan, True)), as_values(model_table(plan)), *(
-            [as_values(plan_table(plan, synced=True))] if plan.synced else [])],
-        "steps": [{"global_batch": point.global_batch, **encode(point.steps), "seeds": point.seeds or None,
-                   "seeds_met": point.met if point.seeds else None,
-                   "trials": trial_list(point.trials)} for point in plan.curve.points],
-        "critical_batch": plan.curve.critical and {**pick(plan.curve.critical, "low high median=value"),
-                                                   "from": "noise scale" if plan.curve.predicted else "fit"},
-        "assumed": plan.assumed, "decision": decision_values(plan),
-        "step_times": {
-            **pick(plan.times.timings, "machine"), **pick(plan.times.model, "misses"),
-            "laws": [{"name": law, "probability": share, "refuted": share < REFUTED_AT}
-                     for law, share in plan.times.model.laws.items()], "timings": [
-                {**pick(one, "workers nodes global_batch accumulation=passes seconds=value"),
-                 "runs": len(one.seconds), **_sync(one), **pick(one, "crowded"), "trials": trial_list(one.trials)}
-                for one in plan.times.timings.found]},
-        "left_out": [{"workers": workers, "why": why} for workers, why in plan.left_out]}
+    return {"workload": workload and pick(workload, WORKLOAD), **pick(plan, "target relative"),
+            "summary": (*advice(plan), *sentences_of(find_basis(plan))),
+            "request": pick(request, "price per_node deadline_seconds=deadline budget local_batch global_batch "
+                            "max_local_batch accumulate knee confidence runs power"),
+            **{name: option and option.workers
+               for name, option in zip(ROLES, (plan.fastest, plan.cheapest, plan.knee))},
+            "pareto_front": [option.workers for option in plan.front],
+            "within": [option.workers for option in plan.within()],
+            "knee_formula": f"least cost x time^{request.knee:g}; Eager, Zahorjan and Lazowska 1989",
+            "tables": [as_values(plan_table(plan, True)), as_values(model_table(plan)),
+                       *([as_values(plan_table(plan, synced=True))] if plan.synced else [])],
+            "steps": [{"global_batch": point.global_batch, **encode(point.steps), "seeds": point.seeds or None,
+                       "seeds_met": point.met if point.seeds else None, "trials": trial_list(point.trials)}
+                      for point in plan.curve.points],
+            "critical_batch": plan.curve.critical and {**pick(plan.curve.critical, "low high median=value"),
+                                                       "from": "noise scale" if plan.curve.predicted else "fit"},
+            "assumed": plan.assumed, "decision": decision_values(plan),
+            "step_times": {**pick(plan.times.timings, "machine"), **pick(plan.times.model, "misses"),
+                           "laws": [{"name": law, "probability": share, "refuted": share < REFUTED_AT}
+                                    for law, share in plan.times.model.laws.items()],
+                           "timings": [{**pick(one, "workers nodes global_batch accumulation=passes seconds=value"),
+                                        "runs": len(one.seconds), **_sync(one), **pick(one, "crowded"),
+                                        "trials": trial_list(one.trials)} for one in plan.times.timings.found]},
+            "left_out": [{"workers": workers, "why": why} for workers, why in plan.left_out]}
 
 
 def growing_values(plan: GrowingPlan) -> dict[str, object]:
@@ -257,10 +255,9 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
                       title=", ".join(f"{name} {number(value)}" for name, value in wanted.items()))
 
     def values() -> dict[str, object]:
-        return {"predictions": [
-            {"quantity": key, "sizes": dict(one.sizes), "beyond": dict(one.beyond), "refused": one.refused,
-             **encode(one.estimate)} for key, one in predictions.items()],
-            "tables": [as_values(one) for one in (*chapter.tables, *chapter.details)]}
+        return {"predictions": [{"quantity": key, "sizes": dict(one.sizes), "beyond": dict(one.beyond),
+                                 "refused": one.refused, **encode(one.estimate)} for key, one in predictions.items()],
+                "tables": [as_values(one) for one in (*chapter.tables, *chapter.details)]}
     give_out(Document((), logs, tuple(skipped), options.confidence, (chapter,), tuple(versions.notes), "plan",
                       values=values), out, formats, echo, whole)
     return predictions

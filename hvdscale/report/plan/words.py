@@ -197,13 +197,12 @@ def _describe_option(plan: WorkerPlan, option: Option) -> str:
     """``32 workers (4 nodes), batch 1,024: 12.3 min (10-15), cost 3.40, extrapolated``."""
     batches = [point.global_batch for point in plan.curve.met] if option.steps.mark == EXTRAPOLATED else []
     above = bool(batches) and option.global_batch > batches[-1]
-    return PLAN.say(
-        "option", workers=option.workers, nodes=option.nodes if plan.request.per_node else None,
-        batch=option.global_batch, replicas=option.sync[0], every=option.sync[1] or None, cost=option.cost.value,
-        time=_describe_time(plan, option) + CROWDED * option.crowded,
-        priced=plan.request.price is not None or plan.relative,
-        mark=None if option.mark == MEASURED else option.mark, side="beyond" if above else "below",
-        limit=(batches[-1] if above else batches[0]) if batches else None)
+    return PLAN.say("option", workers=option.workers, nodes=option.nodes if plan.request.per_node else None,
+                    batch=option.global_batch, replicas=option.sync[0], every=option.sync[1] or None,
+                    cost=option.cost.value, time=_describe_time(plan, option) + CROWDED * option.crowded,
+                    priced=plan.request.price is not None or plan.relative,
+                    mark=None if option.mark == MEASURED else option.mark, side="beyond" if above else "below",
+                    limit=(batches[-1] if above else batches[0]) if batches else None)
 
 
 def _describe_time(plan: WorkerPlan, option: Option) -> str:
@@ -236,13 +235,12 @@ def _describe_limits(plan: WorkerPlan) -> Iterator[str]:
         known = best in (plan.fastest, plan.cheapest, plan.knee)
         unmet = "" if known or not point or not point.unmet else _describe_unmet(point)
         safe = min(plan.within(plan.surest), key=lambda option: getattr(option, name).value, default=None)
-        said.append(PLAN.say(
-            "best_within", best=" and ".join(names) if len(found) > 1 else "",
-            option=counted(best.workers, "worker") if known else _describe_option(plan, best),
-            chance=chance(plan, plan.chance_within(best)), spread=bool(plan.run_spread.freedom),
-            met=point.met if point and point.seeds and not point.unmet else None, seeds=point.seeds if point else None,
-            least=None if safe is best else _floor(plan.surest), safe=safe.workers if safe else None,
-            unsafe=safe is None, unmet=unmet))
+        said.append(PLAN.say("best_within", best=" and ".join(names) if len(found) > 1 else "",
+                             option=counted(best.workers, "worker") if known else _describe_option(plan, best),
+                             chance=chance(plan, plan.chance_within(best)), spread=bool(plan.run_spread.freedom),
+                             met=point.met if point and point.seeds and not point.unmet else None,
+                             seeds=point.seeds if point else None, least=None if safe is best else _floor(plan.surest),
+                             safe=safe.workers if safe else None, unsafe=safe is None, unmet=unmet))
     yield PLAN.say("within", workers=[option.workers for option in found] if len(found) > 1 else None,
                    best=" ".join(said), **limits)
 

@@ -41,9 +41,8 @@ def curve(subject: Subject) -> Iterator[Part]:
         yield from curve_findings(found)
         yield curve_table(found)
     yield Details(lambda: [fit_table(found.regimes.fit, found.target, found.keys)])
-    yield Figures(lambda: workload_figures(
-        [found, *map(subject.curve_to, subject.others if subject.first else ())], subject.asked, subject.first,
-        subject.asked.budgets))
+    yield Figures(lambda: workload_figures([found, *map(subject.curve_to, subject.others if subject.first else ())],
+                                           subject.asked, subject.first, subject.asked.budgets))
 
 
 def fitted(subject: Subject) -> Iterator[Part]:
@@ -132,21 +131,19 @@ def find_regimes(regimes: Regimes, batches: Sequence[int], estimates: Sequence[E
     yield texts.find(
         "perfect", regimes.perfect_until, batch=describe_batch(regimes.perfect_until), none=until == batches[0],
         open=until == batches[0] and (regimes.perfect_until.high > until and not again or not any(known)),
-        all=regimes.perfect_until.largest, more=met[-1][0] > until, but="; ".join(but),
-        alone=alone and RUN_DEVIATION, **whose,
-        **({"least": least, "most": up_to if up_to < math.inf else None} if unsure else {}))
+        all=regimes.perfect_until.largest, more=met[-1][0] > until, but="; ".join(but), alone=alone and RUN_DEVIATION,
+        **whose, **({"least": least, "most": up_to if up_to < math.inf else None} if unsure else {}))
     at = list(batches).index(useful)
     fewest, where = min((one.value, batch) for batch, one, _ in met)
     may_fall = any(not one.met and not one.beyond >= fewest for one in estimates[at + 1:])
     falling = any((1 + regimes.options.useful_within) * fewest >= one.value for one in estimates[:at] if one.met)
-    yield texts.find(
-        "useful", regimes.maximum_useful, **whose, batch=describe_batch(regimes.maximum_useful), falling=falling,
-        first=where == useful, fewest=fewest, where=where, steps=estimates[at].value,
-        within=regimes.options.useful_within, last=regimes.maximum_useful.largest,
-        least=regimes.maximum_useful.largest or may_fall and regimes.maximum_useful.high < math.inf,
-        none_fewer=any(one.met for one in estimates[at + 1:]), larger=list(batches[at + 1:]),
-        some=any(any_met[at + 1:]), coarse=not {*coarse}.isdisjoint(batches[at + 1:]),
-        **({"chance": True} if min(regimes.maximum_useful.high, batches[-1]) > useful else {}))
+    yield texts.find("useful", regimes.maximum_useful, **whose, batch=describe_batch(regimes.maximum_useful),
+                     falling=falling, first=where == useful, fewest=fewest, where=where, steps=estimates[at].value,
+                     within=regimes.options.useful_within, last=regimes.maximum_useful.largest,
+                     least=regimes.maximum_useful.largest or may_fall and regimes.maximum_useful.high < math.inf,
+                     none_fewer=any(one.met for one in estimates[at + 1:]), larger=list(batches[at + 1:]),
+                     some=any(any_met[at + 1:]), coarse=not {*coarse}.isdisjoint(batches[at + 1:]),
+                     **({"chance": True} if min(regimes.maximum_useful.high, batches[-1]) > useful else {}))
     yield from find_fit(regimes.fit, texts, **whose)
 
 
@@ -335,8 +332,7 @@ def _draw_noise(found: Sequence[tuple[RunCell, Sequence[NoiseScale]]], axes: Axe
                   markeredgewidth=0, label=label)
         for middle, scale in zip(middles, own):
             mark_estimate(axes, middle, scale, color, "o", None)
-            axes.plot([scale.first_step, scale.last_step], [scale.value] * 2, color=color, linewidth=1.4,
-                      alpha=0.35)
+            axes.plot([scale.first_step, scale.last_step], [scale.value] * 2, color=color, linewidth=1.4, alpha=0.35)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(lambda value, _: exact(value))
     label_axes(axes, "steps", "noise scale (examples)")
@@ -362,11 +358,10 @@ def find_noise(found: NoiseAgainst) -> Finding:
     (cell, noise), one_end, low, high = found.chosen, one_ended(found.b_crit), found.ratio.low, found.ratio.high
     verdict = None if one_end and math.isnan(low) else SCALING.say(
         "noise_verdict", unknown=math.isnan(low), same=low <= 1 <= high, near=low >= 0.5 and high <= 2, large=low > 1)
-    return SCALING.find(
-        "noise_against", scale=noise.whole, batch=cell.global_batch,
-        steps=f"the steps to {found.target}" if found.target else "the steps", open=not is_bounded(found.b_crit),
-        one_end=one_end, ratio=found.ratio, critical=as_fitted(found.b_crit) if is_bounded(found.b_crit) else None,
-        verdict=verdict)
+    return SCALING.find("noise_against", scale=noise.whole, batch=cell.global_batch,
+                        steps=f"the steps to {found.target}" if found.target else "the steps",
+                        open=not is_bounded(found.b_crit), one_end=one_end, ratio=found.ratio,
+                        critical=as_fitted(found.b_crit) if is_bounded(found.b_crit) else None, verdict=verdict)
 
 
 def is_bounded(b_crit: Estimate) -> bool:
@@ -383,10 +378,9 @@ def one_ended(b_crit: Estimate) -> str:
 
 def noise_against_table(found: NoiseAgainst) -> Table:
     b_crit = known_cell(found.b_crit)
-    return SCALING.table("noise-against", found.measured, {
-        "global_batch": lambda row: row[0].global_batch,
-        "noise_scale": lambda row: known_cell(row[1].whole),
-        **_quarters(lambda at, row: known_cell(row[1].quarters[at])), "critical_batch": lambda row: b_crit,
-        "noise_over_critical": lambda row: known_cell(over(row[1].whole, found.b_crit), ratio)},
-        lambda row: row[0].keys,
-        notes=(SCALING.say("noise_of_all"), SCALING.say("noise_published")), what=found.target)
+    return SCALING.table(
+        "noise-against", found.measured,
+        {"global_batch": lambda row: row[0].global_batch, "noise_scale": lambda row: known_cell(row[1].whole),
+         **_quarters(lambda at, row: known_cell(row[1].quarters[at])), "critical_batch": lambda row: b_crit,
+         "noise_over_critical": lambda row: known_cell(over(row[1].whole, found.b_crit), ratio)},
+        lambda row: row[0].keys, notes=(SCALING.say("noise_of_all"), SCALING.say("noise_published")), what=found.target)

@@ -141,11 +141,10 @@ def base_rates_table(*found_maps: BaseRates | None) -> Table | None:
             SEARCH.column("base_rate", f"{key}_log2_rate", within=within, effective=found.effective):
                 partial(rate, found, own)}
     short = any(found.kind[at] == TrialKind.SHORT for found in maps for at in found.best)
-    return SEARCH.table(
-        "base-rates", sorted(set().union(*best)), {"global_batch": int, **columns},
-        lambda batch: tuple(found.key(at[batch]) for found, at in zip(maps, best) if batch in at),
-        file=f"base-rates-{column_name(maps[0].column)}", notes=[SEARCH.say_if("short_best", short, mark=MARK)],
-        metric=metric_name(maps[0].column))
+    return SEARCH.table("base-rates", sorted(set().union(*best)), {"global_batch": int, **columns},
+                        lambda batch: tuple(found.key(at[batch]) for found, at in zip(maps, best) if batch in at),
+                        file=f"base-rates-{column_name(maps[0].column)}",
+                        notes=[SEARCH.say_if("short_best", short, mark=MARK)], metric=metric_name(maps[0].column))
 
 
 def best_under_figure(*records: BestUnder | None, title: str = "") -> Figure | None:
@@ -337,12 +336,11 @@ def find_quality(found: Quality) -> Finding:
     kind = ("quality_open" if not found.penalty and (fallen or apart) else
             "quality_better" if found.improves else "quality_worse" if found.penalty else "quality_same")
     at = int(found.valley.fitted.argmin()) if found.valley else found.best_at
-    return SEARCH.find(
-        kind, None, more, metric=metric, within=within, smallest=batches[0], largest=batches[-1], first=values[0],
-        largest_value=values[-1], best=values[found.best_at],
-        batch=found.worse_from if found.penalty else batches[at], apart=apart,
-        value=values[at], worse=found.worse_by.value, share=found.worse_share,
-        ends=in_brackets(max(found.worse_by.low, 0), found.worse_by.high))
+    return SEARCH.find(kind, None, more, metric=metric, within=within, smallest=batches[0], largest=batches[-1],
+                       first=values[0], largest_value=values[-1], best=values[found.best_at],
+                       batch=found.worse_from if found.penalty else batches[at], apart=apart, value=values[at],
+                       worse=found.worse_by.value, share=found.worse_share,
+                       ends=in_brackets(max(found.worse_by.low, 0), found.worse_by.high))
 
 
 def _describe_basis(found: Quality) -> tuple[str, ...]:

@@ -117,13 +117,12 @@ def crowded_warnings(cells: Sequence[RunCell]) -> list[str]:
     counts = sorted({(trial.execution["local_workers"], trial.execution["cores"]) for trial in lacked})
     workers = sorted({one.workers for one in crowded})
     by = dict.fromkeys(why for trial in slowed for rank in trial.measured["slowed_by"] for why in rank)
-    return [
-        SCALING.say_if("crowded", lacked, mark=CROWDED, counts=[f"{n} on {cores}" for n, cores in counts],
-                       shared=any(trial.workers < trial.execution["local_workers"] for trial in lacked)),
-        SCALING.say_if("busy", len(lacked) < len(crowded), mark=CROWDED, workers=workers, most=max(workers, default=0),
-                       share=max((one.without_core for one in crowded), default=0)),
-        SCALING.say_if("slowed", slowed, workers=sorted({one.workers for one in slowed}), by=" and ".join(by),
-                       clock=min((min(trial.measured["clock"]) for trial in slowed), default=0))]
+    return [SCALING.say_if("crowded", lacked, mark=CROWDED, counts=[f"{n} on {cores}" for n, cores in counts],
+                           shared=any(trial.workers < trial.execution["local_workers"] for trial in lacked)),
+            SCALING.say_if("busy", len(lacked) < len(crowded), mark=CROWDED, workers=workers,
+                           most=max(workers, default=0), share=max((one.without_core for one in crowded), default=0)),
+            SCALING.say_if("slowed", slowed, workers=sorted({one.workers for one in slowed}), by=" and ".join(by),
+                           clock=min((min(trial.measured["clock"]) for trial in slowed), default=0))]
 
 
 def ran_at_cell(cell: RunCell) -> Cell:

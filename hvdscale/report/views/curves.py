@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...analysis.search import (DIVERGED, EFFECTIVE, LEARNING_RATE, MISSED, MOMENTUM, REACHED, STOPPED,
-                                BestOfTrials, BestPoint, Space, best_of_trials, best_points, is_varied, many_valued,
-                                split_by)
+from ...analysis.search import (DIVERGED, EFFECTIVE, LEARNING_RATE, MISSED, MOMENTUM, REACHED, STOPPED, BestOfTrials,
+                                BestPoint, Space, best_of_trials, best_points, is_varied, many_valued, split_by)
 from ...analysis.budgets import Budget, best_under, both_readings
 from ...analysis.critical_batch_fit import CriticalBatchFit
 from ...analysis.curves import Curve, CurvePoint, Regimes, curve_of
@@ -268,14 +267,13 @@ def best_panels(panels: Iterable[tuple[str, Curve]], what: str = EFFECTIVE, *, t
     most = PANEL_TICKS if len(found) > 1 else TICKS
     word, axis = (SEARCH.words(kind).get(what, what) for kind in ("metaparameter", "axis"))
     targets = {str(curve.target) for _, curve, _ in found}
-    return SEARCH.figure(
-        "best", draw_panels(lambda axes, points: _draw_best(axes, points, what, word, axis, most),
-                            [points for *_, points in found], [panel for panel, *_ in found]),
-        keys_of(point for *_, points in found for point in points),
-        len(found), name=name or f"best-{slug(what)}-panels", title=title or f"Best {word} by batch",
-        panel=found[0][0] if len(found) == 1 else "", what=word, within=USEFUL_WITHIN,
-        momentum=what == MOMENTUM, target=min(targets) if len(targets) == 1 else "",
-        formula=SEARCH.words("formula").get(what, f"{axis} of the best trial"))
+    return SEARCH.figure("best", draw_panels(lambda axes, points: _draw_best(axes, points, what, word, axis, most),
+                                             [points for *_, points in found], [panel for panel, *_ in found]),
+                         keys_of(point for *_, points in found for point in points), len(found),
+                         name=name or f"best-{slug(what)}-panels", title=title or f"Best {word} by batch",
+                         panel=found[0][0] if len(found) == 1 else "", what=word, within=USEFUL_WITHIN,
+                         momentum=what == MOMENTUM, target=min(targets) if len(targets) == 1 else "",
+                         formula=SEARCH.words("formula").get(what, f"{axis} of the best trial"))
 
 
 def _on_axis(value: Values, name: str) -> Values:

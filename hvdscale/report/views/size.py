@@ -48,18 +48,16 @@ def parts_of_laws(found: SizeLaws, rules: Sequence[BorrowedLaw] = ()) -> Iterato
         yield describe_rule(rule, costs)
         yield costs_table(found, rule, costs, at)
     if found.cells:
-        cells = _size_columns(found) | {
-            Column(key, *QUANTITIES[key][:2]): partial(lambda key, one: one.estimates.get(key, Estimate.unknown()), key)
-            for key in found.quantities}
+        cells = _size_columns(found) | {Column(key, *QUANTITIES[key][:2]): partial(
+            lambda key, one: one.estimates.get(key, Estimate.unknown()), key) for key in found.quantities}
         yield Details(lambda: [SIZE.table("size-cells", found.cells, cells, _trials, notes=[
             SIZE.say("intervals", confidence=found.confidence)])])
     laws = [(key, law) for key, law in found.quantities.items() if law.exponents]
     draw = draw_panels(lambda axes, one: _draw_law(axes, one[0], one[1], PANEL_TICKS if len(laws) > 1 else TICKS), laws,
                        [QUANTITIES[key][0] for key, _ in laws])
     trials = tuple(key for one in found.cells for key in _trials(one))
-    yield Figures(lambda: [SIZE.figure(
-        "size-laws", draw, trials, len(laws), sizes=found.names, others=found.names[1:], confidence=found.confidence)
-        ] if laws else [])
+    yield Figures(lambda: [SIZE.figure("size-laws", draw, trials, len(laws), sizes=found.names, others=found.names[1:],
+                                       confidence=found.confidence)] if laws else [])
 
 
 def describe_law(key: str, law: PowerLaw) -> Finding:
@@ -85,17 +83,15 @@ def describe_rule(rule: BorrowedLaw, costs: Sequence[LawCost]) -> Finding:
         return SIZE.find("rule_unknown", rule=rule.text, outside=outside)
     worst, estimate = max(known, key=lambda one: one[1].value)
     shown = estimate.scaled(100) if of_loss else estimate
-    return SIZE.find(
-        "rule_cost", rule=rule.text, cost=number(shown.value, 2), unit="%" if of_loss else "",
-        ends=in_brackets(shown.low, shown.high), loss=of_loss, named=worst.value, outside=outside,
-        where=f"{worst.cell.cell.label} ({', '.join(map(number, worst.cell.cell.sizes))})",
-        best=worst.best.value if worst.best and worst.best.met else None)
+    return SIZE.find("rule_cost", rule=rule.text, cost=number(shown.value, 2), unit="%" if of_loss else "",
+                     ends=in_brackets(shown.low, shown.high), loss=of_loss, named=worst.value, outside=outside,
+                     where=f"{worst.cell.cell.label} ({', '.join(map(number, worst.cell.cell.sizes))})",
+                     best=worst.best.value if worst.best and worst.best.met else None)
 
 
 def _size_columns(found: SizeLaws) -> Cells:
-    return {"workload": lambda one: one.cell.label,
-            **{SIZE.column("size", name, size=name): partial(lambda at, one: float(one.cell.sizes[at]), at)
-               for at, name in enumerate(found.names)}}
+    return {"workload": lambda one: one.cell.label, **{SIZE.column("size", name, size=name): partial(
+        lambda at, one: float(one.cell.sizes[at]), at) for at, name in enumerate(found.names)}}
 
 
 def costs_table(found: SizeLaws, rule: BorrowedLaw, costs: Sequence[LawCost], at: int) -> Table:

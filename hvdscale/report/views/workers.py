@@ -113,8 +113,7 @@ def _find_speedup(subject: Subject, series: Series, kind: str) -> Iterator[Findi
                                mark=mark_of(best.cell))
     if unmet := [f"W = {point.workers:,}" + (
             f" by half of the seeds or more ({point.cell.met:,} of {len(point.cell.samples.seeds):,} did)"
-            if point.cell.met else "")
-            for point in series.points if point.cell.runs and not point.cell.steps.met]:
+            if point.cell.met else "") for point in series.points if point.cell.runs and not point.cell.steps.met]:
         yield SCALING.find("unmet", series=kind, target=subject.target, where=unmet)
     if lost := [point.workers for point in series.points if not point.cell.runs]:
         yield SCALING.find("all_diverged", series=kind, workers=lost)
@@ -265,10 +264,9 @@ def step_parts(subject: Subject) -> Iterator[Part]:
     parts_of = {id(cell): (cell, parts) for cell, parts in subject.parts}
     shown = [(series, [parts_of[id(point.cell)] for point in series.points if id(point.cell) in parts_of])
              for series in subject.series]
-    yield Figures(lambda: [
-        SCALING.figure("step-time", partial(_draw_parts, parts), keys_of(cell for cell, _ in parts),
-                       name=f"step-time-{series_name(series)}", series=series_kind(series))
-        for series, parts in shown if 1 < len(parts) <= MOST_BARS])
+    yield Figures(lambda: [SCALING.figure("step-time", partial(_draw_parts, parts), keys_of(cell for cell, _ in parts),
+                                          name=f"step-time-{series_name(series)}", series=series_kind(series))
+                           for series, parts in shown if 1 < len(parts) <= MOST_BARS])
     (few, before), (many, after) = subject.parts[0], subject.parts[-1]
     where, there = (counted(cell.workers[0], "worker") + mark_of(cell) for cell in (many, few))
     if few is not many and few.workers == many.workers:
@@ -296,16 +294,15 @@ def _draw_parts(parts: Sequence[tuple[RunCell, StepParts]], axes: Axes) -> None:
 def _parts_by_rank(timed: Sequence[tuple[RunCell, RankTimes]]) -> Iterator[Part]:
     """The parts of a step by rank; what grew, then what each worker count's ranks show, the most workers first."""
     yield SCALING.table(
-        "ranks", [(cell, times, rank) for cell, times in timed for rank in range(min(times.ranks, MOST_ROWS))], {
-            "workers": lambda row: row[0].workers[0], "global_batch": lambda row: row[0].global_batch,
-            "rank": lambda row: Cell(str(row[2]), row[2]),
-            **{SCALING.column("rank_ms", f"{name}_ms", part=name, name=name, rest=name == ELSEWHERE):
-               partial(lambda name, row: 1000 * row[1].seconds[name][row[2]], name) for name in RANK_NAMES},
-            "typical_ms": lambda row: 1000 * row[1].typical[row[2]],
-            **{name: partial(lambda name, row: 1000 * _kept(row[0], "profile", row[2], {}).get(name[:-3], np.nan), name)
-               for name in ("hidden_ms", "exposed_ms", "late_ms") if any(_kept(cell, "profile") for cell, _ in timed)}},
-        lambda row: row[0].keys,
-        notes=(SCALING.say("rank_parts"), SCALING.say_if(
+        "ranks", [(cell, times, rank) for cell, times in timed for rank in range(min(times.ranks, MOST_ROWS))],
+        {"workers": lambda row: row[0].workers[0], "global_batch": lambda row: row[0].global_batch,
+         "rank": lambda row: Cell(str(row[2]), row[2]),
+         **{SCALING.column("rank_ms", f"{name}_ms", part=name, name=name, rest=name == ELSEWHERE): partial(
+             lambda name, row: 1000 * row[1].seconds[name][row[2]], name) for name in RANK_NAMES},
+         "typical_ms": lambda row: 1000 * row[1].typical[row[2]],
+         **{name: partial(lambda name, row: 1000 * _kept(row[0], "profile", row[2], {}).get(name[:-3], np.nan), name)
+            for name in ("hidden_ms", "exposed_ms", "late_ms") if any(_kept(cell, "profile") for cell, _ in timed)}},
+        lambda row: row[0].keys, notes=(SCALING.say("rank_parts"), SCALING.say_if(
             "ranks_left_out", any(times.ranks > MOST_ROWS for _, times in timed), most=MOST_ROWS)))
     (few, first), (many, last) = timed[0], timed[-1]
     if 1 < last.ranks <= MOST_ROWS:
