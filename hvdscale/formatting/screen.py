@@ -97,8 +97,7 @@ class Screen:
             filled = int(BAR_WIDTH * share)
             text = f"[{'#' * filled}{'-' * (BAR_WIDTH - filled)}] {text}"
         self._erasure = "\r\x1b[K"
-        columns, _ = shutil.get_terminal_size()
-        self._out.write(self._erasure + printable(text)[:columns - 1])              # one more would wrap
+        self._out.write(self._erasure + printable(text)[:shutil.get_terminal_size().columns - 1])  # one more would wrap
         self._out.flush()
 
     def block(self, lines: Sequence[str], now: float) -> None:

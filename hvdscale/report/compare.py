@@ -124,7 +124,7 @@ def _how(test: Test) -> str:
     if math.isnan(change.value) or test.reason and "tolerance" not in test.reason:
         return f" ({test.reason})"
     if test.measure == BEST:
-        return f" ({_signed(change.value)})"
+        return f" ({change.value:+.2g})"
     ends = _ends(change)
     return f" ({ratio(change.value)} times{f', {ends}' if ends else ''})"
 
@@ -183,22 +183,17 @@ def _steps(cell: RunCell) -> Cell:
 
 
 def _change(name: str, tests: Sequence[Test]) -> Cell:
-    test = next((test for test in tests if test.measure == name), None)
-    if test is None:
+    if (test := next((test for test in tests if test.measure == name), None)) is None:
         return Cell("")
     change, write, ends = test.change, ratio, _ends(test.change)
     if name == BEST:
-        write, ends = _signed, "" if math.isnan(change.low) else f"{_signed(change.low)}..{_signed(change.high)}"
+        write, ends = "{:+.2g}".format, "" if math.isnan(change.low) else f"{change.low:+.2g}..{change.high:+.2g}"
     return Cell("n/a" if math.isnan(change.value) else write(change.value), change.value, change.low, change.high, ends)
 
 
 def _ends(change: Estimate) -> str:
     """The interval of a ratio; empty where it has no width."""
     return "" if math.isclose(change.low, change.high, rel_tol=NARROWEST) else span(change.low, change.high, ratio)
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.2g}"
 
 
 def _notes(comparison: Comparison) -> tuple[str, ...]:

@@ -77,8 +77,7 @@ def on_screen(document: Document, whole: bool = False) -> Iterator[str]:
 
 def _page_text(page: Page, title: str, whole: bool) -> Iterator[str]:
     """Verdict, main table, findings, and of a whole report other tables; each warning where it is first due."""
-    verdict = title + "".join(f"{wrap(said)}\n" for said in page.verdict)
-    if verdict:
+    if verdict := title + "".join(f"{wrap(said)}\n" for said in page.verdict):
         yield verdict
     said: set[str] = set()
     for at, table in enumerate(page.tables if whole else page.tables[:1]):

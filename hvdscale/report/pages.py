@@ -250,8 +250,7 @@ def open_logs(paths: Sequence[Path], skip_broken: bool, opened: ExitStack, tell:
             for text, trial in dict(zip(log.trials["plan"], log.trials["id"])).items():
                 plan_at(log.path, trial, text)
             logs.append(log)
-            if "skipped" in log.attributes:
-                skipped += _left_out_of(log)
+            skipped += _left_out_of(log)
         except LogError as error:
             if not skip_broken:
                 raise LogError(f"{error}\n{CONTINUE}" if len(names) > 1 else str(error)) from error

@@ -18,8 +18,7 @@ from ..analysis.defaults import (CONFIDENCE, CROSSINGS, FIRST, LOSS_WITHIN, PERF
                                  USEFUL_WITHIN, Options, Tolerance, confidence_of, share_of)
 from ..analysis.published import read as read_published
 from ..analysis.report_data import JobResults, Section
-from ..analysis.rules import RULES as COMMON_RULES
-from ..analysis.rules import Rule, RuleCosts
+from ..analysis.rules import RULES as COMMON_RULES, Rule, RuleCosts
 from ..analysis.studies import Study, group_by
 from ..analysis.timings import timings_of
 from ..analysis.trials import JobKey, Trial

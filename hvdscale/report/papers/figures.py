@@ -178,16 +178,14 @@ class _Found:
         for letter, panel in zip(ascii_lowercase, sheet.panels):
             lines = []
             for line in panel.lines:
-                curve = self.curves[line.workload, line.target]
-                if curve is None:
+                if (curve := self.curves[line.workload, line.target]) is None:
                     self.missing.setdefault(sheet.number, {})[line.workload] = None
                 else:
                     lines.append((line, curve))
             if lines:
                 panels.setdefault(sheet.number + letter * sheet.apart, []).append((panel, lines))
         for label, shown in panels.items():
-            figure = self._draw(sheet, shown)
-            if figure is None:
+            if (figure := self._draw(sheet, shown)) is None:
                 self.empty.append(label)
             else:
                 yield label, figure

@@ -238,8 +238,7 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
         trials = [trial for log in opened_logs for trial in read_trials(log, versions)]
         found = SizeLaws(analyse(trials, targets, options), studies_of(opened_logs, versions), sizes, options=options)
         logs = tuple(map(facts_of, opened_logs))
-    known = {key: law for key, law in found.quantities.items() if law.exponents}
-    if not known:
+    if not (known := {key: law for key, law in found.quantities.items() if law.exponents}):
         why = [describe_law(key, law).said for key, law in found.quantities.items()]
         raise LogError(" ".join(why) or PLAN.say("size_none", sizes=list(wanted)))
     predictions = {key: law.predict(wanted) for key, law in known.items()}

@@ -252,8 +252,7 @@ def _draw_options(axes: Axes, plan: WorkerPlan, place: Place, of: str = "seconds
     if any(option.crowded for option in plan.options):
         explain(axes, CROWDED_COUNT)
     for at, role in enumerate(ROLES if len(plan.options) > 1 else ()):      # one that is best at several has several
-        option = getattr(plan, role)
-        if option is not None:
+        if (option := getattr(plan, role)) is not None:
             color, marker = LOOKS[role]
             x, y = place(option, getattr(option, of).value)
             look: Look = {"marker": marker, "markerfacecolor": "none", "markeredgecolor": color, "linestyle": ""}

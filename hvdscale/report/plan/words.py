@@ -52,8 +52,7 @@ def find_basis(plan: WorkerPlan) -> Iterator[Finding]:
             yield PLAN.find("efficiency", workers=knee.workers, guess=BEYOND * knee.beyond,
                             statistical=knee.statistical_efficiency.value, first=first.workers,
                             system=knee.system_efficiency.value)
-        untimed = [option.workers for option in plan.options if option.step_time.mark == ASSUMED]
-        if untimed:
+        if untimed := [option.workers for option in plan.options if option.step_time.mark == ASSUMED]:
             held = plan.request.per_node or plan.times.timings.per_node
             layout = PLAN.say("held", held=held, asked=bool(plan.request.per_node), placed=plan.times.timings.placed)
             yield PLAN.find("links", None, (layout,), counts=_counts(untimed), held=held,
@@ -325,8 +324,7 @@ def describe_no_plan(found: NoPlan) -> str:
 # Of a growing batch
 
 def describe_growing(plan: GrowingPlan) -> str:
-    best = plan.fastest
-    if best is None:
+    if (best := plan.fastest) is None:
         return f"Nothing is known of this batch at these worker counts: {plan.left_out[0][1]}."
     beside = [PLAN.say("growing_beside", ratio=one.seconds_ratio, batch=one.global_batch) for one in best.beside]
     return PLAN.say("growing", workers=best.workers, time=_describe_range(best.seconds), predicted=plan.predicted,

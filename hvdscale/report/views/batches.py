@@ -14,7 +14,6 @@ from ...analysis.curves import BatchEstimate, Curve, CurvePoint, Regimes
 from ...analysis.defaults import FIRST, RUN_DEVIATION
 from ...analysis.intervals import Estimate, geometric_mean, over
 from ...analysis.noise import LEAST_STEPS, Noise, NoiseAgainst, NoiseScale, best_known
-from ...analysis.report_data import Section
 from ...analysis.steps import Crossing, RunCell, crossing_of
 from ...analysis.studies import best_value
 from ...formatting.numbers import counted, exact, listed, number, ratio, span, spread, whole
@@ -94,8 +93,7 @@ def curve_findings(curve: Curve) -> Iterator[Finding]:
     if curve.left_out:
         named = [f"{batch:,} ({counted(count, 'trial')})" for batch, count in curve.left_out]
         yield SCALING.find("too_few_trials", n=curve.n, batches=named)
-    extrapolated = [point.global_batch for point in curve.points if point.steps.extrapolated]
-    if extrapolated:
+    if extrapolated := [point.global_batch for point in curve.points if point.steps.extrapolated]:
         yield SCALING.find("extrapolated", n=curve.n, batches=extrapolated)
 
 
@@ -103,8 +101,7 @@ def find_regimes(regimes: Regimes, batches: Sequence[int], estimates: Sequence[E
                  any_met: Sequence[bool], texts: Texts = SCALING, **whose: str) -> Iterator[Finding]:
     """The regimes at these batches, smallest first; any_met: whether some run of a batch met the target, though its
     estimate may not. Other texts name another axis in place of the batch, and ``whose`` they are."""
-    untrained = [batch for batch, one in zip(batches, estimates) if one.value == 0]
-    if untrained:
+    if untrained := [batch for batch, one in zip(batches, estimates) if one.value == 0]:
         yield texts.find("at_once", batches=untrained, **whose)
         return
     until, useful = regimes.perfect_until.value, regimes.maximum_useful.value
@@ -278,13 +275,22 @@ def _draw_repeats(curve: Curve, cells: Sequence[RunCell], axes: Axes) -> None:
 
 def noise_scales(subject: Subject) -> Iterator[Part]:
     """Of the batch at which it is known best: the noise scale, and how it changed."""
-    yield _noise_table(subject)
+    scales = [scale for _, noise in subject.noise for scale in (noise.whole, *noise.quarters)]
+    yield table_of_cells("noise-scale", subject.noise, "workers global_batch", {
+        "workers": lambda row: row[0].workers[0], "runs": lambda row: len(row[0].samples.seeds),
+        "measured_steps": lambda row: row[1].whole.runs, "noise_scale": lambda row: _scale_cell(row[1].whole),
+        **_quarters(lambda at, row: _scale_cell(row[1].quarters[at])),
+        "grad_sqnorm": lambda row: row[1].whole.grad_sqnorm, "cov_trace": lambda row: row[1].whole.cov_trace},
+        of=itemgetter(0), what=subject.target, notes=(
+            SCALING.say("noise_scale"), SCALING.say("noise_intervals", confidence=subject.options.confidence),
+            SCALING.say_if("noise_no_end", any(math.isinf(scale.high) for scale in scales)),
+            SCALING.say_if("noise_negative", any(math.isinf(scale.value) for scale in scales), mark=UNBOUNDED),
+            SCALING.say_if("noise_few", any(scale.runs < LEAST_STEPS for scale in scales), least=LEAST_STEPS)))
     if any(len(_windows(noise)) > 1 for _, noise in subject.noise):
         shown = [(cell, _windows(noise)) for cell, noise in subject.noise if _windows(noise)]
         yield Figures(lambda: [SCALING.figure("noise-scale", partial(_draw_noise, shown), keys_of(
             cell for cell, _ in shown), confidence=subject.options.confidence)])
-    found = best_known(subject.noise)
-    if found is None:
+    if (found := best_known(subject.noise)) is None:
         return
     batch, whole, quarters = found[0].batches.in_brief(), found[1].whole, found[1].quarters
     if not math.isfinite(whole.value):
@@ -295,20 +301,6 @@ def noise_scales(subject: Subject) -> Iterator[Part]:
     changed = known and ("grew" if first.high < last.low else "fell" if last.high < first.low else "")
     yield SCALING.find("noise", whole, batch=batch, scale=whole, changed=changed, open=known,
                        first=first.value, last=last.value)
-
-
-def _noise_table(section: Section) -> Table:
-    shown = [scale for _, noise in section.noise for scale in (noise.whole, *noise.quarters)]
-    return table_of_cells("noise-scale", section.noise, "workers global_batch", {
-        "workers": lambda row: row[0].workers[0], "runs": lambda row: len(row[0].samples.seeds),
-        "measured_steps": lambda row: row[1].whole.runs, "noise_scale": lambda row: _scale_cell(row[1].whole),
-        **_quarters(lambda at, row: _scale_cell(row[1].quarters[at])),
-        "grad_sqnorm": lambda row: row[1].whole.grad_sqnorm, "cov_trace": lambda row: row[1].whole.cov_trace},
-        of=itemgetter(0), what=section.target, notes=(
-            SCALING.say("noise_scale"), SCALING.say("noise_intervals", confidence=section.options.confidence),
-            SCALING.say_if("noise_no_end", any(math.isinf(scale.high) for scale in shown)),
-            SCALING.say_if("noise_negative", any(math.isinf(scale.value) for scale in shown), mark=UNBOUNDED),
-            SCALING.say_if("noise_few", any(scale.runs < LEAST_STEPS for scale in shown), least=LEAST_STEPS)))
 
 
 def _quarters(fill: Callable[[int, Any], Cell]) -> Cells:

@@ -62,13 +62,11 @@ def findings(found: Branched, measured: Measured) -> Iterator[Finding]:
     said = [f"{describe_critical(point.critical)} at step {point.step:,}" for point in found.points]
     yield BRANCHES.find("local", found.points[-1].critical, batches=", then ".join(
         said if len(said) < 3 else [said[0], said[-1]]), **_words(found))
-    ratios = [one for one in map(_noise_over_critical, found.points) if math.isfinite(one.value)]
-    if ratios:
+    if ratios := [one for one in map(_noise_over_critical, found.points) if math.isfinite(one.value)]:
         least, most = (end(one.value for one in ratios) for end in (min, max))
         yield BRANCHES.find("noise", least=least, most=most if ratio(least) != ratio(most) else None,
                             count=sum(one.low <= 1.0 <= one.high for one in ratios), checkpoints=len(ratios))
-    ramp = ramp_of(found)
-    if ramp:
+    if ramp := ramp_of(found):
         option = f"--set batch_schedule='{json.dumps(ramp.batches.pairs)}' --lr-rule {found.rule}"
         yield BRANCHES.find("ramp", ramp.fewer_steps, (option,), ramp=str(ramp))
     else:

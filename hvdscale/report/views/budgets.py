@@ -31,8 +31,7 @@ CELL = ((-1, -0.5), (1, -0.5), (1, 0.5), (-1, 0.5), (-1, -0.5))        # a mark 
 def parts_of_budgets(subject: Subject, column: str, minimizes: bool, own: bool = False) -> Iterator[Part]:
     """The best of a metric under each budget asked for; ``own``: without any, under each trial's own."""
     budgets = subject.asked.budgets or ((None,) if own else ())
-    found = best_under(subject.studies, column, minimizes, budgets, subject.asked.confidence)
-    if found:
+    if found := best_under(subject.studies, column, minimizes, budgets, subject.asked.confidence):
         yield from find_budgets(found)
         yield budgets_table(found)
 
@@ -119,8 +118,7 @@ def _key(budget: Budget | None) -> str:
 
 def base_rates_table(*found_maps: BaseRates | None) -> Table | None:
     """By batch the best base rate of each map; None where there is none."""
-    maps = [found for found in found_maps if found is not None and found.best]
-    if not maps:
+    if not (maps := [found for found in found_maps if found is not None and found.best]):
         return None
     best = [{int(found.global_batch[at]): at for at in found.best} for found in maps]       # by batch
 
@@ -149,8 +147,7 @@ def base_rates_table(*found_maps: BaseRates | None) -> Table | None:
 
 def best_under_figure(*records: BestUnder | None, title: str = "") -> Figure | None:
     """The best value of a metric at each batch, a line a budget, a panel a record; None where none has a value."""
-    found = [one for one in records if one is not None and any(_valued(row) for row in one.rows)]
-    if not found:
+    if not (found := [one for one in records if one is not None and any(_valued(row) for row in one.rows)]):
         return None
     metrics = {metric_name(one.column) for one in found}
     title = title or f"Best {min(metrics)} under budgets\n{heading(found[0].workload)}"
@@ -203,8 +200,7 @@ def _draw_best_under(found: Sequence[BestUnder], axes: Axes, record: BestUnder) 
 
 def base_rate_figure(*records: BaseRates | None) -> Figure | None:
     """The map of a metric over batch and base rate, a panel a record, of one scale of colours; None without a value."""
-    maps = [one for one in records if one is not None and np.isfinite(one.value).any()]
-    if not maps:
+    if not (maps := [one for one in records if one is not None and np.isfinite(one.value).any()]):
         return None
     metric = metric_name(maps[0].column)
     scale = _Scale(*value_range(maps))
@@ -282,8 +278,7 @@ def parts_of_quality(subject: Subject, column: str, minimizes: bool) -> Iterator
     epochs, steps = common_budgets(subject.studies)
     tried: list[Quality] = []
     for budget in (steps, None, epochs):
-        found = under(budget)
-        if found is None:               # none has the metric
+        if (found := under(budget)) is None:               # none has the metric
             return
         tried.append(found)
         if not found.why:
@@ -326,9 +321,21 @@ def best_of_metrics(subject: Subject) -> Iterator[Part]:
 
 
 def find_quality(found: Quality) -> Finding:
-    more = _describe_basis(found)
     metric, within = metric_name(found.column), within_own(found.budget)
-    if not math.isfinite(found.p_value):
+    tested, best = math.isfinite(found.p_value), abs(found.best.mean()) if len(found.best) else 0.0
+    p = f"= {found.p_value:.{2 if found.p_value >= 0.095 else 3}f}" if found.p_value >= 0.001 else "< 0.001"
+    unit = found.budget.unit if found.budget else ""
+    late = found.late and len(found.late) < len(found.points)
+    more = (
+        SEARCH.say_if(
+            "quality_test", tested, p=p, n=found.n, batches=len(found.batches), penalty=bool(found.penalty),
+            better=found.improves, level=f"{LEVEL:g}", equal=not found.detectable > 0, rise=float(found.detectable),
+            rise_share=float(found.detectable / best) if best > 0 else None, power=POWER),
+        SEARCH.say_if("quality_steps", found.penalty and unit in ("epochs", "examples"), unit=unit),
+        SEARCH.say_if("quality_late", found.penalty and late, at=at_batches(found.late, found.points)),
+        SEARCH.say_if("quality_left_out", found.left_out and tested, batches=listed(found.left_out),
+                      least=LEAST_TRIALS))
+    if not tested:
         why, *cure = _why(found)
         return SEARCH.find("quality_unknown", None, (*cure, *more), metric=metric, within=within, why=why)
     values, batches, apart = [float(one) for one in found.best], found.batches, found.apart
@@ -341,21 +348,6 @@ def find_quality(found: Quality) -> Finding:
                        batch=found.worse_from if found.penalty else batches[at], apart=apart, value=values[at],
                        worse=found.worse_by.value, share=found.worse_share,
                        ends=in_brackets(max(found.worse_by.low, 0), found.worse_by.high))
-
-
-def _describe_basis(found: Quality) -> tuple[str, ...]:
-    tested, best = math.isfinite(found.p_value), abs(found.best.mean()) if len(found.best) else 0.0
-    p = f"= {found.p_value:.{2 if found.p_value >= 0.095 else 3}f}" if found.p_value >= 0.001 else "< 0.001"
-    unit = found.budget.unit if found.budget else ""
-    late = found.late and len(found.late) < len(found.points)
-    return (SEARCH.say_if(
-        "quality_test", tested, p=p, n=found.n, batches=len(found.batches), penalty=bool(found.penalty),
-        better=found.improves, level=f"{LEVEL:g}", equal=not found.detectable > 0, rise=float(found.detectable),
-        rise_share=float(found.detectable / best) if best > 0 else None, power=POWER),
-        SEARCH.say_if("quality_steps", found.penalty and unit in ("epochs", "examples"), unit=unit),
-        SEARCH.say_if("quality_late", found.penalty and late, at=at_batches(found.late, found.points)),
-        SEARCH.say_if("quality_left_out", found.left_out and tested, batches=listed(found.left_out),
-                      least=LEAST_TRIALS))
 
 
 def find_best_batch(found: Quality, tolerance: Tolerance) -> tuple[Finding, ...]:

@@ -172,8 +172,7 @@ def _draw(axes: Axes, panel: CurvePanel, kind: str, paneled: bool) -> None:
         axes.yaxis.set_major_formatter(fraction)
     if len(curves) == 1 and kind == STEPS:
         mark_regimes(axes, curves[0].regimes, paneled)
-        fit = _drawn_fit(curves[0])
-        if fit:
+        if fit := _drawn_fit(curves[0]):
             along = [batches[0] * (batches[-1] / batches[0]) ** (at / 60) for at in range(61)]
             fitted = f"fit: S_min {number(fit.s_min.value, 2)}, B_crit {number(fit.b_crit.value, 2)}"
             draw_line(axes, ((batch, fit.steps(batch)) for batch in along), MUTED, width=0.9,
@@ -261,8 +260,7 @@ def best_panels(panels: Iterable[tuple[str, Curve]], what: str = EFFECTIVE, *, t
     of fewer than two batches, None where none is left."""
     found = [(panel, curve, [point for point in best_points(curve, what) if is_positive(_on_axis(point.value, what))])
              for panel, curve in panels]
-    found = [(panel, curve, points) for panel, curve, points in found if len(points) > 1]
-    if not found:
+    if not (found := [(panel, curve, points) for panel, curve, points in found if len(points) > 1]):
         return None
     most = PANEL_TICKS if len(found) > 1 else TICKS
     word, axis = (SEARCH.words(kind).get(what, what) for kind in ("metaparameter", "axis"))
@@ -357,8 +355,7 @@ def scatter(panels: Iterable[tuple[str, Study, Target, float]], y: str | None, *
     meet it were last seen: (title, study, target, most steps) a panel. None where no panel has a trial."""
     found = [(plain(panel), Space(study, target, LEARNING_RATE, y or LEARNING_RATE, most))
              for panel, study, target, most in panels]
-    found = [(panel, space) for panel, space in found if len(space.x)]
-    if not found:
+    if not (found := [(panel, space) for panel, space in found if len(space.x)]):
         return None
     titles, spaces = [panel for panel, _ in found], [space for _, space in found]
     return SEARCH.figure(
@@ -399,8 +396,7 @@ def _draw_space(axes: Axes, space: Space, spaces: Sequence[Space], y: str | None
 
 def best_of_figure(found: Sequence[BestOfTrials]) -> Figure | None:
     """The median best of n trials against n, one line a batch; None where none has two points."""
-    found = [one for one in found if sum(best.known and math.isfinite(best.low) for best in one.curve) > 1]
-    if not found:
+    if not (found := [one for one in found if sum(best.known and math.isfinite(best.low) for best in one.curve) > 1]):
         return None
     objective, target = found[0].objective, found[0].target
     what = "steps to target" if objective == "steps" else f"best {objective}"

@@ -145,8 +145,7 @@ def points_table(found: RuleCosts) -> Table:
 
 
 def missing_table(found: RuleCosts) -> Table | None:
-    runs = [run for cost in found.costs for run in cost.missing]
-    if not runs:
+    if not (runs := [run for cost in found.costs for run in cost.missing]):
         return None
     return SEARCH.table("lr-rule-missing", runs, {
         "rule": lambda run: str(run.rule), "global_batch": lambda run: run.global_batch,

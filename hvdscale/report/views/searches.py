@@ -242,8 +242,7 @@ def _improving(search: Search) -> Cell:
 
 
 def _point(search: Search, name: str) -> Cell:
-    bound = next((bound for bound in search.bounds if bound.parameter.name == name), None)
-    if bound is None:
+    if (bound := next((bound for bound in search.bounds if bound.parameter.name == name), None)) is None:
         return Cell("n/a")
     parameter, shown = bound.parameter, format_value(bound.parameter, bound.value)
     value = bound.value if isinstance(bound.value, (int, float, str)) else None

@@ -100,8 +100,7 @@ def costs_table(found: SizeLaws, rule: BorrowedLaw, costs: Sequence[LawCost], at
     cells |= {"rule": lambda one: one.value, "best": lambda one: one.best or unknown}
     if any(one.loss or one.outside for one in costs):
         cells["loss"] = lambda one: "outside" if one.outside else (one.loss or unknown).scaled(100)
-    steps = any(one.steps for one in costs)
-    if steps:
+    if steps := any(one.steps for one in costs):
         cells |= {name: partial(lambda name, one: cell_of(getattr(one, name) or unknown, write=ratio), name)
                   for name in ("steps", "examples")}
     return SIZE.table("size-rule", costs, cells, lambda one: _trials(one.cell),

@@ -90,8 +90,7 @@ def schedules(section: Section) -> tuple[str, ...]:
     """The learning rate by step at each batch, as the plans settled it; of a search that met nothing no trial's."""
     found: dict[BatchSchedule, dict[str, None]] = {}
     for run in (run for cell in section.cells if cell.met or not section.searches for run in cell.runs):
-        schedule = Schedule.of(run.trial.plan.get("problem") or {})
-        if schedule:
+        if schedule := Schedule.of(run.trial.plan.get("problem") or {}):
             found.setdefault(run.trial.batches, {})[schedule.describe("{:.3g}".format)] = None
     other = any(search.objective != STEPS_TO_TARGET for search in section.searches)
     batches = "; ".join(f"{batches.in_brief()}: {' or '.join(found[batches])}" for batches in sorted(found))
@@ -199,8 +198,7 @@ def training(subject: Subject) -> Iterator[Figure]:
         ("val", "test", "train").index(name.split("/")[0]), "error" not in name, name))
     for across, (label, short, column) in ACROSS.items() if metric else ():
         drawn = [(cell, [run for run in cell.runs if _has_curve(run, metric, across)]) for cell in subject.cells]
-        drawn = [(cell, runs) for cell, runs in drawn if runs]
-        if drawn:
+        if drawn := [(cell, runs) for cell, runs in drawn if runs]:
             yield SCALING.figure("curve", partial(_draw_curves, subject, metric, across, drawn),
                                  keys_of(cell for cell, _ in drawn), metric=metric,
                                  name=f"curve-{across.removeprefix('train_')}",

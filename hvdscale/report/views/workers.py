@@ -13,8 +13,7 @@ import numpy as np
 from ...analysis.intervals import Estimate
 from ...analysis.report_data import Section
 from ...analysis.speedup import WEAK, Series, SpeedupPoint
-from ...analysis.step_breakdown import ELSEWHERE, RANK_NAMES, SHARE, WORK, RankTimes, StepParts
-from ...analysis.step_breakdown import NAMES as STEP_PARTS
+from ...analysis.step_breakdown import ELSEWHERE, NAMES as STEP_PARTS, RANK_NAMES, SHARE, WORK, RankTimes, StepParts
 from ...analysis.steps import RunCell
 from ...analysis.studies import group_by
 from ...formatting.numbers import capital, counted, exact, number, percent
