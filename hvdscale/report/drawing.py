@@ -322,7 +322,7 @@ def decimal_ticks(axis: matplotlib.axis.XAxis | matplotlib.axis.YAxis, ends: tup
     first, last = (math.floor(math.log10(end)) for end in ends)
     for parts, every in (((1, 2, 5), 1), ((1, 3), 1), *(((1,), every) for every in range(1, last - first + 2))):
         ticks = [part * 10.0 ** power for power in range(first, last + 2, every) for part in parts]
-        letters = [len(f"{tick:,g}") for tick in ticks]     # from left to right, there are two between names
+        letters = [len(f"{tick:,g}") for tick in ticks]     # along x, two letters lie between names
         if sum(0.99 * ends[0] <= tick <= 1.01 * ends[1] for tick in ticks) <= most and (axis.axis_name == "y" or all(
                 (name + after) / 2 + 2 <= LETTERS * most * math.log(later / tick) / math.log(ends[1] / ends[0])
                 for name, after, tick, later in zip(letters, letters[1:], ticks, ticks[1:]))):
