@@ -162,8 +162,7 @@ class Whole:
 
     @property
     def first(self) -> dict[JobKey, Subject]:
-        by_workload = group_by(self.subjects, lambda one: one.workload)
-        return {workload: found[0] for workload, found in by_workload.items()}
+        return {workload: found[0] for workload, found in group_by(self.subjects, lambda one: one.workload).items()}
 
 
 def describe_unused(targets: Sequence[Target], asked: ReportRequest, found: Document, branched: bool) -> Iterator[str]:

@@ -125,8 +125,7 @@ def steps_of(section: Section, studies: Sequence[Study]) -> tuple[tuple[StepsPoi
     """(StepsPoints, draws of their fit or None) of a section: of repeats, or where searched of the studies."""
     searched = {trial.global_batch for trial in section.trials if any(map(trial.plan.get, OF_SEARCH))}
     own = [study for study in studies if study.workload == section.workload and study.global_batch in searched]
-    curve = curve_of(own, section.target, section.options) if section.target else None
-    return points_of(section, curve)
+    return points_of(section, curve_of(own, section.target, section.options) if section.target else None)
 
 
 def document_of_plans(plans: Sequence[WorkerPlan], growing: Sequence[GrowingPlan], logs: Sequence[LogFacts],

@@ -352,11 +352,10 @@ def job_lines(plan: GrowingPlan) -> Iterator[str]:
         return
     jobs = [next(own) for _, own in groupby(found.phases, lambda one: one.workers)]     # their first phases
     for at, one in enumerate(jobs):
-        each = plan.request.per_node or one.workers
         until = f" --steps {jobs[at + 1].start}" if at + 1 < len(jobs) else ""
         after = " --dependency=afterok:$job" if at else ""
         yield (f"job=$(sbatch --parsable{after} -N{one.nodes if plan.request.per_node else 1} "
-               f"--ntasks-per-node={min(each, one.workers)} JOB_SCRIPT OPTIONS "
+               f"--ntasks-per-node={min(plan.request.per_node or one.workers, one.workers)} JOB_SCRIPT OPTIONS "
                f"--set batch_schedule='{schedule}' --checkpoint CHECKPOINTS --resume auto{until})")
 
 

@@ -241,9 +241,8 @@ class _Scale:
 
 
 def _draw_map(axes: Axes, record: BaseRates, scale: _Scale, maps: Sequence[BaseRates]) -> None:
-    rates = np.concatenate([one.rate for one in maps])
     log2_axis(axes, "x", record.batches, most=PANEL_TICKS if len(maps) > 1 else TICKS)
-    log2_axis(axes, "y", rates.tolist())
+    log2_axis(axes, "y", np.concatenate([one.rate for one in maps]).tolist())
     decimal_ticks(axes.yaxis, axes.get_ylim(), PANEL_TICKS if len(maps) > 1 else TICKS)
     lost = record.kind == TrialKind.DIVERGED
     look: Look = {"linestyle": "", "marker": "x", "color": MUTED, "markersize": 4.5, "markeredgewidth": 1}

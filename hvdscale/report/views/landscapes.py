@@ -134,8 +134,7 @@ def _draw_landscape(found: RateLandscapes, axes: Axes, one: RateLandscape) -> No
 
 def _draw_losses(found: RateLandscapes, axes: Axes) -> None:
     value_axis(axes, "x", [rate for one in found.batches for rate in one.space.x])
-    values = [value for one in found.batches for value in one.values if np.isfinite(value)]
-    value_axis(axes, "y", values or [1.0])
+    value_axis(axes, "y", [value for one in found.batches for value in one.values if np.isfinite(value)] or [1.0])
     for at, one in enumerate(found.batches):
         axes.plot(one.space.x, one.values, linestyle="", marker="o", markersize=4, markeredgewidth=0,
                   color=shade(at, len(found.batches)),

@@ -142,7 +142,6 @@ def _series_table(section: Section, series: Series) -> Table:
               if section.target else ("system_efficiency", "throughput_speedup"))
     columns: Cells = {name: partial(lambda name, point: ratio_cell(getattr(point, name), point.cell, baseline), name)
                       for name in ratios}
-    paired = len({cell.updates for cell in cells}) < len(cells)
     tuned = tuned_by(section, cells)
     searched = {one.name for found in tuned.values() for search in found for one in search.space}
     problems = "; ".join(problems_of_points(series.points, searched if len(tuned) == len(cells) else ()))
@@ -150,7 +149,7 @@ def _series_table(section: Section, series: Series) -> Table:
         "series", series.points, TO_TARGET if section.target else OF_SPEED, columns, of=attrgetter("cell"),
         section=section, baseline=lambda point: baseline.keys, file=series_name(series), spare=bool(section.target),
         notes=(SCALING.say("series", weak=series.kind == WEAK, workers=baseline.workers[0]),
-               SCALING.say_if("paired", paired)),
+               SCALING.say_if("paired", len({cell.updates for cell in cells}) < len(cells))),
         warnings=(SCALING.say_if("problems", problems, problems=problems),
                   SCALING.say_if("baseline_unmet", section.target and not baseline.steps.met,
                                  workers=baseline.workers[0])), series=series_kind(series))
