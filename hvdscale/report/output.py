@@ -159,10 +159,8 @@ def as_json(document: Document, figures: bool = True) -> dict[str, object]:
     return {**head_of(document.kind), **(document.values() if document.values else {
         "confidence": document.confidence,
         "logs": [pick(log, "path trials hosts devices attributes") for log in document.logs],
-        "skipped": document.skipped, "notes": document.notes,
-        "workloads": [{
-            **pick(workload, WORKLOAD), **(pick(workload, "version") if workload.version else {}),
-            "sections": [{
+        "skipped": document.skipped, "notes": document.notes, "workloads": [{
+            **pick(workload, WORKLOAD), **(pick(workload, "version") if workload.version else {}), "sections": [{
                 "target": str(page.target) if page.target else None, "summary": page.summary, "verdict": page.verdict,
                 "findings": [one.values() for one in page.findings], "left_out": page.left_out,
                 **_shown_values(page, figures),

@@ -107,7 +107,8 @@ def critical_table(found: Branched, measured: Measured) -> Table:
         one = point.critical
         if not math.isinf(one.value):
             return cell_of(one, write=whole)
-        return Cell(f"> {whole(one.beyond)}", one.value, one.low, one.high, f"> {whole(one.low)}" if one.low > 0 else "")
+        return Cell(f"> {whole(one.beyond)}", one.value, one.low, one.high,
+                    f"> {whole(one.low)}" if one.low > 0 else "")
     fitted: Cells = {BRANCHES.column("critical_batch", f"critical_batch_{at}", target=target):
                      partial(lambda b_crit, _: b_crit, b_crit) for at, (target, b_crit) in enumerate(measured, 1)}
     return BRANCHES.table("branched-critical-batch", found.points, {
