@@ -157,9 +157,8 @@ def with_given(mapping: RunMapping, given: Mapping[str, Any]) -> RunMapping:
     """The mapping with settings and other fields that a user says, so that there is no evidence of them."""
     settings = {**mapping.settings, **{name: value for name, value in given.items() if name in SETTINGS}}
     gone = {"batch" if name == "batch_per" else name for name in given}
-    return replace(mapping, settings=settings,
-                   evidence={name: why for name, why in mapping.evidence.items() if name not in gone},
-                   **{name: value for name, value in given.items() if name not in SETTINGS})
+    return replace(mapping, settings=settings, **{name: value for name, value in given.items() if name not in SETTINGS},
+                   evidence={name: why for name, why in mapping.evidence.items() if name not in gone})
 
 
 class _WrongValueError(Exception):
