@@ -87,8 +87,7 @@ def import_log(sources, out, map_file, dry_run, kind, skip_broken, overlap, unit
     if len(kinds) > 1:
         raise UsageError(f"{sources[0]} is of kind {kinds[0]}, and others are of kind {', '.join(kinds[1:])}; import "
                          "each kind into a log of its own")
-    kind = kinds[0]
-    how = dict(overwrite=overwrite, take_over=take_over)
+    kind, how = kinds[0], dict(overwrite=overwrite, take_over=take_over)
     names = {name: value for name, value in names.items() if value}
     for option, value, of in (
             ("skip-broken", skip_broken, "runs, archive, csv, mllog"), ("overlap", overlap, "runs, csv"),

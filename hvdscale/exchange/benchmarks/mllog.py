@@ -171,9 +171,7 @@ class Measured:
 
     def __init__(self, run: MllogRun, wanted: Wanted) -> None:
         self.run, self.wanted = run, wanted
-        self.notes: list[str] = []
-        if run.attempts > 1:
-            self.notes.append(say("attempts", attempts=run.attempts))
+        self.notes = [say("attempts", attempts=run.attempts)] if run.attempts > 1 else []
         if run.given.get("submission_benchmark") == "minigo":
             raise WrongFile(say("minigo", path=run.path))
         self.batch = whole_number(run.given.get("global_batch_size"), 1, run.path, "global_batch_size")
