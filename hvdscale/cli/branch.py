@@ -13,9 +13,8 @@ from .train import FEW, Grouped, asked, carry_out_together, key_options
 DEFAULT = BranchRequest()
 
 
-@click.command(cls=Grouped, context_settings=CONTEXT,
-               few="--out --at --from --factors --orders --branch-examples --metric --tolerance --dry-run --overwrite "
-                   f"{FEW}")
+@click.command(cls=Grouped, context_settings=CONTEXT, few="--out --at --from --factors --orders --branch-examples "
+               f"--metric --tolerance --dry-run --overwrite {FEW}")
 @click.option("--out", required=True, metavar="DIR", shell_complete=paths, help="folder for the logs and checkpoints")
 @click.option("--at", metavar="LIST", help="steps of the run at which to branch  [default: 1/8, 1/4, 1/2 and all of "
               "its budget]")

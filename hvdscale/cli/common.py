@@ -26,7 +26,6 @@ from ..system.hangup import end_at_signals, guard_streams, heed, stop_before_the
 from ..workers import orphans  # noqa: F401  it notes who launched this process, which may soon end
 from ..workers.launch import launched
 
-SIGNALLED = (128 + signal.SIGTERM, 128 + signal.SIGHUP)         # exit codes
 LONGEST = 1000          # letters of an error's line; a value from a file may have millions
 ALL_OPTIONS = f"{__name__}.all_options"         # in a context: its help lists every option
 # context_settings of every command; without a terminal click's own width would be 80
@@ -49,7 +48,7 @@ class _Ending:
             sys.stdout.flush()
             return result
         except SystemExit as ended:
-            if ended.code in SIGNALLED:
+            if ended.code in (128 + signal.SIGTERM, 128 + signal.SIGHUP):
                 clear_own()
                 exit_now(ended.code)                # HDF5 may have been interrupted in the middle of a file
             raise

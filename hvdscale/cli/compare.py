@@ -41,9 +41,8 @@ MEASURES = {"steps": STEPS, "seconds": SECONDS, "cost": SECONDS, "throughput": S
 @click.option("--metric-tolerance", default="none", show_default=True, metavar="AMOUNT",
               help="How much worse its best metric may be, in the unit of the metric.")
 @confidence_option
-@click.option("--strict", is_flag=True,
-              help="Also fail where no verdict is possible, such as a missing cell or missing times (but not with "
-                   "--time-tolerance none).")
+@click.option("--strict", is_flag=True, help="Also fail where no verdict is possible, such as a missing cell or "
+              "missing times (but not with --time-tolerance none).")
 @click.option("--decide", "deciding", is_flag=True,
               help="Decide: better, worse, alike or open, by a test that may be looked at after every run.")
 @click.option("--by", type=click.Choice([*MEASURES]),

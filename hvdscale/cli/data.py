@@ -13,8 +13,6 @@ from ..formatting.screen import Screen, time_left
 from ..formatting.text_table import aligned
 from .common import CONTEXT, CommandGroup, echo, version_option, words
 
-EVERY_SECONDS = 0.1, 5.0           # between updates of the bar; between lines
-
 
 @click.group(cls=CommandGroup, context_settings=CONTEXT)
 @version_option
@@ -61,7 +59,7 @@ def fetch_data_set(name, data_dir, timeout):
 
 class Bar:
     def __init__(self, out, clock=time.monotonic):
-        self._clock, self._screen = clock, Screen(out, out.isatty(), EVERY_SECONDS)
+        self._clock, self._screen = clock, Screen(out, out.isatty(), (0.1, 5.0))       # seconds of bar, lines
         self._name, self._started, self._first = "", 0.0, 0
 
     def say(self, text: str) -> None:

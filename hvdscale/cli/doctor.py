@@ -14,12 +14,9 @@ from ..workers.launch import launched, on_terminal
 from .common import CONTEXT, checks_option, command_at, format_option, general_options
 from .train import FEW, Grouped, asked, carry_out_together, key_options
 
-WRITES = ("checkpoint", "resume", "log", "save_model", "overwrite", "accept_changes")    # keys of what a run writes
 
-
-@click.command(cls=Grouped, context_settings=CONTEXT,
-               few=f"--sample --checks --format {FEW}")
-@key_options(unlisted=WRITES)
+@click.command(cls=Grouped, context_settings=CONTEXT, few=f"--sample --checks --format {FEW}")
+@key_options(unlisted=("checkpoint", "resume", "log", "save_model", "overwrite", "accept_changes"))
 @click.option("--sample", type=click.IntRange(min=8), default=46, show_default=True,
               help="examples in the step that findings about the model take; fewer are faster and need less memory")
 @checks_option

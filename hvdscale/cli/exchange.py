@@ -29,7 +29,6 @@ from .common import echo, format_counts, paths, take_over_option
 
 KINDS = ("runs", "csv", "mllog", "rcp", "archive")
 EXPORTS = {"csv": export_tables, "parquet": export_parquet, "tensorboard": export_events, "archive": export_archive}
-MOST_WORKERS = 2**31
 MOST_LINES = 10                     # about what was left out
 LOST = ("left out: worker counts, times, targets, seeds, steps and restarts, for which an archive has no place; "
         "--as csv keeps all")
@@ -40,7 +39,7 @@ UNTIMED = "assumed: 1 worker, without times, as MLPerf's lines do not say how ma
 def worker_count(value: str) -> tuple[int, int | None]:
     """(workers, workers on a node or None) of N workers, or M nodes of N workers each."""
     counts = value.lower().split("x")
-    if not (len(counts) <= 2 and all(count.isdecimal() and 0 < int(count) <= MOST_WORKERS for count in counts)):
+    if not (len(counts) <= 2 and all(count.isdecimal() and 0 < int(count) <= 2**31 for count in counts)):
         raise click.BadParameter(f"{value!r} is neither a number of workers, such as 8, nor nodes x workers, such as "
                                  "16x8")
     return math.prod(map(int, counts)), int(counts[1]) if len(counts) == 2 else None
@@ -88,8 +87,7 @@ def import_log(sources, out, map_file, dry_run, kind, skip_broken, overlap, unit
     if len(kinds) > 1:
         raise UsageError(f"{sources[0]} is of kind {kinds[0]}, and others are of kind {', '.join(kinds[1:])}; import "
                          "each kind into a log of its own")
-    kind = kinds[0]
-    how = dict(overwrite=overwrite, take_over=take_over)
+    kind, how = kinds[0], dict(overwrite=overwrite, take_over=take_over)
     names = {name: value for name, value in names.items() if value}
     for option, value, of in (
             ("skip-broken", skip_broken, "runs, archive, csv, mllog"), ("overlap", overlap, "runs, csv"),
@@ -161,9 +159,8 @@ def _import_archive(source, out, skip_broken, how):
 @click.command("export")
 @click.argument("log", shell_complete=paths)
 @click.argument("out", metavar="FOLDER", shell_complete=paths)
-@click.option("--as", "kind", type=click.Choice([*EXPORTS]), required=True,
-              help="csv, parquet: tables with all that the log holds; tensorboard: a run a trial; archive: study.json, "
-                   "metadata.json and measurements.csv")
+@click.option("--as", "kind", type=click.Choice([*EXPORTS]), required=True, help="csv, parquet: tables with all that "
+              "the log holds; tensorboard: a run a trial; archive: study.json, metadata.json and measurements.csv")
 def export_log(log, out, kind):
     """Export LOG to the new FOLDER in a format that other programs read. `import` reads csv and archive back.
 

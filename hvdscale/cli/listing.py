@@ -32,7 +32,6 @@ from ..target import Target
 HEADINGS = ("log", "trial", "status", "workload", "batch", "workers", "steps", "metric", "last", "best", "size",
             "study")
 MOST_ROWS = 12      # shown of a long table: half from its start, half from its end
-UNKNOWN_WAY = "direction unknown"       # of a metric of which nothing says whether small or large values are good
 WATCH_SECONDS = 5.0     # between looks
 GRACE = 3               # looks at which nothing ran, after something had, until it is over: another run may follow
 LIVE_HEADINGS = (*HEADINGS[:10], "target", "steps/s", "left", "study")
@@ -65,10 +64,9 @@ def line_of(log: Log, row: int) -> tuple:
         if target and target.column == metric:
             way = SMALLER if target.minimizes else LARGER
         ends = {SMALLER: measured.min(), LARGER: measured.max()}
-        best = short_number(ends[way]) if way else UNKNOWN_WAY
-    return (str(trials["id"][row]), state_of(log, row),
-            printable(f"{trials['dataset'][row]}/{trials['model'][row]}", lines=False),
-            str(trials["global_batch"][row]),
+        best = short_number(ends[way]) if way else "direction unknown"
+    workload = printable(f"{trials['dataset'][row]}/{trials['model'][row]}", lines=False)
+    return (str(trials["id"][row]), state_of(log, row), workload, str(trials["global_batch"][row]),
             str(trials["workers"][row]) if has_workers(trials["source"][row]) else "-", str(steps_done(log, row)),
             metric or "-", short_number(values[-1]) if len(values) else "-", best)
 

@@ -183,8 +183,7 @@ def _echo_rows(lines: list[str]) -> None:
 
 def _heading(log: Log) -> list[str]:
     attributes = log.attributes
-    versions = attributes.get("versions") or {}
-    versions = ", ".join(f"{name} {version}" for name, version in versions.items())
+    versions = ", ".join(f"{name} {version}" for name, version in (attributes.get("versions") or {}).items())
     files = counted(len(log.segments), "file")
     lines = [f"{log.path}: log, schema version {attributes['version']}, {byte_size(log.size)} in {files}",
              f"  made by    {attributes.get('creator', 'unknown')} on {attributes.get('host', 'an unknown host')}",
@@ -232,8 +231,7 @@ def _trial(log: Log, row: int) -> list[str]:
     if value.get("source"):
         how = "imported" if '"imported"' in value["source"] else "merged"
         lines.append(f"  {how:10} from trial {value['source_trial']} of {_source(value['source'])}")
-    asked = plan.get("asked")
-    if asked:
+    if asked := plan.get("asked"):
         lines.append(f"  asked      {json.dumps(asked, ensure_ascii=False)}")
     return lines + _restarts(log, value["id"])
 

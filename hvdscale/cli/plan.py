@@ -28,7 +28,6 @@ if TYPE_CHECKING:               # slow imports, which --help can do without
 
 TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(min|[smhd])\s*")
 SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-MOST_WORKERS = 10_000_000
 NUMBERS = ("per_node", "price", "memory", "power", "bandwidth", "latency")       # of a machine's file
 OF_LINKS = ("bandwidth", "latency")
 OF_TIMES = ("workers", "nodes", "price", "per_node", "deadline", "budget", "global_batch", "accumulate", "knee",
@@ -64,9 +63,8 @@ def machine_of(path: str) -> dict[str, Any]:
     return values
 
 
-@click.command(cls=Command, context_settings=CONTEXT,
-               few="--target --workers --nodes --price --per-node --deadline --budget --local-batch --global-batch "
-                   "--times-from --network --size --out --full --skip-broken")
+@click.command(cls=Command, context_settings=CONTEXT, few="--target --workers --nodes --price --per-node --deadline "
+               "--budget --local-batch --global-batch --times-from --network --size --out --full --skip-broken")
 @click.argument("logs", nargs=-1, required=True, metavar="LOGS...", shell_complete=paths)
 @click.option("--target", "targets", multiple=True, metavar="TARGET",
               help="Such as 'val/error<0.01'; may be given several times. Without it each trial's own.")
@@ -100,10 +98,9 @@ def machine_of(path: str) -> dict[str, Any]:
 @click.option("--times-from", multiple=True, metavar="LOGS", shell_complete=paths,
               help="Logs that alone give step times, such as those of hvdscale-scale script, or of --probe, on the "
                    "machine to plan for; LOGS then give the steps. May be given several times.")
-@click.option("--network", multiple=True, metavar="FILE", shell_complete=paths,
-              help="Bandwidth and latency between nodes from the output of nccl-tests' all_reduce_perf, or "
-                   "OSU's osu_allreduce, osu_latency or osu_bw; FILE@4: on four nodes, where it does not say. May "
-                   "be given several times.")
+@click.option("--network", multiple=True, metavar="FILE", shell_complete=paths, help="Bandwidth and latency between "
+              "nodes from the output of nccl-tests' all_reduce_perf, or OSU's osu_allreduce, osu_latency or osu_bw; "
+              "FILE@4: on four nodes, where it does not say. May be given several times.")
 @click.option("--bandwidth", type=float, metavar="GB/s", help="Bandwidth between nodes, as of an allreduce benchmark.")
 @click.option("--latency", type=float, metavar="us", help="Time of a hop between nodes, in microseconds.")
 @click.option("--parameters", metavar="COUNT", help="Parameters of the model, such as 25.6M, for the allreduce. "
@@ -121,9 +118,8 @@ def machine_of(path: str) -> dict[str, Any]:
 @click.option("--size-from", multiple=True, metavar="NAME=PATTERN",
               help="Take the size of LOGS from their workloads' names by a pattern, such as "
                    "'parameters=gpt_([0-9.]+[MB])'. Without it LOGS have it, as hvdscale-report --size says.")
-@click.option("--trials", type=click.IntRange(min=1), metavar="N",
-              help="Take searches at the median best of N trials, and leave out batches with fewer. Without it N is "
-                   "the smallest number of trials of any batch.")
+@click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Take searches at the median best of N trials, "
+              "and leave out batches with fewer. Without it N is the smallest number of trials of any batch.")
 @confidence_option
 @click.option("--out", metavar="DIR", shell_complete=paths, help="Write plan.json, tables/ and figures/ there.")
 @formats_option
@@ -160,11 +156,10 @@ def main(context, logs, targets, out, formats, full, skip_broken, network, bandw
                        formats=formats_of(formats), whole=full, echo=echo)
         return
     links, network_said = links_of(context, network, bandwidth, latency, parameters)
-    make_plan(logs, [Target.parse(target) for target in targets], request, out=out,
-              formats=formats_of(formats), skip_broken=skip_broken, links=links,
-              notes=[network_said] if network_said else [], noise_scale=noise_scale, trials=trials,
-              given=steps_of(steps) if steps else None, whole=full, echo=echo, batch_schedule=(
-                  schedule_of(batch_schedule) if batch_schedule else None), times_from=times_from)
+    make_plan(logs, [Target.parse(target) for target in targets], request, out=out, formats=formats_of(formats),
+              skip_broken=skip_broken, links=links, notes=[network_said] if network_said else [],
+              noise_scale=noise_scale, trials=trials, given=steps_of(steps) if steps else None, whole=full, echo=echo,
+              batch_schedule=schedule_of(batch_schedule) if batch_schedule else None, times_from=times_from)
 
 
 def links_of(context: click.Context, network: Sequence[str], bandwidth: float | None, latency: float | None,
@@ -242,7 +237,7 @@ def workers_of(text: str, per_node: int = 1, option: str = "--workers") -> tuple
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
-        if not 0 < first <= last <= MOST_WORKERS:
+        if not 0 < first <= last <= 10_000_000:
             raise UsageError(f"{option} {text!r} is not a list of {option[2:]} such as 1,2,4,8 or 1-1024")
         counts |= {first, last, *(count for power in doublings for count in (min(power, per_node), per_node * power)
                                   if first < count < last)}

@@ -26,7 +26,6 @@ from .common import (CONTEXT, Brief, begin_run, echo, exit_now, general_options,
 # horovodrun and torchrun take --log anywhere for an ambiguous abbreviation of its own options
 ALSO = {"log": ("--log-file",)}
 METAVARS = {int: "N", float: "X"}
-UNLISTED = ("warmup_epochs",)       # --warmup says it
 # keys that name a file or folder
 PATHS = ("metaparameters", "data_dir", "init_from", "checkpoint", "log", "save_model")
 # the keys that most people set, listed by --help
@@ -63,7 +62,7 @@ def key_options(without=frozenset(), unlisted=frozenset()):
                                "and --set override it")(command)
         for name in reversed([name for names in OPTIONS.values() for name in names if name not in without]):
             spellings = [f"--{name.replace('_', '-')}", *ALSO.get(name, ())]
-            command = click.option(*spellings, name, help=_help(name), hidden=name in {*unlisted, *UNLISTED},
+            command = click.option(*spellings, name, help=_help(name), hidden=name in {*unlisted, "warmup_epochs"},
                                    **_kind(name))(command)
         return click.argument("workload", required=False, shell_complete=workloads)(command)
     return add

@@ -114,8 +114,15 @@ def main() -> None:
         group = form_group(asked.sweep.workers_per_trial, settings.stall_seconds, cores, settings.transport)
         run = SweepRun(asked, group, here, Signals(), again)
         exit_now(leave(group, run.carry_out(), run.others_gone))
-    except HvdscaleError as raised:
-        _fail(here, run, raised)
+    except HvdscaleError as raised:         # said once where all ranks have it; other groups take no harm
+        if here.rank == 0:
+            say_error(raised)
+        elif not isinstance(raised, (UsageError, TrialsError)) and (run is None or run.group.rank == 0):
+            echo(f"Error: rank {here.rank}: {raised}", err=True)
+        if run is None:
+            exit_now(raised.exit_code if here.rank == 0 else ExitCode.DONE)
+        run.group.abandon()
+        exit_now(leave(run.group, raised.exit_code, run.others_gone))
     except KeyboardInterrupt:
         exit_now(ExitCode.INTERRUPTED)
 
@@ -144,19 +151,6 @@ class Signals:
         if self._came and number == signal.SIGINT:
             raise KeyboardInterrupt
         self._came = True
-
-
-def _fail(here, run, error: HvdscaleError) -> None:
-    """Print the error, once if all ranks have it, and end this process without harm to other groups."""
-    if here.rank == 0:
-        say_error(error)
-    elif not isinstance(error, (UsageError, TrialsError)) and (run is None or run.group.rank == 0):
-        echo(f"Error: rank {here.rank}: {error}", err=True)
-    if run is None:
-        exit_now(error.exit_code if here.rank == 0 else ExitCode.DONE)
-    from ..sweep.groups import leave
-    run.group.abandon()
-    exit_now(leave(run.group, error.exit_code, run.others_gone))
 
 
 if __name__ == "__main__":

@@ -21,9 +21,6 @@ from ..log.check import Rows
 from ..log.schema import UNKNOWN_SEED, Status
 from .files import LARGEST_INT, WrongFile, number_of
 
-SEPARATORS = (",", ";", "\t")
-LONGEST_CELL = 1 << 28          # characters; a plan can be long
-EXACT = 2**53                   # integers below it are exact as floats
 GAPS = {"seed": UNKNOWN_SEED, "budget_steps": 0, "accumulation": 1, "ghost_batch": 0}   # what is not known counts as
 GAP = np.frombuffer(b"nan", np.uint8)           # what an empty cell is read as
 FLAGS = {"true": True, "yes": True, "false": False, "no": False}
@@ -40,7 +37,7 @@ class CsvText:
         lines = data.count(b"\n")
         end = data.find(b"\n") + 1 or len(data)
         self.name, head = name, self._text_of(data[:end], 1, name)
-        self.separator = next((mark for mark in SEPARATORS if mark in head), ",")
+        self.separator = next((mark for mark in (",", ";", "\t") if mark in head), ",")
         try:
             self.header = tuple(map(of_cell, next(csv.reader([head], strict=True, delimiter=self.separator), ())))
         except csv.Error as error:
@@ -88,7 +85,7 @@ class CsvText:
             values = [whole_numbers(column) if kind == "int" else column for kind, column in zip(kinds, numbers.T)]
             if all(column is not None for column in values):
                 return dict(zip(self.header, values)), np.arange(2, 2 + self.rows)
-        csv.field_size_limit(LONGEST_CELL)
+        csv.field_size_limit(1 << 28)           # characters of a cell; a plan can be long
         text = io.StringIO(self._text_of(self.lines, 2, self.name), newline="")
         reader = csv.reader(text, strict=True, delimiter=self.separator)
         converts, good, lines = [CONVERTERS[kind] for kind in kinds], [], []
@@ -130,7 +127,7 @@ class CsvText:
 
 def whole_numbers(values: np.ndarray) -> np.ndarray | None:
     """The values as int64; None where one is no integer, or so large that its float may be that of another."""
-    if not (np.abs(values) < EXACT).all():
+    if not (np.abs(values) < 2**53).all():
         return None
     whole = values.astype(np.int64)
     return whole if (whole == values).all() else None

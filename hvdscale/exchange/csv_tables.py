@@ -9,7 +9,7 @@ batch whose metaparameters vary count as a search. Without a column workers, a t
 import csv
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -23,20 +23,17 @@ from ..plan.values import did_you_mean
 from ..system.inputs import LARGEST
 from ..target import SPLITS, logged_name, metric_faults
 from .csv_file import GAPS, TYPES, CsvRows, CsvText, integer_of, repeats
-from .exported import FORMAT, OF_FILE
+from .exported import FORMAT, OF_FILE, Progress
 from .files import LARGEST_INT, WrongFile, file_bytes, json_of, text_of
 from .imported import beyond_errors, skipped_note, widen
 from .runs.run import head_of
 
-LONGEST_ATTRIBUTE = 1 << 15     # bytes; HDF5 has room for twice that
 NEEDED = {"trials": ("id", "dataset", "model", "optimizer", "global_batch"), "restarts": ("trial", "workers"),
           "evaluations": ("trial", "step"), "steps": ("trial", "step")}
 OVERLAP = "; --overlap first or last says which rows stay where steps are repeated"
 SOURCE_OF_ROWS = {"path": "trials.csv", "imported": "csv"}
 SEARCH = "search"
 COPIED = {"local_batch": "global_batch", "source_trial": "id"}      # a column that lacks is that other one
-ASSUMED = ("assumed: 1 worker a trial, so that runs at other counts share its rows; a column workers in trials.csv "
-           "says otherwise")
 WORKLOAD = ("dataset", "model", "optimizer", "global_batch")
 
 
@@ -48,8 +45,7 @@ def is_tables(path) -> bool:
 
 
 def import_tables(source, out, *, left_out: list[str] | None = None, overlap: str | None = None,
-                  progress: Callable[[float], None] = lambda share: None, **how: bool
-                  ) -> tuple[dict[str, int], list[str]]:
+                  progress: Progress = lambda share: None, **how: bool) -> tuple[dict[str, int], list[str]]:
     """Import the tables in the folder ``source`` into the new log ``out``; returns the number of rows of each, and
     remarks on suspicious values and guesses. Other faults are a LogError naming file and line, without an ``out``.
 
@@ -60,7 +56,11 @@ def import_tables(source, out, *, left_out: list[str] | None = None, overlap: st
     files = {table: TableFile(source, table) for table in TABLES}
     attributes, specs = _read_description(source, files)
     tables, said = _read(files, specs, attributes, left, overlap, progress)
-    _apply_rules(tables, left)
+    trials, restarts, evaluations, steps = tables.values()
+    _leave_out(tables, left, chain(faults_of_trials(trials), *(
+        faults_of_rows(trials, table) for table in (restarts, evaluations, steps))))
+    _leave_out(tables, left, [*unfinished(trials, evaluations, np.isin(trials["id"], steps["trial"])),
+                              unstarted(trials, restarts["trial"])])
     if left.messages and not tables["trials"].rows:
         raise WrongFile(left.messages[0])
     errors: dict[str, tuple[float, float]] = {}
@@ -123,14 +123,6 @@ class TableFile(CsvText):
         return trial if abs(trial) <= LARGEST_INT else None
 
 
-def _apply_rules(tables: Mapping[str, CsvRows], left: LeftOut):
-    trials, *others = tables.values()
-    _leave_out(tables, left, chain(faults_of_trials(trials), *(faults_of_rows(trials, table) for table in others)))
-    _leave_out(tables, left, chain(
-        unfinished(trials, tables["evaluations"], np.isin(trials["id"], tables["steps"]["trial"])),
-        [unstarted(trials, tables["restarts"]["trial"])]))
-
-
 def _leave_out(tables: Mapping[str, CsvRows], left: LeftOut, faults: Iterable[Fault]):
     for fault in faults:
         table = fault.table
@@ -180,12 +172,11 @@ def _read_log_json(path: str) -> tuple[dict, dict[str, dict[str, LogColumn]]]:
             raise WrongFile(f"{path}: the columns of {table} are not lists of name, type, unit, meaning, better")
     for name, value in attributes.items():
         good = (-LARGEST_INT - 1 <= value <= LARGEST_INT if type(value) is int else
-                len(json.dumps(value)) <= LONGEST_ATTRIBUTE)
+                len(json.dumps(value)) <= 1 << 15)         # HDF5 has room for twice that
         if not good or not _is_path(name) or name in ("versions", "imported") and not isinstance(value, dict):
             raise WrongFile(f"{path}: the attribute {name[:40]!r} is longer, larger or stranger than a log can hold")
     return {name: value for name, value in attributes.items() if name not in OF_FILE}, {
-        table: {column[0]: LogColumn(*column[:4], better=column[4]) for column in given}
-        for table, given in columns.items()}
+        table: {one[0]: LogColumn(*one[:4], better=one[4]) for one in given} for table, given in columns.items()}
 
 
 def _is_path(name: str) -> bool:
@@ -227,7 +218,7 @@ def _columns_of(file: TableFile, described: Mapping[str, LogColumn]) -> tuple[Lo
 
 
 def _read(files: Mapping[str, TableFile], specs: Mapping[str, Sequence[LogColumn]], attributes: dict, left: LeftOut,
-          overlap: str | None, progress: Callable[[float], None]) -> tuple[dict[str, CsvRows], list[str]]:
+          overlap: str | None, progress: Progress) -> tuple[dict[str, CsvRows], list[str]]:
     """(the tables with all columns of a log; what was guessed, assumed or left out), also noted in ``attributes``."""
     tables = {}
     for name, file in files.items():
@@ -242,7 +233,8 @@ def _read(files: Mapping[str, TableFile], specs: Mapping[str, Sequence[LogColumn
         raise WrongFile(f"{trials.path}:1: has the columns plan and {SEARCH}; write \"{SEARCH}\": true in the plans "
                         "instead")
     if "workers" not in trials:
-        said["workers"] = ASSUMED
+        said["workers"] = ("assumed: 1 worker a trial, so that runs at other counts share its rows; a column workers "
+                           "in trials.csv says otherwise")
         trials["workers"] = np.ones(trials.rows, np.int64)
         trials["source"] = np.full(trials.rows, json.dumps({**SOURCE_OF_ROWS, "workers": None}), object)
     dropped = []

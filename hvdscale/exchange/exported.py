@@ -34,10 +34,7 @@ FORMAT = "hvdscale-csv"
 ROWS, GROUP = 1 << 15, 1 << 18          # of CSV written at a time; of a row group of Parquet
 OF_FILE = ("format", "version", "segment", "segments")      # root attributes that belong to the file, not the log
 PARQUET = "--as parquet", "--as csv does without it"
-NEED = "--as tensorboard"
-QUEUE = 1000                    # events that the writer's thread may lag behind
 ABOUT = ("dataset", "model", "optimizer", "global_batch", "workers", "seed")
-SECONDS = "evaluations/train_seconds"
 Progress = Callable[[float], None]
 
 
@@ -135,7 +132,7 @@ def _plain_values(values: np.ndarray, spec: LogColumn) -> np.ndarray | list:
 def export_events(path, out, progress: Progress = lambda share: None) -> dict[str, int]:
     """Write a run for each trial of the log into the new folder ``out``, see ``exporting``; returns how many runs and
     scalars. Raises UsageError without tensorboard, and for a name that it cannot write to."""
-    modules = [import_extra(f"tensorboard.{name}", NEED) for name in (
+    modules = [import_extra(f"tensorboard.{name}", "--as tensorboard") for name in (
         "summary.writer.event_file_writer", "compat.proto.event_pb2", "compat.proto.summary_pb2",
         "plugins.hparams.summary_v2")]
     try:
@@ -158,7 +155,7 @@ def _write_events(folder: str, log: Log, row: int, files: Any, events: Any, summ
     trial, scalars = int(log.trials["id"][row]), 0
     times = log.restarts["time"][log.restarts["trial"] == trial]
     start = 0.0 if np.isnan(times).all() else float(np.nanmin(times))           # 0: unknown, as of an imported log
-    writer = files.EventFileWriter(folder, max_queue_size=QUEUE)
+    writer = files.EventFileWriter(folder, max_queue_size=1000)
     try:
         hparams = plugin.hparams_pb(_hparams(log, row), trial_id=str(trial), start_time_secs=start)
         writer.add_event(events.Event(wall_time=start, summary=hparams))
@@ -186,7 +183,7 @@ def _rows(log: Log, trial: int) -> Iterator[tuple[int, float, dict[str, float]]]
     """(step, seconds since the start, scalars by tag) of the trial's steps, then of its evaluations."""
     evaluations, steps = log.evaluations, log.steps
     of_step = {f"steps/{name}": name for name in steps if steps.specs[name].type == "float"}
-    measured = {SECONDS: "train_seconds", **{name: name for name in evaluations if "/" in name}}
+    measured = {"evaluations/train_seconds": "train_seconds", **{name: name for name in evaluations if "/" in name}}
     for table, tags, seconds in (
             (steps, of_step, np.nancumsum(steps.of_trial("step_seconds", trial))),
             (evaluations, measured, np.nan_to_num(evaluations.of_trial("train_seconds", trial)))):

@@ -82,15 +82,14 @@ class ImportedLog:
         return ids
 
     def evaluations(self, ids: np.ndarray, rows: Sequence[int], step: np.ndarray, examples: np.ndarray,
-                    values: Mapping[str, np.ndarray], train_seconds: np.ndarray | None = None):
+                    values: Mapping[str, np.ndarray], train_seconds: np.ndarray | float = np.nan):
         """Add the concatenated evaluations of trials; ``rows``: the number of each; times are NaN unless given."""
         widen(self.errors, values)
         before = self.file.rows("evaluations", "trial")
         self.file.add("evaluations", "trial", np.repeat(ids, rows))
         self.file.add("evaluations", "step", step)
         self.file.add("evaluations", "examples", examples)
-        self.file.add("evaluations", "train_seconds",
-                      np.full(len(step), np.nan) if train_seconds is None else train_seconds)
+        self.file.add("evaluations", "train_seconds", _repeat(train_seconds, len(step)))
         self._add_measured("evaluations", before, len(step), values)
 
     def _add_measured(self, table: str, before: int, rows: int, values: Mapping[str, np.ndarray]):

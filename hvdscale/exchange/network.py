@@ -16,14 +16,12 @@ from ..analysis.step_time import RING
 from ..errors import UsageError
 from .files import file_bytes, number_of
 
-LARGEST = 64 << 20          # bytes of a file
 LEAST, MOST = 1e-9, 1e18    # bytes, microseconds and MB/s beyond which none is one
 NUMBER = r"\d+(?:\.\d*)?(?:e[+-]?\d+)?"
 NCCL, ALLREDUCE, MESSAGE, ONE_WAY = "nccl-tests", "Allreduce Latency Test", "Latency Test", "Bandwidth Test"
-TAKEN = ("all_reduce_perf of nccl-tests, and osu_allreduce, osu_latency and osu_bw of OSU's " "micro-benchmarks")
+TAKEN = ("all_reduce_perf of nccl-tests, and osu_allreduce, osu_latency and osu_bw of OSU's micro-benchmarks")
 OSU = re.compile(r"#\s*OSU MPI\S* (.*?) v[\d.]+")
 RANK = re.compile(r"#\s+Rank\s+\d+(?:\s+Group\s+(?P<group>\d+))?(?:\s+Pid\s+\d+)? on\s+(?P<host>\S+) device")
-SAME_BUS = 0.03             # busbw / algbw differs by at most that share from 2 (n - 1) / n, as rounded
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ def _transfers_of(file: str) -> tuple[int, float, float, np.ndarray, np.ndarray]
     message of a file; raises UsageError where it has none, or is not of two nodes or more."""
     given = re.fullmatch(r"(?P<path>.*)@(?P<nodes>\d{1,9})", file, re.S | re.A)
     path, nodes = (given["path"], int(given["nodes"])) if given else (file, None)
-    text = file_bytes(path, path, LARGEST).decode("utf-8", "replace")
+    text = file_bytes(path, path, 64 << 20).decode("utf-8", "replace")
     if title := OSU.search(text):
         lines = OSU.split(text[title.end():])[0].splitlines()
         pairs = filter(None, (re.match(rf"\s*(\d+)\s+({NUMBER})(\s|$)", line, re.A) for line in lines))
@@ -100,7 +98,7 @@ def _of_text(path: str, text: str) -> tuple[set[str], list[tuple[float, float]]]
         if len(fields) > max(at + 1, bus) and fields[0].isdecimal() and number_of(fields[at]):
             ranks, algorithm = len(of_group), number_of(fields[at + 1]) or 0.0
             ratio = (number_of(fields[bus]) or 0.0) / algorithm if algorithm >= 1 and ranks > 1 else None
-            if ratio is not None and abs(ratio / (2 * (ranks - 1) / ranks) - 1) > SAME_BUS:
+            if ratio is not None and abs(ratio / (2 * (ranks - 1) / ranks) - 1) > 0.03:         # as rounded
                 raise UsageError(f"{path}: is not of an allreduce: its bus bandwidth is {ratio:.2f} times the "
                                  f"algorithm's, on {ranks} ranks; taken are {TAKEN}")
             rows.append((float(fields[0]), number_of(fields[at])))

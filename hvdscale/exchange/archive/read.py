@@ -98,8 +98,7 @@ def _plan(study: ArchiveStudy) -> dict:
         raise WrongFile(f"{name}: batch_size is {batch} in the folder {folders[-1]}")
     train_examples = TRAIN_EXAMPLES.get(folders[-4])
     return {"problem": {"train_examples": train_examples} if train_examples else {},
-            "measurement": {"budget_steps": steps},
-            "archive": {"path": "/".join(folders), "study": data}}
+            "measurement": {"budget_steps": steps}, "archive": {"path": "/".join(folders), "study": data}}
 
 
 def _add(log: ImportedLog, study: ArchiveStudy, plan: dict, trials: list[ReadTrial], seen: Seen):
@@ -108,13 +107,11 @@ def _add(log: ImportedLog, study: ArchiveStudy, plan: dict, trials: list[ReadTri
     if step.max(initial=0) > LARGEST_INT // size:
         raise LogError(f"{study.where}: {step.max()} steps of {size} examples are more than 64 bits can count")
     ids = log.trials([one.point for one in trials], {
-        "status": [one.status for one in trials],
-        "stop_reason": [f"the archive says {one.status.name}" for one in trials],
-        "dataset": "/".join(dataset), "model": model, "optimizer": optimizer, "global_batch": size,
-        "seed": UNKNOWN_SEED, "source_trial": [one.id for one in trials],
-        "budget_steps": plan["measurement"]["budget_steps"], "plan": json.dumps(plan, ensure_ascii=False),
+        "status": [one.status for one in trials], "budget_steps": plan["measurement"]["budget_steps"], "model": model,
+        "stop_reason": [f"the archive says {one.status.name}" for one in trials], "dataset": "/".join(dataset),
+        "optimizer": optimizer, "global_batch": size, "seed": UNKNOWN_SEED, "source_trial": [one.id for one in trials],
         "source": json.dumps({"path": plan["archive"]["path"], "imported": "archive"}, ensure_ascii=False),
-        "metadata": [one.text for one in trials]})
+        "plan": json.dumps(plan, ensure_ascii=False), "metadata": [one.text for one in trials]})
     log.evaluations(ids, [len(one.step) for one in trials], step, step * size, {
         name: np.concatenate([one.values[name] if name in one.values else np.full(len(one.step), np.nan)
                               for one in trials])

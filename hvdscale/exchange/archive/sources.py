@@ -25,7 +25,6 @@ OPENERS = {b"BZh": bz2.open, b"\x1f\x8b": gzip.open,               # by a compre
            b"\xfd7zXZ\0": partial(lzma.open, format=lzma.FORMAT_XZ)}       # would be the start of another in a .lzma
 LARGEST = {"study.json": 4 << 20, "metadata.json": 4 << 20, "measurements.csv": 1 << 30}
 LARGEST_STUDY = 4 << 30                 # bytes of a study's files in a tar file, held in memory
-LARGEST_HEADER = 1 << 20                # bytes of an extended header, held in memory
 EXTENDED = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE,
             tarfile.SOLARIS_XHDTYPE)
 ROOT = "batch_science"                  # the published archive's top folder
@@ -207,6 +206,6 @@ class _Member(tarfile.TarInfo):
             raise
         except tarfile.HeaderError as error:
             raise tarfile.ReadError(f"{error}; it is cut off, or was changed") from error
-        if found.type in EXTENDED and found.size > LARGEST_HEADER:
+        if found.type in EXTENDED and found.size > 1 << 20:         # held in memory
             raise tarfile.ReadError(f"a header of {found.size} bytes")
         return found

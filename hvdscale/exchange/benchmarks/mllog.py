@@ -38,7 +38,6 @@ LONGEST = 1 << 20                   # characters of a line
 TRAINING = ("block_start", "block_stop", "epoch_start", "epoch_stop")
 CONVERGED = "val/converged"
 PARAMETERS = {**RENAMED, "opt_learning_rate_decay_steps": "decay_steps"}
-SAME = 1e-4                         # relative difference of values that are one measurement, written twice
 RESULT = re.compile(r"result_\d+\.txt")
 
 
@@ -172,9 +171,7 @@ class Measured:
 
     def __init__(self, run: MllogRun, wanted: Wanted) -> None:
         self.run, self.wanted = run, wanted
-        self.notes: list[str] = []
-        if run.attempts > 1:
-            self.notes.append(say("attempts", attempts=run.attempts))
+        self.notes = [say("attempts", attempts=run.attempts)] if run.attempts > 1 else []
         if run.given.get("submission_benchmark") == "minigo":
             raise WrongFile(say("minigo", path=run.path))
         self.batch = whole_number(run.given.get("global_batch_size"), 1, run.path, "global_batch_size")
@@ -254,7 +251,7 @@ class Measured:
             examples = self._examples_at(one, name, value)
             values = {self._column(one.key, metric, keys): number for metric, number in one.values.items()}
             *_, seconds, before = rows.get(examples, (math.nan, {}))
-            again = any(not np.isclose(number, before.get(metric, number), SAME, 0, equal_nan=True)
+            again = any(not np.isclose(number, before.get(metric, number), 1e-4, 0, equal_nan=True)
                         for metric, number in values.items())
             if again or examples not in rows:
                 seconds = self.run.train_seconds(one.time if again else self.run.reached.get((name, value), one.time))
@@ -375,12 +372,11 @@ def _add(log: ImportedLog, measured: Measured) -> None:
     seed = as_whole(run.given.get("seed"))
     log.better |= benchmark.better
     ids = log.trials([parameters], {
-        "status": status, "stop_reason": reason, "dataset": benchmark.name,
-        "model": "reference", "optimizer": optimizer_of(run.given, benchmark),
-        "global_batch": measured.batch, "seed": UNKNOWN_SEED if seed is None else seed, "budget_steps": budget,
-        "workers": workers or 1, "accumulation": as_whole(run.given.get("gradient_accumulation_steps")) or 1,
-        "plan": json.dumps(plan, ensure_ascii=False),
+        "status": status, "stop_reason": reason, "dataset": benchmark.name, "model": "reference",
+        "optimizer": optimizer_of(run.given, benchmark), "seed": UNKNOWN_SEED if seed is None else seed,
+        "global_batch": measured.batch, "accumulation": as_whole(run.given.get("gradient_accumulation_steps")) or 1,
+        "workers": workers or 1, "budget_steps": budget, "plan": json.dumps(plan, ensure_ascii=False),
         "source": json.dumps({"path": run.path, "imported": "mllog"}), **wanted.names},
         run.started / 1000 if workers and run.started else math.nan)
     log.evaluations(ids, [len(measured.steps)], measured.steps, measured.examples, measured.columns,
-                    measured.seconds if workers else None)
+                    measured.seconds if workers else math.nan)

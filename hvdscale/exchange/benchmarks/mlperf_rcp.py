@@ -25,8 +25,6 @@ from .table import RENAMED, Benchmark, find_benchmark, optimizer_of, say
 
 TARGET = "val/converged>=1"
 VALUES = ("Epochs to converge", "samples to converge")
-LARGEST = 4 << 20                   # bytes of a file
-ON_GRID = 0.9                       # of the values; the others count as outliers
 OUTLIER = 4                         # times the median of a point or more, or so many times less
 
 
@@ -52,7 +50,7 @@ class ReferencePoint:
         gaps = {after - before for before, after in zip(distinct, distinct[1:])}
         for gap in sorted(gaps, reverse=True):
             most = Counter(value % gap for value in self.values).most_common(1)[0][1]
-            if most >= ON_GRID * len(self.values):
+            if most >= 0.9 * len(self.values):          # the others count as outliers
                 return gap
         return None
 
@@ -78,7 +76,7 @@ def import_rcp(source, out, *, unit: str | None = None, train_examples: int | No
 
 def read_points(source: str, unit: str | None = None, train_examples: int | None = None) -> list[ReferencePoint]:
     """A file's points by benchmark and batch size; raises LogError."""
-    data = json_of(text_of(source, most=LARGEST), source, dict)
+    data = json_of(text_of(source, most=4 << 20), source, dict)
     if not data or not all(isinstance(entry, dict) and {"Benchmark", "BS"} <= entry.keys() for entry in data.values()):
         raise WrongFile(say("no_points", path=source))
     given = [_values(f"{source}: {name}", entry) for name, entry in data.items()]
@@ -134,11 +132,10 @@ def _add(log, source, point, spacing, names) -> int:
             "measurement": {"budget_steps": max(steps), "target": TARGET, "eval_every": spacing_steps or None},
             "rcp": {"name": point.name, "unit": unit, "hyperparameters": point.hyperparameters, **point.about}}
     ids = log.trials([numbers] * count, {
-        "status": Status.COMPLETE, "stop_reason": "the target of the benchmark was met",
-        "dataset": benchmark.name, "model": "reference", "optimizer": optimizer_of(point.hyperparameters, benchmark),
-        "global_batch": point.batch, "seed": UNKNOWN_SEED, "source_trial": np.arange(count), "budget_steps": max(steps),
-        "plan": json.dumps(plan, ensure_ascii=False),
-        "source": json.dumps({"path": point.name, "imported": "rcp"}), **names})
+        "status": Status.COMPLETE, "stop_reason": "the target of the benchmark was met", "dataset": benchmark.name,
+        "model": "reference", "optimizer": optimizer_of(point.hyperparameters, benchmark), "seed": UNKNOWN_SEED,
+        "global_batch": point.batch, "budget_steps": max(steps), "plan": json.dumps(plan, ensure_ascii=False),
+        "source_trial": np.arange(count), "source": json.dumps({"path": point.name, "imported": "rcp"}), **names})
     rows = []
     for last, total in zip(steps, examples):
         if spacing_steps:

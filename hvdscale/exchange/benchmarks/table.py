@@ -19,8 +19,6 @@ from ...plan.settings import read_toml
 from ...target import Target
 
 UNITS = ("epochs", "examples", "steps", "tokens")
-EXAMPLES_FROM = 20_000              # epochs from here on are examples: bert's, and unet3d's from round 3.1
-TOKENS = 2048                       # of a sequence of gpt3
 SHORT_EPOCHS = 30                   # see successor in the table
 ALIKE = 0.01                        # relative difference between two counts of one training set
 # names of metaparameters -> ours
@@ -41,7 +39,7 @@ class Benchmark:
     source: str = ""
     first: int = 0
     most_epochs: float = math.inf
-    examples_from: float = EXAMPLES_FROM
+    examples_from: float = 20_000   # epochs from here on are examples: bert's, and unet3d's from round 3.1
     largest_batch: int | None = None
     successor: str = ""
     names: tuple[str, ...] = ()
@@ -69,7 +67,8 @@ class Benchmark:
     def examples_at(self, value: float | Fraction, batch: int) -> Fraction | None:
         """The examples behind a value of the counter; None for epochs of unknown size."""
         if self.unit != "epochs":
-            return Fraction(value) * {"examples": 1, "steps": batch, "tokens": Fraction(1, TOKENS)}[self.unit]
+            # gpt3's sequences have 2048 tokens
+            return Fraction(value) * {"examples": 1, "steps": batch, "tokens": Fraction(1, 2048)}[self.unit]
         if value >= self.examples_from:
             return Fraction(value)
         return (Fraction(value) - self.first) * self.examples if self.examples else None

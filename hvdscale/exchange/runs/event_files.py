@@ -23,7 +23,6 @@ NEED = "reading TensorBoard's event files"
 EVENTS = "events.out.tfevents."
 SPLITS = ("train", "training", "validation", "valid", "val", "eval", "evaluation", "test")      # names of folders
 OF_EPOCH, AT_STEP = re.compile(r"[^/]+/epoch_([^/]+)"), re.compile(r".*/evaluation_(.+)_vs_iterations")   # Keras' tags
-HPARAMS = "hparams"             # the plugin whose summaries are settings
 Point = tuple[str, float, float, float]                 # tag, value, time in seconds, step
 
 
@@ -139,7 +138,7 @@ def _take(found: Events, plugins: dict[str, str], event: Any) -> None:
         kind, tag = value.WhichOneof("value"), value.tag
         plugin = plugins.setdefault(tag, value.metadata.plugin_data.plugin_name)
         number = value.simple_value if kind == "simple_value" else None
-        if kind == "tensor" and plugin == HPARAMS:
+        if kind == "tensor" and plugin == "hparams":             # whose summaries are settings
             from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
             start = HParamsPluginData.FromString(value.metadata.plugin_data.content).session_start_info
             found.settings |= {name: getattr(given, given.WhichOneof("kind")) for name, given in start.hparams.items()

@@ -100,9 +100,8 @@ def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping
     numbers = {key for run in runs for key, value in run.parameters.items() if isinstance(value, (int, float))}
     points = {name: _source(keys, numbers, _POINT.format("|".join(map(re.escape, keys))), runs)
               for name, keys in PROGRAMS["metaparameters"].items()}
-    mapping = RunMapping(settings | _guess_names(runs), per, step, unit, 0, within, seconds=seconds,
-                         time_unit=time_unit, train_examples=sizes.pop() if len(sizes) == 1 else None,
-                         step_seconds=each, tags=kept,
+    mapping = RunMapping(settings | _guess_names(runs), per, step, unit, 0, within, seconds=seconds, step_seconds=each,
+                         time_unit=time_unit, train_examples=sizes.pop() if len(sizes) == 1 else None, tags=kept,
                          metaparameters={name: source for name, source in points.items() if source}, evidence=evidence,
                          steps={name: tag for name, tag in ((LOSS, loss), (RATE, rate)) if tag})
     return replace(mapping, step_offset=_guess_offset(runs, mapping))

@@ -38,11 +38,8 @@ from .run import FoundRun
 Points = tuple[np.ndarray, np.ndarray]          # steps, and what was measured at each
 COUNTS, LABELS = ("batch", "workers", "nodes", "accumulation"), ("dataset", "model", "optimizer")      # of settings
 MOST_SHOWN = 80         # letters of a tag
-MOST_USES = 150         # names whose use the log says
 LARGEST = 1e300         # of a metaparameter
-MOST_RESTARTS = 0.1     # of a clock, as a share of its times
 PAUSE = 10.0, 0.1       # times as long as other steps, and share of a run
-OTHERWISE = "--batch-per worker says otherwise"
 UPDATES = "train/n_updates"         # of stable-baselines3, which rows of evaluations lack
 WORD = re.compile("[A-Za-z][A-Za-z_]{0,39}")        # a text that may be a setting, rather than a path or a time
 SHARE = re.compile(r"(?i)acc|prec|recall|top-?[15]|f1|auc|iou|dice|map|\bap")       # metrics from 0 to 1
@@ -185,7 +182,7 @@ def _continued(times: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, str]:
     which a step took over PAUSE times as long as usual, in over that share of the run, have a pause between them."""
     times = times - (times[0] if len(times) and times[0] > STAMP else 0)
     falls = np.diff(times) < 0
-    if falls.sum() > max(1, MOST_RESTARTS * len(falls)):
+    if falls.sum() > max(1, 0.1 * len(falls)):
         return np.full(len(times), np.nan), say("unsteady")
     before = np.where(falls, times[:-1], 0.0)
     times = times + np.concatenate([[0.0], np.cumsum(before)])[:len(times)]
@@ -280,7 +277,7 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping, uses: Mapping[str
     if mapping.batch_per == WORKER_BATCH:
         assumed = [name for name in ("workers", "accumulation") if name not in mapping.settings]
         said["batch"] = say("batch_of_worker", why=why, ones=assumed)
-    elif len(batches) == 1 and len(counts) > 1 and not why.endswith(OTHERWISE):
+    elif len(batches) == 1 and len(counts) > 1 and not why.endswith("--batch-per worker says otherwise"):
         said["batch"] = say("same_batch")
     if mapping.search is None and _searched(trials):
         said["search"] = say("search")
@@ -334,7 +331,7 @@ def write(trials: Sequence[FoundTrial], out: str | os.PathLike[str], mapping: Ru
     """The new log ``out`` of these trials, see ``new_log``; returns remarks on suspicious values."""
     uses = accounts([trial.run for trial in trials], mapping)
     said, searched = remarks(trials, mapping, uses), _searched(trials)
-    uses = {name[:MOST_SHOWN]: use for name, use in islice(uses.items(), MOST_USES)}
+    uses = {name[:MOST_SHOWN]: use for name, use in islice(uses.items(), 150)}
     about = {"kind": "runs", "from": list_first(sources, 3), **said, "uses": uses}
     with imported_log(out, about, **how) as log:
         log.better |= {metric.column: metric.direction for metric in mapping.tags.values() if metric.direction}
@@ -345,9 +342,8 @@ def write(trials: Sequence[FoundTrial], out: str | os.PathLike[str], mapping: Ru
 
 def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool | None) -> None:
     workers, nodes, passes = (int(trial.settings.get(name) or 1) for name in ("workers", "nodes", "accumulation"))
-    config = _config_of(trial.run, mapping)
-    plan = {"problem": {**({"train_examples": mapping.train_examples} if mapping.train_examples else {}),
-                        **({"config": config} if config else {})},
+    problem = {"train_examples": mapping.train_examples, "config": _config_of(trial.run, mapping)}
+    plan = {"problem": {name: value for name, value in problem.items() if value},
             "execution": {"local_workers": workers // nodes} if nodes > 1 else {},
             "file": trial.run.path, **({} if search is None else {"search": search})}
     assumed = {} if trial.settings.get("workers") else {"workers": None}
@@ -360,10 +356,9 @@ def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool 
               Status.INCOMPLETE: f"{CUT_SHORT}: {trial.run.unfinished}"}[status]
     seed = trial.settings.get("seed")
     ids = log.trials([trial.points], {
-        "status": status, "stop_reason": reason, "global_batch": trial.batch,
-        "accumulation": passes, "local_batch": -(-trial.batch // (workers * passes)), "workers": workers,
-        **{name: str(trial.settings[name]) for name in LABELS}, "budget_steps": 0,
-        "seed": UNKNOWN_SEED if seed is None else seed,
+        "status": status, "stop_reason": reason, "global_batch": trial.batch, "accumulation": passes,
+        "local_batch": -(-trial.batch // (workers * passes)), **{name: str(trial.settings[name]) for name in LABELS},
+        "workers": workers, "budget_steps": 0, "seed": UNKNOWN_SEED if seed is None else seed,
         "plan": json.dumps(plan), "source": json.dumps(source, ensure_ascii=False)})
     steps = trial.evaluated
     log.evaluations(ids, [len(steps)], steps, steps * trial.batch, {

@@ -129,10 +129,8 @@ def read_mapping(path: str, guessed: RunMapping, runs: Sequence[FoundRun]) -> Ru
             wrong.append(f"{path}: {error}")
     tags = {tag for run in runs for tag in run.series}
     named = [*mapping.tags, *mapping.steps.values(), mapping.seconds, mapping.step_seconds, mapping.within]
-    if isinstance(mapping.step, str):
-        named.append(mapping.step)
     wrong += [f"{path}: no run has the tag {tag!r}: {did_you_mean(tag, tags, 'there are ' + ', '.join(sorted(tags)))}"
-              for tag in dict.fromkeys(named) if tag and tag not in tags]
+              for tag in dict.fromkeys([*named, mapping.step]) if isinstance(tag, str) and tag not in {"", *tags}]
     if wrong:
         raise UsageError("\n".join(wrong))
     return mapping
@@ -157,9 +155,8 @@ def with_given(mapping: RunMapping, given: Mapping[str, Any]) -> RunMapping:
     """The mapping with settings and other fields that a user says, so that there is no evidence of them."""
     settings = {**mapping.settings, **{name: value for name, value in given.items() if name in SETTINGS}}
     gone = {"batch" if name == "batch_per" else name for name in given}
-    return replace(mapping, settings=settings,
-                   evidence={name: why for name, why in mapping.evidence.items() if name not in gone},
-                   **{name: value for name, value in given.items() if name not in SETTINGS})
+    return replace(mapping, settings=settings, **{name: value for name, value in given.items() if name not in SETTINGS},
+                   evidence={name: why for name, why in mapping.evidence.items() if name not in gone})
 
 
 class _WrongValueError(Exception):

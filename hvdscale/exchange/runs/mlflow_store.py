@@ -29,7 +29,19 @@ def recognises(path: str) -> bool:
 def read(path: str) -> Iterator[FoundRun]:
     """The run of a folder, or all runs of a database that were not deleted. Raises WrongFile."""
     if os.path.isdir(path):
-        yield _of_folder(path)
+        about = read_settings(os.path.join(path, "meta.yaml"), "yaml")
+        found = {name: value_of(text_of(file)) for name, file in files_below(os.path.join(path, "params")).items()}
+        points = []
+        for name, file in files_below(os.path.join(path, "metrics")).items():
+            for line, text in enumerate(text_of(file).splitlines(), 1):
+                cells = [number_of(cell) for cell in text.split()]
+                if len(cells) < 3 or None in cells:
+                    raise WrongFile(f"{file}:{line}: is {text[:40]!r}, not time, value and step")
+                points.append((name, cells[1], cells[0], cells[2]))
+        above = os.path.join(os.path.dirname(path), "meta.yaml")
+        experiment = read_settings(above, "yaml").get("name") if os.path.isfile(above) else None
+        yield _run_of(f"{path}:{about.get('run_name', '')}", {"experiment": experiment, **found}, points,
+                      about.get("start_time"))
         return
     try:
         with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as base:
@@ -41,22 +53,6 @@ def read(path: str) -> Iterator[FoundRun]:
                 yield _run_of(f"{path}:{name or run}", {"experiment": experiment, **parameters}, points, start)
     except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
         raise WrongFile(f"{path}: is no database of MLflow: {error}") from None
-
-
-def _of_folder(path: str) -> FoundRun:
-    about = read_settings(os.path.join(path, "meta.yaml"), "yaml")
-    parameters = {name: value_of(text_of(file)) for name, file in files_below(os.path.join(path, "params")).items()}
-    points = []
-    for name, file in files_below(os.path.join(path, "metrics")).items():
-        for line, text in enumerate(text_of(file).splitlines(), 1):
-            cells = [number_of(cell) for cell in text.split()]
-            if len(cells) < 3 or None in cells:
-                raise WrongFile(f"{file}:{line}: is {text[:40]!r}, not time, value and step")
-            points.append((name, cells[1], cells[0], cells[2]))
-    above = os.path.join(os.path.dirname(path), "meta.yaml")
-    experiment = read_settings(above, "yaml").get("name") if os.path.isfile(above) else None
-    return _run_of(f"{path}:{about.get('run_name', '')}", {"experiment": experiment, **parameters}, points,
-                   about.get("start_time"))
 
 
 def _run_of(path: str, parameters: dict[str, Any], points: Iterable[tuple[str, Any, Any, Any]], start: Any) -> FoundRun:

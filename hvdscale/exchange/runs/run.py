@@ -145,10 +145,9 @@ def read_settings(path: str, end: str) -> dict[str, Any]:
     text = text_of(path)
     if end == "toml" or end == "json" and text.lstrip()[:1] in "{[":          # Swin's config.json is YAML
         data = json_of(text, path) if end == "json" else read_toml(path)
-        return {name: str(value) if isinstance(value, list) else value
-                for name, value in leaves(data if isinstance(data, dict) else {}, ".")
-                if isinstance(value, (int, float, str)) or
-                isinstance(value, list) and 0 < len(value) < 1000 and all(map(is_number, value))}
+        return {name: str(value) if isinstance(value, list) else value for name, value in leaves(
+            data if isinstance(data, dict) else {}, ".") if isinstance(value, (int, float, str)) or (
+                isinstance(value, list) and 0 < len(value) < 1000 and all(map(is_number, value)))}
     found: dict[str, Any] = {}
     above: list[tuple[int, str]] = []           # (indent, key) of the mappings that a line is in
     for line in text.splitlines():

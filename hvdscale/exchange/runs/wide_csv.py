@@ -7,7 +7,7 @@ And runs with a file a tag, which has its steps: TensorBoard's exports, and DVCL
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
@@ -24,7 +24,6 @@ from .run import FoundRun, Series, constants_of, files_below, head_of, rows_by_s
 
 NAME = "CSV"
 ENDS, LOGS = (".csv", ".tsv"), (".log", ".txt")     # Keras' CSVLogger is told training.log
-_ENDS_OF_CHART = ("__MIN", "__MAX")                # of W&B's charts
 _EXPORT = re.compile(r"run-(?P<run>.+)-tag-(?P<tag>.+)\.csv")                     # a file a tag of TensorBoard's
 _CHARTED = re.compile(r"(?P<run>.+) - (?P<tag>[^-]+)")         # a column of a chart
 _POINT = ("Wall time", "Step", "Value")
@@ -82,7 +81,16 @@ def read(path: str) -> Iterator[FoundRun]:
         return
     charted = [_CHARTED.fullmatch(name) for name in table.values]
     if any(charted) and all(charted[1:]):
-        yield from _runs_of_chart(table, charted)
+        axis, found = next(iter(table.values)), {}
+        count = "_step" if axis == "Step" else axis                # calls of W&B's log
+        for match in charted:
+            if match and not match[0].endswith(("__MIN", "__MAX")):
+                found.setdefault(match["run"], {})[match["tag"]] = match[0]
+        for run, columns in found.items():
+            rows = np.logical_or.reduce([table.there[name] for name in columns.values()])
+            series = table.run(table.path, rows).series
+            yield FoundRun(f"{table.path}:{run}", NAME, {}, {
+                tag: series[name] for tag, name in {count: axis, **columns}.items() if name in series})
     elif runs := _rows_of_runs(table):
         short = {name: _GROUP.sub("", name, count=1) for name in table.values}
         renamed = short if len({*short.values()}) == len(short) else {}
@@ -172,16 +180,3 @@ def _run_of_tags(path: str, files: Mapping[str, str]) -> FoundRun:
             points += [(tag, value, time if "wall time" in values else None, step)
                        for value, step, time in columns[:, ~np.isnan(columns).any(axis=0)].T.tolist()]
     return FoundRun(path, NAME, {}, series_of(rows_by_step(points), path))
-
-
-def _runs_of_chart(table: _Table, charted: Sequence[re.Match | None]) -> Iterator[FoundRun]:
-    axis, found = next(iter(table.values)), {}
-    count = "_step" if axis == "Step" else axis                # calls of W&B's log
-    for match in charted:
-        if match and not match[0].endswith(_ENDS_OF_CHART):
-            found.setdefault(match["run"], {})[match["tag"]] = match[0]
-    for run, columns in found.items():
-        rows = np.logical_or.reduce([table.there[name] for name in columns.values()])
-        series = table.run(table.path, rows).series
-        yield FoundRun(f"{table.path}:{run}", NAME, {}, {
-            tag: series[name] for tag, name in {count: axis, **columns}.items() if name in series})
