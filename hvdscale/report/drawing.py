@@ -295,7 +295,7 @@ def power_ticks(axis: Axis, low: float, high: float, most: int = TICKS) -> None:
     if last > first:
         return set_ticks(axis, [2.0 ** at for at in range(first, last + 1, math.ceil((last - first + 1) / most))])
     size = 10 ** math.floor(math.log10(high - low))
-    size *= 1 if high - low > 4 * size else 0.5 if high - low > 2 * size else 0.2
+    size *= next((share for share in (1, 0.5) if high - low > 4 * share * size), 0.2)
     return set_ticks(axis, [size * at for at in range(math.ceil(low / size), math.floor(high / size) + 1)])
 
 

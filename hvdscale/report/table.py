@@ -109,7 +109,8 @@ def as_records(table: Table, target: Target | None = None) -> list[dict[str, Any
         values: list[Any] = []
         for cell, wide in zip(row.cells, ranged):
             values.append(cell.shown if cell.value is None else cell.value)
-            values += [math.nan if end is None else end for end in (cell.low, cell.high)] if wide else []
+            if wide:
+                values += [math.nan if end is None else end for end in (cell.low, cell.high)]
         found.append(dict(zip(record_keys(table), (*values, row.trials, str(table.target or target or "")))))
     return found
 
@@ -160,7 +161,7 @@ def cell_of(value: Any, below: str = "", write: Write = number) -> Cell:
     if isinstance(value, Cell):
         return value
     if isinstance(value, (str, bool, np.bool_)):
-        return Cell(value if isinstance(value, str) else "yes" if value else "no")
+        return Cell({True: "yes", False: "no"}.get(value, value))
     if hasattr(value, "low"):
         return Cell(write(value.value), value.value, value.low, value.high, span(value.low, value.high, write))
     value = int(value) if isinstance(value, Integral) else value

@@ -360,7 +360,7 @@ def _notes(found: Fidelity, reference: Reference) -> tuple[str, ...]:
 
 
 def _yes(told: bool | None) -> Cell:
-    return Cell("n/a" if told is None else "yes" if told else "no", None if told is None else int(told))
+    return Cell({None: "n/a", True: "yes", False: "no"}[told], None if told is None else int(told))
 
 
 def _figure(kind: str, curve: Curve, published: PublishedCurve, reference: Reference, base: int = 0) -> Figure:

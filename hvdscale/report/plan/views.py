@@ -228,8 +228,8 @@ def _draw_cost(axes: Axes, plan: WorkerPlan) -> None:
     log2_axis(axes, "x", [one.value / size for one in seconds], [end / size for end in ends_of(seconds)])
     power_ticks(axes.xaxis, *axes.get_xlim())
     log2_axis(axes, "y", [one.value for one in costs], ends_of(costs))
-    label_axes(axes, label, "cost, relative" if plan.relative else
-               "cost (node-hours)" if plan.request.price is None else "cost (unit of the price)")
+    unit = "node-hours" if plan.request.price is None else "unit of the price"
+    label_axes(axes, label, "cost, relative" if plan.relative else f"cost ({unit})")
 
 
 def _time_unit(plan: WorkerPlan) -> tuple[float, str]:

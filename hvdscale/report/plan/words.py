@@ -201,7 +201,7 @@ def _describe_option(plan: WorkerPlan, option: Option) -> str:
                     cost=option.cost.value, time=_describe_time(plan, option) + CROWDED * option.crowded,
                     priced=plan.request.price is not None or plan.relative,
                     mark=None if option.mark == MEASURED else option.mark, side="beyond" if above else "below",
-                    limit=(batches[-1] if above else batches[0]) if batches else None)
+                    limit=next(iter(batches[::-1] if above else batches), None))
 
 
 def _describe_time(plan: WorkerPlan, option: Option) -> str:

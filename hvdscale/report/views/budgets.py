@@ -322,7 +322,8 @@ def best_of_metrics(subject: Subject) -> Iterator[Part]:
 def find_quality(found: Quality) -> Finding:
     metric, within = metric_name(found.column), within_own(found.budget)
     tested, best = math.isfinite(found.p_value), abs(found.best.mean()) if len(found.best) else 0.0
-    p = f"= {found.p_value:.{2 if found.p_value >= 0.095 else 3}f}" if found.p_value >= 0.001 else "< 0.001"
+    digits = 2 if found.p_value >= 0.095 else 3
+    p = f"= {found.p_value:.{digits}f}" if found.p_value >= 0.001 else "< 0.001"
     unit = found.budget.unit if found.budget else ""
     late = found.late and len(found.late) < len(found.points)
     more = (
@@ -339,8 +340,9 @@ def find_quality(found: Quality) -> Finding:
         return SEARCH.find("quality_unknown", None, (*cure, *more), metric=metric, within=within, why=why)
     values, batches, apart = [float(one) for one in found.best], found.batches, found.apart
     fallen = found.valley is not None and math.isfinite(found.valley.best.high)
-    kind = ("quality_open" if not found.penalty and (fallen or apart) else
-            "quality_better" if found.improves else "quality_worse" if found.penalty else "quality_same")
+    kinds = {"quality_open": not found.penalty and (fallen or apart), "quality_better": found.improves,
+             "quality_worse": found.penalty, "quality_same": True}
+    kind = next(kind for kind, holds in kinds.items() if holds)
     at = int(found.valley.fitted.argmin()) if found.valley else found.best_at
     return SEARCH.find(kind, None, more, metric=metric, within=within, smallest=batches[0], largest=batches[-1],
                        first=values[0], largest_value=values[-1], best=values[found.best_at],

@@ -157,8 +157,9 @@ def estimate_cell(estimate: Estimate, cell: RunCell, write: Write = number) -> C
 def ratio_cell(value: Estimate, cell: RunCell, baseline: RunCell) -> Cell:
     shown = ratio(value.value)
     if math.isnan(value.value):
-        shown = ("diverged" if not cell.runs else "not met" if math.isinf(cell.steps.value) else
-                 "no baseline" if cell is not baseline and not baseline.steps.met else "n/a")
+        why = {"diverged": not cell.runs, "not met": math.isinf(cell.steps.value),
+               "no baseline": cell is not baseline and not baseline.steps.met, "n/a": True}
+        shown = next(word for word, holds in why.items() if holds)
     return Cell(shown, value.value, value.low, value.high, span(value.low, value.high, ratio))
 
 
@@ -256,7 +257,7 @@ def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _values(values: Sequence[Any]) -> str:
-    numbers = all(type(value) in (int, float) and value == value for value in values)
+    numbers = all(type(value) in (int, float) and not math.isnan(value) for value in values)
     values = sorted(set(values)) if numbers else values
     shown = list(dict.fromkeys(map(show_value, values)))
     if len(shown) <= MOST_VALUES:
@@ -265,7 +266,7 @@ def _values(values: Sequence[Any]) -> str:
 
 
 def show_value(value: object) -> str:
-    if value is None or value != value:
+    if value is None or isinstance(value, float) and math.isnan(value):
         return "none"
     if isinstance(value, float):
         return f"{value:g}"

@@ -335,7 +335,7 @@ def budgets_figure(curve: Curve, *, steps: float | None = None, epochs: float | 
 def second(curve: Curve) -> str | None:
     """The metaparameter to go with the learning rate: the momentum where it was searched; None: there is none."""
     names = [name for name in many_valued([point.study for point in curve.searched]) if name != LEARNING_RATE]
-    return MOMENTUM if MOMENTUM in names else names[0] if names else None
+    return MOMENTUM if MOMENTUM in names else next(iter(names), None)
 
 
 def _spread(curve: Curve, y: str | None, most: int) -> list[CurvePoint]:

@@ -237,7 +237,8 @@ def _improving(search: Search) -> Cell:
     share, half = search.lowered, search.half
     if half is None or math.isnan(share) or not (half.known or search.improving):
         return Cell("n/a", math.nan)
-    shown = "from none" if math.isinf(half.low) else f"{'' if half.known else 'over '}{percent(share)}"
+    over = "" if half.known else "over "
+    shown = "from none" if math.isinf(half.low) else f"{over}{percent(share)}"
     return Cell(shown + (f" {FLAG}" if search.improving else ""), share, below=f"{half.n} to {len(search.curve)}")
 
 

@@ -92,9 +92,9 @@ def schedules(section: Section) -> tuple[str, ...]:
     for run in (run for cell in section.cells if cell.met or not section.searches for run in cell.runs):
         if schedule := Schedule.of(run.trial.plan.get("problem") or {}):
             found.setdefault(run.trial.batches, {})[schedule.describe("{:.3g}".format)] = None
-    other = any(search.objective != STEPS_TO_TARGET for search in section.searches)
+    target = section.target if any(search.objective != STEPS_TO_TARGET for search in section.searches) else None
     batches = "; ".join(f"{batches.in_brief()}: {' or '.join(found[batches])}" for batches in sorted(found))
-    return (SCALING.say("schedules", target=section.target if other else None, batches=batches),) if found else ()
+    return (SCALING.say("schedules", target=target, batches=batches),) if found else ()
 
 
 def left_out(section: Section) -> Iterator[str]:

@@ -121,7 +121,8 @@ def _find_speedup(subject: Subject, series: Series, kind: str) -> Iterator[Findi
 def _cells_alone(section: Section) -> Iterator[Part]:
     speeds = [f"{number(cell.examples_per_second.value)} examples per second{mark_of(cell)}"
               if not math.isnan(cell.examples_per_second.value) else "" for cell in section.alone]
-    for cell, speed in zip(section.alone, speeds) if len(speeds) <= (MOST_ALONE if any(speeds) else 1) else ():
+    most = MOST_ALONE if any(speeds) else 1
+    for cell, speed in zip(section.alone, speeds) if len(speeds) <= most else ():
         kind = "alone" if cell.steps.met else "alone_unmet"
         if not (cell.runs and section.target):
             kind = "alone_speed" if cell.runs else "alone_diverged"
