@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import struct
 import zlib
 from collections import deque
@@ -23,6 +22,7 @@ import h5py
 import numpy as np
 
 from ..system.cores import usable_cores
+from ..system.files import remove
 from .files import BOUNDS, TYPES, SafeFile, create_column, write_attribute, write_root_attributes
 from .schema import TABLES, LogColumn
 
@@ -137,8 +137,7 @@ class CompactFile(contextlib.AbstractContextManager["CompactFile"]):
         for close in (self._file, self._sink):
             with contextlib.suppress(Exception):
                 close.close()
-        with contextlib.suppress(OSError):
-            os.unlink(self._target)
+        remove(self._target)
 
     def _extend(self, column: _GrowingColumn, values: np.ndarray) -> None:
         column.extend(values)
@@ -191,9 +190,8 @@ class _GrowingColumn:
     def _put(self, values: np.ndarray) -> None:
         """Write rows; the file's chunks are all of one size, the last one filled up."""
         if self.dataset is None:
-            self.dataset = create_column(self._group, self.spec, 0, **{
-                "chunks": (self._chunk,), "compression": "gzip", "compression_opts": 1,
-                "shuffle": values.itemsize > 1, "maxshape": (None,)})
+            self.dataset = create_column(self._group, self.spec, 0, chunks=(self._chunk,), maxshape=(None,),
+                                         compression="gzip", compression_opts=1, shuffle=values.itemsize > 1)
         done = self.dataset.shape[0]
         self.dataset.resize(done + len(values), axis=0)
         values = np.pad(values, [(0, -len(values) % self._chunk), *[(0, 0)] * (values.ndim - 1)])

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import LogError
-from ..system.files import remove, sync_directory, temporary_name
+from ..system.files import put_in_place, temporary_name
 from ..system.lock import Lock
 from . import segments
 from .check import check
@@ -69,12 +69,7 @@ def merged_attributes(log: Log) -> dict[str, Any]:
 
 def show(temporary: str, path: str, others: Iterable[str]) -> None:
     """Puts a finished file in the place of a log; ``others``, the segments merged into it, are removed."""
-    try:
-        os.replace(temporary, path)
-    except OSError:
-        remove(temporary)
-        raise
-    sync_directory(path)
+    put_in_place(temporary, path)
     for other in others:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(other)

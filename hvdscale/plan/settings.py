@@ -19,8 +19,7 @@ from ..errors import UsageError
 from ..formatting.numbers import listed
 from ..system.inputs import read_input
 from .batch_schedule import RATES
-from .lengths import COUNTED, UNITS, Length
-from .lengths import read as read_length
+from .lengths import COUNTED, UNITS, Length, read as read_length
 from .schedule import DECAYS, FALLING, PLATEAU, STARTED
 from .values import LARGEST_INT, MOST, WORDS, check_value, did_you_mean, none_of
 
@@ -74,9 +73,8 @@ class Settings:
         "numbers itself)", choices=("auto", "always", "never"))
     unused_parameters: str = _key(
         "error", "a parameter without a gradient on some worker: an error, or zeros there", choices=("error", "zeros"))
-    last_batch: str = _key(
-        "carry", "what is left of an epoch: carry it into the next, a short batch, or drop it",
-        choices=("carry", "short", "drop"))
+    last_batch: str = _key("carry", "what is left of an epoch: carry it into the next, a short batch, or drop it",
+                           choices=("carry", "short", "drop"))
     # the learning rate
     lr: float | None = _key(None, "base learning rate, tuned at the base batch", True, above=0)
     lr_per_example: float | None = _key(None, "learning rate per example, times the global batch", above=0)
@@ -142,8 +140,7 @@ class Settings:
     average: str = _key(
         "none", "also evaluate averaged weights, as averaged_METRIC, and save them: ema (exponential), tail (mean from "
         "average_start) or none", choices=("none", "ema", "tail"))
-    average_half_life: Length | None = _half_life(
-        "ema: half-life of the weights, in examples if no unit is given")
+    average_half_life: Length | None = _half_life("ema: half-life of the weights, in examples if no unit is given")
     average_start: Length | None = _length("tail: start of the mean; default: half of the budget", least=0)
     replicas: int = _key(1, "models that train apart, each on a share of every global batch", True, least=1)
     sync_every: Length | None = _length(
@@ -279,8 +276,7 @@ ACTS_ONLY_WITH = {
     **dict.fromkeys(("decay_metric", "decay_patience", "decay_threshold", "decay_cooldown"), ("decay", (PLATEAU,))),
     **dict.fromkeys(("warmup_length", "warmup_start_factor"), ("warmup", ("gradual", "constant"))),
     "metaparameters": ("lr_rule", ("tuned",)), "average_half_life": ("average", ("ema",)),
-    "average_start": ("average", ("tail",)), **dict.fromkeys(("outer_lr", "outer_momentum"), ("outer", ("nesterov",))),
-}
+    "average_start": ("average", ("tail",)), **dict.fromkeys(("outer_lr", "outer_momentum"), ("outer", ("nesterov",)))}
 
 
 def _laid(*layers: dict) -> dict:

@@ -140,10 +140,9 @@ def settle_batch(settings: Settings, workers: int, train_examples: int) -> tuple
         if "accumulate" not in typed:
             accumulate = max(1, batch // (workers * local))
         if workers * local * accumulate != batch:
-            raise PlanError(
-                f"--global-batch {batch} is not {counted(workers, 'worker')} x --local-batch {local}"
-                f"{_passes(accumulate)} = {workers * local * accumulate}. What fits: "
-                f"{_fitting(settings, batch, workers * local, train_examples, workers)}")
+            raise PlanError(f"--global-batch {batch} is not {counted(workers, 'worker')} x --local-batch {local}"
+                            f"{_passes(accumulate)} = {workers * local * accumulate}. What fits: "
+                            f"{_fitting(settings, batch, workers * local, train_examples, workers)}")
     if batch > train_examples:
         raise PlanError(f"a global batch of {batch} ({counted(workers, 'worker')} x {batch / workers / accumulate:g} "
                         f"examples{_passes(accumulate)}) is larger than the training set of {train_examples} examples; "
@@ -167,13 +166,12 @@ def settle_accumulate(settings: Settings, global_batch: int, ghost_batch: int, w
     most = settings.max_local_batch
     if most is None:
         return accumulate
-    if "accumulate" in settings.typed:
-        largest = largest_pass(global_batch, ghost_batch, workers, accumulate)
-        if largest > most:
-            raise PlanError(f"--accumulate {accumulate} leaves passes of {largest} examples, more than "
-                            f"--max-local-batch {most}; leave one of them out")
-        return accumulate
-    return fewest_passes(global_batch, ghost_batch, workers, most, at_most=-(-global_batch // workers))
+    if "accumulate" not in settings.typed:
+        return fewest_passes(global_batch, ghost_batch, workers, most, at_most=-(-global_batch // workers))
+    if (largest := largest_pass(global_batch, ghost_batch, workers, accumulate)) > most:
+        raise PlanError(f"--accumulate {accumulate} leaves passes of {largest} examples, more than "
+                        f"--max-local-batch {most}; leave one of them out")
+    return accumulate
 
 
 def _fitting(settings: Settings, batch: int, unit: int, train_examples: int, workers: int) -> str:
@@ -210,8 +208,6 @@ def settle_tuned(settings: Settings, workload: str, global_batch: int) -> Settin
     return settings.over(tuned)
 
 
-# keys that act only with a folder of checkpoints
-OF_CHECKPOINTS = ("resume", "checkpoint_every", "keep_checkpoints")
 CHECKPOINT_EVERY = Length(300.0, "seconds")
 
 
@@ -224,7 +220,7 @@ def refuse_unused(settings: Settings) -> None:
                             f"{getattr(settings, other)}; give one of the two")
     for name, acts, needed in (
             *((name, settings.checkpoint is not None, "a folder of checkpoints; give --checkpoint DIR")
-              for name in OF_CHECKPOINTS),
+              for name in ("resume", "checkpoint_every", "keep_checkpoints")),
             ("loss_scale", _has_fp16(settings), "precision = fp16 or compression = fp16; leave it out"),
             ("momentum_correction", settings.lr_in_velocity or settings.optimizer == "lars",
              "lr_in_velocity = true or optimizer = lars: outside the velocity the rate may change without a correction"
@@ -358,8 +354,7 @@ def settle_schedule(settings: Settings, stream: Stream, budget_steps: int) -> di
         if decay_start:
             within, instead = f"before its start at step {decay_start}", "an earlier decay_start"
         raise PlanError(f"{settings.decay} decay ends at step {decay_steps}, {within}; give a decay_end "
-                        f"beyond it, or {instead}" +
-                        ("" if decay_steps else " (a budget in seconds has no last step)"))
+                        f"beyond it, or {instead}" + ("" if decay_steps else " (a budget in seconds has no last step)"))
     if settings.decay == INVERSE_SQRT and not (decay_start or warmup_steps):
         raise PlanError(f"{INVERSE_SQRT} decay is peak x sqrt(start / step), and its start is step 0; give a warmup "
                         "or a decay_start")
