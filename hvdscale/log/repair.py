@@ -69,7 +69,7 @@ def repair(path: str, take_over: bool = False) -> Repair | None:
                 raise LogError(f"{path}: nothing can be saved: what can be read of it contradicts itself "
                                f"({str(error).removeprefix(f'{temporary}: ')})") from error
             log.close()
-            done.kept, done.originals = {table.name: table.rows for table in log.tables}, [_keep(name) for name in names]
+            done.kept, done.originals = {table.name: table.rows for table in log.tables}, [*map(_keep, names)]
             show(temporary, path, [name for name in names if name != path])
             return done
         except OSError as error:

@@ -232,7 +232,8 @@ class Plan(Execution, Measurement, Problem):
             return 0
         if self.eval_every_examples is None:
             return _ends_between(step, last, self.eval_every)
-        return _ends_between(*map(self.stream.examples_before, (step, last)), self.eval_every_examples)
+        examples_before = self.stream.examples_before
+        return _ends_between(examples_before(step), examples_before(last), self.eval_every_examples)
 
     def checkpoints_between(self, step: int, last: int, seconds: float) -> float:
         """Likewise of checkpoints, if any are kept; ``seconds``: that the steps between them take."""

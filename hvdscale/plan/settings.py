@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 
-from ..errors import UsageError
+from ..errors import PlanError, UsageError
 from ..formatting.numbers import listed
 from ..system.inputs import read_input
 from .batch_schedule import RATES
@@ -440,6 +440,44 @@ def read_toml(path: str | Path) -> dict:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:       # of its grammar, of UTF-8, of an integer's digits
         raise UsageError(f"{path}: is not TOML: {error}") from None
+
+
+# what a file of tuned values may set for a batch: keys of the optimizer, the schedule, the loss and the model
+TUNABLE = {*keys_by_heading()["Learning rate"], *keys_by_heading()["Optimizer and loss"], "model_args", "ghost_batch"
+           } - {"lr_per_example", "base_batch", "lr_rule", "max_lr_factor", "metaparameters", "average",
+                "average_half_life", "average_start"}
+
+
+def tuned_for(path: str, workload: str, global_batch: int) -> dict:
+    """The keys tuned for the workload at the global batch, by a file with a table for each; its other entries, such as
+    the evidence that hvdscale-tune adds, are for people. Raises UsageError, or PlanError for a missing batch.
+
+        workload = "mnist/simple_cnn"
+
+        [global_batch.256]                  lr is the peak rate at this batch
+        optimizer = "nesterov"
+        lr = 0.08
+    """
+    content = read_toml(path)
+    tables = content.get("global_batch")
+    if not isinstance(tables, dict) or not all(b.isdecimal() and isinstance(t, dict) for b, t in tables.items()):
+        raise UsageError(f"{path}: has no tables such as [global_batch.256]; hvdscale-train needs one per tuned batch")
+    if content.get("workload", workload) != workload:
+        raise PlanError(f"{path}: was tuned for {content['workload']!r}, not for {workload!r}")
+    if str(global_batch) not in tables:
+        raise PlanError(f"{workload} has no metaparameters at global batch {global_batch} in {path}; tuned batches: "
+                        f"{', '.join(sorted(tables, key=int)) or 'none'}. Choose one of these with --global-batch, or "
+                        "--lr-rule linear")
+    tuned, where = tables[str(global_batch)], f"{path}: [global_batch.{global_batch}]"
+    for name in tuned:
+        if key_of(name) not in TUNABLE:
+            raise UsageError(f"{where}: {name} cannot be tuned per batch; what can: {', '.join(sorted(TUNABLE))}")
+    if "lr" not in tuned:
+        raise UsageError(f"{where}: has no lr")
+    try:
+        return Settings.build({}, tuned).asked()
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
 
 
 def flat(record: typing.Mapping) -> dict:

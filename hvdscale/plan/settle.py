@@ -12,15 +12,13 @@ from ..target import SPLITS, Target
 from .batch_schedule import FOLLOWS_RULE, SEESAW, STAYS, BatchSchedule
 from .lengths import Length
 from .local_steps import refuse_uneven_replicas, settle_ghost_batch, settle_local_steps
-from .metaparameters import tuned_for
 from .plan import Plan
 from .scaling import SCALED_BETAS, TUNED, decay_of, exponent, lr_factor, scale_moments, weight_decay_of
 from .schedule import FALLING, INVERSE_SQRT, PLATEAU
-from .settings import ACTS_ONLY_WITH, DECOUPLED, HALF_LIVES, NO_CLASS, OPTIMIZER_KEYS, OPTIMIZERS, Settings
+from .settings import ACTS_ONLY_WITH, DECOUPLED, HALF_LIVES, NO_CLASS, OPTIMIZER_KEYS, OPTIMIZERS, Settings, tuned_for
 from .shards import Stream, fewest_passes, largest_pass
 from .values import LARGEST_INT, MOST, none_of
 
-GLOBAL, GHOST_BATCH = "global", 32
 AVERAGED = "averaged_"      # before the name of a metric: that of the averaged weights
 PLANNED = frozenset(field.name for field in fields(Plan))       # a setting of such a name is planned as it was set
 
@@ -56,7 +54,7 @@ def settle(settings: Settings, workload: NamedWorkload, train_examples: int, val
     stream = Stream(train_examples, batches, settings.seed, settings.last_batch)
     refuse_uneven_replicas(settings.replicas, stream, place.workers)
     shares, workers = batches.divided(settings.replicas), max(1, place.workers // settings.replicas)    # of a replica
-    ghost_batch = batches.largest if settings.ghost_batch == GLOBAL else int(settings.ghost_batch or GHOST_BATCH)
+    ghost_batch = batches.largest if settings.ghost_batch == "global" else int(settings.ghost_batch or 32)
     ghost_batch = settle_ghost_batch(ghost_batch, "ghost_batch" in settings.typed, settings.replicas, stream)
     accumulate = settle_accumulate(settings, shares.largest, ghost_batch, workers, accumulate)
     refuse_unused(settings)
@@ -71,7 +69,7 @@ def settle(settings: Settings, workload: NamedWorkload, train_examples: int, val
         raise PlanError(f"eval_splits = {settings.eval_splits!r} is not a list of {', '.join(SPLITS)}")
     splits |= {target.split} if target else set()
     splits |= {plateau["metric"].partition("/")[0]} if plateau else set()
-    saved = None if settings.checkpoint is None else settings.checkpoint_every or CHECKPOINT_EVERY
+    saved = None if settings.checkpoint is None else settings.checkpoint_every or Length(300.0, "seconds")
     as_set = {name: value for name, value in vars(settings).items() if name in PLANNED}
     return Plan(**as_set | dict(
         workload=workload.name, dataset=workload.dataset, model=workload.model, data=settings.data_args,
@@ -208,9 +206,6 @@ def settle_tuned(settings: Settings, workload: str, global_batch: int) -> Settin
     return settings.over(tuned)
 
 
-CHECKPOINT_EVERY = Length(300.0, "seconds")
-
-
 def refuse_unused(settings: Settings) -> None:
     """Raise PlanError for a key that was typed and would do nothing."""
     typed = settings.typed
@@ -304,9 +299,8 @@ def settle_moments(settings: Settings, optimizer: Mapping, rule: str, global_bat
         having = " or ".join(name for name, keys in OPTIMIZERS.items() if "beta2" in keys)
         raise PlanError(f"lr_rule = {rule} scales {', '.join(SCALED_BETAS[rule])} and epsilon, and optimizer "
                         f"{optimizer['optimizer']} has no such keys; choose --optimizer {having}, or --lr-rule sqrt")
-    for name in SCALED_BETAS[rule]:
-        half_life = HALF_LIVES[name]
-        if getattr(settings, half_life) is not None:
+    for name, half_life in HALF_LIVES.items():
+        if name in SCALED_BETAS[rule] and getattr(settings, half_life) is not None:
             raise PlanError(f"lr_rule = {rule} scales {name}, and {half_life} gives it at any batch; leave {half_life} "
                             "out, or choose --lr-rule sqrt beside it")
     moments = {name: optimizer[name] for name in ("beta1", "beta2", "epsilon")}
