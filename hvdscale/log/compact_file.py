@@ -70,9 +70,7 @@ class CompactFile(contextlib.AbstractContextManager["CompactFile"]):
     """The one writer of a closed file of a log, with root attributes to add; OSError where it cannot be written."""
 
     def __init__(self, path: str, attributes: Mapping[str, Any]) -> None:
-        self._target = path
-        self._threads = len(usable_cores())
-        self._texts = Texts()
+        self._target, self._threads, self._texts = path, len(usable_cores()), Texts()
         self._waiting: deque[tuple[_GrowingColumn, int, Future[bytes]]] = deque()
         self._columns: dict[tuple[str, str], _GrowingColumn] = {}
         self._file: Any = None              # an h5py.File

@@ -89,8 +89,7 @@ def write_attribute(where: h5py.HLObject, name: str, value: Any) -> None:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         where.attrs[name] = value
         return
-    text = value if isinstance(value, str) else json.dumps(value)
-    data = text.encode("utf-8", "replace")
+    data = (value if isinstance(value, str) else json.dumps(value)).encode("utf-8", "replace")
     where.attrs.create(name, np.array(data), dtype=h5py.string_dtype("utf-8", max(len(data), 1)))
 
 

@@ -120,15 +120,13 @@ def new_log(path: str | os.PathLike[str], attributes: Mapping[str, Any], overwri
 
 def renumbered(ids: list[np.ndarray]) -> list[np.ndarray]:
     """New trial ids for each log: as they were, but where an earlier log has the id, the next free number."""
-    taken = np.empty(0, np.int64)
     highest = max((int(i.max()) for i in ids if len(i)), default=-1)
-    out = []
+    out: list[np.ndarray] = []
     for old in ids:
-        clash = np.isin(old, taken)
+        clash = np.isin(old, np.concatenate([np.empty(0, np.int64), *out]))
         new = old.copy()
         new[clash] = highest + 1 + np.arange(clash.sum())
         highest += int(clash.sum())
-        taken = np.concatenate([taken, new])
         out.append(new)
     return out
 
