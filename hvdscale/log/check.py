@@ -27,8 +27,7 @@ LEAST = {                   # that columns may hold
                "budget_steps": 0},
     "restarts": {"first_step": 0, "workers": 0, "time": 0},
     "evaluations": {"step": 0, "examples": 0, "train_seconds": 0},
-    "steps": {"step": 1, "step_seconds": 0, **dict.fromkeys(STEP_PARTS, 0)},
-}
+    "steps": {"step": 1, "step_seconds": 0, **dict.fromkeys(STEP_PARTS, 0)}}
 FINITE = {"restarts": ("time",), "evaluations": ("train_seconds",), "steps": ("lr", "step_seconds")}
 # what any analysis relies on: counts of at most MOST, and seconds
 RELIED_ON = {"trials": ("global_batch", "workers", "budget_steps"), "evaluations": ("step", "train_seconds"),
@@ -44,8 +43,7 @@ IN_PLAN = {
     "metaparameters/learning_rate": ("problem", "peak_lr"),
     **{f"metaparameters/{name}": ("problem", name)
        for name in ("momentum", "weight_decay", "label_smoothing", "warmup_steps", "beta1", "beta2", "epsilon",
-                    "trust_coefficient", "clip_norm")},
-}
+                    "trust_coefficient", "clip_norm")}}
 
 
 class Rows(dict[str, np.ndarray]):
@@ -104,10 +102,9 @@ def check(path: str | os.PathLike[str]) -> Log:
 def check_rows(log: Log) -> None:
     """Raises UnsoundRows at the first invariant that the rows of a log, superseded ones left out, break."""
     trials, others = log.trials, log.tables[1:]
-    for fault in chain(
-            _identities(trials), _ended(trials), *(_unknown(trials, table) for table in others),
-            [unstarted(trials, log.restarts["trial"])], *(_numbers(trials, table) for table in log.tables),
-            *(_order(table) for table in others), _examples(trials, log.evaluations), _plans(trials)):
+    for fault in chain(_identities(trials), _ended(trials), *(_unknown(trials, table) for table in others),
+                       [unstarted(trials, log.restarts["trial"])], *(_numbers(trials, table) for table in log.tables),
+                       *(_order(table) for table in others), _examples(trials, log.evaluations), _plans(trials)):
         if len(fault.rows):
             raise UnsoundRows(log.path, fault)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import struct
 import zlib
 from collections import deque
@@ -23,6 +22,7 @@ import h5py
 import numpy as np
 
 from ..system.cores import usable_cores
+from ..system.files import remove
 from .files import BOUNDS, TYPES, SafeFile, create_column, write_attribute, write_root_attributes
 from .schema import TABLES, LogColumn
 
@@ -70,9 +70,7 @@ class CompactFile(contextlib.AbstractContextManager["CompactFile"]):
     """The one writer of a closed file of a log, with root attributes to add; OSError where it cannot be written."""
 
     def __init__(self, path: str, attributes: Mapping[str, Any]) -> None:
-        self._target = path
-        self._threads = len(usable_cores())
-        self._texts = Texts()
+        self._target, self._threads, self._texts = path, len(usable_cores()), Texts()
         self._waiting: deque[tuple[_GrowingColumn, int, Future[bytes]]] = deque()
         self._columns: dict[tuple[str, str], _GrowingColumn] = {}
         self._file: Any = None              # an h5py.File
@@ -137,8 +135,7 @@ class CompactFile(contextlib.AbstractContextManager["CompactFile"]):
         for close in (self._file, self._sink):
             with contextlib.suppress(Exception):
                 close.close()
-        with contextlib.suppress(OSError):
-            os.unlink(self._target)
+        remove(self._target)
 
     def _extend(self, column: _GrowingColumn, values: np.ndarray) -> None:
         column.extend(values)
@@ -191,9 +188,8 @@ class _GrowingColumn:
     def _put(self, values: np.ndarray) -> None:
         """Write rows; the file's chunks are all of one size, the last one filled up."""
         if self.dataset is None:
-            self.dataset = create_column(self._group, self.spec, 0, **{
-                "chunks": (self._chunk,), "compression": "gzip", "compression_opts": 1,
-                "shuffle": values.itemsize > 1, "maxshape": (None,)})
+            self.dataset = create_column(self._group, self.spec, 0, chunks=(self._chunk,), maxshape=(None,),
+                                         compression="gzip", compression_opts=1, shuffle=values.itemsize > 1)
         done = self.dataset.shape[0]
         self.dataset.resize(done + len(values), axis=0)
         values = np.pad(values, [(0, -len(values) % self._chunk), *[(0, 0)] * (values.ndim - 1)])

@@ -51,12 +51,10 @@ class Superblock(NamedTuple):
 
 def write_root_attributes(file: h5py.File, attributes: Mapping[str, Any]) -> None:
     """The root attributes of every log; ``attributes`` are added to them or replace them."""
-    given = {
-        "format": FORMAT, "version": VERSION, "creator": f"hvdscale {__version__}", "host": platform.node(),
-        **attributes,
-        "versions": {"python": platform.python_version(), "numpy": np.__version__, "h5py": h5py.__version__,
-                     "hdf5": h5py.version.hdf5_version, **attributes.get("versions", {})},
-    }
+    versions = {"python": platform.python_version(), "numpy": np.__version__, "h5py": h5py.__version__,
+                "hdf5": h5py.version.hdf5_version, **attributes.get("versions", {})}
+    given = {"format": FORMAT, "version": VERSION, "creator": f"hvdscale {__version__}", "host": platform.node(),
+             **attributes, "versions": versions}
     for name, value in given.items():
         write_attribute(file, name, value)
 
@@ -73,10 +71,9 @@ def refuse_taken(path: str, overwrite: bool = True) -> None:
     refuse_foreign(path, LOG, LogError)
     try:
         open_file(path)[0].close()
-    except ForeignFile:
-        raise
-    except (LogError, FileNotFoundError):
-        pass
+    except (LogError, FileNotFoundError) as error:
+        if isinstance(error, ForeignFile):
+            raise
 
 
 def make_directory(path: str) -> None:
@@ -92,8 +89,7 @@ def write_attribute(where: h5py.HLObject, name: str, value: Any) -> None:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         where.attrs[name] = value
         return
-    text = value if isinstance(value, str) else json.dumps(value)
-    data = text.encode("utf-8", "replace")
+    data = (value if isinstance(value, str) else json.dumps(value)).encode("utf-8", "replace")
     where.attrs.create(name, np.array(data), dtype=h5py.string_dtype("utf-8", max(len(data), 1)))
 
 
@@ -290,11 +286,9 @@ class SafeFile(Positioned):
         rest = view
         while len(rest) and self.error is None:
             try:
-                written = os.pwrite(self._descriptor, rest, self._at - len(rest))
+                rest = rest[os.pwrite(self._descriptor, rest, self._at - len(rest)):]
             except OSError as error:
                 self.error = error
-            else:
-                rest = rest[written:]
         if self.error is not None:
             self._kept.append((at, bytes(view)))
         return len(view)
@@ -371,8 +365,6 @@ class Stored(NamedTuple):
     def rows_within(self, rows: int, size: int) -> int:
         """How many of the first ``rows`` rows lie in chunks that end within ``size`` bytes of file: beyond the end of
         one that was cut short, zeros are read."""
-        if rows == 0:
-            return 0
         step = self.chunk_rows()
         if not step:
             start = self.id.get_offset()

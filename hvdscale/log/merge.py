@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import LogError
-from ..system.files import remove, sync_directory, temporary_name
+from ..system.files import put_in_place, temporary_name
 from ..system.lock import Lock
 from . import segments
 from .check import check
@@ -69,12 +69,7 @@ def merged_attributes(log: Log) -> dict[str, Any]:
 
 def show(temporary: str, path: str, others: Iterable[str]) -> None:
     """Puts a finished file in the place of a log; ``others``, the segments merged into it, are removed."""
-    try:
-        os.replace(temporary, path)
-    except OSError:
-        remove(temporary)
-        raise
-    sync_directory(path)
+    put_in_place(temporary, path)
     for other in others:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(other)
@@ -125,15 +120,13 @@ def new_log(path: str | os.PathLike[str], attributes: Mapping[str, Any], overwri
 
 def renumbered(ids: list[np.ndarray]) -> list[np.ndarray]:
     """New trial ids for each log: as they were, but where an earlier log has the id, the next free number."""
-    taken = np.empty(0, np.int64)
     highest = max((int(i.max()) for i in ids if len(i)), default=-1)
-    out = []
+    out: list[np.ndarray] = []
     for old in ids:
-        clash = np.isin(old, taken)
+        clash = np.isin(old, np.concatenate([np.empty(0, np.int64), *out]))
         new = old.copy()
         new[clash] = highest + 1 + np.arange(clash.sum())
         highest += int(clash.sum())
-        taken = np.concatenate([taken, new])
         out.append(new)
     return out
 

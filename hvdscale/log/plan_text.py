@@ -84,9 +84,7 @@ ENTRIES: dict[str, dict[str, Rule]] = {
     "execution": {
         **dict.fromkeys(("local_workers", "cores"), COUNT),
         **dict.fromkeys(("workers", "local_batch", "accumulate", "untimed_passes", "threads"), COUNT_OR_NULL)},
-    "job": dict.fromkeys(("source", "defaults", "model", "data", "accepted"), OBJECT),
-    "asked": {},
-}
+    "job": dict.fromkeys(("source", "defaults", "model", "data", "accepted"), OBJECT)}
 SWEEP: dict[str, Rule] = {
     "study": TEXT, "objective": TEXT, "targets": GOALS, "point": OBJECT, "seed": WHOLE, "repeat": COUNT,
     **dict.fromkeys(("draw", "trials", "max_draws"), Rule(lambda value: is_whole(value, 0) and value <= MOST_DRAWS,

@@ -336,9 +336,7 @@ class Log(AbstractContextManager["Log"]):
     """A whole log: its root attributes and its four tables. ``read_log`` or ``open_log`` makes it."""
 
     def __init__(self, path: str, parts: Sequence[Part]) -> None:
-        self.path = path
-        self.segments = [part.segment for part in parts]
-        self.parts = parts
+        self.path, self.parts, self.segments = path, parts, [part.segment for part in parts]
         self.attributes, self.size = parts[0].attributes, sum(part.size for part in parts)
         self.tables = tuple(LogTable(name, parts, _rows_that_count(name, parts) if len(parts) > 1 else None)
                             for name in TABLES)

@@ -23,7 +23,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from types import TracebackType
 from typing import Any, SupportsFloat
 
 import numpy as np
@@ -94,9 +93,11 @@ def record(path: str | os.PathLike[str], *, dataset: str, model: str, optimizer:
     if rank:
         return Recording(None, columns, 0.0, *how)
     seconds, previous_end = _continued(path, first_step, row)
-    torch = sys.modules.get("torch")
+    torch, commit = sys.modules.get("torch"), commit_of(".")
+    about = {"versions": {"hvdscale": __version__, **({"torch": torch.__version__} if torch else {})},
+             **({"commit": commit} if commit else {})}
     device = torch.cuda.get_device_name() if torch and torch.cuda.is_initialized() else "cpu"       # ready in the loop
-    writer = LogWriter(path, metrics=columns, metaparameters=points, attributes=_about(), overwrite=overwrite,
+    writer = LogWriter(path, metrics=columns, metaparameters=points, attributes=about, overwrite=overwrite,
                        take_over=take_over, resume=first_step is not None, flush_seconds=math.inf)
     try:
         writer.append("trials", **trial, **{f"metaparameters/{name}": value for name, value in points.items()})
@@ -210,14 +211,13 @@ class Recording(AbstractContextManager["Recording"]):
         """Ends the run: COMPLETE, or INFEASIBLE where the last loss is not finite, or INCOMPLETE for a reason such as
         an error. Raises the LogError of a log that could not be written."""
         writer = self._writer
-        try:
-            if writer is not None:
+        if writer is not None:
+            try:
                 self.flush()
                 self._write(writer.set_status, TRIAL, *self._end(reason))
                 self._write(writer.finish)
-        finally:
-            self._writer = None
-            if writer is not None:
+            finally:
+                self._writer = None
                 writer.abandon()            # after an error; else it has finished
         if self.failure:
             raise self.failure
@@ -251,8 +251,7 @@ class Recording(AbstractContextManager["Recording"]):
                 self.failure = error
                 warnings.warn(f"{error}; the loop continues without its log", stacklevel=4)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         if kind is None:
             return self.close()
         try:
@@ -332,11 +331,10 @@ def _continued(path: str | os.PathLike[str], first_step: int | None, row: Mappin
     if first_step is None or not os.path.lexists(path):
         return 0.0, ""
     with read_log(path) as log:
-        if log.trials.rows:
-            for name in SAME:
-                if log.trials[name][-1] != row[name]:
-                    raise LogError(f"{os.fspath(path)}: its {name} is {log.trials[name][-1]}, not {row[name]}: another "
-                                   "run's log; choose another name, or first_step=None and overwrite=True")
+        for name in SAME if log.trials.rows else ():
+            if log.trials[name][-1] != row[name]:
+                raise LogError(f"{os.fspath(path)}: its {name} is {log.trials[name][-1]}, not {row[name]}: another "
+                               "run's log; choose another name, or first_step=None and overwrite=True")
         end = log.trials["stop_reason"][-1] if log.trials.rows else ""
         # the seconds of the last evaluation, and of the steps after it
         evaluated = log.evaluations["step"] <= first_step
@@ -344,9 +342,3 @@ def _continued(path: str | os.PathLike[str], first_step: int | None, row: Mappin
         within = (log.steps["step"] > last) & (log.steps["step"] <= first_step)
         seconds = log.evaluations["train_seconds"][evaluated].max(initial=0.0)
         return float(seconds + np.nansum(log.steps["step_seconds"][within])), end or INTERRUPTED
-
-
-def _about() -> dict[str, Any]:
-    torch, commit = sys.modules.get("torch"), commit_of(".")
-    return {"versions": {"hvdscale": __version__, **({"torch": torch.__version__} if torch else {})},
-            **({"commit": commit} if commit else {})}

@@ -48,34 +48,32 @@ def repair(path: str, take_over: bool = False) -> Repair | None:
     """Replaces the log by one clean file of all rows that can be read, which passes ``check``; None where it is one
     already. A trial still RUNNING becomes INCOMPLETE: nobody writes it. LogError where there is nothing of that kind,
     and all is left as it was."""
-    lock = Lock.take(path, take_over)
-    try:
-        with contextlib.suppress(LogError), check(path) as log:
-            if len(log.segments) == 1 and not superblock(path).flags and Status.RUNNING not in log.trials["status"]:
-                return None
-        parts, names, lost = _salvage(path)
-        log, done = Log(path, parts), Repair(lost)
-        mend(log, done)
-        if lost and not log.trials.rows:
-            raise LogError(_nothing_saved(path, lost))
-        attributes = merged_attributes(log)
-        if log.segments[0].path != path:
-            attributes["id"] = uuid.uuid4().hex      # the first file is lost: what lies beside it is not read again
-        write_log(temporary := temporary_name(path), log, attributes)
+    with Lock.take(path, take_over):
         try:
-            check(temporary).close()
-        except LogError as error:
-            os.unlink(temporary)
-            raise LogError(f"{path}: nothing can be saved: what can be read of it contradicts itself "
-                           f"({str(error).removeprefix(f'{temporary}: ')})") from error
-        log.close()
-        done.kept, done.originals = {table.name: table.rows for table in log.tables}, [_keep(name) for name in names]
-        show(temporary, path, [name for name in names if name != path])
-        return done
-    except OSError as error:
-        raise LogError(f"{path}: cannot be repaired: {error.strerror or error}") from error
-    finally:
-        lock.release()
+            with contextlib.suppress(LogError), check(path) as log:
+                if len(log.segments) == 1 and not superblock(path).flags and Status.RUNNING not in log.trials["status"]:
+                    return None
+            parts, names, lost = _salvage(path)
+            log, done = Log(path, parts), Repair(lost)
+            mend(log, done)
+            if lost and not log.trials.rows:
+                raise LogError(_nothing_saved(path, lost))
+            attributes = merged_attributes(log)
+            if log.segments[0].path != path:
+                attributes["id"] = uuid.uuid4().hex      # the first file is lost: what lies beside it is not read again
+            write_log(temporary := temporary_name(path), log, attributes)
+            try:
+                check(temporary).close()
+            except LogError as error:
+                os.unlink(temporary)
+                raise LogError(f"{path}: nothing can be saved: what can be read of it contradicts itself "
+                               f"({str(error).removeprefix(f'{temporary}: ')})") from error
+            log.close()
+            done.kept, done.originals = {table.name: table.rows for table in log.tables}, [*map(_keep, names)]
+            show(temporary, path, [name for name in names if name != path])
+            return done
+        except OSError as error:
+            raise LogError(f"{path}: cannot be repaired: {error.strerror or error}") from error
 
 
 def _salvage(path: str) -> tuple[list[SalvagedPart], list[str], list[str]]:
@@ -132,8 +130,7 @@ class SalvagedPart(Part):
         self.size, self._claimed = superblock(path).size, 0
         with reading(path):
             self.segment = segments.of_attributes(path, self.attributes)
-        self.rows, self.columns = {}, {}
-        self._specs, self._datasets = {}, {}
+        self.rows, self.columns, self._specs, self._datasets = {}, {}, {}, {}
         self._values: dict[tuple[str, str], np.ndarray] = {}
         for table in TABLES:
             self._read_table(table)
@@ -293,8 +290,7 @@ def mend(log: Log, done: Repair) -> None:
             ends = np.array([begin.get(trial, table.rows) for trial in table["trial"].tolist()])
             named = ", ".join(map(str, sorted(begin)[:5])) + (" and others" if len(begin) > 5 else "")
             _drop(log, name, np.arange(table.rows) >= ends, f"{name}/{column} goes back in trial {named}", done)
-    seeds = trials["seed"]
-    seeds[seeds == LOST] = UNKNOWN_SEED
+    trials["seed"][trials["seed"] == LOST] = UNKNOWN_SEED
     while True:
         try:
             return check_rows(log)

@@ -63,8 +63,7 @@ TRIALS = (
     LogColumn("workers", "int", "1", "W: workers at the trial's start"),
     LogColumn("seed", "int", "1", "seed of every random stream of the trial"),
     LogColumn("budget_steps", "int", "steps", "steps allowed; 0: the budget is in seconds"),
-    LogColumn("plan", "text", "1", "JSON: all that was asked for and derived before the first step"),
-)
+    LogColumn("plan", "text", "1", "JSON: all that was asked for and derived before the first step"))
 RESTARTS = (
     LogColumn("trial", "int", "1", "the trial's id"),
     LogColumn("first_step", "int", "steps", "steps already done when this process started"),
@@ -74,15 +73,13 @@ RESTARTS = (
     LogColumn("time", "float", "seconds", "start of the process, since 1970-01-01 UTC"),
     LogColumn("previous_end", "text", "1", "why the process before this one ended; empty for the first"),
     _optional("startup_seconds", "float", "seconds",
-              "from the process's start to its first step: imports, data, state"),
-)
+              "from the process's start to its first step: imports, data, state"))
 EVALUATIONS = (
     LogColumn("trial", "int", "1", "the trial's id"),
     LogColumn("step", "int", "steps", "steps done when evaluated"),
     LogColumn("examples", "int", "examples", "training examples seen in those steps"),
     LogColumn("train_seconds", "float", "seconds", "time spent in those steps, evaluation left out"),
-    _optional("waited_seconds", "float", "seconds", "its part without a core, where a search logs no steps"),
-)
+    _optional("waited_seconds", "float", "seconds", "its part without a core, where a search logs no steps"))
 STEPS = (
     LogColumn("trial", "int", "1", "the trial's id"),
     LogColumn("step", "int", "steps", "steps done, this one included: the first row says 1"),
@@ -104,8 +101,7 @@ STEPS = (
     _optional("replica_distance", "float", "1", "before a synchronization: root mean square over the replicas of the "
               "norm of their weights' difference from the mean"),
     _optional("outer_step", "float", "1", "norm of the synchronization's change of the weights since the last one"),
-    _optional("exchange_error", "float", "1", "root mean square over the replicas of the norm of what is unsent yet"),
-)
+    _optional("exchange_error", "float", "1", "root mean square over the replicas of the norm of what is unsent yet"))
 SCHEMA = {"trials": TRIALS, "restarts": RESTARTS, "evaluations": EVALUATIONS, "steps": STEPS}    # all but a log's own
 TABLES = tuple(SCHEMA)
 KNOWN = {table: {column.name: column for column in found} for table, found in SCHEMA.items()}
@@ -114,15 +110,13 @@ STEP_PARTS = ("data_seconds", "compute_seconds", "communication_seconds")       
 # of an update as each rank saw it, in this order; what is in none of them the rank spent elsewhere
 RANK_PARTS = {"step": "the step", "data": "getting the batch", "forward": "the forward pass, the loss included",
               "backward": "the backward pass, until the last gradient",
-              "waiting": "waiting for the other ranks and for the reduction",
-              "optimizer": "the optimizer's step"}
+              "waiting": "waiting for the other ranks and for the reduction", "optimizer": "the optimizer's step"}
 rank_column = "ranks/{}/{}_seconds".format      # of a rank and one of these: the name of its optional column of /steps
 
 # columns of /trials in a file that several logs were merged into
 SOURCE = (
     _optional("source", "text", "1", "JSON: path and root attributes of the log the trial was merged from"),
-    _optional("source_trial", "int", "1", "the trial's id in that log"),
-)
+    _optional("source_trial", "int", "1", "the trial's id in that log"))
 
 
 def column_of(table: str, name: str, better: str = "") -> LogColumn:

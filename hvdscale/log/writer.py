@@ -202,11 +202,10 @@ class LogWriter:
         last = old[-1] if old and resume else None
         self._number = max(last.number + 1, old[0].stands_for) if last else 0
         self.log_id = last.log_id if last else attributes.get("id") or uuid.uuid4().hex
-        identity = {"id": self.log_id, "segment": self._number, "segments": 1}
         temporary = temporary_name(self.path)
         with self._writing(), contextlib.ExitStack() as failed:
             failed.callback(remove, temporary)
-            self._save_empty(temporary, {**identity, **attributes})
+            self._save_empty(temporary, {"id": self.log_id, "segment": self._number, "segments": 1, **attributes})
             self._file = h5py.File(temporary, "r+", libver=BOUNDS, locking=False)
             self._descriptor = self._file.id.get_vfd_handle()
             self._datasets = {table: [self._file[table][c.name] for c in spec] for table, spec in self._columns.items()}

@@ -130,18 +130,15 @@ def branches_at(asked: BranchRequest, origin: Origin, rule: str, metric: str, to
 
 def layers_of(branch: Branch, layers: Iterable[Mapping[str, Any]], evaluations: int) -> list[dict]:
     """The settings of a branch: those of the base run, the strongest last, then its own."""
-    origin, record = branch.origin, branch.record
-    problem = origin.problem
+    origin, record, problem = branch.origin, branch.record, branch.origin.problem
     kept = [{name: value for name, value in layer.items() if key_of(name) not in OF_BASE} for layer in layers]
-    moments: dict[str, float] = {}          # Adam's there, where a rule has scaled them from those that were set
-    if problem.lr_rule in SCALED_BETAS:
-        moments = {name: problem.updates_at(origin.step).get(name, getattr(problem, name))
-                   for name in ("beta1", "beta2", "epsilon")}
-    own = dict(
-        global_batch=branch.factor * origin.batch, ghost_batch=problem.ghost_batch,
-        lr=origin.rate, base_batch=origin.batch, lr_rule=record["rule"], warmup="none", decay="constant",
-        seed=problem.seed + branch.order, steps=branch.steps, eval_every=branch.steps // evaluations,
-        eval_splits=record["metric"].partition("/")[0], target="none", **moments)
+    # Adam's moments there, where a rule has scaled them from those that were set
+    scaled = ("beta1", "beta2", "epsilon") if problem.lr_rule in SCALED_BETAS else ()
+    moments = {name: problem.updates_at(origin.step).get(name, getattr(problem, name)) for name in scaled}
+    own = dict(global_batch=branch.factor * origin.batch, ghost_batch=problem.ghost_batch, lr=origin.rate,
+               base_batch=origin.batch, lr_rule=record["rule"], warmup="none", decay="constant",
+               seed=problem.seed + branch.order, steps=branch.steps, eval_every=branch.steps // evaluations,
+               eval_splits=record["metric"].partition("/")[0], target="none", **moments)
     if problem.adamw_lr is not None:
         own["adamw_lr"] = origin.rate * problem.adamw_lr / problem.peak_lr
     if not any("max_lr_factor" in layer for layer in kept):

@@ -85,9 +85,8 @@ def _source(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     if not then or not now or VERSION in {*then, *now}:
         return
     for file in sorted({*then, *now}):
-        if file in then and file in now:
-            if then[file] != now[file]:
-                yield f"{file} differs"
+        if file in then and file in now and then[file] != now[file]:
+            yield f"{file} differs"
         elif file in now and now[file] not in then.values():
             yield f"{file} is new"
         elif file in then and then[file] not in now.values():

@@ -55,9 +55,8 @@ class Schedule:
     @classmethod
     def of(cls, problem: Mapping) -> Schedule | None:
         """The schedule of a plan as a log has it; None where the plan does not say."""
-        factors = problem.get("batch_lr_factors") or ()
         older = {"decay_start": None, "plateau": None}          # what plans of older logs lack, as the factors
-        problem = {**older, **problem, "batch_lr_factors": factors}
+        problem = {**older, **problem, "batch_lr_factors": problem.get("batch_lr_factors") or ()}
         names = [field.name for field in fields(cls)]
         return cls(**{name: problem[name] for name in names}) if all(name in problem for name in names) else None
 

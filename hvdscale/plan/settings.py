@@ -15,12 +15,11 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 
-from ..errors import UsageError
+from ..errors import PlanError, UsageError
 from ..formatting.numbers import listed
 from ..system.inputs import read_input
 from .batch_schedule import RATES
-from .lengths import COUNTED, UNITS, Length
-from .lengths import read as read_length
+from .lengths import COUNTED, UNITS, Length, read as read_length
 from .schedule import DECAYS, FALLING, PLATEAU, STARTED
 from .values import LARGEST_INT, MOST, WORDS, check_value, did_you_mean, none_of
 
@@ -74,9 +73,8 @@ class Settings:
         "numbers itself)", choices=("auto", "always", "never"))
     unused_parameters: str = _key(
         "error", "a parameter without a gradient on some worker: an error, or zeros there", choices=("error", "zeros"))
-    last_batch: str = _key(
-        "carry", "what is left of an epoch: carry it into the next, a short batch, or drop it",
-        choices=("carry", "short", "drop"))
+    last_batch: str = _key("carry", "what is left of an epoch: carry it into the next, a short batch, or drop it",
+                           choices=("carry", "short", "drop"))
     # the learning rate
     lr: float | None = _key(None, "base learning rate, tuned at the base batch", True, above=0)
     lr_per_example: float | None = _key(None, "learning rate per example, times the global batch", above=0)
@@ -142,8 +140,7 @@ class Settings:
     average: str = _key(
         "none", "also evaluate averaged weights, as averaged_METRIC, and save them: ema (exponential), tail (mean from "
         "average_start) or none", choices=("none", "ema", "tail"))
-    average_half_life: Length | None = _half_life(
-        "ema: half-life of the weights, in examples if no unit is given")
+    average_half_life: Length | None = _half_life("ema: half-life of the weights, in examples if no unit is given")
     average_start: Length | None = _length("tail: start of the mean; default: half of the budget", least=0)
     replicas: int = _key(1, "models that train apart, each on a share of every global batch", True, least=1)
     sync_every: Length | None = _length(
@@ -279,8 +276,7 @@ ACTS_ONLY_WITH = {
     **dict.fromkeys(("decay_metric", "decay_patience", "decay_threshold", "decay_cooldown"), ("decay", (PLATEAU,))),
     **dict.fromkeys(("warmup_length", "warmup_start_factor"), ("warmup", ("gradual", "constant"))),
     "metaparameters": ("lr_rule", ("tuned",)), "average_half_life": ("average", ("ema",)),
-    "average_start": ("average", ("tail",)), **dict.fromkeys(("outer_lr", "outer_momentum"), ("outer", ("nesterov",))),
-}
+    "average_start": ("average", ("tail",)), **dict.fromkeys(("outer_lr", "outer_momentum"), ("outer", ("nesterov",)))}
 
 
 def _laid(*layers: dict) -> dict:
@@ -444,6 +440,44 @@ def read_toml(path: str | Path) -> dict:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:       # of its grammar, of UTF-8, of an integer's digits
         raise UsageError(f"{path}: is not TOML: {error}") from None
+
+
+# what a file of tuned values may set for a batch: keys of the optimizer, the schedule, the loss and the model
+TUNABLE = {*keys_by_heading()["Learning rate"], *keys_by_heading()["Optimizer and loss"], "model_args", "ghost_batch"
+           } - {"lr_per_example", "base_batch", "lr_rule", "max_lr_factor", "metaparameters", "average",
+                "average_half_life", "average_start"}
+
+
+def tuned_for(path: str, workload: str, global_batch: int) -> dict:
+    """The keys tuned for the workload at the global batch, by a file with a table for each; its other entries, such as
+    the evidence that hvdscale-tune adds, are for people. Raises UsageError, or PlanError for a missing batch.
+
+        workload = "mnist/simple_cnn"
+
+        [global_batch.256]                  lr is the peak rate at this batch
+        optimizer = "nesterov"
+        lr = 0.08
+    """
+    content = read_toml(path)
+    tables = content.get("global_batch")
+    if not isinstance(tables, dict) or not all(b.isdecimal() and isinstance(t, dict) for b, t in tables.items()):
+        raise UsageError(f"{path}: has no tables such as [global_batch.256]; hvdscale-train needs one per tuned batch")
+    if content.get("workload", workload) != workload:
+        raise PlanError(f"{path}: was tuned for {content['workload']!r}, not for {workload!r}")
+    if str(global_batch) not in tables:
+        raise PlanError(f"{workload} has no metaparameters at global batch {global_batch} in {path}; tuned batches: "
+                        f"{', '.join(sorted(tables, key=int)) or 'none'}. Choose one of these with --global-batch, or "
+                        "--lr-rule linear")
+    tuned, where = tables[str(global_batch)], f"{path}: [global_batch.{global_batch}]"
+    for name in tuned:
+        if key_of(name) not in TUNABLE:
+            raise UsageError(f"{where}: {name} cannot be tuned per batch; what can: {', '.join(sorted(TUNABLE))}")
+    if "lr" not in tuned:
+        raise UsageError(f"{where}: has no lr")
+    try:
+        return Settings.build({}, tuned).asked()
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
 
 
 def flat(record: typing.Mapping) -> dict:

@@ -12,15 +12,13 @@ from ..target import SPLITS, Target
 from .batch_schedule import FOLLOWS_RULE, SEESAW, STAYS, BatchSchedule
 from .lengths import Length
 from .local_steps import refuse_uneven_replicas, settle_ghost_batch, settle_local_steps
-from .metaparameters import tuned_for
 from .plan import Plan
 from .scaling import SCALED_BETAS, TUNED, decay_of, exponent, lr_factor, scale_moments, weight_decay_of
 from .schedule import FALLING, INVERSE_SQRT, PLATEAU
-from .settings import ACTS_ONLY_WITH, DECOUPLED, HALF_LIVES, NO_CLASS, OPTIMIZER_KEYS, OPTIMIZERS, Settings
+from .settings import ACTS_ONLY_WITH, DECOUPLED, HALF_LIVES, NO_CLASS, OPTIMIZER_KEYS, OPTIMIZERS, Settings, tuned_for
 from .shards import Stream, fewest_passes, largest_pass
 from .values import LARGEST_INT, MOST, none_of
 
-GLOBAL, GHOST_BATCH = "global", 32
 AVERAGED = "averaged_"      # before the name of a metric: that of the averaged weights
 PLANNED = frozenset(field.name for field in fields(Plan))       # a setting of such a name is planned as it was set
 
@@ -56,7 +54,7 @@ def settle(settings: Settings, workload: NamedWorkload, train_examples: int, val
     stream = Stream(train_examples, batches, settings.seed, settings.last_batch)
     refuse_uneven_replicas(settings.replicas, stream, place.workers)
     shares, workers = batches.divided(settings.replicas), max(1, place.workers // settings.replicas)    # of a replica
-    ghost_batch = batches.largest if settings.ghost_batch == GLOBAL else int(settings.ghost_batch or GHOST_BATCH)
+    ghost_batch = batches.largest if settings.ghost_batch == "global" else int(settings.ghost_batch or 32)
     ghost_batch = settle_ghost_batch(ghost_batch, "ghost_batch" in settings.typed, settings.replicas, stream)
     accumulate = settle_accumulate(settings, shares.largest, ghost_batch, workers, accumulate)
     refuse_unused(settings)
@@ -71,7 +69,7 @@ def settle(settings: Settings, workload: NamedWorkload, train_examples: int, val
         raise PlanError(f"eval_splits = {settings.eval_splits!r} is not a list of {', '.join(SPLITS)}")
     splits |= {target.split} if target else set()
     splits |= {plateau["metric"].partition("/")[0]} if plateau else set()
-    saved = None if settings.checkpoint is None else settings.checkpoint_every or CHECKPOINT_EVERY
+    saved = None if settings.checkpoint is None else settings.checkpoint_every or Length(300.0, "seconds")
     as_set = {name: value for name, value in vars(settings).items() if name in PLANNED}
     return Plan(**as_set | dict(
         workload=workload.name, dataset=workload.dataset, model=workload.model, data=settings.data_args,
@@ -140,10 +138,9 @@ def settle_batch(settings: Settings, workers: int, train_examples: int) -> tuple
         if "accumulate" not in typed:
             accumulate = max(1, batch // (workers * local))
         if workers * local * accumulate != batch:
-            raise PlanError(
-                f"--global-batch {batch} is not {counted(workers, 'worker')} x --local-batch {local}"
-                f"{_passes(accumulate)} = {workers * local * accumulate}. What fits: "
-                f"{_fitting(settings, batch, workers * local, train_examples, workers)}")
+            raise PlanError(f"--global-batch {batch} is not {counted(workers, 'worker')} x --local-batch {local}"
+                            f"{_passes(accumulate)} = {workers * local * accumulate}. What fits: "
+                            f"{_fitting(settings, batch, workers * local, train_examples, workers)}")
     if batch > train_examples:
         raise PlanError(f"a global batch of {batch} ({counted(workers, 'worker')} x {batch / workers / accumulate:g} "
                         f"examples{_passes(accumulate)}) is larger than the training set of {train_examples} examples; "
@@ -167,13 +164,12 @@ def settle_accumulate(settings: Settings, global_batch: int, ghost_batch: int, w
     most = settings.max_local_batch
     if most is None:
         return accumulate
-    if "accumulate" in settings.typed:
-        largest = largest_pass(global_batch, ghost_batch, workers, accumulate)
-        if largest > most:
-            raise PlanError(f"--accumulate {accumulate} leaves passes of {largest} examples, more than "
-                            f"--max-local-batch {most}; leave one of them out")
-        return accumulate
-    return fewest_passes(global_batch, ghost_batch, workers, most, at_most=-(-global_batch // workers))
+    if "accumulate" not in settings.typed:
+        return fewest_passes(global_batch, ghost_batch, workers, most, at_most=-(-global_batch // workers))
+    if (largest := largest_pass(global_batch, ghost_batch, workers, accumulate)) > most:
+        raise PlanError(f"--accumulate {accumulate} leaves passes of {largest} examples, more than "
+                        f"--max-local-batch {most}; leave one of them out")
+    return accumulate
 
 
 def _fitting(settings: Settings, batch: int, unit: int, train_examples: int, workers: int) -> str:
@@ -210,11 +206,6 @@ def settle_tuned(settings: Settings, workload: str, global_batch: int) -> Settin
     return settings.over(tuned)
 
 
-# keys that act only with a folder of checkpoints
-OF_CHECKPOINTS = ("resume", "checkpoint_every", "keep_checkpoints")
-CHECKPOINT_EVERY = Length(300.0, "seconds")
-
-
 def refuse_unused(settings: Settings) -> None:
     """Raise PlanError for a key that was typed and would do nothing."""
     typed = settings.typed
@@ -224,7 +215,7 @@ def refuse_unused(settings: Settings) -> None:
                             f"{getattr(settings, other)}; give one of the two")
     for name, acts, needed in (
             *((name, settings.checkpoint is not None, "a folder of checkpoints; give --checkpoint DIR")
-              for name in OF_CHECKPOINTS),
+              for name in ("resume", "checkpoint_every", "keep_checkpoints")),
             ("loss_scale", _has_fp16(settings), "precision = fp16 or compression = fp16; leave it out"),
             ("momentum_correction", settings.lr_in_velocity or settings.optimizer == "lars",
              "lr_in_velocity = true or optimizer = lars: outside the velocity the rate may change without a correction"
@@ -308,9 +299,8 @@ def settle_moments(settings: Settings, optimizer: Mapping, rule: str, global_bat
         having = " or ".join(name for name, keys in OPTIMIZERS.items() if "beta2" in keys)
         raise PlanError(f"lr_rule = {rule} scales {', '.join(SCALED_BETAS[rule])} and epsilon, and optimizer "
                         f"{optimizer['optimizer']} has no such keys; choose --optimizer {having}, or --lr-rule sqrt")
-    for name in SCALED_BETAS[rule]:
-        half_life = HALF_LIVES[name]
-        if getattr(settings, half_life) is not None:
+    for name, half_life in HALF_LIVES.items():
+        if name in SCALED_BETAS[rule] and getattr(settings, half_life) is not None:
             raise PlanError(f"lr_rule = {rule} scales {name}, and {half_life} gives it at any batch; leave {half_life} "
                             "out, or choose --lr-rule sqrt beside it")
     moments = {name: optimizer[name] for name in ("beta1", "beta2", "epsilon")}
@@ -358,8 +348,7 @@ def settle_schedule(settings: Settings, stream: Stream, budget_steps: int) -> di
         if decay_start:
             within, instead = f"before its start at step {decay_start}", "an earlier decay_start"
         raise PlanError(f"{settings.decay} decay ends at step {decay_steps}, {within}; give a decay_end "
-                        f"beyond it, or {instead}" +
-                        ("" if decay_steps else " (a budget in seconds has no last step)"))
+                        f"beyond it, or {instead}" + ("" if decay_steps else " (a budget in seconds has no last step)"))
     if settings.decay == INVERSE_SQRT and not (decay_start or warmup_steps):
         raise PlanError(f"{INVERSE_SQRT} decay is peak x sqrt(start / step), and its start is step 0; give a warmup "
                         "or a decay_start")

@@ -28,8 +28,7 @@ def epoch_order(examples: int, seed: int, epoch: int) -> np.ndarray:
     """The order of the examples in an epoch: uint32 (int64 for 2^32 and more), shape (examples,). They are sorted by 64
     random bits each, the raw stream of a bit generator, which is the same in every numpy release."""
     bits = np.random.Philox(key=stream_key(seed, "order", epoch)).random_raw(examples)
-    order = np.argsort(bits, kind="stable")
-    order = order.astype(np.uint32) if examples < 2**32 else order
+    order = np.argsort(bits, kind="stable").astype(np.uint32 if examples < 2**32 else np.int64, copy=False)
     order.flags.writeable = False
     return order
 

@@ -7,7 +7,7 @@ the search, and tuned.toml.
 Rows are ordered by trial, then step, so the log does not depend on which group ran which trial.
 
 tuned.toml has the best point of each global batch, with its evidence, for hvdscale-train --lr-rule tuned: of each batch
-[global_batch.256] as ``plan.metaparameters`` reads it, with what is TUNABLE of the best trial, searched or set; and
+[global_batch.256] as ``settings.tuned_for`` reads it, with what is TUNABLE of the best trial, searched or set; and
 [evidence.256]: trial, steps, interval and place in the space.
 """
 
@@ -29,11 +29,10 @@ from ..log.merge import joined, show, source_of
 from ..log.reader import Log, LogTable, absent, current_rows, read_log
 from ..log.schema import SOURCE, TABLES, LogColumn, columns
 from ..plan.batch_schedule import BatchSchedule
-from ..plan.metaparameters import TUNABLE
 from ..plan.scaling import SCALED_BETAS
 from ..plan.schedule import FALLING
 from ..plan.search_space import STEPS_TO_TARGET
-from ..plan.settings import key_of, stored_names
+from ..plan.settings import TUNABLE, key_of, stored_names
 from ..report.views.searches import lines
 from ..system.files import temporary_name, writing
 from ..system.lock import WAIT_SECONDS, Lock

@@ -35,12 +35,11 @@ from typing import Any
 from ..errors import UsageError
 from ..formatting.numbers import listed
 from ..plan.lengths import UNITS
-from ..plan.metaparameters import TUNABLE
 from ..plan.plan import Execution
 from ..plan.scaling import SCALED_BETAS, TUNED, exponent, lr_factor
 from ..plan.search_space import SCALES, TYPES, Parameter, discrete
-from ..plan.settings import (ACTS_ONLY_WITH, ALTERNATIVES, KEYS, LENGTHS, OPTIMIZERS, Settings, check, is_key, key_of,
-                             key_type, read, read_toml, stored, stored_names)
+from ..plan.settings import (ACTS_ONLY_WITH, ALTERNATIVES, KEYS, LENGTHS, OPTIMIZERS, TUNABLE, Settings, check, is_key,
+                             key_of, key_type, read, read_toml, stored, stored_names)
 from ..plan.values import WORDS, check_value, did_you_mean, none_of
 
 REQUIRED = object()

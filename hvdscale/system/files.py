@@ -71,6 +71,11 @@ def whole_file(path: str | os.PathLike, sync: bool = True) -> Iterator[BinaryIO]
     temporary = temporary_name(path)
     with new_file(temporary, sync) as file:
         yield file
+    put_in_place(temporary, path, sync)
+
+
+def put_in_place(temporary: str | os.PathLike, path: str | os.PathLike, sync: bool = True) -> None:
+    """Gives a finished file the name ``path``, in the place of what is there; removes it where that fails."""
     try:
         os.replace(temporary, path)
     except OSError:
@@ -182,8 +187,7 @@ def own_folder(path: str | os.PathLike, mode: int = 0o777) -> Iterator[str]:
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[str]:
     """A new folder of this user alone in TMPDIR, removed when ``with`` ends; those of killed processes go, too."""
-    path = temporary_name(os.path.join(tempfile.gettempdir(), "hvdscale"))
-    with own_folder(path, 0o700):
+    with own_folder(temporary_name(os.path.join(tempfile.gettempdir(), "hvdscale")), 0o700) as path:
         yield path
 
 

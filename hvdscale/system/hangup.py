@@ -120,8 +120,7 @@ class _Guarded(io.FileIO):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, self.fileno())
         os.close(null)
-        if failure.errno in (errno.EPIPE, errno.EIO):
-            _Guarded.lost = True
+        _Guarded.lost = _Guarded.lost or failure.errno in (errno.EPIPE, errno.EIO)
         if self.lasting:
             if self.fileno() == 1 and not _Guarded.lost:
                 os.write(2, f"Note: standard output cannot be written: {failure.strerror}; the run continues without "

@@ -77,8 +77,7 @@ def require_own_folder(path: Path, remedy: str) -> None:
     status, above = os.lstat(path), os.stat(path.parent).st_mode
     mode = stat.S_IMODE(status.st_mode)
     for wrong, what in (
-            (stat.S_ISLNK(status.st_mode), "is a link"),
-            (not stat.S_ISDIR(status.st_mode), "is not a folder"),
+            (stat.S_ISLNK(status.st_mode), "is a link"), (not stat.S_ISDIR(status.st_mode), "is not a folder"),
             (status.st_uid != os.getuid(), _other_owner(status)),
             (mode & 0o077, f"is open to other users (mode {mode:04o})"),
             (above & stat.S_IWOTH and not above & stat.S_ISVTX, f"can be replaced by any user (mode "

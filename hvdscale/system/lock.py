@@ -74,7 +74,6 @@ class Lock(contextlib.AbstractContextManager):
                        f"{ours or '; wait for it to end'}, or choose another log")
 
     def _sign(self, log: str):
-        owner = {**this_process(), "time": time.time()}
         regular = stat.S_ISREG(os.fstat(self.descriptor).st_mode)
         if not regular or os.pread(self.descriptor, len(BEGIN), 0) not in (b"", BEGIN):
             os.close(self.descriptor)           # such as uv.lock, of which the log would be uv
@@ -83,7 +82,7 @@ class Lock(contextlib.AbstractContextManager):
                            "another name")
         try:
             os.ftruncate(self.descriptor, 0)
-            os.pwrite(self.descriptor, json.dumps(owner).encode() + b"\n", 0)
+            os.pwrite(self.descriptor, json.dumps({**this_process(), "time": time.time()}).encode() + b"\n", 0)
         except OSError as error:                # a full disk
             self.release()
             raise LogError(f"{log}: cannot be written: {error.strerror}; nothing of it was left") from error

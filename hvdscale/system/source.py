@@ -20,7 +20,6 @@ DIGITS = 12                                                     # of a digest
 INSTALLED = {"site-packages", "dist-packages"}
 NOT_BESIDE = (Path(__file__).parents[1], Path(sysconfig.get_paths()["stdlib"]))
 WITHOUT_MEANING = {"ctx", "kind", "type_comment", "type_ignores"}        # fields of the tree
-NOTEBOOK = "notebook"
 
 
 def digest_of(value: object) -> str:
@@ -35,10 +34,9 @@ def digest_source(module: ModuleType) -> dict[str, str]:
     file = _source(getattr(module, "__file__", None))
     if file is None:
         cells = sorted({text for text in _cells(module) if text})
-        return {NOTEBOOK: digest_of([_digest_text(text) for text in cells])} if cells else {}
-    top = module.__name__.partition(".")[0]
+        return {"notebook": digest_of([_digest_text(text) for text in cells])} if cells else {}
     root = file.parents[module.__name__.count(".") + (file.name == "__init__.py")]
-    own = top if root.name in INSTALLED else None
+    own = module.__name__.partition(".")[0] if root.name in INSTALLED else None
     found: dict[str, str] = {}
     waiting, seen = list(_with_packages(module.__name__)), set()
     while waiting:

@@ -27,11 +27,10 @@ from ..log.schema import Status
 from ..plan.branches import (BranchRequest, Branch, Origin, branch_name, branches_at, layers_of, metric_of,
                              refuse_other_problem, rule_of, steps_at, tolerance_of)
 from ..plan.job import refuse_changes
-from ..plan.metaparameters import tuned_for
 from ..plan.plan import Plan, Problem
 from ..plan.scaling import TUNED
 from ..plan.schedule import FALLING
-from ..plan.settings import Settings
+from ..plan.settings import Settings, tuned_for
 from ..plan.settle import Place, settle
 from ..system.files import write_whole
 from ..system.outputs import Kind, refuse_foreign

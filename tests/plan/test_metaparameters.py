@@ -2,7 +2,7 @@
 import pytest
 
 from hvdscale.errors import PlanError, UsageError
-from hvdscale.plan.metaparameters import tuned_for
+from hvdscale.plan.settings import tuned_for
 from tests.factories.plans import DEFAULTS, settled
 from tests.wording import answered
 

@@ -9,7 +9,7 @@ import pytest
 from hvdscale.analysis.search import searches_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import LogError, PlanError
-from hvdscale.plan.metaparameters import tuned_for
+from hvdscale.plan.settings import tuned_for
 from hvdscale.plan.search_space import Parameter
 from hvdscale.plan.settings import Settings, read_toml, tomllib
 from hvdscale.plan.settle import Place, settle
