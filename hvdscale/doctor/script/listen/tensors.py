@@ -16,7 +16,6 @@ from torch.utils._pytree import keystr, tree_flatten_with_path
 SAMPLED = 256                   # numbers of a parameter, at most
 DESCRIBED = 1 << 16             # numbers of a tensor that enter its description, at least, if it has as many
 BRACKETS = re.compile(r"\['?(.*?)'?\]")
-MOST_VALUES = 5000              # of a checkpoint that are kept
 
 
 def sample(values: torch.Tensor) -> np.ndarray:
@@ -72,9 +71,9 @@ def describe(value: Any) -> str:
 
 
 def flatten(state: Any) -> dict[str, str]:
-    """The values of a checkpoint, by their keys."""
+    """The first 5000 values of a checkpoint, by their keys."""
     leaves, _ = tree_flatten_with_path(state)
-    return {BRACKETS.sub(r".\1", keystr(keys)).lstrip("."): describe(value) for keys, value in leaves[:MOST_VALUES]
+    return {BRACKETS.sub(r".\1", keystr(keys)).lstrip("."): describe(value) for keys, value in leaves[:5000]
             if isinstance(value, (torch.Tensor, int, float, str, bool, np.generic))}
 
 
