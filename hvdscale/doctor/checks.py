@@ -53,10 +53,9 @@ def gradients(sample: Sample) -> Finding:
     that autograd gives for the whole step."""
     name, plan = "gradients", sample.plan
     groups = plan.ghost_groups(plan.global_batch) if plan.group_by_group else plan.global_batch
-    norms = any(map(is_batch_norm, sample.job.model.modules()))
     # of 1 to 4 workers, which make 1 or 2 passes each
     ways = [way for way in (replace(plan, accumulate=passes) for passes in (1, 2, 3, 4, 6, 8) if passes <= groups)
-            if not (norms and way.cuts_groups(way.global_batch))]
+            if not (any(map(is_batch_norm, sample.job.model.modules())) and way.cuts_groups(way.global_batch))]
     with OwnGenerators(sample.job.device):
         made = [step_of(sample, way) for way in ways]
     whole = mean_gradient(sample, sample.model())
@@ -177,10 +176,9 @@ def padding(sample: Sample) -> Finding:
 
 def _cases(sample: Sample) -> Iterator[Case]:
     workload, plan, data = sample.job.workload, sample.plan, sample.job.data
-    loss = bound_loss(workload, plan.label_smoothing)
 
     def lost(model, batch) -> dict[str, float]:
-        total, count = loss(model, batch)
+        total, count = bound_loss(workload, plan.label_smoothing)(model, batch)
         return {"the loss": total.item(), "the count of the loss": count}
 
     @torch.no_grad()
@@ -218,9 +216,8 @@ def _stretched(sample: Sample, data, visits: Visits) -> tuple[int, list[tuple[Pa
     sizes = [sum(values.numel() for _, values in tensors_of(data.take(select(visits, [row])))) for row in range(n)]
     if not sizes or min(sizes) == max(sizes):
         return None
-    by_size = np.argsort(sizes, kind="stable")
     for k in (group_bounds(n, sample.plan.ghost_batch)[1], 2, 1):
-        rows = np.sort(by_size[:k]).tolist()
+        rows = np.sort(np.argsort(sizes, kind="stable")[:k]).tolist()
         short, long = data.take(select(visits, rows)), _rows(whole, n, rows)
         if how := _how(dict(tensors_of(short)), dict(tensors_of(long))):
             device, dtype = sample.job.device, PARAMETERS[sample.plan.precision]
@@ -363,9 +360,8 @@ def evaluation(sample: Sample) -> Finding:
     valued = {column.partition("/")[2] for column, value in one.items() if not math.isnan(value)}
     needed = [column for column in undefined if column.partition("/")[2] not in valued or (
         target and column == target.column)]            # else the workload measures it only on some splits
-    if needed:
-        return finding("not_yet", per=per, nan=_are_nan(needed))
-    return finding("same", per=per, by=max(apart.values(), default=0.0), limit=sample.limit)
+    return finding("not_yet", per=per, nan=_are_nan(needed)) if needed else finding(
+        "same", per=per, by=max(apart.values(), default=0.0), limit=sample.limit)
 
 
 def _are_nan(columns: list[str]) -> str:

@@ -191,8 +191,7 @@ def write_log(path: str, script: str, records: Sequence[Mapping[str, Any]], loca
                             for name in ("watts", "clock", "slowed_by", "line")},
                          "without_core": [without_core([record["look"] for record in records], first["local_workers"])],
                          "profile": [record["profile"] for record in records if record.get("profile")],
-                         "left_out": int(apart.sum()), "remarks": list(remarks)},
-            "asked": dict(asked)}
+                         "left_out": int(apart.sum()), "remarks": list(remarks)}, "asked": dict(asked)}
     # its model is not known
     writer.append("trials", id=0, status=Status.RUNNING, stop_reason="", dataset=script, model="script",
                   optimizer=first["optimizer"], global_batch=batch, local_batch=local,

@@ -18,7 +18,6 @@ from ..system.files import clear_leavings, own_folder, scratch_folder, writing
 from ..system.inputs import require_own_folder
 from ..workers.launch import SHARED, Process, shared_folder
 
-OF_LAUNCHES = re.compile(r"(\.hvdscale-)?doctor-[0-9a-f]{16}")
 SHARE = f"{SHARED}=FOLDER names a folder that all hosts share"
 
 
@@ -41,7 +40,7 @@ def place_for(process: Process, seconds: float) -> Iterator[Path]:
                 if os.path.lexists(folders[-1]):            # of a launch of this name that was killed
                     require_own_folder(folders[-1], remedy)
                     shutil.rmtree(folders[-1], ignore_errors=True)
-                clear_leavings(folders[-1].parent, OF_LAUNCHES)
+                clear_leavings(folders[-1].parent, re.compile(r"(\.hvdscale-)?doctor-[0-9a-f]{16}"))
                 made.enter_context(own_folder(folders[-1], 0o700))
             for one in folders:
                 await_path(one, seconds, SHARE)

@@ -69,12 +69,10 @@ def _log(watch: Watch, method: str, name: object, value: object = None, *_: obje
 
 def _follow_spawning(watch: Watch) -> None:
     def calling(original):
-        signature = inspect.signature(original)
-
         def spawn(*args, **options):
             if not called_by_script():
                 raise SystemExit(BY_LIBRARY)
-            given = signature.bind(*args, **options)
+            given = inspect.signature(original).bind(*args, **options)
             given.apply_defaults()
             asked, line = given.arguments, line_of_call()
             if asked["nprocs"] != watch.local_workers:

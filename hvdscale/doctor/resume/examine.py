@@ -224,8 +224,7 @@ def state(both: Both, check: str) -> Finding:
     for rank, record in enumerate(both.resumed):
         was, usual, second = (run[0 if both.other_count else rank].start(both.held) for run in (
             both.stopped, both.first, both.second))
-        known = usual and second and usual.values == second.values
-        starts.append((was or (usual if known else None), record.start(0)))
+        starts.append((was or (usual if usual and second and usual.values == second.values else None), record.start(0)))
     divided = any(record.sharded and not any(one.parts for one in record.starts) for record in both.first)
     if both.other_count and divided or not all(map(all, starts)):
         return both.finding(check, "not_seen")
@@ -425,9 +424,7 @@ def _is_lost(both: Both, update: int, past: list[dict], name: str, was: str, now
     if held != then:
         return whole and (not both.other_count or one == then - held or held * update == then * both.held)
     by, rises, falls = apart(*np.array([[one], [held]])), min(course) < held, max(course) > held
-    if rises != falls:
-        return by > LIMIT and (one < held) == rises
-    return not both.other_count and (whole or by > FAR)
+    return by > LIMIT and (one < held) == rises if rises != falls else not both.other_count and (whole or by > FAR)
 
 
 def _saves(records: list[Record], shift: int) -> dict[int, dict[str, dict[str, str]]]:

@@ -20,7 +20,6 @@ from ..script.listen.updates import settings_of
 from ..script.record import LOADED, OPTIMIZER, READ, SAVED, WRITTEN, Start, state_of, uses
 
 SAVES = "saved.{}"          # left among the ranks by a save after so many updates
-QUIET_SECONDS, PATIENCE = 0.2, 150      # without a change of a file, and how many times that is waited for
 MIDDLE, BETWEEN = 1, 2      # where a run is killed while it saves: in a file, or after the first one
 
 
@@ -78,16 +77,17 @@ class ResumeSession(Session):
             self.leave()
 
     def _stop(self, number: int) -> None:
-        """Get the signal, together with all ranks and once no file changes any more."""
+        """Get the signal, together with all ranks and once no file has changed for 0.2 s, for which it waits up to 150
+        times."""
         self._asked_to_stop, before = True, None
         self.save()
         (self.folder / f"rank{self.record.rank}.asked").touch()
-        for _ in range(PATIENCE):
+        for _ in range(150):
             now = len(list(self.folder.glob("rank*.asked"))), state_of(Path.cwd())
             if now == before and now[0] == self.record.workers:
                 break
             before = now
-            time.sleep(QUIET_SECONDS)
+            time.sleep(0.2)
         if not callable(signal.getsignal(number)):          # else the script's own
             faulthandler.unregister(signal.SIGUSR1)
         os.kill(os.getpid(), number)

@@ -14,7 +14,6 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
 SAMPLED = 256                   # numbers of a parameter, at most
-DESCRIBED = 1 << 16             # numbers of a tensor that enter its description, at least, if it has as many
 BRACKETS = re.compile(r"\['?(.*?)'?\]")
 
 
@@ -61,12 +60,12 @@ def digest(tensors: Iterable[torch.Tensor]) -> str:
 
 
 def describe(value: Any) -> str:
-    """A number as it prints, or a tensor's kind of number and a digest, of a large one at fixed places; 0 for zeros
-    alone."""
+    """A number as it prints, or a tensor's kind of number and a digest, of a large one at 65,536 places or more; 0
+    for zeros alone."""
     own = local(value.detach()) if isinstance(value, torch.Tensor) else np.asarray(value)
     if not own.ndim:
         return str(own.item())
-    sampled = own.reshape(-1)[::max(1, own.numel() // DESCRIBED)]
+    sampled = own.reshape(-1)[::max(1, own.numel() // (1 << 16))]
     return f"{str(own.dtype).removeprefix('torch.')} {digest([sampled]) if own.any() else 0}"
 
 
