@@ -175,8 +175,9 @@ def simulated(name: str, layers: list[dict], wanted: int) -> Iterator[list[subpr
 def same_when_played(played: list[subprocess.Popen], sample: Sample, mine: dict[str, Entry]) -> Finding:
     """Whether two ranks that are played agree, and agree with this process, a single worker."""
     ranks, seen = [*map(_digest_of, played)], JOB.sentence("ranks compared", "played")
-    return JOB.finding(NAME, "late", seconds=PATIENCE, load=describe_load() or None) if None in ranks else (
-        same_on_ranks(sample, ranks, seen, alone=mine))
+    if None in ranks:
+        return JOB.finding(NAME, "late", seconds=PATIENCE, load=describe_load() or None)
+    return same_on_ranks(sample, ranks, seen, alone=mine)
 
 
 def _digest_of(child: subprocess.Popen) -> dict[str, Entry] | None:

@@ -37,7 +37,6 @@ COUNTED = ("examples", "tokens", "batches", "passes", "apart")
 Mark = Any                      # seconds, or an event on a GPU's stream
 LONG = 2                        # times the typical update: such are looked into
 LEAST = 5                       # updates by which that is known
-MOST_OFTEN = 0.5                # of the lines seen: one is named if this share of them, and at least LEAST / 2
 SM = 1                          # NVML's number of the clock that computing has, and bits of what may hold it down
 SLOWED = {0x04: "its power limit", 0x60: "heat", 0x88: "its hardware"}
 
@@ -276,6 +275,6 @@ class LongUpdates(threading.Thread):
                 self._line = line_of(sys._current_frames()[self._script])
 
     def line(self) -> str:
-        """The line at which it mostly was; "" if there is none."""
+        """The line at which it was in half of the updates seen, and at least LEAST / 2; "" if there is none."""
         [(line, times)] = self.lines.most_common(1) or [("", 0)]
-        return line if times >= max(LEAST / 2, MOST_OFTEN * self.lines.total()) else ""
+        return line if times >= max(LEAST / 2, self.lines.total() / 2) else ""

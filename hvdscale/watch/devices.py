@@ -31,7 +31,6 @@ INSTEAD = "torch sees no GPU here, so what the script asks of CUDA ran on the CP
 REFUSED = "{}: {!r} needs a GPU, and torch sees none on this machine ({}); start the doctor where there are GPUs"
 OF_CUDA = re.compile("cuda|nvidia|nvtx|accelerator device", re.IGNORECASE)
 OF_TORCH = (AssertionError, AttributeError, ImportError, RuntimeError, TypeError, ValueError)
-WARNINGS = ("'pin_memory' argument is set as true", ".*CUDA is not available")     # that a GPU would spare the script
 NAME = "no GPU: the CPU"
 SKIPPED = ("synchronize", "ipc_collect", "reset_peak_memory_stats", "reset_max_memory_allocated", "init",
            "reset_max_memory_cached", "reset_accumulated_memory_stats", "set_rng_state", "set_rng_state_all",
@@ -65,7 +64,8 @@ def install(watch: Watch) -> None:
                 return value if called_by_script() else original(*args, **options)
             return ask
         return make
-    for message in WARNINGS:
+    # warnings that a GPU would spare the script
+    for message in ("'pin_memory' argument is set as true", ".*CUDA is not available"):
         warnings.filterwarnings("ignore", message)
         patches.on_undo(functools.partial(list.remove, warnings.filters, warnings.filters[0]))      # type: ignore
 

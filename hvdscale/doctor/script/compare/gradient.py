@@ -191,9 +191,10 @@ def undivided(both: BothRuns) -> Finding | None:
 def remainder(both: BothRuns) -> Finding | None:
     """An update of fewer passes is divided as the others are."""
     by, usual = both.weighing, max(other.passes for other in both.pair.both.values())
-    if not by or both.passes == usual or not close(by.scale, both.passes / usual):
-        return None
-    return finding(both, "remainder", by=1 - by.scale, scale=by.scale, targets=by.counts.sum(), usual=usual, limit=CLOSE)
+    if by and both.passes != usual and close(by.scale, both.passes / usual):
+        return finding(both, "remainder", by=1 - by.scale, limit=CLOSE, scale=by.scale, targets=by.counts.sum(),
+                       usual=usual)
+    return None
 
 
 def _accumulates(both: BothRuns, by: Weighing) -> bool:
@@ -345,8 +346,9 @@ def judge(pair: Pair) -> Finding:
             return finding(found[0], "divided_again", scale=weighed[0].scale)
         return pair.finding(NAME, "mean", scale=None if close(weighed[0].scale, 1) else weighed[0].scale, limit=limit,
                             of=pair.workers, targets=weighed[0].counts.sum(), by=max(by.error for by in weighed))
-    return pair.finding(NAME, "as_on_one", by=max(both.reduction.residual for both in found), limit=limit) if (
-        pair.matches_one) else pair.finding(NAME, "unknown_divisor")
+    if not pair.matches_one:
+        return pair.finding(NAME, "unknown_divisor")
+    return pair.finding(NAME, "as_on_one", by=max(both.reduction.residual for both in found), limit=limit)
 
 
 def judge_passes(pair: Pair) -> Finding:
