@@ -160,8 +160,10 @@ def cell_of(value: Any, below: str = "", write: Write = number) -> Cell:
     of a Cell, itself. ``below``: what goes under a number."""
     if isinstance(value, Cell):
         return value
-    if isinstance(value, (str, bool, np.bool_)):
-        return Cell({True: "yes", False: "no"}.get(value, value))
+    if isinstance(value, str):
+        return Cell(value)
+    if isinstance(value, (bool, np.bool_)):
+        return Cell("yes" if value else "no")
     if hasattr(value, "low"):
         return Cell(write(value.value), value.value, value.low, value.high, span(value.low, value.high, write))
     value = int(value) if isinstance(value, Integral) else value
