@@ -56,7 +56,7 @@ class Tolerance:
             if not 0 < amount < float("inf"):
                 raise ValueError
         except ValueError:
-            raise UsageError(f"{name} {text!r}: is a loss above 0, such as 0.01, or a share of the loss, such as 1%"
+            raise UsageError(f"{name} {text!r}: is not a loss above 0, such as 0.01, or a share of the loss, such as 1%"
                              ) from None
         return cls(amount)
 

@@ -126,5 +126,5 @@ def test_a_tolerance_is_a_loss_or_a_share_of_one(text, amount, relative):
 
 @pytest.mark.parametrize("text", ["0", "-1", "much", "nan", "inf", ""])
 def test_what_is_no_tolerance_is_refused(text):
-    with pytest.raises(UsageError, match=f"--tolerance {text!r}: is a loss above 0"):
+    with pytest.raises(UsageError, match=f"--tolerance {text!r}: is not a loss above 0"):
         Tolerance.parse(text, "--tolerance")

@@ -83,5 +83,5 @@ def test_branches_have_a_chapter_and_no_part_in_the_pages(made, tmp_path):
         json.dumps(report.values())
         wide = both.report(branch_tolerance="100%").tables["branched-critical-batch"].records()
         assert all(math.isinf(row["local_critical_batch"]) for row in wide)
-        with pytest.raises(UsageError, match="branch_tolerance 'x': is a loss above 0"):
+        with pytest.raises(UsageError, match="branch_tolerance 'x': is not a loss above 0"):
             both.report(branch_tolerance="x")
