@@ -125,6 +125,6 @@ def test_a_tolerance_is_a_loss_or_a_share_of_one(text, amount, relative):
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "much", "nan", "inf", ""])
-def test_what_is_no_tolerance_is_refused(text):
-    with pytest.raises(UsageError, match=f"--tolerance {text!r}: is a loss above 0"):
+def test_what_is_no_tolerance_is_refused(text, worded):
+    with worded.error(UsageError):
         Tolerance.parse(text, "--tolerance")

@@ -54,14 +54,14 @@ def test_a_budget_is_read_and_written(text, amount, unit, said):
 
 @pytest.mark.parametrize("text", ["", "10", "epochs", "10 tokens", "0 steps", "-1 epochs", "nan steps", "1e999 steps",
                                   "1..2 steps"])
-def test_what_is_no_budget_is_refused(text):
-    with pytest.raises(UsageError, match="such as '10 epochs'"):
+def test_what_is_no_budget_is_refused(text, worded):
+    with worded.error(UsageError):
         Budget.parse(text)
 
 
-def test_epochs_of_an_unknown_size_are_refused_by_name():
+def test_epochs_of_an_unknown_size_are_refused_by_name(worded):
     [found] = studies_of([log(trial(1, train_examples=0))])
-    with pytest.raises(UsageError, match="give the budget in steps or examples"):
+    with worded.error(UsageError):
         BudgetPoint(found, COLUMN, True, Budget(3, "epochs"))
 
 

@@ -273,10 +273,10 @@ def test_draws_of_all_hundreds_are_found_and_taken_back(out, owner):
     assert list(Ledger(out).running(STUDY)) == list(other.running(STUDY)) == gone
 
 
-def test_files_of_further_hundreds_where_0_3_kept_them_are_named(out, ledger):
+def test_files_of_further_hundreds_where_0_3_kept_them_are_named(out, ledger, worded):
     ledger.record(STUDY, DrawResult(7, "met"))
     placed(out, "120.json").write_text("{}")
-    with pytest.raises(LogError, match=r"120\.json: hvdscale 0\.3 kept it there; move .* from 100 on to .*/100,"):
+    with worded.error(LogError):
         Ledger(out).results(STUDY)
 
 
@@ -293,14 +293,14 @@ def test_a_result_keeps_every_number_in_plain_json():
         assert repr((back.best, back.seconds)) == repr((result.best, result.seconds))
 
 
-def test_a_file_that_is_no_result_is_named(golden, tmp_path, monkeypatch):
+def test_a_file_that_is_no_result_is_named(golden, tmp_path, monkeypatch, worded):
     monkeypatch.chdir(tmp_path)
     Ledger("out").record(STUDY, RESULT)
 
     def said(content):
         text = content if isinstance(content, str) else json.dumps(content)
         (tmp_path / "out/trials" / STUDY / "7.json").write_text(text)
-        with pytest.raises(LogError, match="7.json: is not the result of draw 7: .*remove it") as caught:
+        with worded.error(LogError) as caught:
             Ledger("out").results(STUDY)
         return str(caught.value)
     golden("ledger", answered("ledger", lambda content: said(eval(content, globals()))))
@@ -440,8 +440,8 @@ def test_a_folder_that_was_moved_is_neither_read_nor_written_in_its_old_place(ou
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", "null"])
-def test_a_record_that_is_none_says_what_to_remove(tmp_path, content):
+def test_a_record_that_is_none_says_what_to_remove(tmp_path, content, worded):
     path = tmp_path / "sweep.json"
     path.write_text(content)
-    with pytest.raises(LogError, match=f"^{path}: is empty, cut off or no JSON object .*; remove it, and the same"):
+    with worded.error(LogError):
         read_record(str(path))
