@@ -108,8 +108,9 @@ def golden(request):
 
 class Worded:
     """What the product says to people in one test, held against tests/golden/words/ROOM/FILE.txt, or kept there under
-    --renew: an entry a text, under the test's name. Folders of the test read as FOLDER, and what ``unlike``, a pattern,
-    finds, as #."""
+    --renew: an entry a text, under the test's name. Folders of the test read as FOLDER; ports, processes and what
+    ``unlike``, a pattern, finds, as #. Of a text of many sentences, those ``about`` these words alone."""
+    CHANGING = r"(?<=127\.0\.0\.1:)\d+|(?<=process )\d+ on [\w.-]+"
 
     def __init__(self, request, tmp_path):
         self._test, self._renews, self._texts = request.node.name, request.config.getoption("renew"), 0
@@ -118,11 +119,15 @@ class Worded:
         self._path = GOLDEN / "words" / module.relative_to(ROOT / "tests").with_suffix(".txt")
         self._folder = re.compile("|".join(map(re.escape, (str(tmp_path), str(ROOT)))))
 
-    def __call__(self, text, unlike=None):
+    def __call__(self, text, unlike=None, about=""):
         self._texts += 1
         name = f"{self._test} {self._texts}" if self._texts > 1 else self._test
         text = self._folder.sub("FOLDER", text).strip("\n")
-        text = re.sub(unlike, "#", text) if unlike else text
+        if about:
+            sentences = (" ".join(part.split()) for part in re.split(r"\n\s*\n|\n(?=\S)|(?<=\.)\s+(?=[A-Z])", text))
+            text = "\n".join(sentence for sentence in sentences if about in sentence)
+            assert text, f"nothing is said about {about!r}"
+        text = re.sub(f"{self.CHANGING}|{unlike}" if unlike else self.CHANGING, "#", text)
         if self._renews:
             self._keep(name, text)
         assert text == self._entries().get(name), f"tools/test --renew keeps {self._path.name} as it is now"

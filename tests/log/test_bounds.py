@@ -53,12 +53,12 @@ def inflated(tmp_path_factory):
 
 @pytest.mark.parametrize("command", [("ls",), ("show",), ("check",), ("repair",), ("merge", "--out", "merged.h5")],
                          ids=lambda command: command[0])
-def test_a_log_that_claims_more_rows_than_bytes_is_refused_in_a_line(inflated, tmp_path, monkeypatch, command):
+def test_a_log_that_claims_more_rows_than_bytes_is_refused_in_a_line(inflated, tmp_path, monkeypatch, command, worded):
     monkeypatch.chdir(tmp_path)
     shutil.copy(inflated, "w.h5")
     done = CliRunner().invoke(main, [command[0], "w.h5", *command[1:]], catch_exceptions=False)
     assert done.exit_code == 1 and len(done.output.splitlines()) == 1 and len(done.output) < 300
-    assert f"claims {ROWS:,} rows, but the file has " in done.output
+    worded(done.output)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["w.h5"]
 
 
@@ -81,7 +81,7 @@ def test_columns_that_together_claim_more_than_a_log_holds_are_refused(tmp_path,
     monkeypatch.setattr(reader, "DENSE", 1)
     with worded.error(LogError):
         read_log(path)
-    assert "no log is so dense" in CliRunner().invoke(main, ["repair", path]).output
+    worded(CliRunner().invoke(main, ["repair", path]).output)
 
 
 @pytest.mark.parametrize("name", ["steps/loss", "steps/committed_rows", "text"])

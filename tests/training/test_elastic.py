@@ -34,7 +34,7 @@ def met(*memories):
     return on_each(len(memories), meet)
 
 
-def test_all_take_the_furthest_state_and_a_new_worker_gets_everything():
+def test_all_take_the_furthest_state_and_a_new_worker_gets_everything(worded):
     batch = {"global_batch": 24, "max_local_batch": 8}
     left = Memory(batch=batch, log="w.h5", sure=state(5, 5), newest=state(7, 7), writes=True, end="a worker was lost")
     for memory in met(Memory(), left, Memory(batch=batch, log="w.h5", sure=state(5, 5))):
@@ -43,8 +43,8 @@ def test_all_take_the_furthest_state_and_a_new_worker_gets_everything():
         assert memory.sure["model"]["w"].tolist() == [7, 7, 7]
         start = memory.find_start(SimpleNamespace(plan=made_plans.settled()), None)
         assert (start.step, start.log, start.log_continues) == (7, "w.h5", True)
-        assert start.previous_end == "a worker was lost"
-        assert start.news.startswith("a worker was lost: resumes after step 7 with workers 1 on cpu")
+        worded(start.previous_end)
+        worded(start.news)
 
 
 def test_a_state_whose_rows_may_have_been_lost_with_rank_0_is_not_taken():

@@ -98,7 +98,7 @@ def test_a_last_checkpoint_that_cannot_be_written_is_an_error(train, monkeypatch
             train()
     assert (outcome()["status"], outcome()["exit_code"], steps()) == ("COMPLETE", 1, [28, 21])
     assert train() == 0 and outcome()["exit_code"] == 0
-    assert "had ended at step 30, but without a checkpoint of its last weights; the steps after 28 are" in train.said()
+    worded(train.said())
     assert_same_columns("w.h5", "whole.h5")
     assert_same_state(state_of("ck"), state_of("whole"))
 

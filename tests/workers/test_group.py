@@ -71,11 +71,11 @@ def test_without_an_error_nothing_is_raised():
         failing([MISSING])(SingleWorker())
 
 
-def test_a_rank_that_settled_another_plan_is_named():
+def test_a_rank_that_settled_another_plan_is_named(worded):
     plans = [settled(3, seed=seed) for seed in (0, 0, 1)]
     errors = raised_on_each(3, lambda member: agree_on(plans[member.rank], {}, toy.load(), member))
     assert {type(e) for e in errors} == {RanksDifferError} and len({str(e) for e in errors}) == 1
-    assert "rank 2 has another plan than rank 0; give all workers the same options" in str(errors[0])
+    worded(str(errors[0]))
     on_each(3, lambda member: agree_on(plans[0], {}, toy.load(), member))
 
 
