@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .data.splits import Batch, Data, Draws, MapSplit, Split, tensors_of, to_device
-from .errors import DataError, HvdscaleError, PlanError, UsageError, WorkloadError
+from .errors import DataError, PlanError, UsageError, WorkloadError
 from .target import metric_faults
 
 __all__ = ["Batch", "Card", "Classification", "Data", "Draws", "MapSplit", "Split", "Workload", "bound_loss",
@@ -175,8 +175,6 @@ def build_model(workload: Workload, model_args: dict) -> nn.Module:
     """The workload's model; raises UsageError for arguments it does not take, WorkloadError for an unusable model."""
     try:
         model = workload.build(**model_args)
-    except HvdscaleError:
-        raise
     except (TypeError, KeyError, ValueError, RuntimeError) as error:
         taken = [name for name, parameter in inspect.signature(workload.build).parameters.items()
                  if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)]

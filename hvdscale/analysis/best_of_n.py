@@ -59,8 +59,6 @@ def best_of(steps: ArrayLike, before: ArrayLike, last: ArrayLike, *, pruned: Arr
     detected sooner."""
     steps, before, last = (np.asarray(values, float) for values in (steps, before, last))
     n = len(steps) if n is None else n
-    if n < 1:
-        raise ValueError(f"best of {n} of {len(steps)} trials: give a number from 1 on")
     met = np.isfinite(steps)
     if not met.any():
         return _estimate_unmet(last)
@@ -74,11 +72,14 @@ def best_of(steps: ArrayLike, before: ArrayLike, last: ArrayLike, *, pruned: Arr
     value = _median_best(steps, n)
     earlier = _median_best(np.where(met & ~np.isnan(before), before, steps), n)
     extrapolated = False
-    if value != _median_best(np.where(pruned, last, steps), n):
-        value, earlier = _product_limit(steps, before, last, n)
-        extrapolated = np.isinf(value)
-        if extrapolated:
-            value, earlier = max(float(np.exp(middle)), float(steps[met].max())), np.nan
+    if value != _median_best(np.where(pruned, last, steps), n):     # the Kaplan-Meier share of unmet trials at 2^(-1/n)
+        has_met, order = _sort_trials(steps, last)
+        staying = np.cumprod(np.where(has_met, 1 - 1 / np.arange(len(steps), 0, -1), 1.0))
+        fallen = order[has_met & (staying <= 2 ** (-1 / n) + 1e-12)]
+        extrapolated = not len(fallen)
+        value, earlier = max(float(np.exp(middle)), float(steps[met].max())), np.nan
+        if not extrapolated:
+            value, earlier = float(steps[fallen[0]]), float(before[fallen[0]])
     beyond = np.nan if np.isfinite(value) else _estimate_unmet(reached[~met]).beyond
     later = met & (before > 0)
     if low > 0 and later.any():
@@ -107,15 +108,6 @@ def _median_best(values: np.ndarray, n: int) -> float:
     second = next(j for j in range(first, count) if 2 * (subsets - math.comb(count - j - 1, n)) > subsets)
     low, high = np.partition(values, (first, second))[[first, second]]
     return float(low if first == second else (low + high) / 2)
-
-
-def _product_limit(steps: np.ndarray, before: np.ndarray, last: np.ndarray, n: int) -> tuple[float, float]:
-    """(steps, steps before) of the first trial at which the Kaplan-Meier share of unmet trials has fallen to 2^(-1/n);
-    (inf, NaN) where it never does."""
-    met, order = _sort_trials(steps, last)
-    staying = np.cumprod(np.where(met, 1 - 1 / np.arange(len(steps), 0, -1), 1.0))
-    found = np.flatnonzero(met & (staying <= 2 ** (-1 / n) + 1e-12))
-    return (float(steps[order[found[0]]]), float(before[order[found[0]]])) if len(found) else (np.inf, np.nan)
 
 
 def _sort_trials(steps: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

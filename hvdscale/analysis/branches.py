@@ -28,10 +28,10 @@ import numpy as np
 from ..formatting.numbers import percent
 from ..log.schema import Status
 from ..plan.batch_schedule import BatchSchedule
-from .grouping import group_by
+from .defaults import Tolerance
 from .intervals import CONFIDENCE, OWN_FROM, Estimate, residual_squares, student_quantile
 from .noise import noise_scale
-from .defaults import Tolerance
+from .studies import group_by
 from .trials import Trial
 
 DEFAULT_TOLERANCE = "5%"    # of the loss; language models have one in nats: plan/branches.py
@@ -74,10 +74,6 @@ class Excess:
         half = student_quantile(self.freedom, confidence) * self.error
         return self.mean - half, self.mean + half
 
-    def over(self, excess: np.ndarray) -> np.ndarray:
-        """How far an excess lies above the tolerance; just beyond a k that is the best so far the excess is 0."""
-        return np.maximum(excess, 0.0) - self.allowed
-
 
 def smoothed(values: np.ndarray) -> float:
     """The exponential moving average at the end of a series; NaN of none."""
@@ -95,14 +91,14 @@ def critical_factor(factors: Sequence[float], losses: np.ndarray, tolerance: Tol
     batches below the smallest were not tried. Both ends are NaN for one order."""
     found = Excess(losses, tolerance)
     k, orders, largest = np.asarray(factors, float), len(losses), float(factors[-1])
-    value = _last_within(k, found.over(found.mean), 1.0, 0.0)
+    # above the tolerance; just beyond a k that is the best so far the excess is 0
+    mean, lower, upper = (np.maximum(one, 0.0) - found.allowed for one in (found.mean, *found.bands(confidence)))
+    value = _last_within(k, mean, 1.0, 0.0)
     low = high = np.nan
     if orders > 1:
-        lower, upper = found.bands(confidence)
-        high = _last_within(k, found.over(lower), STEEPEST, 1.0)
-        over = found.over(upper)
-        first = next((at for at, one in enumerate(over) if at > 0 and not one <= 0), None)
-        low = largest if first is None else min(_between(k, over, first - 1, 0.0, 0.0), largest)
+        high = _last_within(k, lower, STEEPEST, 1.0)
+        first = next((at for at, one in enumerate(upper) if at > 0 and not one <= 0), None)
+        low = largest if first is None else min(_between(k, upper, first - 1, 0.0, 0.0), largest)
         low = 0.0 if low < factors[1] else low
     return Estimate(value, low, high, orders, largest if np.isinf(value) else np.nan)
 

@@ -8,7 +8,7 @@ A larger batch takes fewer steps per epoch. What it loses under a budget of epoc
 eta / m. They give every batch the same epochs, and find batches of 2 to 32 best."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from functools import cached_property
@@ -56,12 +56,8 @@ class Budget:
                              "'10 epochs'")
         return cls(float(found.amount), found.unit)
 
-    @property
-    def axis(self) -> str:
-        return AXES[self.unit]
-
     def limit(self, workload: JobKey) -> float:
-        """The largest value on its axis; UsageError where the size of an epoch is not in the logs."""
+        """The largest value of its column of AXES; UsageError where the size of an epoch is not in the logs."""
         if self.unit != "epochs":
             return self.amount
         if not workload.train_examples:
@@ -77,18 +73,17 @@ class Budget:
 def common_budgets(studies: Sequence[Study]) -> tuple[Budget | None, Budget | None]:
     """The most epochs and the most steps that some feasible trial of every study of a workload ran, rounded down to two
     digits; None where no trial ran, or where the size of an epoch is unknown."""
-    furthest = []               # (the last step of any feasible trial, study)
+    furthest = []               # by study the last step of any feasible trial, and the examples until then
     for study in studies:
         evaluations = study.evaluations
         rows = evaluations.first[1:][study.feasible & (evaluations.counts > 0)] - 1
-        if steps := float(evaluations.read("step")[rows].max(initial=0)):
-            furthest.append((steps, study))
+        if last := float(evaluations.read("step")[rows].max(initial=0)):
+            furthest.append((last, last * study.global_batch))
     if not furthest:
         return None, None
-    train_examples = furthest[0][1].workload.train_examples
-    examples = min(steps * study.global_batch for steps, study in furthest)
+    (steps, examples), train_examples = map(min, zip(*furthest)), studies[0].workload.train_examples
     return (Budget(_round_down(examples / train_examples), "epochs") if train_examples else None,
-            Budget(_round_down(min(steps for steps, _ in furthest)), "steps"))
+            Budget(_round_down(steps), "steps"))
 
 
 def _round_down(amount: float) -> float:
@@ -119,7 +114,7 @@ def ends_short(study: Study, budget: Budget | None) -> np.ndarray:
     at = np.flatnonzero(evaluations.counts > 0)
     if not len(at):
         return short
-    along = evaluations.read("step" if budget is None else budget.axis)
+    along = evaluations.read("step" if budget is None else AXES[budget.unit])
     last, first = evaluations.first[1:][at] - 1, evaluations.first[:-1][at]
     gap = along[last] - np.where(last > first, along[np.maximum(last - 1, 0)], 0.0)
     within = (along[last] + gap <= limit[at]) & (limit[at] > 0)
@@ -140,7 +135,7 @@ class BudgetPoint:
     def __init__(self, study: Study, column: str, minimizes: bool, budget: Budget | None = None,
                  confidence: float = CONFIDENCE) -> None:
         self.study, self.global_batch, self.minimizes = study, study.global_batch, minimizes
-        limits = (budget.limit(study.workload), budget.axis) if budget else ()
+        limits = (budget.limit(study.workload), AXES[budget.unit]) if budget else ()
         self.values, self.steps = best_metric(study, column, minimizes, *limits)
         self.stopped = stop_at_success(study, column, minimizes)
         short = ends_short(study, budget) | self.stopped & (budget is None)
@@ -234,9 +229,14 @@ class BaseRates:
     kind          MEASURED, SHORT (ended before it spent the budget), DIVERGED
     best          index of the best value of each batch among MEASURED and SHORT, where there is any"""
 
-    def __init__(self, studies: Sequence[Study], column: str, minimizes: bool, budget: Budget | None,
-                 parts: Iterable[tuple[np.ndarray, ...]]) -> None:
-        """``parts``: of each study the columns from study to kind."""
+    def __init__(self, studies: Sequence[Study], column: str, minimizes: bool, budget: Budget | None) -> None:
+        parts = []
+        for at, study in enumerate(studies):
+            point, rates = BudgetPoint(study, column, minimizes, budget), rates_of(study) / study.global_batch
+            rows = np.flatnonzero(~np.isnan(rates) & (point.kind != TrialKind.LOST) & ~study.repeat)
+            values = np.where(point.kind == TrialKind.DIVERGED, np.nan, point.values)
+            parts.append((np.full(len(rows), at), rows, np.full(len(rows), study.global_batch), rates[rows],
+                          values[rows], point.kind[rows]))
         self.workload, self.column, self.minimizes, self.budget = studies[0].workload, column, minimizes, budget
         self.studies, self.effective = studies, any(scales_with_momentum(study) for study in studies)
         self.study, self.trial, self.global_batch, self.rate, self.value, self.kind = map(np.concatenate, zip(*parts))
@@ -261,15 +261,9 @@ def both_readings(studies: Sequence[Study], column: str, minimizes: bool) -> tup
 def base_rates_of(studies: Sequence[Study], column: str, minimizes: bool, budget: Budget | None = None
                   ) -> BaseRates | None:
     """The map of the studies of one workload; None where no trial has a learning rate and the metric."""
-    studies, parts = with_metric(studies, column), []
-    for at, study in enumerate(studies):
-        point, rates = BudgetPoint(study, column, minimizes, budget), rates_of(study) / study.global_batch
-        rows = np.flatnonzero(~np.isnan(rates) & (point.kind != TrialKind.LOST) & ~study.repeat)
-        values = np.where(point.kind == TrialKind.DIVERGED, np.nan, point.values)
-        if len(rows):
-            parts.append((np.full(len(rows), at), rows, np.full(len(rows), study.global_batch), rates[rows],
-                          values[rows], point.kind[rows]))
-    return BaseRates(studies, column, minimizes, budget, parts) if parts else None
+    studies = with_metric(studies, column)
+    found = BaseRates(studies, column, minimizes, budget) if studies else None
+    return found if found and len(found.rate) else None
 
 
 def value_range(maps: Sequence[BaseRates]) -> tuple[float, float]:

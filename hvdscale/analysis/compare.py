@@ -19,17 +19,14 @@ import numpy as np
 from ..errors import UsageError
 from ..formatting.numbers import list_first
 from ..log.reader import Log, LogTable
-from ..log.schema import Status
 from ..target import Target
-from .grouping import group_by
 from .intervals import (CONFIDENCE, NONE, UNKNOWN, Ends, Estimate, Spread, difference_interval, geometric_mean, hull,
                         hull_over_grid, mean_interval, mean_ratio, over, pooled, pooled_paired, ratio_interval)
-from .studies import best_value
+from .studies import best_value, group_by
 from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, RunToTarget, cells_by
 from .trials import JobKey, Trial, by_workload, read_trials
 
 BEST = "best"
-MEASURES = (STEPS, SECONDS, SPEED)
 VERDICTS = OK, UNDECIDED, REGRESSION = "ok", "cannot tell", "regression"       # from good to bad
 Run = tuple[Log, Trial]
 Alone = Sequence[tuple[Trial, Trial]]         # runs without a partner, each with the first run of the other side
@@ -75,7 +72,7 @@ class ComparedCell:
             n = min(len(baseline.draws), len(candidate.draws))
             baseline, candidate = replace(baseline, best_of_n=n), replace(candidate, best_of_n=n)
         self.workers, self.global_batch = baseline.workers[0], baseline.global_batch
-        self.baseline, self.candidate, self.target = baseline, candidate, target
+        self.baseline, self.candidate = baseline, candidate
         ours, theirs = ({(trial.setting, trial.seed_key): RunToTarget(trial, target) for trial in cell.considered
                          if target and trial.sweep and not trial.sweep.get("repeat")} for cell in (baseline, candidate))
         drawn = [(ours[key], theirs[key]) for key in ours if key in theirs and ours[key].met and theirs[key].met]
@@ -89,10 +86,6 @@ class ComparedCell:
             _same_course(ours, theirs, target.column) for ours, theirs in self.pairs)
         if self.pairing != "draw" and (baseline.searched or candidate.searched) and not self.same:
             self.pairing, self.pairs = "search", []
-
-    @property
-    def verdict(self) -> str:
-        return worst_of(test.verdict for test in self.tests)
 
     def sides(self, measure: str) -> tuple[np.ndarray, np.ndarray]:
         """Values, and values at the evaluation before, of the baseline and of the candidate, without NaN."""
@@ -136,7 +129,7 @@ class Comparison:
         self.cells = tuple(ComparedCell(baseline[key], candidate[key], target) for key in baseline if key in candidate)
         self.missing = tuple(key for key in baseline if key not in candidate)
         self.added = tuple(key for key in candidate if key not in baseline)
-        measures = MEASURES if target else (SPEED,)
+        measures = (STEPS, SECONDS, SPEED) if target else (SPEED,)
         pools = {measure: _pool(self.cells, measure) for measure in measures}
         for cell in self.cells:
             changes = [(one, _change(one, cell, pools[one], tolerances.confidence)) for one in measures]
@@ -145,8 +138,8 @@ class Comparison:
             if target and cell.baseline.runs and cell.candidate.runs:
                 cell.tests += (_best_test(cell, target, tolerances),)
         self.overall = _test_overall(self.cells, measures, tolerances)
-        self.verdict = worst_of([*(cell.verdict for cell in self.cells), *(test.verdict for test in self.overall),
-                                 *([UNDECIDED] if self.missing else [])])
+        tests = [*self.overall, *(test for cell in self.cells for test in cell.tests)]
+        self.verdict = worst_of([UNDECIDED if self.missing else OK, *(test.verdict for test in tests)])
 
 
 def compare_trials(baseline: Sequence[Trial], candidate: Sequence[Trial], targets: Sequence[Target] = (),
@@ -164,8 +157,10 @@ def compare_trials(baseline: Sequence[Trial], candidate: Sequence[Trial], target
             if cells:
                 found.append(Comparison(workload, target, cells, others, tolerances, changed))
     if not any(comparison.cells for comparison in found):
-        raise UsageError(f"nothing to compare: the baseline has {_list_trials(baseline)}; the candidate "
-                         f"{_list_trials(candidate)}"
+        ours, theirs = (list_first(dict.fromkeys(
+            f"{trial.workload} at W = {trial.workers}, B = {trial.global_batch:,}" for trial in trials), 4, "; ")
+            or "nothing" for trials in (baseline, candidate))
+        raise UsageError(f"nothing to compare: the baseline has {ours}; the candidate {theirs}"
                          f"{'; compared at ' if targets else ''}{', '.join(map(str, targets))}")
     return tuple(found)
 
@@ -177,14 +172,8 @@ def targets_of(trials: Sequence[Trial], targets: Sequence[Target]) -> list[Targe
 
 def _cells(trials: Iterable[Trial], target: Target | None, tolerances: Tolerances) -> dict[tuple[int, int], RunCell]:
     """Cells by (workers, global batch) of the trials that ended and, with a target, have its metric."""
-    runs = [RunToTarget(trial, target) for trial in trials
-            if trial.status != Status.RUNNING and (target is None or target.column in trial.metrics)]
+    runs = [RunToTarget(trial, target) for trial in trials if target is None or target.column in trial.metrics]
     return cells_by([run for run in runs if run.conclusive or run.trial.pruned], tolerances.confidence)
-
-
-def _list_trials(trials: Iterable[Trial]) -> str:
-    seen = dict.fromkeys(f"{trial.workload} at W = {trial.workers}, B = {trial.global_batch:,}" for trial in trials)
-    return list_first(seen, 4, "; ") or "nothing"
 
 
 def _same_course(ours: RunToTarget, theirs: RunToTarget, column: str) -> bool:
@@ -244,7 +233,7 @@ def _judge(measure: str, samples: ComparedCell, change: Estimate, tolerance: flo
     if not candidate.runs:
         return REGRESSION, "every trial diverged"
     before, after = baseline.steps, candidate.steps
-    if measure != SPEED and samples.target is not None and not (before.met and after.met):
+    if measure != SPEED and not (before.met and after.met):
         verdict, reason = UNDECIDED, "neither met the target"
         if after.met:
             verdict, reason = OK, ""
@@ -259,20 +248,20 @@ def _judge(measure: str, samples: ComparedCell, change: Estimate, tolerance: flo
         return UNDECIDED, "not measured"
     if samples.is_single(measure) and not (measure == STEPS and samples.same):
         return UNDECIDED, "one run, that of the best trial" if samples.pairing == "search" else "one run"
-    return _judge_ratio(change, tolerance, measure)
+    return _judge_interval(measure, change, tolerance)
 
 
-def _judge_ratio(change: Estimate, tolerance: float | None, measure: str) -> tuple[str | None, str]:
+def _judge_interval(measure: str, change: Estimate, tolerance: float | None, minimizes: bool = True
+                    ) -> tuple[str | None, str]:
+    """(verdict, reason) of an interval that must not be above the tolerance; (None, "") without one."""
+    if tolerance is None:
+        return None, ""
     low, high = change.low, change.high
+    limit = tolerance if measure == BEST else 1 + tolerance
     if measure == SPEED:                        # more is better
         low, high = (1 / end if end else np.inf for end in (high, low))
-    return _judge_interval(low, high, None if tolerance is None else 1 + tolerance)
-
-
-def _judge_interval(low: float, high: float, limit: float | None) -> tuple[str | None, str]:
-    """(verdict, reason) of an interval that must not be above a limit; (None, "") without one."""
-    if limit is None:
-        return None, ""
+    elif not minimizes:
+        low, high = -high, -low
     if math.isnan(low) or math.isnan(high):
         return UNDECIDED, "no interval"
     if low > limit:
@@ -294,8 +283,7 @@ def _best_test(samples: ComparedCell, target: Target, tolerances: Tolerances) ->
         change = Estimate(float(sides[0].mean() - sum(one.mean() for one in sides[1:])), float(low), float(high),
                           min(map(len, sides)))
     before, after = (float(np.nanmean(values)) if np.isfinite(values).any() else np.nan for values in (a, b))
-    worse = (change.low, change.high) if target.minimizes else (-change.high, -change.low)
-    return Test(BEST, before, after, change, *_judge_interval(*worse, tolerances.metric))
+    return Test(BEST, before, after, change, *_judge_interval(BEST, change, tolerances.metric, target.minimizes))
 
 
 def _test_overall(samples: Sequence[ComparedCell], measures: Iterable[str], tolerances: Tolerances) -> tuple[Test, ...]:
@@ -309,7 +297,8 @@ def _test_overall(samples: Sequence[ComparedCell], measures: Iterable[str], tole
             ends = hull(whole, least if low.all() else (0.0, 0.0),
                         most if np.isfinite(high).all() else (np.inf, np.inf))
             change = Estimate(float(geometric_mean(value)), *ends, len(ratios))
-            tests.append(Test(measure, np.nan, np.nan, change, *_judge_ratio(change, tolerances.of(measure), measure)))
+            verdict = _judge_interval(measure, change, tolerances.of(measure))
+            tests.append(Test(measure, np.nan, np.nan, change, *verdict))
     return tuple(tests)
 
 

@@ -21,7 +21,7 @@ well."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,7 @@ TREND = 4.0             # standard errors of its growth
 RISES_PAST = 4.0        # times B_crit, beyond which steps may rise slowly
 # by so many variances such a rise lowers the sum of squares where intervals hold it: of S_min, which it hides most
 LIKELY, LIKELY_OF_S_MIN = 1.5, 0.75
+WIDENED = "s_min", "b_crit", "half_efficient", "overhead"       # estimates whose intervals hold those of other curves
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,13 +64,9 @@ class CriticalBatchFit:
     spread: float                   # deviation around the curve, relative to that of the points' own intervals, or NaN
     lack_of_fit: float              # p-value of the residuals against the points' own intervals (F test), or NaN
     left_out: tuple[int, ...]       # batches of a rising tail, not in the fit
-    make_draws: Callable[[], np.ndarray] = field(repr=False)
-
-    @cached_property
-    def draws(self) -> np.ndarray:
-        """Draws of E_min = S_min B_crit (in examples), B_crit and p that represent their uncertainty: shape (DRAWS, 3);
-        B_crit is inf as often as its intervals are open above."""
-        return self.make_draws()
+    # of E_min = S_min B_crit (in examples), B_crit and p that represent their uncertainty: shape (DRAWS, 3), made once.
+    # B_crit is inf as often as its intervals are open above
+    draws: Callable[[], np.ndarray] = field(repr=False)
 
     def steps(self, batch: ArrayLike) -> Any:
         """S at a batch, or an array of them; NaN where the batches show only one asymptote."""
@@ -94,9 +91,30 @@ def fit_critical_batch(batches: Sequence[float], estimates: Sequence[Estimate], 
     points = weighted if len(weighted) >= LEAST_POINTS else met
     if len(points) < LEAST_POINTS:
         return None
-    kept = points[:_count_before_rise(points)] if points is weighted else points
-    return _fit(kept, points is weighted, tuple(int(point.batch) for point in points[len(kept):]), confidence,
-                np.asarray(shapes, float))
+    # a tail rises where its mean log S lies RISES standard errors above the last block of the decreasing regression of
+    # the points before; the clearest is left out with the batch before it, where the rise may begin while the curve
+    # still falls
+    logs, most, before = np.array([point.log_steps for point in points]), RISES, len(points)
+    variance = float(np.mean([point.deviation ** 2 for point in points]))       # NaN without all deviations: no tail
+    for first in range(LEAST_POINTS, len(logs)):
+        falling = -isotonic(-logs[None, :first])[0]
+        size = np.count_nonzero(falling == falling[-1])
+        rise = (logs[first:].mean() - falling[-1]) / np.sqrt(variance * (1 / (len(logs) - first) + 1 / size))
+        if rise > most:
+            most, before = rise, max(LEAST_POINTS, first - 1)
+    kept, left_out = points[:before], tuple(int(point.batch) for point in points[before:])
+
+    if len(shapes) == 1 or len(kept) - 3 + OWN_FREEDOM * (points is weighted) >= 2:
+        return _fit(kept, left_out, confidence, shapes)
+    # too few points to fit the shape and a spread
+    hyperbola, *fits = (_fit(kept, left_out, confidence, [shape]) for shape in (HYPERBOLA, *shapes))
+
+    @cache
+    def draws() -> np.ndarray:
+        return np.stack([one.draws() for one in fits])[np.arange(DRAWS) % len(fits), np.arange(DRAWS)]
+    widest: dict[str, Any] = {name: _widen(getattr(one, name) for one in (hyperbola, *fits)) for name in WIDENED}
+    return replace(hyperbola, **widest, draws=draws,
+                   shape=Estimate(HYPERBOLA, float(shapes[0]), float(shapes[-1]), len(kept)))
 
 
 class SettingPoint:
@@ -115,22 +133,6 @@ class SettingPoint:
             sides = np.log([np.float64(between) / estimate.low, estimate.high / np.float64(between)])
         sides = sides[np.isfinite(sides)] if estimate.runs > 1 else sides[:0]
         self.deviation = float(np.sqrt((sides ** 2).mean()) / normal_quantile(confidence)) if sides.any() else np.nan
-
-
-def _count_before_rise(points: Sequence[SettingPoint]) -> int:
-    """The number of points before a significant rise; at least LEAST_POINTS. A tail rises where its mean log S lies
-    RISES standard errors above the last block of the decreasing regression of the points before. The clearest tail is
-    left out with the batch before it, where the rise may begin while the curve still falls."""
-    logs = np.array([point.log_steps for point in points])
-    variance = float(np.mean([point.deviation ** 2 for point in points]))
-    most, kept = RISES, len(logs)
-    for first in range(LEAST_POINTS, len(logs)):
-        falling = -isotonic(-logs[None, :first])[0]
-        size = np.count_nonzero(falling == falling[-1])
-        rise = (logs[first:].mean() - falling[-1]) / np.sqrt(variance * (1 / (len(logs) - first) + 1 / size))
-        if rise > most:
-            most, kept = rise, max(LEAST_POINTS, first - 1)
-    return kept
 
 
 def weigh(deviations: np.ndarray, along: np.ndarray | None = None) -> tuple[np.ndarray, float]:
@@ -158,59 +160,53 @@ def count_own(freedom: int, ratio: float) -> int:
 class _Surface:
     """The sum of squares by x = log(B_crit) and the shape p, at the best log S_min for each.
 
-    x, shapes   the grid, with ``levels`` (log S_min) and ``squares`` of shape (x, shapes)
+    x, shapes   the grid, with ``squares`` of shape (x, shapes)
     own         the variance that the points' own intervals imply; NaN: unknown
-    best        (x, p) of the minimum
+    best        (x, p) of the minimum ``least``, with log S_min ``level`` and ``residuals`` of log S
     end         -1 or 1 where the minimum lies at the lower or upper end of x, else 0"""
 
-    def __init__(self, points: Sequence[SettingPoint], weighted: bool, shapes: np.ndarray, rises: bool = False) -> None:
-        self.rises = rises
-        self.batches, self.logs = (np.array([getattr(one, name) for one in points]) for name in ("batch", "log_steps"))
-        self.deviations = np.array([one.deviation for one in points])
-        self.weights = np.ones(len(points))
-        self.own = np.nan
-        if weighted:
-            self.weights, self.own = weigh(self.deviations, self.batches)
+    def __init__(self, points: Sequence[SettingPoint], shapes: Sequence[float], rises: bool = False) -> None:
+        self.rises, self.weights, self.own = rises, np.ones(len(points)), np.nan
+        self.batches, self.logs, deviations = np.array([[getattr(one, name) for one in points]
+                                                        for name in ("batch", "log_steps", "deviation")])
+        if np.isfinite(deviations).all():
+            self.weights, self.own = weigh(deviations, self.batches)
         self.x = np.linspace(np.log(self.batches.min() / REACH), np.log(self.batches.max() * REACH), GRID)
-        self.shapes = shapes
-        self.levels, squares = self.at(self.x[:, None], shapes)
-        self.squares = squares
-        row, column = map(int, np.unravel_index(squares.argmin(), squares.shape))
-        ends = squares[[0, -1]].min(1) <= squares.min() + 1e-12         # perfect scaling or a plateau fits as well
-        self.end, self.best = 0, self._refine(row, column)
-        if ends.any():
-            self.end, row = (-1, 0) if ends[0] else (1, GRID - 1)
-            self.best = float(self.x[row]), float(shapes[squares[row].argmin()])
-        self.level, self.least = (float(one) for one in self.at(*self.best))
+        self.shapes = np.asarray(shapes, float)
+        _, self.squares, _ = self.at(self.x[:, None], self.shapes)
+        row, column = np.unravel_index(self.squares.argmin(), self.squares.shape)
+        x, log_shape, self.end = self.x[row], np.log(self.shapes[column]), 0
 
-    def at(self, x: ArrayLike, shape: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """(log S_min, sum of squares) at x and shapes; broadcasts."""
-        rest = self.rest(x, shape)
+        # between grid points, by successively finer grids
+        ends = np.log(self.shapes[[0, -1]])
+        widths = np.array([self.x[1] - self.x[0], np.ptp(ends) / max(1, len(self.shapes) - 1)])
+        for _ in range(24):
+            xs, log_shapes = (middle + width * np.linspace(-1, 1, 9) for middle, width in zip((x, log_shape), widths))
+            log_shapes = np.clip(log_shapes, *ends)
+            _, squares, _ = self.at(xs[:, None], np.exp(log_shapes))
+            row, column = np.unravel_index(squares.argmin(), squares.shape)
+            x, log_shape, widths = xs[row], log_shapes[column], widths / 2
+        self.best = float(x), float(np.exp(log_shape))
+
+        at_ends = self.squares[[0, -1]].min(1) <= self.squares.min() + 1e-12
+        if at_ends.any():               # perfect scaling or a plateau fits as well
+            self.end, at = (-1, 0) if at_ends[0] else (1, GRID - 1)
+            self.best = float(self.x[at]), float(self.shapes[self.squares[at].argmin()])
+        level, least, self.residuals = self.at(*self.best)
+        self.level, self.least = float(level), float(least)
+
+    def at(self, x: ArrayLike, shape: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(log S_min, sum of squares, residuals of shape (..., points)) at x and shapes; broadcasts."""
+        x, shape = np.asarray(x)[..., None], np.asarray(shape)[..., None]
+        rest = self.logs - np.logaddexp(0, shape * (x - np.log(self.batches))) / shape
         if self.rises:          # by the power of the batch past RISES_PAST times B_crit that fits best, if positive
-            past = np.maximum(0, np.log(self.batches) - np.asarray(x)[..., None] - np.log(RISES_PAST))
+            past = np.maximum(0, np.log(self.batches) - x - np.log(RISES_PAST))
             around = past - np.expand_dims(past @ self.weights / self.weights.sum(), -1)
             slope = (around * rest) @ self.weights / np.maximum(around ** 2 @ self.weights, 1e-12)
             rest = rest - np.maximum(slope, 0)[..., None] * past
         level = rest @ self.weights / self.weights.sum()
-        return level, (rest - np.expand_dims(level, -1)) ** 2 @ self.weights
-
-    def rest(self, x: ArrayLike, shape: ArrayLike) -> np.ndarray:
-        """log S minus the log of the curve with S_min = 1, shape (..., points)."""
-        x, shape = np.asarray(x)[..., None], np.asarray(shape)[..., None]
-        return self.logs - np.logaddexp(0, shape * (x - np.log(self.batches))) / shape
-
-    def _refine(self, row: int, column: int) -> tuple[float, float]:
-        """The minimum between grid points, by successively finer grids; the shape by its logarithm."""
-        x, shape = float(self.x[row]), np.log(self.shapes[column])
-        ends = np.log(self.shapes[[0, -1]])
-        widths = np.array([self.x[1] - self.x[0], np.ptp(ends) / max(1, len(self.shapes) - 1)])
-        offsets = np.linspace(-1, 1, 9)
-        for _ in range(24):
-            xs, shapes = x + widths[0] * offsets, np.clip(shape + widths[1] * offsets, *ends)
-            _, squares = self.at(xs[:, None], np.exp(shapes))
-            row, column = map(int, np.unravel_index(squares.argmin(), squares.shape))
-            x, shape, widths = float(xs[row]), shapes[column], widths / 2
-        return float(x), float(np.exp(shape))
+        residuals = rest - np.expand_dims(level, -1)
+        return level, residuals ** 2 @ self.weights, residuals
 
 
 class _Region:
@@ -219,79 +215,55 @@ class _Region:
     shapes)."""
 
     def __init__(self, surface: _Surface, root: float) -> None:
-        self.surface = surface
-        self.x, self.shapes, self.levels, squares = surface.x, surface.shapes, surface.levels, surface.squares
-        for _ in range(3):
-            inside = squares - surface.least <= root ** 2
-            self.x = _refine_grid(self.x, inside.any(1), surface.best[0], CLOSE)
-            log_shapes = _refine_grid(np.log(self.shapes), inside.any(0), np.log(surface.best[1]), len(self.shapes))
-            self.shapes = np.exp(log_shapes)
-            self.levels, squares = surface.at(self.x[:, None], self.shapes)
+        self.surface, self.x, self.shapes, squares = surface, surface.x, surface.shapes, surface.squares
+        best, counts = (surface.best[0], np.log(surface.best[1])), (CLOSE, len(self.shapes))
+        for _ in range(3):      # grids that span those inside and their neighbors, or the best's where none is inside
+            inside, grids = squares - surface.least <= root ** 2, [self.x, np.log(self.shapes)]
+            for axis, grid in enumerate(grids):
+                own = np.flatnonzero(inside.any(1 - axis))
+                at = own if len(own) else np.searchsorted(grid, [best[axis]])
+                grids[axis] = np.linspace(grid[max(at[0] - 1, 0)], grid[min(at[-1] + 1, len(grid) - 1)], counts[axis])
+            self.x, self.shapes = grids[0], np.exp(grids[1])
+            self.levels, squares, _ = surface.at(self.x[:, None], self.shapes)
         self.excess = np.maximum(squares - surface.least, 0)
         self.inside = self.excess <= root ** 2
         self.half = np.sqrt(np.maximum(root ** 2 - self.excess, 0) / surface.weights.sum())
         self.open_below, self.open_above = (bool(self.x[at] == surface.x[at] and self.inside[at].any())
                                             for at in (0, -1))
 
-    def of_excess(self, share: float) -> Estimate:
-        """The interval of the batch at which B S = (1 + share) E_min: B_crit ((1 + share)^p - 1)^(1/p). The largest
-        shape includes a sharp knee, where it is (1 + share) B_crit."""
-        def shift(shape: float | np.ndarray) -> Any:
-            return np.log((1 + share) ** shape - 1) / shape
-        upper = np.where(np.isclose(self.shapes, SHAPES[-1]), np.log1p(share), shift(self.shapes))
-        return self.b_crit(shift(self.surface.best[1]), shift(self.shapes), upper)
+    def estimates(self, half_grid: float) -> dict[str, Estimate]:
+        """Those of a fit by name; S_min widened on both sides by half the spacing of evaluations, inf: open below."""
+        surface, shape, x = self.surface, self.surface.best[1], self.x[:, None]
+        value = surface.end * np.inf if surface.end else surface.best[0]
+        ends: dict[str, Any] = {"s_min": (surface.level, self.levels - self.half, self.levels + self.half),
+                                "shape": (np.log(shape), np.log(self.shapes), np.log(self.shapes)),
+                                "b_crit": (value, x, x)}
+        # B S = (1 + share) E_min at B_crit ((1 + share)^p - 1)^(1/p); the largest p includes a sharp knee: (1 + share)
+        for name, share in (("half_efficient", 1.0), ("overhead", OVERHEAD)):
+            of_best, lower = (np.log((1 + share) ** each - 1) / each for each in (shape, self.shapes))
+            upper = np.where(np.isclose(self.shapes, SHAPES[-1]), np.log1p(share), lower)
+            ends[name] = value + of_best, x + lower, x + upper
 
-    def b_crit(self, best: Any = 0.0, lower: Any = 0.0, upper: Any = 0.0) -> Estimate:
-        """The interval of B_crit, of x plus a shift: at the best shape, and the least and the largest by shape."""
-        value = self.surface.best[0] + best if not self.surface.end else self.surface.end * np.inf
-        low, high = (np.where(self.inside, self.x[:, None] + one, np.nan) for one in (lower, upper))
-        return self._estimate(value, -np.inf if self.open_below else _least(low, value),
-                              np.inf if self.open_above else -_least(-high, -value))
-
-    def s_min(self, half_grid: float) -> Estimate:
-        """The interval of S_min, widened on both sides by half the spacing of evaluations; inf: open below."""
-        level, above = self.surface.level, half_grid if np.isfinite(half_grid) else 0.0
-        levels = np.where(self.inside, self.levels, np.nan)
-        return self._estimate(-np.inf if self.surface.end > 0 else level,
-                              -np.inf if self.open_above else _least(levels - self.half - half_grid, level - half_grid),
-                              -_least(-levels - self.half - above, -level - above))
-
-    def shape(self) -> Estimate:
-        found = np.where(self.inside.any(0), np.log(self.shapes), np.nan)
-        best = np.log(self.surface.best[1])
-        return self._estimate(best, _least(found, best), -_least(-found, -best))
-
-    def _estimate(self, value: float, low: float, high: float) -> Estimate:
-        return Estimate(float(np.exp(value)), float(np.exp(low)), float(np.exp(high)), len(self.surface.batches))
+        for name, (best, lower, upper) in ends.items():
+            _, lower, upper = np.broadcast_arrays(self.inside, lower, upper)
+            low, high = lower.min(where=self.inside, initial=best), upper.max(where=self.inside, initial=best)
+            if name == "s_min":
+                best = -np.inf if surface.end > 0 else best
+                low = -np.inf if self.open_above else low - half_grid
+                high += half_grid if np.isfinite(half_grid) else 0.0
+            elif name != "shape":
+                low, high = -np.inf if self.open_below else low, np.inf if self.open_above else high
+            best, low, high = np.exp([best, low, high]).tolist()
+            ends[name] = Estimate(best, low, high, len(surface.batches))
+        return ends
 
 
-def _refine_grid(grid: np.ndarray, inside: np.ndarray | np.bool_, best: float, count: int) -> np.ndarray:
-    """A grid of ``count`` points that spans those inside and their neighbors, or the best's where none is inside."""
-    at = np.flatnonzero(inside) if inside.any() else np.array([np.searchsorted(grid, best)])
-    return np.linspace(grid[max(at[0] - 1, 0)], grid[min(at[-1] + 1, len(grid) - 1)], count)
-
-
-def _least(values: np.ndarray, other: float) -> float:
-    """The least of the values that are not NaN and of the other."""
-    return float(np.nanmin(np.append(values, other)))
-
-
-def _fit(points: Sequence[SettingPoint], weighted: bool, left_out: tuple[int, ...], confidence: float,
-         shapes: np.ndarray) -> CriticalBatchFit:
+def _fit(points: Sequence[SettingPoint], left_out: tuple[int, ...], confidence: float, shapes: Sequence[float]
+         ) -> CriticalBatchFit:
     """See fit_critical_batch; left_out are batches that the points do not include."""
-    surface, count = _Surface(points, weighted, shapes), len(points)
-    if len(shapes) > 1 and count - 3 + OWN_FREEDOM * weighted < 2:      # too few points to fit the shape and a spread
-        hyperbola, *fits = (_fit(points, weighted, left_out, confidence, np.array([shape]))
-                            for shape in (HYPERBOLA, *shapes))
-        widest: dict[str, Any] = {name: _widen(getattr(one, name) for one in (hyperbola, *fits))
-                                  for name in ("s_min", "b_crit", "half_efficient", "overhead")}
-
-        def make_draws() -> np.ndarray:
-            return np.stack([one.draws for one in fits])[np.arange(DRAWS) % len(fits), np.arange(DRAWS)]
-        return replace(hyperbola, **widest, make_draws=make_draws,
-                       shape=Estimate(HYPERBOLA, float(shapes[0]), float(shapes[-1]), count))
+    surface, count = _Surface(points, shapes), len(points)
     freedom = residual_freedom = count - 2 - (len(shapes) > 1)
-    squares, own, lack = surface.least, surface.own, np.nan
+    squares, own, lack, weighted = surface.least, surface.own, np.nan, not np.isnan(surface.own)
     if weighted:
         counted = OWN_FREEDOM
         if residual_freedom:
@@ -301,22 +273,22 @@ def _fit(points: Sequence[SettingPoint], weighted: bool, left_out: tuple[int, ..
         freedom, squares = freedom + counted, squares + counted * own
     half_grid = float(np.median([point.half_grid for point in points]))
     variance = max(squares / freedom, 0.0 if weighted or np.isinf(half_grid) else half_grid ** 2 / 3)   # of rounding
-    regions = of_s_min = [_Region(surface, float(student_quantile(freedom, confidence) * np.sqrt(variance)))]
+    found = _Region(surface, float(student_quantile(freedom, confidence) * np.sqrt(variance))).estimates(half_grid)
     if weighted and freedom > 2:
-        rising = _Surface(points, weighted, shapes, rises=True)
-        if (gain := surface.least - rising.least) > LIKELY_OF_S_MIN * variance:
-            of_s_min = [*regions, _Region(rising, float(student_quantile(freedom - 1, confidence) * np.sqrt(
-                (rising.least + counted * own) / (freedom - 1))))]
-            regions = of_s_min if gain > LIKELY * variance else regions
-    residuals = surface.rest(*surface.best) - surface.level
-    s_min, b_crit = _widen(one.s_min(half_grid) for one in of_s_min), _widen(one.b_crit() for one in regions)
-    half_efficient, overhead = (_widen(one.of_excess(share) for one in regions) for share in (1.0, OVERHEAD))
-    if len(shapes) > 1 and surface.best[1] <= shapes[0] * (1 + 1e-6) and b_crit.value > surface.batches.max():
-        s_min, b_crit = replace(s_min, low=0.0), replace(b_crit, high=np.inf)    # a softer curve would end farther out
+        rising = _Surface(points, shapes, rises=True)
+        gain = surface.least - rising.least
+        if gain > LIKELY_OF_S_MIN * variance:
+            risen = _Region(rising, float(student_quantile(freedom - 1, confidence) * np.sqrt(
+                (rising.least + counted * own) / (freedom - 1)))).estimates(half_grid)
+            names = WIDENED if gain > LIKELY * variance else ["s_min"]
+            found |= {name: _widen([found[name], risen[name]]) for name in names}
+    if len(shapes) > 1 and surface.best[1] <= shapes[0] * (1 + 1e-6) and found["b_crit"].value > surface.batches.max():
+        found["s_min"] = replace(found["s_min"], low=0.0)       # a softer curve would end farther out
+        found["b_crit"] = replace(found["b_crit"], high=np.inf)
     return CriticalBatchFit(
-        s_min, b_crit, half_efficient, overhead, regions[0].shape(),
-        float(np.sqrt((residuals ** 2).mean()) / np.log(2)), count, float(np.sqrt(variance / own)), lack, left_out,
-        partial(_draw_curves, surface, variance, freedom, half_grid))
+        **found, rms_log2=float(np.sqrt((surface.residuals ** 2).mean()) / np.log(2)), points=count,
+        spread=float(np.sqrt(variance / own)), lack_of_fit=lack, left_out=left_out,
+        draws=cache(partial(_draw_curves, surface, variance, freedom, half_grid)))
 
 
 def _draw_curves(surface: _Surface, variance: float, freedom: float, half_grid: float) -> np.ndarray:
@@ -326,8 +298,15 @@ def _draw_curves(surface: _Surface, variance: float, freedom: float, half_grid: 
     random = np.random.Generator(np.random.Philox(key=surface.end + 1))
     deviation = np.sqrt(variance)
     wanted = deviation * scipy.special.stdtrit(freedom, random.permutation((np.arange(DRAWS) + 0.5) / DRAWS))
-    region = _Region(surface, np.abs(wanted).max())
-    x = np.where(wanted < 0, _find_ends(region, -wanted, -1), _find_ends(region, wanted, 1)).clip(min=surface.x[0])
+    region, roots = _Region(surface, np.abs(wanted).max()), np.abs(wanted)
+    ends = []
+    for way, is_open in ((-1, region.open_below), (1, region.open_above)):      # where the least excess reaches roots
+        beyond = (region.x - surface.best[0]) * way > 0
+        grid = np.append(surface.best[0], region.x[beyond][::way])
+        known = np.maximum.accumulate(np.append(0.0, np.sqrt(region.excess.min(1))[beyond][::way]))
+        ends.append(np.where(roots >= known[-1], way * np.inf if is_open else grid[-1], np.interp(roots, known, grid)))
+    x = np.where(wanted < 0, *ends).clip(min=surface.x[0])
+
     seen = x.clip(max=surface.x[-1])            # beyond it, S B does not change
     excess = region.excess[np.searchsorted(region.x, seen).clip(max=CLOSE - 1)] / max(variance, 1e-30)
     density = (1 + excess / freedom) ** (-(freedom + 1) / 2)
@@ -336,17 +315,6 @@ def _draw_curves(surface: _Surface, variance: float, freedom: float, half_grid: 
     level = surface.at(seen, shape)[0] + (half_grid if np.isfinite(half_grid) else 0.0) * random.uniform(-1, 1, DRAWS)
     level += (deviation / np.sqrt(surface.weights.sum()) * random.standard_t(freedom, DRAWS)).clip(-300, 300)   # of exp
     return np.stack([np.exp(level + seen), np.exp(x), shape], axis=1)
-
-
-def _find_ends(region: _Region, roots: np.ndarray, way: int) -> np.ndarray:
-    """The x above (way 1) or below (-1) the best at which the root of the least excess over shapes reaches these roots;
-    way * inf where it never does."""
-    best = region.surface.best[0]
-    beyond = (region.x - best) * way > 0
-    known = np.sqrt(region.excess.min(1))[beyond][::way]
-    grid, known = np.append(best, region.x[beyond][::way]), np.maximum.accumulate(np.append(0.0, known))
-    is_open = region.open_above if way > 0 else region.open_below
-    return np.where(roots >= known[-1], way * np.inf if is_open else grid[-1], np.interp(roots, known, grid))
 
 
 def _widen(estimates: Iterable[Estimate]) -> Estimate:

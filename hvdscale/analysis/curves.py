@@ -28,8 +28,7 @@ from ..target import Target
 from .best_of_n import best_of
 from .critical_batch_fit import REFUTED, CriticalBatchFit, fit_critical_batch
 from .defaults import CONFIDENCE, RUN_DEVIATION, Options
-from .intervals import Estimate, isotonic, logarithms, normal_quantile
-from .search import rank_deviate
+from .intervals import Estimate, isotonic, logarithms, normal_quantile, rank_deviate
 from .steps import RunCell, RunToTarget
 from .studies import Study, best_metric, best_value, effective_rate, outcomes, rates_of, with_metric
 from .trials import JobKey
@@ -52,10 +51,6 @@ class BatchEstimate:
     def __str__(self) -> str:
         return f"at least {self.value:,}" if self.largest else f"{self.value:,}"
 
-    @property
-    def known(self) -> bool:
-        return not np.isnan(self.low)
-
 
 class Regimes:
     """Where perfect scaling ends, where larger batches stop saving steps, and the curve fitted to all batches, smallest
@@ -64,44 +59,40 @@ class Regimes:
     perfect  per batch: whether B S is within tolerance of the smallest B S"""
 
     def __init__(self, batches: Sequence[int], estimates: Sequence[Estimate], options: Options = Options()) -> None:
-        steps, examples = logarithms([one.value if one.met else np.inf for one in estimates]), logarithms(batches)
+        steps, sizes = logarithms([one.value if one.met else np.inf for one in estimates]), logarithms(batches)
         self.options, self.fit = options, fit_critical_batch(batches, estimates, options.confidence)
         self.perfect_until = self.maximum_useful = BatchEstimate(None)
-        perfect = _is_within(steps + examples, options.perfect_within)
+        perfect = _is_within(steps + sizes, options.perfect_within)
         self.perfect: tuple[bool, ...] = tuple(perfect.tolist())
         if not perfect.any():
             return
-        until = int(_last(perfect & ~_is_past_break(batches, estimates, perfect, options.perfect_within)))
-        useful = max(until, int(_is_within(steps, options.useful_within).argmax()))
-        drawn = _draw_log_steps(steps, estimates, options.confidence, batches, self.fit)
-        until_drawn = useful_drawn = None
-        if drawn is not None:
-            until_drawn = _last(_is_within(drawn + examples, options.perfect_within))
-            useful_drawn = np.maximum(until_drawn, _is_within(drawn, options.useful_within).argmax(1))
-        self.perfect_until = _estimate_batch(batches, until, until_drawn, options.confidence)
-        self.maximum_useful = _estimate_batch(batches, useful, useful_drawn, options.confidence)
+
+        # past a batch, counted from the first perfect one, where the lower end of B S is above the upper end of the
+        # smallest B S plus the tolerance; an interval from the evaluation grid alone makes nothing certain
+        ends = np.array([(one.low, one.high) if one.met and one.runs > 1 else (0, np.inf) for one in estimates])
+        low, high = (ends * np.asarray(batches, float)[:, None]).T
+        smallest = np.argmin([one.value * batch if one.met else np.inf for batch, one in zip(batches, estimates)])
+        certainly_not = low > high[smallest] * (1 + options.perfect_within)
+        past = np.logical_or.accumulate(certainly_not & (np.arange(len(perfect)) > perfect.argmax()))
+
+        logs = np.vstack([steps, _draw_log_steps(steps, estimates, options.confidence, batches, self.fit)])
+        inside = _is_within(logs + sizes, options.perfect_within)
+        inside[0] &= ~past
+        until = len(batches) - 1 - inside[:, ::-1].argmax(1)
+        useful = np.maximum(until, _is_within(logs, options.useful_within).argmax(1))
+        self.perfect_until, self.maximum_useful = (_estimate_batch(batches, chosen.tolist(), options.confidence)
+                                                   for chosen in (until, useful))
 
 
-def _is_past_break(batches: Sequence[int], estimates: Sequence[Estimate], perfect: np.ndarray, tolerance: float
-                   ) -> np.ndarray:
-    """Whether each lies past a batch at which scaling is certainly not perfect, counted from the first perfect one.
-    Certain: the lower end of B S is above the upper end of the smallest B S plus the tolerance. An interval from the
-    evaluation grid alone makes nothing certain."""
-    ends = np.array([(one.low, one.high) if one.met and one.runs > 1 else (0, np.inf) for one in estimates])
-    low, high = (ends * np.asarray(batches, float)[:, None]).T
-    smallest = np.argmin([one.value * batch if one.met else np.inf for batch, one in zip(batches, estimates)])
-    certainly_not = low > high[smallest] * (1 + tolerance)
-    return np.logical_or.accumulate(certainly_not & (np.arange(len(perfect)) > perfect.argmax()))
-
-
-def _estimate_batch(batches: Sequence[int], chosen: int, drawn: np.ndarray | None, confidence: float) -> BatchEstimate:
-    """The batch of this index, with an interval from draws of the index, shape (DRAWS,)."""
-    value, last = int(batches[chosen]), len(batches) - 1
-    if drawn is None:
-        return BatchEstimate(value, largest=chosen == last)
-    low, high = np.sort(drawn)[[int(share * (DRAWS - 1)) for share in (1 - confidence, confidence)]]
+def _estimate_batch(batches: Sequence[int], chosen: list[int], confidence: float) -> BatchEstimate:
+    """The batch of the first index, with an interval from the others, which are draws of it, if any."""
+    value, last, largest = int(batches[chosen[0]]), len(batches) - 1, chosen[0] == len(batches) - 1
+    if len(chosen) == 1:
+        return BatchEstimate(value, largest=largest)
+    drawn = sorted(chosen[1:])
+    low, high = (drawn[int(share * (DRAWS - 1))] for share in (1 - confidence, confidence))
     return BatchEstimate(value, float(min(value, batches[low])),
-                         np.inf if high == last else float(max(value, batches[high])), chosen == last)
+                         np.inf if high == last else float(max(value, batches[high])), largest)
 
 
 def _is_within(logs: np.ndarray, tolerance: float) -> np.ndarray:
@@ -109,13 +100,9 @@ def _is_within(logs: np.ndarray, tolerance: float) -> np.ndarray:
     return np.isfinite(logs) & (logs <= logs.min(-1, keepdims=True, initial=np.inf) + np.log1p(tolerance) + 1e-12)
 
 
-def _last(inside: np.ndarray) -> np.ndarray:
-    return inside.shape[-1] - 1 - inside[..., ::-1].argmax(-1)
-
-
 def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confidence: float,
-                    batches: Sequence[int], fit: CriticalBatchFit | None) -> np.ndarray | None:
-    """Draws of log S, shape (DRAWS, batches); None: the spread is unknown; of one run each it is RUN_DEVIATION. An open
+                    batches: Sequence[int], fit: CriticalBatchFit | None) -> np.ndarray:
+    """Draws of log S, shape (DRAWS, batches); none: the spread is unknown; of one run each it is RUN_DEVIATION. An open
     side is as wide as the widest known one of those that met. A batch that did not is drawn around what its runs
     reached; inf: unknown. As values scatter themselves, those that met are drawn around what falls and is nearest to
     them, unless the largest batches surely rise; and midway to the curve, where they do not refute it."""
@@ -127,12 +114,11 @@ def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confid
         wide = np.abs(ends - reached[:, None])
     wide[[one.runs < 2 for one in estimates]] = np.nan          # the evaluation grid is not a spread
     if all(one.runs == 1 for one in estimates if one.met):
-        scatter = fit.rms_log2 * np.log(2) if fit else 0.0
-        wide[met] = max(RUN_DEVIATION, scatter) * normal_quantile(confidence)
+        wide[met] = max(RUN_DEVIATION, fit.rms_log2 * np.log(2) if fit else 0.0) * normal_quantile(confidence)
         wide[:, 0] = np.fmax(wide[:, 0], reached - logarithms([one.before for one in estimates]))
     known = np.isfinite(wide)
     if not known[met].any():
-        return None
+        return np.empty((0, len(estimates)))
     narrower = float(np.fmin(1.0, fit.spread)) if fit else 1.0
     wide = narrower * np.where(known, wide, wide[met][known[met]].max()) / normal_quantile(confidence)
     deviate = np.random.Generator(np.random.Philox(key=0)).standard_normal((DRAWS, len(estimates)))
@@ -207,8 +193,10 @@ class Curve:
         self.searched = tuple(point for point in self.points if isinstance(point, CurvePoint))
         self.cells = tuple(point for point in self.points if isinstance(point, RunCell))
         self.keys = tuple(key for point in self.searched for key in point.keys)
-        self.whole = list_whole(self.batches, [_ends_of_cell(one, target) if isinstance(one, RunCell) else
-                                               _ends_of_point(one) for one in self.points])
+        self.whole = self.batches
+        if self.searched or any(cell.draws or cell.settings >= LEAST for cell in self.cells):
+            self.whole = list_whole(self.batches, [_ends_of_cell(one, target) if isinstance(one, RunCell) else
+                                                   _ends_of_point(one) for one in self.points])
         first = self.whole[0] if self.whole else np.inf
         below = [batch for batch in self.batches if batch < first]
         above = [batch for batch in self.batches if batch > first and batch not in self.whole]
@@ -227,8 +215,7 @@ def curve_of(studies: Sequence[Study], target: Target, options: Options = Option
     studies = with_metric(studies, target.column)
     if not studies:
         return None
-    counts = {study.global_batch: int(study.searched.sum()) for study in studies}
-    n, left_out = common_trials(counts, options.trials)
+    n, left_out = common_trials({study.global_batch: int(study.searched.sum()) for study in studies}, options.trials)
     points = [CurvePoint(study, target, options.confidence, n) for study in studies
               if study.global_batch not in left_out]
     return Curve(studies[0].workload, target, points, options, n, tuple(left_out.items()))

@@ -15,17 +15,14 @@ from ..errors import UsageError
 from ..target import Target
 from .budgets import Budget
 from .compare import ComparedCell, Comparison, targets_of
-from .decision.draws import Decision
 from .decision.sequence import ALIKE, BETTER, DECISIONS, DRAWS, LEAST, OPEN, WORSE, Sides, smallest_difference
 from .intervals import CONFIDENCE, NONE, Estimate, student_quantile
 from .studies import best_value
 from .published import read
-from .steps import BEFORE, SECONDS, SPEED, STEPS, RunCell, RunToTarget, Samples, cells_by
-from .timings import Place
+from .steps import BEFORE, LAST, SECONDS, SPEED, STEPS, RunCell, RunToTarget, Samples, cells_by
 from .trials import JobKey, Trial, by_workload
 
 STEEPEST = 1.0      # the most of a logarithm that the spacing of evaluations is taken to leave open
-LAST = {STEPS: "last_step", SECONDS: "last_seconds"}
 
 # what so many runs see
 RUNS = (1, 2, 3, 5, 10)
@@ -126,12 +123,12 @@ def _unchosen(cell: RunCell) -> RunCell:
 
 
 def _expected_loss(sides: Sides) -> float:
+    """As that of a Decision."""
     before, after = (side[:, :runs].mean(1) for side, runs in zip(sides.draw(max(sides.runs)), sides.runs))
     freedom = min(sides.runs) - 1                   # so that the difference is by Student's t
     wider = np.sqrt(freedom / np.random.default_rng([0, 14]).chisquare(freedom, DRAWS))
     logs = np.column_stack([np.zeros(DRAWS), sides.difference + wider * (after - before)])
-    options = Decision((Place(1, 1),) * 2, logs, np.zeros_like(logs), np.zeros(2), CONFIDENCE)
-    return options.loss(int(logs.mean(0).argmin()))
+    return float(np.expm1(logs.mean(0).min() - logs.min(1).mean()))
 
 
 def _up_to_target(pair: Sequence[RunCell], measure: str) -> tuple[list[dict[Any, float]], float]:
@@ -164,9 +161,9 @@ def _values(pair: Sequence[RunCell], comparison: Comparison, measure: str, budge
         return [dict(zip(one.samples.seeds, 1 / one.samples.examples_per_second)) for one in pair], 0.0
     last = min((run.last_step for run in runs), default=0.0)
     if budget is not None:
-        if budget.axis == "train_seconds":
+        if budget.unit == "seconds":
             raise UsageError(f"--budget {budget}: give it in steps, epochs or examples")
-        batch = 1 if budget.axis == "step" else pair[0].global_batch
+        batch = 1 if budget.unit == "steps" else pair[0].global_batch
         last = min(last, budget.limit(comparison.workload) / batch)
     first = np.array([value for run in runs for value in run.trial.metrics[target.column][:1]])
     lost = best_value(first, not target.minimizes)                  # as if it had learnt nothing

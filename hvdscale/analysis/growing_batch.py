@@ -4,23 +4,24 @@ Steps n_i and times t(W, B_i) of its pieces are as in README.rst.
 The steps are those of runs with this schedule or, without such runs, predicted from constant batches: sum n_i / S(B_i)
 = 1. This holds where the critical batch is constant over training. Where it grows, as is usual, a batch that grows with
 it needs less."""
-from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..plan.batch_schedule import BatchSchedule
 from ..target import Target
 from .decision.draws import Drawn
-from .grouping import group_by
 from .intervals import Estimate
 from .report_data import JobResults, Section
 from .step_time import ASSUMED, DRAWS, Links, StepTime, StepTimes
+from .studies import group_by
 from .timings import Place, timings_of
 from .steps_curve import ORDER, PREDICTED, StepsAt, StepsCurve, StepsOf, point_of_cell, points_of
 from .worker_plan import Request, pareto_front
+
+Clocks = dict[tuple[int, int], StepTime]        # the time of a step by (workers, batch), where it is known
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +41,7 @@ class GrowingOption:
     """A growing batch at one worker count, ``beside`` its smallest and largest batch where their steps are known;
     ``mark``: how its time is known, the worst of steps and step times."""
 
-    def __init__(self, workers: int, batches: BatchSchedule, steps: StepsAt, curve: StepsCurve | None, clocks: Clocks,
+    def __init__(self, workers: int, batches: BatchSchedule, steps: StepsAt, curve: StepsCurve, clocks: Clocks,
                  request: Request) -> None:
         self.workers, self.nodes, price = workers, request.nodes(workers), request.paid(workers)
         pieces = [(steps.within(start, end), batch) for start, end, batch in batches.pieces()]
@@ -50,9 +51,9 @@ class GrowingOption:
             steps, examples, seconds, seconds.times(price)))
         self.mark = max(steps.mark, *(clocks[workers, batch].mark for batch in batches.sizes), key=ORDER.index)
         self.beside: list[Beside] = []
-        for batch in (batches.smallest, batches.largest):
-            alone = curve.at(batch) if curve else None
-            if alone is not None and np.isfinite(alone.value):
+        for batch in (batches.smallest, batches.largest) if curve.met else ():
+            alone = curve.at(batch)
+            if np.isfinite(alone.value):
                 spent = alone.times(clocks[workers, batch])
                 self.beside.append(Beside(batch, *(one.known(request.confidence) for one in (
                     alone, spent, spent.times(price), alone.over(steps), alone.times(float(batch)).over(examples),
@@ -102,9 +103,9 @@ class GrowingPlan:
                with the least cost x time ** knee
     trials     with this schedule"""
 
-    def __init__(self, section: Section, target: Target, batches: BatchSchedule, steps: StepsAt,
-                 curve: StepsCurve | None, times: StepTimes, request: Request) -> None:
-        self.workload, self.target, self.batches = section.workload.at_constant_batch, target, batches
+    def __init__(self, section: Section, target: Target, batches: BatchSchedule, steps: StepsAt, curve: StepsCurve,
+                 times: StepTimes, request: Request) -> None:
+        self.workload, self.target, self.batches = replace(section.workload, batch_schedule=()), target, batches
         self.request, self.predicted = request, steps.mark == PREDICTED
         counts, sizes = sorted(set(request.workers)), sorted(set(batches.sizes))
         found = {(workers, batch): clock_at(workers, batch, times, request) for workers in counts for batch in sizes}
@@ -115,8 +116,7 @@ class GrowingPlan:
                              for workers in counts if not reasons[workers])
         self.left_out = tuple((workers, why) for workers, why in reasons.items() if why)
         self.phases = _find_phases(batches, steps, clocks, request)
-        own = section.cells if section.workload.batch_schedule else ()
-        self.trials = tuple(key for cell in own for key in cell.keys)
+        self.trials = tuple(key for cell in section.cells for key in cell.keys if section.workload.batch_schedule)
         self.fastest = min(self.options, key=lambda option: option.seconds.value, default=None)
 
         def eagerness(one: GrowingOption | Phases) -> float:
@@ -132,20 +132,20 @@ def growing_plans(groups: Sequence[JobResults], request: Request, *, asked: Batc
     for group in groups:
         own = bool(group.workload.batch_schedule)
         batches = BatchSchedule.of_pairs(group.workload.batch_schedule) if own else asked
-        beside = constant.get(group.workload.at_constant_batch)
+        beside = constant.get(replace(group.workload, batch_schedule=()))
         timings = timings_of([*group.trials, *(beside.trials if own and beside else ())], request.per_node)
         if batches is None or not timings.found:
             continue
-        times, fitted = StepTimes(timings, links), request.fitted(timings.measured)
-        for section in group.sections if not own else [one for one in group.sections if one.cells]:
-            if section.target is None:
+        times, fitted = StepTimes(timings, links), request
+        if request.memory is not None:
+            fitted = request.fitted(timings.measured.most_local(request.memory))
+        for section in group.sections:
+            if section.target is None or own and not section.cells:
                 continue
             same = [one for one in (beside.sections if beside else ()) if one.target == section.target]
             points, fit = steps(same[0]) if same else ((), None)
-            curve = None                        # S at constant batches; None where no batch met the target
-            if any(point.steps.met and point.steps.value > 0 for point in points):
-                curve = StepsCurve(points, fit, confidence=request.confidence)
-            found = _predict(batches, curve) if curve else None
+            curve = StepsCurve(points, fit, confidence=request.confidence)          # S at constant batches
+            found = _predict(batches, curve) if curve.met else None
             if own:
                 cell = max(section.cells, key=lambda one: (len(one.samples.seeds), one.met))
                 found = StepsCurve([point_of_cell(cell)], confidence=request.confidence).at(batches.largest)
@@ -162,9 +162,6 @@ def _predict(batches: BatchSchedule, curve: StepsCurve) -> StepsAt:
         own = np.minimum(end - start, left * whole)
         taken, left = taken + own, left - own / whole
     return StepsAt(float(taken[0]), taken[1:], PREDICTED)
-
-
-Clocks = dict[tuple[int, int], StepTime]        # the time of a step by (workers, batch), where it is known
 
 
 def clock_at(workers: int, batch: int, times: StepTimes, request: Request) -> StepTime | str:

@@ -160,8 +160,7 @@ def crossed(spread: Spread, samples: Sequence[np.ndarray], batches: Sequence[flo
     count, seeds = logs.shape
     if min(count, seeds) < 2:
         return spread
-    scale = (np.asarray(batches) / spread.base)[:, None] ** (-spread.growth / 2)
-    logs = (logs - logs.mean(1, keepdims=True)) * scale
+    logs = (logs - logs.mean(1, keepdims=True)) * (np.asarray(batches) / spread.base)[:, None] ** (-spread.growth / 2)
     squares, of_rest = residual_squares(logs)
     of_seeds, rest = count * (logs.mean(0) ** 2).sum() / (seeds - 1), squares / of_rest
     if not of_seeds > rest * scipy.special.fdtri(seeds - 1, of_rest, 1 - SHARED_AT):
@@ -185,22 +184,16 @@ def joined(parts: Iterable[tuple[float | np.ndarray, float]], batches: Sequence[
              if freedom and np.isfinite(squares).all()]
     if not found:
         return UNKNOWN
-    squares, freedom, batch = zip(*found)
-    total, growth, base = sum(freedom), 0.0, 1.0
-    if len({size for own, _, size in found if np.all(own > 0)}) >= GROWS_FROM:
-        growth, base = _find_growth(*(np.array(column) for column in zip(*(one for one in found if one[0] > 0))))
-    return Spread(sum(own * (base / size) ** growth for own, size in zip(squares, batch)) / total, total, growth, base)
-
-
-def _find_growth(squares: np.ndarray, freedom: np.ndarray, batch: np.ndarray) -> tuple[float, float]:
-    """(the power of the batch that a variance grows with, the mean batch), by maximum likelihood of chi-squared sums of
-    squares; no growth unless a likelihood ratio test shows one."""
-    base = float(np.exp(np.log(batch) @ freedom / freedom.sum()))
-    scaled = np.exp(-np.outer([0.0, *GROWTHS], np.log(batch / base))) @ squares
-    deviance = freedom.sum() * np.log(scaled)
-    best = int(deviance.argmin())
-    shown = deviance[0] - deviance[best] > scipy.special.chdtri(1, GROWS_AT)
-    return (float(GROWTHS[best - 1]), base) if shown else (0.0, 1.0)
+    total, growth, base = sum(freedom for _, freedom, _ in found), 0.0, 1.0
+    positive = [one for one in found if np.all(one[0] > 0)]
+    if len({batch for *_, batch in positive}) >= GROWS_FROM:        # by maximum likelihood of chi-squared sums
+        squares, freedom, batch = map(np.array, zip(*positive))
+        middle = float(np.exp(np.log(batch) @ freedom / freedom.sum()))
+        deviance = freedom.sum() * np.log(np.exp(-np.outer([0.0, *GROWTHS], np.log(batch / middle))) @ squares)
+        best = int(deviance.argmin())
+        if deviance[0] - deviance[best] > scipy.special.chdtri(1, GROWS_AT):        # a likelihood ratio test
+            growth, base = float(GROWTHS[best - 1]), middle
+    return Spread(sum(own * (base / size) ** growth for own, _, size in found) / total, total, growth, base)
 
 
 def geometric_mean(values: ArrayLike) -> np.ndarray:
@@ -290,9 +283,20 @@ def isotonic(values: np.ndarray) -> np.ndarray:
     sums = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, 1)], axis=1)
     for first in range(count):
         means = (sums[:, first + 1:] - sums[:, first:first + 1]) / np.arange(1, count - first + 1)
-        least = np.minimum.accumulate(means[:, ::-1], axis=1)[:, ::-1]
-        found[:, first:] = np.maximum(found[:, first:], least)
+        found[:, first:] = np.maximum(found[:, first:], np.minimum.accumulate(means[:, ::-1], axis=1)[:, ::-1])
     return found
+
+
+def rank_deviate(values: ArrayLike, costs: ArrayLike) -> float:
+    """How strongly costs rise with values, in standard deviations under chance: Spearman's rank correlation times
+    sqrt(n - 1), ties by mean rank. For two distinct values, the rank-sum test. 0 where either are all equal."""
+    ranks: list[np.ndarray] = []
+    for column in (values, costs):
+        _, group, count = np.unique(np.asarray(column, float), return_inverse=True, return_counts=True)
+        ranks.append((np.cumsum(count) - (count - 1) / 2)[group])
+    if (np.ptp(ranks, axis=1) == 0).any():
+        return 0.0
+    return float(np.corrcoef(np.array(ranks))[0, 1] * np.sqrt(ranks[0].size - 1))
 
 
 def times(one: Estimate, other: Estimate) -> Estimate:

@@ -32,10 +32,6 @@ class JobKey:
     batch_schedule: tuple[tuple[int, int], ...] = ()    # (first step, batch); empty where the batch is constant
     version: str = ""           # of the job; "" where there is only one, see Versions
 
-    @property
-    def at_constant_batch(self) -> JobKey:
-        return replace(self, batch_schedule=())
-
     def __str__(self) -> str:
         batch = f", batch {BatchSchedule.of_pairs(self.batch_schedule)}" if self.batch_schedule else ""
         size = f", {self.train_examples:,} training examples" if self.train_examples else ""
@@ -45,21 +41,6 @@ class JobKey:
             args = ", ".join(f"{name}={value}" for name, value in args.items())
         args = f" ({args})" if args else ""
         return f"{self.dataset}/{self.model}{args}, {self.optimizer}{size}{batch}{version}"
-
-
-def workload_of(dataset: str, model: str, optimizer: str, plan: Mapping[str, Any]) -> JobKey:
-    """The workload of a trial, without the model arguments that its study searches."""
-    problem, sweep = plan.get("problem") or {}, plan.get("sweep")
-    args = problem.get("model_args")
-    if sweep and isinstance(args, Mapping):
-        searched = {parameter["name"] for parameter in sweep["space"]}
-        args = {name: value for name, value in args.items() if f"model_args.{name}" not in searched}
-    return JobKey(dataset, model, as_json_text(args), optimizer, int(problem.get("train_examples") or 0),
-                  tuple(map(tuple, problem.get("batch_schedule") or ())))
-
-
-def as_json_text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True) if value else ""
 
 
 @dataclass(eq=False)
@@ -76,30 +57,37 @@ class Versions:
     what differs. Raises LogError where a plan's entries are of the wrong type."""
 
     def __init__(self, logs: Iterable[Log] = ()) -> None:
+        self.names: dict[tuple[JobKey, str], str] = {}
         found: dict[JobKey, dict[str, _Job]] = {}
         for log in logs:
             rows = zip(*(log.trials[name] for name in ("plan", "id", "dataset", "model")))
             for text, number, dataset, model in {row[0]: row for row in rows if '"job"' in row[0]}.values():
                 plan = plan_at(log.path, number, text)
                 if digest := _digest(plan):
-                    jobs = found.setdefault(_named(workload_of(dataset, model, "", plan)), {})
+                    workload = replace(self.workload_of(dataset, model, "", plan), batch_schedule=())
+                    jobs = found.setdefault(workload, {})
                     job = jobs.setdefault(digest, _Job(plan["job"]))
                     job.logs[log.path] = None
                     job.accepted |= {key: str(what)[:LONGEST]
                                      for key, what in (plan["job"].get("accepted") or {}).items()}
-        self.names: dict[tuple[JobKey, str], str] = {}
-        notes: list[str] = []
+        self.notes: list[str] = []
         for workload, jobs in found.items():
             version = _join(jobs)
             if len(set(version.values())) > 1:
                 self.names |= {(workload, digest): name for digest, name in version.items()}
-            notes += _describe(f"{workload.dataset}/{workload.model}", jobs, version)
-        self.notes = tuple(notes)
+            self.notes += _describe(f"{workload.dataset}/{workload.model}", jobs, version)
 
-    def of(self, workload: JobKey, plan: Mapping[str, Any]) -> JobKey:
-        if not self.names:
-            return workload
-        return replace(workload, version=self.names.get((_named(workload), _digest(plan)), ""))
+    def workload_of(self, dataset: str, model: str, optimizer: str, plan: Mapping[str, Any]) -> JobKey:
+        """The workload of a trial, without the model arguments that its study searches."""
+        problem, sweep = plan.get("problem") or {}, plan.get("sweep")
+        args = problem.get("model_args")
+        if sweep and isinstance(args, Mapping):
+            searched = {parameter["name"] for parameter in sweep["space"]}
+            args = {name: value for name, value in args.items() if f"model_args.{name}" not in searched}
+        job = JobKey(dataset, model, json.dumps(args, sort_keys=True) if args else "", "",
+                     int(problem.get("train_examples") or 0))           # under any optimizer, and any batch
+        return replace(job, optimizer=optimizer, batch_schedule=tuple(map(tuple, problem.get("batch_schedule") or ())),
+                       version=self.names.get((job, _digest(plan)), "") if self.names else "")
 
 
 ONE_VERSION = Versions()        # of runs of one name, whatever their digests
@@ -114,11 +102,6 @@ def _join(jobs: Mapping[str, _Job]) -> dict[str, str]:
                 one, two = sorted((version[digest], version[other]))
                 version = {key: one if name == two else name for key, name in version.items()}
     return {digest: name[:DIGITS] for digest, name in version.items()}
-
-
-def _named(workload: JobKey) -> JobKey:
-    """What has the same job under any optimizer and any batch."""
-    return replace(workload, optimizer="", batch_schedule=())
 
 
 def _digest(plan: Mapping[str, Any]) -> str:

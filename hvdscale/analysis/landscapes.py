@@ -23,11 +23,11 @@ import numpy as np
 import scipy
 
 from ..target import Target
-from .best_points import EFFECTIVE, LEARNING_RATE, Space, among
+from .search import EFFECTIVE, LEARNING_RATE, Space, among
 from .curves import Curve
 from .defaults import CONFIDENCE
 from .intervals import Estimate
-from .rules import OF_ADAM, BestRate, Exponent, RuleCosts, exponent_of
+from .rules import OF_ADAM, Exponent, RuleCosts, TunedBatch, exponent_of
 from .studies import Study, best_metric
 
 FIXED = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}      # laws and their powers of the batch
@@ -38,33 +38,27 @@ POINTS = 60                         # rates along a landscape
 
 class RateLandscape:
     """Steps against the rate at one batch: the best rate as tried and fitted, the trials in a space whose x is the
-    rate, and the best value of the target's metric in each of them."""
+    rate, and the best value of the target's metric in each of them; rates from the lowest to the highest tried, with
+    the draws of their losses, none where nothing is fitted."""
 
-    def __init__(self, rate: BestRate, study: Study, target: Target, what: str) -> None:
-        self.rate, self.global_batch = rate, rate.global_batch
+    def __init__(self, rate: TunedBatch, study: Study, target: Target, what: str) -> None:
+        self.rate, self.global_batch, fitted = rate, rate.global_batch, rate.landscape
+        self.rates = np.exp(np.linspace(fitted.lowest, fitted.highest, POINTS)) if fitted else np.empty(0)
+        self.losses = fitted.losses(np.log(self.rates)) if fitted else np.empty((0, 1))
         rows = {study.key(row): row for row in range(len(study))}
         chosen = np.isin(np.arange(len(study)), [rows[key] for key in rate.keys])
         self.space = Space(among(study, chosen), target, what, what)
         best, _ = best_metric(study, target.column, target.minimizes)
         self.values = np.array([best[rows[key]] for key in self.space.keys])
 
-    def rates(self) -> np.ndarray:
-        """Rates along the landscape, from the lowest to the highest tried; none where nothing is fitted."""
-        found = self.rate.landscape
-        return np.exp(np.linspace(found.lowest, found.highest, POINTS)) if found else np.empty(0)
-
-    def steps_at(self, rates: np.ndarray, confidence: float) -> np.ndarray:
-        """Steps at the best other metaparameters: low, value and high, shape (3, rates)."""
-        if self.rate.landscape is None:
-            return np.full((3, len(rates)), np.nan)
-        losses = self.rate.landscape.losses(np.log(rates))
-        return self.rate.steps.value * np.quantile(losses, [0.5 - confidence / 2, 0.5, 0.5 + confidence / 2], axis=1)
+    def steps(self, confidence: float) -> np.ndarray:
+        """Steps at these rates and the best other metaparameters: low, value and high, shape (3, rates)."""
+        shares = [0.5 - confidence / 2, 0.5, 0.5 + confidence / 2]
+        return self.rate.steps.value * np.quantile(self.losses, shares, axis=1)
 
     def width(self, tolerance: float) -> tuple[float, float]:
         """The rates between which the median loss is at most 1 + tolerance; NaN where nothing is fitted."""
-        rates = self.rates()
-        if self.rate.landscape:
-            rates = rates[np.median(self.rate.landscape.losses(np.log(rates)), axis=1) <= 1 + tolerance]
+        rates = self.rates[np.median(self.losses, axis=1) <= 1 + tolerance]
         return (float(rates[0]), float(rates[-1])) if len(rates) else (np.nan, np.nan)
 
 
@@ -84,19 +78,15 @@ class RateLaws:
     peak          the batch of the largest best rate; None: the rates do not show one
     described_by  the laws that describe the best rates, a fitted power only where no other does; a peak stands alone"""
 
-    def __init__(self, rates: Sequence[BestRate], optimizer: str = "", confidence: float = CONFIDENCE) -> None:
+    def __init__(self, rates: Sequence[TunedBatch], optimizer: str = "", confidence: float = CONFIDENCE) -> None:
         known = [one for one in rates if one.landscape is not None and np.isfinite(one.best.value)]
-        self.exponent, self.laws = exponent_of(known, confidence=confidence), list[RateLaw]()
+        self.exponent = exponent = exponent_of(known, confidence=confidence)
+        self.laws: list[RateLaw] = []
         self.peak: Estimate | None = None
-        if len(known) >= LEAST_BATCHES:
-            self._fit(known, optimizer, confidence)
-        found = tuple(law.name for law in self.laws if law.describes)
-        self.described_by = tuple(name for name in found if name != POWER) or found
-        if self.peak is not None:
-            self.described_by = (PEAK,)
-
-    def _fit(self, known: Sequence[BestRate], optimizer: str, confidence: float) -> None:
-        exponent, x = self.exponent, np.log([one.global_batch for one in known])
+        self.described_by: tuple[str, ...] = ()
+        if len(known) < LEAST_BATCHES:
+            return
+        x = np.log([one.global_batch for one in known])
         y, variance = np.array([[one.landscape.best.mean(), one.landscape.best.var()]
                                 for one in known if one.landscape is not None]).T
         self.peak = peak = _find_peak(np.exp(x), y, variance, confidence)
@@ -113,6 +103,8 @@ class RateLaws:
         self.laws = [law(name, Exponent(power, np.nan, np.nan, exponent.batches), power, 1,
                          fitted.describes and exponent.low <= power <= exponent.high)
                      for name, power in fixed.items()] + [fitted]
+        found = tuple(law.name for law in self.laws if law.describes) or ((PEAK,) if peak else ())
+        self.described_by = tuple(name for name in found if name != POWER) or found
 
 
 class RateLandscapes:
@@ -123,10 +115,6 @@ class RateLandscapes:
         studies = {point.global_batch: point.study for point in curve.searched}
         self.batches = [RateLandscape(rate, studies[rate.global_batch], curve.target, what) for rate in costs.rates]
         self.laws = RateLaws(costs.rates, curve.workload.optimizer, costs.confidence)
-
-
-def rate_landscapes(curve: Curve, costs: RuleCosts | None) -> RateLandscapes | None:
-    return RateLandscapes(curve, costs) if costs else None
 
 
 def _find_peak(batches: np.ndarray, y: np.ndarray, variance: np.ndarray, confidence: float) -> Estimate | None:
@@ -140,5 +128,4 @@ def _find_peak(batches: np.ndarray, y: np.ndarray, variance: np.ndarray, confide
     low, high = batches[before[-1]], batches[top + 1 + behind[0]]
     around = slice(top - 1, top + 2)        # the peak is the vertex of the parabola through these
     curvature, slope, _ = np.polyfit(np.log(batches[around]), y[around], 2)
-    vertex = np.exp(-slope / (2 * curvature))
-    return Estimate(float(np.clip(vertex, low, high)), float(low), float(high), len(y))
+    return Estimate(float(np.clip(np.exp(-slope / (2 * curvature)), low, high)), float(low), float(high), len(y))

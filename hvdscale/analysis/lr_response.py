@@ -69,8 +69,7 @@ class Landscape:
 
     def losses(self, log_rates: ArrayLike) -> np.ndarray:
         """Steps at rates over steps at the best rate, at least 1: shape (rates, DRAWS), (DRAWS,) for a single one."""
-        u = np.asarray(log_rates)[..., None] - self.best
-        return np.exp(np.minimum(valley(u, *np.exp(self.shape[:3])), 100))
+        return np.exp(np.minimum(valley(np.asarray(log_rates)[..., None] - self.best, *np.exp(self.shape[:3])), 100))
 
     def loss(self, log_rate: float, confidence: float) -> Estimate:
         return _estimate(self.losses(log_rate), confidence, self.trials)

@@ -4,14 +4,14 @@ A run to the target shows the steps at its batch and the time of its step, a pro
 measurement is worth is the fall of the expected loss over its possible outcomes (Raiffa and Schlaifer 1961)."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
 from .defaults import PROBE_STEPS, RUN_DEVIATION
 from .step_time import ASSUMED_DEVIATION
-from .trials import Sync
+from .timings import Place
 from .worker_plan import WorkerPlan
 
 ENOUGH = 0.05           # expected loss at which no more is measured, unless another is asked for
@@ -22,20 +22,11 @@ MOST_ROUNDS = 20        # of measurements
 LEAST_DEVIATION = 0.03  # of a measurement: the draws are too few to weigh finer ones
 
 
-@dataclass(frozen=True)
-class Measurement:
+class Measurement(NamedTuple):
     """Runs at one place of a decision: to the target with so many seeds, or with 0 seeds a probe."""
 
-    workers: int
-    global_batch: int
-    passes: int
-    sync: Sync
+    place: Place
     seeds: int
-
-    @property
-    def local_batch(self) -> int:
-        """The most examples of a worker in one pass."""
-        return -(-self.global_batch // (self.workers * self.passes))
 
 
 class NextRuns:
@@ -46,13 +37,13 @@ class NextRuns:
         of_times = spread.deviation if spread.freedom else ASSUMED_DEVIATION
         of_steps = plan.run_spread.deviation if plan.run_spread.freedom else RUN_DEVIATION
         for run in runs:
-            at, count = decision.places.index((run.workers, run.global_batch, run.passes, run.sync)), max(run.seeds, 1)
+            at, count = decision.places.index(run.place), max(run.seeds, 1)
             measured = [(decision.log_times[:, at], of_times)]
             if run.seeds and not plan.relative:
                 measured.append((decision.log_steps[:, at], of_steps))
             seen += [(drawn, max(float(deviation) / count ** 0.5, LEAST_DEVIATION)) for drawn, deviation in measured]
             length = decision.log_seconds[:, at] if run.seeds else np.log(PROBE_STEPS) + decision.log_times[:, at]
-            seconds += run.workers * count * float(np.exp(length).mean())
+            seconds += run.place.workers * count * float(np.exp(length).mean())
         self.runs, self.worker_hours = tuple(runs), seconds / 3600
         self.loss, self.loss_after = loss, min(loss, decision.loss_after(seen))
 
@@ -69,7 +60,7 @@ def next_runs(plan: WorkerPlan, enough: float = ENOUGH, most_workers: float = np
     if loss <= enough:
         return None
     found = [NextRuns(plan, runs, loss) for runs in dict.fromkeys(_candidates(plan))
-             if all(run.workers <= most_workers and run not in without for run in runs)]
+             if all(run.place.workers <= most_workers and run not in without for run in runs)]
     best = max((one.loss - one.loss_after for one in found), default=0.0)
     worthy = [one for one in found if one.loss - one.loss_after >= SHARE * best]
     return max(worthy, key=lambda one: (loss - one.loss_after) / one.worker_hours) if best > 0.1 * loss else None
@@ -77,33 +68,31 @@ def next_runs(plan: WorkerPlan, enough: float = ENOUGH, most_workers: float = np
 
 def _candidates(plan: WorkerPlan) -> Iterator[tuple[Measurement, ...]]:
     """Sets of measurements at options of the decision: probes of each worker count beyond those timed, of all, of
-    another local batch, and of both, with its option's replicas; and runs, also with probes. Of searches, probes."""
+    another local batch, and of both, with its option's replicas; and one or several runs of each worker count, at the
+    best batch by replicas and at the largest of its option's passes, also with probes. Of searches, probes alone."""
     sync = {option.workers: option.sync for option in plan.options}
-    timed = {one.place for one in plan.times.timings.found}
+    timed, every = {one.place for one in plan.times.timings.found}, plan.decision.places
     most = max(place.workers for place in timed)
-    places = [place for place in plan.decision.places if place.sync == sync[place.workers]
+    places = [place for place in every if place.sync == sync[place.workers]
               and place.passes == max(1, place.sync[0] // place.workers)]       # no more passes than replicas
     full = {place.workers: place for place in sorted(places)}
-    beyond = [Measurement(*place, 0) for place in full.values() if place.workers > most]
-    other = [Measurement(*place, 0) for place in places if place not in timed
+    beyond = [Measurement(place, 0) for place in full.values() if place.workers > most]
+    other = [Measurement(place, 0) for place in places if place not in timed
              and place.global_batch * OTHER_LOCAL == full[place.workers].global_batch][:1]
     sets = [(one,) for one in beyond] + [tuple(beyond), tuple(other), (*beyond, *other)]
     probes = [one for one in dict.fromkeys(sets) if one]
-    searched = any(point.searched for point in plan.curve.points)
-    runs = [] if plan.relative or searched else list(_runs(plan))
     yield from probes
+
+    if plan.relative or any(point.searched for point in plan.curve.points):
+        return
+    runs: list[Measurement] = []
+    for option, seeds in product(plan.options, SEEDS):
+        largest = max(place for place in every if place._replace(global_batch=option.global_batch) == option.place)
+        best = [every[at] for at in plan.decision.best_of_each(option.workers).values()]
+        runs += [Measurement(place, seeds) for place in sorted({largest, *best})]
     yield from ((run,) for run in runs)
     yield from ((run, *probe) for run, probe in product(runs, probes[-3:])
-                if run.workers not in {one.workers for one in probe} or len(probe) > 1)
-
-
-def _runs(plan: WorkerPlan) -> Iterator[Measurement]:
-    """Of each worker count at the best batch by replicas and at the largest of its option's passes; one or several."""
-    places = plan.decision.places
-    for option, seeds in product(plan.options, SEEDS):
-        largest = max(place for place in places if place._replace(global_batch=option.global_batch) == option.place)
-        best = plan.decision.best_of_each(option.workers).values()
-        yield from (Measurement(*place, seeds) for place in sorted({largest, *(places[at] for at in best)}))
+                if run.place.workers not in {one.place.workers for one in probe} or len(probe) > 1)
 
 
 def decide_until(measure: Callable[[Sequence[Measurement]], WorkerPlan | None], plan: WorkerPlan, enough: float,

@@ -26,8 +26,8 @@ import numpy as np
 from ..log.plan_text import plan_at
 from ..log.reader import Log
 from ..target import Target
-from .grouping import rows_of_each
 from .intervals import CONFIDENCE, NONE, Estimate, over, student_quantile
+from .studies import rows_of_each
 
 QUARTERS = 4                # of a run's measured steps
 LEAST_STEPS = 5             # measured steps, below which there is no interval
@@ -47,20 +47,16 @@ class NoiseSteps:
         return NoiseSteps(self.step[rows], self.grad_sqnorm[rows], self.cov_trace[rows])
 
 
-class NoiseScale:
-    """Over a number of steps, in examples: cov_trace / grad_sqnorm; 0 where cov_trace is negative, inf where
-    grad_sqnorm is not positive, NaN where nothing was measured. Of its interval, ``high`` is inf where grad_sqnorm is
-    not distinguishable from 0; both ends are NaN where there are too few steps.
+@dataclass(frozen=True)
+class NoiseScale(Estimate):
+    """cov_trace / grad_sqnorm over ``runs`` measured steps, in examples: 0 where cov_trace is negative, inf where
+    grad_sqnorm is not positive, NaN where nothing was measured. ``high`` is inf where grad_sqnorm is not
+    distinguishable from 0; both ends are NaN where there are too few steps."""
 
-    grad_sqnorm, cov_trace  means over the steps of the estimates of |G|^2 and of tr(Sigma), which may be negative
-    steps                   measured, in all runs, from first_step to last_step of training"""
-
-    def __init__(self, noise_scale: float, low: float = np.nan, high: float = np.nan, grad_sqnorm: float = np.nan,
-                 cov_trace: float = np.nan, steps: int = 0, first_step: int = 0, last_step: int = 0) -> None:
-        self.noise_scale, self.low, self.high = noise_scale, low, high
-        self.estimate = Estimate(noise_scale, low, high, steps)
-        self.grad_sqnorm, self.cov_trace = grad_sqnorm, cov_trace
-        self.steps, self.first_step, self.last_step = steps, first_step, last_step
+    grad_sqnorm: float = np.nan     # the mean over the steps of the estimates of |G|^2, which may be negative
+    cov_trace: float = np.nan       # likewise of tr(Sigma)
+    first_step: int = 0             # of training, of those measured
+    last_step: int = 0
 
 
 @dataclass(frozen=True)
@@ -83,7 +79,7 @@ def noise_scale(runs: Sequence[NoiseSteps], confidence: float = CONFIDENCE) -> N
     """The noise scale of runs of one setting under different seeds: sums over all their steps, divided."""
     runs = [run for run in runs if len(run.step)]
     if not runs:
-        return NoiseScale(np.nan)
+        return NoiseScale(np.nan, *NONE, 0)
     pairs = [np.array([run.grad_sqnorm, run.cov_trace]) for run in runs]
     steps = sum(pair.shape[1] for pair in pairs)
     grad_sqnorm, cov_trace = means = np.sum([pair.sum(1) for pair in pairs], 0) / steps
@@ -94,8 +90,9 @@ def noise_scale(runs: Sequence[NoiseSteps], confidence: float = CONFIDENCE) -> N
         covariance = differences @ differences.T / (2 * neighbors) / steps
         freedom = 2 / 3 * neighbors         # of a sum of squares of differences of neighbors (von Neumann 1941)
         low, high = fieller(means, covariance, student_quantile(freedom, confidence))
-    return NoiseScale(float(scale), low, high, float(grad_sqnorm), float(cov_trace), steps,
-                      int(min(run.step[0] for run in runs)), int(max(run.step[-1] for run in runs)))
+    first, last = min(run.step[0] for run in runs), max(run.step[-1] for run in runs)
+    return NoiseScale(float(scale), low, high, steps, grad_sqnorm=float(grad_sqnorm), cov_trace=float(cov_trace),
+                      first_step=int(first), last_step=int(last))
 
 
 def noise_of(runs: Sequence[NoiseSteps], confidence: float = CONFIDENCE) -> Noise:
@@ -129,8 +126,8 @@ class NoiseAgainst:
         is_open = b_crit is None or b_crit.low == 0 and np.isinf(b_crit.high)
         self.target, self.b_crit = target, Estimate.unknown() if b_crit is None or is_open else b_crit
         self.measured = sorted(measured, key=lambda one: one[0].global_batch)
-        self.chosen = best_known([one for one in self.measured if np.isfinite(one[1].whole.noise_scale)])
-        self.ratio = over(self.chosen[1].whole.estimate, self.b_crit) if self.chosen else Estimate.unknown()
+        self.chosen = best_known([one for one in self.measured if np.isfinite(one[1].whole.value)])
+        self.ratio = over(self.chosen[1].whole, self.b_crit) if self.chosen else Estimate.unknown()
 
 
 def best_known(measured: Sequence[CellNoise]) -> CellNoise | None:
@@ -142,10 +139,9 @@ def best_known(measured: Sequence[CellNoise]) -> CellNoise | None:
 
 
 def read_noise(log: Log) -> dict[int, NoiseSteps]:
-    """The steps at which the noise scale was measured, by trial id; trials without any are left out."""
+    """The steps at which the noise scale was measured, by trial id, of a log that has such columns; trials without any
+    are left out."""
     table = log.steps
-    if not table.rows or "local_sqnorm" not in table.columns:
-        return {}
     measured = np.array([table[name] for name in ("local_sqnorm", "reduced_sqnorm", "local_examples")])
     rows = np.flatnonzero(np.isfinite(measured).all(0))
     batches, plans = (dict(zip(log.trials["id"].tolist(), log.trials[name].tolist()))

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -65,42 +66,19 @@ class PublishedCurve:
         return steps, low, high
 
 
-@dataclass(frozen=True)
-class PublishedJob:
-    """A published critical batch size and noise scale: one value, or the ends of a range."""
-
-    label: str
-    dataset: str
-    unit: str
-    b_crit: Sequence[float]
-    noise_scale: Sequence[float]
-
-
-@dataclass(frozen=True)
-class Ordering:
-    """Two optimizers of which the first leaves perfect scaling at smaller batches."""
-
-    label: str
-    dataset: str
-    models: Sequence[str]
-    target: Target
-    earlier: Sequence[str]
-    later: Sequence[str]
-    perfect: Sequence[float]        # the published end of perfect scaling of each
-    at_least: float                 # the factor between them in a reproduction
-
-
 class Reference:
-    """The publication of this name; UsageError that lists the publications where the name is unknown."""
+    """The publication of this name; UsageError that lists the publications where the name is unknown.
+
+    jobs        with a critical batch size and a noise scale: one value, or the ends of a range; as its file has them
+    orderings   of two optimizers, of which the first leaves perfect scaling at smaller batches; likewise"""
 
     def __init__(self, name: str) -> None:
         record = box.read(name)
         self.name, self.estimate = name, record.get("estimate", "")
         self.title, self.source, self.obtained = itemgetter("title", "source", "obtained")(record)
         self.curves = tuple(PublishedCurve(record, one) for one in record.get("curve", ()))
-        self.jobs = tuple(PublishedJob(**one) for one in record.get("job", ()))
-        self.orderings = tuple(Ordering(**{**one, "target": Target.parse(one["target"])})
-                               for one in record.get("ordering", ()))
+        self.jobs, self.orderings = ([SimpleNamespace(**one) for one in record.get(kind, ())]
+                                     for kind in ("job", "ordering"))
 
 
 @dataclass(frozen=True)
@@ -178,54 +156,44 @@ class Fidelity:
 
 def against(curve: Curve, published: PublishedCurve) -> Fidelity | NoMatch | None:
     """A measured curve compared with a published one; None where dataset or model differ, else a NoMatch says what."""
-    workload = curve.workload
+    workload, goal, theirs = curve.workload, curve.target, published.target
     if workload.dataset != published.dataset or workload.model not in published.models:
         return None
-    reasons, remarks = _list_differences(curve, published)
-    if reasons:
-        one, other = curve.target, published.target
-        other_value = len(reasons) == 1 and one.value != other.value and (
-            one.column, one.minimizes) == (other.column, other.minimizes)
-        both = [point.global_batch for point in curve.points if other_value
-                and point.steps.met and point.steps.value > 0 and published.at(point.global_batch)]
-        return NoMatch(tuple(reasons), curve, published, min(both) if len(both) > 1 else None)
-    return Fidelity(curve, published, remarks)
-
-
-def ordering_of(curves: Sequence[Curve], ordering: Ordering) -> PassMark | None:
-    """Whether perfect scaling ends earlier with one optimizer by the published factor; None: one was not measured."""
-    def end(optimizers: Sequence[str]) -> float | None:
-        ends = [curve.regimes.perfect_until.value for curve in curves
-                if curve.workload.dataset == ordering.dataset and curve.workload.model in ordering.models
-                and curve.workload.optimizer in optimizers and _is_same_goal(curve.target, ordering.target)]
-        return next((float(value) for value in ends if value is not None), None)
-    earlier, later = end(ordering.earlier), end(ordering.later)
-    if earlier is None or later is None:
-        return None
-    return PassMark(ordering.label, ordering.at_least, later / earlier, later / earlier >= ordering.at_least)
-
-
-def _list_differences(curve: Curve, published: PublishedCurve) -> tuple[list[str], list[str]]:
-    """(differences that rule out a comparison, other differences), in words."""
-    workload, reasons, remarks = curve.workload, [], []
+    reasons, remarks = list[str](), list[str]()         # differences that rule out a comparison, other ones
+    alike = (goal.column, goal.minimizes) == (theirs.column, theirs.minimizes)
     if workload.optimizer not in published.optimizers:
         reasons.append(f"published for {published.optimizers[0]}, here {workload.optimizer}")
-    if not _is_same_goal(curve.target, published.target):
-        reasons.append(f"published to {published.target}, here to {curve.target}")
-    elif curve.target != published.target:
-        remarks.append(f"published to {published.target}, here to {curve.target}")
+    if goal != theirs:          # which may differ in < and <=
+        (remarks if alike and goal.value == theirs.value else reasons).append(f"published to {theirs}, here to {goal}")
     sizes = workload.train_examples, published.train_examples
     if all(sizes) and sizes[0] != sizes[1]:
         text = f"published with {sizes[1]:,} training examples, here {sizes[0]:,}"
         (reasons if abs(sizes[0] - sizes[1]) > SIZE_WITHIN * sizes[1] else remarks).append(text)
     if workload.model_args not in ("", "{}", "null"):
         remarks.append(f"the model has other arguments here: {workload.model_args}")
-    return reasons, remarks
+    if not reasons:
+        return Fidelity(curve, published, remarks)
+
+    other_value = len(reasons) == 1 and alike and goal.value != theirs.value
+    both = [point.global_batch for point in curve.points if other_value
+            and point.steps.met and point.steps.value > 0 and published.at(point.global_batch)]
+    return NoMatch(tuple(reasons), curve, published, min(both) if len(both) > 1 else None)
 
 
-def _is_same_goal(one: Target, other: Target) -> bool:
-    """Whether two targets are the same, regardless of < or <=."""
-    return (one.column, one.minimizes, one.value) == (other.column, other.minimizes, other.value)
+def ordering_of(curves: Sequence[Curve], ordering: SimpleNamespace) -> PassMark | None:
+    """Whether perfect scaling ends earlier with one optimizer by the published factor; None: one was not measured."""
+    goal = Target.parse(ordering.target)
+
+    def end(optimizers: Sequence[str]) -> float | None:
+        ends = [curve.regimes.perfect_until.value for curve in curves
+                if curve.workload.dataset == ordering.dataset and curve.workload.model in ordering.models
+                and curve.workload.optimizer in optimizers and (curve.target.column, curve.target.value) == (
+                    goal.column, goal.value) and curve.target.minimizes == goal.minimizes]
+        return next((float(value) for value in ends if value is not None), None)
+    earlier, later = end(ordering.earlier), end(ordering.later)
+    if earlier is None or later is None:
+        return None
+    return PassMark(ordering.label, ordering.at_least, later / earlier, later / earlier >= ordering.at_least)
 
 
 def _mark_critical_batch(curve: Curve, published: PublishedCurve) -> PassMark:

@@ -29,7 +29,7 @@ from ..plan.settings import DECAYS_PER_STEP
 from ..plan.scaling import decay_of
 from ..system.forked import map_on_cores
 from . import defaults
-from .best_points import MOMENTUM, is_varied
+from .search import MOMENTUM, is_varied
 from .curves import BatchEstimate, Curve, CurvePoint
 from .defaults import CONFIDENCE, RULE_WITHIN
 from .intervals import Estimate, over, student_quantile, times
@@ -60,7 +60,8 @@ class Rule:
         """The rule written as ``linear``, ``power:0.7`` or ``linear<=8``; UsageError for anything else."""
         name, capped, text_of_cap = text.replace(" ", "").partition("<=")
         try:
-            scaling.exponent(name)
+            if name not in scaling.EXPONENTS:
+                scaling.exponent(name)
             cap = float(text_of_cap) if capped else None
             if cap is not None and not 0 < cap < np.inf:
                 raise ValueError
@@ -84,50 +85,6 @@ class Rule:
 RULES = tuple(map(Rule.parse, defaults.RULES))
 
 
-class Near:
-    """The search's trials near a rate: their number, how many met the target, and the fewest steps; inf: none met."""
-
-    def __init__(self, batch: _Batch, rate: float) -> None:
-        rows = batch.searched[np.abs(np.log(batch.rate[batch.searched] / rate)) <= np.log(NEAR)]
-        steps = np.where(batch.study.feasible[rows], batch.reached.steps[rows], np.inf)
-        self.trials, self.met = len(rows), int(np.isfinite(steps).sum())
-        self.fewest, self.keys = float(steps.min(initial=np.inf)), tuple(map(batch.study.key, rows))
-
-
-class Missing:
-    """A run that would measure a loss: the base's metaparameters at another batch, with the rate scaled by the rule.
-
-    values  by metaparameter, including learning_rate
-    asked   the run's settings by key of hvdscale.plan.settings; empty where no log has them"""
-
-    def __init__(self, batch: _Batch, rule: Rule, rate: float, base: _Batch, start: float) -> None:
-        values = {name: float(column[base.best]) for name, column in base.study.metaparameters.items()
-                  if not np.isnan(column[base.best])}
-        budgets = [float(each.study.budget_steps[each.best]) for each in (base, batch)]
-        scaled = {name: round(value * budgets[1] / budgets[0]) for name, value in values.items()
-                  if name.endswith("_steps") and all(budgets)}      # of a schedule: keep the share of the budget
-        asked = dict(batch.study.plan(batch.best).get("asked") or {})
-        if asked:
-            point = (base.study.plan(base.best).get("sweep") or {}).get("point") or {}
-            asked |= layer_of(point)
-            asked |= {name: value for name, value in scaled.items() if name in asked}
-            asked |= {"lr": float(values["learning_rate"] * start / base.rate[base.best]),
-                      "base_batch": base.study.global_batch, "lr_rule": rule.name,
-                      "target": str(batch.point.target), **({"max_lr_factor": rule.cap} if rule.cap else {})}
-            for name in (*rule.scales_betas, *(("epsilon",) if rule.scales_betas else ())):
-                asked.pop(f"{name}_half_life", None)        # given as it is at the base
-                asked |= {name: values[name]} if name in values else {}
-        factor, ratio = float(rate / base.rate[base.best]), batch.study.global_batch / base.study.global_batch
-        values |= scaled | {"learning_rate": values["learning_rate"] * factor} | {
-            name: value for name, value in base.moments_under(rule, ratio).items() if name in values}
-        half_lives = {name: asked.get(f"{name}_half_life") for name in DECAYS_PER_STEP if name in values}
-        values |= {name: decay_of(one, batch.study.global_batch) for name, one in half_lives.items() if one}
-        if asked.get("decay_timescale") and "weight_decay" in values:
-            values["weight_decay"] *= ratio / factor
-        self.rule, self.global_batch, self.rate = rule, batch.study.global_batch, float(rate)
-        self.values, self.asked = values, asked
-
-
 class RulePoint:
     """One rule at one batch, scaled from a rate at the base with the other metaparameters of its best trial.
 
@@ -137,23 +94,56 @@ class RulePoint:
     how      BASE, RUNS, FITTED; OUTSIDE: at most a bound is known; else why the loss is unknown
     verdict  LOST: certainly more than the tolerance; KEPT: certainly not; else UNKNOWN
     steps    of the tuned optimum times the loss; a lower bound where the loss is
-    missing  the run that would decide it, where the verdict is UNKNOWN and there can be one"""
+    near     the search's trials near the rate; ``near_met`` of them met the target, in ``near_fewest``, inf: none met
+    missing  whether a run would decide it, of these ``values`` and, as far as logs have them, settings ``asked``"""
 
-    def __init__(self, batch: _Batch, rule: Rule, base: _Batch, start: float, tolerance: float) -> None:
-        self.global_batch = batch.study.global_batch
-        self.rate = start * rule.factor(self.global_batch / base.study.global_batch)
-        self.near, self.steps = Near(batch, self.rate), batch.point.steps
-        self.loss, self.how = Estimate(1.0, 1.0, 1.0, 1), BASE
-        self.keys: tuple[tuple[str, int], ...] = (batch.study.key(batch.best),)
+    def __init__(self, batch: TunedBatch, rule: Rule, base: TunedBatch, start: float, tolerance: float) -> None:
+        self.rule, self.global_batch = rule, batch.global_batch
+        self.rate = start * rule.factor(self.global_batch / base.global_batch)
+        rows = batch.searched[np.abs(np.log(batch.rate[batch.searched] / self.rate)) <= np.log(NEAR)]
+        near = np.where(batch.study.feasible[rows], batch.reached.steps[rows], np.inf)
+        self.near, self.near_met = tuple(map(batch.study.key, rows)), int(np.isfinite(near).sum())
+        self.near_fewest = float(near.min(initial=np.inf))
+        self.steps, self.loss, self.how = batch.steps, Estimate(1.0, 1.0, 1.0, 1), BASE
+        self.keys: tuple[tuple[str, int], ...] = (batch.study.key(batch.row),)
         if batch is not base:
             self.loss, self.how, self.keys = batch.find_loss(rule, base, self.rate, tolerance)
             self.steps = times(self.steps, self.loss)
         self.verdict = KEPT if self.loss.high <= 1 + tolerance else UNKNOWN
         if self.loss.low > 1 + tolerance:
             self.verdict = LOST
-        self.missing = None
-        if self.verdict == UNKNOWN and self.how != BEYOND:
-            self.missing = Missing(batch, rule, self.rate, base, start)
+        self.missing = self.verdict == UNKNOWN and self.how != BEYOND
+        if self.missing:
+            self.values, self.asked = _plan_missing(batch, rule, self.rate, base, start)
+
+
+def _plan_missing(batch: TunedBatch, rule: Rule, rate: float, base: TunedBatch, start: float
+                  ) -> tuple[dict[str, float], dict[str, Any]]:
+    """(values by metaparameter, including learning_rate; settings by key of hvdscale.plan.settings, {}: in no log) of a
+    run that would measure a loss: the base's metaparameters at another batch, with the rate scaled by the rule."""
+    values = {name: float(column[base.row]) for name, column in base.study.metaparameters.items()
+              if not np.isnan(column[base.row])}
+    budgets = [float(each.study.budget_steps[each.row]) for each in (base, batch)]
+    scaled = {name: round(value * budgets[1] / budgets[0]) for name, value in values.items()
+              if name.endswith("_steps") and all(budgets)}      # of a schedule: keep the share of the budget
+    asked = dict(batch.study.plan(batch.row).get("asked") or {})
+    if asked:
+        asked |= layer_of((base.study.plan(base.row).get("sweep") or {}).get("point") or {})
+        asked |= {name: value for name, value in scaled.items() if name in asked}
+        asked |= {"lr": float(values["learning_rate"] * start / base.rate[base.row]),
+                  "base_batch": base.global_batch, "lr_rule": rule.name,
+                  "target": str(batch.point.target), **({"max_lr_factor": rule.cap} if rule.cap else {})}
+        for name in (*rule.scales_betas, "epsilon") if rule.scales_betas else ():
+            asked.pop(f"{name}_half_life", None)        # given as it is at the base
+            asked |= {name: values[name]} if name in values else {}
+    factor, ratio = float(rate / base.rate[base.row]), batch.global_batch / base.global_batch
+    values |= scaled | {"learning_rate": values["learning_rate"] * factor} | {
+        name: value for name, value in base.moments_under(rule, ratio).items() if name in values}
+    half_lives = {name: asked.get(f"{name}_half_life") for name in DECAYS_PER_STEP if name in values}
+    values |= {name: decay_of(one, batch.global_batch) for name, one in half_lives.items() if one}
+    if asked.get("decay_timescale") and "weight_decay" in values:
+        values["weight_decay"] *= ratio / factor
+    return values, asked
 
 
 class RuleCost:
@@ -161,7 +151,7 @@ class RuleCost:
 
     first_lost  the smallest batch at which it loses more than the tolerance (None: at none tried), between the first at
                 which that is not excluded and the first at which it is certain (inf: at none)
-    missing     the runs that would narrow that, at batches from ``low`` to ``high``"""
+    missing     the points whose runs would narrow that, at batches from ``low`` to ``high``"""
 
     def __init__(self, rule: Rule, points: tuple[RulePoint, ...], tolerance: float) -> None:
         self.rule, self.points = rule, points
@@ -169,21 +159,7 @@ class RuleCost:
             next((one.global_batch for one in points if one.loss.value > 1 + tolerance), None),
             next((one.global_batch for one in points if one.verdict != KEPT), np.inf),
             next((one.global_batch for one in points if one.verdict == LOST), np.inf))
-        self.missing = tuple(point.missing for point in points
-                             if point.missing is not None and lost.low <= point.global_batch <= lost.high)
-
-
-@dataclass(frozen=True, eq=False)
-class BestRate:
-    """The best rate at one batch: of its best trial, and as fitted (NaN: unknown) with its interval."""
-
-    global_batch: int
-    tried: float
-    best: Estimate
-    landscape: Landscape | None
-    why: str                    # FEW or OPEN where it is unknown; else empty
-    keys: tuple[tuple[str, int], ...]       # the best trial, then the others
-    steps: Estimate             # of the tuned optimum
+        self.missing = [point for point in points if point.missing and lost.low <= point.global_batch <= lost.high]
 
 
 @dataclass(frozen=True)
@@ -205,11 +181,10 @@ class RuleCosts:
                         tried is outside its interval
     exponent            over all batches; ``exponent_perfect``: over those of perfect scaling, None: unknown"""
 
-    def __init__(self, curve: Curve, tuned: Sequence[_Batch], rules: Sequence[Rule], tolerance: float) -> None:
+    def __init__(self, curve: Curve, tuned: Sequence[TunedBatch], rules: Sequence[Rule], tolerance: float) -> None:
         self.workload, self.target, self.confidence = curve.workload, curve.target, curve.confidence
         self.tolerance, self.effective = tolerance, tuned[0].effective
-        self.rates = tuple(batch.best_rate() for batch in tuned)
-        self.base, until = self.rates[0], curve.regimes.perfect_until.value
+        self.rates, self.base, until = tuned, tuned[0], curve.regimes.perfect_until.value
         self.exponent = exponent_of(self.rates, np.inf, curve.confidence)
         self.exponent_perfect = None if until is None else exponent_of(self.rates, until, curve.confidence)
 
@@ -221,31 +196,27 @@ class RuleCosts:
         self.costs_from_fitted = costs_from(fitted.value) if fitted.low > tried or fitted.high < tried else ()
 
 
-def rules_of(curve: Curve, rules: Sequence[Rule] = RULES, tolerance: float = RULE_WITHIN) -> RuleCosts | None:
-    """The cost of each rule along a curve of tuned batches; rules that scale betas are for adam and adamw alone. None
-    where fewer than two batches were tuned, or no rule is for their optimizer."""
-    return next(rules_along([curve], rules, tolerance))
-
-
 def rules_along(curves: Sequence[Curve], rules: Sequence[Rule] = RULES, tolerance: float = RULE_WITHIN
                 ) -> Iterator[RuleCosts | None]:
-    """The same of each of several curves; all cores fit the landscapes of those that follow."""
+    """The cost of each rule along each of these curves of tuned batches, while all cores fit the landscapes of those
+    that follow; rules that scale betas are for adam and adamw alone. None where fewer than two batches were tuned, or
+    no rule is for their optimizer."""
     suited = [[rule for rule in rules if not rule.scales_betas or curve.workload.optimizer in OF_ADAM]
               for curve in curves]
     tuned = []
     for curve, own in zip(curves, suited):
         effective = is_varied([point.study for point in curve.searched], MOMENTUM)
-        batches = [_Batch(point, curve, effective) for point in curve.searched if own and len(point.study)]
+        batches = [TunedBatch(point, curve, effective) for point in curve.searched if own and len(point.study)]
         batches = [batch for batch in batches if batch.tuned]
         tuned.append(batches if len(batches) > 1 else [])
     fitted = map_on_cores(landscapes_of, [[batch.intervals for batch in batches] for batches in tuned])
     for curve, own, batches, landscapes in zip(curves, suited, tuned, fitted):
         for batch, landscape in zip(batches, landscapes):
-            batch.landscape = landscape
+            batch.settle(landscape)
         yield RuleCosts(curve, batches, own, tolerance) if batches else None
 
 
-def exponent_of(rates: Sequence[BestRate], until: float = np.inf, confidence: float = CONFIDENCE) -> Exponent:
+def exponent_of(rates: Sequence[TunedBatch], until: float = np.inf, confidence: float = CONFIDENCE) -> Exponent:
     """The slope of log best rate over log batch, for batches up to ``until``, weighted by the variance of their own
     rate plus that of the scatter around the line beyond it (DerSimonian & Laird 1986). The interval is Hartung &
     Knapp's (2001): Student's t with batches - 2 degrees of freedom."""
@@ -258,8 +229,7 @@ def exponent_of(rates: Sequence[BestRate], until: float = np.inf, confidence: fl
     y, variance = np.array([[best.mean(), best.var()] for _, best in known]).T
     weight = 1 / variance
     _, left, slack = _fit_line(x, y, weight)
-    between = max(0.0, (left - (len(x) - 2)) / slack)
-    weight = 1 / (variance + between)
+    weight = 1 / (variance + max(0.0, (left - (len(x) - 2)) / slack))
     slope, left, _ = _fit_line(x, y, weight)
     spread = (weight * (x - np.average(x, weights=weight)) ** 2).sum()
     half = student_quantile(len(x) - 2, confidence) * np.sqrt(max(1.0, left / (len(x) - 2)) / spread)
@@ -275,63 +245,59 @@ def _fit_line(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[float, 
     return found[1], float((weight * (y - found @ design) ** 2).sum()), slack
 
 
-class _Batch:
-    """A batch of the curve: its trials' rates, their outcomes, and their landscape.
+class TunedBatch:
+    """A batch of the curve: its trials' rates, their outcomes, and the best rate.
 
-    best    its best trial; -1: none
+    row     of its best trial; -1: none
     tuned   whether there is an optimum to compare a rule with; a target met before the first step has none
-    budget  the most steps that a trial took or was allowed"""
+    budget  the most steps that a trial took or was allowed
+    steps   of the tuned optimum
+    tried   the rate of the best trial; ``best`` as fitted, NaN: unknown, ``why``: FEW or OPEN, else empty
+    keys    the best trial, then the others"""
 
     def __init__(self, point: CurvePoint, curve: Curve, effective: bool) -> None:
         self.point, self.study, self.confidence, self.effective = point, point.study, curve.confidence, effective
-        self.best = -1 if point.best is None else point.best
-        self.reached = point.reached
+        self.row, self.reached = -1 if point.best is None else point.best, point.reached
+        self.global_batch, self.steps = point.global_batch, point.steps
         lr = self.study.metaparameter("learning_rate")
         self.rate = rates_of(self.study) if effective else np.where(lr > 0, lr, np.nan)
         plans = dict.fromkeys(self.study.plan_texts.tolist())
         rules = {text: _read_rule(read_plan(text)) for text in plans if len(plans) <= MOST_PLANS}
         self.made_by = {trial: rule for trial, text in enumerate(self.study.plan_texts) if (rule := rules.get(text))}
-        tried = (self.study.feasible | self.study.infeasible) & ~self.study.repeat & ~np.isnan(self.rate)
-        tried[list(self.made_by)] = False
-        self.searched = np.flatnonzero(tried)
-        self.tuned = self.best >= 0 and point.steps.met and point.steps.value > 0 and not np.isnan(
-            self.rate[self.best]) and len(np.unique(self.rate[self.searched])) > 1
+        searched = (self.study.feasible | self.study.infeasible) & ~self.study.repeat & ~np.isnan(self.rate)
+        searched[list(self.made_by)] = False
+        self.searched, self.tried = np.flatnonzero(searched), float(self.rate[self.row])
+        self.tuned = self.row >= 0 and self.steps.met and self.steps.value > 0 and not np.isnan(
+            self.tried) and len(np.unique(self.rate[self.searched])) > 1
         self.budget = float(max(self.study.budget_steps.max(initial=0), *known(self.reached.last_step), 0))
         rows = self.searched[:MOST_TRIALS]
         steps = np.where(self.study.infeasible[rows], np.inf, self.reached.steps[rows])
         beyond = np.where(self.study.infeasible[rows], self.budget, self.reached.last_step[rows])
         before = np.where(np.isfinite(steps), self.reached.before[rows], beyond)
         self.intervals = np.log(self.rate[rows]), np.where(np.isnan(before), 0.0, before), steps
-        self.landscape: Landscape | None = None
+        self.keys = tuple(map(self.study.key, dict.fromkeys([self.row, *rows.tolist()])))
 
-    @property
-    def why(self) -> str:
-        if self.landscape is None:
-            return FEW
-        return "" if self.landscape.bracketed else OPEN
+    def settle(self, landscape: Landscape | None) -> None:
+        """With the landscape of its trials."""
+        self.landscape, self.why = landscape, OPEN if landscape else FEW
+        self.best = Estimate.unknown(len(self.searched))
+        if landscape and landscape.bracketed:
+            self.best, self.why = landscape.optimum(self.confidence), ""
 
-    def best_rate(self) -> BestRate:
-        best = Estimate.unknown(len(self.searched))
-        if self.landscape and not self.why:
-            best = self.landscape.optimum(self.confidence)
-        rows = [self.best, *(row for row in self.searched[:MOST_TRIALS].tolist() if row != self.best)]
-        return BestRate(self.study.global_batch, float(self.rate[self.best]), best, self.landscape, self.why,
-                        tuple(map(self.study.key, rows)), self.point.steps)
-
-    def find_loss(self, rule: Rule, base: _Batch, rate: float, tolerance: float
+    def find_loss(self, rule: Rule, base: TunedBatch, rate: float, tolerance: float
                   ) -> tuple[Estimate, str, tuple[tuple[str, int], ...]]:
         """(loss, how it is known or why not, trials)."""
-        ratio = self.study.global_batch / base.study.global_batch       # rules may agree below their caps
+        ratio = self.global_batch / base.global_batch       # rules may agree below their caps
         runs = [trial for trial, made in self.made_by.items() if made.scales_betas == rule.scales_betas
                 and made.factor(ratio) == rule.factor(ratio) and self.study.feasible[trial]
                 and abs(np.log(self.rate[trial] / rate)) <= np.log(NEAR)]
         if runs:
             alike = self.study.feasible.copy()          # the best trial and its repeats, of the same metaparameters
             for values in self.study.metaparameters.values():
-                alike &= (values == values[self.best]) | (np.isnan(values) & np.isnan(values[self.best]))
+                alike &= (values == values[self.row]) | (np.isnan(values) & np.isnan(values[self.row]))
             tuned = [row for row in np.flatnonzero(alike).tolist() if row not in self.made_by]
-            known = self._estimate_steps(tuned) if tuned else self.point.steps  # a rule's own run may be the best
-            known = self.point.steps if np.isnan(known.low) else known
+            known = self._estimate_steps(tuned) if tuned else self.steps  # a rule's own run may be the best
+            known = self.steps if np.isnan(known.low) else known
             return over(self._estimate_steps(runs), known), RUNS, tuple(map(self.study.key, [*runs, *tuned]))
         keys = tuple(map(self.study.key, self.searched[:MOST_TRIALS]))
         if rule.scales_betas:
@@ -339,7 +305,7 @@ class _Batch:
         if self.why or self.landscape is None:
             return Estimate.unknown(), self.why, keys
         nearest = float(np.clip(np.log(rate), self.landscape.lowest, self.landscape.highest))
-        loss, most = self.landscape.loss(nearest, self.confidence), self.budget / self.point.steps.value
+        loss, most = self.landscape.loss(nearest, self.confidence), self.budget / self.steps.value
         if loss.value > most:           # trials can show at most the largest budget over the fewest steps
             loss = Estimate(np.inf, min(loss.low, most), np.inf, loss.runs, most)
         elif loss.high > most:
@@ -366,7 +332,7 @@ class _Batch:
         a beta would have no decay left."""
         if not rule.scales_betas:
             return {}
-        moments = {name: float(self.study.metaparameter(name)[self.best]) for name in ("beta1", "beta2", "epsilon")}
+        moments = {name: float(self.study.metaparameter(name)[self.row]) for name in ("beta1", "beta2", "epsilon")}
         try:
             return scaling.scale_moments(rule.name, batch_ratio, moments, rule.cap)
         except PlanError:

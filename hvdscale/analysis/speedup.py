@@ -1,14 +1,15 @@
 """What more workers bought: speedups and efficiencies along a series of worker counts, as README.rst defines them.
 Their product holds exactly, since T = S B / x; B is the mean batch of the S steps where it changes."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 
 from .intervals import CONFIDENCE, NONE, Estimate, hull_over_grid, mean_interval, mean_ratio, over, ratio_interval
 from .steps import SECONDS, SPEED, STEPS, RunCell
+from .studies import group_by
 
 WEAK = "weak"       # the same number of examples per worker: B grows with W
 STRONG = "strong"   # the same global batch
@@ -26,26 +27,25 @@ class SpeedupPoint:
         self.system_efficiency = divide(cell, baseline, SPEED, confidence).scaled(1 / self.worker_ratio)
         # x / x0: the time speedup if larger batches needed no more examples
         self.throughput_speedup = self.system_efficiency.scaled(self.worker_ratio)
-        self.product = self.time_speedup.scaled(1 / self.worker_ratio)
+        self.efficiency = self.time_speedup.scaled(1 / self.worker_ratio)
 
 
+@dataclass(frozen=True, eq=False)
 class Series:
-    """Cells of a WEAK or STRONG scaling at two or more worker counts, by worker count; the first is the baseline.
-    ``size``: examples per worker per step, or the global batch."""
+    """Points of a WEAK or STRONG scaling at two or more worker counts, by worker count; the first is the baseline."""
 
-    def __init__(self, kind: str, size: Fraction, cells: Sequence[RunCell], confidence: float) -> None:
-        self.kind, self.size, self.baseline = kind, size, cells[0]
-        self.points = tuple(SpeedupPoint(cell, cells[0], confidence) for cell in cells)
+    kind: str
+    size: Fraction          # examples per worker per step, or the global batch
+    points: tuple[SpeedupPoint, ...]
 
 
 def series_of(cells: Iterable[RunCell], confidence: float = CONFIDENCE) -> tuple[Series, ...]:
     """Every weak and strong scaling series among cells that have one worker count each."""
-    keys: dict[tuple[str, Fraction], list[RunCell]] = {}
-    for cell in sorted(cells, key=lambda cell: (cell.workers, cell.global_batch)):
-        keys.setdefault((WEAK, Fraction(cell.global_batch, cell.workers[0])), []).append(cell)
-        keys.setdefault((STRONG, Fraction(cell.global_batch)), []).append(cell)
-    ordered = sorted(keys.items(), key=lambda item: (item[0][0] != WEAK, item[0][1]))
-    return tuple(Series(kind, size, found, confidence) for (kind, size), found in ordered if len(found) > 1)
+    ordered = sorted(cells, key=lambda cell: (cell.workers, cell.global_batch))
+    by_size = {WEAK: group_by(ordered, lambda cell: Fraction(cell.global_batch, cell.workers[0])),
+               STRONG: group_by(ordered, lambda cell: Fraction(cell.global_batch))}
+    return tuple(Series(kind, size, tuple(SpeedupPoint(cell, own[0], confidence) for cell in own))
+                 for kind, groups in by_size.items() for size, own in sorted(groups.items()) if len(own) > 1)
 
 
 def divide(above: RunCell, below: RunCell, name: str, confidence: float) -> Estimate:

@@ -16,7 +16,7 @@ import numpy as np
 from ..log.reader import Log
 from ..log.schema import RANK_PARTS, STEP_PARTS, rank_column
 from .defaults import PROBE_STEPS
-from .grouping import rows_of_each
+from .studies import rows_of_each
 
 MOST_ROWS = 2_000_000       # of /steps in one log, above which its steps are not read
 LEAST_STEPS = 20            # with a finite loss, below which nothing is said of it
@@ -72,11 +72,9 @@ def find_outlier(spent: np.ndarray, step: float) -> tuple[int, float, float] | N
 
 
 def read_ranks(log: Log) -> dict[int, RankTimes]:
-    """The times of the ranks of every trial of a log, by trial id; {} where the ranks timed nothing."""
+    """The times of the ranks of every trial of a log, by trial id."""
     table = log.steps
     ranks = sum(rank_column(rank, "step") in table.columns for rank in range(len(table.columns)))
-    if not ranks or not table.rows:
-        return {}
     parts = {name: np.array([table[rank_column(rank, name)] for rank in range(ranks)]) for name in RANK_PARTS}
     found = {}
     for number, rows in rows_of_each(table["trial"]).items():
@@ -107,7 +105,7 @@ def times_of(parts: dict[str, np.ndarray]) -> RankTimes:
 
 def mean_of(runs: Sequence[RankTimes]) -> RankTimes | None:
     """The mean over the runs of a cell, with the longest pause of one; None where their ranks differ in number."""
-    if not runs or len({run.ranks for run in runs}) > 1:
+    if len({run.ranks for run in runs}) > 1:
         return None
     return RankTimes({name: np.mean([run.seconds[name] for run in runs], axis=0) for name in RANK_NAMES},
                      np.mean([run.typical for run in runs], axis=0), float(np.mean([run.transfer for run in runs])),
@@ -143,32 +141,19 @@ def read_parts(log: Log) -> dict[int, StepParts]:
     ids, at, count = np.unique(trial, return_inverse=True, return_counts=True)
     means = np.bincount(at, seconds) / count
     sums = np.array([np.bincount(at, part) for part in parts])
-    ranks = read_ranks(log)
-    return {int(trial): StepParts(int(steps), float(mean), float(data), float(compute), float(communication),
-                                  ranks.get(int(trial)))
-            for trial, steps, mean, data, compute, communication in zip(ids, count, means, *sums / sums.sum(0))}
+    ranks = read_ranks(log) if rank_column(0, "step") in table.columns else {}
+    numbers = ids.tolist()
+    columns = count.tolist(), means.tolist(), *(sums / sums.sum(0)).tolist(), map(ranks.get, numbers)
+    return {number: StepParts(*values) for number, values in zip(numbers, zip(*columns))}
 
 
 @dataclass(frozen=True)
 class LossCourse:
-    """The mean loss of the first and of the last ``steps`` steps of a run."""
+    """The mean loss of the first and of the last ``steps`` steps of a run, a tenth of those with a finite loss."""
 
     first: float
     last: float
     steps: int
-
-    @property
-    def fell(self) -> bool:
-        return self.last < self.first
-
-
-def course_of(loss: np.ndarray) -> LossCourse | None:
-    """The course of a run's finite losses, shape (steps,), in order; None: too few."""
-    loss = loss[np.isfinite(loss)]
-    tenth = len(loss) // 10
-    if len(loss) < LEAST_STEPS:
-        return None
-    return LossCourse(float(loss[:tenth].mean()), float(loss[-tenth:].mean()), tenth)
 
 
 def read_steps(log: Log) -> dict[int, dict[str, Any]]:
@@ -181,6 +166,10 @@ def read_steps(log: Log) -> dict[int, dict[str, Any]]:
         last = rows[np.isfinite(waits[rows])][-1:]                  # its share is that of all the time until then
         own = seconds[rows]
         is_long = len(own) >= LONG and own.min() > 0
-        found[number] = {"losses": course_of(loss[rows]), "waited": float(np.sum(waits[last] / seconds[last])),
+        finite, losses = loss[rows][np.isfinite(loss[rows])], None
+        if len(finite) >= LEAST_STEPS:
+            tenth = len(finite) // 10
+            losses = LossCourse(float(finite[:tenth].mean()), float(finite[-tenth:].mean()), tenth)
+        found[number] = {"losses": losses, "waited": float(np.sum(waits[last] / seconds[last])),
                          "slowing": float(own.mean() / own[:PROBE_STEPS].mean()) if is_long else np.nan}
     return found

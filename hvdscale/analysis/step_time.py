@@ -17,9 +17,10 @@ interval is a hull: by the prior of practice, LIKELY, and, unless the timings re
 """
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -68,24 +69,9 @@ REFUTED_AT = 0.01                       # the probability of a law below which t
 REFUTED_BY = 20                         # how many times as likely the timings are by LIKELY if they refute SATURATING
 
 
-@dataclass(frozen=True, eq=False)
-class Parameters:
-    """a, b, h, v, h', v' in seconds, p, q, l, r, and o in seconds: numbers, or arrays of shape (draws,)."""
-
-    fixed: np.ndarray
-    example: np.ndarray
-    hop: np.ndarray
-    volume: np.ndarray
-    node_hop: np.ndarray
-    node_volume: np.ndarray
-    overlap: np.ndarray
-    sharpness: np.ndarray
-    pause: np.ndarray
-    pausing: np.ndarray
-    outer: np.ndarray | float = 0.0
-
-
-NAMES = tuple(one.name for one in fields(Parameters))
+# a, b, h, v, h', v' in seconds, p, q, l, r, and o in seconds: numbers, or arrays of shape (draws, 1)
+Parameters = namedtuple("Parameters", """fixed example hop volume node_hop node_volume overlap sharpness pause pausing
+                                         outer""", defaults=(0.0,))
 POWERS = ("overlap", "sharpness")
 PAUSES = ("pause", "pausing")
 WITHIN, BETWEEN = ("hop", "volume"), ("node_hop", "node_volume")
@@ -105,18 +91,16 @@ class StepLaw:
         """t of the laws; ``examples`` are a worker's in one pass. Broadcasts over all arguments."""
         replicas, every = sync or EVERY_STEP
         one_pass = _norm(parameters.fixed, parameters.example * examples, parameters.sharpness)
-        hops, volumes = self._allreduce(parameters, np.maximum(1, np.asarray(workers) // replicas), per_node)
-        all_hops, all_volumes = self._allreduce(parameters, workers, per_node)
+        links = []          # the seconds of an allreduce's hops and of its bytes, within a replica and over all workers
+        for count in (np.maximum(1, np.asarray(workers) // replicas), np.asarray(workers)):
+            inside, nodes = np.minimum(count, per_node), np.ceil(count / per_node)
+            links.append((self.hops(inside) * parameters.hop + self.hops(nodes) * parameters.node_hop,
+                          self.volumes(inside) * parameters.volume + self.volumes(nodes) * parameters.node_volume))
+        (hops, volumes), (all_hops, all_volumes) = links
         outer = parameters.outer * np.maximum(1, np.asarray(replicas) // workers)
         apart = np.where(np.asarray(every) > 0, all_hops + (all_hops + all_volumes + outer) / np.maximum(every, 1), 0.0)
         wait = parameters.pause * one_pass * (1 - (1 - parameters.pausing) ** np.asarray(workers))
         return (np.asarray(passes) - 1) * one_pass + _norm(one_pass, hops + volumes, parameters.overlap) + wait + apart
-
-    def _allreduce(self, parameters: Parameters, workers: ArrayLike, per_node: ArrayLike) -> tuple[Any, Any]:
-        """The seconds of its hops, and of its bytes."""
-        inside, nodes = np.minimum(workers, per_node), np.ceil(np.asarray(workers) / per_node)
-        return (self.hops(inside) * parameters.hop + self.hops(nodes) * parameters.node_hop,
-                self.volumes(inside) * parameters.volume + self.volumes(nodes) * parameters.node_volume)
 
 
 def _norm(one: np.ndarray, other: np.ndarray, power: np.ndarray) -> np.ndarray:
@@ -142,11 +126,12 @@ class Links:
 
     def seconds(self, machine: Machine, parameters: float = 0) -> tuple[float, float]:
         """h' and v'; raises UsageError where neither the user nor the logs (``parameters``) have the number."""
-        if self.parameters is None and not parameters:
+        count = parameters if self.parameters is None else self.parameters
+        if not count:
             raise UsageError("the network needs the number of the model's parameters, which no log here has; "
                              "--parameters gives it, such as 25.6M")
-        count = parameters if self.parameters is None else self.parameters
-        return self.latency_seconds, count * machine.gradient_bytes / self.bytes_per_second
+        each = 2 if machine.compression == "fp16" else {"fp64": 8}.get(machine.precision, 4)    # bytes of a gradient
+        return self.latency_seconds, count * each / self.bytes_per_second
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +150,9 @@ class StepModel:
     def __init__(self, timings: Timings, between: tuple[float, float] | None = None,
                  waits: tuple[Any, ...] = LIKELY) -> None:
         self.timings, self.links, self.waits = timings, between, waits
-        self.settings = _settings([one.place for one in timings.found], [one.per_node for one in timings.found])
+        # of each timing workers, per node, examples a pass, passes, M and H
+        self.settings = np.array([(one.workers, one.per_node, one.place.examples, one.passes, *one.sync)
+                                  for one in timings.found], float).T
         runs, spread = np.array([len(one.seconds) for one in timings.found]), timings.spread
         deviation = spread.deviation if spread.freedom else ASSUMED_DEVIATION
         self.measured = Measured(np.log([one.value for one in timings.found]),
@@ -176,9 +163,8 @@ class StepModel:
         workers, per_node = self.settings[:2]
         self.apart = bool(self.settings[-1].any())          # whether replicas were timed
         self.timed_within = bool((np.minimum(workers, per_node) > 1).any())
-        self.given = {} if between is None else dict(zip(BETWEEN, between))
-        if between is not None and not self.timed_within:
-            self.given |= dict(zip(WITHIN, between))
+        given = BETWEEN if self.timed_within else (*BETWEEN, *WITHIN)
+        self.given = dict(zip(given, 2 * between)) if between else {}
         # whether the links within a node, and between nodes, were timed or given
         self.within = bool(self.given) or self.timed_within
         self.between = bool(self.given) or bool((workers > per_node).any())
@@ -187,24 +173,33 @@ class StepModel:
         """The law of each draw, and its parameters of shape (draws, 1)."""
         share, (steady, pause, pausing, fixed) = scipy.special.ndtr(unknowns), self.waits
         kind = np.digitize(share[:, 5], KINDS)
-        ratio = scipy.special.logit(scipy.special.ndtr(unknowns[:, 1:2] + fixed))       # of a to b e
+        one_pass = np.exp(self.level + LEVEL * unknowns[:, :1])
 
         def by_kind(name: str) -> Callable[[Any], Any]:
             return lambda count: np.stack([getattr(law, name)(np.atleast_1d(count)) for law in LAWS])[kind]
         law = StepLaw("any", by_kind("hops"), by_kind("volumes"))
-        sharpness = _power(share[:, 2:3], *SHARPNESSES)
-        one_pass = np.exp(self.level + LEVEL * unknowns[:, :1])
+        # a power is 1, or finite, with these probabilities; between the two its inverse is uniform
+        sharpness, overlap = (
+            1 / np.maximum(1 - np.clip((share[:, at, None] - one) / (finite - one), 0, 1), 1 / FULLY)
+            for at, (one, finite) in ((2, SHARPNESSES), (6, OVERLAPS)))
+        ratio = scipy.special.logit(scipy.special.ndtr(unknowns[:, 1:2] + fixed))       # of a to b e
+
         within, between = (prior[0] * np.exp(prior[1] * unknowns[:, at, None]) for at, prior in (
             (3, LINKS_WITHIN), (9, LINKS_BETWEEN)))
         if self.timed_within and not self.between:
             between = np.maximum(between, within * np.exp(SLOWER * unknowns[:, 9, None]))
-        links = dict(zip((*WITHIN, *BETWEEN), (seconds * one_pass for passes, at in ((within, 4), (between, 10))
-                                               for seconds in _link(law, passes, share[:, at, None]))))
+        links: dict[str, np.ndarray] = {}
+        hops, volumes = law.hops(MEMBERS), law.volumes(MEMBERS)
+        for names, passes, at in ((WITHIN, within, 4), (BETWEEN, between, 10)):     # of an allreduce over MEMBERS
+            of_hops = np.where(volumes > 0, share[:, at, None], 1.0)        # of a law without bytes all are hops
+            own = of_hops * passes / hops, (1 - of_hops) * passes / np.maximum(volumes, 1e-9)
+            links |= {name: one * one_pass for name, one in zip(names, own)}
         links |= {name: np.full_like(one_pass, value) for name, value in self.given.items()}
+
         return law, Parameters(
             **links, fixed=one_pass * np.exp(scipy.special.log_expit(sharpness * ratio) / sharpness),
             example=one_pass * np.exp(scipy.special.log_expit(-sharpness * ratio) / sharpness) / self.examples,
-            sharpness=sharpness, overlap=_power(share[:, 6:7], *OVERLAPS),
+            sharpness=sharpness, overlap=overlap,
             pause=np.where(share[:, 7:8] < steady, 0.0, pause[0] * np.exp(pause[1] * unknowns[:, 8:9])),
             pausing=np.minimum(pausing[0] * np.exp(pausing[1] * unknowns[:, 11:12]), MOST_PAUSING),
             outer=one_pass * OUTER[0] * np.exp(OUTER[1] * unknowns[:, 14:15]) if self.apart else 0.0)
@@ -215,50 +210,48 @@ class StepModel:
         return np.log(law.seconds(parameters, *settings))
 
     @cached_property
-    def _posterior(self) -> tuple[np.ndarray, float]:
-        def log_likelihood(unknowns: np.ndarray) -> np.ndarray:
-            return self.measured.log_likelihood(self.log_law(unknowns, self.settings), unknowns[:, 12], unknowns[:, 13])
-        return sample_posterior(log_likelihood, UNKNOWNS + self.apart, MODEL_DRAWS)
-
-    @property
-    def unknowns(self) -> np.ndarray:
-        """Draws of the parameters, standard normal in the prior, shape (draws, UNKNOWNS)."""
-        return self._posterior[0]
+    def posterior(self) -> tuple[np.ndarray, float]:
+        """(draws of the parameters, standard normal in the prior, shape (draws, UNKNOWNS); the logarithm of how likely
+        the timings are)."""
+        law = partial(self.log_law, settings=self.settings)
+        return sample_posterior(partial(self.measured.log_likelihood, law, 12), UNKNOWNS + self.apart, MODEL_DRAWS)
 
     def log_seconds(self, per_node: int, places: Sequence[Place]) -> np.ndarray:
         """Draws of log t, shape (draws, places), so many workers a node."""
-        settings = _settings(places, [per_node] * len(places))
-        own = [self.timings.at(place, per_node) for place in places]
+        settings = np.array([(place.workers, per_node, place.examples, place.passes, *place.sync)
+                             for place in places], float).reshape(-1, 6).T
+        own, (unknowns, _) = [self.timings.at(place, per_node) for place in places], self.posterior
         random = np.random.default_rng([0, 11])
         slower = (random.random((MODEL_DRAWS, 1)) < OTHER[0]) * random.exponential(OTHER[1], (MODEL_DRAWS, 1))
         doublings = np.log2(np.maximum(settings[0] / self.settings[0].max(), 1))
         return self.measured.draw(
-            self.log_law(self.unknowns, settings) + slower * doublings, self.log_law(self.unknowns, self.settings),
-            np.array([self.timings.found.index(one) if one else -1 for one in own]), self.unknowns[:, 12],
-            self.unknowns[:, 13], random)
+            self.log_law(unknowns, settings) + slower * doublings, self.log_law(unknowns, self.settings),
+            np.array([self.timings.found.index(one) if one else -1 for one in own]), unknowns[:, 12], unknowns[:, 13],
+            random)
 
     @cached_property
     def saturating(self) -> StepModel:
         """The same where waits are SATURATING; the model itself where the timings refute that."""
         other = StepModel(self.timings, self.links, SATURATING)
-        return other if other._posterior[1] > self._posterior[1] - np.log(REFUTED_BY) else self
+        return other if other.posterior[1] > self.posterior[1] - np.log(REFUTED_BY) else self
 
     @property
     def laws(self) -> dict[str, float]:
         """The probability of each of LAWS by name; empty where no links were timed or given."""
         if not (self.within or self.between):
             return {}
-        kinds = np.digitize(scipy.special.ndtr(self.unknowns[:, 5]), KINDS)
+        kinds = np.digitize(scipy.special.ndtr(self.posterior[0][:, 5]), KINDS)
         return {law.name: float(np.mean(kinds == at)) for at, law in enumerate(LAWS)}
 
     @cached_property
     def misses(self) -> float:
         """Root mean square of log(model / measured)."""
-        return float(np.sqrt(np.mean((self.log_law(self.unknowns, self.settings).mean(0) - self.measured.logs) ** 2)))
+        logs = self.log_law(self.posterior[0], self.settings).mean(0)
+        return float(np.sqrt(np.mean((logs - self.measured.logs) ** 2)))
 
     def interval(self, name: str, confidence: float) -> tuple[float, float, float]:
         """(median, low, high) of a parameter over the draws."""
-        tail, drawn = (1 - confidence) / 2, getattr(self.parameters(self.unknowns)[1], name)
+        tail, drawn = (1 - confidence) / 2, getattr(self.parameters(self.posterior[0])[1], name)
         if name in POWERS:
             drawn = np.where(drawn < FULLY, drawn, np.inf)
         median, low, high = np.quantile(drawn, (0.5, tail, 1 - tail), method="nearest").tolist()
@@ -268,11 +261,11 @@ class StepModel:
     def names(self) -> tuple[str, ...]:
         """The parameters in use: those of links, and an overlap with them, only where links are known, the sharpness
         only where local batches differ, and those of pauses only where it is likely that workers pause."""
-        pause = np.median(self.parameters(self.unknowns)[1].pause)
-        used = {WITHIN: self.within, BETWEEN: self.between, ("overlap",): self.within or self.between,
-                ("sharpness",): len({*self.settings[2]}) > 1, PAUSES: pause > 0, ("outer",): self.apart}
-        unused = {name for names, are_used in used.items() if not are_used for name in names}
-        return tuple(name for name in NAMES if name not in unused)
+        pauses = np.median(self.parameters(self.posterior[0])[1].pause) > 0
+        used = {**dict.fromkeys(WITHIN, self.within), **dict.fromkeys(BETWEEN, self.between), "outer": self.apart,
+                **dict.fromkeys(PAUSES, pauses), "overlap": self.within or self.between,
+                "sharpness": len({*self.settings[2]}) > 1}
+        return tuple(name for name in Parameters._fields if used.get(name, True))
 
     def is_determined(self, name: str, confidence: float) -> bool:
         """Whether the timings or the user determine a parameter; if not, its draws are close to the prior's."""
@@ -287,24 +280,6 @@ class StepModel:
         timed = np.array([(one.workers, one.per_node, one.nodes, one.place.examples) for one in self.timings.found])
         inside = (timed.min(0) <= own).all() and (own <= timed.max(0)).all()
         return INTERPOLATED if inside else EXTRAPOLATED
-
-
-def _settings(places: Sequence[Place], per_node: Sequence[int]) -> np.ndarray:
-    """Of each place workers, per node, examples a pass, passes, M and H: shape (6, places)."""
-    return np.array([(place.workers, most, place.examples, place.passes, *place.sync)
-                     for place, most in zip(places, per_node)], float).reshape(-1, 6).T
-
-
-def _link(law: StepLaw, passes: np.ndarray, of_hops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(a hop, all bytes) of an allreduce over MEMBERS, in passes as it is; of a law without bytes all are hops."""
-    volumes = law.volumes(MEMBERS)
-    hops = np.where(volumes > 0, of_hops, 1.0)
-    return hops * passes / law.hops(MEMBERS), (1 - hops) * passes / np.maximum(volumes, 1e-9)
-
-
-def _power(share: np.ndarray, one: float, finite: float) -> np.ndarray:
-    """A power that is 1, and finite, with these probabilities; between the two its inverse is uniform."""
-    return 1 / np.maximum(1 - np.clip((share - one) / (finite - one), 0, 1), 1 / FULLY)
 
 
 class StepTimes:
@@ -331,14 +306,15 @@ class StepTimes:
         timed = tuple(run.trial.key for run in cell.runs if not np.isnan(run.examples_per_second))
         return timing, cell if timed == timing.trials else None
 
-    def at(self, place: Place, per_node: int, logs: np.ndarray | None = None) -> StepTime:
-        """Seconds per step with so many workers a node, as measured or by the model; ``logs``: its draws of their
-        logarithm, where they are there."""
+    def at(self, place: Place, per_node: int) -> StepTime:
+        """Seconds per step with so many workers a node, as measured or by the model."""
         timing, _ = self.measured(place, per_node)
         if timing is not None:
             return self.of_timing(timing)
-        if logs is None:
-            logs = self.model.log_seconds(per_node, [place])[:, 0]
+        return self.by_model(place, per_node, self.model.log_seconds(per_node, [place])[:, 0])
+
+    def by_model(self, place: Place, per_node: int, logs: np.ndarray) -> StepTime:
+        """Likewise where it was not measured, from the model's draws of the logarithm."""
         mark = self.model.mark_of(place.workers, per_node, place.examples)
         later = self.later if all(one.slowed for one in self.timings.found) else 1.0
         others = self.model.saturating.log_seconds(per_node, [place])[:DRAWS, 0]
@@ -361,16 +337,13 @@ class StepTimes:
         spread, (shared, repeats) = self.timings.spread, self.timings.spread.shared
         key = (timing.workers, timing.per_node, timing.global_batch, timing.passes,
                *(timing.sync if timing.sync != EVERY_STEP else ()))
-
-        def draw(freedom: float, variance: float | np.ndarray, *key: int) -> np.ndarray:
-            deviates = scipy.special.stdtrit(freedom, levels(DRAWS)) * np.sqrt(variance / len(timing.seconds))
-            return np.random.default_rng([0, 2, *key]).permutation(deviates)
+        # (degrees of freedom, variance of a run, key) of each part of the error
+        parts = [(spread.freedom, spread.variance, key) if spread.freedom else (np.inf, ASSUMED_DEVIATION ** 2, key)]
         if shared:
-            rest = repeats * (len(self.timings.found) - 1)
-            logs = draw(rest, spread.variance - shared, *key) + draw(repeats, shared)
-        else:
-            known = (spread.freedom, spread.variance) if spread.freedom else (np.inf, ASSUMED_DEVIATION ** 2)
-            logs = draw(*known, *key)
+            parts = [(repeats * (len(self.timings.found) - 1), spread.variance - shared, key), (repeats, shared, ())]
+        logs = sum(np.random.default_rng([0, 2, *own]).permutation(
+            scipy.special.stdtrit(freedom, levels(DRAWS)) * np.sqrt(variance / len(timing.seconds)))
+            for freedom, variance, own in parts)
         if self.timings.in_a_row:
             logs = logs + HOURS * np.random.default_rng([0, 13, *key]).permutation(scipy.special.ndtri(levels(DRAWS)))
         later = self.later if timing.slowed else 1.0

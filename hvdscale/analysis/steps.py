@@ -19,17 +19,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..log.schema import Status
-from ..plan.batch_schedule import BatchSchedule
 from ..target import Target
 from .best_of_n import best_of
 from .defaults import FIRST, LASTING
-from .grouping import group_by
 from .intervals import (CONFIDENCE, NONE, UNKNOWN, Estimate, Pools, Spread, geometric_mean, geometric_median,
                         isotonic, mean_interval, mean_ratio, over, student_quantile)
-from .noise import Noise, NoiseSteps, noise_of
+from .noise import Noise, noise_of
 from .step_breakdown import NAMES, StepParts, mean_of
-from .studies import SeedKey
-from .trials import Sync, Trial
+from .studies import SeedKey, group_by
+from .trials import Trial
 
 PAST = 1.5          # a run that went on to this many times the steps of its first crossing shows the lasting one
 SINCE = 0.25        # the power is fitted from this share of those steps on
@@ -37,29 +35,37 @@ LEAST = 4           # evaluations, below which no power is fitted
 FARTHEST = 2.0      # times the run's steps, beyond which a power says nothing
 
 
+@dataclass(frozen=True)
 class Crossing:
-    """Where a run that met its target meets it for good, from arrays of shape (evals,) without NaN.
+    """Where a run that met its target meets it for good."""
 
-    steps      inf: not by the end of the run; NaN: unknown. ``before``: at the evaluation before; NaN: none
-    modelled   whether a power of the steps was fitted
-    after      evaluations after the first that met; ``met_after``: of them, those that met"""
-
-    def __init__(self, step: np.ndarray, measured: np.ndarray, target: Target) -> None:
-        met = target.met_by(measured)
-        first = int(met.argmax())
-        self.after, self.met_after = len(met) - first - 1, int(met[first + 1:].sum())
-        self.modelled = bool(step[-1] < PAST * step[first])
-        if self.modelled:
-            self.steps = _power_crossing(step, measured, target, step[first])
-        else:
-            fitted = target.met_by(_improving(measured, target))
-            self.steps = float(step[fitted.argmax()]) if fitted.any() else np.inf
-        self.before = float(max(step[step < self.steps], default=np.nan))
+    steps: float            # inf: not by the end of the run; NaN: unknown
+    before: float           # at the evaluation before; NaN: none
+    modelled: bool          # whether a power of the steps was fitted
+    after: int              # evaluations after the first that met
+    met_after: int          # of them, those that met
 
 
 def lasting_crossing(step: np.ndarray, measured: np.ndarray, target: Target) -> Crossing | None:
-    """The lasting crossing of a run; None where no evaluation met the target."""
-    return Crossing(step, measured, target) if target.met_by(measured).any() else None
+    """The lasting crossing of a run, from arrays of shape (evals,) without NaN; None where no evaluation met the
+    target. A power of the steps that does not meet it, or of too few evaluations, has unknown steps."""
+    met = target.met_by(measured)
+    if not met.any():
+        return None
+    first, steps = int(met.argmax()), np.nan
+    modelled = bool(step[-1] < PAST * step[first])
+    if modelled:            # log(metric) as a line in log(steps)
+        use = (step >= SINCE * step[first]) & (step > 0) & np.isfinite(measured) & (measured > 0)
+        if use.sum() >= LEAST and target.value > 0:
+            slope, level = np.polyfit(np.log(step[use]), np.log(measured[use]), 1)
+            if slope != 0 and (slope < 0) == target.minimizes:
+                steps = float(np.exp(np.clip((np.log(target.value) - level) / slope, -700, 700)))
+        steps = steps if steps <= FARTHEST * step[-1] else np.nan
+    else:
+        fitted = target.met_by(_improving(measured, target))
+        steps = float(step[fitted.argmax()]) if fitted.any() else np.inf
+    return Crossing(steps, float(max(step[step < steps], default=np.nan)), modelled, len(met) - first - 1,
+                    int(met[first + 1:].sum()))
 
 
 def _improving(measured: np.ndarray, target: Target) -> np.ndarray:
@@ -69,22 +75,9 @@ def _improving(measured: np.ndarray, target: Target) -> np.ndarray:
         return measured
     positive = bool((measured[finite] > 0).all())
     sign = -1.0 if target.minimizes else 1.0
-    worst = sign * np.min(sign * measured[finite])
-    values = np.where(finite, measured, worst)
+    values = np.where(finite, measured, sign * np.min(sign * measured[finite]))
     fitted = sign * isotonic(sign * (np.log(values) if positive else values)[None])[0]
     return np.exp(fitted) if positive else fitted
-
-
-def _power_crossing(step: np.ndarray, measured: np.ndarray, target: Target, first: float) -> float:
-    """Where log(metric), a line in log(steps), meets the target; NaN: evaluations are too few or do not improve."""
-    use = (step >= SINCE * first) & (step > 0) & np.isfinite(measured) & (measured > 0)
-    if use.sum() < LEAST or target.value <= 0:
-        return np.nan
-    slope, level = np.polyfit(np.log(step[use]), np.log(measured[use]), 1)
-    if slope == 0 or (slope < 0) != target.minimizes:
-        return np.nan
-    steps = float(np.exp(np.clip((np.log(target.value) - level) / slope, -700, 700)))
-    return steps if steps <= FARTHEST * step[-1] else np.nan
 
 
 class RunToTarget:
@@ -121,24 +114,20 @@ class RunToTarget:
         if trial.tokens is not None and len(trial.step) and trial.step[at] > 0:
             self.tokens_per_example = float(trial.tokens[at] / trial.batches.examples_before(int(trial.step[at])))
         lasting = crossing_of(trial, target) if target and crossing == LASTING else None
-        if lasting and not np.isnan(lasting.steps):
-            self._cross(lasting, step[:-1], clock[:-1])
+        if lasting and np.isinf(lasting.steps):
+            self.steps = self.steps_before = self.seconds = self.seconds_before = np.inf
+            self.examples_per_second = trial.examples_per_second
+        elif lasting and not np.isnan(lasting.steps):
+            self.steps, self.steps_before = lasting.steps, lasting.before
+            seconds, before = np.interp([self.steps, self.steps_before], step[:-1], clock[:-1]).tolist()
+            self.seconds = seconds * max(1.0, self.steps / last)
+            self.seconds_before = np.nan if np.isnan(self.steps_before) else before
+            if self.seconds > 0:
+                self.examples_per_second = trial.batches.examples_before(self.steps) / self.seconds
         self.met = bool(np.isfinite(self.steps))
         self.measured = not np.isnan(self.last_step)
         self.ended = trial.status == Status.COMPLETE and self.measured or trial.pruned and self.met
         self.conclusive = self.ended or trial.status == Status.INFEASIBLE
-
-    def _cross(self, lasting: Crossing, step: list[float], clock: list[float]) -> None:
-        self.steps, self.steps_before = lasting.steps, lasting.before
-        if np.isinf(lasting.steps):
-            self.steps_before = self.seconds = self.seconds_before = np.inf
-            self.examples_per_second = self.trial.examples_per_second
-            return
-        seconds, before = np.interp([lasting.steps, lasting.before], step, clock).tolist()
-        self.seconds = seconds * max(1.0, lasting.steps / step[-1])
-        self.seconds_before = np.nan if np.isnan(lasting.before) else before
-        if self.seconds > 0:
-            self.examples_per_second = self.trial.batches.examples_before(lasting.steps) / self.seconds
 
     def untimed(self) -> RunToTarget:
         found = copy(self)
@@ -153,6 +142,7 @@ def crossing_of(trial: Trial, target: Target) -> Crossing | None:
 
 
 STEPS, SECONDS, SPEED = "steps", "seconds", "examples_per_second"       # what is measured: fields of Samples
+LAST = {STEPS: "last_step", SECONDS: "last_seconds"}
 BEFORE = {STEPS: "steps_before", SECONDS: "seconds_before", SPEED: SPEED}      # at the evaluation before
 
 
@@ -213,60 +203,52 @@ def estimate(values: np.ndarray, before: np.ndarray, reached: Sequence[float] | 
                     shared=float(student_quantile(freedom, confidence) * np.sqrt(luck / len(values))) if luck else 0.0)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class RunCell:
-    """The trials at one global batch, at one worker count or over all: those of the best setting."""
+    """The trials at one global batch, at one worker count or over all: those of the best setting.
 
-    global_batch: int               # the largest, where it changes
-    workers: tuple[int, ...]        # one, or in a table by batch every count that ran it
+    global_batch, batches   the largest, where it changes, and all; ``sync`` of the cells by Trial.sync
+    workers   one, or in a table by batch every count that ran it
+    diverged  INFEASIBLE trials of the best setting
+    keys      of the trials that its estimates come from
+    updates   equal for cells with the same sequences of updates: one setting under the same seeds
+    searched  whether its steps are the fewest of a search's trials; ``trials``: its feasible ones, 0 of repeats
+    met       the number of seeds that met the target
+    tokens_per_example      that the loss counts in the steps to target; NaN: it counts examples"""
+
     runs: tuple[RunToTarget, ...]           # that ended, of the best setting
-    diverged: tuple[Trial, ...]     # INFEASIBLE, of that setting
-    settings: int                   # tried in this cell
     considered: tuple[Trial, ...]   # every trial of the cell that ended or diverged, at least one
     setting: str
+    settings: int                   # tried in this cell
     samples: Samples
-    batches: BatchSchedule
-    sync: Sync                      # of the cells by Trial.sync
     confidence: float
     pools: Pools = Pools()          # the spreads shared with the other cells of its section
     draws: tuple[RunToTarget, ...] = ()     # feasible trials of the search that drew the setting, pruned ones too
     best_of_n: int | None = None    # the number of them that its steps are the best of; None: all
     apart: Mapping[SeedKey, float] = field(default_factory=dict)    # see without_apart
 
+    def __post_init__(self) -> None:
+        first, own = self.considered[0], [trial for trial in self.considered if trial.setting == self.setting]
+        self.global_batch, self.batches, self.sync = first.global_batch, first.batches, first.sync
+        self.workers = tuple(sorted({trial.workers for trial in self.considered}))
+        self.diverged = tuple(trial for trial in own if trial.status == Status.INFEASIBLE)
+        self.keys = tuple(run.trial.key for run in self.runs)
+        self.updates = self.setting, self.samples.seeds
+        self.searched = bool(self.draws) and not np.isnan(self.draws[0].steps)
+        self.trials = len(self.draws) if self.searched else 0
+        self.met = int(np.isfinite(self.samples.steps).sum()) + len(self.apart)
+        tokens = known([run.tokens_per_example for run in self.runs])
+        self.tokens_per_example = float(np.mean(tokens)) if len(tokens) else np.nan
+        self.oversubscribed = any(trial.crowded for trial in self.considered)
+
     def without_apart(self, apart: Mapping[SeedKey, float]) -> RunCell:
         """The cell as estimated without the steps of these seeds, which needed so many times as many as the others."""
         own = {seed: ratio for seed, ratio in apart.items() if seed in self.samples.seeds}
         out = [seed in own for seed in self.samples.seeds]
-        unknown: dict[str, Any] = {name: np.where(out, np.nan, getattr(self.samples, name))
-                                   for each in (STEPS, SECONDS) for name in (each, BEFORE[each])}
         samples = copy(self.samples)
-        vars(samples).update(unknown)
-        return replace(self, apart=own, samples=samples) if own else self
-
-    @property
-    def keys(self) -> tuple[tuple[str, int], ...]:
-        """The trials that its estimates come from."""
-        return tuple(run.trial.key for run in self.runs)
-
-    @property
-    def updates(self) -> tuple[str, tuple[SeedKey, ...]]:
-        """Equal for cells with the same sequences of updates: one setting under the same seeds."""
-        return self.setting, self.samples.seeds
-
-    @property
-    def searched(self) -> bool:
-        """Whether its steps are the fewest of a search's trials."""
-        return bool(self.draws) and not np.isnan(self.draws[0].steps)
-
-    @property
-    def trials(self) -> int:
-        """The number of feasible trials of its search; 0 of repeats."""
-        return len(self.draws) if self.searched else 0
-
-    @property
-    def met(self) -> int:
-        """The number of seeds that met the target."""
-        return int(np.isfinite(self.samples.steps).sum()) + len(self.apart)
+        vars(samples).update({name: np.where(out, np.nan, getattr(samples, name))
+                              for each in (STEPS, SECONDS) for name in (each, BEFORE[each])})
+        return replace(self, apart=own, samples=samples)
 
     @cached_property
     def steps(self) -> Estimate:
@@ -275,7 +257,7 @@ class RunCell:
             found = np.array([(run.steps, run.steps_before, run.last_step) for run in self.draws], float).T
             return best_of(*found, pruned=[run.trial.pruned for run in self.draws], n=self.best_of_n,
                            confidence=self.confidence)
-        return self._estimate_to_target(STEPS, [run.last_step for run in self.runs if not run.met])
+        return self._estimate_to_target(STEPS)
 
     @property
     def mean_batch(self) -> float:
@@ -289,12 +271,6 @@ class RunCell:
         return self.steps.mapped(self.batches.examples_before)
 
     @cached_property
-    def tokens(self) -> Estimate:
-        """Tokens that the loss counts in the steps to target; unknown where it counts examples."""
-        each = known([run.tokens_per_example for run in self.runs])
-        return self.examples.scaled(float(np.mean(each))) if len(each) else Estimate.unknown()
-
-    @cached_property
     def seconds(self) -> Estimate:
         """T: seconds to target; for a search, its steps at the speed of the best setting."""
         if self.searched:       # with the intervals of both; with that of S alone where the spread of x is unknown
@@ -304,7 +280,7 @@ class RunCell:
             if np.isnan(speed.low):
                 speed = replace(speed, low=speed.value, high=speed.value)
             return replace(over(steps, speed), runs=steps.runs)
-        found = self._estimate_to_target(SECONDS, [run.last_seconds for run in self.runs if not run.met])
+        found = self._estimate_to_target(SECONDS)
         all_met, all_timed = self.met == len(self.samples.seeds), not np.isnan(self.samples.seconds).any()
         if not self.steps.met or all_met and all_timed or found.value == 0:
             return found
@@ -330,19 +306,18 @@ class RunCell:
         if not found:
             return None
         data, compute, communication = (float(np.mean([getattr(one, name) for one in found])) for name in NAMES)
+        ranks = [one.ranks for one in found if one.ranks]
         return StepParts(sum(one.steps for one in found), float(geometric_mean([one.seconds for one in found])), data,
-                         compute, communication, mean_of([one.ranks for one in found if one.ranks]))
+                         compute, communication, mean_of(ranks) if ranks else None)
 
     @cached_property
-    def noise(self) -> Noise | None:
-        """The noise scale of its runs, one per seed; None where no step was measured."""
-        by_seed: dict[SeedKey, NoiseSteps] = {}
-        for run in self.runs:
-            if run.trial.noise is not None:
-                by_seed.setdefault(run.trial.seed_key, run.trial.noise)
-        return noise_of(list(by_seed.values()), self.confidence) if by_seed else None
+    def noise(self) -> Noise:
+        """The noise scale of its runs, one per seed, where some measured it."""
+        by_seed = group_by((run.trial for run in self.runs if run.trial.noise), lambda trial: trial.seed_key)
+        return noise_of([noise for own in by_seed.values() if (noise := own[0].noise)], self.confidence)
 
-    def _estimate_to_target(self, name: str, reached: Sequence[float]) -> Estimate:
+    def _estimate_to_target(self, name: str) -> Estimate:
+        reached = [getattr(run, LAST[name]) for run in self.runs if not run.met]
         values, before = self.samples.with_before(name)
         timed = ~np.isnan(values)
         if not timed.any():
@@ -357,10 +332,6 @@ class RunCell:
         value, low, high = (self.mean_batch / one if one else np.nan for one in (speed.value, speed.high, speed.low))
         return Estimate(value, low, high, speed.runs)
 
-    @cached_property
-    def oversubscribed(self) -> bool:
-        return any(trial.crowded for trial in self.considered)
-
 
 def cell_of(runs: Sequence[RunToTarget], confidence: float = CONFIDENCE) -> RunCell:
     """The cell of runs at one global batch, including those that diverged; unfinished ones are ignored. Of several
@@ -374,10 +345,7 @@ def cell_of(runs: Sequence[RunToTarget], confidence: float = CONFIDENCE) -> RunC
     drawn = next((run.trial.study for run in best if run.trial.sweep and not run.trial.sweep["repeat"]), None)
     draws = {run.trial.sweep["draw"]: run for run in runs if drawn and run.trial.study == drawn
              and not run.trial.sweep["repeat"] and (run.trial.status == Status.COMPLETE or run.trial.pruned)}
-    return RunCell(ended[0].trial.global_batch, tuple(sorted({run.trial.workers for run in ended})), best,
-                   tuple(run.trial for run in settings[setting] if run.trial.status == Status.INFEASIBLE),
-                   len(settings), tuple(run.trial for run in ended), setting, Samples(best),
-                   ended[0].trial.batches, ended[0].trial.sync, confidence,
+    return RunCell(best, tuple(run.trial for run in ended), setting, len(settings), Samples(best), confidence,
                    draws=tuple(draws[number] for number in sorted(draws)))
 
 

@@ -9,14 +9,14 @@ p is log-uniform in SHAPES."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
 from .critical_batch_fit import OWN_FREEDOM, SettingPoint, fit_critical_batch, steps_at
-from .curves import Curve, CurvePoint
+from .curves import Curve
 from .defaults import RUN_DEVIATION
 from .decision.draws import DRAWS as MODEL_DRAWS, Drawn, Measured, levels, quantiles, sample_posterior
 from .intervals import CONFIDENCE, UNKNOWN, Estimate, Spread, normal_quantile
@@ -65,11 +65,6 @@ class StepsAt(Drawn):
     mark: str                           # how it is known, of ORDER
     point: StepsPoint | None = None     # where it was measured; None: it was not
 
-    @property
-    def beyond(self) -> bool:
-        """Whether the batch lies beyond those that met the target."""
-        return self.mark in (EXTRAPOLATED, PREDICTED)
-
     def interval(self, confidence: float) -> tuple[float, float]:
         """The ends of its interval: as measured, else quantiles of the draws."""
         return (self.point.steps.low, self.point.steps.high) if self.point else quantiles(self.draws, confidence)
@@ -86,34 +81,44 @@ class StepsCurve:
                  confidence: float = CONFIDENCE, sync: Sync = EVERY_STEP) -> None:
         self.key = () if sync == EVERY_STEP else sync
         self.points = tuple(sorted(points, key=lambda point: point.global_batch))
-        known = noise if fit is None else np.asarray(fit)[:, 1]
-        self.critical = critical = None if known is None else np.asarray(known, float)
-        self.critical_batch = None if critical is None else float(np.median(critical))      # None: unknown
+        critical = noise if fit is None else np.asarray(fit)[:, 1]
+        self.critical_draws = None if critical is None else np.asarray(critical, float)
         self.predicted, self.confidence = fit is None and noise is not None, confidence
+        self.by_batch = {point.global_batch: point for point in self.points}        # whether they met or not
         self.relative = not self.points                     # whether S is only known up to a factor
         self.met = tuple(point for point in self.points if point.steps.met and point.steps.value > 0)
         self.batches = np.array([point.global_batch for point in self.met], float)
-        deviations, freedoms = np.array([_spread_of(point, confidence) for point in self.met]).reshape(-1, 2).T
+        deviations, freedom = [], 0.0
+        for point in self.met:          # by its runs, by its interval, or assumed
+            setting, own = SettingPoint(point.global_batch, point.steps, confidence), point.spread.freedom
+            deviation, counted = setting.deviation, own or OWN_FREEDOM
+            if not np.isfinite(deviation):
+                deviation, counted = RUN_DEVIATION, own
+            if own and not point.searched:
+                grid = setting.half_grid if np.isfinite(setting.half_grid) else 0.0
+                deviation = float(np.sqrt(point.spread.variance / max(point.steps.runs, 1) + grid ** 2 / 3))
+            deviations.append(deviation)
+            freedom = max(freedom, counted)
         self.measured = Measured(np.log([point.steps.value for point in self.met]), np.maximum(deviations, LEAST),
-                                 max(freedoms, default=0), SPREAD, LACK)
+                                 freedom, SPREAD, LACK)
         self.middle = float(np.exp(np.log(self.batches).mean())) if self.met else 1.0
         self.level = float(self.measured.logs.mean()) if self.met else 0.0
         # mean and standard deviation of log B_crit in the prior
         self.centre, self.width = float(np.log(REACH * self.batches.min())) if self.met else 0.0, REACH_DEVIATION
-        if critical is not None and self.predicted:
-            low, middle, high = np.quantile(critical, (0.16, 0.5, 0.84), method="nearest")
+        if self.critical_draws is not None and self.predicted:
+            low, middle, high = np.quantile(self.critical_draws, (0.16, 0.5, 0.84), method="nearest")
             ends = np.log(np.clip([low, high], middle / 100, middle * 100))
             self.centre, self.width = float(np.log(middle)), float(np.diff(ends)[0] / 2)
 
-    @property
-    def critical_ends(self) -> tuple[float, float] | None:
-        """The ends of B_crit's interval; None where it is unknown."""
-        if self.critical is None:
+    @cached_property
+    def critical(self) -> Estimate | None:
+        """B_crit; None where it is unknown."""
+        if self.critical_draws is None:
             return None
         tail = (1 - self.confidence) / 2
         with np.errstate(invalid="ignore"):             # between two that are inf
-            low, high = np.quantile(self.critical, (tail, 1 - tail), method="hazen")
-        return float(low), np.inf if np.isnan(high) else float(high)
+            low, high = np.quantile(self.critical_draws, (tail, 1 - tail), method="hazen")
+        return Estimate(float(np.median(self.critical_draws)), float(low), np.inf if np.isnan(high) else float(high), 0)
 
     def log_law(self, unknowns: np.ndarray, batches: np.ndarray) -> np.ndarray:
         """log S at batches, shape (draws, batches)."""
@@ -129,14 +134,13 @@ class StepsCurve:
     @cached_property
     def unknowns(self) -> np.ndarray:
         """Draws of the parameters, standard normal in the prior, shape (MODEL_DRAWS, 5)."""
-        def log_likelihood(unknowns: np.ndarray) -> np.ndarray:
-            return self.measured.log_likelihood(self.log_law(unknowns, self.batches), unknowns[:, 3], unknowns[:, 4])
-        return sample_posterior(log_likelihood, 5, MODEL_DRAWS, *self.key)[0]
+        law = partial(self.log_law, batches=self.batches)
+        return sample_posterior(partial(self.measured.log_likelihood, law, 3), 5, MODEL_DRAWS, *self.key)[0]
 
     def log_steps(self, batches: Sequence[int] | np.ndarray) -> np.ndarray:
         """Draws of log S at batches, shape (MODEL_DRAWS, batches); the same at a batch that is there twice, 0 at all
         where nothing is known of S."""
-        if self.relative and self.critical is None:
+        if self.relative and self.critical_draws is None:
             return np.zeros((MODEL_DRAWS, len(batches)))
         each, back = np.unique(np.asarray(batches, float), return_inverse=True)
         own = {batch: at for at, batch in enumerate(self.batches)}
@@ -146,15 +150,11 @@ class StepsCurve:
             np.random.default_rng([0, 10, *self.key]))
         return drawn[:, back]
 
-    def point_at(self, batch: int) -> StepsPoint | None:
-        """The point of a batch, whether it met or not."""
-        return next((point for point in self.points if point.global_batch == batch), None)
-
     def mark_of(self, batch: int) -> str | None:
         """How S is known at a batch without a point; None where the target may not be met at all: no point met, or
         one on this side of them did not."""
         if self.relative:
-            return MEASURED if self.critical is None else PREDICTED
+            return MEASURED if self.critical_draws is None else PREDICTED
         if not self.met:
             return None
         first, last = self.met[0].global_batch, self.met[-1].global_batch
@@ -167,8 +167,7 @@ class StepsCurve:
 
     def at(self, batch: int) -> StepsAt:
         """S at a global batch; inf where the target may not be met at all."""
-        point = self.point_at(batch)
-        if point is not None:
+        if point := self.by_batch.get(batch):
             return self.of_point(point)
         if self.mark_of(batch) is None:
             return StepsAt(np.inf, np.full(DRAWS, np.inf), EXTRAPOLATED)
@@ -196,48 +195,31 @@ class StepsCurve:
         return StepsAt(estimate.value, drawn, MEASURED, point)
 
 
-def _spread_of(point: StepsPoint, confidence: float) -> tuple[float, float]:
-    """(standard deviation, its degrees of freedom) of a point's log S: by its runs, by its interval, or assumed."""
-    setting, freedom = SettingPoint(point.global_batch, point.steps, confidence), point.spread.freedom
-    deviation, own_freedom = setting.deviation, OWN_FREEDOM
-    if not np.isfinite(deviation):
-        deviation, own_freedom = RUN_DEVIATION, 0
-    if freedom and not point.searched:
-        grid = setting.half_grid if np.isfinite(setting.half_grid) else 0.0
-        deviation = float(np.sqrt(point.spread.variance / max(point.steps.runs, 1) + grid ** 2 / 3))
-    return deviation, freedom or own_freedom
-
-
 PointsAndFit = tuple[tuple[StepsPoint, ...], "np.ndarray | None"]       # points, draws of the fit through them or None
 StepsOf = Callable[[Section], PointsAndFit]         # of a section with a target
 
 
 def points_of(section: Section, searched: Curve | None = None) -> PointsAndFit:
-    """(points, draws of the fit or None) of a section's table by batch. Where some batches were searched, their points
-    are those of that curve, with the seeds of the best trial; the fit is through all."""
-    found, fit = points_of_curve(section.batches) if section.batches else ((), None)
+    """(points, draws of the fit or None) of a section's table by batch: those judged, or all if none is. Where some
+    batches were searched, their points are those of that curve, with the seeds of the best trial; the fit is through
+    all."""
+    curve = section.batches
+    found = {point.global_batch: point_of_cell(point) for point in (curve.judged or curve.points if curve else ())
+             if isinstance(point, RunCell) and point.runs}
     if searched is None:
-        return found, fit
-    own, points = {point.global_batch: point for point in found}, []
-    for point in points_of_curve(searched)[0]:
-        beside = own.pop(point.global_batch, None)
+        return tuple(found.values()), curve.regimes.fit.draws() if curve and curve.regimes.fit else None
+    points = []
+    for one in searched.judged or searched.points:
+        point = StepsPoint(one.global_batch, one.steps, searched=True, trials=one.keys)
+        beside = found.pop(point.global_batch, None)
         if beside and set(point.trials) & set(beside.trials):       # of the setting of the search's best trial
             point = replace(point, seeds=beside.seeds, met=beside.met, spread=beside.spread, late=beside.late)
         points.append(point)
-    points += [point for batch, point in own.items() if batch not in searched.batches]
+    points += [point for batch, point in found.items() if batch not in searched.batches]
     points.sort(key=lambda point: point.global_batch)
     whole = fit_critical_batch([point.global_batch for point in points], [point.steps for point in points],
                                section.options.confidence)
-    return tuple(points), whole.draws if whole else None
-
-
-def points_of_curve(curve: Curve, points: Sequence[CurvePoint | RunCell] = ()) -> PointsAndFit:
-    """Likewise of points of a curve, by default those judged, or of all if none is: of a search's fewest steps, or of
-    repeats."""
-    found = tuple(StepsPoint(point.global_batch, point.steps, searched=True, trials=point.keys)
-                  if isinstance(point, CurvePoint) else point_of_cell(point)
-                  for point in points or curve.judged or curve.points if isinstance(point, CurvePoint) or point.runs)
-    return found, curve.regimes.fit.draws if curve.regimes.fit else None
+    return tuple(points), whole.draws() if whole else None
 
 
 def point_of_cell(cell: RunCell) -> StepsPoint:

@@ -9,7 +9,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from operator import itemgetter
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,7 +21,7 @@ from ..log.plan_text import OF_SEARCH, plan_at, read_plan
 from ..log.reader import Log
 from ..log.schema import CUT_SHORT, LARGER, PRUNED, SMALLER, UNKNOWN_SEED, Status
 from ..target import Target
-from .jobs import ONE_VERSION, JobKey, Versions, workload_of
+from .jobs import ONE_VERSION, JobKey, Versions
 
 BLOCK_ROWS = 1 << 19        # of /evaluations, searched at a time for where trials begin
 GAP_ROWS = 1 << 16          # longest gap between two stretches of a study that is read through rather than skipped
@@ -29,7 +30,25 @@ KEPT_COLUMNS = 3            # cached however large they are
 METAPARAMETER = "metaparameters/"
 OTHER_WAY = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 SeedKey = tuple[int, str, int]
+Kept = OrderedDict[tuple["Evaluations", str], np.ndarray]       # the most recently used columns
+
+
+def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The items of each key, in their order; keys in order of first appearance."""
+    found: dict[K, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
+def rows_of_each(keys: np.ndarray) -> dict[int, np.ndarray]:
+    """The rows at which a column of integers has each of its values, in their order; the values from the least on."""
+    order = np.argsort(keys, kind="stable")
+    values, first = np.unique(keys[order], return_index=True)
+    return dict(zip(values.tolist(), np.split(order, first[1:])))
 
 
 def seed_key(seed: int, trial: tuple[str, int]) -> SeedKey:
@@ -43,54 +62,39 @@ class TrialRows:
 
     def __init__(self, log: Log, versions: Versions = ONE_VERSION) -> None:
         table = log.trials
-        self.path, self.table, self._evaluations = log.path, table, log.evaluations
+        self.path, self.table, self.evaluations = log.path, table, log.evaluations
         self.id, self.seed, self.budget_steps, self.global_batch, self.plan_texts = (
-            np.asarray(table[name]) for name in ("id", "seed", "budget_steps", "global_batch", "plan"))
+            table[name] for name in ("id", "seed", "budget_steps", "global_batch", "plan"))
         self.metaparameters = {name.removeprefix(METAPARAMETER): np.asarray(table[name], float)
                                for name in table.columns if name.startswith(METAPARAMETER)}
-        stopped = np.asarray(table["status"]) == Status.INCOMPLETE
-        reasons = table["stop_reason"].tolist()
-        self.pruned, self.cut_short = (stopped & np.array([reason.startswith(why) for reason in reasons], bool)
-                                       for why in (PRUNED, CUT_SHORT))
-        self.status = np.asarray(table["status"], np.int8)
-        self.status = np.where(self.cut_short, np.int8(Status.COMPLETE), self.status)       # they count as ended
+        stopped = table["status"] == Status.INCOMPLETE
+        self.pruned, self.cut_short = (
+            stopped & np.array([reason.startswith(why) for reason in table["stop_reason"]], bool)
+            for why in (PRUNED, CUT_SHORT))
+        self.status = np.where(self.cut_short, Status.COMPLETE, table["status"]).astype(np.int8)    # it counts as ended
         known: dict[tuple[str, ...], int] = {}
         rows = zip(*(table[name].tolist() for name in ("dataset", "model", "optimizer", "plan")))
-        self._alike = np.array([known.setdefault(row, len(known)) for row in rows], np.int64)
-        first = self.id[np.unique(self._alike, return_index=True)[1]]
-        self._plans = [plan_at(log.path, number, row[-1]) for number, row in zip(first.tolist(), known)]
+        alike = np.array([known.setdefault(row, len(known)) for row in rows], np.int64)
+        first = self.id[np.unique(alike, return_index=True)[1]]
+        plans = [plan_at(log.path, number, row[-1]) for number, row in zip(first.tolist(), known)]
+        self.plans = [plans[at] for at in alike]
         self.repeat, self.branch, self.replicas = np.array([(
             bool((plan.get("sweep") or {}).get("repeat")), bool(plan.get("branch")),
-            bool((plan.get("problem") or {}).get("local_steps")) and not plan.get("sweep")) for plan in self._plans],
-            bool).reshape(-1, 3)[self._alike].T
+            bool((plan.get("problem") or {}).get("local_steps")) and not plan.get("sweep")) for plan in plans],
+            bool).reshape(-1, 3)[alike].T
         trial = np.unique([log.restarts["trial"], log.restarts["workers"]], axis=1)[0]      # once for each worker count
         self.untimed = np.isin(self.id, trial[1:][trial[1:] == trial[:-1]])
         numbers: dict[JobKey, int] = {}
-        of_plan = [numbers.setdefault(versions.of(workload_of(dataset, model, optimizer, plan), plan), len(numbers))
-                   for (dataset, model, optimizer, _), plan in zip(known, self._plans)]
-        self.workloads, self._workload = list(numbers), np.array(of_plan, np.int64)[self._alike]
-
-    def plan(self, row: int) -> Mapping[str, Any]:
-        return self._plans[self._alike[row]]
-
-    def workload(self, row: int) -> JobKey:
-        """The workload of a trial: the same object for all that share it."""
-        return self.workloads[self._workload[row]]
-
-    def by_study(self) -> list[np.ndarray]:
-        """The rows of each workload at each batch, by id; without branches, and replicas beside synchronous runs."""
-        order = np.lexsort((self.id, self.global_batch, self._workload))
-        order = order[~self.branch[order]]
-        changes = np.diff(self._workload[order]).astype(bool) | np.diff(self.global_batch[order]).astype(bool)
-        groups = np.split(order, np.flatnonzero(changes) + 1) if len(order) else []
-        return [own if self.replicas[own].all() else own[~self.replicas[own]] for own in groups]
+        of_plan = [numbers.setdefault(versions.workload_of(dataset, model, optimizer, plan), len(numbers))
+                   for (dataset, model, optimizer, _), plan in zip(known, plans)]
+        self.workloads, self.workload = list(numbers), np.array(of_plan, np.int64)[alike]
 
     def sources_of(self, groups: Sequence[np.ndarray]) -> list[SourceRows]:
         """Where the evaluations of groups of rows are: stretches of consecutive rows of one trial in /evaluations."""
         group, place = np.full(len(self.id), -1), np.zeros(len(self.id), np.int64)
         for number, own in enumerate(groups):
             group[own], place[own] = number, np.arange(len(own))
-        table, stretches = self._evaluations, [np.empty((2, 0), np.int64)]
+        table, stretches = self.evaluations, [np.empty((2, 0), np.int64)]
         for begin in range(0, table.rows, BLOCK_ROWS):
             trial = np.asarray(table.read("trial", begin, min(begin + BLOCK_ROWS, table.rows)))
             at = np.concatenate([[0], np.flatnonzero(trial[1:] != trial[:-1]) + 1])
@@ -103,55 +107,35 @@ class TrialRows:
         order = np.lexsort((first, place[row], group[row]))
         row, first, count = row[order], first[order], count[order]
         ends = np.searchsorted(group[row], np.arange(len(groups) + 1))
-        return [SourceRows(self, own, place[row[begin:end]], first[begin:end], count[begin:end])
-                for own, begin, end in zip(groups, ends[:-1], ends[1:])]
+        return [SourceRows(self, own, np.bincount(place[row[at]], count[at], len(own)).astype(np.int64), first[at],
+                           count[at]) for own, at in zip(groups, map(slice, ends[:-1], ends[1:]))]
 
 
+@dataclass(frozen=True, eq=False)
 class SourceRows:
-    """Where the evaluations of a study's trials, ``own`` of these rows, are in one log: ``counts`` rows of each."""
+    """Where the evaluations of a study's trials, ``own`` of the rows of /trials, are in one log."""
 
-    def __init__(self, rows: TrialRows, own: np.ndarray, trial: np.ndarray, first: np.ndarray, count: np.ndarray
-                 ) -> None:
-        """trial, first, count: of each stretch of consecutive rows of one trial, in order of trial, then of row."""
-        self.path, self.ids, self.untimed, self.table = rows.path, rows.id[own], rows.untimed[own], rows._evaluations
-        self.counts = np.bincount(trial, count, len(own)).astype(np.int64)
-        self._first, self._count = first, count
+    rows: TrialRows
+    own: np.ndarray
+    counts: np.ndarray      # of each trial
+    first: np.ndarray       # of each stretch of consecutive rows of one trial, in order of trial, then of row
+    count: np.ndarray       # likewise
 
     def read(self, name: str) -> np.ndarray:
         """The study's rows of a column, float64, by trial; NaN where the log does not have it."""
-        if name not in self.table.columns or not len(self._first):
+        table, untimed = self.rows.evaluations, self.rows.untimed[self.own]
+        if name not in table.columns or not len(self.first):
             return np.full(int(self.counts.sum()), np.nan)
-        by_row = np.argsort(self._first)
-        begins, ends = self._first[by_row], (self._first + self._count)[by_row]
+        by_row = np.argsort(self.first)
+        begins, ends = self.first[by_row], (self.first + self.count)[by_row]
         apart = np.flatnonzero(begins[1:] - ends[:-1] > GAP_ROWS)
         starts, skipped = begins[apart + 1], np.cumsum(np.append(begins[0], begins[apart + 1] - ends[apart]))
-        values = np.concatenate([np.asarray(self.table.read(name, *map(int, each)), float) for each in zip(
+        values = np.concatenate([np.asarray(table.read(name, *map(int, each)), float) for each in zip(
             np.append(begins[0], starts), np.append(ends[apart], ends[-1]))])
-        moved = self._first - skipped[np.searchsorted(starts, self._first, "right")]
-        before = np.cumsum(self._count) - self._count
-        values = values[np.repeat(moved - before, self._count) + np.arange(self._count.sum())]
-        if name == "train_seconds" and self.untimed.any():
-            values = np.where(np.repeat(self.untimed, self.counts), np.nan, values)
-        return values
-
-
-class Kept:
-    """The most recently used columns, up to KEPT_BYTES or KEPT_COLUMNS."""
-
-    def __init__(self) -> None:
-        self.columns: OrderedDict[Hashable, np.ndarray] = OrderedDict()
-        self.bytes = 0
-
-    def get(self, key: Hashable, read: Callable[[], np.ndarray]) -> np.ndarray:
-        if key not in self.columns:
-            values = read()
-            values.flags.writeable = False
-            self.columns[key] = values
-            self.bytes += values.nbytes
-        self.columns.move_to_end(key)
-        while self.bytes > KEPT_BYTES and len(self.columns) > KEPT_COLUMNS:
-            self.bytes -= self.columns.popitem(last=False)[1].nbytes
-        return self.columns[key]
+        moved = self.first - skipped[np.searchsorted(starts, self.first, "right")]
+        before = np.cumsum(self.count) - self.count
+        values = values[np.repeat(moved - before, self.count) + np.arange(self.count.sum())]
+        return np.where(np.repeat(untimed, self.counts), np.nan, values) if name == "train_seconds" else values
 
 
 class Evaluations:
@@ -164,8 +148,9 @@ class Evaluations:
     def __init__(self, sources: Sequence[SourceRows], kept: Kept) -> None:
         self.counts = np.concatenate([source.counts for source in sources])
         self.first = np.concatenate([[0], np.cumsum(self.counts)])
-        self.specs = {name: spec for source in reversed(sources) for name, spec in source.table.specs.items()}
-        self.columns = tuple(dict.fromkeys(name for source in sources for name in source.table.columns if "/" in name))
+        tables = [source.rows.evaluations for source in sources]
+        self.specs = {name: spec for table in reversed(tables) for name, spec in table.specs.items()}
+        self.columns = tuple(dict.fromkeys(name for table in tables for name in table.columns if "/" in name))
         self.outcomes: dict[Target, Outcomes] = {}      # see outcomes
         self._sources, self._kept = sources, kept
 
@@ -174,15 +159,20 @@ class Evaluations:
         of a log without it; KeyError where none has it."""
         if "/" in name and name not in self.columns:
             raise KeyError(f"there is no {name}; there are {', '.join(self.columns) or 'no metrics'}")
-        return self._kept.get((self, name), lambda: self._read(name)[self._order])
-
-    def _read(self, name: str) -> np.ndarray:
-        return np.concatenate([source.read(name) for source in self._sources])
+        kept = self._kept
+        if (self, name) not in kept:
+            values = np.concatenate([source.read(name) for source in self._sources])[self._order]
+            values.flags.writeable = False
+            kept[self, name] = values
+            while len(kept) > KEPT_COLUMNS and sum(one.nbytes for one in kept.values()) > KEPT_BYTES:
+                kept.popitem(last=False)
+        kept.move_to_end((self, name))
+        return kept[self, name]
 
     @cached_property
     def _order(self) -> slice | np.ndarray:
         """Sorts the rows of each trial by step."""
-        step = self._read("step")
+        step = np.concatenate([source.read("step") for source in self._sources])
         if np.isin(np.flatnonzero(step[1:] <= step[:-1]) + 1, self.first).all():
             return slice(None)
         trial = np.repeat(np.arange(len(self.counts)), self.counts)
@@ -190,15 +180,18 @@ class Evaluations:
         twice = np.flatnonzero((np.diff(trial[order]) == 0) & (np.diff(step[order]) == 0))
         if len(twice):
             row = order[twice[0]]
-            path, number = [(one.path, number) for one in self._sources for number in one.ids][trial[row]]
+            path, number = [(one.rows.path, id) for one in self._sources for id in one.rows.id[one.own]][trial[row]]
             raise LogError(f"{path}: trial {number}: evaluations/step is {step[row]:.0f} twice; two runs may have been "
                            "given one trial id")
         return order
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Study:
-    """The trials of one workload at one global batch, ordered by log, then by id: arrays of shape (trials,)."""
+    """The trials of one workload at one global batch, ordered by log, then by id: arrays of shape (trials,).
+
+    feasible  whether a trial was finite up to its stop: COMPLETE, or pruned; ``infeasible``: it diverged
+    searched  whether a study's best is taken over a trial: it is feasible, and not a repeat of the winner"""
 
     workload: JobKey
     global_batch: int
@@ -214,19 +207,10 @@ class Study:
     evaluations: Evaluations = field(repr=False)
     plan_texts: np.ndarray = field(repr=False)
 
-    @cached_property
-    def infeasible(self) -> np.ndarray:
-        return self.status == Status.INFEASIBLE
-
-    @cached_property
-    def feasible(self) -> np.ndarray:
-        """Whether a trial was finite up to its stop: COMPLETE, or pruned."""
-        return (self.status == Status.COMPLETE) | self.pruned
-
-    @cached_property
-    def searched(self) -> np.ndarray:
-        """Whether a study's best is taken over a trial: it is feasible, and not a repeat of the winner."""
-        return self.feasible & ~self.repeat
+    def __post_init__(self) -> None:
+        self.infeasible = self.status == Status.INFEASIBLE
+        self.feasible = (self.status == Status.COMPLETE) | self.pruned
+        self.searched = self.feasible & ~self.repeat
 
     def metaparameter(self, name: str) -> np.ndarray:
         """Of each trial; NaN: it has none."""
@@ -250,31 +234,34 @@ class Study:
 
 
 def studies_of(logs: Iterable[Log], versions: Versions = ONE_VERSION) -> tuple[Study, ...]:
-    """Every study of logs that refuse_unsound passes, by workload, then by global batch; LogError where a plan's
-    entries are mistyped. Evaluations.read raises it where a trial has a step twice."""
-    kept = Kept()
-    found: dict[tuple[JobKey, int], list[tuple[TrialRows, np.ndarray, SourceRows]]] = {}
+    """Every study of logs that refuse_unsound passes, by workload, then by global batch, without branches, and without
+    replicas beside synchronous runs; LogError where a plan's entries are mistyped. Evaluations.read raises it where a
+    trial has a step twice."""
+    kept, found = Kept(), dict[tuple[JobKey, int], list[SourceRows]]()
     for log in sorted(logs, key=lambda log: log.path):
         rows = TrialRows(log, versions)
-        groups = rows.by_study()
-        for own, source in zip(groups, rows.sources_of(groups)):
-            key = rows.workload(own[0]), int(rows.global_batch[own[0]])
-            found.setdefault(key, []).append((rows, own, source))
-    return tuple(_study(*key, found[key], kept) for key in sorted(found))
+        order = np.lexsort((rows.id, rows.global_batch, rows.workload))
+        order = order[~rows.branch[order]]
+        changes = np.diff(rows.workload[order]).astype(bool) | np.diff(rows.global_batch[order]).astype(bool)
+        groups = np.split(order, np.flatnonzero(changes) + 1) if len(order) else []
+        groups = [own if rows.replicas[own].all() else own[~rows.replicas[own]] for own in groups]
+        for source in rows.sources_of(groups):
+            first = source.own[0]
+            found.setdefault((rows.workloads[rows.workload[first]], int(rows.global_batch[first])), []).append(source)
 
-
-def _study(workload: JobKey, global_batch: int, parts: Sequence[tuple[TrialRows, np.ndarray, SourceRows]], kept: Kept
-           ) -> Study:
-    """parts     the trials of each log: all its rows, those of the study, and where their evaluations are"""
-    names = sorted({name for rows, *_ in parts for name in rows.metaparameters})
-    columns = {name: np.concatenate([getattr(rows, name)[own] for rows, own, _ in parts])
-               for name in ("id", "status", "pruned", "repeat", "seed", "budget_steps", "plan_texts")}
-    return Study(
-        workload, global_batch, tuple(rows.path for rows, *_ in parts),
-        np.repeat(np.arange(len(parts)), [len(own) for _, own, _ in parts]), **columns,
-        metaparameters={name: np.concatenate([rows.metaparameters[name][own] if name in rows.metaparameters else
-                                              np.full(len(own), np.nan) for rows, own, _ in parts])
-                        for name in names}, evaluations=Evaluations([source for *_, source in parts], kept))
+    studies = []
+    for (workload, batch), sources in sorted(found.items(), key=itemgetter(0)):
+        parts = [(source.rows, source.own) for source in sources]
+        columns = {name: np.concatenate([getattr(rows, name)[own] for rows, own in parts])
+                   for name in ("id", "status", "pruned", "repeat", "seed", "budget_steps", "plan_texts")}
+        drawn = {name: np.concatenate([rows.metaparameters[name][own] if name in rows.metaparameters else
+                                       np.full(len(own), np.nan) for rows, own in parts])
+                 for name in sorted({name for rows, _ in parts for name in rows.metaparameters})}
+        studies.append(Study(
+            workload, batch, tuple(rows.path for rows, _ in parts),
+            np.repeat(np.arange(len(parts)), [len(own) for _, own in parts]), **columns, metaparameters=drawn,
+            evaluations=Evaluations(sources, kept)))
+    return tuple(studies)
 
 
 def are_searched(studies: Sequence[Study]) -> bool:

@@ -14,6 +14,7 @@ behind some run explains the times better by a tenth, they do not drift."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -22,9 +23,9 @@ import scipy
 from ..errors import UsageError
 from ..formatting.numbers import byte_size, counted
 from ..log.schema import Status
-from .grouping import group_by
 from .intervals import CONFIDENCE, Estimate, geometric_mean, logarithms, pooled, pooled_repeats, student_quantile
 from .steps import RunCell
+from .studies import group_by
 from .trials import EVERY_STEP, Sync, Trial, parameters_of
 
 HOURS = 0.10        # by which times are taken to differ between hours, where repeats of a setting ran in a row
@@ -41,18 +42,16 @@ class Footprint:
     """Of a worker, as these trials measured it: the model's parameters (0: not known), by local batch the most bytes of
     memory that it took, and the watts of its GPU, the mean over runs (NaN: not known)."""
 
-    def __init__(self, trials: Iterable[Trial] = ()) -> None:
-        self.parameters, watts = 0, []
+    def __init__(self, trials: Sequence[Trial]) -> None:
+        self.parameters = max((int(trial.measured.get("parameters") or parameters_of(trial.plan)) for trial in trials),
+                              default=0)
+        watts = [np.mean(trial.measured["watts"]) for trial in trials if trial.measured.get("watts")]
+        self.watts = float(np.mean(watts)) if watts else np.nan
         self.memory: dict[int, int] = {}
         for trial in trials:
-            measured = trial.measured
-            self.parameters = max(self.parameters, int(measured.get("parameters") or parameters_of(trial.plan)))
-            local = int(trial.execution.get("local_batch") or 0)
-            if local and measured.get("peak_memory_bytes"):
-                self.memory[local] = max(self.memory.get(local, 0), *measured["peak_memory_bytes"])
-            if measured.get("watts"):
-                watts.append(float(np.mean(measured["watts"])))
-        self.watts = float(np.mean(watts)) if watts else np.nan
+            local, peak = int(trial.execution.get("local_batch") or 0), trial.measured.get("peak_memory_bytes")
+            if local and peak:
+                self.memory[local] = max(self.memory.get(local, 0), *peak)
 
     def most_local(self, limit: float) -> int:
         """Examples of a worker that ``limit`` bytes hold. Memory is a line through the smallest and the largest local
@@ -115,11 +114,6 @@ class Machine:
     precision: str
     compression: str            # of the gradients in the allreduce, or of what replicas exchange; "": none
 
-    @property
-    def gradient_bytes(self) -> int:
-        """Bytes per parameter in the allreduce."""
-        return 2 if self.compression == "fp16" else {"fp64": 8}.get(self.precision, 4)
-
     def __str__(self) -> str:
         threads = f", {counted(self.threads, 'thread')} a worker" if self.threads else ""
         rest = [self.precision, f"{self.compression} compression" if self.compression else ""]
@@ -129,6 +123,7 @@ class Machine:
 class Timings:
     """The timings of a workload on one machine, by workers and batch, and what was left out.
 
+    trials      that were timed
     others      machines that were left out
     crowded     timings that were, see timings_of
     placed      whether the logs say which workers shared a node
@@ -138,13 +133,18 @@ class Timings:
     spread      of the logarithms of the times of one configuration, pooled over all"""
 
     def __init__(self, found: tuple[Timing, ...], machine: Machine | None, others: tuple[Machine, ...] = (),
-                 crowded: tuple[Timing, ...] = (), measured: Footprint = Footprint(), placed: bool = True,
-                 slowing: tuple[float, ...] = (), in_a_row: bool = False) -> None:
-        self.found, self.machine, self.others, self.crowded, self.measured = found, machine, others, crowded, measured
-        self.placed, self.slowing, self.in_a_row = placed, slowing, in_a_row
+                 crowded: tuple[Timing, ...] = (), trials: Sequence[Trial] = (), slowing: tuple[float, ...] = (),
+                 in_a_row: bool = False) -> None:
+        self.found, self.machine, self.others, self.crowded, self.trials = found, machine, others, crowded, trials
+        self.placed = all(one.workers == 1 or one.execution.get("local_workers") for one in trials)
+        self.slowing, self.in_a_row = slowing, in_a_row
         self.per_node = max((one.per_node for one in found), default=1)
         self.most_local = max((one.place.local_batch for one in found + crowded), default=0)
         self.spread = pooled_repeats([one.seconds for one in found])
+
+    @cached_property
+    def measured(self) -> Footprint:
+        return Footprint(self.trials)
 
     def at(self, place: Place, per_node: int) -> Timing | None:
         """The timing of this configuration, with the most similar layout on as many nodes; None where there is none."""
@@ -157,23 +157,35 @@ def timings_of(trials: Iterable[Trial], per_node: int | None = None) -> Timings:
     not say; None: there all shared one.
 
     Of several machines, the one with the most worker counts, then the most trials. Hosts with more workers than cores
-    are left out if at least two worker counts remain, as their times do not transfer to another machine."""
+    are left out if at least two worker counts remain, as their times do not transfer to another machine. Runs that
+    are far too slow are left out, too."""
     timed = [trial for trial in trials if (trial.status == Status.COMPLETE or trial.pruned)
              and 0 < trial.examples_per_second < np.inf]
     by_machine = group_by(timed, _read_machine)
     if not by_machine:
         return Timings((), None)
     machine = max(by_machine, key=lambda one: (len({t.workers for t in by_machine[one]}), len(by_machine[one])))
-    slowing = tuple(trial.slowing for trial in by_machine[machine] if trial.slowing > 0)
-    found = _by_setting(by_machine[machine], float(geometric_mean(slowing)) if slowing else 1.0, per_node)
+    others, timed = tuple(other for other in by_machine if other != machine), by_machine[machine]
+    slowing = tuple(trial.slowing for trial in timed if trial.slowing > 0)
+    slower = float(geometric_mean(slowing)) if slowing else 1.0     # by which probes are taken to slow down, too
+
+    settings: dict[tuple[int, int, int, int, Sync], list[tuple[Trial, float]]] = {}
+    for trial in timed:
+        on_node = min(trial.workers, int(trial.execution.get("local_workers") or per_node or trial.workers))
+        for batch, passes, seconds in trial.step_times():
+            setting = trial.workers, on_node, batch, passes, trial.sync
+            settings.setdefault(setting, []).append((trial, seconds * slower if trial.is_probe else seconds))
+    found, slow = [], slow_runs([[seconds for _, seconds in runs] for runs in settings.values()])
+    for (setting, runs), ratios in sorted(zip(settings.items(), slow), key=lambda one: one[0][0]):
+        own, typical = zip(*(run for run, ratio in zip(runs, ratios) if ratio == 1))
+        found.append(Timing(*setting[:4], np.array(typical), any(one.crowded for one in own), tuple(
+            one.key for one in own), slower if all(one.is_probe for one in own) else 0.0, setting[-1]))
+
     free = tuple(one for one in found if not one.crowded)
     crowded = tuple(one for one in found if one.crowded)
     if len({one.workers for one in free}) < min(2, len({one.workers for one in found})):
-        free, crowded = found, ()
-    return Timings(free, machine, tuple(other for other in by_machine if other != machine), crowded,
-                   Footprint(by_machine[machine]),
-                   all(one.workers == 1 or one.execution.get("local_workers") for one in by_machine[machine]),
-                   slowing, ran_in_a_row(by_machine[machine]))
+        free, crowded = tuple(found), ()
+    return Timings(free, machine, others, crowded, timed, slowing, ran_in_a_row(timed))
 
 
 def ran_in_a_row(trials: Sequence[Trial]) -> bool:
@@ -191,24 +203,6 @@ def _read_machine(trial: Trial) -> Machine:
     return Machine(trial.gpu or str(execution.get("device") or "").split(":")[0], int(execution.get("threads") or 0),
                    str(problem.get("precision") or ""),
                    compression or str((problem.get("local_steps") or {}).get("exchange") or ""))
-
-
-def _by_setting(trials: Iterable[Trial], slowing: float, unplaced: int | None) -> tuple[Timing, ...]:
-    """The timings of trials, by workers, workers per node, batch, passes and replicas; without runs that are far too
-    slow. Those that timed a few steps are taken to slow down as long runs do."""
-    found: dict[tuple[int, int, int, int, Sync], list[tuple[Trial, float]]] = {}
-    for trial in trials:
-        per_node = min(trial.workers, int(trial.execution.get("local_workers") or unplaced or trial.workers))
-        for batch, seconds in trial.step_seconds_by_batch().items():
-            setting = trial.workers, per_node, batch, trial.passes_at(batch), trial.sync
-            found.setdefault(setting, []).append((trial, seconds * slowing if trial.is_probe else seconds))
-    slow = slow_runs([[seconds for _, seconds in runs] for runs in found.values()])
-    typical = {key: [run for run, ratio in zip(runs, ratios) if ratio == 1]
-               for (key, runs), ratios in zip(found.items(), slow)}
-    return tuple(Timing(*key[:4], np.array([seconds for _, seconds in typical[key]]),
-                        any(one.crowded for one, _ in typical[key]), tuple(one.key for one, _ in typical[key]),
-                        slowing if all(one.is_probe for one, _ in typical[key]) else 0.0, key[-1])
-                 for key in sorted(typical))
 
 
 def slow_runs(samples: Sequence[Sequence[float] | np.ndarray]) -> list[np.ndarray]:

@@ -9,7 +9,7 @@ trial changed its worker count partway, only its steps count; its times are trea
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Any
 
@@ -22,11 +22,10 @@ from ..plan.batch_schedule import BatchSchedule
 from ..plan.scaling import TUNED
 from ..plan.shards import fewest_passes
 from ..system.cores import LOST
-from .grouping import group_by, rows_of_each
-from .jobs import ONE_VERSION, JobKey, Versions, as_json_text
+from .jobs import ONE_VERSION, JobKey, Versions
 from .noise import NoiseSteps, read_noise
 from .step_breakdown import LONG, LossCourse, StepParts, read_parts, read_steps
-from .studies import METAPARAMETER, Evaluations, Kept, TrialRows, seed_key
+from .studies import METAPARAMETER, Evaluations, Kept, TrialRows, group_by, rows_of_each, seed_key
 
 NO_ROWS = np.empty(0, np.int64)
 Sync = tuple[int, int]      # replicas M, and the steps H between their synchronizations
@@ -47,26 +46,29 @@ class Trial:
     setting       JSON; equal for repeats
     step          steps done; ``train_seconds`` in them, NaN: not measured; ``metrics`` by split/metric
     step_parts    None: its steps were not timed in parts; ``noise``, None: the noise scale was not measured
-    timed_steps   in /steps, read only where there is no evaluation after step 0; ``timed_seconds`` spent in them, NaN:
-                  not measured
+    examples_per_second     over all its steps; NaN where none was timed
     tokens        that losses counted up to each evaluation; None: examples were counted
     losses        None: too few steps, or not read
     gpu           of its first process, by name; "": unknown, or none
     started       its first process, in seconds since 1970; NaN: unknown
     slowing       its mean step over that of its first ones; NaN: too short to tell
     is_probe      whether it only timed a few steps, which a whole run may slow down after
-    waited        the share of its steps in which a worker waited for a core that others had
-    lacked_cores  whether its host had fewer cores than workers, a sweep's other trials included"""
+    without_core  the share of its time in which the rank that fared worst waited for a core; 0 where that is unknown
+    lacked_cores  whether its host had fewer cores than workers, a sweep's other trials included
+    crowded       whether its host lacked cores, or they were kept busy
+    study         equal for the trials of one metaparameter search, however many it has so far; None: it has none"""
 
-    def __init__(self, rows: TrialRows, row: int, worker_counts: tuple[int, ...], started: float, step: np.ndarray,
-                 train_seconds: np.ndarray, metrics: Mapping[str, np.ndarray], step_parts: StepParts | None,
-                 noise: NoiseSteps | None, timed_steps: int, timed_seconds: float, tokens: np.ndarray | None,
-                 losses: LossCourse | None = None, slowing: float = np.nan, waited: float = 0.0, gpu: str = "") -> None:
-        self.log, self.id, self.plan, self.workload = rows.path, int(rows.id[row]), rows.plan(row), rows.workload(row)
+    def __init__(self, rows: TrialRows, row: int, step: np.ndarray, train_seconds: np.ndarray,
+                 metrics: Mapping[str, np.ndarray], step_parts: StepParts | None, noise: NoiseSteps | None,
+                 timed_steps: int, timed_seconds: float, tokens: np.ndarray | None, worker_counts: tuple[int, ...],
+                 started: float, gpu: str, losses: LossCourse | None = None, slowing: float = np.nan,
+                 waited: float = 0.0) -> None:
+        self.log, self.id, self.plan = rows.path, int(rows.id[row]), rows.plans[row]
+        self.workload = rows.workloads[rows.workload[row]]      # the same object for all that share it
         self.key, self.seed = (self.log, self.id), int(rows.seed[row])
         self.seed_key = seed_key(self.seed, self.key)
         self.status, self.pruned = Status(int(rows.status[row])), bool(rows.pruned[row])
-        self.cut_short = bool(rows.cut_short[row])
+        self.cut_short, self.worker_counts = bool(rows.cut_short[row]), worker_counts
         self.global_batch, self.workers = int(rows.global_batch[row]), int(rows.table["workers"][row])
         self.problem, self.execution, self.measurement, self.measured, self.sweep, self.branch = (
             self.plan.get(name) or {} for name in (
@@ -74,15 +76,19 @@ class Trial:
         self.target: str | None = self.measurement.get("target") or None
         self.batches, local = BatchSchedule.of_problem(self.problem, self.global_batch), self.problem.get("local_steps")
         self.sync = (local["replicas"], local["sync_every"]) if local else EVERY_STEP
-        self.worker_counts, self.started, self.gpu = worker_counts, started, gpu
-        self.step, self.train_seconds, self.metrics = step, train_seconds, metrics
+        self.step, self.train_seconds, self.metrics, self.started, self.gpu = step, train_seconds, metrics, started, gpu
         self.step_parts, self.noise, self.losses = step_parts, noise, losses
-        self.slowing, self.waited = slowing, waited
-        self.timed_steps, self.timed_seconds, self.tokens = timed_steps, timed_seconds, tokens
+        self.slowing, self.is_probe, self.tokens = slowing, 0 < timed_steps < LONG, tokens
         self.last_step = max(int(step[-1]) if len(step) else 0, timed_steps)
-        self.is_probe = 0 < timed_steps < LONG
+        evaluated = train_seconds[-1] if len(step) else np.nan
+        seconds = timed_seconds if timed_steps else evaluated
+        self.examples_per_second = self.batches.examples_before(self.last_step) / seconds if seconds > 0 else np.nan
         self.lacked_cores = self.execution.get("local_workers", 0) > self.execution.get("cores", np.inf)
+        self.without_core = max([waited, *(self.measured.get("without_core") or [])])
+        self.crowded = self.lacked_cores or self.without_core > LOST
         self.setting = self._describe_setting(rows, row)
+        of_study = [self.sweep.get(name) for name in ("study", "space", "objective", "targets", "prune_keep", "seed")]
+        self.study = (self.workload, self.global_batch, json.dumps(of_study)) if self.sweep else None
 
     def _describe_setting(self, rows: TrialRows, row: int) -> str:
         """See the module's docstring; of an imported log only the metaparameters are known."""
@@ -100,36 +106,12 @@ class Trial:
             list(drawn.values())).all()
         measured = {name: self.measurement.get(name) for name in ("eval_every", "eval_every_examples")}
         alone = not known and self.seed == UNKNOWN_SEED and '"imported": "runs"' in source
-        return as_json_text({"problem": problem, **measured, "global_batch": self.global_batch,
-                             "own": self.key if alone else None})
-
-    @property
-    def study(self) -> tuple[JobKey, int, str] | None:
-        """Equal for the trials of one metaparameter search, however many it has so far; None: it belongs to none."""
-        names = ("study", "space", "objective", "targets", "prune_keep", "seed")
-        return (self.workload, self.global_batch, json.dumps([self.sweep.get(name) for name in names])
-                ) if self.sweep else None
-
-    @property
-    def crowded(self) -> bool:
-        """Whether its host lacked cores, or they were kept busy."""
-        return self.lacked_cores or self.without_core > LOST
-
-    @property
-    def without_core(self) -> float:
-        """The share of its time in which the rank that fared worst waited for a core; 0 where that is unknown."""
-        return max([self.waited, *(self.measured.get("without_core") or [])])
+        return json.dumps({"problem": problem, **measured, "global_batch": self.global_batch,
+                           "own": self.key if alone else None}, sort_keys=True)
 
     def rows_with(self, column: str) -> np.ndarray:
         """The evaluations that measured a metric, by index: a row where it is NaN is no evaluation of it."""
         return np.flatnonzero(~np.isnan(self.metrics[column]))
-
-    @property
-    def examples_per_second(self) -> float:
-        """Over all its steps; NaN where none was timed."""
-        evaluated = self.train_seconds[-1] if len(self.step) else np.nan
-        seconds = self.timed_seconds if self.timed_steps else evaluated
-        return self.batches.examples_before(self.last_step) / seconds if seconds > 0 else np.nan
 
     def but(self, **changed: Any) -> Trial:
         """The same with other values of these attributes."""
@@ -138,30 +120,25 @@ class Trial:
         return found
 
     def without_times(self) -> Trial:
-        return self.but(train_seconds=np.full(len(self.step), np.nan), timed_seconds=np.nan, step_parts=None,
+        return self.but(train_seconds=np.full(len(self.step), np.nan), examples_per_second=np.nan, step_parts=None,
                         slowing=np.nan)
 
-    def step_seconds_by_batch(self) -> dict[int, float]:
-        """The mean step at each of its batches; where the batch changes, between the evaluations at each, if two."""
+    def step_times(self) -> list[tuple[int, int, float]]:
+        """(batch, a worker's passes over it, seconds of the mean step) of each of its batches; where the batch changes,
+        of those between the evaluations at each, if two."""
+        accumulate = int(self.execution.get("accumulate") or 1)
         if self.batches.is_constant:
-            return {self.global_batch: self.global_batch / self.examples_per_second}
-        spent: dict[int, tuple[float, float]] = {}
+            return [(self.global_batch, accumulate, self.global_batch / self.examples_per_second)]
+        ghost_batch, most = self.problem.get("ghost_batch"), self.execution.get("local_batch")
+        spent: dict[tuple[int, int], np.ndarray] = {}       # steps, seconds
         for start, end, batch in self.batches.pieces():
+            passes = accumulate if batch == self.global_batch else fewest_passes(
+                batch, ghost_batch or batch, self.workers, most or batch, accumulate)
             inside = np.flatnonzero((self.step >= start) & (self.step <= end) & np.isfinite(self.train_seconds))
             if len(inside) > 1:
-                steps, seconds = (float(np.ptp(values[inside])) for values in (self.step, self.train_seconds))
-                before = spent.get(batch, (0.0, 0.0))
-                spent[batch] = before[0] + steps, before[1] + seconds
-        return {batch: seconds / steps for batch, (steps, seconds) in spent.items() if seconds > 0}
-
-    def passes_at(self, batch: int) -> int:
-        """Passes of a worker over a step of one of its batches."""
-        accumulate = int(self.execution.get("accumulate") or 1)
-        if batch == self.global_batch:
-            return accumulate
-        ghost_batch = self.problem.get("ghost_batch") or batch
-        most = self.execution.get("local_batch") or batch
-        return fewest_passes(batch, ghost_batch, self.workers, most, accumulate)
+                ends = [np.ptp(values[inside]) for values in (self.step, self.train_seconds)]
+                spent[batch, passes] = spent.get((batch, passes), np.zeros(2)) + ends
+        return [(*key, float(seconds / steps)) for key, (steps, seconds) in spent.items() if seconds > 0]
 
 
 def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
@@ -169,27 +146,41 @@ def read_trials(log: Log, versions: Versions = ONE_VERSION) -> list[Trial]:
     refuse_unsound(log)
     rows = TrialRows(log, versions)
     order = np.argsort(rows.id, kind="stable")
-    ids = rows.id[order]
     evaluations = Evaluations(rows.sources_of([order]), Kept())
     step, seconds = evaluations.read("step").astype(int), evaluations.read("train_seconds")
     metrics = {name: evaluations.read(name) for name in evaluations.columns}
     waited = np.nan_to_num(evaluations.read("waited_seconds") / seconds)
     own = [slice(*ends) for ends in zip(evaluations.first[:-1], evaluations.first[1:])]
-    lengths = _read_lengths(log, ids, [step[at] for at in own])
-    parts, noise, steps = read_parts(log), read_noise(log), read_steps(log)
-    starts, restarts = rows_of_each(log.restarts["trial"]), log.restarts
+    parts, steps = read_parts(log), read_steps(log)
+    noise = read_noise(log) if "local_sqnorm" in log.steps.columns else {}
+    starts, restarts, table = rows_of_each(log.restarts["trial"]), log.restarts, log.steps
+    unevaluated = [not step[at][-1:].any() for at in own]       # after step 0
+    tokens = table["tokens"] if table.rows and "tokens" in table.columns else None
+    rows_of = rows_of_each(table["trial"]) if table.rows and (tokens is not None or any(unevaluated)) else {}
+
     found = []
-    for number, row, mine, length in zip(ids.tolist(), order.tolist(), own, lengths):
-        start = starts.get(number, NO_ROWS)
+    for number, row, at, is_timed in zip(rows.id[order].tolist(), order.tolist(), own, unevaluated):
+        start, timed = starts.get(number, NO_ROWS), rows_of.get(number, NO_ROWS)
         began = restarts["time"][start]
-        trial = Trial(rows, row, tuple(np.unique(restarts["workers"][start]).tolist()),
-                      float(began.min()) if np.isfinite(began).any() else np.nan,
-                      step[mine], seconds[mine], {name: values[mine] for name, values in metrics.items()},
+        length = (int(table["step"][timed].max()), float(table["step_seconds"][timed].sum())
+                  ) if is_timed and len(timed) else (0, 0.0)
+        trial = Trial(rows, row, step[at], seconds[at], {name: values[at] for name, values in metrics.items()},
                       parts.get(number), noise.get(number), *length,
-                      gpu="".join(restarts["device"][start[:1]]).removeprefix("cpu"),
-                      **{"waited": float(waited[mine][-1:].sum()), **steps.get(number, {})})
+                      None if tokens is None else _count_tokens(table["step"][timed], tokens[timed], step[at]),
+                      tuple(np.unique(restarts["workers"][start]).tolist()),
+                      float(began.min()) if np.isfinite(began).any() else np.nan,
+                      "".join(restarts["device"][start[:1]]).removeprefix("cpu"),
+                      **{"waited": float(waited[at][-1:].sum()), **steps.get(number, {})})
         found.append(trial.without_times() if rows.untimed[row] else trial)
     return found
+
+
+def _count_tokens(step: np.ndarray, tokens: np.ndarray, evaluated: np.ndarray) -> np.ndarray | None:
+    """The tokens up to each evaluated step, from those of each step; None where a step lacks them."""
+    order = np.argsort(step, kind="stable")
+    seen = np.concatenate([[0.0], np.cumsum(tokens[order])])
+    whole = np.array_equal(step[order], np.arange(1, len(seen))) and np.max(evaluated, initial=0) < len(seen)
+    return seen[evaluated] if whole and np.isfinite(seen[-1]) else None
 
 
 def by_workload(trials: Iterable[Trial]) -> dict[JobKey, tuple[Trial, ...]]:
@@ -200,26 +191,5 @@ def by_workload(trials: Iterable[Trial]) -> dict[JobKey, tuple[Trial, ...]]:
 
 def parameters_of(plan: Mapping[str, Any]) -> int:
     """The number of the model's parameters; 0: not known."""
-    model = (plan.get("job") or {}).get("model")
-    count = model.get("count") if isinstance(model, Mapping) else None
+    count = ((plan.get("job") or {}).get("model") or {}).get("count")
     return count if isinstance(count, int) else 0
-
-
-def _read_lengths(log: Log, ids: np.ndarray, evaluated: Sequence[np.ndarray]
-                  ) -> list[tuple[int, float, np.ndarray | None]]:
-    """Of each trial, evaluated at these steps: (steps, seconds) in /steps where it was not evaluated after step 0, else
-    (0, 0.0); and the tokens up to each evaluation, None where a step lacks them."""
-    timed, table, found = [not at[-1:].any() for at in evaluated], log.steps, []
-    tokens = table["tokens"] if table.rows and "tokens" in table.columns else None
-    rows_of = rows_of_each(table["trial"]) if table.rows and (tokens is not None or any(timed)) else {}
-    for number, at, is_timed in zip(ids.tolist(), evaluated, timed):
-        own, length, seen = rows_of.get(number, NO_ROWS), (0, 0.0), None
-        if is_timed and len(own):
-            length = int(np.max(table["step"][own])), float(np.sum(table["step_seconds"][own]))
-        if tokens is not None:
-            rows = own[np.argsort(table["step"][own], kind="stable")]
-            seen = np.concatenate([[0.0], np.cumsum(tokens[rows])])
-            whole = np.array_equal(table["step"][rows], np.arange(1, len(seen))) and np.max(at, initial=0) < len(seen)
-            seen = seen[at] if whole and np.isfinite(seen[-1]) else None
-        found.append((*length, seen))
-    return found

@@ -8,10 +8,9 @@ with the least expected log T. The knee is the worker count with the least cost 
 largest (Eager, Zahorjan and Lazowska 1989): past it, saving one percent of the time costs more than one percent."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,16 +19,14 @@ import scipy
 from ..target import Target
 from .curves import Curve
 from .decision.draws import DRAWS as MODEL_DRAWS, Decision, Drawn, levels
-from .grouping import group_by
-from .intervals import CONFIDENCE, UNKNOWN, Estimate, Spread
-from .studies import best_value
+from .intervals import CONFIDENCE, UNKNOWN
+from .studies import best_value, group_by
 from .noise import NoiseScale
 from .report_data import JobResults, Section
 from .step_time import ASSUMED, DRAWS, EXTRAPOLATED, MEASURED, Links, StepTimes
-from .timings import Footprint, Place, timings_of
+from .timings import Place, timings_of
 from .steps_curve import (ORDER, PREDICTED, StepsCurve, StepsOf, StepsPoint, noise_draws, point_of_cell,
-                          points_of, points_of_curve)
-from .steps import RunCell
+                          points_of)
 from .trials import EVERY_STEP, JobKey, Sync
 
 T = TypeVar("T")
@@ -64,16 +61,13 @@ class Request:
         """For a second of these workers."""
         return self.nodes(workers) * (1.0 if self.price is None else self.price) / 3600
 
-    def fitted(self, measured: Footprint) -> Request:
-        """With the local batch that fits the memory; raises UsageError where the logs do not say."""
-        if self.memory is None:
-            return self
-        most = measured.most_local(self.memory)
+    def fitted(self, most: int) -> Request:
+        """With a local batch of at most so many examples, which fit the memory."""
         return replace(self, max_local_batch=min(most, self.max_local_batch or most))
 
 
 class Option:
-    """One worker count at one batch, to decide on; ``settle`` and ``weigh`` add what a plan says of those it takes.
+    """One worker count at one batch, to decide on; ``settle`` adds what a plan says of those it takes.
 
     point  where its S was measured: at its batch, or by its own runs where those of its batch are of another setting
     apart  what its log S has beside that of its batch: the runs that do not meet, or its own runs of another setting"""
@@ -84,9 +78,9 @@ class Option:
         self.local_batch, batch = place.local_batch, place.global_batch
         self.nodes = request.nodes(place.workers)           # paid for
         self.layout = request.per_node or times.timings.per_node
-        timing, self.cell = times.measured(place, self.layout)
-        self.trials = timing.trials if timing else ()
-        self.point = at_batch = curve.point_at(batch)
+        self.timing, self.cell = times.measured(place, self.layout)
+        self.trials = self.timing.trials if self.timing else ()
+        self.point = at_batch = curve.by_batch.get(batch)
         if self.cell and at_batch and at_batch.trials and not set(self.trials) & set(at_batch.trials):
             self.point = point_of_cell(self.cell)
         self.apart = 0.0
@@ -98,46 +92,46 @@ class Option:
         # whether the target may be met at its batch
         self.meets = self.point.steps.met if self.point else curve.mark_of(batch) is not None
 
-    def settle(self, decision: Decision, at: int) -> None:
-        """``at`` is its column of the decision."""
-        self.at, steps, times = at, decision.log_steps[:, at], decision.log_times[:, at]
-        self.steps = self.curve.of_point(self.point) if self.point else self.curve.by_law(self.global_batch, steps)
-        self.step_time = self.times.at(self.place, self.layout, times)
+    def settle(self, decision: Decision, at: int, first: Option, relative: bool) -> None:
+        """Add its time T and its cost, ``relative`` to those of the first, which it may be itself, and what it gains
+        over that. ``at`` is its column of the decision. Draws have shape (draws,), inf where the target is not met."""
+        self.at, confidence, paid = at, self.request.confidence, self.request.paid(self.workers)
+        self.steps = (self.curve.of_point(self.point) if self.point else
+                      self.curve.by_law(self.global_batch, decision.log_steps[:, at]))
+        self.beyond = self.steps.mark in (EXTRAPOLATED, PREDICTED)      # whether beyond the batches that met the target
+        self.step_time = (self.times.of_timing(self.timing) if self.timing else
+                          self.times.by_model(self.place, self.layout, decision.log_times[:, at]))
+        # whether hosts with too few free cores ran it, or what its time follows from
+        self.crowded = any(one.crowded for one in self.times.timings.found
+                           if self.step_time.mark != MEASURED or one.place[:3] == self.place[:3])
         self.mark = max(self.steps.mark, self.step_time.mark, key=ORDER.index)      # how the time to target is known
-        self.time = self.steps.times(self.step_time)
-
-    def weigh(self, first: Option, relative: bool) -> Option:
-        """Itself, with its time T and its cost, ``relative`` to those of the first, that of the smallest worker count,
-        and with what it gains over that. Draws have shape (draws,), inf where the target is not met."""
-        confidence = self.request.confidence
-        time = self.time.over(first.time) if relative else self.time
-        paid = self.request.paid(self.workers) / (self.request.paid(first.workers) if relative else 1.0)
+        self.time = time = self.steps.times(self.step_time)
+        if relative:
+            time, paid = time.over(first.time), paid / self.request.paid(first.workers)
         self.seconds, self.seconds_draws, self.cost_draws = time.known(confidence), time.draws, paid * time.draws
         own = self.cell and self.cell.seconds
         if own and np.isclose(time.value, own.value, rtol=1e-9):        # this is the time of the cell
             self.seconds = replace(self.seconds, low=own.low, high=own.high)
         self.cost = self.seconds.scaled(paid)
-        self.speedup = first.time.over(self.time).known(confidence)                    # T0 / T
-        self.statistical_efficiency = _ratio(                                          # (S0 B0) / (S B)
-            first.steps, self.steps, first.global_batch / self.global_batch, confidence)
-        self.system_efficiency = _ratio(                                               # (x / x0) / (W / W0)
-            first.step_time, self.step_time,
-            self.global_batch / first.global_batch * first.workers / self.workers, confidence)
+
+        batches = first.global_batch / self.global_batch        # T0 / T, (S0 B0) / (S B), (x / x0) / (W / W0)
+        self.speedup, self.statistical_efficiency, self.system_efficiency = (
+            Drawn(factor * above.value / below.value, factor * above.over(below).draws).known(confidence)
+            for factor, above, below in (
+                (1.0, first.time, self.time), (batches, first.steps, self.steps),
+                (self.global_batch / first.global_batch * first.workers / self.workers, first.step_time,
+                 self.step_time)))
+
         known = [one[np.isfinite(one) & (one > 0)] for one in (self.steps.draws, self.step_time.draws)]
         of_steps, of_times = (float(np.log(one).var()) if len(one) else 0.0 for one in known)
-        outside = of_steps * self.steps.beyond + of_times * (self.step_time.mark in (EXTRAPOLATED, ASSUMED))
+        outside = of_steps * self.beyond + of_times * (self.step_time.mark in (EXTRAPOLATED, ASSUMED))
         # of the variance of log T, the part due to extrapolation
         self.extrapolated_share = 0.0
-        if of_steps + of_times > 0 and not (relative and self.place == first.place):
+        if of_steps + of_times > 0 and not (relative and self is first):
             self.extrapolated_share = min(1.0, outside / (of_steps + of_times))
-        return self
 
 
-def _ratio(above: Drawn, below: Drawn, factor: float, confidence: float) -> Estimate:
-    return Drawn(factor * above.value / below.value, factor * above.over(below).draws).known(confidence)
-
-
-NO_TIMES, NO_STEPS, NOT_MET, AT_ONCE = "no step times", "no steps", "not met", "met at once"     # why there is no plan
+NO_TIMES, NO_STEPS, NOT_MET, AT_ONCE = "no_times", "no_steps", "not_met", "at_once"      # why there is no plan
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +165,12 @@ class WorkerPlan:
         self.relative = self.curve.relative         # whether times and costs are relative to the first option's
         # the largest chance that can be claimed: n draws cannot distinguish chances above 1 - 3 / n
         self.surest = min(request.confidence, 1 - 3 / DRAWS)
+        met = {point.global_batch for point in self.curve.met}
+        # the most workers of which time and steps were measured at one batch; 0: none
+        self.most_measured = max((one.workers for one in times.timings.found if one.global_batch in met), default=0)
+        # of log S between runs of a setting; UNKNOWN where no batch has two
+        self.run_spread = next((point.spread for point in self.curve.points if point.spread.freedom), UNKNOWN)
+
         drafts: list[Option] = []
         left_out = []
         for workers in sorted(set(request.workers)):
@@ -191,47 +191,25 @@ class WorkerPlan:
             places, log_steps + [draft.apart for draft in drafts],
             times.model.log_seconds(request.per_node or times.timings.per_node, places),
             np.log([request.paid(draft.workers) for draft in drafts]), request.confidence)
-        expected = decision.expected(np.inf)
-        order = np.lexsort((expected, decision.workers))
+
+        time, cost, eagerness = (decision.scores(weight).mean(0) for weight in (np.inf, 0, request.knee))
+        order = np.lexsort((time, decision.workers))
         best = order[np.unique(decision.workers[order], return_index=True)[1]].tolist()
-        apart = decision.best_of_each(int(decision.workers[expected.argmin()])) if len(curves) > 1 and drafts else {}
-        for at in {*best, *apart.values()}:
-            drafts[at].settle(decision, at)
-        self.options = tuple(drafts[at].weigh(drafts[best[0]], self.relative) for at in best)
-        self.synced = tuple(copy(drafts[at]).weigh(drafts[apart.get(EVERY_STEP, at)], self.relative)
-                            for at in apart.values())
-        self.fastest, self.cheapest, self.knee = map(self.best, (np.inf, 0, request.knee))
+        apart = decision.best_of_each(int(decision.workers[time.argmin()])) if len(curves) > 1 and drafts else {}
+        self.options, self.synced = (tuple(copy(drafts[at]) for at in own) for own in (best, apart.values()))
+        for option, at in zip(self.options, best):
+            option.settle(decision, at, self.options[0], self.relative)
+        for option, at in zip(self.synced, apart.values()):
+            option.settle(decision, at, self.synced[0] if EVERY_STEP in apart else option, self.relative)
+        self.fastest, self.cheapest, self.knee = (
+            min(self.options, key=lambda option: score[option.at], default=None) for score in (time, cost, eagerness))
+        # the Pareto front in expected time and cost, from the cheapest to the fastest
+        self.front = tuple(reversed(pareto_front(self.options, lambda option: (time[option.at], cost[option.at]))))
 
     def watts(self, option: Option) -> float:
         """Of all its nodes, as given, or of its workers' GPUs, as measured; NaN: not known."""
         power = self.request.power
         return option.workers * self.times.timings.measured.watts if power is None else option.nodes * power
-
-    @property
-    def uses_model(self) -> bool:
-        return any(option.step_time.mark != MEASURED for option in self.options)
-
-    def is_crowded(self, option: Option) -> bool:
-        """Whether its step time was measured on hosts with too few free cores, or follows from such times."""
-        return any(one.crowded for one in self.times.timings.found
-                   if option.step_time.mark != MEASURED or one.place[:3] == option.place[:3])
-
-    def best(self, weight: float) -> Option | None:
-        """The option with the least expected cost x time ** weight; inf: time alone."""
-        expected = self.decision.expected(weight)
-        return min(self.options, key=lambda option: expected[option.at], default=None)
-
-    @cached_property
-    def front(self) -> tuple[Option, ...]:
-        """The Pareto front in expected time and cost, from the cheapest to the fastest."""
-        time, cost = self.decision.expected(np.inf), self.decision.expected(0)
-        return tuple(reversed(pareto_front(self.options, lambda option: (time[option.at], cost[option.at]))))
-
-    @property
-    def most_measured(self) -> int:
-        """The most workers of which time and steps were measured at one batch; 0: none."""
-        met = {point.global_batch for point in self.curve.met}
-        return max((one.workers for one in self.times.timings.found if one.global_batch in met), default=0)
 
     def within(self, chance: float = 0.5) -> tuple[Option, ...]:
         """The options of which a run meets deadline and budget in at least this share of the draws."""
@@ -240,27 +218,16 @@ class WorkerPlan:
     def chance_within(self, option: Option) -> float:
         """Share of the draws in which a run of an option meets deadline and budget; its mean, where runs are alone."""
         deadline, budget = (np.inf if one is None else one for one in (self.request.deadline, self.request.budget))
-        return float(np.mean((option.seconds_draws * self._run_draws <= deadline)
-                             & (option.cost_draws * self._run_draws <= budget)))
-
-    @property
-    def run_spread(self) -> Spread:
-        """The spread of log S between runs of a setting; UNKNOWN where no batch has two."""
-        return next((point.spread for point in self.curve.points if point.spread.freedom), UNKNOWN)
-
-    @cached_property
-    def _run_draws(self) -> np.ndarray:
-        """Draws of a run's time over the mean of runs: log-normal, by Student's t; a share is late, as in the logs."""
-        steps, times = self.run_spread, self.times.timings.spread
-        if not steps.freedom:
-            return np.ones(DRAWS)
-        deviation = np.sqrt(steps.variance + (times.variance if times.freedom else 0.0))
-        drawn = deviation * scipy.special.stdtrit(steps.freedom, levels(DRAWS))
-        random = np.random.default_rng([0, 8])
-        late = [ratio for point in self.curve.points for ratio in point.late] or [1.0]
-        share = len(late) / max(1, sum(point.seeds for point in self.curve.points))
-        return np.exp(random.permutation(drawn)) * np.where(random.random(len(drawn)) < share,
-                                                            random.choice(late, len(drawn)), 1.0)
+        steps, times, runs = self.run_spread, self.times.timings.spread, np.ones(DRAWS)
+        if steps.freedom:           # over the mean: log-normal, by Student's t; a share is late, as in the logs
+            deviation = np.sqrt(steps.variance + (times.variance if times.freedom else 0.0))
+            drawn = deviation * scipy.special.stdtrit(steps.freedom, levels(DRAWS))
+            random = np.random.default_rng([0, 8])
+            late = [ratio for point in self.curve.points for ratio in point.late] or [1.0]
+            share = len(late) / max(1, sum(point.seeds for point in self.curve.points))
+            runs = np.exp(random.permutation(drawn)) * np.where(random.random(len(drawn)) < share,
+                                                                random.choice(late, len(drawn)), 1.0)
+        return float(np.mean((option.seconds_draws * runs <= deadline) & (option.cost_draws * runs <= budget)))
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -269,7 +236,7 @@ class WorkerPlan:
         alone = bool(points) and not self.run_spread.freedom and not any(point.searched for point in points)
         timings = self.times.timings
         reasons = {ONE_RUN: alone, TIMED_ONCE: not timings.spread.freedom,
-                   UNPLACED: not timings.placed and self.uses_model, LINKS: ASSUMED in marks,
+                   UNPLACED: not timings.placed and bool(marks - {MEASURED}), LINKS: ASSUMED in marks,
                    IN_A_ROW: timings.in_a_row, PROBED: not timings.slowing and any(one.slowed for one in timings.found),
                    RATES: any(option.steps.mark == EXTRAPOLATED for option in self.options),
                    APART: bool(self.job.get("local_steps")) and [*self.curves] == [EVERY_STEP],
@@ -291,63 +258,64 @@ ONE_RUN, TIMED_ONCE, UNPLACED, LINKS = "one run", "timed once", "unplaced", "lin
 IN_A_ROW, PROBED, RATES, APART = "in a row", "probed", "rates", "apart"
 
 
-def curves_of(section: Section | None, points: Sequence[StepsPoint], fit: np.ndarray | None, confidence: float,
-              noise: np.ndarray | None = None) -> dict[Sync, StepsCurve]:
-    """S by how replicas are synchronized, synchronous training first; where all is that, the curve of these points."""
-    if section is None or section.target is None or not section.synced:
-        return {EVERY_STEP: StepsCurve(points, fit, noise=noise, confidence=confidence)}
+def curves_of(section: Section, target: Target, confidence: float) -> dict[Sync, StepsCurve]:
+    """S by how replicas are synchronized, synchronous training first."""
     found = {}
     for sync, cells in sorted(group_by(section.synced, lambda cell: cell.sync).items()):
-        curve = Curve(section.workload, section.target, cells, section.options)
+        curve = Curve(section.workload, target, cells, section.options)
         # of a search that is cut off, too: one batch alone is no judgement of how steps scale
-        points, fit = points_of_curve(curve, curve.points)
-        found[sync] = StepsCurve(points, fit, confidence=confidence, sync=sync)
+        points, own = [point_of_cell(cell) for cell in curve.cells if cell.runs], curve.regimes.fit
+        found[sync] = StepsCurve(points, own.draws() if own else None, confidence=confidence, sync=sync)
     return found
 
 
 def plans_of(group: JobResults, request: Request, *, links: Links | None = None, given: StepsPoint | None = None,
-             noise_scale: float | None = None, steps: StepsOf = points_of) -> tuple[WorkerPlan | NoPlan, ...]:
+             noise_scale: float | None = None, steps: StepsOf = points_of) -> Iterator[WorkerPlan | NoPlan]:
     """A plan for each target of a workload; one predicted plan where it has no target.
 
     links        the network between nodes, if given
     given        steps to target at one batch, if no run was measured against a target
     noise_scale  in examples, instead of the logs' own"""
-    timings = timings_of(group.trials, request.per_node)
-    about = [section for section in group.sections if section.target]
+    timings, confidence = timings_of(group.trials, request.per_node), request.confidence
+    sections: list[Section | None] = [section for section in group.sections if section.target] or [None]
     if not timings.found:
-        return tuple(NoPlan(group.workload, target, NO_TIMES) for target in [one.target for one in about] or [None])
-    times, request = StepTimes(timings, links), request.fitted(timings.measured)
-    found = [(cell.global_batch, own.whole.steps, own.whole) for section in group.sections
-             for cell, own in section.noise if 0 < own.whole.noise_scale < np.inf]      # the largest batch's counts
+        yield from (NoPlan(group.workload, section.target if section else None, NO_TIMES) for section in sections)
+        return
+    times = StepTimes(timings, links)
+    if request.memory is not None:
+        request = request.fitted(timings.measured.most_local(request.memory))
+    found = [(cell.global_batch, own.whole.runs, own.whole) for section in group.sections
+             for cell, own in section.noise if 0 < own.whole.value < np.inf]      # the largest batch's counts
     measured = max(found, key=lambda one: one[:2])[2] if found else None
-    noise = NoiseScale(noise_scale) if noise_scale else measured
+    noise = NoiseScale(noise_scale, np.nan, np.nan, 0) if noise_scale else measured
     run = next((trial for trial in group.trials if trial.target), group.trials[0])
     job = {**run.problem, "asked": {
         trial.sync: trial.plan.get("asked") or {} for trial in (*reversed(group.trials), run)},
            "local_steps": any(trial.sync != EVERY_STEP for trial in group.trials)}
+    asked = (given,) if given else ()
 
-    def plan(section: Section | None, points: Sequence[StepsPoint], fit: np.ndarray | None, cells: Iterable[RunCell]
-             ) -> WorkerPlan | NoPlan:
-        target, confidence = section.target if section else None, request.confidence
+    for section in sections:
+        target = section.target if section else None
+        points, fit = steps(section) if section else (asked, None)
         used = noise if fit is None else None
-        drawn = None if used is None else noise_draws(used.noise_scale, used.low, used.high, confidence)
-        curves = curves_of(section, points, fit, confidence, drawn)
+        drawn = None if used is None else noise_draws(used.value, used.low, used.high, confidence)
+        curves = {EVERY_STEP: StepsCurve(points, fit, noise=drawn, confidence=confidence)}
+        if section and target and section.synced:
+            curves = curves_of(section, target, confidence)
         every = [point.steps for curve in curves.values() for point in curve.points]
-        if section and target and not any(steps.met for steps in every):
+        if section and target and not any(one.met for one in every):
             values = [trial.metrics[target.column] for trial in section.trials if target.column in trial.metrics]
-            return NoPlan(group.workload, target, NOT_MET,
-                          best_value(np.concatenate([np.empty(0), *values]), target.minimizes))
-        if any(steps.value == 0 for steps in every):
-            return NoPlan(group.workload, target, AT_ONCE)
-        if not every and noise is None and not request.global_batch:
-            return NoPlan(group.workload, None, NO_STEPS)
-        held = copy(times)
-        held.cells = {(cell.workers[0], cell.global_batch): cell for cell in cells}
-        return WorkerPlan(curves, held, request, group.workload, target, used, job)
-    if not about:
-        cells = [cell for section in group.sections for cell in section.cells]
-        return plan(None, (given,) if given else (), None, cells),
-    return tuple(plan(section, *steps(section), section.cells) for section in about)
+            best = best_value(np.concatenate([np.empty(0), *values]), target.minimizes)
+            yield NoPlan(group.workload, target, NOT_MET, best)
+        elif any(one.value == 0 for one in every):
+            yield NoPlan(group.workload, target, AT_ONCE)
+        elif not every and noise is None and not request.global_batch:
+            yield NoPlan(group.workload, None, NO_STEPS)
+        else:
+            held = copy(times)
+            held.cells = {(cell.workers[0], cell.global_batch): cell
+                          for one in ([section] if section else group.sections) for cell in one.cells}
+            yield WorkerPlan(curves, held, request, group.workload, target, used, job)
 
 
 def _list_batches(workers: int, curve: StepsCurve, times: StepTimes, request: Request, train_examples: int,

@@ -5,7 +5,7 @@
 """
 
 import contextlib
-import io
+import gc
 import os
 import shutil
 import signal
@@ -18,13 +18,11 @@ from click.shell_completion import CompletionItem
 
 from ..analysis.defaults import ALIKE_WITHIN, CONFIDENCE
 from ..errors import ExitCode, HvdscaleError, OutputError, UsageError, WorkersError
-from ..formatting.escaping import say as echo
-from ..formatting.lines import NARROWEST, USUAL, WIDEST, terminal_width
 from ..formatting.numbers import counted
+from ..formatting.screen import NARROWEST, USUAL, WIDEST, say as echo, terminal_width
 from ..report import FORMATS
 from ..system.files import clear_own
 from ..system.hangup import end_at_signals, guard_streams, heed, stop_before_the_steps
-from ..system.importing import uncollected
 from ..workers import orphans  # noqa: F401  it notes who launched this process, which may soon end
 from ..workers.launch import launched
 
@@ -42,7 +40,8 @@ class _Ending:
     behind."""
 
     def invoke(self, ctx):
-        print_anything()
+        if ctx.command is not self:             # one that the first argument selected
+            return ctx.command.invoke(ctx)
         guard_streams()
         end_at_signals()
         try:
@@ -107,9 +106,6 @@ class Command(_Ending, Brief):
             return super().make_context(info_name, args, parent, **extra)
         return command_at(self.words[args[0]]).make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
 
-    def invoke(self, ctx):
-        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
-
 
 def command_at(place: str) -> click.Command:
     """The command of ``module:name`` of this package, imported now."""
@@ -144,7 +140,7 @@ version_option = click.option("--version", is_flag=True, is_eager=True, expose_v
 
 def _set_width(ctx, _, columns):
     if columns is not None:
-        os.environ["COLUMNS"] = str(columns)            # read by formatting.lines, and by click for its own messages
+        os.environ["COLUMNS"] = str(columns)            # read by formatting.screen, and by click for its own messages
         ctx.terminal_width = None
 
 
@@ -181,7 +177,7 @@ checks_option = click.option("--checks", metavar="LIST", help="Only these findin
 
 def parse(command: click.Command):
     """The parsed command line, and its error, which all ranks then raise together; ends where it asked for help."""
-    print_anything()
+    guard_streams()
     try:
         parsed = command.main(standalone_mode=False)
         sys.stdout.flush()
@@ -207,22 +203,17 @@ def slow_imports() -> Iterator[None]:
     heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heeded:
         signal.signal(signal.SIGINT, lambda *_: os._exit(ExitCode.INTERRUPTED))
+    gc.disable()                # whose passes take a quarter of the time of imports
     try:
-        with uncollected():
-            yield
+        yield
+        gc.freeze()
     except ModuleNotFoundError as missing:
         raise WorkersError(f"training needs {missing.name}, which is not installed; it comes with "
                            "pip install 'hvdscale[torch]', in a checkout '.[torch]'") from None
     finally:
+        gc.enable()
         if heeded:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def print_anything() -> None:
-    """Have characters that the locale's encoding lacks printed as escapes; by default they would be errors."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
 
 def formats_of(text: str) -> tuple[str, ...]:

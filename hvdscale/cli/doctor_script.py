@@ -60,8 +60,7 @@ def script(script, arguments, module, batch, workers, updates, seconds, seed, ch
     stop_without_launcher(seconds)
     if process.size == 1:
         refuse_too_many(workers, "torchrun", None, {})
-    workers = process.size if process.size > 1 else workers
-    script = path_of(script, module)
+    workers, script = process.size if process.size > 1 else workers, path_of(script, module)
     check_batch(arguments, batch, (workers,))
     checked = checks_of(checks, tuple(CHECKS))
     asked = ScriptRequest(script, arguments, updates, seconds, threads_of(max(workers, process.local_size)),
@@ -91,8 +90,7 @@ def script(script, arguments, module, batch, workers, updates, seconds, seed, ch
 @checks_option
 @format_option
 @general_options
-def resume(script, arguments, stop, again, how, workers, then, batch, updates, seconds, in_save, in_place, checks,
-           wanted):
+def resume(script, arguments, updates, seconds, batch, workers, then, checks, wanted, **given):
     """Find out whether SCRIPT, stopped and started again, is the run that was not stopped: run it unmodified twice
     without a stop, once to update --stop, and once more from what it saved, watch, and compare.
 
@@ -114,11 +112,11 @@ def resume(script, arguments, stop, again, how, workers, then, batch, updates, s
     if place().size > 1:
         raise UsageError("hvdscale-doctor resume starts the workers itself, on this machine: start it without a "
                          "launcher")
-    check_batch(arguments, batch, (workers, then or workers))
+    then = then or workers
+    check_batch(arguments, batch, (workers, then))
     checked, script = checks_of(checks, tuple(CHECKS)), path_of(script)
-    asked = ResumeRequest(script, arguments, updates, seconds, threads_of(max(workers, then or 1)), global_batch=batch,
-                          again=again, stop=stop, how=how, workers=workers, then=then or workers, in_save=in_save,
-                          in_place=in_place)
+    asked = ResumeRequest(script, arguments, updates, seconds, threads_of(max(workers, then)), global_batch=batch,
+                          workers=workers, then=then, **given)
     report(lambda say: examine(asked, say, checked), wanted)
 
 

@@ -15,13 +15,12 @@ from ..exchange.archive.sources import OPENERS
 from ..exchange.benchmarks.mllog import Wanted, import_mllog, is_mllog
 from ..exchange.benchmarks.mlperf_rcp import TARGET, import_rcp
 from ..exchange.benchmarks.table import UNITS
-from ..exchange.csv_tables import OVERLAPS, import_tables, is_tables
+from ..exchange.csv_tables import import_tables, is_tables
 from ..exchange.exported import export_events, export_parquet, export_tables
 from ..exchange.runs.formats import KNOWN, has_runs, is_archive, read_runs
 from ..exchange.runs.guessing import guess
-from ..exchange.runs.into_log import settle, shown
-from ..exchange.runs.into_log import write as write_runs
-from ..exchange.runs.mapping import GLOBAL_BATCH, PERS, Source, read_lines, read_mapping, with_given
+from ..exchange.runs.into_log import settle, shown, write
+from ..exchange.runs.mapping import GLOBAL_BATCH, KEEPS, PERS, Source, read_lines, read_mapping, with_given
 from ..formatting.numbers import byte_size, counted, list_first
 from ..formatting.screen import Progress
 from ..log.files import SIGNATURE
@@ -29,7 +28,7 @@ from ..system.inputs import open_input, refusal
 from .common import echo, format_counts, paths, take_over_option
 
 KINDS = ("runs", "csv", "mllog", "rcp", "archive")
-EXPORTS = ("csv", "parquet", "tensorboard", "archive")
+EXPORTS = {"csv": export_tables, "parquet": export_parquet, "tensorboard": export_events, "archive": export_archive}
 MOST_WORKERS = 2**31
 MOST_LINES = 10                     # about what was left out
 LOST = ("left out: worker counts, times, targets, seeds, steps and restarts, for which an archive has no place; "
@@ -55,7 +54,7 @@ def worker_count(value: str) -> tuple[int, int | None]:
 @click.option("--dry-run", is_flag=True, help="runs: print how they would be read, as such a file, and stop")
 @click.option("--kind", type=click.Choice(KINDS), help="what is given, where that is not plain")
 @click.option("--skip-broken", is_flag=True, help="all but rcp: leave out what is wrong, and count it")
-@click.option("--overlap", type=click.Choice(OVERLAPS), help="runs, csv: which rows stay where steps repeat")
+@click.option("--overlap", type=click.Choice(KEEPS), help="runs, csv: which rows stay where steps repeat")
 @click.option("--unit", type=click.Choice(UNITS), help="runs: what a step counts; rcp, mllog: epoch_num")
 @click.option("--set-size", "--train-examples", "train_examples", metavar="N", type=click.IntRange(1, 2**53),
               help="runs, rcp, mllog: examples in the training set")
@@ -144,7 +143,7 @@ def _import_runs(sources, out, map_file, lines, dry_run, skip_broken, given, set
         raise
     echo(shown(trials, mapping, dry_run), err=not dry_run)
     if not dry_run:
-        _say_made(out, counted(len(trials), "trial"), (), write_runs(trials, out, mapping, sources, **how))
+        _say_made(out, counted(len(trials), "trial"), (), write(trials, out, mapping, sources, **how))
 
 
 def _import_archive(source, out, skip_broken, how):
@@ -162,7 +161,7 @@ def _import_archive(source, out, skip_broken, how):
 @click.command("export")
 @click.argument("log", shell_complete=paths)
 @click.argument("out", metavar="FOLDER", shell_complete=paths)
-@click.option("--as", "kind", type=click.Choice(EXPORTS), required=True,
+@click.option("--as", "kind", type=click.Choice([*EXPORTS]), required=True,
               help="csv, parquet: tables with all that the log holds; tensorboard: a run a trial; archive: study.json, "
                    "metadata.json and measurements.csv")
 def export_log(log, out, kind):
@@ -170,20 +169,12 @@ def export_log(log, out, kind):
 
     parquet needs pyarrow, tensorboard the package of that name: pip install pyarrow tensorboard.
     """
-    lost, progress = "", _share("exported")
-    if kind == "tensorboard":
-        trials, scalars = export_events(log, out, progress)
-        exported = f"{counted(trials, 'run')}, {counted(scalars, 'scalar')}"
-    elif kind == "archive":
-        found = export_archive(log, out, progress)
-        exported = f"{counted(found.trials, 'trial')} of {counted(found.studies, 'study', 'studies')}"
-        lost = LOST if found.own else ""
-    else:
-        export = export_tables if kind == "csv" else export_parquet
-        exported = format_counts(export(log, out, progress))
-    echo(f"{out}: {exported}")
-    if lost:
-        echo(lost, err=True)
+    made = EXPORTS[kind](log, out, _share("exported"))
+    if kind != "archive":
+        return echo(f"{out}: {format_counts(made)}")
+    echo(f"{out}: {counted(made.trials, 'trial')} of {counted(made.studies, 'study', 'studies')}")
+    if made.own:
+        echo(LOST, err=True)
 
 
 def _share(verb: str) -> Callable[[float], None]:

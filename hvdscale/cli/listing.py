@@ -17,13 +17,11 @@ from typing import TextIO
 
 import numpy as np
 
-from ..analysis.studies import better
 from ..errors import HvdscaleError, LogError
-from ..formatting.escaping import printable
-from ..formatting.lines import terminal_width
 from ..formatting.numbers import byte_size, counted, duration, number
-from ..formatting.screen import Screen
+from ..formatting.screen import Screen, printable, terminal_width
 from ..formatting.text_table import GrowingTable
+from ..log.directions import better
 from ..log.plan_text import read_plan
 from ..log.reader import Log, read_log
 from ..log.schema import LARGER, PRUNED, SMALLER, Status
@@ -63,7 +61,7 @@ def line_of(log: Log, row: int) -> tuple:
     values = log.evaluations.of_trial(metric, trials["id"][row]) if metric else np.empty(0)
     measured, best = values[~np.isnan(values)], "-"
     if len(measured):
-        way = better(metric, [log])
+        way = log.evaluations.owners[metric].spec("evaluations", metric).better or better(metric)
         if target and target.column == metric:
             way = SMALLER if target.minimizes else LARGER
         ends = {SMALLER: measured.min(), LARGER: measured.max()}

@@ -9,8 +9,8 @@ import click
 import numpy as np
 
 from ..errors import HvdscaleError, LogError
-from ..formatting.lines import terminal_width, wrap
 from ..formatting.numbers import byte_size, counted
+from ..formatting.screen import terminal_width, wrap
 from ..formatting.text_table import GrowingTable, aligned
 from ..log.check import check as check_log
 from ..log.merge import merge as merge_logs

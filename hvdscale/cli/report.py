@@ -6,6 +6,7 @@ import click
 
 from ..analysis.defaults import CROSSINGS, FIRST, LOSS_WITHIN, PERFECT_WITHIN, RULE_WITHIN, RULES, USEFUL_WITHIN
 from ..formatting.screen import Progress
+from ..target import Target
 from .common import (CONTEXT, Command, confidence_option, echo, formats_of, formats_option, full_option,
                      general_options, paths, slow_imports)
 
@@ -63,8 +64,7 @@ from .common import (CONTEXT, Command, confidence_option, echo, formats_of, form
 @click.option("--skip-broken", is_flag=True,
               help="Continue without logs that cannot be read; they are named and counted.")
 @general_options
-def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_within, useful_within, loss_within,
-         rules, rule_within, branch_tolerance, trials, crossing, sizes, laws, confidence, full, skip_broken):
+def main(logs, targets, out, formats, figures, full, skip_broken, **asked):
     """Steps, time and speedup to a target, from LOGS: log files, or directories of them or of other programs' runs.
 
     \b
@@ -75,14 +75,11 @@ def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_
     """
     with slow_imports():                # which --help can do without
         from ..report.pages import make
-        from ..report.request import request_of, targets_of
-    asked = request_of(
-        budgets=budgets, compare=compare, paper=paper, rules=rules, rule_within=rule_within,
-        perfect_within=perfect_within, useful_within=useful_within, loss_within=loss_within, trials=trials,
-        crossing=crossing, confidence=confidence, branch_tolerance=branch_tolerance, sizes=sizes, laws=laws,
-        spell=lambda name: f"--{name.replace('_', '-')}")
-    make(logs, targets_of(targets), out, asked=asked, formats=formats_of(formats), skip_broken=skip_broken,
-         every_figure=figures == "all", whole=full, echo=echo, tell=Progress(partial(echo, err=True)))
+        from ..report.subject import request_of
+    request = request_of(**asked, spell=lambda name: f"--{name.replace('_', '-')}")
+    make(logs, list(map(Target.parse, targets)), out, asked=request, formats=formats_of(formats),
+         skip_broken=skip_broken, every_figure=figures == "all", whole=full, echo=echo,
+         tell=Progress(partial(echo, err=True)))
 
 
 if __name__ == "__main__":

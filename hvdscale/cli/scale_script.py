@@ -76,15 +76,14 @@ def main(script, arguments, module, counts, repeats, out, batch, global_batch, u
         launcher = find_launcher(launcher)
         refuse_too_many(max(counts), launcher, hosts)
     runs = repeated(counts, repeats, out, lambda workers, repeat: keys_of(asked, workers))
-    todo = [run for run in runs if overwrite or not ended(run)]
-    say = echo if process.rank == 0 else quiet
+    todo, say = [run for run in runs if overwrite or not ended(run)], quiet if process.rank else echo
     if len(todo) < len(runs):
         say(f"{len(runs) - len(todo)} of {len(runs)} runs are already finished; --overwrite runs them again")
     failures = 0
     for number, run in enumerate(todo, 1):
         say(f"[{number}/{len(todo)}] {counted(run.workers, 'worker')}: {run.log}")
         try:
-            tell = Progress(partial(echo, err=True)) if process.rank == 0 else quiet
+            tell = quiet if process.rank else Progress(partial(echo, err=True))
             remarks = carry_out_launched(run, asked, process, tell) if launched else carry_out(
                 run, asked, launcher, hosts, tell)
             for remark in remarks:

@@ -4,11 +4,13 @@
     Data(train=MapSplit(dataset, collate), val=MapSplit(...))        any map-style torch Dataset
     batch = to_device(split.take(visits), device)
 
-All randomness of an example depends only on (seed, epoch, example), so it is the same at any worker count.
+All randomness of an example depends only on (seed, epoch, example), so it is the same at any worker count. The
+process's global random generators, which a user's code draws from, are seeded, kept and restored here.
 """
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,13 +24,60 @@ from torch.utils.data import IterableDataset, TensorDataset, default_collate
 from ..errors import DataError, HvdscaleError, StoppedError, describe_raised
 from ..plan.shards import Visits, stream_key
 from ..system.source import digest_of
-from .generators import OwnGenerators, seed_generators
 
 AUGMENTATION = "augmentation"       # the purpose that keys the random streams here
 ALIGNMENT = 64                      # bytes, of torch's tensors: arithmetic may depend on it
 AT_ONCE_BYTES, MOST_AT_ONCE = 1 << 17, 32       # of small batches
 GOLDEN = 0.6180339887498949
 PLAIN = (bool, int, str, bytes, type(None))
+CPU = torch.device("cpu")
+
+
+def seed_generators(key: int, gpus: bool = True) -> None:
+    """Seed the generators with this key; without ``gpus`` torch's only on the CPU."""
+    (torch if gpus else torch.default_generator).manual_seed(key)
+    np.random.seed(key % 2**32)
+    random.seed(key)
+
+
+def random_state(device: torch.device = CPU) -> dict:
+    """The state of the generators, including the GPU's if the device is one: plain values and tensors."""
+    kind, keys, *rest = np.random.get_state()
+    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    numbers = (kind, torch.from_numpy(keys.astype(np.int64)), *rest)
+    return {"torch": torch.get_rng_state(), "cuda": cuda, "numpy": numbers, "python": random.getstate()}
+
+
+def set_random_state(state: dict, device: torch.device = CPU) -> None:
+    """Restore the state from ``random_state``; the generator of a missing device is left alone."""
+    torch.set_rng_state(state["torch"])
+    if device.type == "cuda" and state["cuda"] is not None:
+        torch.cuda.set_rng_state(state["cuda"], device)
+    kind, keys, *rest = state["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
+    random.setstate(state["python"])
+
+
+class OwnGenerators:
+    """A context that restores the generators; ``moved()`` says whether they have been drawn from."""
+
+    def __init__(self, device: torch.device = CPU):
+        self._device = device
+
+    def __enter__(self) -> OwnGenerators:
+        self._before = random_state(self._device)
+        return self
+
+    def moved(self) -> bool:
+        return not all(map(np.array_equal, _flatten(self._before), _flatten(random_state(self._device))))
+
+    def __exit__(self, *_: object) -> None:
+        set_random_state(self._before, self._device)
+
+
+def _flatten(state: dict) -> list:
+    return [state["torch"], [] if state["cuda"] is None else state["cuda"], state["numpy"][1], state["numpy"][2:],
+            state["python"][1]]
 
 
 @dataclass(frozen=True)
@@ -289,20 +338,18 @@ def digest_split(split) -> dict:
     An example that cannot be read, that differs when it is read again, or that holds objects of unknown types is None:
     unknown. Of numbers that are not whole a weighted sum counts, to three digits: processors differ in the last bits.
     """
-    plain = split.plain() if hasattr(split, "plain") else split
-    ends = {"first": 0, "last": len(split) - 1} if len(split) else {}
-    return {"examples": len(split), **{name: _digest_example(plain, at) for name, at in ends.items()}}
-
-
-def _digest_example(split, at: int) -> str | None:
-    try:
-        with OwnGenerators():
-            once, again = (digest_of(outline(split.take(Visits(np.array([at]), np.array([0]), 0)))) for _ in range(2))
-        return once if once == again else None
-    except StoppedError:
-        raise
-    except Exception:                       # the data set is the user's; the run says what is wrong if it matters
-        return None
+    plain, found = split.plain() if hasattr(split, "plain") else split, {"examples": len(split)}
+    for name, at in (("first", 0), ("last", len(split) - 1)) if len(split) else ():
+        visits = Visits(np.array([at]), np.array([0]), 0)
+        try:
+            with OwnGenerators():
+                once, again = (digest_of(outline(plain.take(visits))) for _ in range(2))
+            found[name] = once if once == again else None
+        except StoppedError:
+            raise
+        except Exception:                   # the data set is the user's; the run says what is wrong if it matters
+            found[name] = None
+    return found
 
 
 def outline(value):
@@ -312,18 +359,16 @@ def outline(value):
     if isinstance(value, Tensor):
         value = value.detach().cpu()
         value = (value.float() if value.dtype in (torch.bfloat16, torch.float16) else value).numpy()
-    if isinstance(value, (np.ndarray, np.generic, float, complex)):
-        return _outline_array(np.asarray(value))
     if isinstance(value, Mapping):
         return [(outline(key), outline(part)) for key, part in value.items()]
     if isinstance(value, (tuple, list)):
         return [*map(outline, value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(field.name, outline(getattr(value, field.name))) for field in dataclasses.fields(value)]
-    raise TypeError(f"{type(value).__name__} is of no known type")
+    if not isinstance(value, (np.ndarray, np.generic, float, complex)):
+        raise TypeError(f"{type(value).__name__} is of no known type")
 
-
-def _outline_array(array: np.ndarray):
+    array = np.asarray(value)
     if array.dtype.kind == "O":
         return [array.shape, *map(outline, array.ravel().tolist())]
     if array.dtype.kind not in "fc":

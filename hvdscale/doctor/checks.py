@@ -9,14 +9,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data.generators import OwnGenerators
-from ..data.splits import MapSplit, Split, tensors_of, to_device
+from ..data.splits import MapSplit, OwnGenerators, Split, tensors_of, to_device
 from ..errors import CheckpointError
 from ..formatting.numbers import counted, list_first
 from ..modules.layers import BatchNorm, Dropout, is_batch_norm
@@ -25,8 +25,7 @@ from ..system.files import scratch_folder
 from ..training.checkpoint import FORMAT, read, write
 from ..training.evaluate import Evaluator
 from ..training.snapshot import RunState, capture, restore
-from ..update.averages import has_modes
-from ..update.optimizers import make_optimizer, norms_and_biases
+from ..update.optimizers import has_modes, make_optimizer, norms_and_biases
 from ..update.precision import AUTOCAST, PARAMETERS, repeatable
 from ..update.step import DataParallelStep
 from ..workers.group import SingleWorker
@@ -75,16 +74,14 @@ def gradients(sample: Sample) -> Finding:
 def losses(sample: Sample) -> Finding:
     """Whether a whole batch's loss and count are the sums over its parts, one of them a single example."""
     plan, model = sample.plan, sample.model().eval()
-    loss = bound_loss(sample.job.workload, plan.label_smoothing)
-    examples = plan.global_batch
+    loss, examples = bound_loss(sample.job.workload, plan.label_smoothing), plan.global_batch
     cuts = {0, min(1, examples), *(1 + bound for bound in even_bounds(examples - 1, 3)[1:2]), examples}     # uneven
     whole, parts = sample.parts(0, examples), sample.parts(*sorted(cuts))
     (total, count, drawn), *sums = [(total.item(), count, moved) for (total, count), moved in outcomes(
         sample, model, [*whole, *parts], loss)]
     sizes = [part.stop - part.start for part, _ in parts]
     summed, counted = sum(t for t, *_ in sums), sum(c for _, c, _ in sums)
-    by = relative(total, summed)
-    about = dict(examples=examples, sizes=sizes)
+    by, about = relative(total, summed), dict(examples=examples, sizes=sizes)
     if counted != count:
         return JOB.finding("losses", "count", **about, whole=count, summed=counted)
     about |= dict(by=by, limit=sample.limit, whole=total, summed=summed)
@@ -97,12 +94,9 @@ def losses(sample: Sample) -> Finding:
     if draws:
         return JOB.finding("losses", "drawn", **{**about, "by": None, "limit": None})
     if layer := first_difference(sample, model, whole, parts):
-        return JOB.finding("losses", "layer", **about, **_explain_layer(layer), layer=_describe_layer(layer))
+        about["layer"] = f"{layer.layer}, by {layer.by:.2g}"
+        return JOB.finding("losses", "layer", **about, **_explain_layer(layer))
     return JOB.finding("losses", "by_group" if plan.group_by_group else "pairs", **about)
-
-
-def _describe_layer(layer: Difference) -> str:
-    return f"{layer.layer} ({type(layer.module).__name__}), by {layer.by:.2g}"
 
 
 def _explain_layer(layer: Difference) -> dict[str, str]:
@@ -127,25 +121,24 @@ def random_numbers(sample: Sample) -> Finding:
     owners = [f"{path or 'the model'} holds a {type(value).__name__}" for path, module in model.named_modules()
               for value in vars(module).values()
               if isinstance(value, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random))]
-    return JOB.finding(name, "own", by=by, limit=sample.limit, layer=layer and _describe_layer(layer), owners=owners)
+    return JOB.finding(name, "own", by=by, limit=sample.limit, owners=owners,
+                       layer=layer and f"{layer.layer}, by {layer.by:.2g}")
 
 
 def batch_norm(sample: Sample) -> Finding:
     """Which layers mix examples, over which ghost groups; and whether any mixes all examples of a worker's pass."""
-    name, job, plan, model = "batch-norm", sample.job, sample.plan, sample.model()
-    ours = [m for m in model.modules() if isinstance(m, BatchNorm)]
-    torchs = [m for m in model.modules() if is_batch_norm(m) and not isinstance(m, BatchNorm)]
+    name, job, plan, model, limit = "batch-norm", sample.job, sample.plan, sample.model(), sample.limit
+    ours = Counter(isinstance(module, BatchNorm) for module in model.modules() if is_batch_norm(module))
     groups = job.plan.ghost_groups(job.plan.global_batch)
     sizes = sorted({job.plan.global_batch // groups, -(-job.plan.global_batch // groups)})
     how = "group by group: correct, but slower" if plan.group_by_group else "not by ghost group"
-    kinds = [f"{len(layers)} of {what}" for layers, what in (
-        (ours, "hvdscale.modules (fast)"), (torchs, f"torch's own ({how})")) if layers]
+    kinds = [f"{ours[is_ours]} of {what}" for is_ours, what in (
+        (True, "hvdscale.modules (fast)"), (False, f"torch's own ({how})")) if ours[is_ours]]
     if not plan.group_by_group and first_difference(sample, model, sample.parts(), sample.parts()) is None:
         bounds = group_bounds(plan.global_batch, plan.ghost_batch)
         cut = sorted({0, bounds[-(-len(bounds) // 3)], plan.global_batch})      # in two, between ghost groups
         if layer := first_difference(sample, model, sample.parts(), sample.parts(*cut)):
-            return JOB.finding(name, "layer", layer=f"{layer.layer} ({type(layer.module).__name__})", by=layer.by,
-                               limit=sample.limit, **_explain_layer(layer))
+            return JOB.finding(name, "layer", layer=layer.layer, by=layer.by, limit=limit, **_explain_layer(layer))
     kind = {"by_group": kinds, "none_by_group": plan.group_by_group, "none": True}
     return JOB.finding(name, kind, kinds=", ".join(kinds), sizes=" or ".join(map(str, sizes)), groups=groups)
 
@@ -155,7 +148,7 @@ class Case(NamedTuple):
 
     split: str
     examples: int
-    batches: tuple
+    parts: list[tuple[Pass, object]]
     how: str                    # the tensor that grows, and how far
     of: Callable[[nn.Module, object], dict[str, float]]         # (model, batch) -> numbers by name
     training: bool = False      # the model's mode
@@ -170,20 +163,18 @@ def padding(sample: Sample) -> Finding:
         for module in model.modules():
             if isinstance(module, (nn.modules.dropout._DropoutNd, Dropout)):
                 module.eval()               # the shape of its masks depends on the padding
-        values = _values(sample, model, case)
-        if values is None:
+        (values, drew), (others, drew_again) = outcomes(sample, model, case.parts, case.of)
+        if drew or drew_again:                  # padding may change what is drawn
             continue
         looked_at.append(f"{case.examples} examples of {case.split}, {case.how}")
-        for what, (short, long) in values.items():
-            by = relative(short, long)
-            if by > sample.limit:
+        for what, short in values.items():
+            long = others[what]
+            if (by := relative(short, long)) > sample.limit:
                 layer = _first_layer(sample, model, case) if case.split == "train" and not case.training else ""
                 return JOB.finding("padding", "in_norm" if case.training else "padded", case, by=by, limit=sample.limit,
                                    differs=f"{what} is {short:.6g} and {long:.6g}{layer}",
                                    cause="by_group" if case.training and sample.plan.group_by_group else "")
-    if not looked_at:
-        return JOB.finding("padding", "none")
-    return JOB.finding("padding", "same", looked_at="; ".join(dict.fromkeys(looked_at)))
+    return JOB.finding("padding", "same" if looked_at else "none", looked_at="; ".join(dict.fromkeys(looked_at)))
 
 
 def _cases(sample: Sample) -> Iterator[Case]:
@@ -209,16 +200,9 @@ def _cases(sample: Sample) -> Iterator[Case]:
             yield Case(split, *stretched, metrics)
 
 
-def _values(sample: Sample, model: nn.Module, case: Case) -> dict[str, tuple[float, float]] | None:
-    """The results of the two batches, by name; None where the job draws random numbers, as padding may change these."""
-    (short, drew), (long, drew_again) = outcomes(
-        sample, model, [(Pass(0, case.examples), batch) for batch in case.batches], case.of)
-    return None if drew or drew_again else {what: (value, long[what]) for what, value in short.items()}
-
-
 def _first_layer(sample: Sample, model: nn.Module, case: Case) -> str:
     """The first layer whose output changes at the real positions, in words; empty if none is found."""
-    for name, module, _, (short, long) in calls_of(sample, model, [(Pass(0, case.examples), b) for b in case.batches]):
+    for name, module, _, (short, long) in calls_of(sample, model, case.parts):
         if short.ndim == long.ndim and short.is_floating_point() and not any(
                 torch.allclose(cut, short, rtol=sample.limit, atol=sample.limit * float(short.abs().max()))
                 for cut in _cuts(long, short.shape)):
@@ -227,7 +211,7 @@ def _first_layer(sample: Sample, model: nn.Module, case: Case) -> str:
     return ""
 
 
-def _stretched(sample: Sample, data, visits: Visits) -> tuple[int, tuple, str] | None:
+def _stretched(sample: Sample, data, visits: Visits) -> tuple[int, list[tuple[Pass, object]], str] | None:
     """The shortest of these examples, as a batch and cut out of the batch of all: their number, the batches, and
     how far each is padded. None where batches are not padded, or where the padding cannot be identified."""
     if type(data) is Split or isinstance(data, MapSplit) and data.collate is None:
@@ -242,7 +226,7 @@ def _stretched(sample: Sample, data, visits: Visits) -> tuple[int, tuple, str] |
         short, long = data.take(select(visits, rows)), _rows(whole, n, rows)
         if how := _how(dict(tensors_of(short)), dict(tensors_of(long))):
             device, dtype = sample.job.device, PARAMETERS[sample.plan.precision]
-            return k, (to_device(short, device, dtype), to_device(long, device, dtype)), how
+            return k, [(Pass(0, k), to_device(batch, device, dtype)) for batch in (short, long)], how
     return None
 
 
@@ -253,11 +237,10 @@ def _rows(part, n: int, rows: list[int]):
         return part if along is None else part.index_select(along, torch.tensor(rows))
     if isinstance(part, Mapping):
         return {name: _rows(value, n, rows) for name, value in part.items()}
-    if isinstance(part, tuple) and hasattr(part, "_fields"):
+    if hasattr(part, "_fields"):
         return type(part)(*(_rows(value, n, rows) for value in part))
     if isinstance(part, (tuple, list)):
-        return type(part)(part[row] for row in rows) if len(part) == n else type(part)(
-            _rows(value, n, rows) for value in part)
+        return type(part)([part[row] for row in rows] if len(part) == n else [_rows(value, n, rows) for value in part])
     if hasattr(part, "__dict__"):
         made = copy.copy(part)
         vars(made).update({name: _rows(value, n, rows) for name, value in vars(part).items()})
@@ -295,16 +278,13 @@ def checkpoint(sample: Sample) -> Finding:
         return DataParallelStep(plan, job.workload, job.data.train, model, make_optimizer(plan, model), SingleWorker(),
                                 job.device)
 
-    def finding(kind: str, **given) -> Finding:
-        return JOB.finding("checkpoint", kind, plan, before=BEFORE, **given)
-
     def resumed_from(state):
         other = make_step()
         restore(state, other)
         lost.extend(unlike(flatten(state), flatten(capture(RunState(BEFORE), other))))
         return other(BEFORE, plan.schedule.lr_at(BEFORE), set()).loss, other.model.state_dict()
 
-    lost: list[tuple[str, str, str]] = []
+    finding, lost = partial(JOB.finding, "checkpoint", about=plan, before=BEFORE), []
     with OwnGenerators(job.device), repeatable(job.device), scratch_folder() as folder:
         take_step = make_step()
         for step in range(BEFORE):
@@ -312,20 +292,19 @@ def checkpoint(sample: Sample) -> Finding:
         try:
             path = os.path.join(folder, f"step-{BEFORE}.pt")
             write(path, {**capture(RunState(BEFORE), take_step), "format": FORMAT})
-            uninterrupted = take_step(BEFORE, plan.schedule.lr_at(BEFORE), set()).loss
-            state = read(path)
+            uninterrupted, state = take_step(BEFORE, plan.schedule.lr_at(BEFORE), set()).loss, read(path)
         except CheckpointError as error:
             return finding("not_saved", error=str(error).replace(folder + os.sep, ""))
         (resumed, found), (_, again) = resumed_from(state), resumed_from(state)
     if lost:
         return finding("not_restored", what=_describe(lost, take_step.model))
-    differing, by = _differences(take_step.model.state_dict(), found)
+    differing = _differences(take_step.model.state_dict(), found)
     if not differing:
         return finding("same", by=0.0, limit=0.0)
-    if job.device.type != "cpu" and _differences(found, again)[0]:
-        return finding("not_repeatable", name=differing[0], by=by, limit=0.0)
-    return finding("next_step", name=differing[0], by=by, limit=0.0,
-                   cause="outside" if resumed != uninterrupted else "optimizer")
+    given = dict(name=next(iter(differing)), by=max(differing.values()), limit=0.0)
+    if job.device.type != "cpu" and _differences(found, again):
+        return finding("not_repeatable", **given)
+    return finding("next_step", **given, cause="outside" if resumed != uninterrupted else "optimizer")
 
 
 def _describe(lost: list[tuple[str, str, str]], model: nn.Module) -> str:
@@ -336,26 +315,24 @@ def _describe(lost: list[tuple[str, str, str]], model: nn.Module) -> str:
         trains = [f"model.{name}" for name, one in model.named_parameters() if one.requires_grad]
         check, (kind, given) = "parameters", describe_tensors(lost, trains, {}, {})
     elif all(name.startswith("optimizer.state.") for name in names):
-        check, (kind, given) = "optimizer", describe_lost([
-            (f"{name.rpartition('.')[2]}.{name}", *each) for name, *each in lost])
+        keys = [(f"{name.rpartition('.')[2]}.{name}", *each) for name, *each in lost]
+        check, (kind, given) = "optimizer", describe_lost(keys)
     else:
         return "not as they were saved: " + list_first(list(dict.fromkeys(names)), 3)
     return OF_RESTARTS.finding(check, kind, held=BEFORE, **given).differs
 
 
-def _differences(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> tuple[list[str], float]:
-    """Names of what differs between two models' states, and the largest difference."""
-    differing = [name for name, values in one.items() if not torch.equal(values, other[name])]
-    return differing, max(((one[name].double() - other[name].double()).abs().max().item() for name in differing),
-                          default=0.0)
+def _differences(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> dict[str, float]:
+    """How far what differs between two models' states is apart, by its name."""
+    return {name: (values.double() - other[name].double()).abs().max().item() for name, values in one.items()
+            if not torch.equal(values, other[name])}
 
 
 def evaluation(sample: Sample) -> Finding:
     """Whether metrics do not depend on the chunks that a split is cut into, which workers share."""
-    name, job, model = "evaluation", sample.job, sample.model()
+    name, job, model, target = "evaluation", sample.job, sample.model(), sample.job.plan.stop_target
     splits = {split: data.first(min(len(data), MEASURED)) for split, data in job.data.evaluated(
         job.plan.train_eval_examples).items() if len(data)}
-    target = job.plan.stop_target
     if target and target.split not in splits:
         return JOB.finding(name, "no_target", target, target=target, there=" or ".join(splits) or "another split")
     if not splits:
@@ -368,9 +345,8 @@ def evaluation(sample: Sample) -> Finding:
     with OwnGenerators(job.device):
         (one, counts_of_one), (other, counts_of_other) = map(measure, CHUNKS)
 
-    def finding(kind: str, **given) -> Finding:
-        read = ", ".join(f"{len(data)} of {split}" for split, data in splits.items())
-        return JOB.finding(name, kind, splits=read, chunks=CHUNKS, **given)
+    finding = partial(JOB.finding, name, chunks=CHUNKS, splits=", ".join(
+        f"{len(data)} of {split}" for split, data in splits.items()))
     undefined = [column for column, value in one.items() if math.isnan(value)]
     if broken := [column for column in undefined if counts_of_one.get(column)]:
         return finding("broken", nan=_are_nan(broken))
@@ -382,8 +358,8 @@ def evaluation(sample: Sample) -> Finding:
     for column, by in apart.items():
         if not by <= sample.limit:
             return finding("by_chunk", column=column, by=by, limit=sample.limit)
-    partial = any(count != len(splits[column.partition("/")[0]]) for column, count in counts_of_one.items())
-    per = "the counts from measure have the same sum" if partial else "each example counts once"
+    uneven = any(count != len(splits[column.partition("/")[0]]) for column, count in counts_of_one.items())
+    per = "the counts from measure have the same sum" if uneven else "each example counts once"
     if undefined:
         per += f"; {_are_nan(undefined)}"
     valued = {column.partition("/")[2] for column, value in one.items() if not math.isnan(value)}
@@ -423,8 +399,7 @@ def decay(sample: Sample) -> Finding:
         optimizer.step()
     decays = {path: bool((p != 1).any()) for path, p in named}
     wanted = {path: plan.weight_decay > 0 and (plan.decay_norm_and_bias or id(p) not in apart) for path, p in named}
-    unasked, idle = ([path for path in decays if decays[path] > wanted[path]],
-                     [path for path in decays if decays[path] < wanted[path]])
+    unasked, idle = ([at for at in decays if decays[at] > wanted[at]], [at for at in decays if decays[at] < wanted[at]])
     biases = any(id(p) in apart for path, p in named if path in unasked)
     return JOB.finding(DECAY, {"unasked": unasked, "idle": idle, "as_asked": True}, plan,
                        names=list_first(unasked or idle, 3), decaying=sum(decays.values()), count=len(decays),

@@ -5,16 +5,15 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from ..formatting.numbers import counted
-from ..training.job import Job
+from ..training.prepare import Job
 from ..update.model import how_to_be_faster
 from ..workers.group import Workers
 from .checks import (batch_norm, checkpoint, decay, evaluation, gradients, losses, padding, random_numbers, rounding)
 from .finding import JOB, Finding, carried_out, trace_cause
 from .formats import NOTES, Judged, render_list
 from .probe_step import EXAMPLES, Sample, make_sample
-from .ranks import digest, refusing_collectives, same_on_ranks, same_when_played, simulated
+from .ranks import NAME as RANKS, digest, refusing_collectives, same_on_ranks, same_when_played, simulated
 
-RANKS = "ranks"
 CHECKS = {"gradients": gradients, "losses": losses, "random numbers": random_numbers, "rounding": rounding,
           "batch-norm": batch_norm, "padding": padding, "examples": lambda sample: sample.data, RANKS: None,
           "evaluation": evaluation, "checkpoint": checkpoint, "weight decay": decay}
@@ -28,15 +27,14 @@ def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPL
     check, ``layers`` are the user's settings, and the checks take a step of the ``wanted`` examples. Raises
     CommunicationError where the job's own code communicates."""
     alone, ranked = workers.size == 1, RANKS in checks
-    with contextlib.ExitStack() as children:
-        played = children.enter_context(simulated(job.name, layers, wanted)) if alone and ranked else []
+    with simulated(job.name, layers, wanted) if alone and ranked else contextlib.nullcontext([]) as played:
         with workers.together("the sample"):
             sample = make_sample(job, wanted)
             mine = digest(sample) if ranked else {}     # first, as checks may move the job's own generators
             sample.data
         by_rank = workers.gather(mine, "doctor/digest") if ranked and not alone else []
-        launched = same_on_ranks(sample, by_rank, JOB.sentence(
-            "ranks compared", "launched", size=workers.size)) if by_rank and not workers.rank else None
+        seen = JOB.sentence("ranks compared", "launched", size=workers.size)
+        launched = same_on_ranks(sample, by_rank, seen) if by_rank and not workers.rank else None
         findings = in_this_process(sample, workers, say, launched, checks)
         if played:
             say(RANKS)

@@ -14,7 +14,7 @@ A kind of a line or two is written in its check's table: mean.passed = "...".
 [notes] and the like are sentences by name.
 
 {scale} in the words is a value of the finding, an attribute of what it is about, or another of its words, written as
-formatting/templates.py says; {LOCAL} is the word of a script's arguments that stands for a worker's share.
+formatting/numbers.py says; {LOCAL} is the word of a script's arguments that stands for a worker's share.
 
 At the end, the kinds of what a restart did not bring back: values of a checkpoint, of a script or of a job of ours.
 """
@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import HvdscaleError, WorkersError
-from ..formatting.numbers import list_first
-from ..formatting.templates import fill
+from ..formatting.numbers import fill, list_first
 from ..plan.settings import read_toml
 
 ENDED = "the job's own code raised an error, which ended this check"
@@ -87,12 +86,10 @@ def carried_out(name: str, check: Callable[[], Finding]) -> Finding:
 
 def trace_cause(finding: Finding, findings: Sequence[Finding], explains: Mapping[str, Collection[str]]) -> Finding:
     """The finding, with the cause of the first other failure that ``explains`` it: by check, those that fail too."""
-    found = {source.check: source for source in findings}
-    for check, explained in explains.items():
-        source = found.get(check)
-        if source and finding.verdict == source.verdict == Verdict.FAILED and finding.check in explained and (
-                source.looked_at != ENDED):
-            return replace(finding, cause=source.cause, remedy=f"see the check {check!r} first")
+    failed = {one.check: one for one in findings if one.verdict == Verdict.FAILED and one.looked_at != ENDED}
+    for check, explained in explains.items() if finding.verdict == Verdict.FAILED else ():
+        if check in failed and finding.check in explained:
+            return replace(finding, cause=failed[check].cause, remedy=f"see the check {check!r} first")
     return finding
 
 
@@ -192,14 +189,8 @@ def describe_lost(lost: list[tuple[str, str, str]]) -> tuple[str, dict[str, Any]
     lost = [one for one in lost if OF_GROUP not in one[0]] or lost
     keys = list(dict.fromkeys(name.partition(".")[0] for name, *_ in lost))
     _, was, now = next((one for one in lost if not one[0].startswith("step.")), lost[0])
-    types, kind = (was.partition(" ")[0], now.partition(" ")[0]), "other"
-    if all(not each or each.endswith(ZERO) for *_, each in lost):
-        kind = "empty"
-    elif keys == ["step"]:
-        kind = "steps"
-    elif OF_GROUP in lost[0][0]:
-        kind = "settings"
-    elif now and types[0] != types[1]:
-        kind = "dtype"
-    return kind, dict(keys=keys, was=was, now=now, was_type=types[0], now_type=types[1],
+    was_type, now_type = (each.partition(" ")[0] for each in (was, now))
+    kind = first_met({"empty": all(not each or each.endswith(ZERO) for *_, each in lost), "steps": keys == ["step"],
+                      "settings": OF_GROUP in lost[0][0], "dtype": now and was_type != now_type, "other": True})
+    return kind, dict(keys=keys, was=was, now=now, was_type=was_type, now_type=now_type,
                       names=list_first([name for name, *_ in lost], 3))

@@ -11,8 +11,7 @@ from typing import TextIO
 from xml.etree import ElementTree
 
 from ..errors import UsageError
-from ..formatting.escaping import printable
-from ..formatting.lines import wrap
+from ..formatting.screen import printable, wrap
 from ..report.table import encode
 from .finding import Finding, Verdict
 
@@ -41,7 +40,7 @@ class Judged:
         return all(finding.verdict != Verdict.FAILED for finding in self.findings)
 
     def render(self, seconds: float, colour: bool) -> str:
-        """The whole report, in lines of ``line_width()`` characters where words allow."""
+        """The whole report, in lines as wide as the terminal where words allow."""
         headline, *blocks = self.texts
         counts = {verdict: sum(finding.verdict == verdict for finding in self.findings) for verdict in Verdict}
         summary = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
@@ -62,9 +61,8 @@ def render_findings(findings: Sequence[Finding], colour: bool) -> str:
 
 def _line(finding: Finding, colour: bool) -> str:
     verdict = _colour(f"{LABELS[finding.verdict]:{VERDICT}}", finding.verdict, colour)
-    text = finding.looked_at
-    if finding.verdict == Verdict.UNSEEN and finding.differs:
-        text = f"unexplained: {text}"
+    unexplained = finding.verdict == Verdict.UNSEEN and finding.differs
+    text = f"unexplained: {finding.looked_at}" if unexplained else finding.looked_at
     if finding.verdict == Verdict.PASSED and finding.limit:
         text += f". Difference {finding.by:.1g}, allowed {finding.limit:.0e}" if finding.by else ". Bit-identical"
     return f"  {finding.check:{NAME}}  {verdict}  {wrap(text, ' ' * (NAME + VERDICT + 6)).lstrip()}"
@@ -72,10 +70,9 @@ def _line(finding: Finding, colour: bool) -> str:
 
 def _failure(finding: Finding, colour: bool) -> str:
     by = "" if finding.by is None else f"{finding.by:.3g}; allowed {finding.limit:g}"
-    rows = [("what differs", finding.differs), ("where", finding.where), ("by how much", by),
-            ("usual cause", finding.cause), ("next move", finding.remedy)]
+    rows = {name: getattr(finding, field) for name, field in DETAILS.items()} | {"by how much": by, "allowed": ""}
     heading = f"{_colour(LABELS[finding.verdict], finding.verdict, colour)}: {finding.check}"
-    return "\n".join([heading, *(wrap(text, f"  {name:12}  ") for name, text in rows if text)])
+    return "\n".join([heading, *(wrap(text, f"  {name:12}  ") for name, text in rows.items() if text)])
 
 
 def _colour(text: str, verdict: str, colour: bool) -> str:
@@ -100,18 +97,15 @@ def render_for_machines(wanted: str, about: Mapping[str, object], findings: Sequ
     about = {**about, "exit_code": code}
     if wanted == JSON:
         return json.dumps(encode({**about, "checks": [*map(vars, findings)]}), indent=1, allow_nan=False)
-    return _junit(about, findings, blind, suite)
 
-
-def _junit(about: Mapping[str, object], findings: Sequence[Finding], blind: Collection[str], name: str) -> str:
     document = ElementTree.Element("testsuites")
-    suite = ElementTree.SubElement(document, "testsuite", name=name)
-    properties = ElementTree.SubElement(suite, "properties")
+    tests = ElementTree.SubElement(document, "testsuite", name=suite)
+    properties = ElementTree.SubElement(tests, "properties")
     for key, value in about.items():
         for one in value if isinstance(value, (list, tuple)) else [value]:
             ElementTree.SubElement(properties, "property", name=key, value=printable(str(one)))
     for finding in findings:
-        case = ElementTree.SubElement(suite, "testcase", classname=name, name=finding.check)
+        case = ElementTree.SubElement(tests, "testcase", classname=suite, name=finding.check)
         path, colon, line = finding.where.rpartition(":")
         if colon and line.isdecimal():
             case.attrib.update(file=printable(path), line=line)
@@ -125,7 +119,7 @@ def _junit(about: Mapping[str, object], findings: Sequence[Finding], blind: Coll
             tag = "error" if finding.check in blind and finding.verdict == Verdict.UNSEEN else "skipped"
             ElementTree.SubElement(case, tag, message=printable(f"{finding.verdict}: {finding.looked_at}"))
     for attribute, tag in {"tests": "testcase", "failures": "failure", "errors": "error", "skipped": "skipped"}.items():
-        suite.set(attribute, str(sum(1 for _ in suite.iter(tag))))
+        tests.set(attribute, str(sum(1 for _ in tests.iter(tag))))
     ElementTree.indent(document, " ")
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(document, encoding="unicode")
 

@@ -7,22 +7,22 @@ The reference computations are slow and obvious, and share no code with hvdscale
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data.generators import OwnGenerators, seed_generators
-from ..data.splits import MapSplit, tensors_of, to_device
+from ..data.splits import MapSplit, OwnGenerators, seed_generators, tensors_of, to_device
 from ..errors import HvdscaleError, WorkersError, WorkloadError
 from ..formatting.numbers import counted
 from ..modules.ghost_groups import GhostGroups
 from ..modules.running_statistics import Buffers
 from ..plan.plan import Plan
 from ..plan.shards import Pass, Visits, group_bounds
-from ..training.job import Job
+from ..training.prepare import Job
 from ..update.model import make_model
 from ..update.precision import PARAMETERS
 from ..update.step import DataParallelStep
@@ -39,7 +39,7 @@ CLOSE, NARROW_CLOSE = 1e-9, 1e-4        # allowed difference between sums of the
 class Difference(NamedTuple):
     """Where two computations diverge."""
 
-    layer: str
+    layer: str              # its name and class
     module: nn.Module
     by: float               # the largest difference relative to the largest value
     in_input: bool          # the layer's input differed already
@@ -67,38 +67,32 @@ class Sample:
 
     def parts(self, *bounds: int) -> list[tuple[Pass, object]]:
         """The passes between these positions of the step, and their batches; by default, whole or group by group."""
-        plan = self.plan
-        bounds = bounds or (*(group_bounds(plan.global_batch, plan.ghost_batch) if plan.group_by_group else
-                              (0, plan.global_batch)),)
-        take, device, dtype = self.job.data.train.take, self.job.device, PARAMETERS[plan.precision]
-        return [(Pass(a, b), to_device(take(plan.stream.visits(0, a, b)), device, dtype))
-                for a, b in zip(bounds, bounds[1:])]
+        plan, size = self.plan, self.plan.global_batch
+        whole = group_bounds(size, plan.ghost_batch) if plan.group_by_group else (0, size)
+        take, to = self.job.data.train.take, (self.job.device, PARAMETERS[plan.precision])
+        return [(Pass(a, b), to_device(take(plan.stream.visits(0, a, b)), *to)) for a, b in pairwise(bounds or whole)]
 
 
 def make_sample(job: Job, wanted: int) -> Sample:
     """A sample of ``wanted`` examples, at least LEAST, at most all. Ghost groups are smaller than the job's where every
     pass must have one. Raises what the job's code raises."""
     batch = min(len(job.data.train), max(wanted, LEAST))
-    plan = job.plan.at_batch(
-        batch, ghost_batch=max(2, min(job.plan.ghost_batch, batch // PASSES)),
-        precision="fp64", compression="none", loss_scale=1.0, clip_norm=None, workers=1, accumulate=1,
-        local_batch=batch, loader_workers=0, noise_every=0)
-    sample = Sample(job, plan, CLOSE)
+    plan = job.plan.at_batch(batch, ghost_batch=max(2, min(job.plan.ghost_batch, batch // PASSES)), precision="fp64",
+                             compression="none", loss_scale=1.0, clip_norm=None, workers=1, accumulate=1,
+                             local_batch=batch, loader_workers=0, noise_every=0)
+    sample, note = Sample(job, plan, CLOSE), ""
     try:
-        dtype = _loss_type(sample)
+        if (dtype := _loss_type(sample)) != torch.float64:
+            note = f"the loss is {str(dtype).removeprefix('torch.')}, whatever the model's type"
     except WorkersError:
         raise
     except HvdscaleError:
         return sample                   # the checks will report it
     except (RuntimeError, TypeError) as error:
-        sample = replace(sample, plan=replace(plan, precision="fp32"), limit=NARROW_CLOSE,
-                         note=f"in fp32, as the job's code does not run in fp64 ({error})".splitlines()[0])
+        note = f"in fp32, as the job's code does not run in fp64 ({error})".splitlines()[0]
+        sample = replace(sample, plan=replace(plan, precision="fp32"))
         _loss_type(sample)
-        return sample
-    if dtype == torch.float64:
-        return sample
-    return replace(sample, limit=NARROW_CLOSE,
-                   note=f"the loss is {str(dtype).removeprefix('torch.')}, whatever the model's type")
+    return replace(sample, limit=NARROW_CLOSE, note=note) if note else sample
 
 
 def _loss_type(sample: Sample) -> torch.dtype:
@@ -117,13 +111,11 @@ def passing(sample: Sample, model: nn.Module) -> Iterator:
     ghosts = GhostGroups(plan.seed, SingleWorker(), sample.job.device)
     ghosts.attach(model)
     groups = group_bounds(plan.global_batch, plan.ghost_batch)
+    seed = ghosts.seed_generators if plan.group_by_group else partial(seed_generators, plan.seed)
 
     def enter(part: Pass) -> None:
         ghosts.at(0, groups, part)
-        if plan.group_by_group:
-            ghosts.seed_generators()
-        else:
-            seed_generators(plan.seed)
+        seed()
     with OwnGenerators(sample.job.device), Buffers(model).kept():
         yield enter
 
@@ -184,29 +176,23 @@ def distance(values: Tensor, reference: Tensor) -> float:
     return apart / norm if norm and np.isfinite(apart) else float("inf")
 
 
-class Call(NamedTuple):
-    """A module's first input and first output, one tensor per part."""
-
-    name: str
-    module: nn.Module
-    inputs: list[Tensor]
-    outputs: list[Tensor]
-
-
-def calls_of(sample: Sample, model: nn.Module, parts: Sequence) -> list[Call]:
-    """The calls of the model's modules, in the order in which they return."""
+def calls_of(sample: Sample, model: nn.Module, parts: Sequence) -> Iterator[tuple]:
+    """The model's modules, in the order in which they return: name, module, first inputs and first outputs, of a tensor
+    per part."""
     found: list[list[tuple[str, nn.Module, Tensor, Tensor]]] = []
     loss = bound_loss(sample.job.workload, sample.plan.label_smoothing)
     with passing(sample, model) as enter, contextlib.ExitStack() as hooks:
         for name, module in model.named_modules():
-            hooks.enter_context(module.register_forward_hook(
-                lambda m, given, out, name=name: found[-1].append((name, m, _first(given), _first(out)))))
+            hooks.enter_context(module.register_forward_hook(lambda module, given, out, name=name: found[-1].append(
+                (name, module, _first(given), _first(out)))))
         for part, batch in parts:
             found.append([])
             enter(part)
             loss(model, batch)
-    return [Call(*calls[0][:2], [call[2] for call in calls], [call[3] for call in calls]) for calls in zip(*found)
-            if len({call[0] for call in calls}) == 1]
+    for calls in zip(*found):
+        names, modules, inputs, outputs = zip(*calls)
+        if len({*names}) == 1:
+            yield names[0], modules[0], inputs, outputs
 
 
 def _first(out) -> Tensor:
@@ -218,17 +204,17 @@ def _first(out) -> Tensor:
 def first_difference(sample: Sample, model: nn.Module, parts: Sequence, others: Sequence) -> Difference | None:
     """The first module whose rows differ between the passes ``parts`` and ``others``; None if there is none. Modules
     whose outputs are not one row per example, or are padded to another length, are not compared."""
-    for call, other in zip(calls_of(sample, model, parts), calls_of(sample, model, others)):
-        by = _apart(call.outputs, other.outputs)
+    for (name, module, inputs, outputs), (_, _, their_inputs, their_outputs) in zip(
+            calls_of(sample, model, parts), calls_of(sample, model, others)):
+        by, name = _apart(outputs, their_outputs), f"{name or 'the model itself'} ({type(module).__name__})"
         if not by <= sample.limit:
-            return Difference(call.name or "the model itself", call.module, by,
-                              not _apart(call.inputs, other.inputs) <= sample.limit)
+            return Difference(name, module, by, not _apart(inputs, their_inputs) <= sample.limit)
     return None
 
 
-def _apart(ours: list[Tensor], theirs: list[Tensor]) -> float:
+def _apart(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
     """The largest difference over the largest value; 0 if the rows cannot be compared."""
-    if {o.shape[1:] for o in ours} != {o.shape[1:] for o in theirs} or any(o.ndim == 0 for o in ours + theirs):
+    if {o.shape[1:] for o in ours} != {o.shape[1:] for o in theirs} or any(o.ndim == 0 for o in (*ours, *theirs)):
         return 0.0
     one, other = torch.cat(ours), torch.cat(theirs)
     if len(one) != len(other) or not one.is_floating_point() or not one.numel():
@@ -239,8 +225,7 @@ def _apart(ours: list[Tensor], theirs: list[Tensor]) -> float:
 def examples(job: Job) -> Finding:
     """Whether an example is the same when read again, alone or in any batch, and take returns one per visit."""
     name, seed, read, change = "examples", job.plan.seed, [], "the same in every epoch"
-    splits = {"train": job.data.train, **{split: data for split, data in job.data.evaluated(
-        job.plan.train_eval_examples).items() if split != "train"}}
+    splits = {"train": None, **job.data.evaluated(job.plan.train_eval_examples)} | {"train": job.data.train}
     for split, data in splits.items():
         if not len(data):
             continue
@@ -248,11 +233,9 @@ def examples(job: Job) -> Finding:
         try:
             wrong = _count_wrong(data, visits) or _differs(data, visits)
         except Exception as error:
-            wrong = f"{type(error).__name__}: {error}", None, "unreadable"
+            wrong = dict(differs=f"{type(error).__name__}: {error}", cause="unreadable")
         if wrong:
-            differs, by, cause = wrong
-            return JOB.finding(name, "differ", read=len(visits.indices), split=split, differs=differs, by=by, limit=0.0,
-                               cause=cause)
+            return JOB.finding(name, "differ", read=len(visits.indices), split=split, limit=0.0, **wrong)
         read.append(f"{len(visits.indices)} of {split}")
         if split == "train":
             later = visits._replace(epochs=visits.epochs + 1)
@@ -287,7 +270,7 @@ def _spread(n: int, seed: int) -> Visits:
     return Visits(indices, np.zeros_like(indices), seed)
 
 
-def _count_wrong(data, visits: Visits) -> tuple | None:
+def _count_wrong(data, visits: Visits) -> dict[str, Any] | None:
     """The fault where a batch has more or fewer rows than visits, by its own length or by all its tensors'."""
     whole = {name: len(values) for name, values in tensors_of(data.take(visits)) if values.ndim}
     for n in (min(len(visits.indices), k) for k in (5, 3, 1)):
@@ -297,24 +280,24 @@ def _count_wrong(data, visits: Visits) -> tuple | None:
         rows = own if own is not None else min(lengths.values(), default=n)
         grows = any(whole.get(name) != length for name, length in lengths.items())      # others, as of time: no rows
         if rows != n and (own is not None or n not in lengths.values() and grows):
-            return f"take returns {rows} examples for {counted(n, 'visit')}", None, "other_count"
+            return dict(differs=f"take returns {rows} examples for {counted(n, 'visit')}", cause="other_count")
     return None
 
 
-def _differs(data, visits: Visits) -> tuple | None:
+def _differs(data, visits: Visits) -> dict[str, Any] | None:
     """The first example that differs when read again, in another order, or alone."""
     whole, n = dict(tensors_of(data.take(visits))), len(visits.indices)
     cases = [("twice", np.arange(n)), ("in another order", np.arange(n)[::-1].copy())]
     for how, rows in cases + [("alone", np.array([row])) for row in range(n)]:
-        first, other = whole, dict(tensors_of(data.take(select(visits, rows))))
+        cause, first, other = "not_deterministic", whole, dict(tensors_of(data.take(select(visits, rows))))
         if how != "twice":              # of what has a row for each example
+            cause = "by_batch"
             first = {name: values[rows] for name, values in whole.items() if values.ndim and len(values) == n}
             other = {name: values for name, values in other.items() if values.ndim and len(values) == len(rows)}
         if found := _compare(first, other):
             row, name, by = found
             which = f"example {visits.indices[rows[row]]}" if row < len(rows) else "an example"
-            return (f"{name} of {which} differs when read {how}", by,
-                    "not_deterministic" if how == "twice" else "by_batch")
+            return dict(differs=f"{name} of {which} differs when read {how}", by=by, cause=cause)
     return None
 
 
@@ -327,7 +310,7 @@ def _compare(values: dict[str, Tensor], others: dict[str, Tensor]) -> tuple[int,
     """The first row that differs, its tensor's name, and the largest difference; other shapes are skipped."""
     for name, a in values.items():
         b = others.get(name)
-        if b is None or a.shape != b.shape or a.dtype != b.dtype or not a.numel():
+        if b is None or a.shape != b.shape or a.dtype != b.dtype:
             continue
         apart = (a != b) & ~(a.isnan() & b.isnan())       # NaN equals NaN here
         if apart.any():

@@ -17,7 +17,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -179,19 +178,18 @@ def same_when_played(played: list[subprocess.Popen], sample: Sample, mine: dict[
     """Whether two ranks that are played agree, and agree with this process, a single worker."""
     ranks, seen = [*map(_digest_of, played)], JOB.sentence("ranks compared", "played")
     if None in ranks:
-        return JOB.finding("ranks", "late", seconds=PATIENCE, load=describe_load() or None)
+        return JOB.finding(NAME, "late", seconds=PATIENCE, load=describe_load() or None)
     return same_on_ranks(sample, ranks, seen, alone=mine)
 
 
 def _digest_of(child: subprocess.Popen) -> dict[str, Entry] | None:
     """What it found of the job; None where that takes too long."""
+    last = "no output"
     try:
-        output, _ = child.communicate(timeout=PATIENCE)
+        last = (child.communicate(timeout=PATIENCE)[0].strip().splitlines() or [last])[-1]
+        return {what: Entry(*entry) for what, entry in json.loads(last).items()}
     except subprocess.TimeoutExpired:
         return None
-    last = (output.strip().splitlines() or ["no output"])[-1]
-    try:
-        return {what: Entry(*entry) for what, entry in json.loads(last).items()}
     except (ValueError, AttributeError, TypeError):
         return broken(last)
 
@@ -201,10 +199,9 @@ def refusing_collectives() -> Iterator[None]:
     """Have a collective that the job calls raise a CommunicationError, which names it and the job's function."""
     patches = Patches()
 
-    def follow(module: ModuleType, names: tuple[str, ...] = OF_HOROVOD) -> None:
-        for name in names:
-            if hasattr(module, name):
-                patches.replace(module, name, _refusing)
+    def follow(module, names: tuple[str, ...] = OF_HOROVOD) -> None:
+        for name in filter(vars(module).__contains__, names):
+            patches.replace(module, name, _refusing)
     try:
         for owner in (dist, distributed_c10d, _functional_collectives):
             follow(owner, OF_TORCH)

@@ -15,8 +15,8 @@ from decimal import Decimal
 
 import numpy as np
 
-from ..formatting.escaping import of_cell
 from ..formatting.numbers import counted
+from ..formatting.screen import of_cell
 from ..log.check import Rows
 from ..log.schema import UNKNOWN_SEED, Status
 from .files import LARGEST_INT, WrongFile, number_of
@@ -25,6 +25,7 @@ SEPARATORS = (",", ";", "\t")
 LONGEST_CELL = 1 << 28          # characters; a plan can be long
 EXACT = 2**53                   # integers below it are exact as floats
 GAPS = {"seed": UNKNOWN_SEED, "budget_steps": 0, "accumulation": 1, "ghost_batch": 0}   # what is not known counts as
+GAP = np.frombuffer(b"nan", np.uint8)           # what an empty cell is read as
 FLAGS = {"true": True, "yes": True, "false": False, "no": False}
 TYPES = {"int": np.int64, "float": np.float64, "status": np.int8, "text": object}
 
@@ -54,29 +55,35 @@ class CsvText:
             self.lines, self.rows = memoryview(bytes(self.lines) + self.cut + b"\n"), self.rows + 1
         self.cut = b""
 
-    def numbers(self) -> np.ndarray | None:
-        """The numbers of all rows, as float() reads each, NaN for an empty cell: float64, shape (rows, columns). None
-        where some cell may be none, or quoted, or beyond float64, and where a line has another number of cells."""
-        if not self.rows:
-            return np.empty((0, len(self.header)))
-        mark, text = self.separator.encode(), b"\n" + bytes(self.lines).replace(b"\r\n", b"\n")
+    def numbers(self, *others: "CsvText") -> np.ndarray | None:
+        """The numbers of all rows, and of those of others with this header, as float() reads each, NaN for an empty
+        cell: float64, shape (rows, columns). None where some cell may be none, or quoted, or beyond float64, and where
+        a line has another number of cells."""
+        tables = (self, *others)
+        shape = sum(table.rows for table in tables), len(self.header)
+        if not shape[0]:
+            return np.empty(shape)
+        mark, text = self.separator.encode(), b"".join([b"\n", *(table.lines for table in tables)])
+        text = text.replace(b"\r\n", b"\n")
         if b'"' in text or len(self.header) < 2 and b"\n\n" in text or text.isspace():
             return None
-        # what an empty cell is written as; twice, as two of them share a separator
-        for gap in (mark * 2, mark * 2, mark + b"\n", b"\n" + mark):
-            text = text.replace(gap, gap[:1] + b"nan" + gap[1:])
+        letters = np.frombuffer(text, np.uint8)
+        ends = (letters == ord(mark)) | (letters == ord("\n"))
+        gaps = np.flatnonzero(ends[1:] & ends[:-1]) + 1             # where a cell is empty
+        filled = io.BytesIO(np.insert(letters, np.repeat(gaps, len(GAP)), np.tile(GAP, len(gaps))))
         try:
-            found = np.loadtxt(io.TextIOWrapper(io.BytesIO(text), "utf-8"), delimiter=self.separator, comments=None,
-                               ndmin=2)
+            found = np.loadtxt(io.TextIOWrapper(filled, "utf-8"), delimiter=self.separator, comments=None, ndmin=2)
         except ValueError:
             return None
-        return found if found.shape == (self.rows, len(self.header)) and not np.isinf(found).any() else None
+        return found if found.shape == shape and not np.isinf(found).any() else None
 
-    def columns(self, kinds: Sequence[str], wrong: Callable[[list[str], str], object] | None = None
-                ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """The columns by name, of the kinds int, float, status or text, and the line
-        of each row; ``wrong`` takes cells and fault of one that is left out; None: it is raised as WrongFile."""
-        numbers = self.numbers() if {*kinds} <= {"int", "float"} else None
+    def columns(self, kinds: Sequence[str], wrong: Callable[[list[str], str], object] | None = None,
+                numbers: np.ndarray | None = None) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """The columns by name, of the kinds int, float, status or text, and the line of each row; ``wrong`` takes cells
+        and fault of one that is left out; None: it is raised as WrongFile. ``numbers``: of all rows, if they were
+        read."""
+        if numbers is None and {*kinds} <= {"int", "float"}:
+            numbers = self.numbers()
         if numbers is not None:
             values = [whole_numbers(column) if kind == "int" else column for kind, column in zip(kinds, numbers.T)]
             if all(column is not None for column in values):

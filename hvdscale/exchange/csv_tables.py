@@ -31,25 +31,25 @@ from .runs.run import head_of
 LONGEST_ATTRIBUTE = 1 << 15     # bytes; HDF5 has room for twice that
 NEEDED = {"trials": ("id", "dataset", "model", "optimizer", "global_batch"), "restarts": ("trial", "workers"),
           "evaluations": ("trial", "step"), "steps": ("trial", "step")}
-OVERLAPS = ("first", "last")
 OVERLAP = "; --overlap first or last says which rows stay where steps are repeated"
 SOURCE_OF_ROWS = {"path": "trials.csv", "imported": "csv"}
 SEARCH = "search"
 COPIED = {"local_batch": "global_batch", "source_trial": "id"}      # a column that lacks is that other one
-ASSUMED = "assumed: 1 worker a trial, so that runs at other counts share its rows; "
+ASSUMED = ("assumed: 1 worker a trial, so that runs at other counts share its rows; a column workers in trials.csv "
+           "says otherwise")
 WORKLOAD = ("dataset", "model", "optimizer", "global_batch")
 
 
 def is_tables(path) -> bool:
     """Whether a folder has tables of trials, rather than, say, Optuna's of its own."""
-    trials, evaluations = (os.path.join(path, name) for name in ("trials.csv", "evaluations.csv"))
-    return os.path.isfile(trials) and (os.path.isfile(evaluations) or any(
-        "global_batch" in line for line in head_of(trials, (".csv",))[:1]))
+    trials, evaluations = (os.path.join(path, f"{name}.csv") for name in ("trials", "evaluations"))
+    return os.path.isfile(trials) and (
+        os.path.isfile(evaluations) or "global_batch" in "".join(head_of(trials, (".csv",))[:1]))
 
 
 def import_tables(source, out, *, left_out: list[str] | None = None, overlap: str | None = None,
-                  overwrite: bool = False, take_over: bool = False,
-                  progress: Callable[[float], None] = lambda share: None) -> tuple[dict[str, int], list[str]]:
+                  progress: Callable[[float], None] = lambda share: None, **how: bool
+                  ) -> tuple[dict[str, int], list[str]]:
     """Import the tables in the folder ``source`` into the new log ``out``; returns the number of rows of each, and
     remarks on suspicious values and guesses. Other faults are a LogError naming file and line, without an ``out``.
 
@@ -65,7 +65,7 @@ def import_tables(source, out, *, left_out: list[str] | None = None, overlap: st
         raise WrongFile(left.messages[0])
     errors: dict[str, tuple[float, float]] = {}
     widen(errors, tables["evaluations"])
-    with new_log(out, attributes, overwrite, take_over) as log:
+    with new_log(out, attributes, **how) as log:
         for table in tables.values():
             for column in specs[table.name]:
                 log.add_column(table.name, column)
@@ -128,13 +128,14 @@ def _apply_rules(tables: Mapping[str, CsvRows], left: LeftOut):
     _leave_out(tables, left, chain(faults_of_trials(trials), *(faults_of_rows(trials, table) for table in others)))
     _leave_out(tables, left, chain(
         unfinished(trials, tables["evaluations"], np.isin(trials["id"], tables["steps"]["trial"])),
-        unstarted(trials, tables["restarts"]["trial"])))
+        [unstarted(trials, tables["restarts"]["trial"])]))
 
 
 def _leave_out(tables: Mapping[str, CsvRows], left: LeftOut, faults: Iterable[Fault]):
     for fault in faults:
         table = fault.table
-        repeated = "step" in table and np.array_equal(np.sort(disordered(table, "step", True)), fault.rows)
+        repeated = len(fault.rows) and "step" in table and (
+            np.array_equal(np.sort(disordered(table, "step", True)), fault.rows))
         for row in fault.rows.tolist():
             left.add(fault.trial(row), f"{table.path}:{table.lines[row]}: trial {fault.trial(row)}{fault.say(row, '')}"
                      + (OVERLAP if repeated else ""))
@@ -241,13 +242,12 @@ def _read(files: Mapping[str, TableFile], specs: Mapping[str, Sequence[LogColumn
         raise WrongFile(f"{trials.path}:1: has the columns plan and {SEARCH}; write \"{SEARCH}\": true in the plans "
                         "instead")
     if "workers" not in trials:
-        said["workers"] = f"{ASSUMED}a column workers in trials.csv says otherwise"
+        said["workers"] = ASSUMED
         trials["workers"] = np.ones(trials.rows, np.int64)
         trials["source"] = np.full(trials.rows, json.dumps({**SOURCE_OF_ROWS, "workers": None}), object)
     dropped = []
     for table in (tables["evaluations"], tables["steps"]) if overlap else ():
-        again = repeats(table["trial"], table["step"], str(overlap)) if table.rows else np.zeros(0, bool)
-        if again.any():
+        if table.rows and (again := repeats(table["trial"], table["step"], str(overlap))).any():
             dropped.append(f"{again.sum():,} rows of {table.name}")
             table.keep(~again)
     if dropped:

@@ -17,12 +17,13 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import LogError, UsageError
-from ..formatting.escaping import as_cell
+from ..formatting.screen import as_cell
 from ..log.check import refuse_unsound
 from ..log.reader import Log, LogTable, read_log
 from ..log.schema import UNKNOWN_SEED, LogColumn, Status
@@ -58,12 +59,11 @@ def exporting(path, out) -> Iterator[tuple[Log, str]]:
 def export_tables(path, out, progress: Progress = lambda share: None) -> dict[str, int]:
     """Write the log's tables into the new folder ``out``, see ``exporting``; returns the number of rows of each."""
     with exporting(path, out) as (log, folder):
-        columns = {table.name: [[c.name, c.type, c.unit, c.meaning, c.better] for c in table.specs.values()]
-                   for table in log.tables}
-        attributes = {name: value for name, value in log.attributes.items() if name not in OF_FILE}
-        with open(os.path.join(folder, "log.json"), "w", encoding="utf-8") as file:
-            json.dump({"format": FORMAT, "version": 1, "attributes": attributes, "columns": columns}, file, indent=1,
-                      ensure_ascii=False)
+        about = {"format": FORMAT, "version": 1,
+                 "attributes": {name: value for name, value in log.attributes.items() if name not in OF_FILE},
+                 "columns": {table.name: [[c.name, c.type, c.unit, c.meaning, c.better] for c in table.specs.values()]
+                             for table in log.tables}}
+        Path(folder, "log.json").write_text(json.dumps(about, indent=1, ensure_ascii=False), "utf-8")
         return _write_each(log, folder, _write_csv, progress)
 
 
@@ -132,8 +132,8 @@ def _plain_values(values: np.ndarray, spec: LogColumn) -> np.ndarray | list:
     return values
 
 
-def export_events(path, out, progress: Progress = lambda share: None) -> tuple[int, int]:
-    """Write a run for each trial of the log into the new folder ``out``, see ``exporting``; returns how many trials and
+def export_events(path, out, progress: Progress = lambda share: None) -> dict[str, int]:
+    """Write a run for each trial of the log into the new folder ``out``, see ``exporting``; returns how many runs and
     scalars. Raises UsageError without tensorboard, and for a name that it cannot write to."""
     modules = [import_extra(f"tensorboard.{name}", NEED) for name in (
         "summary.writer.event_file_writer", "compat.proto.event_pb2", "compat.proto.summary_pb2",
@@ -151,7 +151,7 @@ def export_events(path, out, progress: Progress = lambda share: None) -> tuple[i
             workers, batch = (log.trials[name][row] for name in ("workers", "global_batch"))
             scalars += _write_events(os.path.join(folder, f"w{workers}-b{batch}-trial{trial}"), log, row, *modules)
             progress((row + 1) / len(ids))
-        return len(ids), scalars
+        return {"runs": len(ids), "scalars": scalars}
 
 
 def _write_events(folder: str, log: Log, row: int, files: Any, events: Any, summaries: Any, plugin: Any) -> int:

@@ -38,9 +38,9 @@ class Seen:
 
 
 @contextlib.contextmanager
-def imported_log(path, imported: Mapping, *, overwrite: bool = False, take_over: bool = False) -> Iterator[ImportedLog]:
+def imported_log(path, imported: Mapping, **how: bool) -> Iterator[ImportedLog]:
     """See ``new_log``; ``imported``: that root attribute."""
-    with new_log(path, {"imported": dict(imported)}, overwrite, take_over) as file:
+    with new_log(path, {"imported": dict(imported)}, **how) as file:
         log = ImportedLog(file)
         yield log
         file.add("trials", METADATA.name, log.metadata)
@@ -54,9 +54,8 @@ class ImportedLog:
         self.metadata: list[str] = []       # goes behind all other texts, so that who reads names skips it
         self._measured: dict[str, list[str]] = {"trials": [], "evaluations": []}        # names of columns
         for table, specs in columns().items():
-            for spec in (*specs, *(SOURCE if table == "trials" else ())):
+            for spec in (*specs, *((*SOURCE, METADATA) if table == "trials" else ())):
                 file.add_column(table, spec)
-        file.add_column("trials", METADATA)
 
     def trials(self, points: Sequence[Mapping[str, float]], given: Mapping[str, Any], time: float = np.nan
                ) -> np.ndarray:
@@ -126,6 +125,5 @@ def beyond_errors(ranges: Mapping[str, tuple[float, float]]) -> list[str]:
 
 
 def _repeat(values, size):
-    if isinstance(values, str):
-        return [values] * size
+    values = [values] * size if isinstance(values, str) else values
     return values if isinstance(values, list) else np.broadcast_to(values, size)

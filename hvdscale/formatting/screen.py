@@ -1,16 +1,70 @@
-"""What a command prints while it works: on a terminal it overwrites its last line, elsewhere lines now and then."""
+"""What is printed: text from elsewhere as a terminal can be given it, in lines as wide as the terminal; and while a
+command works, on a terminal its last line over and over, elsewhere lines now and then."""
 
+import re
 import shutil
+import sys
+import textwrap
 import time
+import unicodedata
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TextIO
 
-from .escaping import printable
-
+NARROWEST, WIDEST = 60, 160
+USUAL = 100             # characters, where there is no terminal
 BAR_WIDTH = 24
-CLOCK: Callable[[], float] = time.monotonic     # of what is given no other
+CLOCK = time.monotonic      # of Progress
 AFTER, EVERY, MOST = 2.0, 0.2, 30.0     # seconds before a line; share of the time passed, and at most, before another
 Tell = Callable[..., object]        # takes what is being done, and ``long``: it takes long by itself
+
+_PLAIN, _ONE_LINE = re.compile(r"[^\n\t -~]"), re.compile("[^ -~]")         # what needs a look
+# of the characters that are neither control nor format, those without a shape: fillers, selectors of variants
+_SHAPELESS = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0f\uffa0"
+                        "\U000e0100-\U000e01ef]")
+# how a cell begins that a spreadsheet would work out, be there apostrophes before it; numbers do not begin so
+_FORMULA = r"(?:[=@\t\r]|[+-](?:[^\d.\s]|.*[(|!]))"
+
+
+def printable(text: str, lines: bool = True) -> str:
+    r"""The text with control and format characters, what Unicode has not assigned, and bytes of a file's name that are
+    not text written as in Python: \x1b, \u202e, \u200b. ``lines``: whether tabs and line feeds stay."""
+    return (_PLAIN if lines else _ONE_LINE).sub(_show, text)
+
+
+def _show(found: re.Match[str]) -> str:
+    letter = found[0]
+    seen = letter.isprintable() or unicodedata.category(letter) == "Zs"
+    return letter if seen and not _SHAPELESS.match(letter) else letter.encode("unicode_escape").decode()
+
+
+def say(text: str = "", err: bool = False) -> None:
+    """Print on stdout or stderr what may hold names and messages from others' files: the one way to print."""
+    print(printable(text), file=sys.stderr if err else sys.stdout, flush=True)
+
+
+def as_cell(text: str) -> str:
+    """The text as a cell of CSV that no spreadsheet takes for a formula: behind an apostrophe where it begins so."""
+    return f"'{text}" if re.match(f"'*{_FORMULA}", text) else text
+
+
+def of_cell(text: str) -> str:
+    """The text that ``as_cell`` was given."""
+    return text[1:] if re.match(f"'+{_FORMULA}", text) else text
+
+
+def terminal_width() -> int | None:
+    """Characters of a line, by COLUMNS, which a command's --width sets, else by the system; None where COLUMNS is not
+    set and stdout is no terminal."""
+    columns = shutil.get_terminal_size((0, 0)).columns
+    return max(NARROWEST, min(columns, WIDEST)) if columns else None
+
+
+def wrap(text: str, start: str = "", whole: bool = False) -> str:
+    """The text in lines behind ``start``, such as "- "; words stay whole, so that a long file name may stick out.
+    ``whole``: keep it on one line where there is no terminal."""
+    return textwrap.fill(printable(text), terminal_width() or (sys.maxsize if whole else USUAL), initial_indent=start,
+                         subsequent_indent=" " * len(start), break_long_words=False, break_on_hyphens=False)
 
 
 class Screen:
@@ -64,19 +118,20 @@ class Screen:
         self._erasure = ""
 
 
+@dataclass
 class Progress:
     """What a command is doing, ``4 s: drawing figure 3 of 62``: lines that grow rarer as it takes longer; of what takes
     long by itself, at once."""
 
-    def __init__(self, say: Callable[[str], object], clock: Callable[[], float] | None = None) -> None:
-        self._say, self._clock = say, clock or CLOCK
-        self._start = self._last = self._clock()
+    say: Callable[[str], object]
+    start: float = field(default_factory=lambda: CLOCK())
+    told: float = 0.0           # seconds from the start to the last line
 
     def __call__(self, what: str, long: bool = False) -> None:
-        now = self._clock()
-        if long or now - self._last >= max(AFTER, min(EVERY * (now - self._start), MOST)):
-            self._last = now
-            self._say(f"{now - self._start:.0f} s: {what}")
+        passed = CLOCK() - self.start
+        if long or passed - self.told >= max(AFTER, min(EVERY * passed, MOST)):
+            self.told = passed
+            self.say(f"{passed:.0f} s: {what}")
 
 
 def quiet(what: str, long: bool = False) -> None:

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from .lines import wrap
 from .numbers import RANGE
+from .screen import wrap
 
 GAP, INDENT = "  ", "    "
 HEADING_WIDTH = 11
@@ -35,7 +35,7 @@ def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (), width: in
     width  of a line; what is wider is in parts, one under the other, that each begin with the first column
     """
     cells = [[entry.split("\n") for entry in row] for row in rows]
-    widths = [_width(column) for column in zip(*cells)]
+    widths = [max(len(line) for lines in column for line in lines) for column in zip(*cells)]
     parts = [[line for row in cells for line in _lines([row[at] for at in part], [widths[at] for at in part],
                                                        [place for place, at in enumerate(part) if at in left])]
              for part in _parts(widths, width)]
@@ -85,14 +85,15 @@ def narrowed(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width: 
     whole = [[row[at].split("\n") for row in rows] for at in range(len(headings))]
     for titles in ([one.title for one in headings], [one.short or one.title for one in headings]):
         heads = [textwrap.wrap(title, HEADING_WIDTH) or [""] for title in titles]
-        widest = [_width([head, *column]) for head, column in zip(heads, whole)]
+        widest = [max(len(line) for lines in (head, *column) for line in lines) for head, column in zip(heads, whole)]
         if _total(widest) <= width:
             break
     cells, widths = list(whole), list(widest)
     while _total(widths) > width:
         tried = [[[shown, *RANGE.sub("-\n", "".join(below)).split("\n")] for shown, *below in column]
                  for column in cells]
-        gains = [wide - _width([head, *column]) for wide, head, column in zip(widths, heads, tried)]
+        gains = [wide - max(len(line) for lines in (head, *column) for line in lines)
+                 for wide, head, column in zip(widths, heads, tried)]
         at = gains.index(max(gains))            # the column that this makes narrowest
         if gains[at] <= 0:
             cells, widths = whole, widest
@@ -107,25 +108,23 @@ def narrowed(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width: 
     return _total(widths) <= width, lines[1:]
 
 
-def lines_within(width: int, headings: Sequence[Heading], rows: Sequence[Sequence[str]],
-                 under: Sequence[Sequence[str]]) -> list[str]:
-    """A table's lines, no wider than this if they can be: ``rows`` with each interval behind its value, then without
-    spare columns; then ``under``, the rows with intervals under their values."""
-    every, kept = range(len(headings)), [at for at, heading in enumerate(headings) if not heading.spare]
-    joined = [*zip(*(_joined([row[at] for row in rows]) for at in every))]
-    for columns, rows in ((every, joined), (kept, joined), (kept, under)):
-        fits, lines = narrowed([headings[at] for at in columns], [[row[at] for at in columns] for row in rows], width)
+def lines_within(width: int, headings: Sequence[Heading], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table's lines, no wider than this if they can be: each interval behind its value, in brackets what is none;
+    then without spare columns; then as ``narrowed`` has them, under their values."""
+    beside = []
+    for column in zip(*rows):
+        parts = [entry.partition("\n")[::2] for entry in column]
+        parts = [(value, below if not below or RANGE.search(below) or below[0] in "<>" else f"({below})")
+                 for value, below in parts]
+        ends, rest = (max(map(len, texts)) for texts in zip(*parts))
+        beside.append([f"{value:>{ends}} {below:<{rest}}" if rest else value for value, below in parts])
+    joined, every = [*zip(*beside)], range(len(headings))
+    kept = [at for at in every if not headings[at].spare]
+    for columns, found in ((every, joined), (kept, joined), (kept, rows)):
+        fits, lines = narrowed([headings[at] for at in columns], [[row[at] for at in columns] for row in found], width)
         if fits:
             break
     return lines
-
-
-def _joined(entries):
-    """Entries of a column, in each its lines side by side: the first ends where the others' do, the rest starts."""
-    parts = [entry.partition("\n")[::2] for entry in entries]
-    ends = max((len(value) for value, _ in parts), default=0)
-    rest = max((len(below) for _, below in parts), default=0)
-    return [f"{value:>{ends}} {below:<{rest}}" if rest else value for value, below in parts]
 
 
 def _total(widths):
@@ -140,10 +139,6 @@ def _parts(widths, width, again=(0,)):
             parts.append([*again])
         parts[-1].append(at)
     return parts
-
-
-def _width(cells):
-    return max((len(line) for lines in cells for line in lines), default=0)
 
 
 def _lines(cells, widths, left=(), bottom=False):

@@ -60,8 +60,8 @@ AnyTable = LogTable | Rows
 
 
 class Fault(NamedTuple):
-    """All rows of a table that break one rule, and what to say of each behind "trial 7": of the row and the words for
-    its place, such as " at row 3"; "": the caller has named the place."""
+    """All rows of a table that break one rule, if any, and what to say of each behind "trial 7": of the row and the
+    words for its place, such as " at row 3"; "": the caller has named the place."""
 
     table: AnyTable
     rows: np.ndarray
@@ -106,9 +106,10 @@ def check_rows(log: Log) -> None:
     trials, others = log.trials, log.tables[1:]
     for fault in chain(
             _identities(trials), _ended(trials), *(_unknown(trials, table) for table in others),
-            unstarted(trials, log.restarts["trial"]), *(_numbers(trials, table) for table in log.tables),
+            [unstarted(trials, log.restarts["trial"])], *(_numbers(trials, table) for table in log.tables),
             *(_order(table) for table in others), _examples(trials, log.evaluations), _plans(trials)):
-        raise UnsoundRows(log.path, fault)
+        if len(fault.rows):
+            raise UnsoundRows(log.path, fault)
 
 
 def refuse_unsound(log: Log, trials_only: bool = False) -> None:
@@ -116,7 +117,8 @@ def refuse_unsound(log: Log, trials_only: bool = False) -> None:
     below 1 or beyond MOST, negative steps or seconds. What any analysis relies on; ``check`` looks further."""
     tables = (log.trials,) if trials_only else (log.trials, log.evaluations, log.steps)
     for fault in chain(_identities(log.trials), *(_ranges(table, RELIED_ON[table.name]) for table in tables)):
-        raise UnsoundRows(log.path, fault)
+        if len(fault.rows):
+            raise UnsoundRows(log.path, fault)
 
 
 def faults_of_trials(trials: AnyTable) -> Iterator[Fault]:
@@ -133,7 +135,8 @@ def refuse_row(where: str, **row: Any) -> None:
     """UsageError where a row of /trials, or one of /steps in trial 0, breaks a rule that ``check`` has for it alone."""
     rows = Rows(where, 1, {name: np.array([value]) for name, value in row.items()})
     for fault in faults_of_trials(rows) if where == "trials" else _numbers(None, rows):
-        raise UsageError(fault.say(0, "").removeprefix(":").strip())
+        if len(fault.rows):
+            raise UsageError(fault.say(0, "").removeprefix(":").strip())
 
 
 def unfinished(trials: Rows, evaluations: Rows, stepped: np.ndarray, said: str = "its budget is") -> Iterator[Fault]:
@@ -156,9 +159,10 @@ def unfinished(trials: Rows, evaluations: Rows, stepped: np.ndarray, said: str =
         last[row] = steps[-1]
         if last[row] + np.diff(steps, prepend=0).max() < budget[row]:
             early[row] = not _may_end_early(trials["plan"][row], evaluations, rows[-1])
-    yield from _fault(trials, missing, lambda row, at: " is COMPLETE, but has no evaluations")
-    yield from _fault(trials, early, lambda row, at: f" is COMPLETE and {said} {budget[row]} steps, but its "
-                      f"evaluations end at step {last[row]}; if it was stopped, its status is INCOMPLETE")
+    yield Fault(trials, np.flatnonzero(missing), lambda row, at: " is COMPLETE, but has no evaluations")
+    yield Fault(trials, np.flatnonzero(early), lambda row, at: (
+        f" is COMPLETE and {said} {budget[row]} steps, but its evaluations end at step {last[row]}; if it was stopped, "
+        "its status is INCOMPLETE"))
 
 
 def _may_end_early(plan: str, evaluations: Rows, last: int) -> bool:
@@ -173,13 +177,8 @@ def _may_end_early(plan: str, evaluations: Rows, last: int) -> bool:
     return target.column in evaluations and target.met_by(float(evaluations[target.column][last]))
 
 
-def _fault(table: AnyTable, wrong: np.ndarray, say: Callable[[int, str], str]) -> Iterator[Fault]:
-    if wrong.any():
-        yield Fault(table, np.flatnonzero(wrong), say)
-
-
-def _value(table: AnyTable, name: str, wrong: np.ndarray, what: str) -> Iterator[Fault]:
-    return _fault(table, wrong, lambda row, at: f": {table.name}/{name} is {table[name][row]}{at}, and must {what}")
+def _say_value(table: AnyTable, name: str, must: str, row: int, at: str) -> str:
+    return f": {table.name}/{name} is {table[name][row]}{at}, and must {must}"
 
 
 def _ranges(table: AnyTable, names: Iterable[str]) -> Iterator[Fault]:
@@ -187,32 +186,35 @@ def _ranges(table: AnyTable, names: Iterable[str]) -> Iterator[Fault]:
     for name in filter(table.__contains__, names if table.rows else ()):
         least, values = LEAST[table.name][name], table[name]
         why = ": it counts its own step" if (table.name, name) == ("steps", "step") else ""
-        yield from _value(table, name, values < least, f"be at least 1{why}" if least else "not be negative")
+        must = f"be at least 1{why}" if least else "not be negative"
+        yield Fault(table, np.flatnonzero(values < least), partial(_say_value, table, name, must))
         if name in RELIED_ON.get(table.name, ()):
             timed = name.endswith("seconds")
-            yield from _value(table, name, np.isinf(values) if timed else values > MOST,
-                              "be a time, or NaN: not measured" if timed else f"be no more than {MOST:,}")
+            must = "be a time, or NaN: not measured" if timed else f"be no more than {MOST:,}"
+            absurd = np.isinf(values) if timed else values > MOST
+            yield Fault(table, np.flatnonzero(absurd), partial(_say_value, table, name, must))
 
 
 def _identities(trials: AnyTable) -> Iterator[Fault]:
     """Ids are unique and statuses valid."""
     ids, firsts = np.unique(trials["id"], return_index=True)
     if len(ids) < trials.rows:
-        yield from _fault(trials, ~np.isin(np.arange(trials.rows), firsts), lambda row, at: (
+        yield Fault(trials, np.flatnonzero(~np.isin(np.arange(trials.rows), firsts)), lambda row, at: (
             f" is in trials twice, at rows {firsts[ids == trials['id'][row]][0]} and {row}" if at else
             " is in trials twice"))
     status = trials["status"]
-    yield from _fault(trials, ~np.isin(status, np.array([int(s) for s in Status])), lambda row, at: (
+    yield Fault(trials, np.flatnonzero(~np.isin(status, list(Status))), lambda row, at: (
         f": status is {status[row]}; there are {', '.join(f'{int(s)} {s.name}' for s in Status)}"))
 
 
 def _ended(trials: AnyTable) -> Iterator[Fault]:
     """Whoever has ended says why, and a trial's workers carry its batch."""
     status = trials["status"]
-    yield from _fault(trials, (status != Status.RUNNING) & (trials["stop_reason"] == ""), lambda row, at: (
+    silent = (status != Status.RUNNING) & (trials["stop_reason"] == "")
+    yield Fault(trials, np.flatnonzero(silent), lambda row, at: (
         f": is {Status(status[row]).name}, but its stop_reason is empty"))
     covered = trials["global_batch"] <= trials["local_batch"] * trials["accumulation"] * trials["workers"]
-    yield from _fault(trials, ~covered, lambda row, at: (
+    yield Fault(trials, np.flatnonzero(~covered), lambda row, at: (
         ": {} x local batch {} x accumulation {} is less than the global batch {}".format(
             counted(int(trials["workers"][row]), "worker"),
             *(int(trials[name][row]) for name in ("local_batch", "accumulation", "global_batch")))))
@@ -220,13 +222,13 @@ def _ended(trials: AnyTable) -> Iterator[Fault]:
 
 def _unknown(trials: AnyTable, table: AnyTable) -> Iterator[Fault]:
     """Every row's trial is in /trials."""
-    yield from _fault(table, ~np.isin(table["trial"], trials["id"]), lambda row, at: (
+    yield Fault(table, np.flatnonzero(~np.isin(table["trial"], trials["id"])), lambda row, at: (
         f" has a row in {table.name}{at and f' ({at[4:]})'}, but none in trials"))
 
 
-def unstarted(trials: AnyTable, started: np.ndarray) -> Iterator[Fault]:
+def unstarted(trials: AnyTable, started: np.ndarray) -> Fault:
     """Trials that have no row in /restarts; ``started``: those that have."""
-    return _fault(trials, ~np.isin(trials["id"], started), lambda row, at: " has no row in restarts")
+    return Fault(trials, np.flatnonzero(~np.isin(trials["id"], started)), lambda row, at: " has no row in restarts")
 
 
 def _numbers(trials: AnyTable | None, table: AnyTable) -> Iterator[Fault]:
@@ -237,7 +239,7 @@ def _numbers(trials: AnyTable | None, table: AnyTable) -> Iterator[Fault]:
         if trials is not None and wrong.any():  # unknown of trials from elsewhere, and of restarts that repair put in
             imported = trials["id"][np.array(['"imported"' in text for text in trials["source"].tolist()], bool)]
             wrong &= ~(np.isnan(table[name]) & (np.isin(table["trial"], imported) | (table.name == "restarts")))
-        yield from _value(table, name, wrong, "be finite")
+        yield Fault(table, np.flatnonzero(wrong), partial(_say_value, table, name, "be finite"))
 
 
 def _order(table: AnyTable) -> Iterator[Fault]:
@@ -269,7 +271,7 @@ def _examples(trials: AnyTable, table: AnyTable) -> Iterator[Fault]:
     batch = np.zeros(table.rows, np.int64)
     batch[known] = trials["global_batch"][order][np.searchsorted(trials["id"][order], table["trial"][known])]
     wrong = table["examples"] > table["step"] * batch
-    yield from _fault(table, wrong & (batch > 0), lambda row, at: (
+    yield Fault(table, np.flatnonzero(wrong & (batch > 0)), lambda row, at: (
         f": evaluations/examples is {table['examples'][row]}{at}, more than {table['step'][row]} steps of {batch[row]} "
         "hold"))
 

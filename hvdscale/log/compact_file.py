@@ -23,8 +23,7 @@ import h5py
 import numpy as np
 
 from ..system.cores import usable_cores
-from .files import BOUNDS, TYPES, create_column, write_attribute, write_root_attributes
-from .safe_file import SafeFile
+from .files import BOUNDS, TYPES, SafeFile, create_column, write_attribute, write_root_attributes
 from .schema import TABLES, LogColumn
 
 SMALL_BYTES = 512                # a column up to this size is stored as it is
@@ -79,14 +78,13 @@ class CompactFile(contextlib.AbstractContextManager["CompactFile"]):
         self._file: Any = None              # an h5py.File
         self._sink = SafeFile(path)
         self._pool = ThreadPoolExecutor(self._threads)
-        try:
+        with contextlib.ExitStack() as failed:
+            failed.callback(self._abandon)
             self._file = h5py.File(self._sink, "w", libver=BOUNDS)
             write_root_attributes(self._file, attributes)
             for table in TABLES:
                 self._file.create_group(table)
-        except BaseException:
-            self._abandon()
-            raise
+            failed.pop_all()
         self._heap = _GrowingColumn(self._file, HEAP, self._write)
 
     def add_column(self, table: str, spec: LogColumn, rows: int = 0) -> None:
@@ -127,14 +125,11 @@ class CompactFile(contextlib.AbstractContextManager["CompactFile"]):
         self._pool.shutdown()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self._abandon()
-            return
-        try:
-            self.close()
-        except BaseException:
-            self._abandon()
-            raise
+        with contextlib.ExitStack() as failed:
+            failed.callback(self._abandon)
+            if kind is None:
+                self.close()
+                failed.pop_all()
 
     def _abandon(self) -> None:
         """Leaves nothing behind; never raises, safe to call twice."""
@@ -156,7 +151,7 @@ class CompactFile(contextlib.AbstractContextManager["CompactFile"]):
     def _drain(self, leave: int) -> None:
         while len(self._waiting) > leave or (self._waiting and self._waiting[0][2].done()):
             column, first, packed = self._waiting.popleft()
-            column.write_chunk(first, packed.result())
+            column.dataset.id.write_direct_chunk((first,) + (0,) * (column.dataset.ndim - 1), packed.result())
 
     def _raise_if_full(self) -> None:
         if self._sink.error is not None:
@@ -171,14 +166,14 @@ class _GrowingColumn:
                  write: Callable[[_GrowingColumn, int, np.ndarray], None]) -> None:
         self.spec, self.rows = spec, 0
         self._group, self._write = group, write
-        self._dataset: Any = None           # an h5py.Dataset, once there is a chunk
+        self.dataset: Any = None           # an h5py.Dataset, once there is a chunk
         self._chunk = HEAP_CHUNK if spec is HEAP else CHUNK_ROWS
         self._waiting = [np.empty((0, 2) if spec.type == "text" else 0, TYPES[spec.type])]
 
     def extend(self, values: np.ndarray) -> None:
         self._waiting.append(values)
-        self.rows += len(values)
-        if sum(map(len, self._waiting)) >= self._chunk:
+        full, self.rows = self.rows // self._chunk, self.rows + len(values)
+        if self.rows // self._chunk > full:
             values = np.concatenate(self._waiting)
             rest = len(values) % self._chunk
             self._put(values[:len(values) - rest])
@@ -187,23 +182,20 @@ class _GrowingColumn:
     def finish(self) -> None:
         """The last chunk; a column of few bytes is stored as it is."""
         values = np.concatenate(self._waiting)
-        if self._dataset is None and values.nbytes <= SMALL_BYTES:
+        if self.dataset is None and values.nbytes <= SMALL_BYTES:
             create_column(self._group, self.spec, self.rows)[...] = values
         elif len(values):
-            self._chunk = self._chunk if self._dataset else len(values)
+            self._chunk = self._chunk if self.dataset else len(values)
             self._put(values)
-
-    def write_chunk(self, first: int, packed: bytes) -> None:
-        self._dataset.id.write_direct_chunk((first,) + (0,) * (self._dataset.ndim - 1), packed)
 
     def _put(self, values: np.ndarray) -> None:
         """Write rows; the file's chunks are all of one size, the last one filled up."""
-        if self._dataset is None:
-            self._dataset = create_column(self._group, self.spec, 0, **{
+        if self.dataset is None:
+            self.dataset = create_column(self._group, self.spec, 0, **{
                 "chunks": (self._chunk,), "compression": "gzip", "compression_opts": 1,
                 "shuffle": values.itemsize > 1, "maxshape": (None,)})
-        done = self._dataset.shape[0]
-        self._dataset.resize(done + len(values), axis=0)
+        done = self.dataset.shape[0]
+        self.dataset.resize(done + len(values), axis=0)
         values = np.pad(values, [(0, -len(values) % self._chunk), *[(0, 0)] * (values.ndim - 1)])
         for first in range(0, len(values), self._chunk):
             self._write(self, done + first, values[first:first + self._chunk])

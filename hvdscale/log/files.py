@@ -6,22 +6,23 @@ must be laid out as the schema says, so that what is read is what was meant, and
 """
 
 import contextlib
+import io
 import json
 import math
 import os
 import platform
 import struct
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
 
 from .. import __version__
 from ..errors import HvdscaleError, LogError
+from ..system.files import new_descriptor
 from ..system.inputs import open_input
 from ..system.outputs import Kind, refuse_foreign
-from .safe_file import Positioned
 from .schema import FORMAT, TABLES, VERSION, LogColumn, Status
 
 NO_END = 1 << 60
@@ -71,7 +72,7 @@ def refuse_taken(path: str, overwrite: bool = True) -> None:
         raise LogError(f"{path}: exists already; choose another name, or --overwrite it")
     refuse_foreign(path, LOG, LogError)
     try:
-        open_file(path).close()
+        open_file(path)[0].close()
     except ForeignFile:
         raise
     except (LogError, FileNotFoundError):
@@ -96,19 +97,22 @@ def write_attribute(where: h5py.HLObject, name: str, value: Any) -> None:
     where.attrs.create(name, np.array(data), dtype=h5py.string_dtype("utf-8", max(len(data), 1)))
 
 
-def attribute_of(where: h5py.HLObject, name: str) -> Any:
+def attribute_of(where: h5py.h5g.GroupID, name: str) -> Any:
     """An attribute as it was written: int, float, str, or the dict or list that is stored as JSON. None where there is
     none, or one that no log has: of another type, or of more than MOST_ATTRIBUTE bytes."""
     try:
-        found = h5py.h5a.open(where.id, name.encode("utf-8", "surrogateescape"))
+        found = h5py.h5a.open(where, name.encode("utf-8", "surrogateescape"))
     except KeyError:
         return None
     kind = found.get_type()
-    if found.get_space().get_simple_extent_npoints() != 1 or kind.get_size() > MOST_ATTRIBUTE:
+    size = kind.get_size()
+    is_one = h5py.h5a.get_info(found).data_size == size or found.get_space().get_simple_extent_npoints() == 1
+    if not is_one or size > MOST_ATTRIBUTE:
         return None
-    stored = np.empty((), kind.dtype)
-    found.read(stored, mtype=None if stored.dtype.hasobject else kind)
-    value = stored.item()
+    fixed = isinstance(kind, h5py.h5t.TypeStringID) and not kind.is_variable_str()
+    data = np.empty((), f"S{size}" if fixed else kind.dtype)        # which h5py finds out slowly
+    found.read(data, mtype=None if data.dtype.hasobject else kind)
+    value = data.item()
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     if not isinstance(value, str):
@@ -117,20 +121,6 @@ def attribute_of(where: h5py.HLObject, name: str) -> Any:
         with contextlib.suppress(ValueError):
             return json.loads(value)
     return value if len(value) <= MOST_ATTRIBUTE else None
-
-
-def root_attributes(path: str, file: h5py.File) -> dict[str, Any]:
-    """The attributes of a log's file but those of another type than they are written with. LogError where they are more
-    than a log has."""
-    found, size = {}, 0
-    for name in file.attrs:
-        value = attribute_of(file, name)
-        size += len(str(value))
-        if size > MOST_ATTRIBUTES:
-            raise LogError(f"{path}: its attributes have over {MOST_ATTRIBUTES >> 20} MiB, as no log's have")
-        if value is not None and isinstance(value, WRITTEN.get(name, object)):
-            found[name] = value
-    return found
 
 
 def create_column(group: h5py.Group, column: LogColumn, rows: int, **layout: Any) -> h5py.Dataset:
@@ -186,9 +176,10 @@ def superblock(path: str) -> Superblock:
     return Superblock(flags, end, size, cut)
 
 
-def open_file(path: str, tolerant: bool = False) -> h5py.File:
-    """A log's file, opened for reading whatever state it is in: closed, live, or left by a killed writer. LogError
-    where it is not a log or of a newer schema; FileNotFoundError where it is missing. ``tolerant`` opens a closed file
+def open_file(path: str, tolerant: bool = False) -> tuple[h5py.File, dict[str, Any]]:
+    """A log's file, opened for reading whatever state it is in: closed, live, or left by a killed writer; and its root
+    attributes but those of another type than they are written with. LogError where it is not a log, is of a newer
+    schema, or has more attributes than a log; FileNotFoundError where it is missing. ``tolerant`` opens a closed file
     that was cut off, too; what is lost may read as zeros (see ``rows_within``)."""
     state = superblock(path)
     with reading(path):
@@ -199,18 +190,29 @@ def open_file(path: str, tolerant: bool = False) -> h5py.File:
         else:
             file = h5py.File(path, "r", locking=False)
         try:
-            if attribute_of(file, "format") != FORMAT:
+            if attribute_of(file.id, "format") != FORMAT:
                 raise ForeignFile(f"{path}: is an HDF5 file, but not an hvdscale log (it has no attribute format = "
                                   f"{FORMAT!r})")
-            version = attribute_of(file, "version")
+            names: list[bytes] = []
+            h5py.h5a.iterate(file.id, names.append)
+            found: dict[str, Any] = {}
+            size = 0
+            for name in (name.decode("utf-8", "surrogateescape") for name in names):
+                value = attribute_of(file.id, name)
+                size += len(str(value))
+                if size > MOST_ATTRIBUTES:
+                    raise LogError(f"{path}: its attributes have over {MOST_ATTRIBUTES >> 20} MiB, as no log's have")
+                if value is not None and isinstance(value, WRITTEN.get(name, object)):
+                    found[name] = value
+            version = found.get("version")
             if version is None or int(version) < 1:
                 raise LogError(f"{path}: names no schema version of a log; its attribute version is {version}")
             if int(version) > VERSION:
                 raise LogError(f"{path}: is written in schema version {int(version)}, this hvdscale ({__version__}) "
                                f"reads up to version {VERSION}; install a newer hvdscale")
-            there = list(file)          # none is opened: of a live log the rows that count are read before all else
+            # none is opened: of a live log the rows that count are read before all else
             for name in () if tolerant else (*TABLES, "text"):
-                if name not in there:
+                if not file.id.links.exists(name.encode()):
                     raise LogError(f"{path}: is a damaged log: it has no /{name}")
         except BaseException as error:
             file.close()
@@ -218,7 +220,27 @@ def open_file(path: str, tolerant: bool = False) -> h5py.File:
                 raise LogError(f"{path}: is truncated to {state.size:,} of {state.end:,} bytes; "
                                "nothing is left of the log") from error
             raise
-    return file
+    return file, found
+
+
+class Positioned(io.RawIOBase):
+    """A file with a place from which is read and an end, as HDF5 asks of one that is Python's."""
+
+    def __init__(self, end: int = 0) -> None:
+        super().__init__()
+        self._at, self._end = 0, end
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + (0, self._at, self._end)[whence]
+        return self._at
+
+    def _fill(self, buffer: Any, descriptor: int) -> memoryview:
+        """What lies at the place, where the next read begins behind it; zeros beyond the end of the real file."""
+        view = memoryview(buffer).cast("B")
+        got = os.preadv(descriptor, [view], self._at)
+        view[got:] = bytes(len(view) - got)
+        self._at += len(view)
+        return view
 
 
 class Unclosed(Positioned):
@@ -247,6 +269,66 @@ class Unclosed(Positioned):
         super().close()
 
 
+class SafeFile(Positioned):
+    """A new file that HDF5 can always write to: ``error`` is set once the disk refused something.
+
+    HDF5 crashes the process, later and for good, when it cannot write a file that is not in SWMR mode (seen: h5py 3.16
+    on a full disk). So it is told that all went well: what follows the failure stays in memory, and is read from there,
+    until HDF5 has closed the file.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.error: OSError | None = None
+        self._descriptor = new_descriptor(path)
+        self._kept: list[tuple[int, bytes]] = []
+
+    def write(self, data: Any) -> int:
+        view, at = memoryview(data).cast("B"), self._at
+        self._at += len(view)
+        self._end = max(self._end, self._at)
+        rest = view
+        while len(rest) and self.error is None:
+            try:
+                written = os.pwrite(self._descriptor, rest, self._at - len(rest))
+            except OSError as error:
+                self.error = error
+            else:
+                rest = rest[written:]
+        if self.error is not None:
+            self._kept.append((at, bytes(view)))
+        return len(view)
+
+    def readinto(self, buffer: Any) -> int:
+        """Fills the buffer with what was written there; zeros where nothing was."""
+        begin, view = self._at, self._fill(buffer, self._descriptor)
+        for at, data in self._kept:
+            first, last = max(at, begin), min(at + len(data), begin + len(view))
+            if first < last:
+                view[first - begin:last - begin] = data[first - at:last - at]
+        return len(view)
+
+    def truncate(self, size: int | None = None) -> int:
+        self._end = self._at if size is None else size
+        self._try(os.ftruncate, self._descriptor, self._end)
+        return self._end
+
+    def sync(self) -> None:
+        self._try(os.fsync, self._descriptor)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._try(os.close, self._descriptor)
+        super().close()
+
+    def _try(self, act: Callable[..., Any], *arguments: int) -> None:
+        try:
+            if self.error is None or act is os.close:
+                act(*arguments)
+        except OSError as error:
+            self.error = self.error or error
+
+
 def lookup3(data: bytes) -> int:
     """HDF5's checksum of metadata: Bob Jenkins' lookup3, hashlittle with initial value 0 (public domain, 2006). Each
     round works on (a, b, c) and then renames them, so that one line serves for all three."""
@@ -265,41 +347,61 @@ def lookup3(data: bytes) -> int:
     return b
 
 
-def part_of(path: str, where: h5py.Group, name: str) -> Any:
-    """The table, column or heap of this name in a file or a table; KeyError where there is none. LogError where it, or
-    its values, lie in another file, as a log from elsewhere must not show, or copy, what this machine has; and where
-    they are in pieces so large that one may take all memory."""
-    found = where.id
+class Stored(NamedTuple):
+    """The dataset of a column or the heap, with what h5py's own would ask HDF5 for again at each use."""
 
-    def refuse(why: str) -> NoReturn:
-        raise LogError(f"{path}: {where.name.rstrip('/')}/{name} {why}")
-    for step in name.encode("utf-8", "surrogateescape").split(b"/"):
-        if found.links.get_info(step).type != h5py.h5l.TYPE_HARD:
-            refuse("is a link, as nothing in a log is; it is not followed")
+    id: h5py.h5d.DatasetID
+    type: h5py.h5t.TypeID
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+    def read(self, first: int, stop: int) -> np.ndarray:
+        """Rows first:stop; all of them without h5py's selection, which takes ten times as long."""
+        if (first, stop) != (0, self.shape[0]):
+            return h5py.Dataset(self.id)[first:stop]
+        values = np.empty(self.shape, self.dtype)
+        self.id.read(h5py.h5s.ALL, h5py.h5s.ALL, values, self.type)
+        return values
+
+    def chunk_rows(self) -> int:
+        """Of each of its pieces; 0: it is in one."""
+        how = self.id.get_create_plist()
+        return how.get_chunk()[0] if how.get_layout() == h5py.h5d.CHUNKED else 0
+
+    def rows_within(self, rows: int, size: int) -> int:
+        """How many of the first ``rows`` rows lie in chunks that end within ``size`` bytes of file: beyond the end of
+        one that was cut short, zeros are read."""
+        if rows == 0:
+            return 0
+        step = self.chunk_rows()
+        if not step:
+            start = self.id.get_offset()
+            return rows if start is not None and start + self.id.get_storage_size() <= size else 0
+        for first in range(0, rows, step):
+            chunk = self.id.get_chunk_info_by_coord((first,) + (0,) * (len(self.shape) - 1))
+            if chunk.byte_offset is None or chunk.byte_offset + chunk.size > size:
+                return first
+        return rows
+
+
+def part_of(path: str, file: h5py.File, name: str, is_known: bool = False) -> Any:
+    """The table, column or heap of this name in a file: a GroupID or Stored; KeyError where there is none. LogError for
+    a link, for values in another file, as a log from elsewhere must not show, or copy, what this machine has, and for
+    pieces so large that one may take all memory. is_known: that no link leads there."""
+    found, whole = file.id, name.encode("utf-8", "surrogateescape")
+    for step in [whole] if is_known else whole.split(b"/"):
+        if not is_known and found.links.get_info(step).type != h5py.h5l.TYPE_HARD:
+            raise LogError(f"{path}: /{name} is a link, as nothing in a log is; it is not followed")
         found = h5py.h5o.open(found, step)
-    if not isinstance(found, h5py.h5d.DatasetID):
-        return h5py.Group(found)
-    how = found.get_create_plist()
-    if how.get_external_count() or how.get_layout() == h5py.h5d.VIRTUAL:
-        refuse("has its values in another file, as no part of a log has; it is not read")
-    if how.get_layout() == h5py.h5d.CHUNKED:
-        size = math.prod(how.get_chunk()) * found.dtype.itemsize
+    if isinstance(found, h5py.h5g.GroupID):
+        return found
+    kind = found.get_type()
+    dtype = kind.dtype
+    if found.get_offset() is None:              # else they are in one piece, of this file
+        how = found.get_create_plist()
+        if how.get_external_count() or how.get_layout() == h5py.h5d.VIRTUAL:
+            raise LogError(f"{path}: /{name} has its values in another file, as no part of a log has; it is not read")
+        size = math.prod(how.get_chunk()) * dtype.itemsize if how.get_layout() == h5py.h5d.CHUNKED else 0
         if size > MOST_CHUNK:
-            refuse(f"is in pieces of {size:,} bytes, as no column of a log is")
-    return h5py.Dataset(found)
-
-
-def rows_within(dataset: h5py.Dataset, rows: int, size: int) -> int:
-    """How many of the first ``rows`` rows lie in chunks that end within ``size`` bytes of file: beyond the end of one
-    that was cut short, zeros are read."""
-    if rows == 0:
-        return 0
-    if not dataset.chunks:
-        start = dataset.id.get_offset()
-        return rows if start is not None and start + dataset.id.get_storage_size() <= size else 0
-    step = dataset.chunks[0]
-    for first in range(0, rows, step):
-        chunk = dataset.id.get_chunk_info_by_coord((first,) + (0,) * (dataset.ndim - 1))
-        if chunk.byte_offset is None or chunk.byte_offset + chunk.size > size:
-            return first
-    return rows
+            raise LogError(f"{path}: /{name} is in pieces of {size:,} bytes, as no column of a log is")
+    return Stored(found, kind, dtype, found.shape)

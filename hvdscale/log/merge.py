@@ -90,10 +90,8 @@ def merge(paths: Iterable[str | os.PathLike[str]], out: str, overwrite: bool = F
     """
     paths = list(paths)
     with new_log(out, {"merged": len(paths)}, overwrite, take_over) as file:
-        for path in paths:
-            check(path).close()
         with contextlib.ExitStack() as opened:
-            logs = [opened.enter_context(read_log(path)) for path in paths]
+            logs = [opened.enter_context(check(path)) for path in paths]
             seen: dict[str, str] = {}
             for log in logs:
                 other = seen.setdefault(log_id := log.segments[0].log_id, log.path)
@@ -167,12 +165,7 @@ def _values(log: Log, table: LogTable, spec: LogColumn, new: np.ndarray) -> np.n
     if (table.name, spec.name) != ("trials", "id") and spec.name != "trial":
         return values
     order = np.argsort(log.trials["id"])
-    old, new = log.trials["id"][order], new[order]
-    unknown = ~np.isin(values, old)
-    if unknown.any():
-        raise LogError(f"{log.path}: trial {values[unknown][0]} has rows in {table.name}, but none in trials; "
-                       f"'hvdscale-log check {log.path}' says more")
-    return new[np.searchsorted(old, values)]
+    return new[order][np.searchsorted(log.trials["id"][order], values)]
 
 
 def source_of(log: Log) -> tuple[np.ndarray, np.ndarray]:

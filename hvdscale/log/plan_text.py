@@ -6,25 +6,31 @@
 Where they have not, a LogError says which entry; whoever calls adds the log and the trial (see ``plan_at``).
 """
 
+import contextlib
 import json
 import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import HvdscaleError, LogError
 from ..target import Target
 from .files import first_line
-from .reader import Log
 
 DEEPEST = 40                    # of what lies within each other; a plan has four or five
 MOST_DRAWS = 1_000_000          # of a study
 MOST = 2 ** 53                  # of a whole number
 LONGEST_VALUE = 60              # characters of one in a message
 
-Rule = tuple[Callable[[Any], bool], str]
+
+class Rule(NamedTuple):
+    """What an entry may be: whether a value is of that kind, where what it raises says no; in words; or null."""
+
+    holds: Callable[[Any], Any]
+    words: str
+    or_null: bool = False
 
 
 def is_whole(value: Any, least: int = -MOST) -> bool:
@@ -36,13 +42,6 @@ def _number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value) and abs(value) < 1e300
 
 
-def _target(text: Any) -> bool:
-    try:
-        return bool(Target.parse(text))
-    except (TypeError, HvdscaleError):
-        return False
-
-
 def _pairs(value: Any) -> bool:
     if not isinstance(value, list) or not all(isinstance(one, list) and len(one) == 2 for one in value):
         return False
@@ -51,24 +50,21 @@ def _pairs(value: Any) -> bool:
             and all(_number(number) and number > 0 for _, number in value))
 
 
-def _or_none(rule: Rule) -> Rule:
-    return lambda value: value is None or rule[0](value), f"{rule[1]}, or null"
-
-
-NUMBER: Rule = _number, "a finite number"
-WHOLE: Rule = is_whole, "a whole number"
-COUNT: Rule = lambda value: is_whole(value, 0), "a whole number, 0 or more"
-TEXT: Rule = lambda value: isinstance(value, str), "a text"
-FLAG: Rule = lambda value: isinstance(value, bool), "true or false"
-OBJECT: Rule = lambda value: isinstance(value, dict), "an object"
-STEPS: Rule = lambda value: isinstance(value, list) and all(map(is_whole, value)), "a list of whole numbers"
-GOAL: Rule = _target, "a target, such as val/error<0.01"
-GOALS: Rule = lambda value: isinstance(value, list) and all(map(_target, value)), "a list of targets"
-BATCHES: Rule = (lambda value: value != [] and _pairs(value) and all(is_whole(batch) for _, batch in value),
-                 "a list of (first step, batch) pairs, in order from step 0")
-FACTORS: Rule = _pairs, "a list of (first step, factor) pairs, in order from step 0"
-REPLICAS: Rule = (lambda value: isinstance(value, dict) and all(is_whole(value.get(name), 1) for name in (
+NUMBER = Rule(_number, "a finite number")
+WHOLE = Rule(is_whole, "a whole number")
+COUNT = Rule(lambda value: is_whole(value, 0), "a whole number, 0 or more")
+TEXT = Rule(lambda value: isinstance(value, str), "a text")
+FLAG = Rule(lambda value: isinstance(value, bool), "true or false")
+OBJECT = Rule(lambda value: isinstance(value, dict), "an object")
+STEPS = Rule(lambda value: isinstance(value, list) and all(map(is_whole, value)), "a list of whole numbers")
+GOAL = Rule(lambda value: value == "" or Target.parse(value), "a target, such as val/error<0.01")
+GOALS = Rule(lambda value: isinstance(value, list) and all(map(Target.parse, value)), "a list of targets")
+BATCHES = Rule(lambda value: value != [] and _pairs(value) and all(is_whole(batch) for _, batch in value),
+               "a list of (first step, batch) pairs, in order from step 0")
+FACTORS = Rule(_pairs, "a list of (first step, factor) pairs, in order from step 0")
+REPLICAS = Rule(lambda value: isinstance(value, dict) and all(is_whole(value.get(name), 1) for name in (
     "replicas", "sync_every")), "an object with whole numbers above 0 as replicas and sync_every")
+NUMBER_OR_NULL, COUNT_OR_NULL, OBJECT_OR_NULL = (rule._replace(or_null=True) for rule in (NUMBER, COUNT, OBJECT))
 
 OF_SEARCH = ("sweep", "archive", "search")      # parts, any of which says that a trial is a draw of metaparameters
 PARTS = ("problem", "measurement", "execution", "job", "asked", "sweep", "branch")
@@ -76,32 +72,31 @@ ENTRIES: dict[str, dict[str, Rule]] = {
     "problem": {
         **dict.fromkeys(("peak_lr", "start_lr", "decay_factor", "end_lr_factor"), NUMBER),
         **dict.fromkeys(("warmup_steps", "decay_steps"), COUNT), **dict.fromkeys(("warmup", "decay"), TEXT),
-        "decay_at": STEPS, "train_examples": _or_none(COUNT), "seed": _or_none(WHOLE),
-        **dict.fromkeys(("global_batch", "ghost_batch"), _or_none(COUNT)),
-        **dict.fromkeys(("base_lr", "lr_factor", "momentum", "weight_decay", "label_smoothing"), _or_none(NUMBER)),
-        "batch_schedule": _or_none(BATCHES), "batch_lr_factors": _or_none(FACTORS), "batch_updates": _or_none(OBJECT),
-        "plateau": _or_none(OBJECT), "local_steps": _or_none(REPLICAS),
-        **dict.fromkeys(("base_batch", "decay_start"), _or_none(COUNT)), "lr_rule": _or_none(TEXT)},
+        "decay_at": STEPS, "seed": WHOLE._replace(or_null=True), "lr_rule": TEXT._replace(or_null=True),
+        **dict.fromkeys(("train_examples", "global_batch", "ghost_batch", "base_batch", "decay_start"), COUNT_OR_NULL),
+        **dict.fromkeys(("base_lr", "lr_factor", "momentum", "weight_decay", "label_smoothing"), NUMBER_OR_NULL),
+        "batch_schedule": BATCHES._replace(or_null=True), "batch_lr_factors": FACTORS._replace(or_null=True),
+        **dict.fromkeys(("batch_updates", "plateau"), OBJECT_OR_NULL), "local_steps": REPLICAS._replace(or_null=True)},
     "measurement": {
-        "target": _or_none((lambda value: value == "" or _target(value), GOAL[1])), "keep_going": _or_none(FLAG),
-        **dict.fromkeys(("eval_every", "train_tokens", "fixed_examples", "budget_steps"), _or_none(COUNT)),
-        **dict.fromkeys(("eval_every_examples", "budget_seconds"), _or_none(NUMBER))},
+        "target": GOAL._replace(or_null=True), "keep_going": FLAG._replace(or_null=True),
+        **dict.fromkeys(("eval_every", "train_tokens", "fixed_examples", "budget_steps"), COUNT_OR_NULL),
+        **dict.fromkeys(("eval_every_examples", "budget_seconds"), NUMBER_OR_NULL)},
     "execution": {
         **dict.fromkeys(("local_workers", "cores"), COUNT),
-        **dict.fromkeys(("workers", "local_batch", "accumulate", "untimed_passes", "threads"), _or_none(COUNT))},
+        **dict.fromkeys(("workers", "local_batch", "accumulate", "untimed_passes", "threads"), COUNT_OR_NULL)},
     "job": dict.fromkeys(("source", "defaults", "model", "data", "accepted"), OBJECT),
     "asked": {},
 }
 SWEEP: dict[str, Rule] = {
     "study": TEXT, "objective": TEXT, "targets": GOALS, "point": OBJECT, "seed": WHOLE, "repeat": COUNT,
-    **dict.fromkeys(("draw", "trials", "max_draws"), (lambda value: is_whole(value, 0) and value <= MOST_DRAWS,
-                                                      f"a whole number from 0 to {MOST_DRAWS:,}")),
-    "prune_keep": _or_none(COUNT), "space": (lambda value: isinstance(value, list), "a list of parameters")}
+    **dict.fromkeys(("draw", "trials", "max_draws"), Rule(lambda value: is_whole(value, 0) and value <= MOST_DRAWS,
+                                                          f"a whole number from 0 to {MOST_DRAWS:,}")),
+    "prune_keep": COUNT_OR_NULL, "space": Rule(lambda value: isinstance(value, list), "a list of parameters")}
 BRANCH: dict[str, Rule] = {
     **dict.fromkeys(("base", "rule", "metric", "tolerance"), TEXT), "rate": NUMBER,
     **dict.fromkeys(("step", "examples", "order"), COUNT),
-    **dict.fromkeys(("base_batch", "factor", "length"), (lambda value: is_whole(value, 1),
-                                                         "a whole number, 1 or more"))}
+    **dict.fromkeys(("base_batch", "factor", "length"), Rule(lambda value: is_whole(value, 1),
+                                                             "a whole number, 1 or more"))}
 
 
 @lru_cache(maxsize=512)
@@ -147,12 +142,6 @@ def plan_at(path: str, trial: int, text: str) -> dict[str, Any]:
                        ) from error
 
 
-def refuse_wrong_plans(log: Log) -> None:
-    """LogError where a plan of a log has entries of other types; each text is looked at once."""
-    for text, trial in {text: trial for trial, text in zip(log.trials["id"], log.trials["plan"])}.items():
-        plan_at(log.path, trial, text)
-
-
 def _refuse_wrong(part: str, entries: Mapping[str, Any], rules: Mapping[str, Rule], needed: bool = False) -> None:
     """LogError for entries that break their rule, and where ``needed`` for those that are missing."""
     for name in rules if needed else ():
@@ -160,8 +149,14 @@ def _refuse_wrong(part: str, entries: Mapping[str, Any], rules: Mapping[str, Rul
             raise LogError(f"its plan has a {part} without its {name!r}")
     for name, value in entries.items():
         rule = rules.get(name)
-        if rule is not None and not rule[0](value):
-            raise LogError(f"its plan has {format_value(value)} as {part}.{name}, where {rule[1]} belongs")
+        if rule is None or value is None and rule.or_null:
+            continue
+        holds = False
+        with contextlib.suppress(TypeError, HvdscaleError):
+            holds = rule.holds(value)
+        if not holds:
+            or_null = ", or null" if rule.or_null else ""
+            raise LogError(f"its plan has {format_value(value)} as {part}.{name}, where {rule.words}{or_null} belongs")
 
 
 def _check_parameter(parameter: Any, point: Mapping[str, Any]) -> None:
@@ -198,6 +193,8 @@ def is_deeper(value: dict[str, Any] | list[Any], most: int) -> bool:
     for _ in range(most):
         level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)
                  if isinstance(inner, (dict, list))]
+        if not level:
+            break
     return bool(level)
 
 

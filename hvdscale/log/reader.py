@@ -13,6 +13,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import cached_property, wraps
 from typing import Any
 
@@ -23,8 +24,7 @@ from ..errors import LogError
 from ..system import lock
 from ..target import SPLITS
 from . import segments
-from .files import (NO_END, TYPES, Superblock, attribute_of, open_file, part_of, reading, root_attributes, rows_within,
-                    superblock)
+from .files import NO_END, TYPES, Stored, Superblock, attribute_of, open_file, part_of, reading, superblock
 from .schema import KNOWN, SCHEMA, SOURCE, TABLES, LogColumn, Status, column_of
 
 SMALL = 4 << 20     # bytes: logs up to this size are read whole and closed, so that a thousand of them can be read
@@ -34,6 +34,7 @@ DENSEST = 1100              # bytes that one byte of gzip may expand to (1,032),
 SMALL_BYTES = 1 << 20       # columns up to this size are not held against their file's
 SMALL_ROWS, ROW_BYTES = 1 << 20, 2      # a row takes at least so many bytes of the file, in a table of more rows
 HELD_BYTES, DENSE = 1 << 27, 64         # a file's columns have this many bytes, or this many times as many as the file
+FEW_ROWS = 1 << 16          # of a table; as many of a column are read at once
 ATTEMPTS = 5        # a log that is merged while it is read is read again
 TRIES = 3           # a file that is being written may be met in the middle of a write
 OPTIONAL = {table: {column.name: column.type for column in (*spec, *(SOURCE if table == "trials" else ()))
@@ -54,28 +55,39 @@ def _tried_again(read: Callable[..., Any]) -> Callable[..., Any]:
     return tried
 
 
+@dataclass(eq=False)
 class Part:
     """One file of a log, open for reading, with the columns and the number of rows that are whole in each table."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._open()
+    path: str
 
     @_tried_again
-    def _open(self) -> None:
-        self.size, self.file = superblock(self.path).size, open_file(self.path)
+    def __post_init__(self) -> None:
+        self.file, self.attributes = open_file(self.path)
+        self.segment = segments.of_attributes(self.path, self.attributes)
         self._heap: Any = None      # the texts, once one was asked for: an h5py.Dataset, or the bytes of a small one
         self._specs: dict[tuple[str, str], LogColumn] = {}              # of the columns that were looked at
-        self._datasets: dict[tuple[str, str], h5py.Dataset] = {}        # open, since HDF5 keeps chunks only of such
+        self._datasets: dict[tuple[str, str], Stored] = {}          # open, since HDF5 keeps chunks only of such
         self._claimed = 0           # bytes of these, unpacked
-        self.segment = segments.of_file(self.path, self.file)
-        self.attributes = root_attributes(self.path, self.file)
-        self._tables = {table: part_of(self.path, self.file, table) for table in TABLES}
-        self.rows = {table: self._committed_rows(table) for table in TABLES}
-        found: list[str] = []       # the names of all, after the rows that count, as columns grow
-        self.file.visit(found.append)
-        groups = {name.rpartition("/")[0] for name in found}
+        self.rows: dict[str, int] = {}
         self.columns: dict[str, Sequence[str]] = {}
+        for table in TABLES:
+            name = f"{table}/committed_rows"
+            dataset = part_of(self.path, self.file, name)
+            if dataset.shape != (1,) or dataset.dtype.kind not in "iu":
+                raise LogError(f"{self.path}: {name} holds {dataset.dtype} entries in the shape {dataset.shape}, not "
+                               "one number of rows")
+            self.rows[table] = int(dataset.read(0, 1)[0])
+            if self.rows[table] < 0:
+                raise LogError(f"{self.path}: {name} is {self.rows[table]}")
+
+        found: list[str] = []       # the names of all but links, after the rows that count, as columns grow
+
+        def note(name: bytes, link: h5py.h5l.LinkInfo) -> None:
+            if link.type == h5py.h5l.TYPE_HARD:
+                found.append(name.decode("utf-8", "surrogateescape"))
+        self.file.id.links.visit(note, info=True)
+        groups = {name.rpartition("/")[0] for name in found}
         for table in TABLES:
             names = [name.removeprefix(f"{table}/") for name in found
                      if name.startswith(f"{table}/") and name not in groups and name != f"{table}/committed_rows"]
@@ -83,7 +95,9 @@ class Part:
                 if not column.optional and column.name not in names:
                     raise LogError(f"{self.path}: {table} has no column {column.name}; is it a log of another program?")
             self.columns[table] = names
+
         state = superblock(self.path)
+        self.size = state.size
         if state.size < state.end:
             self._refuse_lost_rows(state)
         self.rows["trials"] = begun_trials(self)
@@ -94,18 +108,20 @@ class Part:
         or says another unit than the schema's, and where it has less rows than were committed."""
         if (table, name) not in self._specs:
             what, rows = f"{table}/{name}", self.rows[table]
-            dataset = part_of(self.path, self._tables[table], name)
-            wanted = column_of(table, name) if "/" in name else KNOWN[table].get(name)
+            dataset = part_of(self.path, self.file, what, is_known=True)
+            wanted = KNOWN[table].get(name)
             found = column_spec(name, dataset, wanted)
-            there = self.claim(what, dataset, found.type, rows)
+            if "/" in name and (table == "steps" or (found.type, found.unit) != ("float", "1")):     # as others are
+                wanted = column_of(table, name)
+            self.claim(what, dataset, found.type, rows)
             if wanted and found.type != wanted.type:
                 raise LogError(f"{self.path}: {what} holds {found.type} entries ({dataset.dtype}) where {wanted.type} "
                                "belongs")
             if wanted and found.unit and found.unit != wanted.unit:
                 raise LogError(f"{self.path}: {what} is in {found.unit} where {wanted.unit} belongs; units are not "
                                "converted, as nothing says that the rest of the log is in them")
-            if there < rows:
-                raise LogError(f"{self.path}: {what} has {there} rows where {rows} were committed; "
+            if dataset.shape[0] < rows:
+                raise LogError(f"{self.path}: {what} has {dataset.shape[0]} rows where {rows} were committed; "
                                f"'hvdscale-log repair {self.path}' saves what is left")
             self._specs[table, name], self._datasets[table, name] = found, dataset
         return self._specs[table, name]
@@ -115,34 +131,33 @@ class Part:
         """Whole rows of a column, all or those of first:stop: int64, float64, int8 (status) or an object array of str
         (text)."""
         kind, rows = self.spec(table, name).type, self.rows[table]
-        values = self._datasets[table, name][first:rows if stop is None else min(stop, rows)]
+        values = self._datasets[table, name].read(first, rows if stop is None else min(stop, rows))
         if kind != "text":
             return values.astype(TYPES[kind], copy=False)
         if self._heap is None:
             heap = part_of(self.path, self.file, "text")
-            size = self.claim("text", heap, "int", NO_END)
-            self._heap = heap[:] if size <= SMALL_HEAP else heap
+            self.claim("text", heap, "int", NO_END)
+            size = heap.shape[0]
+            self._heap = heap.read(0, size) if size <= SMALL_HEAP else h5py.Dataset(heap.id)
         return decode(self.path, self._heap, values)
 
     def close(self) -> None:
-        self._datasets.clear()
-        self._tables.clear()
-        self._heap = None
         self.file.close()
+        self._datasets.clear()
+        self._heap = None
 
-    def claim(self, what: str, dataset: h5py.Dataset, kind: str, rows: int) -> int:
-        """How many of these rows of a column there are, before any is read. LogError where it holds what no column of
-        its kind does, and where it claims more than its bytes in the file can expand to, or a file of this size has, or
-        all columns together do: reading it would take memory out of all proportion."""
-        shape, dtype, of_row = dataset.shape, dataset.dtype, (2,) if kind == "text" else ()
+    def claim(self, what: str, dataset: Stored, kind: str, rows: int) -> None:
+        """LogError before any of these rows of a column is read where it holds what no column of its kind does, and
+        where it claims more than its bytes in the file can expand to, or a file of this size has, or all columns
+        together do: reading it would take memory out of all proportion."""
+        dtype, shape, of_row = dataset.dtype, dataset.shape, (2,) if kind == "text" else ()
         if dtype.kind not in KINDS[kind] or not shape or shape[1:] != of_row:
             raise LogError(f"{self.path}: {what} holds {dtype} entries in the shape {shape}, as no column of a log "
                            "does")
         rows = min(rows, shape[0])
         size = rows * dtype.itemsize * math.prod(of_row)
-        stored = min(dataset.id.get_storage_size(), self.size)
-        if size > SMALL_BYTES and size > DENSEST * stored:
-            raise LogError(f"{self.path}: {what} claims {rows:,} rows, but has {stored:,} bytes in the file; "
+        if size > SMALL_BYTES and size > DENSEST * (there := min(dataset.id.get_storage_size(), self.size)):
+            raise LogError(f"{self.path}: {what} claims {rows:,} rows, but has {there:,} bytes in the file; "
                            f"'hvdscale-log repair {self.path}' saves what there is")
         if rows > SMALL_ROWS and rows * ROW_BYTES > self.size and what != "text":
             raise LogError(f"{self.path}: {what} claims {rows:,} rows, but the file has {self.size:,} bytes; a row "
@@ -151,24 +166,12 @@ class Part:
         if self._claimed > HELD_BYTES + DENSE * self.size:
             raise LogError(f"{self.path}: its columns claim over {self._claimed:,} bytes, but the file has "
                            f"{self.size:,}; no log is so dense")
-        return rows
-
-    def _committed_rows(self, table: str) -> int:
-        """How many rows of a table are whole; LogError where the file does not say."""
-        name, dataset = f"{table}/committed_rows", part_of(self.path, self._tables[table], "committed_rows")
-        if dataset.shape != (1,) or dataset.dtype.kind not in "iu":
-            raise LogError(f"{self.path}: {name} holds {dataset.dtype} entries in the shape {dataset.shape}, not one "
-                           "number of rows")
-        rows = int(dataset[0])
-        if rows < 0:
-            raise LogError(f"{self.path}: {name} is {rows}")
-        return rows
 
     def _refuse_lost_rows(self, state: Superblock) -> None:
         """A live file that was cut off reads as zeros there, so where it is short, each column is looked at."""
         for table, rows in self.rows.items():
             for name in self.columns[table]:
-                whole = rows_within(part_of(self.path, self._tables[table], name), rows, state.size)
+                whole = part_of(self.path, self.file, f"{table}/{name}").rows_within(rows, state.size)
                 if whole < rows:
                     raise LogError(f"{self.path}: is truncated: {state.size} of {state.end} bytes are there, with "
                                    f"{whole} of {rows} rows of {table}/{name}; "
@@ -178,26 +181,25 @@ class Part:
 def begun_trials(part: Part) -> int:
     """A part's rows of /trials without RUNNING ones at its end that no other table names: the tables are committed one
     after the other, so a writer killed in between leaves a trial that never began."""
-    ids, named = part.read("trials", "id"), part.read("restarts", "trial")
-    if not len(ids) or ids[-1] in named or part.read("trials", "status")[-1] != Status.RUNNING:
+    ids, status = part.read("trials", "id"), part.read("trials", "status")
+    if not len(ids) or status[-1] != Status.RUNNING or ids[-1] in (named := part.read("restarts", "trial")):
         return len(ids)
     named = np.concatenate([named, part.read("evaluations", "trial"), part.read("steps", "trial")])
-    begun = np.isin(ids, named) | (part.read("trials", "status") != Status.RUNNING)
+    begun = np.isin(ids, named) | (status != Status.RUNNING)
     return int(begun.nonzero()[0].max(initial=-1)) + 1
 
 
-def column_spec(name: str, dataset: h5py.Dataset, known: LogColumn | None = None) -> LogColumn:
+def column_spec(name: str, dataset: Stored, known: LogColumn | None = None) -> LogColumn:
     """A column as its dataset says it is: its type, unit, meaning, unless the schema knows it, and which way a metric
     gets better."""
     meaning = known.meaning if known and "/" not in name and h5py.h5a.exists(dataset.id, b"meaning") else None
     unit, meaning, better = (str(value or "") for value in (
-        attribute_of(dataset, "unit"), meaning or attribute_of(dataset, "meaning"),
-        "/" in name and attribute_of(dataset, "better")))
-    dtype = dataset.dtype
-    kind = "int" if dtype.kind in "iu" else "float"
+        attribute_of(dataset.id, "unit"), meaning or attribute_of(dataset.id, "meaning"),
+        "/" in name and attribute_of(dataset.id, "better")))
+    kind = "int" if dataset.dtype.kind in "iu" else "float"
     if len(dataset.shape) == 2:
         kind = "text"
-    elif dtype == np.int8 or h5py.check_enum_dtype(dtype) is not None:
+    elif dataset.dtype == np.int8 or isinstance(dataset.type, h5py.h5t.TypeEnumID):
         kind = "status"
     return LogColumn(name, kind, unit, meaning, better=better)
 
@@ -245,9 +247,8 @@ def decode(path: str, heap: Any, spans: np.ndarray) -> np.ndarray:
 class Columns(Mapping[str, np.ndarray]):
     """Column name -> array, read when asked for and kept. Iterating gives the columns' names."""
 
-    def __init__(self, columns: Iterable[str]) -> None:
-        self.columns = tuple(columns)
-        self._read: dict[str, np.ndarray] = {}
+    columns: tuple[str, ...]
+    _read: dict[str, np.ndarray]
 
     def read(self, name: str) -> np.ndarray:
         """A column, not kept."""
@@ -274,16 +275,16 @@ class LogTable(Columns):
 
     def __init__(self, name: str, parts: Sequence[Part], keep: np.ndarray | None = None) -> None:
         """keep    row numbers to keep of the parts' rows, laid end to end, in the order wanted; None: all."""
-        super().__init__(in_order(name, {column for part in parts for column in part.columns[name]}))
-        self.name = name
+        self.name, self._read = name, {}
+        # the first of the files that have each column
+        self.owners = {column: part for part in reversed(parts) for column in part.columns[name]}
+        self.columns = tuple(in_order(name, self.owners))
         self.rows = sum(part.rows[name] for part in parts) if keep is None else len(keep)
         self._parts, self._keep = parts, keep
 
     @cached_property
     def specs(self) -> dict[str, LogColumn]:
-        """Of a column that several files have as the first says it is."""
-        return {name: next(part.spec(self.name, name) for part in self._parts if name in part.columns[self.name])
-                for name in self.columns}
+        return {name: self.owners[name].spec(self.name, name) for name in self.columns}
 
     def read(self, name: str, first: int = 0, stop: int | None = None) -> np.ndarray:
         """A column, or rows first:stop of it, not kept: for one pass over a log larger than memory."""
@@ -301,11 +302,18 @@ class LogTable(Columns):
                                  else absent(self.specs[name].type, part.rows[self.name]) for part in self._parts])
         return joined if self._keep is None else joined[self._keep]
 
+    def change(self, name: str, values: np.ndarray) -> None:
+        """Other rows of a column in memory, of which all columns are to have as many."""
+        self._read[name], self.rows = values, len(values)
+
     def of_trial(self, name: str, trial: int) -> np.ndarray:
-        """A trial's values of a column, in the log's order; where its rows lie together no others are read."""
+        """A trial's values of a column, in the log's order; of many rows no others are read where its own lie together.
+        """
         order, trials = self._by_trial
         first, stop = (int(np.searchsorted(trials, trial, side)) for side in ("left", "right"))
-        return self.read(name, first, stop) if order is None else self[name][order[first:stop]]
+        if order is None and self.rows > FEW_ROWS:
+            return self.read(name, first, stop)
+        return self[name][slice(first, stop) if order is None else order[first:stop]]
 
     @cached_property
     def _by_trial(self) -> tuple[np.ndarray | None, np.ndarray]:
@@ -358,7 +366,8 @@ def read_log(path: str | os.PathLike[str]) -> Log:
             table.specs
         if log.size <= SMALL:
             for table in log.tables:
-                dict(table)
+                for name in table.columns:
+                    table[name]
             log.close()
     except BaseException:
         log.close()
@@ -374,7 +383,10 @@ def open_log(path: str | os.PathLike[str]) -> Log:
         try:
             named = segments.candidates(path)       # before the first is opened: they go after it is replaced
             parts.append(Part(path))
-            for segment in segments.rest(parts[0].segment, named):
+            if parts[0].segment.number:
+                raise LogError(f"{path}: is file {parts[0].segment.number} of a log, not its first, file 0; name the "
+                               "first one, the rest is found beside it")
+            for segment in segments.rest(parts[0].segment, named) if named else ():
                 parts.append(Part(segment.path))
             return Log(path, parts)
         except BaseException as error:

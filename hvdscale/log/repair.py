@@ -12,8 +12,7 @@ import shutil
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import h5py
 import numpy as np
@@ -23,10 +22,10 @@ from ..system.files import temporary_name
 from ..system.lock import Lock
 from . import segments
 from .check import IN_PLAN, ORDERED, UnsoundRows, check, check_rows, contradictions, disordered
-from .files import TYPES, open_file, part_of, reading, root_attributes, rows_within, superblock
+from .files import TYPES, Stored, open_file, part_of, reading, superblock
 from .merge import merged_attributes, show, write_log
 from .plan_text import read_plan
-from .reader import Log, LogTable, Part, absent, begun_trials, column_spec, decode
+from .reader import Log, Part, absent, begun_trials, column_spec, decode
 from .schema import INTERRUPTED, KNOWN, SCHEMA, SOURCE, TABLES, UNKNOWN_SEED, LogColumn, Status, column_of
 
 BROKEN = ".broken"
@@ -35,14 +34,14 @@ LOST_TEXTS = {"plan": "{}"}             # of a column of texts; else an empty on
 UNKNOWN = "unknown: the log was damaged here"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Repair:
     """What came of a repair: rows kept per table, in words what was lost and restored, and where the originals are."""
 
-    kept: dict[str, int]
     lost: list[str]
-    restored: list[str]
-    originals: list[str]
+    restored: list[str] = field(default_factory=list)
+    kept: dict[str, int] = field(default_factory=dict)
+    originals: list[str] = field(default_factory=list)
 
 
 def repair(path: str, take_over: bool = False) -> Repair | None:
@@ -55,26 +54,24 @@ def repair(path: str, take_over: bool = False) -> Repair | None:
             if len(log.segments) == 1 and not superblock(path).flags and Status.RUNNING not in log.trials["status"]:
                 return None
         parts, names, lost = _salvage(path)
-        log = Log(path, parts)
-        mended = mend(log)
-        lost += mended.lost
-        if lost and not mended.trials.rows:
+        log, done = Log(path, parts), Repair(lost)
+        mend(log, done)
+        if lost and not log.trials.rows:
             raise LogError(_nothing_saved(path, lost))
         attributes = merged_attributes(log)
         if log.segments[0].path != path:
             attributes["id"] = uuid.uuid4().hex      # the first file is lost: what lies beside it is not read again
-        write_log(temporary := temporary_name(path), mended, attributes)
+        write_log(temporary := temporary_name(path), log, attributes)
         try:
             check(temporary).close()
         except LogError as error:
             os.unlink(temporary)
             raise LogError(f"{path}: nothing can be saved: what can be read of it contradicts itself "
                            f"({str(error).removeprefix(f'{temporary}: ')})") from error
-        kept = {table.name: table.rows for table in mended.tables}
         log.close()
-        originals = [_keep(name) for name in names]
+        done.kept, done.originals = {table.name: table.rows for table in log.tables}, [_keep(name) for name in names]
         show(temporary, path, [name for name in names if name != path])
-        return Repair(kept, lost, mended.restored, originals)
+        return done
     except OSError as error:
         raise LogError(f"{path}: cannot be repaired: {error.strerror or error}") from error
     finally:
@@ -131,13 +128,12 @@ class SalvagedPart(Part):
     def __init__(self, path: str) -> None:
         self.path = path
         self.lost: list[str] = []
-        self.file = open_file(path, tolerant=True)
+        self.file, self.attributes = open_file(path, tolerant=True)
         self.size, self._claimed = superblock(path).size, 0
         with reading(path):
-            self.segment = segments.of_file(path, self.file)
-            self.attributes = root_attributes(path, self.file)
+            self.segment = segments.of_attributes(path, self.attributes)
         self.rows, self.columns = {}, {}
-        self._specs = {}
+        self._specs, self._datasets = {}, {}
         self._values: dict[tuple[str, str], np.ndarray] = {}
         for table in TABLES:
             self._read_table(table)
@@ -150,9 +146,6 @@ class SalvagedPart(Part):
 
     def read(self, table: str, name: str, first: int = 0, stop: int | None = None) -> np.ndarray:
         return self._values[table, name][:self.rows[table]][first:stop]
-
-    def close(self) -> None:
-        self.file.close()
 
     def _read_table(self, table: str) -> None:
         specs = {column.name: column for column in SCHEMA[table] if not column.optional}
@@ -183,13 +176,13 @@ class SalvagedPart(Part):
             names = []
             with self._noting(place):
                 group = part_of(self.path, self.file, place)
-                address = h5py.h5o.get_info(group.id).addr
-                names = [] if address in seen or isinstance(group, h5py.Dataset) else list(group)
-                seen.add(address)
+                if not isinstance(group, Stored) and (address := h5py.h5o.get_info(group).addr) not in seen:
+                    names = list(h5py.Group(group))
+                    seen.add(address)
             for name in (f"{place}/{name}" for name in names if name != "committed_rows"):
                 with self._noting(name):
                     item = part_of(self.path, self.file, name)
-                    if isinstance(item, h5py.Dataset):
+                    if isinstance(item, Stored):
                         column = name.removeprefix(f"{table}/")
                         found = column_spec(column, item)
                         known = column_of(table, column) if "/" in column else KNOWN[table].get(column)
@@ -201,26 +194,26 @@ class SalvagedPart(Part):
         """Rows that were whole when written; of a closed file, whose columns have no more, also from their lengths."""
         with self._noting(f"{table}/committed_rows"):
             dataset = part_of(self.path, self.file, f"{table}/committed_rows")
-            if rows_within(dataset, 1, self.size):
-                return int(dataset[0])
+            if dataset.rows_within(1, self.size):
+                return int(dataset.read(0, 1)[0])
         if superblock(self.path).flags:
             return 0
         lengths = []
         for name in specs:
             with contextlib.suppress(LogError), reading(self.path):
-                lengths.append(len(part_of(self.path, self.file, f"{table}/{name}")))
+                lengths.append(part_of(self.path, self.file, f"{table}/{name}").shape[0])
         return min(lengths, default=0)
 
     def _read_column(self, table: str, spec: LogColumn, committed: int) -> np.ndarray:
         with self._noting(f"{table}/{spec.name}"):
             dataset = part_of(self.path, self.file, f"{table}/{spec.name}")
-            rows = rows_within(dataset, min(committed, len(dataset)), self.size)
+            rows = dataset.rows_within(min(committed, dataset.shape[0]), self.size)
             self.claim(f"{table}/{spec.name}", dataset, spec.type, rows)
-            step = dataset.chunks[0] if dataset.chunks else max(rows, 1)
-            pieces = [dataset[:0]]              # those before the first chunk that cannot be read
+            step = dataset.chunk_rows() or max(rows, 1)
+            pieces = [dataset.read(0, 0)]       # those before the first chunk that cannot be read
             with contextlib.suppress(OSError):
                 for first in range(0, rows, step):
-                    pieces.append(dataset[first:min(first + step, rows)])
+                    pieces.append(dataset.read(first, min(first + step, rows)))
             values = np.concatenate(pieces)
             if spec.type == "text":
                 return self._texts(values, LOST_TEXTS.get(spec.name, ""))
@@ -232,10 +225,10 @@ class SalvagedPart(Part):
         out = np.full(len(spans), lost_text, dtype=object)
         with self._noting("text"):
             heap = part_of(self.path, self.file, "text")
-            size = rows_within(heap, len(heap), self.size)
+            size = heap.rows_within(heap.shape[0], self.size)
             self.claim("text", heap, "int", size)
             whole = (spans >= 0).all(axis=1) & (spans <= size).all(axis=1) & (spans.sum(axis=1) <= size)
-            out[whole] = decode(self.path, heap, spans[whole])
+            out[whole] = decode(self.path, h5py.Dataset(heap.id), spans[whole])
             if not whole.all():
                 self.lost.append(f"{self.path}: {(~whole).sum()} texts")
         return out
@@ -269,75 +262,54 @@ def lost_entries(column: LogColumn, rows: int) -> np.ndarray:
     return np.full(rows, LOST) if column.type == "int" else absent(column.type, rows)
 
 
-class MendedTable(LogTable):
-    """A table whose rows are in memory and can be changed."""
-
-    def __init__(self, table: LogTable) -> None:
-        self.name, self.columns, self.specs, self.rows = table.name, table.columns, table.specs, table.rows
-        self._read = {name: table.read(name).astype(object if spec.type == "text" else TYPES[spec.type])
-                      for name, spec in table.specs.items()}
-
-    def drop(self, wrong: np.ndarray) -> None:
-        self._read = {name: values[~wrong] for name, values in self._read.items()}
-        self.rows -= int(wrong.sum())
-
-    def add(self, rows: int, **values: Any) -> None:
-        """Adds rows; what is not given is lost."""
-        for name, spec in self.specs.items():
-            added = lost_entries(spec, rows)
-            added[:] = values.get(name, added)
-            self._read[name] = np.concatenate([self._read[name], added])
-        self.rows += rows
-
-
-class Mended(Log):
-    """A log's tables in memory, and in words what was lost and what was restored of their rows."""
-
-    tables: tuple[MendedTable, ...]
-    restarts: MendedTable
-
-    def __init__(self, log: Log) -> None:
-        self.path = log.path
-        self.lost: list[str] = []
-        self.restored: list[str] = []
-        self.tables = tuple(map(MendedTable, log.tables))
-        self.trials, self.restarts, self.evaluations, self.steps = self.tables
-
-    def drop(self, name: str, wrong: np.ndarray, why: str) -> None:
-        table = getattr(self, name)
-        self.lost.append(f"{self.path}: {wrong.sum()} of {table.rows} rows of {name}: {why}")
-        table.drop(wrong)
-
-
-def mend(log: Log) -> Mended:
-    """The log's rows that keep all invariants of ``check``; LogError where those it lacks have no rows to leave out."""
-    mended, path = Mended(log), log.path
-    trials, restarts = mended.trials, mended.restarts
-    _restore_columns(mended)
+def mend(log: Log, done: Repair) -> None:
+    """Has in memory those of a log's rows that keep all invariants of ``check``; LogError where those it lacks have no
+    rows to leave out."""
+    for table in log.tables:
+        dict(table)
+    trials, restarts = log.trials, log.restarts
+    _restore_columns(log, done)
     status, reason = trials["status"], trials["stop_reason"]
     running = status == Status.RUNNING                      # so interrupted, as its writer is gone
     reason[running & (reason == "")] = INTERRUPTED
     status[running] = Status.INCOMPLETE
     if (silent := reason == "").any():
         reason[silent] = UNKNOWN
-        mended.lost.append(f"{path}: {silent.sum()} of {trials.rows} entries of trials/stop_reason")
+        done.lost.append(f"{log.path}: {silent.sum()} of {trials.rows} entries of trials/stop_reason")
     missing = ~np.isin(trials["id"], restarts["trial"])
     if missing.any():
-        restarts.add(int(missing.sum()), trial=trials["id"][missing], first_step=0, workers=trials["workers"][missing],
-                     previous_end=UNKNOWN)
-        mended.restored.append(f"{path}: {missing.sum()} rows of restarts, without host, device and time")
-    _drop_disordered(mended)
+        known = {"trial": trials["id"][missing], "first_step": 0, "workers": trials["workers"][missing],
+                 "previous_end": UNKNOWN}
+        for name, spec in restarts.specs.items():
+            added = lost_entries(spec, int(missing.sum()))
+            added[:] = known.get(name, added)
+            restarts.change(name, np.concatenate([restarts[name], added]))
+        done.restored.append(f"{log.path}: {missing.sum()} rows of restarts, without host, device and time")
+    for name, column, strict in ORDERED:
+        table = getattr(log, name)
+        falls = np.sort(disordered(table, column, strict))[::-1]
+        if len(falls):
+            begin = dict(zip(table["trial"][falls].tolist(), falls.tolist()))
+            ends = np.array([begin.get(trial, table.rows) for trial in table["trial"].tolist()])
+            named = ", ".join(map(str, sorted(begin)[:5])) + (" and others" if len(begin) > 5 else "")
+            _drop(log, name, np.arange(table.rows) >= ends, f"{name}/{column} goes back in trial {named}", done)
     seeds = trials["seed"]
     seeds[seeds == LOST] = UNKNOWN_SEED
     while True:
         try:
-            check_rows(mended)
-            return mended
+            return check_rows(log)
         except UnsoundRows as error:
-            mended.drop(error.table, error.wrong, str(error).removeprefix(f"{path}: "))
+            _drop(log, error.table, error.wrong, str(error).removeprefix(f"{log.path}: "), done)
 
 
-def _restore_columns(log: Mended) -> None:
+def _drop(log: Log, name: str, wrong: np.ndarray, why: str, done: Repair) -> None:
+    table = getattr(log, name)
+    done.lost.append(f"{log.path}: {wrong.sum()} of {table.rows} rows of {name}: {why}")
+    for column in table:
+        table.change(column, table[column][~wrong])
+
+
+def _restore_columns(log: Log, done: Repair) -> None:
     """Where a column of /trials and the plan differ, the plan is right, as damage seldom leaves it JSON; a plan that
     cannot be read becomes an empty one."""
     trials, lost = log.trials, 0
@@ -354,17 +326,6 @@ def _restore_columns(log: Mended) -> None:
         except (LogError, TypeError, ValueError, OverflowError):        # of a value that the column has no place for
             trials["plan"][row], lost = LOST_TEXTS["plan"], lost + 1
     if lost:
-        log.lost.append(f"{log.path}: {lost} of {trials.rows} plans")
+        done.lost.append(f"{log.path}: {lost} of {trials.rows} plans")
     for name, count in restored.items():
-        log.restored.append(f"{log.path}: {count} of {trials.rows} entries of trials/{name}, from the plans")
-
-
-def _drop_disordered(log: Mended) -> None:
-    for name, column, strict in ORDERED:
-        table = getattr(log, name)
-        falls = np.sort(disordered(table, column, strict))[::-1]
-        if len(falls):
-            begin = dict(zip(table["trial"][falls].tolist(), falls.tolist()))
-            ends = np.array([begin.get(trial, table.rows) for trial in table["trial"].tolist()])
-            named = ", ".join(map(str, sorted(begin)[:5])) + (" and others" if len(begin) > 5 else "")
-            log.drop(name, np.arange(table.rows) >= ends, f"{name}/{column} goes back in trial {named}")
+        done.restored.append(f"{log.path}: {count} of {trials.rows} entries of trials/{name}, from the plans")

@@ -116,6 +116,7 @@ RANK_PARTS = {"step": "the step", "data": "getting the batch", "forward": "the f
               "backward": "the backward pass, until the last gradient",
               "waiting": "waiting for the other ranks and for the reduction",
               "optimizer": "the optimizer's step"}
+rank_column = "ranks/{}/{}_seconds".format      # of a rank and one of these: the name of its optional column of /steps
 
 # columns of /trials in a file that several logs were merged into
 SOURCE = (
@@ -134,11 +135,6 @@ def column_of(table: str, name: str, better: str = "") -> LogColumn:
         what = RANK_PARTS.get(part.removesuffix("_seconds"), "a part of the step")
         return _optional(name, "float", "seconds", f"time of rank {rank} in {what}")
     return LogColumn(name, "float", "1", f"{rest} on the {above} split", better=better)
-
-
-def rank_column(rank: int, part: str) -> str:
-    """The name of the optional /steps column of one of RANK_PARTS."""
-    return f"ranks/{rank}/{part}_seconds"
 
 
 def columns(metaparameters: Iterable[str] = (), metrics: Iterable[str] | Mapping[str, str] = (),

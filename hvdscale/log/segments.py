@@ -10,17 +10,19 @@ import contextlib
 import glob
 import os
 import re
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-
-import h5py
+from functools import lru_cache
+from typing import Any
 
 from ..errors import LogError
 from ..formatting.numbers import counted
-from .files import attribute_of, open_file, reading
+from .files import open_file, reading
 
 _NUMBERED = re.compile(r"\.[1-9]\d*")          # what follows the stem in a later segment's name
 MOST_NAMED = 8                  # folders with logs
+SETTLED_NS = 2_000_000_000      # after which a folder that changes has another time of change, on any file system
 
 
 @dataclass(frozen=True)
@@ -35,14 +37,15 @@ class Segment:
 
 def describe(path: str) -> Segment:
     """The segment that a file says it is; LogError where it is no log, FileNotFoundError where it is missing."""
-    with open_file(path) as file, reading(path):
-        return of_file(path, file)
+    file, attributes = open_file(path)
+    file.close()
+    with reading(path):
+        return of_attributes(path, attributes)
 
 
-def of_file(path: str, file: h5py.File) -> Segment:
-    """``describe`` for a file that is open."""
-    log_id, number, stands_for = (attribute_of(file, name) for name in ("id", "segment", "segments"))
-    return Segment(path, str(log_id), int(number or 0), int(stands_for or 1))
+def of_attributes(path: str, attributes: Mapping[str, Any]) -> Segment:
+    return Segment(path, str(attributes.get("id")), int(attributes.get("segment") or 0),
+                   int(attributes.get("segments") or 1))
 
 
 def candidates(path: str) -> list[tuple[int, str]]:
@@ -51,9 +54,18 @@ def candidates(path: str) -> list[tuple[int, str]]:
     stem, extension = os.path.splitext(name)
     names: list[str] = []
     with contextlib.suppress(OSError):
-        names = [other for other in os.listdir(folder or ".") if other.startswith(f"{stem}.")]
+        status = os.stat(folder or ".")
+        listed = _numbered_in if time.time_ns() - status.st_mtime_ns > SETTLED_NS else _numbered_in.__wrapped__
+        names = [other for other in listed(folder or ".", status.st_ino, status.st_mtime_ns)
+                 if other.startswith(f"{stem}.")]
     numbers = [(other.removeprefix(stem).removesuffix(extension), os.path.join(folder, other)) for other in names]
     return sorted((int(number[1:]), other) for number, other in numbers if _NUMBERED.fullmatch(number))
+
+
+@lru_cache(maxsize=8)
+def _numbered_in(folder: str, inode: int, changed_ns: int) -> list[str]:
+    """The names in a folder that may be of later segments: listed once for the thousands of logs that it may have."""
+    return [name for name in os.listdir(folder) if re.search(r"\.[1-9]", name)]
 
 
 def later(first: Segment, named: Iterable[tuple[int, str]] | None = None) -> list[Segment]:
@@ -70,18 +82,16 @@ def later(first: Segment, named: Iterable[tuple[int, str]] | None = None) -> lis
 
 def beside(path: str) -> list[str]:
     """The files of the later segments of a log that is to be overwritten; none where it cannot be read."""
-    with contextlib.suppress(LogError, FileNotFoundError):
+    try:
         return [segment.path for segment in later(describe(path))]
-    return []
+    except (LogError, FileNotFoundError):
+        return []
 
 
 def rest(first: Segment, named: Iterable[tuple[int, str]]) -> list[Segment]:
     """The files that hold the log's rows beside the first, in order, among the ``candidates`` as they were before it
     was opened; LogError if one is missing."""
     path = first.path
-    if first.number:
-        raise LogError(f"{path}: is file {first.number} of a log, not its first, file 0; "
-                       "name the first one, the rest is found beside it")
     segments = [s for s in later(first, named) if s.number >= first.stands_for]
     for expected, segment in enumerate(segments, start=first.stands_for):
         if segment.number != expected:
@@ -97,26 +107,27 @@ def find_logs(paths: Iterable[str | os.PathLike[str]], below: bool = False) -> l
     for path in expand(paths):
         files = os.path.join(glob.escape(path), "**" if below else "", "*.h5")
         names += sorted(glob.glob(files, recursive=below)) if os.path.isdir(path) else [path]
-    return list(dict.fromkeys(map(first_of, names)))
+    return list(dict.fromkeys(first_of(name) if _NUMBERED.search(name) else name for name in names))
 
 
 def logs_in(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
-    """The same; LogError where there is none, as ``refuse_outer`` and ``refuse_none`` say."""
-    for path in expand(paths):
-        refuse_outer(path)
+    """The same; LogError where there is none, and as ``refuse_outer`` says."""
+    for folder in filter(os.path.isdir, expand(paths)):
+        refuse_outer(folder)
     names = find_logs(paths)
-    refuse_none(names, paths)
+    if not names:
+        raise no_logs(paths)
     return names
 
 
 def refuse_outer(path: str) -> None:
     """LogError where a directory has no log of its own while those in it have: what lies apart is not mixed unasked."""
-    if not os.path.isdir(path) or find_logs([path]):
-        return
     within = []
     for folder, inner, _ in os.walk(path):
         inner[:] = sorted(name for name in inner if not name.startswith("."))
         count = len(find_logs([folder]))
+        if count and folder == path:
+            return
         within += [f"\n  {folder}: {counted(count, 'log')}"] if count else []
     if within:
         more = f"\n  and {len(within) - MOST_NAMED} more" if len(within) > MOST_NAMED else ""
@@ -124,10 +135,9 @@ def refuse_outer(path: str) -> None:
                        f"{''.join(within[:MOST_NAMED])}{more}")
 
 
-def refuse_none(names: Sequence[str], paths: Iterable[str | os.PathLike[str]]) -> None:
-    if not names:
-        raise LogError(f"no logs (*.h5) in {', '.join(map(str, paths)) or 'an empty list of paths'}; 'hvdscale-log "
-                       "import' makes logs of what other programs wrote")
+def no_logs(paths: Iterable[str | os.PathLike[str]]) -> LogError:
+    return LogError(f"no logs (*.h5) in {', '.join(map(str, paths)) or 'an empty list of paths'}; 'hvdscale-log "
+                    "import' makes logs of what other programs wrote")
 
 
 def expand(paths: Iterable[str | os.PathLike[str]]) -> list[str]:

@@ -30,9 +30,8 @@ from ..system.files import remove, rename_new, sync_directory, temporary_name
 from ..system.lock import Lock, is_file
 from . import segments
 from .compact_file import Texts
-from .files import BOUNDS, create_column, first_line, make_directory, refuse_taken, write_root_attributes
+from .files import BOUNDS, SafeFile, create_column, first_line, make_directory, refuse_taken, write_root_attributes
 from .merge import REPLACED, finish_segments
-from .safe_file import SafeFile
 from .schema import TABLES, Status, columns
 
 CHUNK_ROWS = {"trials": 128, "restarts": 32, "evaluations": 512, "steps": 1024}

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from ..data.generators import seed_generators
+from ..data.splits import seed_generators
 from ..errors import UsageError
 from ..plan.shards import Pass, stream_key
 from ..workers.group import Workers

@@ -86,8 +86,6 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
     @torch.no_grad()
     def merge(self, sums: Tensor, groups: int) -> None:
         """Move the running statistics by the sums over all groups of a step, shape (2, channels)."""
-        if self.running_mean is None:
-            return
         self.num_batches_tracked += 1
         momentum = 1 / self.num_batches_tracked.item() if self.momentum is None else self.momentum
         self.running_mean.lerp_(sums[0] / groups, momentum)

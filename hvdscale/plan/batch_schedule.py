@@ -9,8 +9,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate, groupby
+from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -49,7 +48,8 @@ class BatchSchedule:
 
     @classmethod
     def of_problem(cls, problem: Mapping[str, Any], global_batch: int) -> BatchSchedule:
-        return cls.of_pairs(problem.get("batch_schedule") or ((0, global_batch),))
+        pairs = problem.get("batch_schedule")
+        return cls.of_pairs(pairs) if pairs else cls((global_batch,))
 
     def divided(self, parts: int) -> BatchSchedule:
         return BatchSchedule(tuple(size // parts for size in self.sizes), self.starts)
@@ -93,28 +93,25 @@ class BatchSchedule:
 
     def examples_before(self, step: Number) -> Number:
         """Examples in the first ``step`` steps: a whole number of a whole number; inf of inf."""
-        at = self.piece(step)
-        return self._before[at] + (step - self.starts[at]) * self.sizes[at]
+        at = bisect_right(self.starts, step) - 1
+        ended = zip(self.sizes[:at], self.starts, self.starts[1:])
+        return sum(size * (end - start) for size, start, end in ended) + (step - self.starts[at]) * self.sizes[at]
 
     def mean_before(self, step: float) -> float:
         """The mean batch of the first ``step`` steps; that of the last piece for inf and NaN."""
-        at = self.piece(step)
-        return self.sizes[at] if at == 0 or not math.isfinite(step) else self.examples_before(step) / step
+        if len(self.sizes) == 1 or not math.isfinite(step):
+            return self.sizes[-1]
+        return self.examples_before(step) / step if step > self.starts[1] else self.sizes[0]
 
     def steps_holding(self, examples: float) -> int:
         """The fewest steps with at least that many examples; exact of a whole number."""
-        at = max(0, bisect_left(self._before, examples) - 1)
-        left, size = examples - self._before[at], self.sizes[at]
+        before = [*map(self.examples_before, self.starts)]
+        at = max(0, bisect_left(before, examples) - 1)
+        left, size = examples - before[at], self.sizes[at]
         return self.starts[at] + (-(-left // size) if isinstance(left, int) else math.ceil(left / size))
 
-    @cached_property
-    def _before(self) -> tuple[int, ...]:
-        """Examples before each piece."""
-        ended = zip(self.sizes, self.starts, self.starts[1:])
-        return tuple(accumulate((size * (end - start) for size, start, end in ended), initial=0))
-
     def in_brief(self) -> str:
-        return f"{self.first:,}" if self.is_constant else f"{self.first:,} to {self.sizes[-1]:,}"
+        return f"{self.sizes[0]:,}" + (f" to {self.sizes[-1]:,}" if len(self.sizes) > 1 else "")
 
     def __str__(self) -> str:
         return ", ".join(f"{size} from step {start}" if start > 0 else str(size) for start, size in self.pairs)

@@ -15,7 +15,8 @@ from itertools import zip_longest
 from typing import Any
 
 from ..errors import UsageError
-from .plan import Execution, flat
+from .plan import Execution
+from .settings import flat
 
 VERSION = "hvdscale"            # in place of the files of a built-in workload
 # keys of a workload's defaults that are of a place, or of how a run is carried out

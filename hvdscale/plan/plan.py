@@ -14,6 +14,7 @@ from typing import Any
 from ..target import Target
 from .batch_schedule import BatchSchedule
 from .schedule import FALLING, Schedule
+from .settings import flat
 from .shards import Pass, Stream, fewest_passes, group_bounds, group_passes, step_passes
 
 # hvdscale.plan.settings says what each key means; here lengths are in steps, whatever unit the user typed
@@ -259,15 +260,6 @@ class Plan(Execution, Measurement, Problem):
 def _ends_between(start: float, stop: float, every: float) -> float:
     """How many multiples of ``every`` lie above start and below stop, and stop itself."""
     return -(-stop // every) - start // every
-
-
-def flat(record: Mapping) -> dict:
-    """A record with the entries of its tables, however deep, each by a name as data.missing."""
-    found: dict = {}
-    for key, entry in record.items():
-        within = isinstance(entry, Mapping)
-        found.update({f"{key}.{name}": value for name, value in flat(entry).items()} if within else {key: entry})
-    return found
 
 
 def differences(then: Mapping, now: Mapping) -> dict[str, str]:

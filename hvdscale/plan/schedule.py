@@ -71,18 +71,18 @@ class Schedule:
         if self.warmup != "none":
             way = "climbing" if self.warmup == "gradual" else "held, then raised"
             words = f"{format_lr(self.start_lr)}, {way} to {words} at step {self.warmup_steps}"
-        return ", ".join(filter(None, [words, self.describe_decay(format_lr), self.describe_factors()]))
+        return ", ".join([words, *self.describe_changes(format_lr)])
 
-    def describe_factors(self) -> str:
+    def describe_changes(self, format_lr: Callable[[float], str] = "{:g}".format) -> list[str]:
+        """What becomes of the peak: the decay, and the factors where the batch changes."""
+        decay = "" if self.decay == "constant" else self._describe_decay(format_lr)
         changes = zip(self.batch_lr_factors, self.batch_lr_factors[1:])
-        return ", ".join(f"x {after:.4g} from step {start}" for (_, before), (start, after) in changes
-                         if after != before)
+        factors = (f"x {after:.4g} from step {start}" for (_, before), (start, after) in changes if after != before)
+        return [*filter(None, [decay, ", ".join(factors)])]
 
-    def describe_decay(self, format_lr: Callable[[float], str] = "{:g}".format) -> str:
+    def _describe_decay(self, format_lr: Callable[[float], str]) -> str:
         if self.decay == "step":
             return f"x {self.decay_factor:g} at steps {', '.join(map(str, self.decay_at))}"
-        if self.decay == "constant":
-            return ""
         if self.plateau:
             lowest = self.end_lr_factor * self.peak_lr
             least = f", but no lower than {format_lr(lowest)}" if self.end_lr_factor > 0 else ""

@@ -12,11 +12,12 @@ from __future__ import annotations
 import sys
 import typing
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 
 from ..errors import UsageError
 from ..formatting.numbers import listed
-from ..system.inputs import input_text
+from ..system.inputs import read_input
 from .batch_schedule import RATES
 from .lengths import COUNTED, UNITS, Length
 from .lengths import read as read_length
@@ -34,20 +35,16 @@ PLACES = ("log", "checkpoint", "resume", "save_model", "overwrite", "take_over")
 
 def _key(default: typing.Any, help: str, flag: bool = False, **rules: typing.Any) -> typing.Any:
     """A settings field. flag: has its own command line option; rules: choices; least, above, below: bounds of a number;
-    word: accepted in place of a number; and those of ``_length``."""
+    word: accepted in place of a number; and those of ``_length``, below."""
     unset = dict.fromkeys(("choices", "least", "above", "below", "word", "plain", "older", "many"))
     metadata = {**unset, "units": (), "whole": ("steps",), **rules, "help": help, "flag": flag}
     return field(metadata=metadata, **({"default_factory": dict} if default == {} else {"default": default}))
 
 
-def _length(help: str, units: tuple[str, ...] = COUNTED, **rules: typing.Any) -> typing.Any:
-    """The field of a length. units: those it may have; plain: that of a number alone; older: NAME in NAME_UNIT, if not
-    the key; whole: units in whole numbers; many: numbers, or (start, batch) pairs, of which it is a list."""
-    return _key(None, help, units=units, **rules)
-
-
-def _half_life(help: str) -> typing.Any:
-    return _length(f"{help}, in examples if no unit is given", COUNTED[1:], plain="examples", above=0)
+# The field of a length. units: those it may have; plain: that of a number alone; older: NAME in NAME_UNIT, if not the
+# key; whole: units in whole numbers; many: numbers, or (start, batch) pairs, of which it is a list
+_length = partial(_key, None, units=COUNTED)
+_half_life = partial(_length, units=COUNTED[1:], plain="examples", above=0)
 
 
 @dataclass(frozen=True)
@@ -116,14 +113,14 @@ class Settings:
     optimizer: str = _key(
         "nesterov", "sgd, momentum, nesterov, adam, adamw, lars, lamb, muon, or a torch optimizer's module:Class", True)
     momentum: float = _key(0.9, "momentum of momentum, nesterov, lars and muon", least=0, below=1)
-    momentum_half_life: Length | None = _half_life("half-life of the momentum")
+    momentum_half_life: Length | None = _half_life("half-life of the momentum, in examples if no unit is given")
     lr_in_velocity: bool = _key(False, "momentum, nesterov: v <- m v + lr g, p <- p - v; lars always does")
     momentum_correction: bool | None = _key(
         None, "with lr_in_velocity: rescale the velocity as the rate changes; default: all but lars")
     beta1: float = _key(0.9, "decay of the mean gradient in adam, adamw, lamb and in muon's AdamW", least=0, below=1)
-    beta1_half_life: Length | None = _half_life("half-life of beta1's mean")
+    beta1_half_life: Length | None = _half_life("half-life of beta1's mean, in examples if no unit is given")
     beta2: float = _key(0.999, "decay of the mean square in adam, adamw, lamb and in muon's AdamW", least=0, below=1)
-    beta2_half_life: Length | None = _half_life("half-life of beta2's mean")
+    beta2_half_life: Length | None = _half_life("half-life of beta2's mean, in examples if no unit is given")
     epsilon: float | None = _key(
         None, "added to the root mean square; default: 1e-8 in adam, adamw and muon's AdamW, 1e-6 in lamb", above=0)
     trust_coefficient: float = _key(0.001, "lars: norm of a layer's update over its weights', at rate 1", above=0)
@@ -136,7 +133,7 @@ class Settings:
         0.0, "added to the gradient; in adamw, muon and lamb decoupled, so times the rate", least=0)
     decay_timescale: Length | None = _length(
         "adamw: weight decay by its time scale, in epochs if no unit is given: batch / (rate x time scale x training "
-        "examples)", COUNTED[1:], plain="epochs", above=0)
+        "examples)", units=COUNTED[1:], plain="epochs", above=0)
     decay_norm_and_bias: bool = _key(False, "also decay biases and normalization parameters")
     clip_norm: float | None = _key(None, "clip the norm of the mean gradient to this", above=0)
     optimizer_args: dict = _key({}, "further arguments of a module:Class optimizer")
@@ -145,7 +142,8 @@ class Settings:
     average: str = _key(
         "none", "also evaluate averaged weights, as averaged_METRIC, and save them: ema (exponential), tail (mean from "
         "average_start) or none", choices=("none", "ema", "tail"))
-    average_half_life: Length | None = _half_life("ema: half-life of the weights")
+    average_half_life: Length | None = _half_life(
+        "ema: half-life of the weights, in examples if no unit is given")
     average_start: Length | None = _length("tail: start of the mean; default: half of the budget", least=0)
     replicas: int = _key(1, "models that train apart, each on a share of every global batch", True, least=1)
     sync_every: Length | None = _length(
@@ -157,7 +155,7 @@ class Settings:
     exchange: str = _key("full", "how a replica sends its change: full, bf16 or powersgd:R, a rank")
     # how long, and what is measured
     budget: Length | None = _length(
-        "how long to train", UNITS, flag=True, older="", whole=("steps", "examples"), above=0)
+        "how long to train", units=UNITS, flag=True, older="", whole=("steps", "examples"), above=0)
     target: str | None = _key(
         None, "stop at the first evaluation that meets this, such as 'val/error<0.01'; or none", True)
     keep_going: bool = _key(False, "train to the end of the budget even if the target is met")
@@ -210,7 +208,7 @@ class Settings:
         "checkpoint", True)
     checkpoint_every: Length | None = _length(
         "between checkpoints, in steps if no unit is given, beside those at the start, at the end and on a signal; "
-        "default: 5 min", UNITS, plain="steps", above=0)
+        "default: 5 min", units=UNITS, plain="steps", above=0)
     commit_every: int | None = _key(
         None, "steps between in-memory commits of an elastic job; default: as costs less than 1 %", least=1)
     keep_checkpoints: int = _key(2, "number of checkpoints to keep", least=1)
@@ -441,11 +439,20 @@ def _check_amount(name: str, amount: typing.Any, whole: bool, rules: typing.Mapp
 def read_toml(path: str | Path) -> dict:
     """A TOML file as a dict; raises UsageError naming the file, and line and column of a syntax error."""
     try:
-        return tomllib.loads(input_text(path))
+        return tomllib.loads(read_input(path).decode())
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:       # of its grammar, of UTF-8, of an integer's digits
         raise UsageError(f"{path}: is not TOML: {error}") from None
+
+
+def flat(record: typing.Mapping) -> dict:
+    """A record with the entries of its tables, however deep, each by a name as data.missing."""
+    found: dict = {}
+    for key, entry in record.items():
+        within = isinstance(entry, typing.Mapping)
+        found.update({f"{key}.{name}": value for name, value in flat(entry).items()} if within else {key: entry})
+    return found
 
 
 def parse_assignments(texts: typing.Iterable[str]) -> dict:

@@ -469,22 +469,14 @@ def settle_target(settings: Settings, metrics: Mapping[str, str]) -> Target | No
 
 
 def settle_evaluations(settings: Settings, stream: Stream) -> dict:
-    """The plan's fields about when to evaluate: a grid in steps or, where the batch changes, in examples."""
-    every, asked, batches = settle_eval_every(settings, stream), settings.eval_every, stream.batches
-    examples = None
-    if asked and asked.unit == "examples" and every:
-        examples = float(asked.amount)
-    elif not (asked and asked.unit == "steps") and not batches.is_constant:
-        examples = every * batches.first
-    return dict(eval_every=every, eval_every_examples=examples)
-
-
-def settle_eval_every(settings: Settings, stream: Stream) -> int:
-    """Steps between evaluations at the first batch, by default an epoch's; 0: never."""
-    every = settings.eval_every or Length(1.0, "epochs")
+    """When to evaluate, by default once an epoch: steps between evaluations at the first batch, 0: never; and examples
+    between them where they are counted in these, as where the batch changes."""
+    every, first = settings.eval_every or Length(1.0, "epochs"), stream.batches.first
     if every.unit == "examples" and every.amount:
-        return max(1, round(every.amount / stream.batches.first))
-    return every.in_steps(replace(stream, batches=BatchSchedule((stream.batches.first,))))
+        return dict(eval_every=max(1, round(every.amount / first)), eval_every_examples=float(every.amount))
+    steps = every.in_steps(replace(stream, batches=BatchSchedule((first,))))
+    in_steps = every.unit == "steps" or stream.batches.is_constant
+    return dict(eval_every=steps, eval_every_examples=None if in_steps else steps * first)
 
 
 def settle_budget(settings: Settings, stream: Stream) -> int:

@@ -32,8 +32,8 @@ class Recorder(HarmlessRecorder, TrainerCallback):
         self._run = record(self._path, **{**found, **self._about})
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        self._end_pause()                       # of the evaluations, of one validation set or more, and of saving
-        self._rate = given["optimizer"].param_groups[0]["lr"]
+        self._open.close()                      # the pause of evaluations, of one validation set or more, and of saving
+        self._seen, self._rate = None, given["optimizer"].param_groups[0]["lr"]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         if not control.should_log:              # else on_log follows, and has the loss
@@ -46,19 +46,14 @@ class Recorder(HarmlessRecorder, TrainerCallback):
     def on_epoch_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         self._add(state, control)
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None,
-                    **given: Any) -> None:
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict | None = None, **given: Any) -> None:
         if self._seen is not None:
             found = {f"val/{name.removeprefix('eval_')}": value for name, value in (metrics or {}).items()}
             self._seen.update({name: found[name] for name in self._about["metrics"] if name in found})
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        self._end_pause()
-        self._run.close()
-
-    def _end_pause(self) -> None:
         self._open.close()
-        self._seen = None
+        self._run.close()
 
     def _add(self, state: Any, control: Any, loss: float | None = None) -> None:
         """Adds the step, unless it is there; an evaluation that the trainer is about to make begins."""

@@ -11,12 +11,12 @@ from ..analysis.compare import (BEST, OK, REGRESSION, SECONDS, STEPS, UNDECIDED,
                                 Test, worst_of)
 from ..analysis.decide import LAST, RUNS, Decided, Floor, chances_to_pass, worst
 from ..analysis.decision.sequence import MOST_MORE, OPEN
-from ..analysis.grouping import group_by
 from ..analysis.intervals import Estimate
 from ..analysis.steps import SPEED, RunCell
+from ..analysis.studies import group_by
 from ..analysis.trials import Trial
-from ..formatting.lines import wrap
 from ..formatting.numbers import NARROWEST, capital, listed, percent, ratio, span, whole
+from ..formatting.screen import wrap
 from ..log.schema import UNKNOWN_SEED
 from .output import head_of
 from .table import Cell, Column, Row, Table, TrialKeys, as_values, cell_of, encode, pick, steps_cell
@@ -212,6 +212,12 @@ def _notes(comparison: Comparison) -> tuple[str, ...]:
     stopped = any(run.steps == run.last_step and not run.trial.measurement.get("keep_going")
                   for side in sides for run in side.runs)
 
+    tests = [test for cell in cells for test in cell.tests if test.measure != BEST]
+    single = [math.isnan(test.change.low) for test in tests if "one run" in test.reason]
+    sharp = any(math.isclose(test.change.low, test.change.high, rel_tol=NARROWEST) for test in tests)
+    reasons = ["all runs give this ratio to the last digit"] if sharp else []
+    reasons += ["either side has one run"] if any(single) else []
+
     def places(some: Sequence[ComparedCell]) -> str:
         return _some([_place(cell.workers, cell.global_batch) for cell in some])
     return (COMPARE.say("ratios", confidence=tolerances.confidence, target=comparison.target,
@@ -219,7 +225,7 @@ def _notes(comparison: Comparison) -> tuple[str, ...]:
             *(COMPARE.say(pairing, places=places(some) if len(pairings) > 1 else "")
               for pairing, some in pairings.items()),
             COMPARE.say_if("stopped", stopped and comparison.target),
-            *_describe_intervals([test for cell in cells for test in cell.tests if test.measure != BEST]),
+            COMPARE.say_if("one_run", not all(single)), COMPARE.say_if("no_interval", reasons, reasons=reasons),
             COMPARE.say_if("all", comparison.overall),
             *(COMPARE.say("only_baseline", place=_place(*key)) for key in comparison.missing),
             COMPARE.say_if("only_candidate", comparison.added, places=_some([_place(*at) for at in comparison.added])),
@@ -234,14 +240,6 @@ def _pairing_of(cell: ComparedCell) -> str:
         return "mixed"
     unknown = any(seed == UNKNOWN_SEED for side in sides for seed, *_ in side.samples.seeds)
     return cell.pairing or ("unknown" if unknown else "unpaired")
-
-
-def _describe_intervals(tests: Sequence[Test]) -> tuple[str, ...]:
-    single = [math.isnan(test.change.low) for test in tests if "one run" in test.reason]
-    sharp = any(math.isclose(test.change.low, test.change.high, rel_tol=NARROWEST) for test in tests)
-    reasons = ["all runs give this ratio to the last digit"] if sharp else []
-    reasons += ["either side has one run"] if any(single) else []
-    return (COMPARE.say_if("one_run", not all(single)), COMPARE.say_if("no_interval", reasons, reasons=reasons))
 
 
 def _place(workers: int | str, batch: int | str) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,22 +50,19 @@ def sentences_of(findings: Iterable[Finding]) -> tuple[str, ...]:
     return tuple(said for one in findings for said in (one.said, *one.more))
 
 
-@dataclass(frozen=True)
-class Details:
+class Details(NamedTuple):
     """Tables for files only, which are worked out when they are asked for, while the logs are open."""
 
     find: Callable[[], Iterable[Table | None]]
 
 
-@dataclass(frozen=True)
-class Figures:
+class Figures(NamedTuple):
     """Figures that are worked out one after another, as far as they are asked for, while the logs are open."""
 
     find: Callable[[], Iterable[Figure | None]]
 
 
 Part = Finding | Table | Details | Figures | None        # of what a view shows; None: nothing
-Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,16 +70,13 @@ class Shown:
     parts: tuple[Part, ...] = ()
     most_figures: int | None = None         # None: all
 
-    def of_kind(self, kind: type[Kind]) -> tuple[Kind, ...]:
-        return tuple(part for part in self.parts if isinstance(part, kind))
-
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
-        return self.of_kind(Finding)
+        return tuple(part for part in self.parts if isinstance(part, Finding))
 
     @cached_property
     def tables(self) -> tuple[Table, ...]:
-        return self.of_kind(Table)
+        return tuple(part for part in self.parts if isinstance(part, Table))
 
     @property
     def summary(self) -> tuple[str, ...]:
@@ -90,12 +84,14 @@ class Shown:
 
     @cached_property
     def details(self) -> tuple[Table, ...]:
-        return tuple(table for one in self.of_kind(Details) for table in one.find() if table is not None)
+        return tuple(table for part in self.parts if isinstance(part, Details)
+                     for table in part.find() if table is not None)
 
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
         """Of those of one name the first; none is worked out beyond the most that are shown."""
-        every = (figure for part in self.of_kind(Figures) for figure in part.find() if figure is not None)
+        every = (figure for part in self.parts if isinstance(part, Figures)
+                 for figure in part.find() if figure is not None)
         found: dict[str, Figure] = {}
         while len(found) != self.most_figures and (figure := next(every, None)):
             found.setdefault(figure.name, figure)
@@ -118,8 +114,7 @@ def section_name(workload: JobKey, target: Target | None = None, rest: str = "")
     names = slug("-".join(filter(None, (workload.dataset, workload.model, workload.optimizer, size, args))))
     if target:              # val-error-below-0.01; at-most of <=, minus-1 of -1
         value = re.sub("^-", "minus-", str(target).removeprefix(f"{target.column}{target.comparison}"))
-        goal = f"{column_name(target.column)}-{COMPARED[target.comparison]}-{value}"
-        rest = cut(slug(goal), LONGEST_TARGET)
+        rest = cut(slug(f"{column_name(target.column)}-{COMPARED[target.comparison]}-{value}"), LONGEST_TARGET)
     return "-".join(filter(None, (cut(names, LONGEST_WORKLOAD), rest)))
 
 
@@ -140,8 +135,7 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:HASHED]
 
 
-@dataclass(frozen=True)
-class LogFacts:
+class LogFacts(NamedTuple):
     """Where numbers come from: a log's attributes, and where its trials ran."""
 
     path: str
@@ -157,6 +151,12 @@ class Chapter(Shown):
     title: str
     workload: str = ""              # "": of several
     target: Target | None = None
+    describe: Callable[[], tuple[str, ...]] = tuple         # gives the notes, while the logs are open
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """How to read the verdict, and what was run."""
+        return self.describe()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -166,7 +166,6 @@ class Page(Chapter):
     section: Section | None = None  # None: of more evaluations than trials are made of one by one
     verdict: tuple[str, ...]        # at most VERDICT sentences
     left_out: tuple[str, ...] = ()  # warnings: what is in no estimate, and what speaks against the verdict
-    notes: tuple[str, ...] = ()     # how to read the verdict, and what was run
 
     @property
     def summary(self) -> tuple[str, ...]:
@@ -202,7 +201,7 @@ class Document:
         found: dict[str, list[str]] = {}
         for shown in self.shown:
             tables = ((table.title.partition(":")[0], table.notes) for table in shown.tables)
-            for about, notes in (("Verdict", shown.notes if isinstance(shown, Page) else ()), *tables):
+            for about, notes in (("Verdict", shown.notes), *tables):
                 found.setdefault(about, []).extend(note for note in notes if note not in said)
                 said.update(notes)
         return tuple((about, tuple(notes)) for about, notes in found.items() if notes)
@@ -214,8 +213,7 @@ class Document:
 
     @property
     def lead(self) -> str:
-        trials = sum(log.trials for log in self.logs)
-        return f"{counted(trials, 'trial')} in {counted(len(self.logs), 'log')}"
+        return f"{counted(sum(log.trials for log in self.logs), 'trial')} in {counted(len(self.logs), 'log')}"
 
 
 def facts_of(log: Log) -> LogFacts:

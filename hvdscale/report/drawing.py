@@ -48,6 +48,8 @@ LETTERS = 6.5
 CROWDED_LABEL = "too few free cores"            # on a host
 CROWDED_COUNT = f"# {CROWDED_LABEL}"            # behind a worker count
 TITLE_WIDTH = 54        # letters of a title's line that SIZE has room for
+LONGEST, LONGEST_TITLE = 44, 60         # letters of a label, of a line of a title
+ASIDE = 0.4             # of the space between batches, over which the marks of several curves are spread
 LONG = 34               # letters from which on entries of a legend take twice the room
 ARROW, ARROW_SHARE = 20, 0.16   # points that an arrow is long, and the share of the height of axes that it is given
 HOVER = "hover: "       # begins the gid of what an SVG shows a title of
@@ -352,6 +354,18 @@ def value_axis(axes: Axes, which: str, values: Iterable[float], most: int = TICK
 def label_axes(axes: Axes, across: str, up: str) -> None:
     axes.set_xlabel(across)
     axes.set_ylabel(up)
+
+
+def plain(text: object, longest: int = LONGEST) -> str:
+    """A name as a figure can show it: printable, no longer than that many letters, and in a legend whatever it is."""
+    text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(text))
+    if len(text) > longest:
+        text = f"{text[:longest // 2]}\N{HORIZONTAL ELLIPSIS}{text[-longest // 2 + 1:]}"
+    return f" {text}" if text.startswith("_") else text          # matplotlib hides labels that begin with it
+
+
+def heading(text: object) -> str:
+    return plain(text, LONGEST_TITLE)
 
 
 def draw_line(axes: Axes, points: Points, color: str, style: str = "-", width: float = 1, **look: Any) -> None:

@@ -18,34 +18,32 @@ from typing import Any
 import numpy as np
 
 from ..analysis.defaults import LASTING
-from ..analysis.grouping import group_by
-from ..analysis.report_data import Contents, JobResults, analyse, analyse_studies, refuse_unknown
-from ..analysis.rules import rules_along, rules_of
-from ..analysis.studies import (Study, are_searched, best_metric, better, check_direction, is_measured, show_ends_alone)
-from ..analysis.trials import JobKey
+from ..analysis.jobs import Versions
+from ..analysis.report_data import JobResults, Section, analyse, refuse_unknown
+from ..analysis.rules import RuleCosts, rules_along
+from ..analysis.studies import (Study, are_searched, best_metric, better, check_direction, group_by, is_measured,
+                                show_ends_alone, studies_of)
+from ..analysis.trials import JobKey, read_trials
 from ..errors import LogError
-from ..exchange.csv_tables import is_tables
-from ..exchange.runs.formats import has_runs, is_archive
-from ..exchange.runs.into_log import import_runs
 from ..formatting.numbers import counted, list_first
 from ..formatting.screen import Tell, quiet
 from ..log.check import refuse_unsound
-from ..log.plan_text import refuse_wrong_plans
+from ..log.plan_text import plan_at
 from ..log.reader import Log, read_log
 from ..log.schema import SMALLER
-from ..log.segments import expand, find_logs, refuse_none, refuse_outer
+from ..log.segments import expand, find_logs, no_logs, refuse_outer
 from ..system.files import scratch_folder
-from ..system.importing import uncollected
 from ..target import Target
 from . import FORMATS
-from .document import (VERDICT, Chapter, Details, Document, Figures, Finding, Page, Part, Path, Shown, describe_imports,
-                       facts_of, section_name, sentences_of, slug, unique)
-from .output import MOST_RULED, give_out, refuse_no_folder
+from .document import (VERDICT, Chapter, Details, Document, Figures, Finding, Page, Part, Path, describe_imports,
+                       facts_of, section_name, slug, unique)
+from .output import MOST_RULED, give_out, refuse_no_folder, uncollected
 from .plan.words import cautions, describe_left_out, verdict
-from .request import ReportRequest, describe_unused
-from .subject import Subject, View, Whole, of_metric
+from .subject import ReportRequest, Subject, View, Whole, describe_unused, of_metric
+from .table import Table
 from .texts import GENERAL, SCALING
 from .views import batches, budgets, local_steps, rules, searches, trials, workers
+from .views.curves import family_figures
 from .views.landscapes import landscapes
 
 Needing = tuple[str, View]          # what a section must have for a view to show anything; "": no one thing
@@ -53,17 +51,16 @@ Needing = tuple[str, View]          # what a section must have for a view to sho
 # repeats, or where there is no target to hold them against
 MEASURED: tuple[Needing, ...] = (
     ("searches", partial(searches.own_searches, to_target=False)), ("synced", local_steps.local_steps),
-    ("batches", batches.steps_by_batch),
-    ("target", trials.unmet), ("", workers.by_workers), ("", batches.regimes), ("", trials.outliers),
-    ("", trials.drift), ("", trials.split_seeds), ("batches", batches.early_crossing), ("", trials.unlearned),
+    ("target", batches.steps_by_batch), ("", workers.by_workers), ("", batches.regimes),
+    ("", trials.irregular), ("batches", batches.early_crossing), ("", trials.unlearned),
     ("workload.batch_schedule", workers.growing_batch),
-    ("searches", lambda subject: searches.find_next(subject.searches)), ("target", searches.other_targets),
-    ("parts", workers.step_parts), ("parts", workers.ranks), ("noise", batches.noise_scales),
-    ("searches", partial(searches.own_searches, to_target=True)), ("", trials.training), ("", trials.runs))
+    ("searches", lambda subject: searches.find_next(subject.searches)), ("target", trials.other_targets),
+    ("parts", workers.step_parts), ("noise", batches.noise_scales),
+    ("searches", partial(searches.own_searches, to_target=True)), ("", trials.runs))
 STUDIED: tuple[Needing, ...] = (
-    ("", batches.curve), ("", rules.rule_costs), ("", landscapes), ("", of_metric(budgets.parts_of_budgets)),
-    ("", of_metric(budgets.parts_of_quality)), ("noise", batches.beside_critical), ("", searches.results),
-    ("", of_metric(budgets.base_rates)))
+    ("", batches.curve), ("", rules.rule_costs), ("", landscapes), ("", partial(of_metric, budgets.parts_of_budgets)),
+    ("", partial(of_metric, budgets.parts_of_quality)), ("noise", batches.beside_critical), ("", searches.results),
+    ("", partial(of_metric, budgets.base_rates)))
 REPEATED: tuple[Needing, ...] = (("batches", batches.fitted), ("noise", batches.beside_critical))
 UNTARGETED: tuple[Needing, ...] = (("", budgets.best_of_metrics),)
 
@@ -86,36 +83,41 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
         check_direction(target, logs)
     evaluations = sum(log.evaluations.rows for log in logs)
     tell(f"sorting {evaluations:,} evaluations by trial", long=evaluations > MOST_EVALUATIONS)
-    contents, lasting = Contents(logs), asked.crossing == LASTING
-    studies, branches, ruled = contents.studies, [], True
+    versions, lasting = Versions(logs), asked.crossing == LASTING
+    studies, branches, ruled = studies_of(logs, versions), [], True
     if asked.paper or evaluations > MOST_EVALUATIONS:
         refuse_unknown(targets, {name for study in studies for name in study.evaluations.columns})
         ruled = sum(map(len, studies)) <= MOST_RULED        # what rules cost takes seconds a study
-        groups = analyse_studies(studies, partial(targets_held, targets, asked), asked)
+        groups = tuple(JobResults(workload, (), tuple(
+            Section(workload, target, asked) for target in targets_held(targets, asked, own)))
+            for workload, own in group_by(studies, attrgetter("workload")).items())
         notes = [GENERAL.say("studies_alone", paper=bool(asked.paper), most=MOST_EVALUATIONS, unruled=not ruled,
                              lasting=lasting)]
     else:
-        tell(f"holding {counted(len(contents.trials), 'trial')} against their targets")
-        groups, branches = analyse(contents.trials, targets, asked), [one for one in contents.trials if one.branch]
+        every = [trial for log in logs for trial in read_trials(log, versions)]
+        tell(f"holding {counted(len(every), 'trial')} against their targets")
+        groups, branches = analyse(every, targets, asked), [one for one in every if one.branch]
         notes = [SCALING.say("lasting")] if lasting and any(
             section.target for group in groups for section in group.sections) else []
     taken: set[str] = set()
     subjects = list(_subjects(groups, studies, asked))
     held = [subject for subject in subjects if subject.held]
-    costs = rules_along([one.curve for one in held], asked.rules, asked.rule_within) if ruled else repeat(None)
+    costs = rules_along([one.curve for one in held], asked.rules, asked.rule_within) if ruled and held else repeat(None)
     pages: dict[JobKey, list[Page]] = {group.workload: [] for group in groups}
     for subject in subjects:
         tell(f"{subject.workload}{f': {subject.target}' if subject.target else ''}")
         if subject.held:            # all cores work on the costs of those that follow
-            subject.known[rules_of, subject.goal] = next(costs)
+            subject.known[RuleCosts, subject.goal] = next(costs)
         page = _page(subject, taken)
         if page.tables or subject.trials or subject.held:
             pages[subject.workload].append(page)
     searched = {subject.workload for subject in held}
     repeats = [subject for subject in subjects if subject.workload not in searched]
     whole = Whole(held, repeats, studies, asked, tell, groups, branches)
-    notes += [*contents.notes, *describe_imports(logs), *describe_joining(
-        [group.workload for group in groups], [log.attributes for log in logs])]
+    notes += versions.notes
+    if any("imported" in log.attributes for log in logs):
+        notes += [*describe_imports(logs), *describe_joining(
+            [group.workload for group in groups], [log.attributes for log in logs])]
     chapters = tuple(Chapter(tuple(parts), slug=unique(slug(title), key or title, taken), title=title)
                      for title, parts, key in _chapters(whole))
     aimed = bool(targets) or any(page.target for own in pages.values() for page in own)
@@ -163,14 +165,13 @@ def _subjects(groups: Sequence[JobResults], studies: Sequence[Study], asked: Rep
         searched = bool(own) and (are_searched(own) or not group.trials)
         for section in group.sections:
             alike = [one for one in targets if one and section.target and one.column == section.target.column]
-            yield Subject.of(
-                section, studies=own, asked=asked, held=bool(section.target and searched), known=known,
+            yield Subject(
+                **vars(section), studies=own, asked=asked, held=bool(section.target and searched), known=known,
                 others=tuple(one for one in alike if one != section.target), first=section.target in alike[:1])
 
 
-def show(views: Iterable[Needing], subject: Subject) -> Shown:
-    return Shown(tuple(part for needed, view in views if not needed or attrgetter(needed)(subject)
-                       for part in view(subject)))
+def show(views: Iterable[Needing], subject: Subject) -> list[Part]:
+    return [part for needed, view in views if not needed or attrgetter(needed)(subject) for part in view(subject)]
 
 
 def _page(subject: Subject, taken: set[str]) -> Page:
@@ -181,24 +182,24 @@ def _page(subject: Subject, taken: set[str]) -> Page:
     views = STUDIED if subject.held else REPEATED
     if subject.target is None:
         views = UNTARGETED if best_alone or subject.asked.budgets else ()
-    studied, ran = show(views, subject), Shown()
-    notes: tuple[str, ...] = ()
-    if subject.trials and (subject.searches or not subject.held):   # of studies from elsewhere it would be untrue
-        ran, notes = show(MEASURED, subject), trials.schedules(subject)
-    findings, lines = (*ran.findings, *studied.findings), verdict(plan) if plan else ()
+    # of studies from elsewhere what is measured would be untrue
+    measured = bool(subject.trials and (subject.searches or not subject.held))
+    studied, ran = show(views, subject), show(MEASURED, subject) if measured else []
+
+    findings = [part for part in (*ran, *studied) if isinstance(part, Finding)]
+    lines = verdict(plan) if plan else tuple(one.said for one in findings[:VERDICT])
     if not plan:
-        lines = tuple(one.said for one in findings[:VERDICT])
-        findings = (*findings[VERDICT:], *(Finding(said) for one in findings[:VERDICT] for said in one.more))
+        findings = [*findings[VERDICT:], *(Finding(said) for one in findings[:VERDICT] for said in one.more)]
     best_first = best_alone and not subject.searches or show_ends_alone(subject.studies)
-    first, then = (studied, ran) if best_first else (ran, studied)
-    careful = (*cautions(plan), *sentences_of(describe_left_out(plan.times.timings))) if plan else ()
-    title = BEST if best_alone else str(subject.target or THROUGHPUT)
+    tables = [part for part in ((*studied, *ran) if best_first else (*ran, *studied)) if isinstance(part, Table)]
+    lazy = [part for part in (*studied, *ran) if isinstance(part, (Details, Figures))]
+    careful = (*cautions(plan), *(one.said for one in describe_left_out(plan.times.timings))) if plan else ()
     key = subject.workload, subject.target
-    lazy = [part for shown in (studied, ran) for part in shown.parts if isinstance(part, (Details, Figures))]
-    return Page((*findings, *first.tables, *then.tables, *lazy), title=title, target=subject.target, verdict=lines,
-                slug=unique(section_name(*key, "throughput"), key, taken), workload=str(subject.workload),
-                section=subject, left_out=(*careful, *trials.left_out(subject)),
-                notes=(*((GENERAL.say("planned"),) if plan else ()), *notes))
+    return Page((*findings, *tables, *lazy), title=BEST if best_alone else str(subject.target or THROUGHPUT),
+                target=subject.target, verdict=lines, slug=unique(section_name(*key, "throughput"), key, taken),
+                workload=str(subject.workload), section=subject, left_out=(*careful, *trials.left_out(subject)),
+                describe=lambda: (*([GENERAL.say("planned")] if plan else []),
+                                  *(trials.schedules(subject) if measured else ())))
 
 
 def _chapters(whole: Whole) -> Iterator[Titled]:
@@ -207,7 +208,6 @@ def _chapters(whole: Whole) -> Iterator[Titled]:
         from .views.size import laws_over_size
         yield "Laws over size", laws_over_size(whole), ""
     if len({subject.workload for subject in whole.subjects}) > 1:
-        from .views.study_figures import family_figures
         curves = [subject.curve for subject in whole.first.values()]
         yield "Workloads beside each other", [Figures(lambda: family_figures(curves))], ""
     if whole.asked.compare or whole.asked.paper:
@@ -236,9 +236,10 @@ def open_logs(paths: Sequence[Path], skip_broken: bool, opened: ExitStack, tell:
               ) -> tuple[list[Log], list[str]]:
     """(logs, messages about those skipped) of all logs among files and directories, open until ``opened`` closes.
     Raises LogError where one cannot be read, unless it is to be skipped, and where there is nothing to report."""
-    for path in expand(paths):
-        refuse_outer(path)
-    shown = {_log_of_runs(path, opened) or path: path for path in dict.fromkeys(expand(paths))}
+    every = list(dict.fromkeys(expand(paths)))
+    for folder in filter(os.path.isdir, every):
+        refuse_outer(folder)
+    shown = {path if path.endswith(".h5") else _log_of_runs(path, opened): path for path in every}
     names, logs, skipped = find_logs(shown), [], []
     for at, name in enumerate(names, 1):
         tell(f"reading log {at} of {len(names)}: {name}",
@@ -247,30 +248,35 @@ def open_logs(paths: Sequence[Path], skip_broken: bool, opened: ExitStack, tell:
             log = opened.enter_context(read_log(name))
             log.path = shown.get(name, name)
             refuse_unsound(log, trials_only=log.evaluations.rows > MOST_EVALUATIONS)
-            refuse_wrong_plans(log)
+            for text, trial in dict(zip(log.trials["plan"], log.trials["id"])).items():
+                plan_at(log.path, trial, text)
             logs.append(log)
-            skipped += _left_out_of(log)
+            if "skipped" in log.attributes:
+                skipped += _left_out_of(log)
         except LogError as error:
             if not skip_broken:
-                rest = f"\n{CONTINUE}" if len(names) > 1 else ""
-                raise LogError(f"{error}{rest}") from error
+                raise LogError(f"{error}\n{CONTINUE}" if len(names) > 1 else str(error)) from error
             skipped.append(str(error))
-    refuse_none(names, paths)
+    if not names:
+        raise no_logs(paths)
     if not sum(log.trials.rows for log in logs):
         raise LogError(f"{', '.join(names)}: no trial that can be read, so there is nothing to report yet"
                        + "".join(f"\n{message}" for message in skipped))
     return logs, skipped
 
 
-def _log_of_runs(path: str, opened: ExitStack) -> str | None:
-    """The log, for as long as ``opened`` is, of a file or folder with runs of other programs; None of any other path.
+def _log_of_runs(path: str, opened: ExitStack) -> str:
+    """The log, for as long as ``opened`` is, of a file or folder with runs of other programs; else the path itself.
     Raises LogError, naming the command that imports them, for tables and archives."""
-    if not os.path.exists(path) or path.endswith(".h5") or os.path.isdir(path) and find_logs([path]):
-        return None
+    if not os.path.exists(path) or os.path.isdir(path) and find_logs([path]):
+        return path
+    from ..exchange.csv_tables import is_tables             # which reports of logs need not wait for
+    from ..exchange.runs.formats import has_runs, is_archive
+    from ..exchange.runs.into_log import import_runs
     if is_tables(path) or is_archive(path):
         raise LogError(f"{path}: is no log; 'hvdscale-log import {path} LOG.h5' makes one of it, to report on")
     if not has_runs(path):
-        return None
+        return path
     log = os.path.join(opened.enter_context(scratch_folder()), "runs.h5")
     import_runs([path], log)
     return log
@@ -299,7 +305,8 @@ def make(paths: Iterable[Path], targets: Sequence[Target] = (), out: Path | None
     asked        the options of the analysis, and what is to be shown of studies beside the targets
     echo         takes each piece of text for the screen as soon as it is known; tell: see screen.Progress
     """
-    refuse_no_folder(out)
+    if out is not None:
+        refuse_no_folder(out)
     with ExitStack() as opened:
         with uncollected():
             logs, skipped = open_logs(list(paths), skip_broken, opened, tell)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from .document import Document, Path, describe_imports
 from .drawing import Figure, as_matplotlib
 from .output import as_json, on_screen, refuse_no_folder, write
 from .pages import document_of_logs, open_logs
-from .request import ReportRequest, request_of, targets_of
+from .subject import ReportRequest, request_of, targets_of
 from .table import Table, as_records, as_text, pick, record_keys
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Frame(Columns):
         self.name, own = name, {LOG: LogColumn(LOG, "text", "1", "the path of the log")}
         self._tables: list[tuple[str, LogTable]] = [(log.path, getattr(log, name)) for log in logs]
         self.specs = own | join_columns(name, (table.specs for _, table in self._tables))
-        super().__init__(self.specs)
+        self.columns, self._read = tuple(self.specs), {}
         self.rows = sum(table.rows for _, table in self._tables)
         self.units = {name: spec.unit for name, spec in self.specs.items()}
         self.meanings = {name: spec.meaning for name, spec in self.specs.items()}
@@ -118,7 +118,7 @@ class Frame(Columns):
         return frame_html(self, f"{self.name}: {counted(self.rows, 'row')}", self.rows)
 
 
-class Runs:
+class Runs(AbstractContextManager["Runs"]):
     """Logs that were read together. Their files stay open until ``close``, or the end of a with-block.
 
     trials, restarts, evaluations, steps    a row each, a process start each; metrics are columns such as ``val/error``
@@ -153,9 +153,6 @@ class Runs:
     def close(self) -> None:
         """Closes the logs; columns that were read stay."""
         self._opened.close()
-
-    def __enter__(self) -> Runs:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -219,7 +216,7 @@ class ReportTable:
         return notebook_html("table", table=self.table)
 
 
-class LazyMapping(Mapping[str, T], Generic[T]):
+class LazyMapping(Mapping[str, T]):
     """Things by name. The end of a name will do where only one has it: ``weak-32``; else UnknownNameError."""
 
     def __init__(self, what: str, makers: Mapping[str, Callable[[], T]]) -> None:
@@ -252,8 +249,8 @@ class Figures(LazyMapping[Canvas]):
 
     def records(self) -> list[Record]:
         """Of each figure its name, title, caption, formula and source, and the trials behind it."""
-        return [{"name": name, **{key: getattr(figure, key) for key in (
-            "title", "caption", "formula", "source", "trials")}} for name, figure in self._figures.items()]
+        return [{"name": name, "title": figure.title, "caption": figure.caption, "formula": figure.formula,
+                 "source": figure.source, "trials": figure.trials} for name, figure in self._figures.items()]
 
     def _repr_html_(self) -> str:
         from .page.html import figures_html
@@ -271,6 +268,7 @@ class Report:
         self.verdict = [said for _, pages in document.pages for page in pages for said in page.verdict]
         for shown in document.shown:            # while the logs are open
             shown.details
+            shown.notes
 
     @property
     def findings(self) -> list[Record]:

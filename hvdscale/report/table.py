@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..analysis.intervals import Estimate
-from ..formatting.escaping import as_cell, printable
-from ..formatting.lines import line_width, wrap
-from ..formatting.numbers import RANGE, finite, number, span
+from ..formatting.numbers import finite, number, span
+from ..formatting.screen import USUAL, as_cell, printable, terminal_width, wrap
 from ..formatting.text_table import Heading, lines_within
 from ..target import Target
 
@@ -74,17 +73,12 @@ def as_text(table: Table, notes: Iterable[str] | None = None) -> str:
     under it, by default its warnings and notes. Where it is too wide, spare columns are left out; then intervals go
     under their values, the widest on two lines."""
     headings = [Heading(column.title, column.short, column.spare) for column in table.columns]
-    ways = ([[_entry(cell, word) for cell in row.cells] for row in table.rows] for word in ("({})".format, str))
-    out = [wrap(table.title), "", *lines_within(line_width(), headings, *ways)]
+    rows = [["\n".join(filter(None, (printable(cell.shown, lines=False), cell.below))) for cell in row.cells]
+            for row in table.rows]
+    out = [wrap(table.title), "", *lines_within(terminal_width() or USUAL, headings, rows)]
     for note in (*table.warnings, *table.notes) if notes is None else notes:
         out.append(wrap(note, "  "))
     return "\n".join(out) + "\n"
-
-
-def _entry(cell: Cell, word: Callable[[str], str]) -> str:
-    """A cell's text, and under it its interval, or what else goes there as ``word`` writes it."""
-    below = cell.below if not cell.below or RANGE.search(cell.below) or cell.below[0] in "<>" else word(cell.below)
-    return "\n".join(filter(None, (printable(cell.shown, lines=False), below)))
 
 
 def as_csv(table: Table, target: Target | None = None) -> str:
@@ -161,23 +155,17 @@ def keys_of(parts: Iterable[Any]) -> TrialKeys:
     return tuple(dict.fromkeys(key for one in parts for key in one.keys))
 
 
-def cell_of(value: Any, below: str = "") -> Cell:
-    """How a table shows a count, a measurement, an estimate with its interval, a text, a truth; of a Cell, itself.
-    ``below``: what goes under a number."""
+def cell_of(value: Any, below: str = "", write: Write = number) -> Cell:
+    """How a table shows a count, a measurement, an estimate with its interval as ``write`` writes it, a text, a truth;
+    of a Cell, itself. ``below``: what goes under a number."""
     if isinstance(value, Cell):
         return value
     if isinstance(value, (str, bool, np.bool_)):
         return Cell(value if isinstance(value, str) else "yes" if value else "no")
     if hasattr(value, "low"):
-        return interval_cell(value)
+        return Cell(write(value.value), value.value, value.low, value.high, span(value.low, value.high, write))
     value = int(value) if isinstance(value, Integral) else value
     return Cell(f"{value:,}" if isinstance(value, int) else number(value), value, below=below)
-
-
-def interval_cell(estimate: Estimate, write: Write = number) -> Cell:
-    """What has ``value``, ``low`` and ``high``; ``n/a`` for NaN."""
-    return Cell(write(estimate.value), estimate.value, estimate.low, estimate.high,
-                span(estimate.low, estimate.high, write))
 
 
 def bare_cell(estimate: Estimate, write: Write = number) -> Cell:
@@ -185,8 +173,8 @@ def bare_cell(estimate: Estimate, write: Write = number) -> Cell:
 
 
 def known_cell(estimate: Estimate, write: Write = number) -> Cell:
-    """The same of a finite value; ``n/a`` for any other."""
-    return interval_cell(estimate, write) if math.isfinite(estimate.value) else no_cell()
+    """The cell of a finite value; ``n/a`` for any other."""
+    return cell_of(estimate, write=write) if math.isfinite(estimate.value) else no_cell()
 
 
 def no_cell(shown: str = "n/a", below: str = "") -> Cell:
@@ -202,19 +190,16 @@ def steps_cell(estimate: Estimate, write: Write = number) -> Cell:
         shown, below = "n/a" if math.isnan(estimate.beyond) else f"> {write(estimate.beyond)}", "not met"
     elif estimate.runs == 1 and math.isnan(estimate.low):
         below = f"> {write(estimate.before)}" if estimate.before > 0 else ""
-    elif _has_none(estimate):
+    elif as_shown(estimate) is not estimate:
         below = NO_INTERVAL
     return Cell(shown, estimate.value, estimate.low, estimate.high, below)
 
 
 def as_shown(estimate: Estimate) -> Estimate:
     """The estimate without an interval where tables refuse it one, for figures."""
-    return replace(estimate, low=math.nan, high=math.nan) if estimate.met and _has_none(estimate) else estimate
-
-
-def _has_none(estimate: Estimate) -> bool:
     wide = math.isfinite(estimate.high) and estimate.high > TOO_WIDE * estimate.low and estimate.runs > 1
-    return wide or estimate.low == 0 and math.isinf(estimate.high)
+    none = estimate.met and (wide or estimate.low == 0 and math.isinf(estimate.high))
+    return replace(estimate, low=math.nan, high=math.nan) if none else estimate
 
 
 def metric_name(metric: str) -> str:

@@ -21,6 +21,7 @@ import time
 from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partialmethod
 from typing import Any
 
 import torch
@@ -47,9 +48,7 @@ class UpdateClock(Listener):
 
     def __init__(self, warm_up: int, updates: int, finish: Callable[[], object], local_workers: int = 1):
         self.warm_up, self.updates, self._finish = warm_up, updates, finish
-        self.made = 0
-        self.optimizer = ""             # its class
-        self.rate = math.nan            # its learning rate at first
+        self.made, self.optimizer, self.rate = 0, "", math.nan      # the optimizer's class, its learning rate at first
         self.device, self._mark = torch.device("cpu"), time.monotonic
         self.remarks: list[str] = []
         self.remark = self.instead = self.remarks.append        # events
@@ -62,9 +61,8 @@ class UpdateClock(Listener):
         # what lasted from when to when, or was counted, up to each "step"; flat, as this is done within the step
         self._events: list[tuple[str, Any, Mark]] = []
         self._began: Mark = None                # when this update did; None: before the first has ended
-        self._apart = False                     # whether it is
         self._open: dict[str, Mark] = {}        # parts that have begun
-        self._last_gradient: Mark = None
+        self._apart, self._last_gradient = False, None          # of this update and of this pass
         self.long = LongUpdates(lambda: "waiting" in self._open or "backward" in self._open and (
             self._last_gradient is not None))
 
@@ -93,10 +91,8 @@ class UpdateClock(Listener):
         """Seconds of each part, and what was counted. A moment counts once, in the innermost part: a wait in a pass is
         waiting, and a pass in the optimizer's step, whose closure makes it, is no part of that step."""
         _, began, ended = update[-1]
-        spent, inner = {**dict.fromkeys(RANK_PARTS, 0.0), **dict.fromkeys(COUNTED, 0)}, []
-        for name, more, _ in update:
-            if name == "data" or name in COUNTED:
-                spent[name] += more
+        spent = {name: sum(more for one, more, _ in update if one == name) for name in ("data", *COUNTED)}
+        inner: list[Span] = []
         for part in INNERMOST:
             of_part = united([(self._seconds(began, since), self._seconds(began, to))
                               for name, since, to in update if name == part])
@@ -114,17 +110,14 @@ class UpdateClock(Listener):
     def _seconds(begin: Mark, end: Mark) -> float:
         return end - begin if isinstance(begin, float) else begin.elapsed_time(end) / 1000
 
-    def _begin(self, part: str) -> None:
+    def _begin(self, part: str, *_: Any) -> None:
         if self._began is not None:
             self._open[part] = self._mark()
 
-    def _end(self, part: str, at: Mark = None) -> None:
+    def _end(self, part: str, *_: Any, at: Mark = None) -> None:
         began = self._open.pop(part, None)
         if began is not None:
             self._events.append((part, began, self._mark() if at is None else at))
-
-    def _count(self, name: str, more: float = 1) -> None:
-        self._events.append((name, more, None))
 
     def mode(self, training: bool) -> None:
         if not training:
@@ -132,22 +125,22 @@ class UpdateClock(Listener):
 
     def iteration_begins(self, iterator: Any) -> None:
         self._apart = True
-        self._count("apart")
+        self._events.append(("apart", 1, None))
 
     def batch_wanted(self, iterator: Any) -> None:
         self._wanted = time.monotonic()
 
     def batch(self, iterator: Any, index: Any, data: Any) -> None:
-        since = time.monotonic() - self._wanted
-        for name, more in zip(("data", "batches", "examples", "tokens"), (since, 1, *size_of(data))):
-            self._count(name, more)
+        counts = time.monotonic() - self._wanted, 1, *size_of(data)
+        self._events += [(name, more, None) for name, more in zip(("data", "batches", "examples", "tokens"), counts)]
 
-    def forward_begins(self) -> None:
-        self._begin("forward")
+    forward_begins = partialmethod(_begin, "forward")
+    step_begins = partialmethod(_begin, "optimizer")
+    combination_ends = writes = partialmethod(_end, "waiting")
 
     def pass_begins(self, roots: Sequence[torch.Tensor]) -> None:
         self._end("forward")
-        self._count("passes")
+        self._events.append(("passes", 1, None))
         self._last_gradient = None
         self._begin("backward")
         root = next((one for one in roots if one.requires_grad), None) if self._reduces else None
@@ -162,25 +155,15 @@ class UpdateClock(Listener):
 
     def pass_ends(self, roots: Sequence[torch.Tensor], line: str) -> None:
         last = self._last_gradient
-        self._end("backward", last)
+        self._end("backward", at=last)
         if last is not None:
-            self._open["waiting"] = last
-            self._end("waiting")
+            self._events.append(("waiting", last, self._mark()))
 
     def combined(self, call: object) -> None:
         if "waiting" not in self._open:         # a collective awaits its own work
             self._begin("waiting")
 
     reducing = awaited = combined
-
-    def combination_ends(self) -> None:
-        self._end("waiting")
-
-    def step_begins(self, optimizer: torch.optim.Optimizer, line: str) -> None:
-        self._begin("optimizer")
-
-    def writes(self, optimizer: torch.optim.Optimizer, evaluated: bool) -> None:
-        self._end("waiting")
 
     def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
         if optimizer not in self._counted or self.made == 1:
@@ -210,9 +193,8 @@ class UpdateClock(Listener):
         # again where Horovod wraps one that has stepped to make the state which is broadcast
         if first is None or self.made == 1 and optimizer is not first and (
                 group["params"][0] is first.param_groups[0]["params"][0]):
-            self._first = optimizer
+            self._first, self.rate = optimizer, float(group["lr"])
             self.optimizer = type(optimizer).__name__.removeprefix("Distributed").lower()
-            self.rate = float(group["lr"])
             if group["params"][0].device.type == "cuda":
                 self.device, self._mark = group["params"][0].device, self._event
         self._counted.add(optimizer)
@@ -248,9 +230,9 @@ def united(spans: Sequence[Span]) -> list[Span]:
     found: list[Span] = []
     for begin, end in sorted(spans):
         if found and begin <= found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
-        else:
-            found.append((begin, end))
+            begin, last = found.pop()
+            end = max(end, last)
+        found.append((begin, end))
     return found
 
 
@@ -262,17 +244,12 @@ def within(spans: Sequence[Span], begin: float, end: float) -> float:
 def size_of(data: Any) -> tuple[int, int]:
     """The examples and tokens of a batch: the length of its first tensor, and its size where it may be of token ids."""
     if isinstance(data, torch.Tensor):
-        if data.dim() == 0:
-            return 0, 0
         ids = data.dim() == 2 and not data.is_floating_point() and data.dtype != torch.bool
-        return data.shape[0], data.numel() if ids else 0
-    if isinstance(data, dict) or hasattr(data, "values") and callable(data.values):
+        return len(data) if data.dim() else 0, data.numel() if ids else 0
+    if hasattr(data, "values") and callable(data.values):
         data = list(data.values())
-    for one in data if isinstance(data, (list, tuple)) else ():
-        size = size_of(one)
-        if size[0]:
-            return size
-    return 0, 0
+    sizes = map(size_of, data if isinstance(data, (list, tuple)) else ())
+    return next((size for size in sizes if size[0]), (0, 0))
 
 
 class LongUpdates(threading.Thread):
@@ -281,8 +258,7 @@ class LongUpdates(threading.Thread):
     def __init__(self, waits: Callable[[], bool]) -> None:
         super().__init__(name="long updates", daemon=True)
         self.lines: Counter[str] = Counter()
-        self.ended = threading.Event()
-        self._waits, self._script = waits, threading.get_ident()
+        self.ended, self._waits, self._script = threading.Event(), waits, threading.get_ident()
         self._began, self._line = time.monotonic(), ""
         self._lengths: list[float] = []
 

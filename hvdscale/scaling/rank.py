@@ -43,10 +43,9 @@ def main() -> NoReturn:
         write_whole(file_of(rank.place, process.rank, RECORD), json.dumps(record), sync=False)
 
     def stop() -> None:
-        if profile is not None and not profile.update_ends():
-            return
-        save(STOPPED, "")
-        rank.leave()
+        if profile is None or profile.update_ends():
+            save(STOPPED, "")
+            rank.leave()
     profile = Profile(file_of(rank.place, rank.process.rank, TRACE)) if rank.task["profile"] else None
 
     def tell() -> None:
@@ -97,8 +96,7 @@ def communication_of(traces: Sequence[Path]) -> list[dict[str, float]]:
     found = []
     for sent, computing in ranks:
         spans = united([*sent.values()])
-        whole = sum(end - begin for begin, end in spans)
-        hidden = sum(within(computing, *span) for span in spans)
+        whole, hidden = sum(end - begin for begin, end in spans), sum(within(computing, *span) for span in spans)
         seconds = {"communication": whole, "exposed": whole - hidden, "hidden": hidden,
                    "late": sum(sent[key][1] - sent[key][0] - least for key, least in shortest.items())}
         found.append({name: 1e-6 / TRACED * spent for name, spent in seconds.items()})

@@ -46,17 +46,16 @@ MOST_WORDS = 200        # characters of what a script printed, in an error
 
 def keys_of(asked: ScriptRequest, workers: int) -> dict[str, Any]:
     digest = hashlib.sha256(Path(asked.script).read_bytes()).hexdigest()[:12]
-    return {"script": asked.script, "source": digest, "arguments": list(asked.arguments_on(workers)),
-            "warm_up": asked.warm_up, "updates": asked.updates, "threads": asked.threads,
-            **({"profile": True} if asked.profile else {})}
+    keys = {"script": asked.script, "source": digest, "arguments": list(asked.arguments_on(workers)),
+            "warm_up": asked.warm_up, "updates": asked.updates, "threads": asked.threads}
+    return keys | {"profile": True} if asked.profile else keys
 
 
 def carry_out(run: SeriesRun, asked: ScriptRequest, launcher: str | None, hosts: str | None, tell: Tell) -> list[str]:
     """Run the script on the run's workers, and write the log; returns remarks. Raises HvdscaleError."""
     with _opened(run, asked, uuid.uuid4().hex) as folder:
         command = launch_command(launcher, run.workers, asked.command(run.workers, RANK, folder), hosts)
-        end = runner.run_command(command, asked, launch_environment(), run.output,
-                                 partial(_tell_made, asked, folder, tell))
+        end = runner.run_command(command, asked, launch_environment(), run.output, partial(_show, asked, folder, tell))
         return _collect(run, asked, folder, launcher, end)
 
 
@@ -70,13 +69,12 @@ def carry_out_launched(run: SeriesRun, asked: ScriptRequest, process: Process, t
         return []
     with _opened(run, asked, mark) as folder:
         end = runner.run_launched(asked, process, RANK, folder, launch_environment(), output=run.output,
-                                  look=partial(_tell_made, asked, folder, tell))
+                                  look=partial(_show, asked, folder, tell))
         return _collect(run, asked, folder, process.launcher, end)
 
 
-def _tell_made(asked: ScriptRequest, folder: Path, tell: Tell) -> None:
-    text = (folder / MADE).read_text() if (folder / MADE).exists() else ""
-    most = asked.warm_up + asked.updates
+def _show(asked: ScriptRequest, folder: Path, tell: Tell) -> None:
+    text, most = (folder / MADE).read_text() if (folder / MADE).exists() else "", asked.warm_up + asked.updates
     made = min(int(text or 0), most)
     tell(f"{made} of {most} updates, {asked.warm_up} of them warm-up" if made else "starting")
 
@@ -124,8 +122,7 @@ def _keep_traces(run: SeriesRun, folder: Path, records: Sequence[dict[str, Any]]
     if any(record["operators"] is None for record in records):
         return [f"the script ended before {TRACED} more updates, so there is no trace; lower --updates"]
     from .rank import communication_of                       # it needs torch
-    base = run.log.removesuffix(".h5")
-    traces = [file_of(folder, record["rank"], TRACE) for record in records]
+    base, traces = run.log.removesuffix(".h5"), [file_of(folder, record["rank"], TRACE) for record in records]
     for record, trace, found in zip(records, traces, communication_of(traces)):
         record["profile"] = {"operators": record["operators"], **found}
         refuse_foreign(to := f"{base}.rank{record['rank']}.json.gz", OF_TRACES)
@@ -133,19 +130,16 @@ def _keep_traces(run: SeriesRun, folder: Path, records: Sequence[dict[str, Any]]
     return [f"{base}.rank*.json.gz: traces for ui.perfetto.dev"]
 
 
-def _refuse_failed(run: SeriesRun, asked: ScriptRequest, folder: Path, records: list[dict[str, Any]], end: RunEnd
-                   ) -> None:
+def _refuse_failed(run: SeriesRun, asked: ScriptRequest, folder: Path, records: list[dict], end: RunEnd) -> None:
     on = f"{asked.script} on {counted(run.workers, 'worker')}"
     _, _, printed = Path(run.output).read_text(errors="replace").partition("\n")
     words = last_words(printed)[:MOST_WORDS]
-    by_rank = {record["rank"]: record for record in records}
-    failed = runner.first_to_fail(folder, [rank for rank, record in by_rank.items() if record["state"] == FAILED])
+    failures = {record["rank"]: record for record in records if record["state"] == FAILED}
+    failed = runner.first_to_fail(folder, failures)
     if failed is not None:
-        record = by_rank[failed]
-        error = runner.line_of_error(record["error"])
-        if record["error"].startswith(EXITED) and words:
-            error += f": {words}"
-        raise HvdscaleError(describe_failure(asked, run.workers, failed, record["made"], error))
+        error, made = runner.line_of_error(failures[failed]["error"]), failures[failed]["made"]
+        said = f": {words}" if words and failures[failed]["error"].startswith(EXITED) else ""
+        raise HvdscaleError(describe_failure(asked, run.workers, failed, made, error + said))
     if end.late:
         raise HvdscaleError(f"{on} was ended after {asked.seconds:g} s, before {asked.warm_up + asked.updates} updates "
                             f"on every rank; --seconds allows more, fewer --updates need less")

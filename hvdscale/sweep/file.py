@@ -1,6 +1,6 @@
 """The sweep file: search space, global batches, budget, and objective; the guide to searches shows a whole one.
 
-``hvdscale.sweep.dimensions`` reads the tables [space.X] and [batch.N.space.X].
+``hvdscale.sweep.settings`` reads the tables [space.X] and [batch.N.space.X].
 """
 
 import re
@@ -12,10 +12,9 @@ from ..plan.search_space import STEPS_TO_TARGET, Parameter
 from ..plan.settings import NO_CLASS, OPTIMIZERS, Settings, read
 from ..plan.values import none_of
 from ..target import Target
-from .dimensions import Dimension, overridden, parameter_tables, settle
 from .ledger import FIRST_REPEAT
-from .settings import (BUDGETS, ELSEWHERE, HVDSCALE_TRAIN, OF_DATA, REQUIRED, Keys, TomlTable, checked_key,
-                       read_settings, read_table, refuse_untaken, takes)
+from .settings import (BUDGETS, ELSEWHERE, HVDSCALE_TRAIN, OF_DATA, REQUIRED, Dimension, Keys, TomlTable, checked_key,
+                       overridden, parameter_tables, read_settings, read_table, refuse_untaken, settle, takes)
 
 COUNTS = ("trials", "max_draws")
 TOP = ("workload", "batch_sizes", "optimizer", "optimizers", *COUNTS, "targets", "objective", *BUDGETS, "evaluations",
@@ -73,8 +72,7 @@ def read_sweep(path: str) -> Sweep:
     top = read_table(path)
     top.only(TOP, {**dict.fromkeys(HVDSCALE_TRAIN, "a key of hvdscale-train belongs in [settings]"), **ELSEWHERE})
     workload, optimizers, targets = top.take("workload", str), read_optimizers(top), read_targets(top)
-    objective = read_objective(top, targets)
-    counts = read_counts(top)
+    objective, counts = read_objective(top, targets), read_counts(top)
     workers = top.take("workers_per_trial", int, 1, least=1)
     batch_sizes = read_batch_sizes(top, workers)
     evaluations = top.take("evaluations", int, None, least=1)
@@ -84,7 +82,15 @@ def read_sweep(path: str) -> Sweep:
                         "come at the end of the budget; leave prune out, or the objective", "prune")
     settings, space = top.table("settings"), parameter_tables(top.table("space"))
     batches = read_batches(top, batch_sizes)
-    refuse_unused(top, optimizers, space, [settings, *(own.table("settings") for own in batches.values())])
+    for name, table in space.items():
+        refuse_untaken(table, name, optimizers)
+    for table in (settings, *(own.table("settings") for own in batches.values())):
+        for name in table:
+            refuse_untaken(table, name, optimizers, name)
+    if "lr" not in space:
+        raise top.wrong("has no [space.lr]; the learning rate is searched at every batch, such as [space.lr] with "
+                        "scale = 'log', min = 1e-4, max = 10", "space")
+
     studies = tuple(read_study(top, space, batches[batch], evaluations, optimizer, batch)
                     for optimizer in optimizers for batch in batch_sizes)
     budget = read_budget(top)
@@ -206,18 +212,6 @@ def batch_record(own: TomlTable) -> dict:
             **{name: table for name, table in tables.items() if table}}
 
 
-def refuse_unused(top: TomlTable, optimizers: tuple[str, ...], space: dict[str, TomlTable],
-                  settings: list[TomlTable]) -> None:
-    for name, table in space.items():
-        refuse_untaken(table, name, optimizers)
-    for table in settings:
-        for name in table:
-            refuse_untaken(table, name, optimizers, name)
-    if "lr" not in space:
-        raise top.wrong("has no [space.lr]; the learning rate is searched at every batch, such as [space.lr] with "
-                        "scale = 'log', min = 1e-4, max = 10", "space")
-
-
 def read_study(top: TomlTable, space: dict[str, TomlTable], own: TomlTable, evaluations: int | None, optimizer: str,
                batch: int) -> StudySpec:
     """The study of an optimizer at a batch: settings for all batches, overridden by the batch's own table."""
@@ -232,13 +226,22 @@ def read_study(top: TomlTable, space: dict[str, TomlTable], own: TomlTable, eval
     keys = Keys({name: value for name, value in settings.items() if takes(optimizer, name)},
                 {read(name, value)[0]: (table, name) for table in tables for name, value in table.items()},
                 {dimension.parameter.name: dimension.parameter for dimension in dimensions}, space)
-    keys.refuse_duplicates()
-    keys.refuse_idle()
+    keys.refuse_conflicts()
     budget = read_budget(own) or read_budget(top)
     if not budget:
         raise top.wrong(f"has no budget at batch {batch}; give one, such as budget = '10 epochs'")
     refuse_grid(top, keys, evaluations, budget)
-    refuse_shares(space, dimensions, budget)
+    for dimension in dimensions:
+        table = space[dimension.parameter.name]
+        if dimension.shares and "seconds" in budget:
+            raise table.wrong("scaled = 'budget' needs a budget with a last step, and this one is in seconds; give "
+                              "bounds in steps, or another budget", "scaled")
+        if dimension.shares and "steps" in budget:
+            try:
+                dimension.over(budget["steps"])
+            except UsageError as error:
+                raise table.wrong(str(error)) from None
+
     counts = read_counts(own, **{"max_draws": None, **{name: top[name] for name in COUNTS if name in top}})
     layer = {**keys.layer(), **budget, "optimizer": optimizer}
     schedule = Settings.build({}, layer).batch_schedule
@@ -263,16 +266,3 @@ def refuse_grid(top: TomlTable, keys: Keys, evaluations: int | None, budget: dic
         ways = "" if "seconds" in budget else "evaluations = 60 at the top, for as many at every batch, or "
         raise top.wrong(f"does not say when trials are evaluated; give {ways}eval_every in [settings], such as '1 "
                         "epoch'")
-
-
-def refuse_shares(space: dict[str, TomlTable], dimensions: tuple[Dimension, ...], budget: dict) -> None:
-    for dimension in dimensions:
-        table = space[dimension.parameter.name]
-        if dimension.shares and "seconds" in budget:
-            raise table.wrong("scaled = 'budget' needs a budget with a last step, and this one is in seconds; give "
-                              "bounds in steps, or another budget", "scaled")
-        if dimension.shares and "steps" in budget:
-            try:
-                dimension.over(budget["steps"])
-            except UsageError as error:
-                raise table.wrong(str(error)) from None

@@ -120,22 +120,20 @@ def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[in
         with starting(stall_seconds, "torch.distributed"):
             store = find_store(process, stall_seconds)
             return TorchGroup(store, process, stall_seconds, workers_per_trial, cores)
-    return _horovod_group(process, workers_per_trial, stall_seconds, cores)
 
-
-def _horovod_group(process: Process, size: int, stall_seconds: float, cores: frozenset[int]) -> HorovodGroup:
+    splits = f"workers_per_trial = {workers_per_trial}: MPI splits processes into groups"
     if process.launcher == "horovodrun":
-        raise WorkersError(f"workers_per_trial = {size}: MPI splits processes into groups, and horovodrun --gloo "
-                           f"starts them without; use mpirun -np {process.size}, or workers_per_trial = 1")
+        raise WorkersError(f"{splits}, and horovodrun --gloo starts them without; use mpirun -np {process.size}, or "
+                           "workers_per_trial = 1")
     hvd = load_horovod(process.launcher, process.size, stall_seconds)
     if not hvd.mpi_built():
-        raise WorkersError(f"workers_per_trial = {size}: MPI splits processes into groups, and Horovod was built "
-                           "without it; build it with HOROVOD_WITH_MPI=1, or set workers_per_trial = 1")
+        raise WorkersError(f"{splits}, and Horovod was built without it; build it with HOROVOD_WITH_MPI=1, or set "
+                           "workers_per_trial = 1")
     with starting(stall_seconds, "Horovod"):
         mpi = _begin_mpi(hvd)
         check_joined(process.launcher, process.size, mpi.COMM_WORLD.Get_size())
-        group = HorovodGroup(hvd, mpi, stall_seconds, process, size, cores)
-    check_joined(process.launcher, size, group.size)
+        group = HorovodGroup(hvd, mpi, stall_seconds, process, workers_per_trial, cores)
+    check_joined(process.launcher, workers_per_trial, group.size)
     return group
 
 

@@ -149,7 +149,7 @@ class Listing:
 
     def refresh(self, number: int | None = None) -> bool:
         """List all draws, or only the folder of one; False if files are gone that were there: list with a new one.
-        Raises LogError if a folder cannot be read, or has files of draws of another one."""
+        Raises LogError if a folder cannot be read."""
         if number is not None:
             return self._list(folder_of(number))
         return self._list("") and all(map(self._list, filter(_FOLDER.fullmatch, list(self._names[""]))))
@@ -163,10 +163,6 @@ class Listing:
             return False
         self._names[folder] = names
         for found in filter(None, map(_NAME.fullmatch, names - known)):
-            if (own := folder_of(int(found[1]))) != folder:
-                raise LogError(f"{os.path.join(self.folder, folder, found[0])}: hvdscale 0.3 kept it there; move all "
-                               f"files of the draws from {own} on to {os.path.join(self.folder, own)}, and so for each "
-                               "further hundred")
             number, result, kind, attempt = found.groups()
             self.attempts[int(number)][result or kind].add(int(attempt or 0))
             if result:

@@ -48,24 +48,20 @@ class StudyState:
         # of the draws from 0 on, as far as none is missing, as they count; those beyond a gap are not settled yet
         self.results: list[DrawResult] = []
         self._fewest: list[float] = []          # steps to the target of the settled draws, in order
-        self._read, self._timed, self._seconds = 0, 0, 0.0
+        self.timed, self.seconds = 0, 0.0       # trials that have ended without failing, and their seconds
+        self._read = 0
 
     @property
     def done(self) -> bool:
         """Whether the settled draws are the whole study."""
         return len(self.results) == self.limit
 
-    @property
-    def mean_seconds(self) -> float | None:
-        """The mean seconds of trials that have ended without failing; None: there are none."""
-        return self._seconds / self._timed if self._timed else None
-
     def extend(self, results: Mapping[int, DrawResult]) -> StudyState:
         """The state with further results, which are at their end; those of settled draws are not read again. Raises
         LogError for a draw stopped before its threshold, as after the removal of earlier results."""
         for result in islice(results.values(), self._read, None):
             if result.kind not in RETRIED:
-                self._timed, self._seconds = self._timed + 1, self._seconds + result.seconds
+                self.timed, self.seconds = self.timed + 1, self.seconds + result.seconds
         self._read = len(results)
         while not self.done and len(self.results) in results:
             given, stop = results[len(self.results)], math.inf

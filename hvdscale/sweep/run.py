@@ -10,20 +10,15 @@ from dataclasses import replace
 from statistics import median
 
 from ..errors import ExitCode, LogError, UsageError
-from ..formatting.escaping import say
 from ..formatting.numbers import counted, duration, listed
-from ..formatting.screen import Screen
+from ..formatting.screen import Screen, say
 from ..formatting.text_table import aligned
 from ..plan.search_space import DrawEnd
 from ..plan.settings import Settings
 from ..plan.settle import AVERAGED
 from ..system.lock import describe
-from ..training.current_job import current_job
-from ..training.display import Display, NoDisplay
-from ..training.evaluate import Evaluator
-from ..training.prepare import prepare, read_data
-from ..update.replicas import LocalSteps
-from ..update.step import DataParallelStep
+from ..training.display import NoDisplay
+from ..training.prepare import current_job, prepare, read_data
 from ..workers.group import Workers
 from ..workers.launch import Process
 from ..workload import Data
@@ -33,7 +28,6 @@ from .farm import Farm, SweepState
 from .file import StudySpec, Sweep
 from .ledger import RETRIED, Ledger, Owner
 from .studies import Study, keep_record, plan_of, refuse_other, settle_study
-from .trial import Trials
 
 MEASURED_STEPS = 5          # of an estimate, after a warm-up pass
 EVERY_SECONDS = 1.0, 10.0           # between updates of the block; between lines
@@ -49,15 +43,11 @@ class SweepDisplay(NoDisplay):
     def say(self, text):
         self._screen.say(text)
 
-    def step(self, step, seconds, loss):
+    def step(self, *of_trial):
+        """Show the state of the sweep if it is time."""
         if self._screen.due(self._clock()):
             with contextlib.suppress(LogError):     # raised on all ranks together before the next trial
                 self.show()
-
-    def tick(self) -> None:
-        """Show the state of the sweep if it is time; raises LogError."""
-        if self._screen.due(self._clock()):
-            self.show()
 
     def show(self) -> None:
         """Show the state of the sweep; without a terminal only what has changed."""
@@ -142,42 +132,45 @@ class SweepRun:
 
     def _work(self, out: str, studies: list[Study], data: Data) -> bool:
         """Run the open trials; False if a signal stopped it."""
-        trials = Trials(out, data, self.group, self._owner.name if self._owner else "", self.signals, studies,
-                        self._accepted)
         states = SweepState(studies, Ledger(out, self._owner))
         display = SweepDisplay(states, self.asked.terminal) if self.speaks else NoDisplay()
 
         def tick() -> None:
             if self.speaks:
-                display.tick()
+                display.step()
                 close_one(states, display.say)
 
-        farm = Farm(states, trials, self.group, self._owner, display, tick, self.signals)
+        farm = Farm(states, data, self.group, self._owner, display, tick, self.signals, self._accepted)
         if self.speaks and not self.again:
             display.say(self._introduction(studies, states))
         try:
             finished = farm.work()
             with self.group.together("the log"):
-                trials.close()
+                farm.close()
         except BaseException:
-            trials.let_go()
+            farm.let_go()
             raise
-        self._conclude(states, display, finished)
+        while True:             # one study per collective, so that no rank waits long for the one that collects it
+            with self.group.together("a study's log"):
+                more = self.speaks and close_one(states, display.say, begun=True)
+            if not self.group.gather(more, "more")[0]:
+                break
+        with self.group.together("the end of the sweep"):
+            if self.speaks:
+                display.show()
+                for line in last_lines(states, self.asked, finished):
+                    display.say(line)
         return finished
 
     def others_gone(self) -> bool:
-        if self._owner is None:
-            return True
-        try:
-            names = [spec.name for spec in self.sweep.studies]
-            return not Ledger(self.asked.out).at_work(names, self.here.job, self._owner.name)
-        except LogError:
-            return True
+        names = [spec.name for spec in self.sweep.studies]
+        with contextlib.suppress(LogError):
+            return not self._owner or not Ledger(self.asked.out).at_work(names, self.here.job, self._owner.name)
+        return True
 
     def _settle(self, out: str | None) -> tuple[list[Study], Data]:
         with self.group.together("the sweep"):
-            workload = find(self.sweep.workload)
-            wanted = wanted_studies(self.sweep, self.asked.only)
+            workload, wanted = find(self.sweep.workload), wanted_studies(self.sweep, self.asked.only)
             if out is not None:
                 refuse_other(out, self.sweep)
                 refuse_foreign_results(self.asked.path, out, self.sweep)
@@ -196,19 +189,6 @@ class SweepRun:
                     job = current_job(self.sweep.workload, workload, data, settings.model_args)
                     self._accepted, self._notes = keep_record(out, self.sweep, job, self.asked.accept_changes)
         return self.group.gather(studies, "studies")[0], data
-
-    def _conclude(self, states: SweepState, display: Display, finished: bool) -> None:
-        """Collect the remaining studies, one per collective, so that no rank waits long for the one that does it."""
-        while True:
-            with self.group.together("a study's log"):
-                more = self.speaks and close_one(states, display.say, begun=True)
-            if not self.group.gather(more, "more")[0]:
-                break
-        with self.group.together("the end of the sweep"):
-            if self.speaks:
-                display.show()
-                for line in last_lines(states, self.asked, finished):
-                    display.say(line)
 
     def _introduction(self, studies: Sequence[Study], states: SweepState) -> str:
         sweep = self.sweep
@@ -265,10 +245,8 @@ def last_lines(states: SweepState, asked, finished: bool) -> list[str]:
                for name in states.studies}
     failed = ", ".join(f"{len(found)} of {name} ({found[-1]})" for name, found in reasons.items() if found)
     tuned = [path for path in tuned_files(asked.out, asked.sweep).values() if os.path.exists(path)]
-    why = "the same command resumes"
-    if finished:
-        why = "other jobs may be at work on them, else the same command resumes"
-    lines = [f"not done: {missing}; {why}"] if missing else []
+    others = "other jobs may be at work on them, else " if finished else ""
+    lines = [f"not done: {missing}; {others}the same command resumes"] if missing else []
     lines += [f"failed: {failed}; --retry takes them back, to be run again"] if failed else []
     return lines + ([f"tuned: {', '.join(tuned)}\nnext: hvdscale-report {asked.out}"] if tuned else [])
 
@@ -287,15 +265,11 @@ def wanted_studies(sweep: Sweep, only: dict[str, list[str]]) -> list[StudySpec]:
 def estimate(study: Study, data: Data, group: Workers) -> tuple[Study, float, float]:
     """The study, its seconds per step and per evaluation, measured on its first draw; a collective of the group."""
     job = prepare(study.sweep.workload, study.layers(0, "none"), group, data)
-    plan = job.plan
-    kind = LocalSteps if plan.local_steps else DataParallelStep
-    take_step = kind(plan, job.workload, job.data.train, job.model, job.optimizer, group, job.device)
-    evaluate = Evaluator(job.workload, job.data.evaluated(plan.train_eval_examples), plan.eval_batch, group, job.device,
-                         plan.precision, plan.loader_workers)
+    take_step, evaluate = job.start(group)
     take_step.warm_up(1)
     steps = [take_step(step, 0.0, set()).step_seconds for step in range(MEASURED_STEPS)]
     started = time.perf_counter()
-    evaluate(job.model, plan.eval_splits)
+    evaluate(job.model, job.plan.eval_splits)
     ended = time.perf_counter()
     take_step.close()
     evaluate.loader.close()

@@ -18,7 +18,7 @@ from ..plan.job import changes_of, note_version, refuse_changes
 from ..plan.plan import Plan, differences
 from ..plan.search_space import Parameter, draws, layer_of
 from ..plan.settings import Settings, key_of
-from ..plan.settle import (Place, count_in_examples, settle, settle_batches, settle_budget, settle_eval_every,
+from ..plan.settle import (Place, count_in_examples, settle, settle_batches, settle_budget, settle_evaluations,
                            with_averaged)
 from ..plan.shards import Stream, stream_key
 from ..system.files import write_whole, writing
@@ -81,7 +81,14 @@ def settle_study(sweep: Sweep, spec: StudySpec, workload: Workload, data: Data, 
     train_examples = len(data.train)
     settings = count_in_examples(Settings.build(workload.defaults, spec.layer), workload.name, train_examples,
                                  data.train_tokens)
-    minimizes = _minimizes(sweep, workload, settings)
+    split, _, metric = sweep.objective.partition("/")           # or steps, of no metric
+    metrics = with_averaged(workload.metrics, settings.average)
+    if metric and metric not in metrics:
+        raise PlanError(f"objective = {sweep.objective!r}: the workload measures {', '.join(metrics)}; "
+                        f"{metric!r} is none of these")
+    if metric and split not in settings.eval_splits:
+        raise PlanError(f"objective = {sweep.objective!r}: trials are evaluated on {settings.eval_splits} alone; add "
+                        f"{split} to eval_splits in [settings]")
     if spec.global_batch > train_examples:
         raise PlanError(f"batch_sizes: {spec.global_batch} is larger than the training set of {train_examples} "
                         "examples; leave it out")
@@ -89,7 +96,7 @@ def settle_study(sweep: Sweep, spec: StudySpec, workload: Workload, data: Data, 
     stream = Stream(train_examples, batches, settings.seed, settings.last_batch)
     budget_steps = settle_budget(settings, stream)
     every = (max(1, round(budget_steps / sweep.evaluations)) if sweep.evaluations
-             else settle_eval_every(settings, stream))
+             else settle_evaluations(settings, stream)["eval_every"])
     space = spec.space(budget_steps)
     facts = {"train_examples": train_examples, "budget_steps": budget_steps, "eval_every": every,
              **{name: value for name, value in spec.layer.items() if key_of(name) not in FREE_SETTINGS},
@@ -97,22 +104,8 @@ def settle_study(sweep: Sweep, spec: StudySpec, workload: Workload, data: Data, 
     drawn = draws(space, spec.max_draws, stream_key(sweep.seed, f"draws/{spec.name}"))
     if out is not None:
         _keep(os.path.join(out, "points", f"{spec.name}.json"), json.loads(json.dumps(facts)), drawn)
-    return Study(sweep, spec, budget_steps, stream.examples_before(budget_steps), every, minimizes, space, tuple(drawn))
-
-
-def _minimizes(sweep: Sweep, workload: Workload, settings: Settings) -> bool:
-    """Whether smaller values of the objective are better; raises PlanError if trials do not measure it."""
-    split, _, metric = sweep.objective.partition("/")
-    if not metric:
-        return True                                 # steps
-    metrics = with_averaged(workload.metrics, settings.average)
-    if metric not in metrics:
-        raise PlanError(f"objective = {sweep.objective!r}: the workload measures {', '.join(metrics)}; "
-                        f"{metric!r} is none of these")
-    if split not in settings.eval_splits:
-        raise PlanError(f"objective = {sweep.objective!r}: trials are evaluated on {settings.eval_splits} alone; add "
-                        f"{split} to eval_splits in [settings]")
-    return metrics[metric] == "min"
+    return Study(sweep, spec, budget_steps, stream.examples_before(budget_steps), every,
+                 metrics.get(metric, "min") == "min", space, tuple(drawn))
 
 
 def plan_of(study: Study, number: int, workload: Workload, data: Data) -> Plan:

@@ -68,7 +68,8 @@ def take_postponed() -> bool:
 
 def guard_streams(lasting: bool = False) -> None:
     """Let what cannot be printed be one error: OutputError, BrokenPipeError where the reader has left; on stderr none.
-    ``lasting``: no error; what nobody reads, or no disk takes, is lost from then on."""
+    Characters that the locale's encoding lacks are printed as escapes. ``lasting``: no error; what nobody reads, or no
+    disk takes, is lost from then on."""
     for number in range(3):                     # else the next file to be opened becomes stdout
         try:
             os.fstat(number)
@@ -76,8 +77,20 @@ def guard_streams(lasting: bool = False) -> None:
             os.open(os.devnull, os.O_RDWR)
             if number == 1 and not lasting:
                 os.set_inheritable(os.dup2(os.open(os.devnull, os.O_RDONLY), 1), True)       # no write succeeds
-    sys.stdout, sys.stderr = (_guarded(stream, number, lasting or number == 2)
-                              for number, stream in ((1, sys.stdout), (2, sys.stderr)))
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        stream = getattr(sys, name) or open(number, "w", closefd=False)
+        raw = getattr(getattr(stream, "buffer", None), "raw", getattr(stream, "buffer", None))
+        if not isinstance(raw, _Guarded):
+            try:
+                raw = _Guarded(stream.fileno(), "w", closefd=False)
+            except (AttributeError, io.UnsupportedOperation):       # a test's
+                continue
+            stream.flush()
+            stream = io.TextIOWrapper(raw if stream.write_through else io.BufferedWriter(raw), stream.encoding,
+                                      "backslashreplace", line_buffering=stream.line_buffering,
+                                      write_through=stream.write_through)
+        raw.lasting = lasting or number == 2
+        setattr(sys, name, stream)
 
 
 def end_at_signals() -> None:
@@ -92,23 +105,6 @@ def end_at_signals() -> None:
 def has_readers() -> bool:
     """Whether all output has been taken so far; always under nohup."""
     return not _Guarded.lost or _ignores_hangups()
-
-
-def _guarded(stream, number, lasting):
-    if stream is None:
-        stream = open(number, "w", closefd=False)
-    raw = getattr(getattr(stream, "buffer", None), "raw", getattr(stream, "buffer", None))
-    if isinstance(raw, _Guarded):
-        raw.lasting = lasting
-        return stream
-    try:
-        raw = _Guarded(stream.fileno(), "w", closefd=False)
-    except (AttributeError, io.UnsupportedOperation):       # a test's
-        return stream
-    raw.lasting = lasting
-    stream.flush()
-    return io.TextIOWrapper(raw if stream.write_through else io.BufferedWriter(raw), stream.encoding, stream.errors,
-                            line_buffering=stream.line_buffering, write_through=stream.write_through)
 
 
 class _Guarded(io.FileIO):

@@ -1,12 +1,9 @@
-"""Imports: of the user's own objects, of packages that only some users need, and without the garbage collector."""
+"""Imports of the user's own objects, and of packages that only some users need."""
 
-import gc
 import glob
 import importlib
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import ModuleType
 
 from ..errors import HvdscaleError, StoppedError, UsageError, describe_raised
@@ -56,17 +53,3 @@ def import_extra(module: str, need: str, otherwise: str = "", package: str = "",
     except ImportError as error:
         raise refused(f"{need} needs {package}, which cannot be imported ({error}): pip install {package}"
                       f"{f'; {otherwise}' if otherwise else ''}") from None
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Without passes of the garbage collector, nor later ones over what was made meanwhile: they take a third of the
-    time over a log of 200,000 trials, and a quarter of that of imports."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-        gc.freeze()
-    finally:
-        if was_on:
-            gc.enable()

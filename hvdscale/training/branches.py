@@ -17,8 +17,8 @@ from dataclasses import asdict, fields, replace
 from ..analysis.branches import DEFAULT_TOLERANCE, NO_RAMP, branched_of, ramp_of, smoothed
 from ..analysis.trials import read_trials
 from ..errors import CheckpointError, ExitCode, LogError, PlanError
-from ..formatting.escaping import say
 from ..formatting.numbers import counted, number
+from ..formatting.screen import say
 from ..formatting.toml import value_as_toml
 from ..log.files import refuse_taken
 from ..log.merge import merge
@@ -38,16 +38,13 @@ from ..system.outputs import Kind, refuse_foreign
 from ..workers.group import Workers
 from ..workloads import find
 from .checkpoint import Checkpoints, FolderCheckpoints, listed, read
-from .current_job import current_job
 from .display import NoDisplay
-from .job import Job
 from .loop import train
-from .outcome import Outcome, Start
 from .outputs import open_display, open_folder, open_run_log
-from .prepare import prepare, read_data, settings_of
+from .prepare import Job, current_job, prepare, read_data, settings_of
 from .resume import find_start, shared
 from .series import FINISHED, INSTEAD, refuse_another
-from .snapshot import RunState
+from .snapshot import Outcome, RunState, Start
 
 RESUMES = "stopped by a signal; the same command resumes here"
 ALL = "branches"                # the name of the log of all of them
@@ -110,7 +107,7 @@ class Branching:
         found = self.workers.gather(found, "branches")[0]
         with self.workers.together("the branches"):
             for path, then in {branch.origin.path: branch.origin.job for branch in found}.items():
-                self._accept(then, path)
+                self.accepted |= refuse_changes(then, self.job, self.settings.accept_changes, path, INSTEAD)
             for branch in found:            # what any would raise, before the first one
                 if branch.order == 1:
                     self._settled(settings_of(self.workload, self._layers(branch)))
@@ -182,9 +179,6 @@ class Branching:
                                       f"{', '.join(map(str, sorted(paths))) or 'none'}")
         return [origin_of(paths[step]) for step in steps]
 
-    def _accept(self, then: Mapping, where: str) -> None:
-        self.accepted |= refuse_changes(then, self.job, self.settings.accept_changes, where, INSTEAD)
-
     def _layers(self, branch: Branch) -> list[dict]:
         layers = self.layers
         if self.settings.lr_rule == TUNED:
@@ -218,14 +212,13 @@ class Branching:
                     merge([*([self._log(ALL)] if merged else []), *paths], self._log(ALL), overwrite=True)
                     for path in paths:
                         os.unlink(path)
-                self._propose()
+                if os.path.exists(self._log(ALL)):
+                    self._propose()
         self._say(f"next: hvdscale-report {self.out}")
         return ExitCode.DONE
 
     def _propose(self) -> None:
-        """Say which growing batch the branches allow, and write it as settings, once all have ended."""
-        if not os.path.exists(self._log(ALL)):
-            return
+        """Say which growing batch the branches, which have all ended, allow, and write it as settings."""
         with read_log(self._log(ALL)) as log:
             runs = branched_of(read_trials(log))
         for run in runs:
@@ -263,7 +256,7 @@ class Branching:
             return False
         record, status, job = found
         refuse_another("branch", path, {name: record.get(name) for name in branch.record}, branch.record)
-        self._accept(job, path)
+        self.accepted |= refuse_changes(job, self.job, self.settings.accept_changes, path, INSTEAD)
         return status in FINISHED
 
     def _run(self, branch: Branch) -> Outcome:

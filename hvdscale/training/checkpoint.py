@@ -1,4 +1,5 @@
-"""Checkpoints: rank 0 writes the run's state to a temporary file, renames it, and keeps the newest few.
+"""Checkpoints: rank 0 writes the run's state to a temporary file, renames it, and keeps the newest few; and a model's
+state dict in a file, which --save-model writes and --init-from reads.
 
     DIR/step-40.pt      plain values and tensors by torch.save; read with weights_only, so no code in it is executed
     DIR/outcome         JSON: how the last run here ended (launchers lose exit codes); absent during a run
@@ -17,27 +18,30 @@ import zipfile
 from dataclasses import replace
 
 import torch
+from torch import Tensor, nn
 
-from ..data.generators import random_state
-from ..errors import CheckpointError, ExitCode, HvdscaleError, LogError
+from ..data.splits import random_state
+from ..errors import CheckpointError, ExitCode, HvdscaleError, LogError, UsageError
+from ..formatting.numbers import list_first
 from ..log.schema import Status
 from ..plan.plan import Plan
 from ..system.files import clear_leavings, remove, whole_file, write_whole
 from ..system.inputs import input_text, open_input, read_input, refusal
 from ..system.lock import Lock, describe, holder
-from ..system.outputs import Kind, refuse_foreign
+from ..system.outputs import MODEL, Kind, refuse_foreign
 from ..update.step import DataParallelStep
 from ..workers.group import Workers
+from ..workloads.files import reading
 from .display import Display
-from .outcome import Start, Stop
 from .run_log import RunLog
-from .snapshot import RunState, capture, restore, state_of_all
+from .snapshot import RunState, Start, Stop, capture, restore, state_of_all
 
 FORMAT = 1
 OUTCOME = "outcome"
 ENDED = Kind("how a run ended", lambda head: head.lstrip()[:1] == b"{")
 OF_FOLDER = re.compile(rf"step-\d+\.pt|{OUTCOME}|run\.lock")          # names of its files
 FINAL = (ExitCode.DIVERGED, ExitCode.PREEMPTED)
+SHOWN = 8           # names of each kind listed in an error
 
 
 def listed(folder: str) -> list[tuple[int, str]]:
@@ -58,19 +62,17 @@ def read(path: str) -> dict:
         data = io.BytesIO(read_input(path))
         with zipfile.ZipFile(data) as parts:
             damaged = parts.testzip()               # torch does not verify the checksums
-        if damaged is not None:
-            raise CheckpointError(f"{path}: is damaged: the checksum of {damaged} is wrong")
         data.seek(0)
-        state = torch.load(data, map_location="cpu", weights_only=True)
+        state = None if damaged else torch.load(data, map_location="cpu", weights_only=True)
     except OSError as error:
         raise CheckpointError(f"{path}: {refusal(error)}") from None
     except pickle.UnpicklingError:                  # torch's message suggests loading it anyway
         raise CheckpointError(f"{path}: holds more than plain values and tensors, so it is not loaded") from None
-    except CheckpointError:
-        raise
     except Exception as error:                      # of zipfile and torch, of many types
         reason = str(error).partition("\n")[0]
         raise CheckpointError(f"{path}: is damaged or not a checkpoint: {reason}") from None
+    if damaged:
+        raise CheckpointError(f"{path}: is damaged: the checksum of {damaged} is wrong")
     if not isinstance(state, dict) or "format" not in state:
         raise CheckpointError(f"{path}: is a torch file, but not a checkpoint of hvdscale-train")
     if state["format"] != FORMAT:
@@ -80,11 +82,10 @@ def read(path: str) -> dict:
 
 def read_plan(path: str) -> dict | None:
     """The plan in a checkpoint, without reading its tensors; None if it cannot be read (``read`` says why)."""
-    try:
+    with contextlib.suppress(Exception):            # as in ``read``
         open_input(path).close()
         return json.loads(torch.load(path, map_location="cpu", weights_only=True, mmap=True)["plan"])
-    except Exception:                               # as in ``read``
-        return None
+    return None
 
 
 def write(path: str, state: dict) -> None:
@@ -97,25 +98,62 @@ def write(path: str, state: dict) -> None:
         raise CheckpointError(f"{path}: cannot be written: {reason}") from None
 
 
-def _of_torchrun() -> dict[str, str]:
-    return {"torchrun": os.environ["TORCHELASTIC_RUN_ID"]} if "TORCHELASTIC_RUN_ID" in os.environ else {}
+def load_weights(model: nn.Module, path: str) -> None:
+    """Load a file's state dict into the model; raises UsageError naming what does not match."""
+    with reading(f"--init-from {path}", UsageError):
+        data = read_input(path)
+    try:
+        given = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception:           # of many types, and torch's message suggests loading it anyway
+        given = None
+    if not isinstance(given, dict) or not all(isinstance(values, Tensor) for values in given.values()):
+        raise UsageError(f"--init-from {path}: is not a plain state dict of names and tensors, as "
+                         "torch.save(model.state_dict(), FILE) writes")
+
+    wanted = model.state_dict()
+    shapes = [f"{name} {tuple(given[name].shape)} where the model has {tuple(wanted[name].shape)}"
+              for name in wanted.keys() & given.keys() if given[name].shape != wanted[name].shape]
+    wrong = [f"it {what} {list_first(sorted(names), SHOWN)}{also}" for what, names, also in (
+        ("has no", wanted.keys() - given.keys(), ""),
+        ("has", given.keys() - wanted.keys(), ", which the model lacks"), ("has other shapes:", shapes, "")) if names]
+    if wrong:
+        hint = ""
+        if given and all(name.startswith("module.") for name in given):
+            hint = "; DistributedDataParallel adds the prefix module.: save its .module.state_dict()"
+        raise UsageError(f"--init-from {path} does not fit the model: {'; '.join(wrong)}{hint}")
+    model.load_state_dict(given)
+
+
+def save_weights(model: nn.Module, path: str) -> None:
+    """Write the model's state dict, whole or not at all; raises CheckpointError, also for another file there."""
+    refuse_foreign(path, MODEL, CheckpointError)
+    write(path, {name: values.detach().cpu() for name, values in model.state_dict().items()})
+
+
+def refuse_unwritable(path: str) -> None:
+    """Raise UsageError if ``save_weights`` could not write, or would replace another file; called before training."""
+    folder = os.path.dirname(path) or "."
+    if os.path.isdir(path) or not os.access(folder, os.W_OK):
+        reason = "is a folder" if os.path.isdir(path) else f"{folder} is not a writable folder"
+        raise UsageError(f"--save-model {path}: {reason}")
+    refuse_foreign(path, MODEL)
 
 
 def final_outcome(folder: str) -> str | None:
     """How an earlier start of this launch of torchrun ended for good, in words; None: it did not, or was none. torchrun
     starts workers again whatever their exit code. A signal outside the steps (ERROR) is no end: torchrun sends it to
     the others when it has lost a worker."""
-    try:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         outcome = json.loads(input_text(os.path.join(folder, OUTCOME)))
-        ours = outcome["torchrun"] == _of_torchrun()["torchrun"] and outcome["job"] == os.environ.get("SLURM_JOB_ID")
-        ended = outcome["exit_code"] in FINAL and outcome["status"] != "ERROR"
-        return f"{outcome['status']}: {outcome['reason']}" if ours and ended else None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
+        launch = os.environ["TORCHELASTIC_RUN_ID"], os.environ.get("SLURM_JOB_ID")
+        if (outcome["torchrun"], outcome["job"]) == launch and outcome["exit_code"] in FINAL and (
+                outcome["status"] != "ERROR"):
+            return f"{outcome['status']}: {outcome['reason']}"
+    return None
 
 
 class CheckpointFolder(contextlib.AbstractContextManager):
-    """The folder of a run's checkpoints, locked by rank 0 until it is released. Raises CheckpointError if another run
+    """The folder of a run's checkpoints, locked by rank 0 until the context ends. Raises CheckpointError if another run
     holds it."""
 
     def __init__(self, path: str, take_over: bool = False):
@@ -151,16 +189,14 @@ class CheckpointFolder(contextlib.AbstractContextManager):
             self._note("ERROR", str(error), error.exit_code, **more)
 
     def _note(self, status: str, reason: str, exit_code: int, **more: object) -> None:
+        launch = {"torchrun": os.environ["TORCHELASTIC_RUN_ID"]} if "TORCHELASTIC_RUN_ID" in os.environ else {}
         with contextlib.suppress(OSError, CheckpointError):
             outcome = {"status": status, "reason": reason, "exit_code": exit_code,
-                       "job": os.environ.get("SLURM_JOB_ID"), "checkpoint": self.newest(), **_of_torchrun(), **more}
+                       "job": os.environ.get("SLURM_JOB_ID"), "checkpoint": self.newest(), **launch, **more}
             write_whole(self._outcome, json.dumps(outcome, indent=1, ensure_ascii=False) + "\n")
 
-    def release(self) -> None:
-        self._lock.release()
-
     def __exit__(self, *_: object) -> None:
-        self.release()
+        self._lock.release()
 
 
 class Checkpoints:
@@ -209,8 +245,7 @@ class FolderCheckpoints(Checkpoints):
         self.at = at
         self.plan, self.folder, self.run_log, self.display, self.workers = plan, folder, run_log, display, workers
         self.failures: list[str] = []
-        self._kept_at = start.step if start.in_folder else None
-        self._last = time.monotonic()
+        self._kept_at, self._last = start.step if start.in_folder else None, time.monotonic()
         if folder is not None:
             for path in self._beyond_kept(start.step) if start.in_folder else [path for _, path in listed(folder.path)]:
                 remove(path)

@@ -12,19 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import WorkerLostError, WorkersError
-from ..formatting.escaping import say
+from ..formatting.screen import say
 from ..plan.shards import group_bounds
-from ..update.gradient_norms import joins_examples
+from ..update.gradients import joins_examples
 from ..workers.elastic import ElasticWorkers
 from ..workload import Data
 from .checkpoint import Checkpoints
-from .describe import describe_batch, describe_workers
-from .job import Job
-from .outcome import Start
+from .display import describe_batch, describe_workers
 from .outputs import Recovery
-from .prepare import prepare
+from .prepare import Job, prepare
 from .run_log import RunLog
-from .snapshot import capture, share
+from .snapshot import Start, capture, share
 
 COST = 0.01         # share of the time that commits may take if commit_every is not set
 
@@ -124,8 +122,7 @@ class ElasticCheckpoints:
         wishes = self._kept.wishes()
         if self._workers.hosts_changed:
             wishes.add("hosts")
-        by_time = self._workers.rank == 0 and not self._every
-        if by_time and time.monotonic() - self._last > self._cost / COST:
+        if self._workers.rank == 0 and not self._every and time.monotonic() - self._last > self._cost / COST:
             wishes.add("commit")
         return wishes
 
@@ -137,8 +134,7 @@ class ElasticCheckpoints:
         if by_step or memory.sure is None or {"commit", "hosts"} & set(votes):
             started = time.monotonic()
             self._run_log.flush()
-            memory.newest = capture(done, take_step)
-            memory.writes = self._workers.rank == 0
+            memory.newest, memory.writes = capture(done, take_step), self._workers.rank == 0
             self._last = time.monotonic()
             self._cost = self._last - started
         if "hosts" in votes:

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..data.generators import OwnGenerators
 from ..data.loading import Loader
-from ..data.splits import refuse_not_finite, to_device
+from ..data.splits import OwnGenerators, refuse_not_finite, to_device
 from ..modules.running_statistics import Buffers
 from ..plan.shards import Visits
 from ..update.model import explained

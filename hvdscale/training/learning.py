@@ -12,8 +12,8 @@ from ..errors import HvdscaleError
 from ..log.reader import read_log
 from ..log.schema import Status
 from .evaluate import try_measuring
-from .job import Job
-from .outcome import Outcome
+from .prepare import Job
+from .snapshot import Outcome
 from .run_log import TRIAL
 
 LARGEST = 20.0          # of inputs that are scaled
@@ -25,24 +25,16 @@ SUM_TO_ONE = 1e-3
 class ForwardPass:
     """What went through the model for a few examples."""
 
-    inputs: tuple[float, float] | None      # their range; None: no numbers
-    outputs: Tensor | None                  # None: more than one tensor
-
-    @property
-    def classes(self) -> int:
-        """K, where an example has a row of K outputs; 0: it has none."""
-        return self.outputs.shape[1] if self.outputs is not None and self.outputs.ndim == 2 else 0
-
-    @property
-    def chance(self) -> float:
-        """The cross-entropy of guessing among the classes; NaN without classes."""
-        return math.log(self.classes) if self.classes > 1 else math.nan
+    inputs: tuple[float, float] | None = None       # their range; None: no numbers
+    outputs: Tensor | None = None           # one row an example; None: something else
+    classes: int = 0                        # K, of a row of K outputs
+    chance: float = math.nan                # the cross-entropy of guessing among them; NaN: there are no classes
 
     def suspects(self) -> Iterator[str]:
         if self.inputs and max(map(abs, self.inputs)) > LARGEST:
             low, high = self.inputs
             yield f"the model's inputs range from {low:g} to {high:g}; scale them to about -1 to 1"
-        rows = self.outputs.double() if self.outputs is not None and self.classes > 1 else None
+        rows = None if self.outputs is None else self.outputs.double()
         if rows is not None and (rows >= 0).all() and ((rows.sum(1) - 1).abs() < SUM_TO_ONE).all():
             yield ("the model's outputs sum to 1 for each example, as after a softmax; torch's cross_entropy expects "
                    "them before it")
@@ -56,13 +48,16 @@ def look(job: Job) -> ForwardPass:
         try_measuring(job.workload, job.data.evaluated(len(job.data.train))["train"], job.model, job.plan.precision,
                       job.device)
     except (HvdscaleError, RuntimeError, TypeError, ValueError):
-        return ForwardPass(None, None)
+        return ForwardPass()
     finally:
         hook.remove()
     given, returned = seen[0] if seen else ((), None)
     numbers = [tensor for _, tensor in tensors_of(given) if tensor.is_floating_point() and tensor.numel()]
     ends = (min(float(one.min()) for one in numbers), max(float(one.max()) for one in numbers)) if numbers else None
-    return ForwardPass(ends, returned if isinstance(returned, Tensor) and returned.is_floating_point() else None)
+    if not isinstance(returned, Tensor) or not returned.is_floating_point() or returned.ndim != 2 or (
+            returned.shape[1] < 2):
+        return ForwardPass(ends)
+    return ForwardPass(ends, returned, returned.shape[1], math.log(returned.shape[1]))
 
 
 def not_learned(job: Job, outcome: Outcome, log: str) -> list[str]:
@@ -79,12 +74,12 @@ def not_learned(job: Job, outcome: Outcome, log: str) -> list[str]:
 
 
 def describe_course(course: LossCourse, seen: ForwardPass) -> list[str]:
-    near = abs(course.last - seen.chance) <= NEAR_CHANCE * seen.chance
-    if course.fell and not near and not course.last > seen.chance:
+    near, fell = abs(course.last - seen.chance) <= NEAR_CHANCE * seen.chance, course.last < course.first
+    if fell and not near and not course.last > seen.chance:
         return []
     said = (f"the mean training loss was {course.first:.4g} over the first {course.steps} steps and {course.last:.4g} "
             "over the last ones")
-    if not near and not course.fell:
+    if not near and not fell:
         return [f"did not learn: {said}", *seen.suspects(),
                 "a lower learning rate may help; fine-tuning or a GAN can rightly keep its loss"]
     return [f"the loss ended {'near' if near else 'above'} chance: {said}; guessing among {seen.classes} classes gives "

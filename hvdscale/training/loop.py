@@ -2,7 +2,6 @@
 
 All ranks decide together: a rank that wants to stop votes in the step's own allreduce.
 """
-from __future__ import annotations
 
 import contextlib
 import math
@@ -17,16 +16,12 @@ from ..log.schema import PRUNED, Status
 from ..plan.settle import AVERAGED
 from ..system.hangup import has_readers, heed, note_stop, take_postponed
 from ..target import SPLITS
-from ..update.replicas import LocalSteps
-from ..update.step import DataParallelStep
 from ..workers.group import Workers
 from .checkpoint import Checkpoints
 from .display import Display
-from .evaluate import Evaluator
-from .job import Job
-from .outcome import Outcome, Start, Stop
+from .prepare import Job
 from .run_log import RunLog
-from .snapshot import RunState
+from .snapshot import Outcome, RunState, Start, Stop
 
 
 def train(job: Job, run_log: RunLog, display: Display, workers: Workers, checkpoints: Checkpoints | None = None,
@@ -56,39 +51,19 @@ def train(job: Job, run_log: RunLog, display: Display, workers: Workers, checkpo
         workers.watch(lambda reason: None)          # the outcome stays as it was recorded
 
 
-def run(loop: Loop) -> Outcome:
-    votes = contextlib.nullcontext() if loop.wish else votes_by_signal(loop.signals)
-    with votes, contextlib.closing(loop):
-        stop = loop.evaluate(loop.budget_spent())
-        while stop is None:
-            loop.checkpoints.keep(loop.done, loop.take_step, loop.agreed)
-            stop = loop.step() or loop.budget_spent()
-            stop = loop.evaluate(stop)
-        loop.end(stop)
-        if stop.exit_code == ExitCode.PREEMPTED:
-            note_stop()             # other ranks' signals may come later
-    return Outcome(stop, loop.done.steps, loop.done.measured, loop.done.evaluated)
-
-
 class Loop:
     """The parts of the loop, and its progress. Each part may return a reason to stop, the same on all ranks."""
 
     def __init__(self, job: Job, run_log: RunLog, display: Display, workers: Workers, checkpoints: Checkpoints,
                  wish: Callable[[RunState], set[str]] | None):
-        plan, data = job.plan, job.data
-        self.plan, self.stream = plan, plan.stream
+        self.plan, self.stream, self.device = job.plan, job.plan.stream, job.device
         self.model, self.average, self.workers = job.model, job.average, workers
         self.run_log, self.display, self.checkpoints = run_log, display, checkpoints
-        kind = LocalSteps if plan.local_steps else DataParallelStep
-        self.take_step = kind(plan, job.workload, data.train, job.model, job.optimizer, workers, job.device,
-                              job.average)
-        self.evaluator = Evaluator(job.workload, data.evaluated(plan.train_eval_examples), plan.eval_batch, workers,
-                                   job.device, plan.precision, plan.loader_workers)
-        self.take_step.warm_up(plan.untimed_passes)
+        self.take_step, self.evaluator = job.start(workers)
+        self.take_step.warm_up(self.plan.untimed_passes)
         self.done = checkpoints.restore(self.take_step)
         display.resume(self.done.measured)
-        self.schedule = plan.schedule.after(self.done.followed)
-        self.device = job.device
+        self.schedule = self.plan.schedule.after(self.done.followed)
         self.wish, self.signals = wish, set()
         self.agreed = tuple(self._seconds_spent())          # the seconds that are restored are rank 0's on all ranks
 
@@ -164,9 +139,17 @@ class Loop:
 
     def step(self) -> Stop | None:
         done, lr = self.done, self.schedule.lr_at(self.done.steps)
-        started = time.perf_counter()
+        started, votes = time.perf_counter(), self.signals | self.checkpoints.wishes()
+        if not has_readers():
+            votes.add("signal")
+        if self.run_log.failure is not None:
+            votes.add("log")
+        if self.workers.rank == 0:
+            votes |= self._seconds_spent()
+        if self.wish:
+            votes |= self.wish(done)
         try:
-            result = self.take_step(done.steps, lr, self._wishes())
+            result = self.take_step(done.steps, lr, votes)
         finally:
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)             # its queued work counts
@@ -188,22 +171,26 @@ class Loop:
                 return Stop(Status.INCOMPLETE, reason, exit_code)
         return None
 
-    def _wishes(self) -> set[str]:
-        wishes = self.signals | self.checkpoints.wishes()
-        if not has_readers():
-            wishes.add("signal")
-        if self.run_log.failure is not None:
-            wishes.add("log")
-        if self.workers.rank == 0:
-            wishes |= self._seconds_spent()
-        return wishes | self.wish(self.done) if self.wish else wishes
-
     def end(self, stop: Stop) -> None:
         """Save the final state if checkpoints are kept, then record the outcome: no log says COMPLETE before."""
         if self.checkpoints.keeps_end(stop):
             self.checkpoints.save(self.done, self.take_step)
         self.take_step.finish()
         self.run_log.end(stop.status, stop.reason)
+
+
+def run(loop: Loop) -> Outcome:
+    votes = contextlib.nullcontext() if loop.wish else votes_by_signal(loop.signals)
+    with votes, contextlib.closing(loop):
+        stop = loop.evaluate(loop.budget_spent())
+        while stop is None:
+            loop.checkpoints.keep(loop.done, loop.take_step, loop.agreed)
+            stop = loop.step() or loop.budget_spent()
+            stop = loop.evaluate(stop)
+        loop.end(stop)
+        if stop.exit_code == ExitCode.PREEMPTED:
+            note_stop()             # other ranks' signals may come later
+    return Outcome(stop, loop.done.steps, loop.done.measured, loop.done.evaluated)
 
 
 @contextlib.contextmanager

@@ -11,19 +11,16 @@ from ..plan.settings import Settings
 from ..system.lock import SUFFIX
 from ..system.outputs import refuse_shared
 from ..target import SPLITS
-from ..update.gradient_norms import why_not_measured
+from ..update.gradients import why_not_measured
 from ..update.model import describe_reason, how_to_be_faster
 from ..update.step import log_columns
 from ..workers.group import Workers
-from .checkpoint import OF_FOLDER, CheckpointFolder, Checkpoints, FolderCheckpoints
-from .describe import describe
-from .display import Display, NoDisplay
-from .job import Job
-from .outcome import Start
-from .prepare import prepare
+from .checkpoint import OF_FOLDER, CheckpointFolder, Checkpoints, FolderCheckpoints, refuse_unwritable
+from .display import Display, NoDisplay, describe
+from .snapshot import Start
+from .prepare import Job, prepare
 from .resume import find_start
 from .run_log import TRIAL, NoLog, RunLog, open_log
-from .weights import refuse_unwritable
 
 
 @contextlib.contextmanager
@@ -113,8 +110,7 @@ def open_display(job: Job, log: str, workers: Workers, start: Start | None = Non
 class Recovery:
     """How a start of a job resumes from an earlier one, and keeps what a later one needs: by its checkpoints."""
 
-    def prepare(self, name: str, layers: list[dict], workers: Workers) -> Job:
-        return prepare(name, layers, workers)
+    prepare = staticmethod(prepare)
 
     def find_start(self, job: Job, workers: Workers) -> Start:
         return find_start(job.settings, job.plan, workers)

@@ -1,34 +1,94 @@
-"""From settings to a job; all ranks agree on anything that can fail before the first step."""
+"""From settings to a job, a settled plan with everything needed to run it; all ranks agree on anything that can fail
+before the first step. And by what a log knows a job, see plan.job: hvdscale-scale and hvdscale-tune hold finished runs
+against the job as it is now.
+
+    hvdscale.training.prepare job:workload '{"train_subset": 500}'      its last line is JSON
+"""
 
 import hashlib
 import json
+import math
 import os
+import re
 import socket
+import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
+from torch import nn
 
-from ..errors import PlanError, RanksDifferError, UsageError
-from ..plan.job import changes_of
+from .. import __version__
+from ..data.splits import OwnGenerators
+from ..errors import DataError, HvdscaleError, PlanError, RanksDifferError, StoppedError, UsageError
+from ..log.schema import Status
+from ..plan.job import OF_PLACE, VERSION, changes_of
 from ..plan.plan import Plan
-from ..plan.settings import KEYS, Settings
+from ..plan.settings import KEYS, Settings, key_of
 from ..plan.settle import Place, settle
+from ..system.source import digest_of, digest_source
 from ..target import SPLITS
-from ..update.averages import WeightAverage
 from ..update.model import draws_at_visits, fit_to_groups, make_model, share_model
-from ..update.optimizers import make_optimizer
+from ..update.optimizers import WeightAverage, evaluation_weights, make_optimizer
 from ..update.precision import describe_arithmetic, set_arithmetic
-from ..update.replicas import outer_optimizer
+from ..update.replicas import LocalSteps, load_mean, outer_optimizer
+from ..update.step import DataParallelStep
 from ..workers import group
 from ..workers.group import Workers
 from ..workload import Data, MapSplit, Workload, build_model, load_data
 from ..workloads import find
-from .describe import describe
-from .evaluate import try_measuring
-from .job import Job, identify
+from .checkpoint import load_weights, save_weights
+from .display import describe
+from .evaluate import Evaluator, try_measuring
 from .resume import kept_batch, newest_plan, with_batch
-from .weights import load_weights
+from .snapshot import Stop, restore_model
+
+MOST_LINES, LONGEST_LINE = 1000, 200
+ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
+
+
+@dataclass
+class Job:
+    name: str               # of the workload, as the user typed it
+    plan: Plan
+    settings: Settings
+    workload: Workload
+    data: Data
+    device: torch.device
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    bound_to_passes: str    # why the model runs group by group, or would need to
+    average: WeightAverage | None = None        # of its weights; None: the plan has none
+
+    def start(self, workers: Workers) -> tuple[DataParallelStep | LocalSteps, Evaluator]:
+        """What takes the job's steps, and what measures its splits; both are to be closed."""
+        plan, splits = self.plan, self.data.evaluated(self.plan.train_eval_examples)
+        kind = LocalSteps if plan.local_steps else DataParallelStep
+        return (kind(plan, self.workload, self.data.train, self.model, self.optimizer, workers, self.device,
+                     self.average),
+                Evaluator(self.workload, splits, plan.eval_batch, workers, self.device, plan.precision,
+                          plan.loader_workers))
+
+    def restore_model(self, state: dict) -> None:
+        """Restore what ``save_model`` writes from a checkpoint's state."""
+        restore_model(state, self.model, self.optimizer)
+        if "replicas" in state["step"]:
+            load_mean(self.model, [replica["model"] for replica in state["step"]["replicas"].values()])
+        if self.average:
+            self.average.restore(state["step"]["average"])
+
+    def save_model(self, stop: Stop, workers: Workers) -> str | None:
+        """Write the final model, if save_model is set and the run COMPLETE; what became of it; a collective."""
+        path = self.settings.save_model
+        if path is None:
+            return None
+        if stop.status != Status.COMPLETE:
+            return f"model: not saved, as the run is {stop.status.name}"
+        with workers.together("the final model"):
+            if workers.rank == 0:
+                with self.average.applied() if self.average else evaluation_weights(self.model, self.optimizer):
+                    save_weights(self.model, path)
+        return f"model: {path}{', the averaged weights' if self.average else ''}"
 
 
 def prepare(name: str, layers: list[dict], workers: Workers, data: Data | None = None,
@@ -49,13 +109,14 @@ def prepare(name: str, layers: list[dict], workers: Workers, data: Data | None =
     place = Place(workers.size, *_host_share(hosts, 0), device.type, workers.transport)
 
     def plan_with(**by_default: int) -> Plan:
-        defaults, *typed = with_batch(settings, batch).layers
+        defaults, *typed = (with_batch(settings, batch) if batch else settings).layers
         asked = Settings.build({**defaults, **by_default}, *typed)
-        plan = settle(asked, workload, len(data.train), len(data.val), place, data.train_tokens)
-        return with_data(plan, data.model_args, data.record)
+        plan = with_data(settle(asked, workload, len(data.train), len(data.val), place, data.train_tokens),
+                         data.model_args, data.record)
+        return replace(plan, exact={**plan.exact, "arithmetic": describe_arithmetic(device)}) if plan.exact else plan
 
     with workers.together("the plan"):
-        plan = with_arithmetic(plan_with(), device)
+        plan = plan_with()
         refuse_empty_splits(plan, settings, data)
         if "commit_every" in settings.typed and not workers.elastic:
             raise PlanError("commit_every acts only under horovodrun --host-discovery-script; leave it out")
@@ -83,8 +144,7 @@ def prepare(name: str, layers: list[dict], workers: Workers, data: Data | None =
     with workers.together("the model"):
         plan, reason = fit_to_groups(
             plan, settings.group_by_group, workload, data.train, model, device,
-            None if settings.ghost_batch else lambda default: with_arithmetic(
-                plan_with(ghost_batch=known or default), device))
+            None if settings.ghost_batch else lambda default: plan_with(ghost_batch=known or default))
         plan = replace(plan, job={part: value for part, value in found.items() if value})
         if plan.noise_steps and not draws_at_visits(plan, workload, data.train, model, device):
             plan = replace(plan, fixed_examples=plan.train_examples)
@@ -111,10 +171,6 @@ def with_data(plan: Plan, model_args: Mapping, record: Mapping) -> Plan:
         raise UsageError(f"model_args.{name} = {plan.model_args[name]!r} cannot be set: the data determines "
                          f"it ({model_args[name]!r}); leave it out")
     return replace(plan, model_args={**model_args, **plan.model_args}, data={**plan.data, **record})
-
-
-def with_arithmetic(plan: Plan, device: torch.device) -> Plan:
-    return replace(plan, exact={**plan.exact, "arithmetic": describe_arithmetic(device)}) if plan.exact else plan
 
 
 def refuse_empty_splits(plan: Plan, settings: Settings, data: Data) -> None:
@@ -186,3 +242,62 @@ def agree_on(plan: Plan, job: dict, data: Data, workers: Workers) -> dict:
             raise RanksDifferError(f"rank {rank} has another job than rank 0: {'; '.join(changes)}; give all workers "
                                    "the same files")
     return by_rank[0][2]
+
+
+def identify(name: str, workload: Workload, data: Data | None, model: nn.Module | None) -> dict:
+    """The part ``job`` of the plans of a workload of this name, module:object or built-in; None: unknown."""
+    own = ":" in name
+    defaults = {key: value for key, value in workload.defaults.items() if key_of(key) not in OF_PLACE}
+    found = {"source": digest_source(sys.modules[name.partition(":")[0]]) if own else {VERSION: __version__},
+             "defaults": json.loads(json.dumps(defaults, default=repr)),
+             "model": {} if model is None else describe_model(model, with_lines=own),
+             "data": {} if data is None else data.digests}
+    return {part: value for part, value in found.items() if value}
+
+
+def describe_model(model: nn.Module, with_lines: bool) -> dict:
+    """The model's parameters, a digest of their names and shapes, its printed lines; {} where they are not made."""
+    try:
+        shapes = [(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
+        count = sum(math.prod(shape) for _, shape in shapes)
+        lines = [line[:LONGEST_LINE] for line in ADDRESS.sub("0x", repr(model)).splitlines()] if with_lines else []
+    except Exception:                                           # of the user's __repr__
+        return {}
+    rest = [f"{len(lines) - MOST_LINES} more: {digest_of(lines[MOST_LINES:])}"] if len(lines) > MOST_LINES else []
+    return {"torch": torch.__version__.partition("+")[0], "parameters": digest_of(shapes),
+            "count": count, **({"lines": lines[:MOST_LINES] + rest} if lines else {})}
+
+
+def current_job(name: str, workload: Workload, data: Data | None, model_args: Mapping) -> dict:
+    """The job of a workload with its data, by default arguments but for these; None, or a model that fails: unknown."""
+    model = None
+    if data is not None:
+        try:
+            with OwnGenerators():
+                model = build_model(workload, {**data.model_args, **model_args})
+        except StoppedError:
+            raise
+        except Exception:                       # of the user's code; a run says what is wrong
+            pass
+    return identify(name, workload, data, model)
+
+
+def main(name: str, keys: str) -> None:
+    """Print the job and notes; one line on stderr and an error's exit code if there is no such workload."""
+    notes = []
+    try:
+        workload = find(name)
+        settings, data = settings_of(workload, [json.loads(keys)]), None
+        try:
+            data = read_data(workload, settings)
+        except DataError as missing:
+            notes.append(f"the data cannot be read here, so whether it changed is unknown: {missing}")
+        job = current_job(name, workload, data, settings.model_args)
+    except HvdscaleError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+    print("\n" + json.dumps({"job": job, "notes": notes}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

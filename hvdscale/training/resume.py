@@ -13,16 +13,16 @@ from ..plan.job import changes_of, have_same_parameters, note_version, refuse_ch
 from ..plan.plan import Plan, differences
 from ..plan.settings import Settings
 from ..workers.group import Workers
-from ..workers.launch import may_restart, restarts, under_torchrun
+from ..workers.launch import under_torchrun
 from .checkpoint import final_outcome, listed, read, read_plan
-from .outcome import Start, Stop
-from .snapshot import share
+from .snapshot import Start, Stop, share
 
 # measurement fields that determine when the run ends
 ENDS = ("budget_steps", "budget_seconds", "target", "keep_going", "eval_every", "eval_every_examples")
 # those that determine the updates of a plateau decay, which follows the evaluations
 FOLLOWED = ("eval_every", "eval_every_examples", "train_eval_examples")
 OTHER = "or choose another --checkpoint folder"
+INSTEAD = "Put it back, or choose another --checkpoint folder"
 
 
 def find_start(settings: Settings, plan: Plan, workers: Workers) -> Start:
@@ -50,14 +50,16 @@ def ended_for_good(layers: list[dict], workers: Workers) -> str | None:
     with workers.together("the settings"):
         folder = Settings.build({}, *layers).checkpoint
     end = final_outcome(folder) if folder is not None and workers.rank == 0 else None
-    counts, ends = zip(*workers.gather((restarts(), end), "outcome"))       # each host counts its own restarts
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))      # of this host's workers, after a failure
+    counts, ends = zip(*workers.gather((restarts, end), "outcome"))
     return ends[0] if any(counts) else None
 
 
 def kept_batch(settings: Settings, workers: Workers) -> dict | None:
     """The batch of the checkpoint that a job of ``torchrun --max-restarts`` resumes from with other workers; else None.
     Keys of the settings, for ``with_batch``; a collective under torchrun."""
-    if not (under_torchrun() and may_restart()) or settings.checkpoint is None:
+    may_restart = under_torchrun() and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
+    if not may_restart or settings.checkpoint is None:
         return None
     plan = newest_plan(settings, workers)
     if plan is None or plan["execution"]["workers"] == workers.size:
@@ -68,10 +70,8 @@ def kept_batch(settings: Settings, workers: Workers) -> dict | None:
     return {**batches.keys(), "max_local_batch": most, "ghost_batch": ghost_batch}
 
 
-def with_batch(settings: Settings, batch: dict | None) -> Settings:
-    """The settings with the batch of the job's first start, at any number of workers; None: it is the first."""
-    if batch is None:
-        return settings
+def with_batch(settings: Settings, batch: dict) -> Settings:
+    """The settings with the batch of the job's first start, at any number of workers."""
     defaults, *layers = settings.layers
     layers = [{name: value for name, value in layer.items() if name != "accumulate"} for layer in layers]
     return Settings.build(defaults, *layers, batch)
@@ -127,10 +127,9 @@ def _newest(paths: list[str], settings: Settings, plan: Plan) -> Start:
         except CheckpointError as error:
             passed_over.append(str(error))
             continue
-        start = Start(checkpoint=path, step=state["progress"]["steps"], state=state)
-        accepted, edits = _compare_jobs(path, json.loads(state["plan"]), plan, settings)
-        start = replace(start, accepted=accepted, notes=(*_compare_plans(path, state, plan), *edits))
-        start, last = _with_log(start, settings, plan)
+        accepted, notes = _compare(path, state, plan, settings)
+        start, last = _with_log(Start(checkpoint=path, step=state["progress"]["steps"], state=state, accepted=accepted,
+                                      notes=tuple(notes)), settings, plan)
         if last >= start.step:
             return replace(start, notes=(*passed_over, *start.notes))
         starts.append(start)
@@ -147,10 +146,18 @@ def _record(plan: Plan) -> dict:
     return json.loads(json.dumps(plan.as_record({})))
 
 
-def _compare_plans(path: str, state: dict, plan: Plan) -> tuple[str, ...]:
-    """Raise PlanError if the checkpoint is of another problem; returns other changes as notes."""
+def _compare(path: str, state: dict, plan: Plan, settings: Settings) -> tuple[dict[str, str], list[str]]:
+    """(earlier jobs that count as this one, notes on other changes); raises UsageError if the checkpoint is of another
+    job, PlanError if it is of another problem."""
     old, new, progress = json.loads(state["plan"]), _record(plan), state["progress"]
-    differ = differences(old["problem"], new["problem"])
+    then, differ = old.get("job") or {}, differences(old["problem"], new["problem"])
+    if differ:                  # an error, too: model and data may differ by that
+        then = {part: then[part] for part in ("source", "defaults") if part in then}
+    edits = changes_of(then, plan.job)
+    if not have_same_parameters(then, plan.job):
+        raise UsageError(f"{path} does not fit the model: {'; '.join(edits)}. {INSTEAD}")
+    accepted = refuse_changes(then, plan.job, settings.accept_changes, path, INSTEAD)
+
     if plan.plateau:
         differ |= differences(*({name: each["measurement"].get(name) for name in FOLLOWED} for each in (old, new)))
     if differ:
@@ -161,19 +168,8 @@ def _compare_plans(path: str, state: dict, plan: Plan) -> tuple[str, ...]:
     changed = differences(old["measurement"], new["measurement"])
     if changed:                 # other splits may count now, so the last evaluation is repeated
         progress["evaluated"], progress["measured"] = -1, {}
-    return *changed.values(), *differences({"workers": old["execution"]["workers"]}, {"workers": plan.workers}).values()
-
-
-def _compare_jobs(path: str, old: dict, plan: Plan, settings: Settings) -> tuple[dict[str, str], list[str]]:
-    """(earlier jobs that count as this one, notes); raises UsageError if the checkpoint is of another job."""
-    then, instead = old.get("job") or {}, "Put it back, or choose another --checkpoint folder"
-    if differences(old["problem"], _record(plan)["problem"]):      # an error, too: model and data may differ by that
-        then = {part: then[part] for part in ("source", "defaults") if part in then}
-    changes = changes_of(then, plan.job)
-    if not have_same_parameters(then, plan.job):
-        raise UsageError(f"{path} does not fit the model: {'; '.join(changes)}. {instead}")
-    accepted = refuse_changes(then, plan.job, settings.accept_changes, path, instead)
-    return accepted, [*note_version(then, plan.job), *map("accepted: {}".format, changes)]
+    changed |= differences({"workers": old["execution"]["workers"]}, {"workers": plan.workers})
+    return accepted, [*changed.values(), *note_version(then, plan.job), *map("accepted: {}".format, edits)]
 
 
 def _suggest(old: dict, new: dict) -> str:

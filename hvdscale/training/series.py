@@ -77,16 +77,16 @@ def runs_to_measure(wanted: Iterable[Measurement], workload: str, keys: dict, lo
                     ) -> list[SeriesRun]:
     """The runs that make these measurements, each with the next repeats that OUT has not."""
     found = []
-    for one in wanted:
+    for place, seeds in wanted:
         own, kind = dict(keys), ""
-        if one.local_batch != local_batch and "global_batch" not in keys:
-            own["local_batch"], kind = one.local_batch, f"-b{one.local_batch}"
-        if one.passes != keys.get("accumulate", 1):
-            own["accumulate"], kind = one.passes, f"{kind}-k{one.passes}"
+        if place.local_batch != local_batch and "global_batch" not in keys:
+            own["local_batch"], kind = place.local_batch, f"-b{place.local_batch}"
+        if place.passes != keys.get("accumulate", 1):
+            own["accumulate"], kind = place.passes, f"{kind}-k{place.passes}"
         repeats = itertools.count(1)
-        new = (run for repeat in repeats for run in runs_of([one.workers], repeat, not one.seeds, own, out, kind)[-1:]
+        new = (run for repeat in repeats for run in runs_of([place.workers], repeat, not seeds, own, out, kind)[-1:]
                if not ended(run, workload))
-        found += itertools.islice(new, max(one.seeds, 1))
+        found += itertools.islice(new, max(seeds, 1))
     return found
 
 
@@ -109,12 +109,10 @@ class _Trial(NamedTuple):
 
 
 def _last_trial(path: str) -> _Trial | None:
-    try:
-        with read_log(path) as log:
-            plan = json.loads(log.trials["plan"][-1])
-            return _Trial(log.trials["status"][-1], plan["asked"], plan.get("job") or {}, log.segments[0].log_id)
-    except (LogError, IndexError, KeyError, ValueError):
-        return None
+    with contextlib.suppress(LogError, IndexError, KeyError, ValueError), read_log(path) as log:
+        plan = json.loads(log.trials["plan"][-1])
+        return _Trial(log.trials["status"][-1], plan["asked"], plan.get("job") or {}, log.segments[0].log_id)
+    return None
 
 
 def finished_logs(out: str) -> list[str]:
@@ -145,7 +143,7 @@ def job_of(run: SeriesRun) -> dict:
 
 def current_job(workload: str, keys: dict, say: Callable[[str], object]) -> dict:
     """The job as it is now, from another process, as this one is without torch; raises HvdscaleError."""
-    command = module_command("hvdscale.training.current_job", workload, json.dumps(keys))
+    command = module_command("hvdscale.training.prepare", workload, json.dumps(keys))
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
                           env=launch_environment())
     if done.returncode:
@@ -181,11 +179,10 @@ def carry_out(run: SeriesRun, workload: str, launcher: str | None, hosts: str | 
     with _writing(run.output):
         os.makedirs(os.path.dirname(run.output) or ".", exist_ok=True)
         output = open(run.output, "w", encoding="utf-8", errors="surrogateescape")
-    with _writing(run.output), output:
         output.write(shlex.join(command) + "\n")
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                   text=True, errors="replace", env=launch_environment(),
-                                   preexec_fn=ending_with_this_process(signal.SIGTERM))
+    with _writing(run.output), output, subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            errors="replace", env=launch_environment(), preexec_fn=ending_with_this_process(signal.SIGTERM)) as process:
         try:
             for line in process.stdout:
                 line = MARK_OF_RANK.sub("", line)
@@ -193,10 +190,8 @@ def carry_out(run: SeriesRun, workload: str, launcher: str | None, hosts: str | 
                 say(line.rstrip())
         except BaseException:
             process.terminate()
-            raise
-        finally:
             process.wait()
-            process.stdout.close()
+            raise
     if not ended(run, workload) or earlier and earlier.log_id == _last_trial(run.log).log_id:
         with open(run.output, encoding="utf-8", errors="surrogateescape") as output:
             lines = output.readlines()

@@ -1,4 +1,5 @@
-"""A run's state at one moment, in memory: capture it, share it with all ranks, restore it.
+"""Where a run starts, its state at one moment, in memory, and how it ends. Capture the state, share it with all ranks,
+restore it.
 
 The stream of examples, the schedule and every random stream of hvdscale are functions of the step, so only the number
 of steps is kept for them. The process's own generators are kept for the user's code.
@@ -6,13 +7,15 @@ of steps is kept for them. The process's own generators are kept for the user's 
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
-from ..data.generators import random_state, set_random_state
-from ..errors import CheckpointError
+from ..data.splits import random_state, set_random_state
+from ..errors import CheckpointError, ExitCode
+from ..log.schema import Status
 from ..update.replicas import LocalSteps
 from ..update.step import DataParallelStep
 from ..workers.group import Workers
@@ -32,6 +35,41 @@ class RunState:
     followed: tuple[tuple[int, float], ...] = ()        # evaluations that a plateau decay has followed: (step, value)
 
 
+class Stop(NamedTuple):
+    """Why the loop was left: the trial's status, the reason in words, the command's exit code."""
+
+    status: Status
+    reason: str
+    exit_code: ExitCode
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How and after how many steps a run ended; what its last evaluation measured, and after how many steps."""
+
+    stop: Stop
+    step: int
+    measured: dict[str, float]
+    evaluated: int
+
+
+@dataclass
+class Start:
+    """Where a run starts; by default at the beginning, with a new log."""
+
+    checkpoint: str = ""            # path of the checkpoint to resume from; "": a new run
+    in_folder: bool = False         # whether it is in the run's folder
+    step: int = 0                   # done by then
+    state: dict | None = None       # until it is restored
+    log: str = ""                   # path; "": from the settings
+    log_continues: bool = False     # in a new segment, after ``previous_end``
+    previous_end: str = ""
+    ended: Stop | None = None       # how the run ended, if nothing is left to do
+    accepted: dict[str, str] = field(default_factory=dict)      # earlier jobs that count as this: what differed, by key
+    notes: tuple[str, ...] = ()     # lines for the user
+    news: str = ""                  # what the display says in place of the plan, if anything
+
+
 def capture(done: RunState, take_step: DataParallelStep | LocalSteps, of_step: dict | None = None) -> dict:
     """All state that the run needs to resume, as copies; ``random`` differs between ranks. Raises CheckpointError.
     of_step: the step's state as ``state_of_all`` has it; None: this rank's"""
@@ -42,8 +80,7 @@ def capture(done: RunState, take_step: DataParallelStep | LocalSteps, of_step: d
 
 def state_of_all(take_step: DataParallelStep | LocalSteps, workers: Workers, keep: bool) -> dict:
     """The step's state, if ``keep`` with all replicas, which their workers send one at a time; a collective."""
-    state = take_step.state()
-    replicas = take_step.plan.replicas
+    state, replicas = take_step.state(), take_step.plan.replicas
     if "replicas" not in state or workers.size == 1:
         return state
     everyone = {}

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from ..data.generators import OwnGenerators, seed_generators
+from ..data.splits import OwnGenerators, seed_generators
 from ..errors import PlanError, RanksDifferError, WorkloadError, is_of_user_code
 from ..formatting.numbers import counted
 from ..modules.ghost_groups import GhostGroups
@@ -20,7 +20,7 @@ from ..plan.plan import Plan
 from ..plan.shards import Pass, group_bounds, stream_key
 from ..workers.group import SingleWorker, Workers
 from ..workload import MapSplit, Split, Workload, bound_loss, build_model, describe_build, kind_of, to_device
-from .exact import check_exact
+from .gradients import check_exact
 from .precision import PARAMETERS, autocast
 
 PADDED = "examples that a collate function may pad to the longest of a pass"

@@ -52,9 +52,7 @@ def repeatable(device: torch.device) -> Iterator[None]:
 
 def autocast(precision: str, device: torch.device):
     """The context in which the model and its loss are computed."""
-    if precision not in AUTOCAST:
-        return contextlib.nullcontext()
-    return torch.autocast(device.type, AUTOCAST[precision])
+    return torch.autocast(device.type, AUTOCAST[precision]) if precision in AUTOCAST else contextlib.nullcontext()
 
 
 class LossScale:
@@ -76,9 +74,3 @@ class LossScale:
         if self.good_steps == self.growth_steps:
             self.value, self.good_steps = self.value * 2, 0
         return True
-
-    def state(self) -> dict:
-        return dict(vars(self))
-
-    def restore(self, state: dict) -> None:
-        vars(self).update(state)

@@ -29,10 +29,8 @@ from ..plan.local_steps import FULL, exchange_rank
 from ..plan.plan import Plan, Problem
 from ..workers.group import WorkerLostError, Workers
 from ..workload import Split, Workload
-from .averages import WeightAverage, has_modes, put_back
 from .model import make_model
-from .optimizers import make_optimizer
-from .rules import SGD, fusible
+from .optimizers import SGD, WeightAverage, fusible, has_modes, make_optimizer, put_back
 from .step import VOTES, DataParallelStep, StepResult, measured_of
 
 

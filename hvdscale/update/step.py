@@ -15,9 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from ..data.generators import OwnGenerators
 from ..data.loading import Feed
-from ..data.splits import refuse_not_finite
+from ..data.splits import OwnGenerators, refuse_not_finite
 from ..errors import FaultError, HvdscaleError, WorkloadError, describe_raised
 from ..modules.ghost_groups import GhostGroups
 from ..modules.running_statistics import Buffers, Statistics
@@ -27,11 +26,8 @@ from ..plan.shards import Pass, group_bounds
 from ..system.cores import CoreClock, without_core
 from ..workers.group import WorkerLostError, Workers
 from ..workload import Split, Workload, bound_loss
-from .averages import WeightAverage, evaluation_weights
-from .exact import ExactBuffer
-from .gradient_norms import COLUMNS, GradientNoise, why_not_measured
-from .gradients import GradientBuffer
-from .optimizers import clip_, follow_batch
+from .gradients import COLUMNS, ExactBuffer, GradientBuffer, GradientNoise, why_not_measured
+from .optimizers import WeightAverage, clip_, evaluation_weights, follow_batch
 from .precision import PARAMETERS, LossScale, autocast
 
 # the votes a rank may cast at the end of a step: reasons to leave the loop, to write a checkpoint or commit in memory,
@@ -111,8 +107,7 @@ class DataParallelStep:
                 torch.float16 if plan.compression == "fp16" else None,
                 flat=plan.scales_loss or plan.clip_norm is not None)
         self.statistics.collect_in(self.buffer.statistics)
-        self.scale = LossScale(plan.loss_scale)
-        self._autocast = autocast(plan.precision, device)
+        self.scale, self._autocast = LossScale(plan.loss_scale), autocast(plan.precision, device)
         self._buffers = self.statistics.group if plan.group_by_group else contextlib.nullcontext
         # step size -> its ghost groups and this rank's passes; sizes differ where the batch changes or an epoch ends
         self._groups = lru_cache(lambda size: group_bounds(size, plan.ghost_batch))
@@ -176,10 +171,10 @@ class DataParallelStep:
         self.feed.loader.close()
 
     def state(self) -> dict:
-        return {"loss_scale": self.scale.state(), **({"average": self.average.state()} if self.average else {})}
+        return {"loss_scale": dict(vars(self.scale)), **({"average": self.average.state()} if self.average else {})}
 
     def restore(self, state: dict) -> None:
-        self.scale.restore(state["loss_scale"])
+        vars(self.scale).update(state["loss_scale"])
         if self.average:
             self.average.restore(state["average"])
 

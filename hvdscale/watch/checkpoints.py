@@ -5,8 +5,6 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -22,7 +20,6 @@ FUNCTIONS = {f"{SHARDED}.state_dict_saver": {"save": (True, "state_dict", "check
              f"{SHARDED}.state_dict_loader": {"load": (False, "state_dict", "checkpoint_id")},
              "safetensors.torch": {"save_file": (True, "tensors", "filename"), "load_file": (False, "", "filename")}}
 ELSEWHERE = (*LIBRARY, "/proc", "/dev", "/sys")
-OTHERS = ("storage_writer", "storage_reader")           # that have the place where it is not given
 
 
 def install(watch: Watch) -> None:
@@ -50,17 +47,17 @@ def install(watch: Watch) -> None:
             patches.when_imported(name, functools.partial(_follow, watch, function, how))
 
 
-def _follow(watch: Watch, name: str, how: tuple[bool, str, str], module: Any) -> None:
+def _follow(watch: Watch, name: str, how: tuple[bool, str, str], module) -> None:
     for owner in (module, sys.modules.get(module.__name__.rpartition(".")[0])):
         if getattr(owner, name, None) is not None and (owner is module or owner.__name__ == SHARDED):
             watch.patches.around(owner, name, _telling(watch, *how))
 
 
-def _telling(watch: Watch, saves: bool, state: str, place: str) -> Callable:
+def _telling(watch: Watch, saves: bool, state: str, place: str):
     """What is done around a call: a save is told before and after it, and a load after it."""
     def telling(original, *args, **options):
         given = inspect.signature(original).bind(*args, **options).arguments
-        path = _path_of(given.get(place), *(given.get(one) for one in OTHERS))
+        path = _path_of(*map(given.get, (place, "storage_writer", "storage_reader")))
         if saves:
             watch.tell("saving", path, given.get(state))
             if isinstance(given.get("f"), (str, os.PathLike)):          # from C++, which raises no event
@@ -71,7 +68,7 @@ def _telling(watch: Watch, saves: bool, state: str, place: str) -> Callable:
     return telling
 
 
-def _path_of(*places: Any) -> str:
+def _path_of(*places) -> str:
     """The path of the first of these that has one, without links; empty for a buffer in memory."""
     for one in places:
         found = one if isinstance(one, (str, os.PathLike)) else getattr(one, "name", None) or getattr(one, "path", None)

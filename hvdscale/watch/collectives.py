@@ -6,7 +6,6 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
-from types import ModuleType
 
 import torch
 import torch.distributed as dist
@@ -37,8 +36,7 @@ BY_ADDRESS = ("env://", "tcp://", "file://")
 def install(watch: Watch) -> None:
     """Watch the process group, in which a backend that needs more GPUs than there are becomes Gloo; sharding; and the
     script's own collectives of Horovod, as those of DistributedOptimizer are its way to step."""
-    patches = watch.patches
-    meeting = {name: os.environ[name] for name in MEETING if name in os.environ}
+    patches, meeting = watch.patches, {name: os.environ[name] for name in MEETING if name in os.environ}
 
     def make_group(original, *args, **options):
         given, gpus = inspect.signature(original).bind(*args, **options), torch.cuda.device_count()
@@ -88,18 +86,17 @@ def install(watch: Watch) -> None:
     patches.when_imported("horovod.torch", functools.partial(_follow_horovod, watch))
 
 
-def _note_sharding(watch: Watch, name: str, module: ModuleType) -> None:
+def _note_sharding(watch: Watch, name: str, module) -> None:
     owner, called = (getattr(module, name), "__init__") if inspect.isclass(getattr(module, name)) else (module, name)
     watch.patches.before(owner, called, lambda *_, **__: watch.tell("sharded", name))
 
 
-def _follow_horovod(watch: Watch, module: ModuleType) -> None:
+def _follow_horovod(watch: Watch, module) -> None:
     def init(*_, **__):
         if module.size() < watch.workers:
             watch.tell("remark", ALONE)
-    for name in OF_HOROVOD:
-        if hasattr(module, name):
-            watch.patches.around(module, name, counting(watch))
+    for name in filter(vars(module).__contains__, OF_HOROVOD):
+        watch.patches.around(module, name, counting(watch))
     watch.patches.after(module, "init", init)
     watch.patches.around(module.optimizer._DistributedOptimizer, "synchronize", counting(watch, "reducing"))
 

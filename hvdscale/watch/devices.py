@@ -39,8 +39,6 @@ NAME = "no GPU: the CPU"
 SKIPPED = ("synchronize", "ipc_collect", "reset_peak_memory_stats", "reset_max_memory_allocated", "init",
            "reset_max_memory_cached", "reset_accumulated_memory_stats", "set_rng_state", "set_rng_state_all",
            "set_per_process_memory_fraction", "set_stream")
-SKIPPED_BY_ACCELERATOR = ("synchronize", "reset_peak_memory_stats", "reset_accumulated_memory_stats", "set_stream",
-                          "empty_cache")
 MEMORY = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved")
 
 
@@ -58,11 +56,22 @@ def on_cpu(value: Any) -> Any:
 def install(watch: Watch) -> None:
     if not missing():
         return
+    patches, redirect, known = watch.patches, Redirect(watch), _device._device_constructors()
+
+    def load_on_cpu(given):
+        if isinstance(given["map_location"], (type(None), str, torch.device, dict)):
+            given["map_location"] = "cpu"                       # as nothing else can be had here
+
+    def for_script(value):
+        def make(original):
+            def ask(*args, **options):
+                return value if called_by_script() else original(*args, **options)
+            return ask
+        return make
     for message in WARNINGS:
         warnings.filterwarnings("ignore", message)
-        watch.patches.on_undo(functools.partial(list.remove, warnings.filters, warnings.filters[0]))    # type: ignore
-    redirect = Redirect(watch)
-    known = _device._device_constructors()
+        patches.on_undo(functools.partial(list.remove, warnings.filters, warnings.filters[0]))      # type: ignore
+
     for owner in (torch, torch.fft):
         for name, value in list(vars(owner).items()):       # that make a tensor on a device that is named
             if not isinstance(value, type) and callable(value) and not name.startswith("_") and (
@@ -70,21 +79,30 @@ def install(watch: Watch) -> None:
                 redirect.device(owner, name)
     for name in NEW:
         redirect.device(torch.Tensor, name)
-    redirect.device(torch.Tensor, "to", at=1)
-    redirect.device(torch.nn.Module, "to", at=1)
-    redirect.device(_device.DeviceContext, "__init__", at=1)
-    redirect.device(torch.Generator, "__new__", at=1)
-    watch.patches.changing(torch.amp.GradScaler, "__init__", lambda given: given.update(
-        device=on_cpu(given["device"])))                    # where scalers are enabled as on CUDA, their default
+    for owner, name in ((torch.Tensor, "to"), (torch.nn.Module, "to"), (_device.DeviceContext, "__init__"),
+                        (torch.Generator, "__new__")):
+        redirect.device(owner, name, at=1)
     for owner in (dist, dist.device_mesh):
         redirect.device(owner, "init_device_mesh", at=0, name_of="device_type")
+    # scalers are enabled as on CUDA, their default
+    patches.changing(torch.amp.GradScaler, "__init__", lambda given: given.update(device=on_cpu(given["device"])))
+    patches.changing(torch, "load", load_on_cpu)
+    patches.around(torch.nn.SyncBatchNorm, "forward", synchronize_norm)
+    patches.replace(DistributedDataParallel, "_passing_sync_batchnorm_handle", lambda _: lambda *_: None)
+
     for name in ("cuda", "pin_memory"):
         redirect.call(torch.Tensor, name, lambda tensor, *_, **__: tensor)
     redirect.call(torch.Tensor, "record_stream", lambda *_, **__: None)
-    watch.patches.changing(torch, "load", _load_on_cpu)
-    watch.patches.around(torch.nn.SyncBatchNorm, "forward", synchronize_norm)
-    watch.patches.replace(DistributedDataParallel, "_passing_sync_batchnorm_handle", lambda _: lambda *_: None)
-    _install_cuda(redirect)
+    for owner in (torch.cuda, torch.accelerator):
+        patches.replace(owner, "is_available", for_script(True))
+        patches.replace(owner, "device_count", for_script(watch.local_workers))
+    patches.replace(torch.accelerator, "current_accelerator", for_script(torch.device("cuda")))
+    for owner, answers in answers_of_cuda().items():
+        for name in filter(vars(owner).__contains__, answers):          # torch's versions have others
+            redirect.call(owner, name, answers[name])
+    for name, made in {"Event": Event, "Stream": CpuStream, "device": Device}.items():
+        patches.put(torch.cuda, name, functools.update_wrapper(         # with the name and signature of the original
+            type(name, (made,), {}), getattr(torch.cuda, name), updated=()))
 
 
 class Redirect:
@@ -98,8 +116,7 @@ class Redirect:
         if not self._told and not torch.compiler.is_compiling() and (line := line_of_call()):
             self._told = True
             of = getattr(owner, "__name__", "")
-            called = of if name.startswith("__") else f"{of}.{name}"
-            self.watch.tell("instead", INSTEAD.format(called, line))
+            self.watch.tell("instead", INSTEAD.format(of if name.startswith("__") else f"{of}.{name}", line))
 
     def device(self, owner: Any, name: str, at: int | None = None, name_of: str = "device") -> None:
         """Have a function take the CPU where it is given CUDA, by name or at that place of its arguments."""
@@ -126,32 +143,6 @@ class Redirect:
                 return answer(*args, **options)
             return call
         self.watch.patches.replace(owner, name, make)
-
-
-def _install_cuda(redirect: Redirect) -> None:
-    patches, workers = redirect.watch.patches, redirect.watch.local_workers
-
-    def for_script(value):
-        def make(original):
-            def ask(*args, **options):
-                return value if called_by_script() else original(*args, **options)
-            return ask
-        return make
-    for owner in (torch.cuda, torch.accelerator):
-        patches.replace(owner, "is_available", for_script(True))
-        patches.replace(owner, "device_count", for_script(workers))
-    patches.replace(torch.accelerator, "current_accelerator", for_script(torch.device("cuda")))
-    for owner, answers in answers_of_cuda().items():
-        for name, answer in answers.items():
-            redirect.call(owner, name, answer)
-    for name, made in CLASSES.items():             # each with the name and signature of the original
-        patches.put(torch.cuda, name, functools.update_wrapper(
-            type(name, (made,), {}), getattr(torch.cuda, name), updated=()))
-
-
-def _load_on_cpu(given: dict[str, Any]) -> None:
-    if isinstance(given["map_location"], (type(None), str, torch.device, dict)):
-        given["map_location"] = "cpu"                       # as nothing else can be had here
 
 
 def leave_gpus_out(given: dict[str, Any]) -> None:
@@ -207,9 +198,6 @@ class Device(contextlib.nullcontext):
         super().__init__()
 
 
-CLASSES: dict[str, type] = {"Event": Event, "Stream": CpuStream, "device": Device}
-
-
 def answers_of_cuda() -> dict[ModuleType, dict[str, Callable]]:
     """By module the functions that cannot answer without a GPU, and what they answer here."""
     current = [0]
@@ -218,23 +206,21 @@ def answers_of_cuda() -> dict[ModuleType, dict[str, Callable]]:
         index = torch.device(device).index if isinstance(device, str) else getattr(device, "index", device)
         current[0] = index or 0
 
-    def nothing(*_: Any, **__: Any) -> None:
-        return None
-    stream, memory = CpuStream(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    def always(value: Any) -> Callable:
+        return lambda *_, **__: value
+    nothing, stream = always(None), always(CpuStream())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     properties = SimpleNamespace(name=NAME, major=0, minor=0, total_memory=memory, multi_processor_count=1)
     of_cuda = {**dict.fromkeys(SKIPPED, nothing), "set_device": choose, "current_device": lambda: current[0],
-               "current_stream": lambda *_, **__: stream, "default_stream": lambda *_, **__: stream,
-               "stream": Device, "get_device_name": lambda *_, **__: NAME,
-               "get_device_properties": lambda *_, **__: properties, "get_device_capability": lambda *_, **__: (0, 0),
-               "mem_get_info": lambda *_, **__: (memory, memory), "memory_summary": lambda *_, **__: "",
+               "current_stream": stream, "default_stream": stream, "stream": Device, "get_device_name": always(NAME),
+               "get_device_properties": always(properties), "get_device_capability": always((0, 0)),
+               "mem_get_info": always((memory, memory)), "memory_summary": always(""),
                "get_rng_state": lambda *_, **__: torch.get_rng_state(), "initial_seed": torch.initial_seed}
-    of_accelerator = {**dict.fromkeys(SKIPPED_BY_ACCELERATOR, nothing), **dict.fromkeys(MEMORY, lambda *_, **__: 0),
-                      **dict.fromkeys(("set_device_index", "set_device_idx"), choose),
-                      **dict.fromkeys(("current_device_index", "current_device_idx"), lambda: current[0]),
-                      "current_stream": lambda *_, **__: stream}
+    of_accelerator = {**dict.fromkeys((*SKIPPED, "empty_cache"), nothing), **dict.fromkeys(MEMORY, always(0)),
+                      **dict.fromkeys(("set_device_index", "set_device_idx"), choose), "current_stream": stream,
+                      **dict.fromkeys(("current_device_index", "current_device_idx"), lambda: current[0])}
     of_nvtx = dict.fromkeys(("range_push", "range_pop", "mark"), nothing)
-    return {owner: {name: answer for name, answer in answers.items() if hasattr(owner, name)} for owner, answers in (
-        (torch.cuda, of_cuda), (torch.accelerator, of_accelerator), (torch.cuda.nvtx, of_nvtx))}
+    return {torch.cuda: of_cuda, torch.accelerator: of_accelerator, torch.cuda.nvtx: of_nvtx}
 
 
 def synchronize_norm(original: Callable, module: torch.nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:
@@ -242,24 +228,16 @@ def synchronize_norm(original: Callable, module: torch.nn.SyncBatchNorm, input: 
     if not module.training or not dist.is_initialized():
         return original(module, input)
     group = module.process_group or dist.group.WORLD
-    over = [at for at in range(input.dim()) if at != 1]
-    shape = [1, -1, *[1] * (input.dim() - 2)]
+    over, shape = [at for at in range(input.dim()) if at != 1], [1, -1, *[1] * (input.dim() - 2)]
     count = torch.tensor([float(input.numel() // input.size(1))])
     dist.all_reduce(count, group=group)
     mean = _AllReduce.apply(dist.ReduceOp.SUM, group, input.sum(over)) / count
     from_mean = input - mean.view(shape)
     variance = _AllReduce.apply(dist.ReduceOp.SUM, group, from_mean.square().sum(over)) / count
-    _track(module, mean.detach(), variance.detach() * count / (count - 1))
+    if module.track_running_stats:
+        module.num_batches_tracked.add_(1)
+        factor = 1 / module.num_batches_tracked.item() if module.momentum is None else module.momentum
+        module.running_mean.lerp_(mean.detach(), factor)
+        module.running_var.lerp_(variance.detach() * count / (count - 1), factor)       # the unbiased one
     normal = from_mean * torch.rsqrt(variance + module.eps).view(shape)
     return normal if module.weight is None else normal * module.weight.view(shape) + module.bias.view(shape)
-
-
-@torch.no_grad()
-def _track(module: torch.nn.SyncBatchNorm, mean: torch.Tensor, variance: torch.Tensor) -> None:
-    """Add to the running statistics; ``variance``: unbiased."""
-    if module.running_mean is None or module.running_var is None or module.num_batches_tracked is None:
-        return
-    module.num_batches_tracked.add_(1)
-    factor = 1 / module.num_batches_tracked.item() if module.momentum is None else module.momentum
-    module.running_mean.lerp_(mean, factor)
-    module.running_var.lerp_(variance, factor)

@@ -3,7 +3,6 @@
 import os
 from collections import deque
 from itertools import islice
-from typing import Any
 
 from torch.utils.data import DistributedSampler, dataloader
 from torch.utils.data._utils import fetch
@@ -68,8 +67,7 @@ def install(watch: Watch) -> None:
         patches.around(fetcher, "fetch", fetch_batch)
 
 
-def rest_of(iterator: Any) -> list[Any]:
+def rest_of(iterator) -> list:
     """What the sampler gives for the batches of this epoch not returned yet, which uses it up; [] for iterable data."""
-    if iterator._dataset_kind == dataloader._DatasetKind.Iterable:
-        return []
-    return [*iterator._watched, *islice(iterator._sampler_iter, MOST)]
+    iterable = iterator._dataset_kind == dataloader._DatasetKind.Iterable
+    return [] if iterable else [*iterator._watched, *islice(iterator._sampler_iter, MOST)]

@@ -5,6 +5,7 @@ import functools
 import inspect
 import math
 import weakref
+from types import SimpleNamespace
 
 import torch
 import torch.utils.checkpoint
@@ -23,31 +24,13 @@ in_transform = torch._C._functorch.peek_interpreter_stack      # None outside to
 CLIP = {"clip_grad_norm_": "max_norm", "clip_grad_value_": "clip_value", "clip_grads_with_norm_": "max_norm"}
 
 
-class Passes:
-    """The state of the passes."""
-
-    def __init__(self, watch: Watch):
-        self.watch, self.running = watch, False
-        self.forward = False            # whether a forward pass has begun since the last pass
-        self.inference = False          # whether a module is called without gradients
-        self._followed = WeakTensorKeyDictionary()          # parameters with a hook
-
-    def follow(self, optimizer: torch.optim.Optimizer) -> None:
-        for parameter in (one for group in optimizer.param_groups for one in group["params"]):
-            if parameter.requires_grad and parameter not in self._followed:
-                self._followed[parameter] = hook = parameter.register_hook(
-                    functools.partial(self._reached, weakref.ref(parameter)))
-                self.watch.patches.on_undo(hook.remove)
-
-    def _reached(self, parameter, gradient) -> None:
-        if self.running and (one := parameter()) is not None:
-            self.watch.tell("gradient", one, gradient)
-
-
 def install(watch: Watch) -> None:
     """Watch passes, parameters, scalers, autocast, modes, losses, and each batch-norm's examples (SyncBatchNorm over
     several ranks makes no such call)."""
-    passes, patches, plain = Passes(watch), watch.patches, not watch.details
+    patches, plain = watch.patches, not watch.details
+    # a backward pass runs; a forward pass has begun since the last one; a module is called without gradients
+    passes = SimpleNamespace(running=False, forward=False, inference=False)
+    followed = WeakTensorKeyDictionary()        # parameters with a hook
 
     def backward(original, *args, **options):
         if passes.running:                      # within a pass, by checkpoints that compute once more
@@ -65,12 +48,19 @@ def install(watch: Watch) -> None:
 
     def noting_grad(original, outputs, inputs, *args, **options):
         inputs = [inputs] if isinstance(inputs, (torch.Tensor, torch.autograd.graph.GradientEdge)) else list(inputs)
-        if any(one in passes._followed for one in inputs):
+        if any(one in followed for one in inputs):
             watch.tell("remark", NOT_FOLLOWED.format(watch.line_of_call()))
         return original(outputs, inputs, *args, **options)
 
+    def reached(parameter, gradient):
+        if passes.running and (one := parameter()) is not None:
+            watch.tell("gradient", one, gradient)
+
     def parameters_added(_, optimizer, *args, **options):
-        passes.follow(optimizer)
+        for parameter in (one for group in optimizer.param_groups for one in group["params"]):
+            if parameter.requires_grad and parameter not in followed:
+                followed[parameter] = hook = parameter.register_hook(functools.partial(reached, weakref.ref(parameter)))
+                patches.on_undo(hook.remove)
         watch.tell("parameters_added", optimizer)
 
     def noting_forward(original):
@@ -114,7 +104,7 @@ def install(watch: Watch) -> None:
         if not options.get("preserve_rng_state", True) and not torch.equal(before, torch.get_rng_state()):
             watch.tell("remark", REDRAWN)
         return result
-    follow_optimizers(watch)
+    _follow_optimizers(watch)
     patches.around(torch.autograd, "backward", backward)
     patches.replace(torch.nn.Module, "__call__", noting_forward)
     patches.before(torch.nn.Module, "train", lambda self, mode=True: watch.tell("mode", bool(mode)))
@@ -127,8 +117,7 @@ def install(watch: Watch) -> None:
         patches.before(torch.autocast, "__enter__", autocast_begins)
         patches.before(functional, "batch_norm", batch_norm)
         for name in LOSSES:
-            if hasattr(functional, name):
-                _follow_loss(watch, name)
+            _follow_loss(watch, name)
 
 
 def _follow_loss(watch: Watch, name: str) -> None:
@@ -142,7 +131,7 @@ def _follow_loss(watch: Watch, name: str) -> None:
     watch.patches.after(functional, name, loss)
 
 
-def follow_optimizers(watch: Watch) -> None:
+def _follow_optimizers(watch: Watch) -> None:
     patches = watch.patches
     running: list[torch.optim.Optimizer] = []       # one may take its steps by another one, or by its superclass
     clipping: list[str] = []

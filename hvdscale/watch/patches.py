@@ -27,8 +27,7 @@ class Patches:
         """Put ``make(original)`` in the place of a function. It takes ``*args, **options``, to be called in each way in
         which the original can be, and returns what it does. torch.jit.script compiles it as the original."""
         original = getattr(owner, name)
-        replacement = functools.wraps(original)(make(original))
-        operator = _builtins._find_builtin(original)
+        replacement, operator = functools.wraps(original)(make(original)), _builtins._find_builtin(original)
         if operator is None:
             replacement.__prepare_scriptable__ = lambda: original
         else:

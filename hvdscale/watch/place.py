@@ -36,7 +36,7 @@ def place_for(process: Process, seconds: float) -> Iterator[Path]:
         with writing(folders[-1], HvdscaleError):
             if process.rank == 0:
                 _make_own(folders, remedy, made)
-            for one in folders if process.rank else ():
+            for one in folders:
                 await_path(one, seconds, SHARE)
                 require_own_folder(one, remedy)
         yield folders[-1]
@@ -73,4 +73,3 @@ def _make_own(folders: list[Path], remedy: str, made: contextlib.ExitStack) -> N
         shutil.rmtree(folder, ignore_errors=True)
     clear_leavings(folder.parent, OF_LAUNCHES)
     made.enter_context(own_folder(folder, 0o700))
-    require_own_folder(folder, remedy)

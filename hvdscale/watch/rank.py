@@ -3,10 +3,14 @@
     rank = Rank()                       in the main of MODULE, which says who listens
     rank.run([listener], save)
 
+    with watching([listener]):          what is told to them: one set of patches, however many listen
+        runpy.run_path("train.py", run_name="__main__")
+
 PLACE is the folder that all ranks share: see runner.py. The rank leaves there what it saw (rank0.record), where it
 stands at a SIGUSR1 (rank0.stack), and that it ends in the middle of the script (rank0.stopped).
 """
 
+import contextlib
 import faulthandler
 import os
 import runpy
@@ -14,23 +18,39 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import torch._dynamo  # noqa: F401  as the first optimizer would, for a second
 
 from ..workers.launch import place
-from . import generators
-from .devices import need_of_gpu
-from .lines import line_of
-from .listener import Listener
+from . import checkpoints, collectives, devices, generators, loaders, passes, wrappers
+from .lines import OURS as PACKAGE, line_of
+from .listener import Listener, Watch
 from .runner import ENDED, EXITED, FAILED, RUNNING, STOPPED, arguments_of_rank, file_of, read_task
-from .watch import watching
 
 TOGETHER_SECONDS = 10.0             # that a rank which stops waits for the others
-PACKAGE = os.path.dirname(os.path.dirname(__file__))
 OURS = (*(os.path.join(PACKAGE, room, "") for room in ("watch", "doctor", "scaling")), runpy.__file__, "<frozen runpy>")
+
+
+@contextlib.contextmanager
+def watching(listeners: Sequence[Listener], local_workers: int = 1, workers: int = 1, details: bool = True,
+             held_still: bool = False) -> Iterator[Watch]:
+    """Tell the listeners what happens in this process, and put everything back at the end.
+
+    details     also what takes time in each update, or waits for a GPU: all but passes, steps, batches and collectives
+    held_still  random numbers are: see generators.py
+    """
+    watch = Watch(listeners, local_workers, workers, details)
+    try:
+        for each in (generators, devices, loaders, passes, collectives, wrappers, checkpoints):
+            each.install(watch)
+        if held_still:
+            generators.hold_still(watch)
+        yield watch
+    finally:
+        watch.patches.undo()
 
 
 class Rank:
@@ -55,8 +75,7 @@ class Rank:
         with watching(listeners, self.process.local_size, self.process.size, details, bool(self.task.get("still"))):
             ended = run_script(self.script, self.arguments, bool(self.task.get("module")))
             cut = isinstance(ended, StopIteration) and is_cut()
-            error = "" if cut else failure_of(ended)
-            finished = STOPPED if cut else ENDED
+            error, finished = ("", STOPPED) if cut else (failure_of(ended), ENDED)
             save(FAILED if error else finished, error)
         _exit(int(bool(error)))
 
@@ -80,8 +99,7 @@ def _exit(code: int) -> NoReturn:
 
 def run_script(script: str, arguments: Sequence[str], module: bool = False) -> BaseException | None:
     """Run the script, or as python -m would the ``module``, to its end; the error that it ended with, if any."""
-    path = os.path.abspath(script)
-    sys.argv = [script, *arguments]
+    path, sys.argv = os.path.abspath(script), [script, *arguments]
     sys.path[:] = [os.getcwd() if module else os.path.dirname(path), *(one for one in sys.path if one)]
     try:
         if module:
@@ -101,7 +119,7 @@ def failure_of(error: BaseException | None) -> str:
     if isinstance(error, SystemExit):
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         return f"{EXITED} {error.code} ({line_of(frames[-1])})" if isinstance(error.code, int) else str(error.code)
-    if need := need_of_gpu(error):
+    if need := devices.need_of_gpu(error):
         return need
     told: traceback.TracebackException | None = traceback.TracebackException.from_exception(error)
     seen: list[traceback.TracebackException] = []

@@ -101,8 +101,7 @@ def read_task(place: Path) -> dict[str, int]:
 def run_here(asked: ScriptRequest, workers: int, module: str, place: Path, folder: Path, **more: int) -> RunEnd:
     """Run the script with all its ranks on this machine, in the folder ``folder``; ``more``: of their task."""
     write_task(asked, place, **more)
-    command = asked.command(workers, module, place)
-    port = free_port()
+    command, port = asked.command(workers, module, place), free_port()
     with rendezvous(asked.script, workers) as horovods:
         started = [_start(command, asked, {**without_launcher(), **of_torchrun(rank, workers, rank, workers, port),
                                            "ROLE_WORLD_SIZE": str(workers), **of_horovodrun(rank, workers, horovods)},
@@ -161,14 +160,12 @@ def await_end(started: Sequence[subprocess.Popen], seconds: float, place: Path |
     latest = until = time.monotonic() + seconds
     looked = -float("inf")
     try:
-        while any(process.poll() is None for process in started):
+        while any(process.poll() is None for process in started) and (now := time.monotonic()) <= until:
             if any(process.returncode is not None for process in started) or place and any(place.glob("*.ended")):
-                until = min(until, time.monotonic() + GRACE_SECONDS)
-            if time.monotonic() > until:
-                break
-            if look is not None and time.monotonic() - looked > LOOK_SECONDS:
+                until = min(until, now + GRACE_SECONDS)
+            if look is not None and now - looked > LOOK_SECONDS:
                 look()
-                looked = time.monotonic()
+                looked = now
             time.sleep(POLL_SECONDS)
         late = any(process.returncode is None for process in started) and until == latest
     finally:
@@ -214,8 +211,7 @@ def line_of_error(traceback: str) -> str:
     lines = traceback.strip().splitlines() or ["it was killed"]
     error = next((line for line in reversed(lines) if re.match(r"[\w.]+: ", line)), lines[-1])
     places = re.findall(r'^  File "(.+)", line (\d+)', traceback, re.M)
-    own = [f" ({os.path.basename(file)}:{line})" for file, line in places if is_own(file)]
-    return error + (own or [""])[-1]
+    return error + ["", *(f" ({os.path.basename(file)}:{line})" for file, line in places if is_own(file))][-1]
 
 
 @contextlib.contextmanager

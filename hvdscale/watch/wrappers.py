@@ -64,9 +64,8 @@ def install(watch: Watch) -> None:
 
 
 def _log(watch: Watch, method: str, name: object, value: object = None, *_: object) -> None:
-    if method == "log_metrics" and os.environ.get("RANK", "0") != "0":      # where Lightning's loggers do nothing
-        return
-    watch.tell("logged", name if isinstance(name, dict) else {name: value})
+    if method != "log_metrics" or os.environ.get("RANK", "0") == "0":       # else Lightning's loggers do nothing
+        watch.tell("logged", name if isinstance(name, dict) else {name: value})
 
 
 def _follow_spawning(watch: Watch) -> None:
@@ -83,9 +82,8 @@ def _follow_spawning(watch: Watch) -> None:
                 raise SystemExit(OTHER_COUNT.format(line, counted(asked["nprocs"], "worker"), watch.local_workers))
             watch.tell("instead", INSTEAD.format(line))
             asked["fn"](int(os.environ.get("LOCAL_RANK", 0)), *asked["args"])
-            if asked["join"]:
-                return None
-            return SimpleNamespace(processes=[], pids=list, join=lambda timeout=None, grace_period=None: True)
+            return None if asked["join"] else SimpleNamespace(
+                processes=[], pids=list, join=lambda timeout=None, grace_period=None: True)
         return spawn
 
     def noting_start(original):

@@ -21,8 +21,8 @@ import time
 from http.client import HTTPConnection, HTTPException
 
 from ..errors import ExitCode, WorkerLostError
-from ..formatting.escaping import say
-from .connections import Deadline, shut, tcp_sockets
+from ..formatting.screen import say
+from .group import Deadline, shut, tcp_sockets
 from .horovod import HorovodWorkers
 
 PLACE = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK",

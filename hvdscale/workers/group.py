@@ -4,6 +4,9 @@
     workers.sum_(tensor, "gradients")              in place, the same on all ranks afterwards
     with workers.together("loading the data"):     an error on one rank is the same error on all
         ...
+
+A worker that waits for a lost one is freed by its TCP connections, which are shut so that the transport stops waiting;
+the others are freed from one that stopped by a deadline of the kernel, which kills a process that does not put it off.
 """
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import contextlib
 import copy
 import ctypes
 import os
+import signal
 import socket
 import threading
 import time
@@ -20,12 +24,14 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 
 from ..errors import TRACEBACK, HvdscaleError, WorkerLostError, WorkersError, describe_raised, is_of_user_code
-from ..formatting.escaping import say
+from ..formatting.screen import say
 from ..system.cores import usable_cores
 from ..system.hangup import heeding_stops
 
 POLL_SECONDS = 5e-5     # between looks at whether a sum is there; Linux adds 50 us
 APART = 5       # stall times by which workers may start apart, as with imports from a slow file system
+Sockets = frozenset[tuple[int, str]]
+CLOCK_MONOTONIC, SIGEV_SIGNAL = 1, 0        # time.h, signal.h
 
 
 class Workers:
@@ -113,7 +119,11 @@ class SingleWorker(Workers):
 
 class JoinedWorkers(Workers):
     """The workers that a launcher started, joined by a transport. From the start a thread watches, and ends the process
-    where a collective lasts longer than the stall time."""
+    where a collective lasts longer than the stall time.
+
+    _unite(ranks)  the transport's group of some of the workers, of which this need not be one; a collective of all
+    _shut_down()   ends the transport
+    """
 
     _lost: Callable[[str], None] | None = None          # what the watching thread calls, once there is one
     _waiting: tuple[str, float] | None = None
@@ -138,15 +148,8 @@ class JoinedWorkers(Workers):
             self._groups = {**self._groups, size: group}
         return self._groups[size]
 
-    def _unite(self, ranks: list[int]) -> object:
-        """The transport's group of some of the workers, of which this need not be one; a collective of all."""
-        raise NotImplementedError
-
     def _cause(self, error: Exception) -> str:
         return str(error).strip()
-
-    def _shut_down(self) -> None:
-        raise NotImplementedError
 
     def sum_(self, tensor, name):
         self.start_sum_(tensor, name)()
@@ -257,3 +260,57 @@ def keep_freed_memory() -> None:
         libc = ctypes.CDLL(None)
         libc.mallopt(mmap_threshold, 32 * 2**20)    # its maximum
         libc.mallopt(trim_threshold, 2**31 - 1)
+
+
+def tcp_sockets() -> Sockets:
+    """This process's TCP sockets, as file number and name; none where there is no /proc."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for number in map(int, os.listdir("/proc/self/fd")):
+            with contextlib.suppress(OSError):
+                name = os.readlink(f"/proc/self/fd/{number}")
+                if name.startswith("socket:"):
+                    with _copy(number) as copy:
+                        if copy.family in (socket.AF_INET, socket.AF_INET6):
+                            found.add((number, name))
+    return frozenset(found)
+
+
+def connected(sockets: Sockets) -> Sockets:
+    """Those that do not listen: Gloo aborts the process where its listener is shut."""
+    found = set()
+    for one in sockets:
+        with _copy(one[0]) as copy:
+            if not copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                found.add(one)
+    return frozenset(found)
+
+
+def shut(sockets: Sockets) -> None:
+    for number, _ in sockets & tcp_sockets():
+        with contextlib.suppress(OSError), _copy(number) as copy:
+            copy.shutdown(socket.SHUT_RDWR)
+
+
+def _copy(number: int) -> socket.socket:
+    return socket.socket(fileno=os.dup(number))
+
+
+class _Event(ctypes.Structure):
+    _fields_ = [("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("notify", ctypes.c_int),
+                ("room", ctypes.c_char * 48)]
+
+
+class Deadline:
+    """None until ``put_off`` is called first; does nothing where the system has no POSIX timers."""
+
+    def __init__(self):
+        self._libc, self._timer = ctypes.CDLL(None), ctypes.c_void_p()
+        event = _Event(None, signal.SIGKILL, SIGEV_SIGNAL)
+        self._works = hasattr(self._libc, "timer_create") and not self._libc.timer_create(
+            CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer))
+
+    def put_off(self, seconds: float) -> None:
+        if self._works:         # no interval, then the value: each in seconds and nanoseconds
+            interval = (ctypes.c_long * 4)(0, 0, int(seconds), int(seconds % 1 * 1e9))
+            self._libc.timer_settime(self._timer, 0, ctypes.byref(interval), None)

@@ -179,16 +179,6 @@ def under_torchrun() -> bool:
     return _counted() == "ROLE_WORLD_SIZE"
 
 
-def restarts() -> int:
-    """How often torchrun has started the workers of this host again after a failure."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-
-
-def may_restart() -> bool:
-    """Whether torchrun starts failed workers again (--max-restarts)."""
-    return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
-
-
 @dataclass(frozen=True)
 class Process:
     """This process among those that its launcher started."""
@@ -249,10 +239,9 @@ def on_terminal(out) -> bool:
     """Whether output reaches a terminal unchanged: launchers give workers pseudo-terminals, and prefix lines."""
     if not out.isatty() or launched() is None:
         return out.isatty()
-    try:
+    with contextlib.suppress(OSError):
         return os.readlink(f"/proc/{os.getppid()}/fd/1").startswith(("/dev/pts/", "/dev/tty"))
-    except OSError:
-        return False
+    return False
 
 
 def last_words(said: str) -> str:

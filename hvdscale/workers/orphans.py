@@ -14,7 +14,7 @@ import threading
 import time
 
 from ..errors import WorkersError
-from ..formatting.escaping import say
+from ..formatting.screen import say
 from ..system.ancestors import SystemProcess, ancestors, command_of, environment_of
 from .launch import LAUNCHED
 

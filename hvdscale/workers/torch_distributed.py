@@ -7,7 +7,6 @@ workers can have them run code, as values are gathered by pickle: on one host, a
 
 import contextlib
 import hashlib
-import importlib.util
 import os
 import re
 import socket
@@ -22,8 +21,7 @@ import torch.distributed as dist
 from ..errors import WorkersError
 from ..system.files import write_whole
 from ..system.inputs import read_own
-from .connections import Deadline, connected, shut, tcp_sockets
-from .group import APART, POLL_SECONDS, JoinedWorkers
+from .group import APART, POLL_SECONDS, Deadline, JoinedWorkers, connected, shut, tcp_sockets
 from .launch import SHARED, Process, begin_mpi, has_pmi, load_mpi, shared_folder
 
 KILLED_AFTER = 1.25                 # stall times; by then the other workers have said for whom they wait
@@ -103,8 +101,7 @@ class TorchWorkers(JoinedWorkers):
 
 
 def find_store(process: Process, stall_seconds: float) -> dist.Store:
-    timeout = timedelta(seconds=APART * stall_seconds)
-    one_host = process.local_size == process.size
+    timeout, one_host = timedelta(seconds=APART * stall_seconds), process.local_size == process.size
     if one_host and LOOPBACK_INTERFACE in (name for _, name in socket.if_nameindex()):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK_INTERFACE)
     try:
@@ -155,7 +152,7 @@ def meet(store: dist.Store, rank: int, size: int) -> dist.Store:
 
 def _pass_by_mpi(process: Process, address: str) -> str:
     """Rank 0's address, through MPI; "" where mpi4py is missing or joins other processes than were started."""
-    if importlib.util.find_spec("mpi4py") is None or process.launcher == "srun" and not has_pmi():
+    if process.launcher == "srun" and not has_pmi():
         return ""
     try:
         MPI = load_mpi()

@@ -8,7 +8,7 @@ from ..system.importing import import_object
 from ..workload import Workload, problems
 from . import cifar, digits, mnist
 from .large import imagenet, language, open_images, translation
-from .models.cnn import ANY_WIDTHS, parse_widths
+from .models.plain import ANY_WIDTHS, parse_widths
 
 MODULES = (digits, mnist, cifar, imagenet, open_images, language, translation)
 DATASETS = {dataset: module for module in MODULES for dataset in module.MODELS}

@@ -8,8 +8,7 @@ published 50,000 training images, as in google/init2winit (by authors of Shallue
 missing training files, it is the last 5,000 of those present.
 
 Established from google/init2winit: the sizes of the splits, the means and deviations for standardization, zero padding
-by 4, random crops and flips. Whether Shallue et al. 2019 did the same could not be verified. The checksums are those
-of apache/mxnet's ``gluon.data.vision``.
+by 4, random crops and flips. Whether Shallue et al. 2019 did the same could not be verified.
 """
 
 from dataclasses import dataclass
@@ -64,16 +63,6 @@ LAYOUTS = {
         (129.3041658, 124.06996185, 112.4340492), (68.17024395, 65.3918073, 70.41836985)),
 }
 LABELS = ("coarse", "fine")                     # the label bytes of CIFAR-100
-SHA1 = {
-    "cifar_10": {"data_batch_1.bin": "aadd24acce27caa71bf4b10992e9e7b2d74c2540",
-                 "data_batch_2.bin": "c0ba65cce70568cd57b4e03e9ac8d2a5367c1795",
-                 "data_batch_3.bin": "1dd00a74ab1d17a6e7d73e185b69dbf31242f295",
-                 "data_batch_4.bin": "aab85764eb3584312d3c7f65fd2fd016e36a258e",
-                 "data_batch_5.bin": "26e2849e66a845b7f1e4614ae70f4889ae604628",
-                 "test_batch.bin": "67eb016db431130d61cd03c7ad570b013799c88c"},
-    "cifar_100": {"train.bin": "e207cd2e05b73b1393c74c7f5e7bea451d63e08e",
-                  "test.bin": "8fb6623e830365ff53cf14adec797474f5478006"},
-}
 
 MODELS = {dataset: (*CIFAR_MODELS, "alexnet") for dataset in LAYOUTS}
 DEFAULTS = dict(local_batch=64, base_batch=64, optimizer="nesterov", momentum=0.9, lr_rule="linear", max_lr_factor=8.0,
@@ -137,7 +126,7 @@ def _load(dataset: str, data_dir: str | None, allow_missing: bool, augment: bool
     val = Split(images[-VALIDATION:], labels[-VALIDATION:])
     test = Split(*_read(layout, [found[layout.test]], layout.test_records, label)) if layout.test in found else None
     model_args = {"classes": layout.classes[label]} if len(layout.classes) > 1 else {}
-    record, notes = verify(found, SHA1, dataset, missing, "sha1")
+    record, notes = verify(found, dataset, missing, "sha1")
     return Data(train, val, test, model_args=model_args, record=record, notes=notes)
 
 

@@ -13,7 +13,7 @@ from ..plan.shards import epoch_order
 from ..system.importing import import_extra
 from ..workload import Card, Classification, Data, Split
 from .files import reading
-from .models.cnn import ANY_WIDTHS, FullyConnected, TinyCNN, parse_widths
+from .models.plain import ANY_WIDTHS, FullyConnected, TinyCNN, parse_widths
 from .pixels import meta_images
 
 MODELS = {"digits": ("fc", ANY_WIDTHS, "cnn")}

@@ -20,6 +20,7 @@ from typing import BinaryIO
 
 from ..errors import DataError, HvdscaleError
 from ..formatting.numbers import list_first
+from ..plan.settings import read_toml
 from ..system.inputs import open_input, refusal
 from ..system.lock import flock
 
@@ -40,8 +41,7 @@ class Found:
 def collect(folder: Path, names: Iterable[str], subfolders: Iterable[str] = (),
             archives: Iterable[str] = ()) -> dict[str, Found]:
     """The existing files of these names, with any of ENDINGS, in the folder, else a sub-folder, else an archive."""
-    found = {}
-    places = [folder, *(folder / name for name in subfolders)]
+    found, places = {}, [folder, *(folder / name for name in subfolders)]
     for name in names:
         paths = [path for place in places for ending in ENDINGS if os.path.exists(path := place / f"{name}{ending}")]
         if paths:
@@ -106,14 +106,20 @@ def _members(archive: Path, names: set[str]) -> dict[str, Found]:
     return found
 
 
-def verify(found: Mapping[str, Found], published: Mapping[str, Mapping[str, str]], dataset: str, missing: list[str],
-           algorithm: str) -> tuple[dict, tuple[str, ...]]:
+def published_digests(algorithm: str) -> dict[str, dict[str, str]]:
+    """Data set -> file -> the digest of its content."""
+    return read_toml(str(Path(__file__).with_name("digests.toml")))[algorithm]
+
+
+def verify(found: Mapping[str, Found], dataset: str, missing: list[str], algorithm: str
+           ) -> tuple[dict, tuple[str, ...]]:
     """The ``record`` and ``notes`` of Data on its files; raises DataError for the content of another published file, or
-    the same in two here. published: data set -> file -> the digest of its content
+    the same in two here.
 
     The record lists missing files and identifies this copy of the data set: the first 12 digits of ``sha1sum FILES |
     sha1sum`` (or md5sum), of unpacked files sorted by name.
     """
+    published = published_digests(algorithm)
     owners = {digest: (owner, name) for owner, files in published.items() for name, digest in files.items()}
     digests, holders = {}, {}
     for name, file in found.items():
@@ -131,7 +137,7 @@ def verify(found: Mapping[str, Found], published: Mapping[str, Mapping[str, str]
     if missing:
         record["missing"] = missing
         notes.append(f"does without {', '.join(missing)} (--allow-missing)")
-    unlike = [name for name, digest in digests.items() if digest != published[dataset].get(name, digest)]
+    unlike = [name for name, digest in digests.items() if digest != published.get(dataset, {}).get(name, digest)]
     if unlike:
         notes.append(f"not the published bytes, as {algorithm} shows: {', '.join(unlike)}")
     return record, tuple(notes)

@@ -5,13 +5,12 @@
 
 The files may be plain, gzip or xz. The validation set is the last 5,000 of the 60,000 published training images: the
 names of Shallue et al.'s subsets imply 55,000 training images. Which images their subsets hold is unknown; here they
-are the first ones. The MD5 digests are those of the unpacked files, as in many public repositories.
+are the first ones.
 """
 
 import math
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from torch import Tensor
 from ..errors import DataError
 from ..workload import Card, Classification, Data, Split
 from .files import Found, collect, describe_folder, verify
-from .models.cnn import ANY_WIDTHS, WIDTHS, FullyConnected, SimpleCNN, parse_widths
+from .models.plain import ANY_WIDTHS, WIDTHS, FullyConnected, SimpleCNN, parse_widths
 from .pixels import meta_images
 
 CLASSES, SIDE = 10, 28
@@ -33,26 +32,15 @@ UNSIGNED_BYTE = 0x08
 
 @dataclass(frozen=True)
 class Published:
-    """A data set in this format: usual subfolders, the validation errors to get below, and digests of the files."""
+    """A data set in this format: usual subfolders, and the validation errors to get below."""
 
     subfolders: tuple[str, ...]
     fc_target: float
     cnn_target: float
-    md5: Mapping[str, str] = field(default_factory=dict)
 
 
-DATASETS = {
-    "mnist": Published(("mnist", "MNIST/raw"), 0.03, 0.01, {
-        "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
-        "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
-        "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
-        "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637"}),
-    "fashion_mnist": Published(("fashion_mnist", "FashionMNIST/raw"), 0.15, 0.1, {
-        "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
-        "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
-        "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
-        "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965"}),
-}
+DATASETS = {"mnist": Published(("mnist", "MNIST/raw"), 0.03, 0.01),
+            "fashion_mnist": Published(("fashion_mnist", "FashionMNIST/raw"), 0.15, 0.1)}
 SIZES = {"simple_cnn": "base", **{f"simple_cnn_{size}": size for size in WIDTHS}}
 MODELS = dict.fromkeys(DATASETS, (*SIZES, ANY_WIDTHS))
 
@@ -91,7 +79,7 @@ def load(dataset: str, data_dir: str | None, allow_missing: bool = False) -> Dat
                         "validation; none are left")
     train, val = (Split(images[rows], labels[rows]) for rows in (slice(-VALIDATION), slice(-VALIDATION, None)))
     test = None if missing else Split(*_pair(found, "t10k"))
-    record, notes = verify(found, {name: each.md5 for name, each in DATASETS.items()}, dataset, missing, "md5")
+    record, notes = verify(found, dataset, missing, "md5")
     return Data(train, val, test, record=record, notes=notes)
 
 
@@ -120,8 +108,7 @@ def read_idx(file: Found, dimensions: int) -> np.ndarray:
     """The array of unsigned bytes in an IDX file with this number of dimensions: a view of the file's bytes. Raises
     DataError for another magic number, or a length that contradicts its header."""
     content = file.content
-    wanted = UNSIGNED_BYTE << 8 | dimensions
-    magic = int.from_bytes(content[:4], "big")
+    wanted, magic = UNSIGNED_BYTE << 8 | dimensions, int.from_bytes(content[:4], "big")
     if len(content) < 4 or magic != wanted:
         raise DataError(f"{file.where}: starts with magic number 0x{magic:08x}, not 0x{wanted:08x} (IDX, unsigned "
                         f"bytes, {dimensions} dimensions); is it another of the data set's files?")

@@ -118,7 +118,7 @@ def test_the_noise_scale_is_that_of_the_largest_factor_that_passes():
             for id, (order, factor) in enumerate((order, factor) for order in (1, 2) for factor in (1, 2, 4))]
     [found] = branched_of(read_trials(log(*made)))
     noise = found.points[0].noise
-    assert noise.steps == 2 * 20 and noise.low < 4 < noise.high
+    assert noise.runs == 2 * 20 and noise.low < 4 < noise.high
 
 
 def test_branches_are_in_no_study():

@@ -133,7 +133,7 @@ def test_a_best_that_ended_before_the_budget_is_marked_and_said(worded):
     found = table_of(*[falling(id, 0.3) for id in range(4)], ran(7, [0.9, 0.05]))
     assert found.rows[2][0].best_is_short and not found.rows[0][0].keys == ()
     assert "0.0500 +" in as_text(budgets_table(found))
-    last = find_budgets(found)[-1]
+    *_, last = find_budgets(found)
     worded(last.said, about="the best")
     assert last.named["short"] == "at batch 10"
 

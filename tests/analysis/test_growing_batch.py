@@ -194,11 +194,11 @@ def test_tokens_to_target_stand_beside_examples_where_every_step_has_them():
     made.steps["tokens"] = np.array([12.5 * RAMP.at(step - 1) for step in made.steps["step"]], float)
     counted, = analyse(read_trials(made))
     cell, = counted.sections[0].cells
-    assert cell.tokens.value == pytest.approx(12.5 * 16000) and cell.tokens.runs == 2
+    assert cell.examples.value * cell.tokens_per_example == pytest.approx(12.5 * 16000) and cell.examples.runs == 2
     table = next(one for one in tables_of(counted.sections[0]) if one.name == "growing-batch")
     assert "tokens_to_target" in [column.key for column in table.columns]
     without, = groups_of(timed(0))
-    assert without.sections[0].cells[0].tokens.runs == 0
+    assert np.isnan(without.sections[0].cells[0].tokens_per_example)
     assert "tokens_to_target" not in [column.key for one in tables_of(without.sections[0]) for column in one.columns]
     assert "curve-tokens" in [figure.name for figure in figures_of(counted.sections[0])]
     assert "curve-tokens" not in [figure.name for figure in figures_of(without.sections[0])]

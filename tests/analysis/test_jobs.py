@@ -21,7 +21,7 @@ def groups(*made):
     trials = [trial for one in made for trial in read_trials(one, versions)]
     found = [{trial.log for trial in group.trials} for group in analyse(trials)]
     assert len({study.workload for study in studies_of(made, versions)}) == len(found)
-    return found, versions.notes
+    return found, tuple(versions.notes)
 
 
 @pytest.mark.parametrize("jobs", [(None, None), (OLD, OLD), (None, OLD), (OLD, {**OLD, "defaults": {"lr": 1}}),

@@ -1,15 +1,13 @@
 """Learning-rate landscapes: on sweeps whose best rate is a known function of the batch."""
 import math
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from hvdscale.analysis.intervals import Estimate
-from hvdscale.analysis.landscapes import ADAM, PEAK, POWER, RateLaws, rate_landscapes
+from hvdscale.analysis.landscapes import ADAM, PEAK, POWER, RateLandscapes, RateLaws
 from hvdscale.analysis.lr_response import Landscape, valley
-from hvdscale.analysis.rules import BestRate, rules_of
+from hvdscale.analysis.rules import rules_along
 from hvdscale.report.document import sentences_of
 from hvdscale.report.drawing import render
 from hvdscale.report.views.landscapes import landscape_figures, find_law, landscapes_table, laws_table
@@ -33,7 +31,7 @@ def landscapes(law, seed=0, **changes):
     logs = [logged(*searched(batch, LAWS[law](batch), fewest(batch), seed=seed, width=3, **changes),
                    path=f"b{batch}.h5") for batch in BATCHES]
     curve = curve_of(*logs)
-    return rate_landscapes(curve, rules_of(curve))
+    return RateLandscapes(curve, next(rules_along([curve])))
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +65,8 @@ def test_intervals_of_the_best_rate_hold_it(law):
 def test_steps_along_a_landscape_are_those_of_the_valley_from_the_tuned_optimum(found):
     inside = []
     for one in found.batches:
-        rates = one.rates()
-        low, value, high = one.steps_at(rates, 0.95)
-        truth = one.rate.steps.value * np.exp(valley(np.log(rates / LAWS["sqrt"](one.global_batch)), 1.0, 3.0))
+        low, value, high = one.steps(0.95)
+        truth = one.rate.steps.value * np.exp(valley(np.log(one.rates / LAWS["sqrt"](one.global_batch)), 1.0, 3.0))
         assert value.min() == pytest.approx(one.rate.steps.value, rel=0.15)
         near = truth < 4 * one.rate.steps.value
         inside += ((low <= truth) & (truth <= high))[near].tolist()
@@ -89,7 +86,7 @@ def best_rates(values, spread=0.05):
     for batch, value in values.items():
         draws = math.log(value) + spread * random.standard_normal(1000)
         landscape = Landscape(draws - draws.mean() + math.log(value), draws, np.zeros((4, 1000)), -9.0, 9.0, 9)
-        made.append(BestRate(batch, value, landscape.optimum(0.95), landscape, "", (), Estimate.unknown()))
+        made.append(SimpleNamespace(global_batch=batch, best=landscape.optimum(0.95), landscape=landscape))
     return made
 
 
@@ -117,8 +114,8 @@ def test_rates_without_a_peak_are_described_by_laws_or_none(rates, optimizer, de
 
 def test_a_batch_without_a_best_rate_takes_no_part():
     rates = best_rates({8: 0.1, 32: 0.2, 128: 0.4, 512: 0.8})
-    rates[1] = replace(rates[1], landscape=None)
-    assert RateLaws(rates).exponent.batches == (8, 128, 512) and rate_landscapes(None, None) is None
+    rates[1].landscape = None
+    assert RateLaws(rates).exponent.batches == (8, 128, 512)
 
 
 # in words, tables and figures

@@ -38,7 +38,7 @@ def report(*trials):
 
 
 def kinds(*trials):
-    return [part.kind for part in local_steps(Subject.of(section_of(*trials))) if isinstance(part, Finding)]
+    return [part.kind for part in local_steps(Subject(**vars(section_of(*trials)))) if isinstance(part, Finding)]
 
 
 def test_regimes_and_the_law_are_recovered():

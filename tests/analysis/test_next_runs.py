@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.next_runs import ENOUGH, Measurement, NextRuns, decide_until, next_runs
+from hvdscale.analysis.timings import Place
 from hvdscale.analysis.trials import EVERY_STEP
 from hvdscale.plan.settings import parse_assignments
 from hvdscale.report.plan.words import command_of
@@ -33,7 +34,7 @@ def test_what_is_proposed_lowers_the_loss_for_its_worker_hours(two_counts):
 
 def test_a_probe_costs_fifty_steps_and_a_run_those_to_the_target(two_counts):
     job, _, found = two_counts
-    probe, full = (NextRuns(found, [Measurement(1, LOCAL, 1, EVERY_STEP, seeds)], 0.3) for seeds in (0, 1))
+    probe, full = (NextRuns(found, [Measurement(Place(1, LOCAL), seeds)], 0.3) for seeds in (0, 1))
     assert probe.worker_hours == pytest.approx(50 * job.step_seconds(1, LOCAL) / 3600, rel=0.1)
     assert full.worker_hours == pytest.approx(job.seconds(1, LOCAL) / 3600, rel=0.2)
 
@@ -41,7 +42,7 @@ def test_a_probe_costs_fifty_steps_and_a_run_those_to_the_target(two_counts):
 def test_their_command_sets_all_that_was_asked_for_and_the_target_of_the_plan():
     asked = {"data_args": {"a": 1}, "target": "val/error<0.2", "seed": 3, "decay_end": None}
     job = SimpleNamespace(target="val/error<0.1", job={"workload": "text/lstm", "asked": {EVERY_STEP: asked}})
-    words = shlex.split(command_of(job, [Measurement(2, 64, 1, EVERY_STEP, 1)]))
+    words = shlex.split(command_of(job, [Measurement(Place(2, 64), 1)]))
     assert parse_assignments(one for option, one in zip(words, words[1:]) if option == "--set") == {
         "data_args": {"a": 1}, "target": "val/error<0.1"}
 
@@ -49,7 +50,7 @@ def test_their_command_sets_all_that_was_asked_for_and_the_target_of_the_plan():
 def test_what_cannot_be_started_or_failed_is_not_proposed(two_counts):
     _, _, found = two_counts
     few = next_runs(found, most_workers=4)
-    assert max(run.workers for run in few.runs) <= 4
+    assert max(run.place.workers for run in few.runs) <= 4
     other = next_runs(found, most_workers=4, without=few.runs)
     assert not set(other.runs) & set(few.runs)
 

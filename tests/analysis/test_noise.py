@@ -11,8 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from hvdscale.analysis.intervals import Estimate, over, times
-from hvdscale.analysis.noise import (Noise, NoiseAgainst, NoiseScale, NoiseSteps, fieller, noise_scale, read_noise,
-                                     unbiased_pair)
+from hvdscale.analysis.noise import Noise, NoiseAgainst, NoiseScale, NoiseSteps, fieller, noise_scale, unbiased_pair
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.trials import read_trials
 from hvdscale.cli.report import main
@@ -78,10 +77,10 @@ def test_the_true_gradient_adds_no_noise_to_the_covariance_of_uneven_shares():
 def test_numerator_and_denominator_are_averaged_apart():
     steps = NoiseSteps(np.arange(3), np.array([1.0, 3.0, 2.0]), np.array([10.0, 50.0, 30.0]))
     scale = noise_scale([steps])
-    assert (scale.noise_scale, scale.grad_sqnorm, scale.cov_trace, scale.steps) == (15, 2, 30, 3)
+    assert (scale.value, scale.grad_sqnorm, scale.cov_trace, scale.runs) == (15, 2, 30, 3)
     assert math.isnan(scale.low) and math.isnan(scale.high)        # three steps are too few
     none = noise_scale([])
-    assert math.isnan(none.noise_scale) and none.steps == 0
+    assert math.isnan(none.value) and none.runs == 0
 
 
 def test_what_is_not_told_from_zero_leaves_that_end_of_the_interval_open():
@@ -90,9 +89,9 @@ def test_what_is_not_told_from_zero_leaves_that_end_of_the_interval_open():
                                           100 + random.standard_normal(50))])
     assert around_zero.high == math.inf and 0 < around_zero.low < 1000
     negative = noise_scale([NoiseSteps(np.arange(50), -1 - random.random(50), 100 + random.random(50))])
-    assert (negative.noise_scale, negative.low, negative.high) == (math.inf, 0, math.inf)
+    assert (negative.value, negative.low, negative.high) == (math.inf, 0, math.inf)
     silent = noise_scale([NoiseSteps(np.arange(50), 5 + random.standard_normal(50), random.standard_normal(50) - 0.1)])
-    assert silent.noise_scale == 0 == silent.low and 0 < silent.high < 0.2
+    assert silent.value == 0 == silent.low and 0 < silent.high < 0.2
 
 
 def test_fiellers_interval_holds_the_ratios_that_a_t_test_does_not_reject():
@@ -110,8 +109,8 @@ def test_steps_that_were_not_measured_or_overflowed_take_no_part():
     sqnorms = [row for one in drawn(10) for row in (one, None, (math.inf, math.inf, 4.0))]
     scale = section_of(with_noise(sqnorms)).cells[0].noise.whole
     alone = section_of(with_noise(drawn(10))).cells[0].noise.whole
-    assert scale.steps == 10 and (scale.first_step, scale.last_step) == (1, 28)
-    assert (scale.noise_scale, scale.low, scale.high) == (alone.noise_scale, alone.low, alone.high)
+    assert scale.runs == 10 and (scale.first_step, scale.last_step) == (1, 28)
+    assert (scale.value, scale.low, scale.high) == (alone.value, alone.low, alone.high)
 
 
 def test_steps_under_several_worker_counts_are_one_estimate():
@@ -125,7 +124,7 @@ def test_steps_under_several_worker_counts_are_one_estimate():
 def test_seeds_of_one_setting_are_pooled_and_narrow_the_interval(known):
     seeds = [with_noise(drawn(40, seed=seed), id=seed, seed=seed if known else UNKNOWN_SEED) for seed in range(4)]
     one, four = (section_of(*trials).cells[0].noise.whole for trials in (seeds[:1], seeds))
-    assert (one.steps, four.steps) == (40, 160)
+    assert (one.runs, four.runs) == (40, 160)
     assert math.log(four.high / four.low) < 0.7 * math.log(one.high / one.low)
     assert four.low < 2 < four.high
 
@@ -140,7 +139,7 @@ def test_quarters_show_how_the_noise_scale_grows():
 
 def test_a_log_without_the_columns_has_no_noise_scale():
     made = log(trial(step_seconds=[0.01] * 20))
-    assert read_noise(made) == {} and all(found.noise is None for found in read_trials(made))
+    assert all(found.noise is None for found in read_trials(made))
     assert section_of(trial()).noise == ()
 
 
@@ -168,7 +167,7 @@ def of_gradient(grad_sqnorms):
 def test_a_quarter_whose_gradient_came_out_below_zero_has_a_mark_of_its_own():
     section = section_of(with_noise([*drawn(30), *of_gradient([-1, -2] * 5)]))
     quarters = section.noise[0][1].quarters
-    assert [math.isinf(quarter.noise_scale) for quarter in quarters] == [False] * 3 + [True]
+    assert [math.isinf(quarter.value) for quarter in quarters] == [False] * 3 + [True]
     table = next(table for table in tables_of(section) if table.name == "noise-scale")
     assert [cell.shown for cell in table.rows[0].cells].count("?") == 1
     assert "? the estimate of |G|^2 came out below 0." in table.notes
@@ -181,7 +180,7 @@ def test_a_quarter_whose_interval_has_no_upper_end_is_drawn_with_an_arrow(last, 
     section = section_of(with_noise(of_gradient([4, 5] * 15 + last * 5)))
     quarters = section.noise[0][1].quarters
     assert [math.isinf(quarter.high) for quarter in quarters].count(True) == arrows
-    assert all(math.isfinite(quarter.noise_scale) for quarter in quarters)
+    assert all(math.isfinite(quarter.value) for quarter in quarters)
     figure = next(figure for figure in figures_of(section) if figure.name == "noise-scale")
     axes = Figure().add_subplot()
     figure.draw(axes)
@@ -207,7 +206,7 @@ def test_a_section_of_the_same_runs_does_not_show_them_twice():
 def test_quarters_of_too_few_measured_steps_are_left_out(worded):
     section = section_of(with_noise(drawn(12)))
     [(_, noise)] = section.noise
-    assert noise.whole.steps == 12 and all(math.isnan(quarter.noise_scale) for quarter in noise.quarters)
+    assert noise.whole.runs == 12 and all(math.isnan(quarter.value) for quarter in noise.quarters)
     shown = as_text(tables_of(section)[-1])
     assert shown.count(" n/a ") == 4 and "?" not in shown
     worded(shown, about="a quarter")
@@ -217,11 +216,11 @@ def test_quarters_of_too_few_measured_steps_are_left_out(worded):
 # beside the measured critical batch
 
 TARGET = Target.parse("val/error<0.01")
-UNKNOWN = NoiseScale(*[math.nan] * 5, 0, 0, 0)
+UNKNOWN = NoiseScale.unknown()
 
 
 def scale(value, low, high):
-    return NoiseScale(value, low, high, 1.0, value, 40, 0, 400)
+    return NoiseScale(value, low, high, 40, grad_sqnorm=1.0, cov_trace=value, last_step=400)
 
 
 def noise(value, low, high, quarters=((300, 250, 360), (700, 600, 800), (1200, 1000, 1400), (1500, 1300, 1700))):
@@ -262,7 +261,7 @@ def test_the_verdict_follows_the_intervals_and_of_one_end_no_value_is_told(measu
 def test_the_batch_whose_noise_scale_is_known_best_is_chosen():
     found = against((64, noise(900, 100, math.inf)), (256, noise(800, 700, 900)), (1024, noise(850, 300, 2000)))
     assert found.chosen[0].global_batch == 256 and [cell.global_batch for cell, _ in found.measured] == [64, 256, 1024]
-    assert over(found.measured[0][1].whole.estimate, found.b_crit).high == math.inf
+    assert over(found.measured[0][1].whole, found.b_crit).high == math.inf
 
 
 def test_without_a_fit_the_noise_scale_has_no_b_crit_beside_it(worded):

@@ -13,7 +13,7 @@ from hvdscale.analysis.report_data import Section
 from hvdscale.analysis.search import best_of_n
 from hvdscale.analysis.studies import studies_of
 from hvdscale.log.schema import Status
-from hvdscale.report.document import sentences_of
+from hvdscale.report.document import Shown, sentences_of
 from hvdscale.report.views.budgets import find_quality, quality_table
 from hvdscale.report.table import as_csv, as_text
 from hvdscale.target import Target
@@ -172,7 +172,7 @@ def test_the_report_tests_within_epochs_if_nothing_else_decides():
             made.append(one)
     studies = studies_of([log(*made)])
     section = Section(studies[0].workload, Target.parse("val/error<0.001"))
-    said = show(STUDIED, Subject.of(section, studies=studies, held=True)).summary
+    said = Shown(tuple(show(STUDIED, Subject(**vars(section), studies=studies, held=True)))).summary
     assert quality_of(studies, COLUMN, True, Budget(64, "steps")).why == UNFINISHED
     assert quality_of(studies, COLUMN, True).why == STOPPED
     assert any(one.startswith("No sign of a large-batch penalty within 4 epochs: ") for one in said), said

@@ -1,5 +1,6 @@
 """What learning-rate rules cost: on sweeps whose best rate and steps are known, and where little is known."""
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -7,8 +8,8 @@ from scipy.special import log_expit
 
 from hvdscale.analysis import defaults
 from hvdscale.analysis.lr_response import _PRIOR, Landscape, _CensoredTrials, landscape_of, valley
-from hvdscale.analysis.rules import (BEYOND, FEW, KEPT, LOST, OPEN, OUTSIDE, RUNS, UNKNOWN, UNTRIED, BestRate, Rule,
-                                     RuleCost, exponent_of, rules_along, rules_of)
+from hvdscale.analysis.rules import (BEYOND, FEW, KEPT, LOST, OPEN, OUTSIDE, RUNS, UNKNOWN, UNTRIED, Rule,
+                                     RuleCost, exponent_of, rules_along)
 from hvdscale.analysis.steps import Estimate
 from hvdscale.errors import UsageError
 from hvdscale.formatting.numbers import ratio, whole
@@ -45,7 +46,7 @@ def curve():
 @pytest.fixture(scope="module")
 def found(curve):
     """The rules along it."""
-    return rules_of(curve)
+    return next(rules_along([curve]))
 
 
 def cost(found, name):
@@ -155,8 +156,8 @@ def test_the_sentence_follows_the_verdicts(lost, said):
 # beyond what was seen
 
 def two_batches():
-    return rules_of(curve_of(*[logged(*searched(batch, best_rate(batch), fewest(batch)), path=f"b{batch}.h5")
-                               for batch in (4, 8)]))
+    logs = [logged(*searched(batch, best_rate(batch), fewest(batch)), path=f"b{batch}.h5") for batch in (4, 8)]
+    return next(rules_along([curve_of(*logs)]))
 
 
 def test_no_loss_is_stated_beyond_the_largest_budget_over_the_best(found):
@@ -184,7 +185,7 @@ def test_such_a_loss_is_a_bound_in_the_tables_and_their_files(found):
 
 def test_a_rate_outside_those_tried_is_said_to_be_so(worded):
     logs = [logged(*searched(4, 0.04, 400), path="b4.h5"), logged(*searched(64, 0.16, 100, width=1.5), path="b64.h5")]
-    found = rules_of(curve_of(*logs), [Rule("power:3")])
+    found = next(rules_along([curve_of(*logs)], [Rule("power:3")]))
     point = found.costs[0].points[-1]
     assert point.how == OUTSIDE and point.verdict == LOST and math.isinf(point.loss.value)
     [row] = rules_table(found).rows[1:]
@@ -198,7 +199,7 @@ def test_with_a_momentum_that_was_searched_the_effective_rate_is_scaled(worded):
     logs = [logged(*searched(batch, best_rate(batch), fewest(batch), count=24, momentum=True), path=f"b{batch}.h5")
             for batch in (4, 8, 16)]
     curve = curve_of(*logs)
-    found, study = rules_of(curve), curve.searched[0].study
+    found, study = next(rules_along([curve])), curve.searched[0].study
     trial = [study.key(at) for at in range(len(study))].index(found.base.keys[0])
     lr, momentum = (study.metaparameters[name][trial] for name in ("learning_rate", "momentum"))
     assert found.effective and found.base.tried == pytest.approx(lr / (1 - momentum))
@@ -216,7 +217,7 @@ def test_with_one_momentum_the_rate_itself_is_scaled():
     runs = {batch: searched(batch, best_rate(batch), fewest(batch)) for batch in (4, 8)}
     for one in (*runs[4], *runs[8]):
         one.momentum = 0.9
-    found = rules_of(curve_of(*[logged(*runs[batch], path=f"b{batch}.h5") for batch in runs]))
+    found = next(rules_along([curve_of(*[logged(*runs[batch], path=f"b{batch}.h5") for batch in runs])]))
     assert not found.effective and found.base.tried in [one.row["metaparameters/learning_rate"] for one in runs[4]]
 
 
@@ -227,11 +228,11 @@ MADE = (2000 * 2010 * 2020) ** (1 / 3)      # steps of the three seeds
 
 def with_runs(steps, seeds=3, **how):
     base, large = (searched(batch, best_rate(batch), fewest(batch)) for batch in (4, 64))
-    tuned = rules_of(curve_of(logged(*base, path="b4.h5"), logged(*large, path="b64.h5")))
+    tuned = next(rules_along([curve_of(logged(*base, path="b4.h5"), logged(*large, path="b64.h5"))]))
     rate = tuned.base.tried * 4
     direct = [run(100 + seed, 64, steps + 10 * seed, every=10, budget=4000, lr=rate, searched=False,
                   rule=("sqrt", 4, tuned.base.tried), seed=seed) for seed in range(seeds)]
-    return rules_of(curve_of(logged(*base, path="b4.h5"), logged(*large, *direct, path="b64.h5")), **how)
+    return next(rules_along([curve_of(logged(*base, path="b4.h5"), logged(*large, *direct, path="b64.h5"))], **how))
 
 
 @pytest.mark.parametrize("steps, mean", [(2000, MADE), (60, (60 * 70 * 80) ** (1 / 3))], ids=["lost", "the best"])
@@ -252,7 +253,7 @@ def test_a_rules_runs_count_for_its_capped_form_below_the_cap():
 def test_one_run_with_a_rule_tells_no_more_than_its_value():
     point = cost(with_runs(2000, seeds=1), "sqrt").points[-1]
     assert point.how == RUNS and point.loss.value > 1.2 and math.isnan(point.loss.low) and point.verdict == UNKNOWN
-    assert point.missing is not None
+    assert point.missing
 
 
 def test_a_run_with_a_rule_that_never_met_the_target_has_lost():
@@ -271,7 +272,7 @@ def of_adam(rule=None, direct=(), large=32, optimizer="adam", rules=("adam_sqrt"
         logs = [logged(*runs, path=f"b{runs[0].row['global_batch']}.h5", **dict(zip(
             ("beta1", "beta2", "epsilon"), ([moment] * len(runs) for moment in (0.9, 0.999, 1e-8)))))
             for runs in (base, [*tuned, *more])]
-        return rules_of(curve_of(*logs), [*map(Rule.parse, rules)])
+        return next(rules_along([curve_of(*logs)], [*map(Rule.parse, rules)]))
     if not direct:
         return found()
     rate = found().base.tried * math.sqrt(large / 4)
@@ -324,7 +325,7 @@ def test_the_missing_run_of_adam_sqrt_has_the_moments_of_the_base(asked):
 
 def test_where_adam_sqrt_leaves_a_beta_no_decay_there_is_no_run_to_make(worded):
     found = of_adam(large=40)
-    assert found.costs[0].points[-1].how == BEYOND and found.costs[0].missing == () and missing_table(found) is None
+    assert found.costs[0].points[-1].how == BEYOND and not found.costs[0].missing and missing_table(found) is None
     worded(as_text(points_table(found)), about="the rule")
     assert of_adam(large=40, rules=("adam_sqrt:beta2",)).costs[0].points[-1].how == UNTRIED
     assert of_adam(large=40, rules=("adam_sqrt<=3",)).costs[0].points[-1].how == UNTRIED
@@ -336,7 +337,7 @@ def test_half_lives_and_the_decay_timescale_give_a_missing_run_its_values():
             for batch, width in ((4, 4.6), (64, 0.6))
             for runs in [searched(batch, 0.04 * (1 if batch == 4 else 4), 400, width=width, optimizer="adamw",
                                   asked_too={"beta2_half_life": half_life, "decay_timescale": 3.0})]]
-    [missing] = rules_of(curve_of(*logs), [Rule("power:1.3")]).costs[0].missing
+    [missing] = next(rules_along([curve_of(*logs)], [Rule("power:1.3")])).costs[0].missing
     assert missing.values["beta2"] == pytest.approx(0.999 ** 16)
     assert missing.values["weight_decay"] == pytest.approx(0.01 * 16 / 16 ** 1.3)
 
@@ -346,7 +347,7 @@ def test_half_lives_and_the_decay_timescale_give_a_missing_run_its_values():
 def test_the_trial_that_is_missing_is_named_with_its_values_and_its_command():
     logs = [logged(*searched(4, 0.04, 400, count=20), path="b4.h5"),
             logged(*searched(64, 0.16, 100, count=12, width=0.6), path="b64.h5")]
-    found = rules_of(curve_of(*logs), [Rule("power:1.3")])
+    found = next(rules_along([curve_of(*logs)], [Rule("power:1.3")]))
     [missing] = found.costs[0].missing
     assert missing.global_batch == 64 and missing.values["learning_rate"] == pytest.approx(found.base.tried * 16 ** 1.3)
     command = command_of(missing)
@@ -361,7 +362,7 @@ def test_the_steps_of_a_schedule_are_scaled_with_the_budget():
     made = {batch: searched(batch, 0.04, 400 * 4 / batch, count=12, width=0.6) for batch in (4, 8)}
     logs = [logged(*runs, path=f"b{batch}.h5", decay_steps=[one.row["budget_steps"] * 0.75 for one in runs])
             for batch, runs in made.items()]
-    found = rules_of(curve_of(*logs), [Rule("power:3")])
+    found = next(rules_along([curve_of(*logs)], [Rule("power:3")]))
     budgets = [made[batch][0].row["budget_steps"] for batch in (4, 8)]
     assert [one.values["decay_steps"] for one in found.costs[0].missing] == [round(0.75 * budgets[1])]
 
@@ -370,7 +371,8 @@ def test_without_plans_the_missing_values_are_said_and_no_command():
     runs = {4: searched(4, 0.04, 400, width=1.0), 8: searched(8, 0.08, 200, width=0.6)}
     for one in (*runs[4], *runs[8]):
         one.row["plan"] = ""
-    found = rules_of(curve_of(*[logged(*runs[batch], path=f"b{batch}.h5") for batch in runs]), [Rule("power:4")])
+    logs = [logged(*runs[batch], path=f"b{batch}.h5") for batch in runs]
+    found = next(rules_along([curve_of(*logs)], [Rule("power:4")]))
     [missing] = found.costs[0].missing
     assert command_of(missing) == "" and missing_table(found).rows[0].cells[-1].shown == "n/a"
     assert missing.values["learning_rate"] == pytest.approx(missing.rate)
@@ -379,16 +381,17 @@ def test_without_plans_the_missing_values_are_said_and_no_command():
 # little to go by
 
 def test_one_tuned_batch_or_none_gives_nothing():
-    assert rules_of(curve_of(logged(*searched(4, 0.04, 400), path="b4.h5"))) is None
+    tuned = logged(*searched(4, 0.04, 400), path="b4.h5")
+    assert next(rules_along([curve_of(tuned)])) is None
     for diverged in (False, True):
         lost = [run(id, 8, math.inf, every=10, budget=100, lr=0.1 + id, diverged=diverged) for id in range(8)]
-        assert rules_of(curve_of(logged(*searched(4, 0.04, 400), path="b4.h5"), logged(*lost, path="b8.h5"))) is None
+        assert next(rules_along([curve_of(tuned, logged(*lost, path="b8.h5"))])) is None
 
 
 def test_where_few_met_the_target_nothing_is_claimed():
     few = [run(id, 16, 50 if id < 2 else math.inf, every=10, budget=100, lr=0.01 * 2 ** id) for id in range(6)]
     logs = [logged(*searched(4, best_rate(4), fewest(4)), path="b4.h5"), logged(*few, path="b16.h5")]
-    found = rules_of(curve_of(*logs))
+    found = next(rules_along([curve_of(*logs)]))
     point = cost(found, "linear").points[-1]
     assert point.how == FEW and point.verdict == UNKNOWN and math.isnan(point.loss.value)
     assert found.rates[-1].why == FEW and math.isnan(found.exponent.value)
@@ -402,7 +405,7 @@ def test_a_best_rate_that_the_space_cut_off_is_not_known():
     falling = [run(id, 16, math.ceil(800 * 1.6 ** -id / 10) * 10, every=10, budget=4000, lr=0.001 * 1.6 ** id)
                for id in range(9)]
     base = logged(*searched(4, best_rate(4), fewest(4)), path="b4.h5")
-    found = rules_of(curve_of(base, logged(*falling, path="b16.h5")))
+    found = next(rules_along([curve_of(base, logged(*falling, path="b16.h5"))]))
     assert found.rates[-1].why == OPEN and cost(found, "linear").points[-1].how == OPEN
 
 
@@ -426,7 +429,7 @@ def test_trials_that_never_met_or_diverged_count():
 def test_pruned_trials_hardly_change_what_is_found():
     whole, pruned = ([logged(*searched(batch, best_rate(batch), fewest(batch), count=30, keep=keep),
                              path=f"b{batch}.h5") for batch in (4, 8, 16)] for keep in (None, 5))
-    for one, other in zip(rules_of(curve_of(*whole)).rates, rules_of(curve_of(*pruned)).rates):
+    for one, other in zip(next(rules_along([curve_of(*whole)])).rates, next(rules_along([curve_of(*pruned)])).rates):
         assert other.best.low < one.best.value < other.best.high
 
 
@@ -441,7 +444,7 @@ def test_the_valley_is_0_at_its_minimum_with_slopes_on_either_side():
 def known_rate(batch, rate, deviation):
     draws = np.log(rate) + deviation * np.random.default_rng(batch).standard_normal(1000)
     landscape = Landscape(draws, draws, np.zeros((4, 1000)), -9, 9, 10)
-    return BestRate(batch, rate, Estimate(rate, rate * 0.9, rate * 1.1, 10), landscape, "", (), Estimate.unknown())
+    return SimpleNamespace(global_batch=batch, best=Estimate(rate, rate * 0.9, rate * 1.1, 10), landscape=landscape)
 
 
 def test_the_exponent_of_a_power_is_recovered_and_scatter_widens_its_interval():

@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from hvdscale.analysis.best_points import first_feasible
+from hvdscale.analysis.search import first_feasible
 from hvdscale.analysis.budgets import Budget, best_under
 from hvdscale.analysis.curves import CurvePoint
 from hvdscale.analysis.studies import better, check_direction, studies_of

@@ -9,7 +9,7 @@ from hvdscale.analysis.report_data import analyse, stand_out
 from hvdscale.analysis.timings import drift_of, slow_runs, timings_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.report.subject import Subject
-from hvdscale.report.views.trials import drift
+from hvdscale.report.views.trials import irregular
 from tests.factories import curves
 from tests.factories.logs import log, trial
 from tests.factories.timings import ORDERS, hours_held, slowed_held, typical_held
@@ -105,7 +105,7 @@ def test_times_that_differ_between_repeats_of_a_series_are_said_and_widen_interv
     trials = [trial(10 * w + at, seconds=np.array([0, 1, 2]) * np.exp(hour + 0.005 * random.standard_normal()),
                     workers=w, batch=32 * w, seed=at) for w in (1, 2, 4, 8) for at, hour in enumerate(hours)]
     [section] = analyse(read_trials(log(*trials)))[0].sections
-    assert [one.kind for one in drift(Subject.of(section))] == ["repeats"] * differ
+    assert [one.kind for one in irregular(Subject(**vars(section)))] == ["repeats"] * differ
     assert bool(timings_of(section.trials).spread.of_repeats) == differ
     speed, system = section.cells[0].examples_per_second, section.series[0].points[-1].system_efficiency
     assert (speed.high > 1.3 * speed.low) == differ and system.high < 1.05 * system.low

@@ -40,7 +40,7 @@ def test_statistical_times_system_efficiency_times_workers_is_the_time_ratio(rep
     first = series.points[0].cell.seconds.value
     for point in series.points:
         product = point.statistical_efficiency.value * point.system_efficiency.value
-        assert point.product.value == pytest.approx(product, rel=1e-12)
+        assert point.efficiency.value == pytest.approx(product, rel=1e-12)
         assert point.time_speedup.value == pytest.approx(product * point.worker_ratio, rel=1e-12)
         assert point.time_speedup.value == pytest.approx(first / point.cell.seconds.value, rel=1e-12)
 
@@ -59,7 +59,7 @@ def test_ideal_weak_scaling_halves_steps_and_keeps_every_efficiency_at_one():
     point = series.points[1]
     assert (series.kind, series.size) == (WEAK, 32)
     assert [point.step_speedup.value, point.statistical_efficiency.value, point.system_efficiency.value,
-            point.product.value, point.time_speedup.value] == pytest.approx([2, 1, 1, 1, 2])
+            point.efficiency.value, point.time_speedup.value] == pytest.approx([2, 1, 1, 1, 2])
 
 
 def test_strong_scaling_of_one_setting_is_paired_by_seed():
@@ -204,7 +204,7 @@ def test_a_baseline_with_changed_worker_counts_gives_step_ratios_only():
                        *runs(2, 64, [200, 210], [2, 3], first_id=10)).series
     point = series.points[1]
     assert point.step_speedup.value == pytest.approx(2)
-    assert all(np.isnan(ratio.value) for ratio in (point.system_efficiency, point.product, point.time_speedup))
+    assert all(np.isnan(ratio.value) for ratio in (point.system_efficiency, point.efficiency, point.time_speedup))
 
 
 def test_seeds_that_kept_their_worker_count_alone_tell_the_speed_of_a_point():
@@ -215,4 +215,4 @@ def test_seeds_that_kept_their_worker_count_alone_tell_the_speed_of_a_point():
     point = series.points[1]
     assert point.system_efficiency.low < point.system_efficiency.value < point.system_efficiency.high < 2
     assert point.time_speedup.low < point.time_speedup.value < point.time_speedup.high < 4
-    assert point.product.value == pytest.approx(point.statistical_efficiency.value * point.system_efficiency.value)
+    assert point.efficiency.value == pytest.approx(point.statistical_efficiency.value * point.system_efficiency.value)

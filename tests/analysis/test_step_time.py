@@ -58,15 +58,14 @@ def test_an_allreduce_takes_its_hops_and_moves_nearly_twice_the_bytes(workers):
 
 def test_nodes_form_a_ring_of_their_own():
     inside, both = step_seconds(TRUE, 8, 8, 32), step_seconds(TRUE, 24, 8, 32)
-    apart = Parameters(**{**vars(TRUE), "hop": TRUE.node_hop, "volume": TRUE.node_volume, "node_hop": TRUE.hop,
-                          "node_volume": TRUE.volume})
+    apart = TRUE._replace(hop=TRUE.node_hop, volume=TRUE.node_volume, node_hop=TRUE.hop, node_volume=TRUE.volume)
     assert both > inside
     assert step_seconds(apart, 24, 3, 32) == pytest.approx(both)        # 3 and 8 change places
 
 
 def test_the_overlap_goes_from_one_after_the_other_to_the_longer_of_the_two():
     def seconds(overlap):
-        return step_seconds(Parameters(**{**vars(TRUE), "overlap": overlap}), 64, 8, 32)
+        return step_seconds(TRUE._replace(overlap=overlap), 64, 8, 32)
     one_pass = step_seconds(TRUE, 1, 8, 32)
     allreduce = seconds(1.0) - one_pass
     assert max(one_pass, allreduce) < seconds(10.0) < seconds(2.0) < seconds(1.0)
@@ -76,7 +75,7 @@ def test_the_overlap_goes_from_one_after_the_other_to_the_longer_of_the_two():
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
 def test_the_true_law_is_never_refuted_and_precise_times_refute_others(law):
-    alone = Parameters(**{**vars(TRUE), "hop": 5e-3, "volume": 0.02})
+    alone = TRUE._replace(hop=5e-3, volume=0.02)
     cells = [(workers, 64, examples) for workers in (1, 2, 4, 8, 16, 32, 64) for examples in (4, 16, 64)]
     random = np.random.default_rng(1)
     found = model_of(tuple(Timing(workers, per_node, workers * examples, 1, law.seconds(
@@ -131,8 +130,7 @@ def test_beyond_the_largest_pass_that_was_timed_a_step_grows_at_most_in_proporti
 
 
 def test_a_step_waits_for_pauses_until_some_worker_has_one_in_every_step():
-    alone = Parameters(**{**vars(TRUE), "hop": 0.0, "volume": 0.0, "node_hop": 0.0, "node_volume": 0.0,
-                          "pause": 3.0, "pausing": 0.02})
+    alone = TRUE._replace(hop=0.0, volume=0.0, node_hop=0.0, node_volume=0.0, pause=3.0, pausing=0.02)
     for workers in (1, 8, 64, 4096):
         assert RING.seconds(alone, workers, 8, 32) == pytest.approx(0.052 * (1 + 3 * (1 - 0.98 ** workers)))
 
@@ -195,7 +193,7 @@ def test_given_links_make_it_a_value():
 
 
 def test_links_between_nodes_that_no_log_has_timed_are_not_taken_to_be_far_faster_than_those_within_one():
-    slow = replace(TRUE, volume=0.1)
+    slow = TRUE._replace(volume=0.1)
     model = model_of(timings([(1, 1, 32), (2, 2, 32), (4, 4, 32)], slow))
     within, between = (seconds_of(model, workers, 4, 32) for workers in (4, 16))
     assert np.median(between) - np.median(within) > 0.5 * slow.volume

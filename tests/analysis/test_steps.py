@@ -10,8 +10,7 @@ from hvdscale.analysis.trials import by_workload, read_trials
 from hvdscale.errors import UsageError
 from hvdscale.log.schema import UNKNOWN_SEED, Status
 from hvdscale.report.document import Shown
-from hvdscale.report.request import request_of
-from hvdscale.report.subject import Subject
+from hvdscale.report.subject import Subject, request_of
 from hvdscale.report.table import steps_cell
 from hvdscale.report.views.batches import early_crossing
 from hvdscale.target import Target
@@ -303,19 +302,19 @@ def test_a_run_is_held_at_the_crossing_that_is_asked_for():
 
 def test_a_target_met_early_is_a_finding_and_its_evaluations_are_counted():
     section = lucky_section()
-    found = Shown(tuple(early_crossing(Subject.of(section))))
+    found = Shown(tuple(early_crossing(Subject(**vars(section)))))
     [finding] = found.findings
     assert "Batch 32" in finding.said and "600" in finding.said and "24 evaluations" in finding.said
     assert (finding.named["lasting"], finding.named["after"], finding.named["met"]) == (pytest.approx(600), 24, 15)
     assert lucky_section("lasting").batches.points[0].steps.value == pytest.approx(600)
-    assert not Shown(tuple(early_crossing(Subject.of(lucky_section("lasting"))))).findings
+    assert not Shown(tuple(early_crossing(Subject(**vars(lucky_section("lasting")))))).findings
 
 
 @pytest.mark.parametrize("further", [1, 0])
 def test_of_runs_that_end_at_their_first_success_nothing_is_said_of_noise(further):
     steps, errors = (values[:6 + further] for values in (STEPS, [0.9, 0.5, 0.4, 0.35, 0.3, 0.09, 0.2]))
     trials = [trial(id=seed, seed=seed, steps=steps, error=errors, target="val/error<0.1") for seed in (1, 2, 3)]
-    found = Shown(tuple(early_crossing(Subject.of(analyse(read_trials(log(*trials)))[0].sections[0]))))
+    found = Shown(tuple(early_crossing(Subject(**vars(analyse(read_trials(log(*trials)))[0].sections[0])))))
     assert ["(a model)" in finding.said for finding in found.findings] == [True] * further
 
 

@@ -284,7 +284,7 @@ def test_a_batch_that_a_seed_did_not_meet_takes_as_many_runs_more():
     met[-1].error[-1] = 0.9
     found = plan(*met, workers=(1, 2), local_batch=32)
     assert found.options[-1].steps.point.unmet == pytest.approx(1 / 3)
-    more = [float(np.exp(np.diff(one.decision.expected(np.inf))[0])) for one in (found, all_met)]
+    more = [float(np.exp(np.diff(one.decision.scores(np.inf).mean(0))[0])) for one in (found, all_met)]
     assert more[0] / more[1] == pytest.approx(1.5, rel=0.05)
 
 
@@ -325,7 +325,7 @@ def probe(workers, noise=B_CRIT, steps=50, batch=None, **changes):
 
 def test_a_probe_with_a_noise_scale_predicts_relative_times():
     found = plan(*(probe(workers) for workers in (1, 4, 16, 64)), workers=(1, 4, 16, 64), local_batch=32)
-    assert found.relative and found.noise.noise_scale == pytest.approx(B_CRIT)
+    assert found.relative and found.noise.value == pytest.approx(B_CRIT)
     assert {option.steps.mark for option in found.options} == {PREDICTED}
     assert found.options[0].seconds.value == 1
     for option in found.options:
@@ -349,9 +349,9 @@ def test_the_noise_scale_stands_for_b_crit_only_where_there_is_no_fit():
     request = Request((1, 16), local_batch=32)
     [from_fit] = plans_of(group, request, steps=fitted)
     [from_noise] = plans_of(group, request, noise_scale=600.0)
-    assert from_noise.noise.noise_scale == 600 and not from_noise.relative
+    assert from_noise.noise.value == 600 and not from_noise.relative
     assert (from_fit.options[-1].steps.mark, from_noise.options[-1].steps.mark) == (EXTRAPOLATED, PREDICTED)
-    assert (from_fit.curve.critical == 100).all() and from_fit.noise is None
+    assert from_fit.curve.critical.value == 100 and from_fit.noise is None
 
 
 def test_one_batch_compares_times_without_any_steps():

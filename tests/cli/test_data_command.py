@@ -20,10 +20,8 @@ import pytest
 from click.testing import CliRunner
 
 from hvdscale.cli.data import Bar, main
-from hvdscale.data import download as transfer
 from hvdscale.data import fetch as bringing
-from hvdscale.data.download import PublishedFile, download
-from hvdscale.data.fetch import BY_HAND, DATA_SETS, Archive, DataSet
+from hvdscale.data.fetch import BY_HAND, DATA_SETS, Archive, DataSet, PublishedFile, download
 from hvdscale.errors import DataError
 from tests.cli.test_live import Terminal
 from tests.conftest import command_environment, heed_ctrl_c
@@ -212,7 +210,7 @@ def test_a_weak_tag_names_no_version_but_a_date_does(server, tmp_path):
 
     class Answer:
         headers = {"Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT", "ETag": 'W/"1"'}
-    assert transfer._version(Answer) == "Wed, 21 Oct 2015 07:28:00 GMT"
+    assert bringing._version(Answer) == "Wed, 21 Oct 2015 07:28:00 GMT"
 
 
 def test_a_wrong_checksum_is_named_with_the_published_one_and_nothing_is_kept(server, tmp_path, worded):
@@ -235,7 +233,7 @@ def test_a_file_of_another_size_is_refused_before_it_comes(server, tmp_path, wor
 
 
 def test_other_bytes_than_those_asked_for_are_refused(server, tmp_path, monkeypatch, worded):
-    monkeypatch.setattr(transfer, "_range", lambda response: (0, len(CONTENT)))
+    monkeypatch.setattr(bringing, "_range", lambda response: (0, len(CONTENT)))
     part(tmp_path, CONTENT[:7000])
     worded(refused(server.file(), tmp_path))
 
@@ -285,7 +283,7 @@ def test_a_disk_that_takes_no_more_is_named_and_what_came_is_kept(server, tmp_pa
 
 
 def test_a_file_that_the_disk_has_no_room_for_is_not_begun(server, tmp_path, monkeypatch, worded):
-    monkeypatch.setattr(transfer.shutil, "disk_usage", lambda path: SimpleNamespace(free=99))
+    monkeypatch.setattr(bringing.shutil, "disk_usage", lambda path: SimpleNamespace(free=99))
     said = refused(server.file(), tmp_path)
     worded(said)
     assert os.listdir(tmp_path) == []
@@ -295,7 +293,7 @@ def test_a_file_that_the_disk_has_no_room_for_is_not_begun(server, tmp_path, mon
 
 def test_two_processes_do_not_fetch_one_file_together(server, tmp_path, worded):
     file = server.file()
-    held = transfer._PartialFile(tmp_path / "file.bin.part")
+    held = bringing._PartialFile(tmp_path / "file.bin.part")
     worded(refused(file, tmp_path))
     held.close()
     assert bring(file, tmp_path) == CONTENT
@@ -474,7 +472,7 @@ def test_ctrl_c_keeps_what_came_and_the_next_attempt_goes_on(server, tmp_path, w
     server.silent = threading.Event()
     file = server.file()
     script = (f"import hvdscale.data.fetch as f, hvdscale.cli.data as c\n"
-              f"from hvdscale.data.download import PublishedFile\nfrom hvdscale.data.fetch import DataSet\n"
+              f"from hvdscale.data.fetch import DataSet, PublishedFile\n"
               f"f.DATA_SETS = {{'one': DataSet('', ({file!r},), '', '')}}\nc.main(['fetch', 'one', '--data-dir', 'd'])")
     process = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, env=command_environment(),
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=heed_ctrl_c)

@@ -24,11 +24,11 @@ from hvdscale.errors import LogError
 from hvdscale.exchange import exported
 from hvdscale.exchange.archive.sources import OPENERS
 from hvdscale.exchange.csv_tables import import_tables
-from hvdscale.formatting.escaping import as_cell, of_cell, printable
+from hvdscale.formatting.screen import as_cell, of_cell, printable
 from hvdscale.log.merge import merge
 from hvdscale.log.reader import read_log
 from hvdscale.log.repair import repair
-from hvdscale.log.safe_file import SafeFile
+from hvdscale.log.files import SafeFile
 from hvdscale.log.schema import Status
 from hvdscale.report.output import put_file
 from hvdscale.sweep.run import SweepDisplay

@@ -138,7 +138,7 @@ def test_two_outputs_of_a_run_are_never_one_file(keys, worded):
 def test_a_model_replaces_a_model_alone(tmp_path, worded):
     import torch
 
-    from hvdscale.training.weights import save_weights
+    from hvdscale.training.checkpoint import save_weights
     model = torch.nn.Linear(1, 1)
     save_weights(model, "m.pt")
     save_weights(model, "m.pt")

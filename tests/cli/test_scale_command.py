@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from hvdscale.analysis.next_runs import Measurement
-from hvdscale.analysis.trials import EVERY_STEP
+from hvdscale.analysis.timings import Place
 from hvdscale.cli import scale
 from hvdscale.cli.common import whole_numbers
 from hvdscale.errors import HvdscaleError, UsageError
@@ -196,8 +196,7 @@ def test_a_failed_run_is_an_error_though_an_earlier_log_is_there(
 
 def test_measurements_become_the_next_repeats(logged, tmp_path):
     run = logged(Status.COMPLETE)
-    wanted = [Measurement(*place, EVERY_STEP, seeds)
-              for place, seeds in (((1, 16, 1), 2), ((1, 4, 1), 0), ((2, 64, 2), 1))]
+    wanted = [Measurement(Place(*place), seeds) for place, seeds in (((1, 16, 1), 2), ((1, 4, 1), 0), ((2, 64, 2), 1))]
     found = runs_to_measure(wanted, NAME, {key: value for key, value in run.keys.items() if key != "seed"}, 16,
                             os.path.dirname(run.log))
     assert len(found) == 4 and len({one.log for one in found}) == 4

@@ -84,13 +84,13 @@ def test_the_next_trial_is_claimed_once_and_running_ones_awaited(tmp_path):
 def test_progress_is_a_line_for_each_study_that_changed(tmp_path):
     states, out, now = states_of(tmp_path, repeats=1, prune_keep=1), io.StringIO(), [0.0]
     progress = SweepDisplay(states, False, out, lambda: now[0])
-    progress.tick()
+    progress.step()
     for number, kind in enumerate(("met", "diverged", "pruned", "failed")):
         states.ledger.record("sgd-b16", result(number, kind, 10 - number % 2))
-    progress.step(1, 0.1, loss=2.3)
+    progress.step()
     assert out.getvalue().count("sgd-b16") == 1                 # it is not time yet
     now[0] = 11.0
-    progress.step(2, 0.1, loss=2.3)
+    progress.step()
     assert out.getvalue().splitlines()[3:] == [
         "sgd-b16  2 of 6 feasible, 1 pruned, 1 diverged, 1 failed; best 10 steps (trial 0)",
         "sweep: 4 of 16 trials done, about 38 s left; up to 22 more in place of draws that diverge or fail"]

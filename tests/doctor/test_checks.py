@@ -24,7 +24,7 @@ from hvdscale.errors import CommunicationError
 from hvdscale.formatting.screen import Screen
 from hvdscale.training.prepare import prepare
 from hvdscale.training.snapshot import restore
-from hvdscale.update.rules import SGD
+from hvdscale.update.optimizers import SGD
 from hvdscale.workers.group import SingleWorker
 from tests import guides
 

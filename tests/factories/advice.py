@@ -142,7 +142,7 @@ def play(job, trials, enough, random):
 
     def measure(wanted):
         for one in wanted:
-            for made in runs_of(job, one.workers, one.local_batch, one.seeds, random, len(trials)):
+            for made in runs_of(job, one.place.workers, one.place.local_batch, one.seeds, random, len(trials)):
                 made.row["id"] = 10 ** 7 + len(trials)
                 trials.append(made)
         plans.append(plan(trials))

@@ -75,7 +75,7 @@ def searched(batch, best, fewest, *, count=20, seed=0, noise=0.2, above=3.0, mom
 
 
 def curve_of(*logs, target=TARGET, perfect_until=None, confidence=0.95):
-    """What rules_of takes of a curve: the studies of these logs, with their best trials."""
+    """What rules_along takes of a curve: the studies of these logs, with their best trials."""
     points = []
     studies = studies_of(logs)
     for study in studies:

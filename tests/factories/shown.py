@@ -7,9 +7,9 @@ from hvdscale.report.views import trials
 
 
 def shown(section):
-    subject = Subject.of(section)
+    subject = Subject(**{name: value for name, value in vars(section).items() if name != "plan"})
     vars(subject)["plan"] = None
-    return show(MEASURED, subject)
+    return Shown(tuple(show(MEASURED, subject)))
 
 
 def tables_of(section):

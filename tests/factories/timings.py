@@ -63,7 +63,7 @@ class Cluster:
     def links(self):
         """Its network as a user would give it."""
         hop, volume = (self.node_hop, self.node_volume) if self.law == TWO_LEVEL else (self.hop, self.volume)
-        return Links(BANDWIDTH, hop, volume * BANDWIDTH / MACHINE.gradient_bytes)
+        return Links(BANDWIDTH, hop, volume * BANDWIDTH / 4)      # bytes of a gradient in fp32
 
     def seconds(self, workers, examples):
         one_pass, moving = np.linalg.norm([self.fixed, self.example * examples], self.shape), self.allreduce(workers)

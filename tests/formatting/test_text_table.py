@@ -78,9 +78,9 @@ def test_columns_that_do_not_fit_go_under_the_others_behind_the_first():
 
 def test_intervals_follow_values_if_there_is_room_else_columns_go():
     headings = [Heading("examples per second"), Heading("step speedup", spare=True), Heading("time speedup", short="T")]
-    assert lines_within(52, headings, ROWS, ROWS) == ONE_LINE.splitlines()
-    assert lines_within(40, headings, ROWS, ROWS) == WITHOUT_SPARE.splitlines()
-    assert max(map(len, lines_within(20, headings, ROWS, ROWS))) <= 20
+    assert lines_within(52, headings, ROWS) == ONE_LINE.splitlines()
+    assert lines_within(40, headings, ROWS) == WITHOUT_SPARE.splitlines()
+    assert max(map(len, lines_within(20, headings, ROWS))) <= 20
 
 
 def test_a_growing_table_shows_blocks_in_time_and_its_columns_never_become_narrower():

@@ -99,7 +99,7 @@ def test_what_repair_writes_passes_check_after_500_damages(name, block, tmp_path
 
 def header_of(path, name):
     """Where in the file the header of a table or column starts."""
-    with open_file(path) as file:
+    with open_file(path)[0] as file:
         return h5py.h5o.get_info(file[name].id).addr
 
 
@@ -122,7 +122,7 @@ def test_a_torn_tail_costs_only_rows_that_lay_there(tmp_path, cut, tail):
 def test_a_flipped_chunk_costs_the_rows_from_there_on(tmp_path, monkeypatch):
     monkeypatch.setattr("hvdscale.log.compact_file.CHUNK_ROWS", 1000)
     path = finished(tmp_path / "w.h5", steps=5000)
-    with open_file(path) as file:
+    with open_file(path)[0] as file:
         chunk = file["steps/loss"].id.get_chunk_info(3)
     flip_at(path, chunk.byte_offset + 4, chunk.size - 4)
     done = repair(path)

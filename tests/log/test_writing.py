@@ -12,7 +12,7 @@ import pytest
 from hvdscale.errors import LogError
 from hvdscale.log import reader
 from hvdscale.log.compact_file import Texts
-from hvdscale.log.files import Unclosed, lookup3
+from hvdscale.log.files import Unclosed
 from hvdscale.log.reader import current_rows, latest_rows, read_log
 from hvdscale.log.schema import RESTARTS, STEPS, TRIALS, Status
 from hvdscale.log.segments import find_logs
@@ -303,6 +303,7 @@ def test_attributes_that_change_when_a_log_is_resumed_are_kept(tmp_path):
 
 def test_a_log_named_like_a_segment_is_another_log(tmp_path):
     one, other = finished(tmp_path / "lr0.h5", steps=10), finished(tmp_path / "lr0.1.h5", steps=20)
+    os.utime(tmp_path, (0, 0))          # of a folder that has not changed for long the names are kept
     assert read_log(one).steps.rows == 10 and read_log(other).steps.rows == 20
     log = open_log(one, resume=True)
     begin(log, first_step=10)
@@ -395,11 +396,6 @@ def test_a_place_that_cannot_be_written_is_a_log_error(tmp_path, worded):
         open_log(tmp_path / "file" / "w.h5")
     with worded.error(LogError):
         open_log("/proc/w.h5")
-
-
-def test_hdf5s_checksum_of_a_known_text():
-    # lookup3.c, driver5 of the published code, initial value 0
-    assert lookup3(b"Four score and seven years ago") == 0x17770551
 
 
 def test_attributes_of_any_kind_come_back(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from hvdscale.data.generators import OwnGenerators, seed_generators
+from hvdscale.data.splits import OwnGenerators, seed_generators
 from hvdscale.errors import UsageError
 from hvdscale.modules import BatchNorm, Dropout, convert
 from hvdscale.modules.ghost_groups import GhostGroups

@@ -8,7 +8,7 @@ import pytest
 from hvdscale.analysis.trials import JobKey
 from hvdscale.report.document import LONGEST_FILE, section_name
 from hvdscale.report.pages import make
-from hvdscale.report.views.study_figures import family_figures
+from hvdscale.report.views.curves import family_figures
 from hvdscale.target import Target
 from tests.factories.logs import log, save, trial
 from tests.report.test_study_figures import NET, TARGET, curve_of, replace, sweep

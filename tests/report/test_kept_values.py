@@ -12,7 +12,7 @@ import pytest
 from hvdscale.report.pages import document_of_logs, make
 from hvdscale.report.runs import read
 from hvdscale.report.plan.make import make_plan
-from hvdscale.report.request import request_of, targets_of
+from hvdscale.report.subject import request_of, targets_of
 from hvdscale.report.output import as_json
 from tests.conftest import GOLDEN, ROOT
 from tests.factories.kept_reports import PLANS, REPORTS, ranks_log, saved

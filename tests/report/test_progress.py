@@ -12,9 +12,10 @@ from tests.factories.logs import save, study
 from tests.factories.studies import realistic, studied
 
 
-def test_what_is_short_is_silent_and_what_is_long_is_told_ever_more_rarely():
+def test_what_is_short_is_silent_and_what_is_long_is_told_ever_more_rarely(monkeypatch):
     said, now = [], [0.0]
-    tell = Progress(said.append, lambda: now[0])
+    monkeypatch.setattr("hvdscale.formatting.screen.CLOCK", lambda: now[0])
+    tell = Progress(said.append)
     for tenth in range(10 * 900):
         now[0] = tenth / 10
         tell(f"part {tenth}")

@@ -3,7 +3,7 @@ import pytest
 
 from hvdscale.errors import UsageError
 from hvdscale.report.drawing import render
-from hvdscale.report.request import request_of
+from hvdscale.report.subject import request_of
 from hvdscale.report.pages import document_of_logs
 from hvdscale.target import Target
 from tests.analysis.size.test_sizes import PATTERN

@@ -14,7 +14,7 @@ from hvdscale.report.document import MOST
 from hvdscale.report.output import as_json, on_screen
 from hvdscale.report.page.html import as_html
 from hvdscale.report.pages import describe_joining
-from hvdscale.report.request import ReportRequest, request_of
+from hvdscale.report.subject import ReportRequest, request_of
 from hvdscale.report.pages import document_of_logs
 from hvdscale.report.views import budgets, cells
 from hvdscale.target import Target
@@ -114,7 +114,7 @@ def wide(tmp_path, monkeypatch):
 
 
 def test_a_huge_log_is_told_of_without_a_trial_of_its_own(wide, monkeypatch, tmp_path, worded):
-    monkeypatch.setattr("hvdscale.analysis.report_data.read_trials", lambda log: pytest.fail("a trial was made"))
+    monkeypatch.setattr("hvdscale.report.pages.read_trials", lambda log, versions: pytest.fail("a trial was made"))
     result = CliRunner().invoke(main, [wide, "--target", "val/error<0.3", "--out", str(tmp_path / "out"), "--format",
                                        "json,csv", "--full"])
     assert result.exit_code == 0, result.exception

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hvdscale.analysis.best_points import (DIVERGED, EFFECTIVE, LEARNING_RATE, MISSED, MOMENTUM, REACHED, STOPPED,
-                                           Space, best_of_trials, best_points, many_valued, split_by)
+from hvdscale.analysis.search import (DIVERGED, EFFECTIVE, LEARNING_RATE, MISSED, MOMENTUM, REACHED, STOPPED,
+                                      Space, best_of_trials, best_points, many_valued, split_by)
 from hvdscale.analysis.budgets import Budget, best_under, both_readings
 from hvdscale.analysis.curves import curve_of
 from hvdscale.analysis.best_of_n import best_of_n
@@ -15,14 +15,13 @@ from hvdscale.analysis.trials import JobKey
 from hvdscale.formatting.numbers import number as written
 from hvdscale.log.schema import Status
 from hvdscale.report import drawing
-from hvdscale.report.drawing import HUES, MARKERS, MOST_NAMED, render
+from hvdscale.report.drawing import HUES, MARKERS, MOST_NAMED, plain, render
 from hvdscale.report.views.landscapes import landscape_figures
 from hvdscale.report.pages import document_of_logs
 from hvdscale.report.views.budgets import base_rate_figure, best_under_figure
-from hvdscale.report.views.curves import (EXAMPLES, NORMALISED, CurvePanel, curve_panels, curves_figure, labels_of,
-                                          plain, style_of, targets_figure)
-from hvdscale.report.views.study_figures import (best_of_figure, best_panels, budgets_figure,
-                                                 family_figures, trials_figure, workload_figures)
+from hvdscale.report.views.curves import (EXAMPLES, NORMALISED, CurvePanel, best_of_figure, best_panels, budgets_figure,
+                                          curve_panels, curves_figure, family_figures, labels_of, style_of,
+                                          targets_figure, trials_figure, workload_figures)
 from hvdscale.target import Target
 from tests.analysis.test_landscapes import landscapes
 from tests.factories.logs import study as logs_of_a_study
@@ -472,7 +471,7 @@ def test_these_are_all_kinds_of_figures(odd):
         "steps-batch", "speedup-weak-32", "efficiency-weak-32", "curve-step", "curve-seconds"]
 
 
-@pytest.mark.parametrize("name, module", [("trials", "study_figures"), ("base-rates", "budgets")])
+@pytest.mark.parametrize("name, module", [("trials", "curves"), ("base-rates", "budgets")])
 def test_many_trials_are_one_picture_in_an_svg(odd, name, module, monkeypatch):
     [figure] = [one for one in odd if one.name == name]
     single = render(figure, "svg")

@@ -363,7 +363,7 @@ def test_files_of_a_report(tmp_path):
 def test_tables_are_printed_before_what_draws_is_imported_and_no_trainer_is(tmp_path):
     path = save(log(trial()), tmp_path / "good.h5")
     code = ("import sys; from hvdscale.report.pages import make\n"
-            "heavy = {'torch', 'horovod', 'mpi4py', 'matplotlib', 'jinja2', 'scipy.stats', 'scipy.optimize'}\n"
+            "heavy = {*'torch horovod mpi4py matplotlib jinja2 scipy.stats scipy.optimize hvdscale.exchange'.split()}\n"
             "make(sys.argv[1:2], out=sys.argv[2], formats=['html'],\n"
             "     echo=lambda text: print(text, 'LOADED', sorted(heavy & sys.modules.keys())))")
     done = subprocess.run([sys.executable, "-c", code, path, tmp_path / "report"], capture_output=True, text=True,

@@ -6,8 +6,8 @@ import pytest
 
 from hvdscale.analysis.intervals import Estimate
 from hvdscale.report import texts
-from hvdscale.formatting import templates
-from hvdscale.formatting.templates import fill
+from hvdscale.formatting import numbers
+from hvdscale.formatting.numbers import fill
 from hvdscale.report.texts import Texts
 from tests.project.test_rooms import PACKAGE
 
@@ -29,8 +29,8 @@ def test_a_value_is_written_as_its_template_asks(template, text):
 
 def without_options(template):
     """A template without its parts in brackets."""
-    while templates.OPTIONAL.search(template):
-        template = templates.OPTIONAL.sub("", template)
+    while numbers.OPTIONAL.search(template):
+        template = numbers.OPTIONAL.sub("", template)
     return template
 
 
@@ -41,7 +41,7 @@ def test_every_text_is_used_and_its_brackets_are_closed(subject):
         for kind, text in found.items():
             parts = text.values() if isinstance(text, dict) else [text] if isinstance(text, str) else text
             for part in parts:
-                left = templates.FIELD.sub("", without_options(part))
+                left = numbers.FIELD.sub("", without_options(part))
                 assert not re.search(r"[][{}]", left), f"{subject}: {kind}: {left}"
             begins = re.split("[_-]", kind)[0]
             used = f'"{kind}"' in code or re.search(f'f"{begins}[_-]{{', code)
@@ -70,5 +70,5 @@ def test_every_text_is_given_the_values_that_it_names():
         text = next(section[kind] for name in sections[method]
                     for section in [Texts(subject).sections.get(name, {})] if kind in section)
         parts = text.values() if isinstance(text, dict) else [text]
-        named = {name for part in parts for name, *_ in templates.FIELD.findall(without_options(part))}
+        named = {name for part in parts for name, *_ in numbers.FIELD.findall(without_options(part))}
         assert None in given or given >= named - set(texts.SOURCES), f"{place}: {kind}: {named - given}"

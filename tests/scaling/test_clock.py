@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from hvdscale.log.schema import RANK_PARTS
 from hvdscale.scaling.clock import UpdateClock, ask_driver, size_of, united, within
-from hvdscale.watch.watch import watching
+from hvdscale.watch.rank import watching
 
 NAP = 0.02
 

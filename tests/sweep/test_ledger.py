@@ -273,13 +273,6 @@ def test_draws_of_all_hundreds_are_found_and_taken_back(out, owner):
     assert list(Ledger(out).running(STUDY)) == list(other.running(STUDY)) == gone
 
 
-def test_files_of_further_hundreds_where_0_3_kept_them_are_named(out, ledger, worded):
-    ledger.record(STUDY, DrawResult(7, "met"))
-    placed(out, "120.json").write_text("{}")
-    with worded.error(LogError):
-        Ledger(out).results(STUDY)
-
-
 def test_a_result_keeps_every_number_in_plain_json():
     def no_literal(name):
         raise AssertionError(f"{name} is no JSON")

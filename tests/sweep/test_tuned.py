@@ -3,7 +3,6 @@ import math
 import os
 import re
 from dataclasses import asdict, replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +13,7 @@ from hvdscale.plan.metaparameters import tuned_for
 from hvdscale.plan.search_space import Parameter
 from hvdscale.plan.settings import Settings, read_toml, tomllib
 from hvdscale.plan.settle import Place, settle
-from hvdscale.sweep.tuned import tuned_toml, write_tuned
+from hvdscale.sweep.collect import tuned_toml, write_tuned
 from tests.factories.plans import TRAIN, VAL, WORKLOAD
 from tests.factories.studies import SPACE, drawn, studied
 
@@ -169,12 +168,6 @@ def test_the_text_is_the_same_whatever_the_order_of_batches():
     found = searches(tried(batch=32), tried(batch=128), tried(batch=64))
     assert tuned_toml(found) == tuned_toml(found[::-1])
     assert list(read(tuned_toml(found))["global_batch"]) == ["32", "64", "128"]
-
-
-def test_searches_of_two_workloads_have_no_one_file():
-    other = SimpleNamespace(**{**vars(WORKLOAD), "name": "made/other"})
-    with pytest.raises(ValueError, match="several workloads: made/net, made/other"):
-        tuned_toml([*searches(tried()), *searches(tried(workload=other, batch=32))])
 
 
 def test_the_file_is_whole_or_as_it_was(tmp_path, monkeypatch):

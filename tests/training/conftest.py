@@ -15,7 +15,7 @@ from tests.factories.runs import KEYS, WORKLOAD, Signalled
 def signalled(tmp_path, monkeypatch):
     """Runs in tmp_path take steps that can signal; torch's threads are afterwards as before."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hvdscale.training.loop.DataParallelStep", Signalled)
+    monkeypatch.setattr("hvdscale.training.prepare.DataParallelStep", Signalled)
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)

@@ -77,7 +77,7 @@ def write_number(last):
 
 
 def main(how, every):
-    prepare.find, loop.DataParallelStep = (lambda name: WORKLOAD), Signalled
+    prepare.find, prepare.DataParallelStep = (lambda name: WORKLOAD), Signalled
     keys = {}
     os.mkdir("whole")
     assert start("whole") == 0

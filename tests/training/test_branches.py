@@ -119,7 +119,7 @@ def test_branches_of_one_order_see_the_same_examples_in_the_same_order(branch, m
             visits = self.stream.visits(step, 0, self.stream.size(step))
             seen.setdefault((self.plan.seed, self.plan.global_batch), []).extend(visits.indices.tolist())
             return super().__call__(step, *given)
-    monkeypatch.setattr("hvdscale.training.loop.DataParallelStep", Noted)
+    monkeypatch.setattr("hvdscale.training.prepare.DataParallelStep", Noted)
     assert branch(replace(LAST, orders=2), seed=3) == 0
     assert seen[4, 6] == seen[4, 12] and seen[5, 6] == seen[5, 12] and seen[4, 6] != seen[5, 6]
     assert len(seen[4, 6]) == 48
@@ -137,7 +137,7 @@ def test_one_step_of_a_branch_is_the_update_of_the_whole_batch_at_the_scaled_rat
                 ends[self.plan.seed, self.plan.peak_lr, self.plan.global_batch] = [
                     p.detach() - old for p, old in zip(self.model.parameters(), before)]
             return found
-    monkeypatch.setattr("hvdscale.training.loop.DataParallelStep", Kept)
+    monkeypatch.setattr("hvdscale.training.prepare.DataParallelStep", Kept)
     keys = dict(optimizer="sgd", precision="fp64", model_args={})
     assert branch(LAST, out="linear", **keys) == 0
     assert branch(replace(LAST, rule="none"), out="none", **keys) == 0

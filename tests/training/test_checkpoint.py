@@ -333,18 +333,17 @@ def test_an_outcome_that_cannot_be_written_does_not_hide_the_error(train, monkey
         patched.setattr("os.fsync", raise_no_space)
         with pytest.raises(PlanError, match="seed was 0, is now 9"):
             train(seed=9)
-    folder = CheckpointFolder("gone")
-    folder.release()
+    with CheckpointFolder("gone") as folder:
+        pass
     os.rmdir("gone")
     open("gone", "w").close()
     folder.note_error(PlanError("planted"))
 
 
 def test_the_outcome_names_files_whose_names_are_no_text(tmp_path):
-    folder = CheckpointFolder(str(tmp_path / "ck"))
-    folder.note_error(LogError("\udcff.h5: gone"))
-    assert outcome(folder.path)["reason"] == "\udcff.h5: gone"
-    folder.release()
+    with CheckpointFolder(str(tmp_path / "ck")) as folder:
+        folder.note_error(LogError("\udcff.h5: gone"))
+        assert outcome(folder.path)["reason"] == "\udcff.h5: gone"
 
 
 def test_an_error_in_a_step_is_the_outcome(train, monkeypatch):
@@ -370,10 +369,8 @@ def test_a_folder_of_another_run_is_not_taken_or_emptied_unasked(train, worded):
 
 
 def test_a_folder_has_one_run_at_a_time(train, worded):
-    held = CheckpointFolder("ck")
-    with worded.error(CheckpointError):
+    with CheckpointFolder("ck"), worded.error(CheckpointError):
         train()
-    held.release()
     assert train() == 0
 
 

@@ -8,10 +8,9 @@ import pytest
 from hvdscale.errors import ExitCode
 from hvdscale.log.schema import Status
 from hvdscale.plan.settle import Place
-from hvdscale.training.describe import describe
-from hvdscale.training.display import BAR_SECONDS, LINE_SECONDS, Display
+from hvdscale.training.display import BAR_SECONDS, LINE_SECONDS, Display, describe
 from hvdscale.workers.launch import on_terminal
-from hvdscale.training.outcome import Outcome, Stop
+from hvdscale.training.snapshot import Outcome, Stop
 from hvdscale.workers.launch import LAUNCHED
 from tests.cli.test_live import Terminal
 from tests.factories.plans import settled

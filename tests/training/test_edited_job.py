@@ -16,7 +16,7 @@ from hvdscale.report.runs import read
 from hvdscale.training import prepare, series
 from hvdscale.training.branches import Branching
 from hvdscale.training.checkpoint import listed, read as read_checkpoint, write as write_checkpoint
-from hvdscale.training.current_job import current_job
+from hvdscale.training.prepare import current_job
 from hvdscale.training.display import Display
 from hvdscale.workers.group import SingleWorker
 from tests.factories.edited_jobs import forget, write_job
@@ -116,7 +116,7 @@ def test_a_built_in_workload_of_another_version_resumes_with_a_note(train, folde
     said = StringIO()
     monkeypatch.setattr("hvdscale.training.outputs.Display", partial(Display, out=said))
     assert resume(steps=4) == 0
-    monkeypatch.setattr("hvdscale.training.job.__version__", "99.0")
+    monkeypatch.setattr("hvdscale.training.prepare.__version__", "99.0")
     assert resume(steps=6) == 0 and "is now 99.0" in said.getvalue()
 
 

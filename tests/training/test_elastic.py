@@ -12,11 +12,10 @@ from hvdscale.plan.settle import Place, settle
 from hvdscale.training import elastic
 from hvdscale.training.checkpoint import Checkpoints
 from hvdscale.training.elastic import ElasticCheckpoints, HostsChangedError, Memory, batch_of
-from hvdscale.training.outcome import Start
 from hvdscale.training.prepare import prepare
 from hvdscale.training.resume import with_batch
 from hvdscale.training.run_log import NoLog
-from hvdscale.training.snapshot import RunState
+from hvdscale.training.snapshot import RunState, Start
 from hvdscale.workers.group import SingleWorker
 from tests.factories import plans as made_plans
 from tests.factories.workers import on_each

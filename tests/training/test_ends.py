@@ -75,7 +75,7 @@ def test_a_model_that_cannot_be_written_is_written_by_the_same_command(train, mo
         raise CheckpointError("m.pt: cannot be written: No space left on device")
     train(checkpoint="whole", log="whole.h5", save_model="whole.pt")
     with monkeypatch.context() as patched:
-        patched.setattr("hvdscale.training.weights.write", refuse)
+        patched.setattr("hvdscale.training.prepare.save_weights", refuse)
         for _ in range(2):
             with pytest.raises(CheckpointError, match="m.pt: cannot be written"):
                 train(save_model="m.pt")

@@ -9,7 +9,7 @@ from hvdscale.analysis.step_breakdown import LossCourse
 from hvdscale.errors import ExitCode
 from hvdscale.log.schema import Status
 from hvdscale.training.learning import describe_course, look, not_learned
-from hvdscale.training.outcome import Outcome, Stop
+from hvdscale.training.snapshot import Outcome, Stop
 from hvdscale.training.prepare import prepare
 from hvdscale.workers.group import SingleWorker
 from hvdscale.workload import Classification, Data, Split

@@ -12,7 +12,7 @@ from hvdscale.training.prepare import prepare
 from hvdscale.training.run_log import NoLog
 from hvdscale.plan.settings import Settings
 from hvdscale.training.outputs import refuse_outputs
-from hvdscale.training.weights import load_weights, refuse_unwritable, save_weights
+from hvdscale.training.checkpoint import load_weights, refuse_unwritable, save_weights
 from hvdscale.workers.group import SingleWorker
 from tests.parallel import toy
 

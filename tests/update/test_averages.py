@@ -14,7 +14,7 @@ from hvdscale.training.display import NoDisplay
 from hvdscale.training.loop import train
 from hvdscale.training.outputs import open_run_log
 from hvdscale.training.prepare import prepare
-from hvdscale.update.averages import WeightAverage, evaluation_weights
+from hvdscale.update.optimizers import WeightAverage, evaluation_weights
 from hvdscale.workers.group import SingleWorker
 from hvdscale.workload import Classification
 from tests.factories.plans import settled

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hvdscale.errors import HvdscaleError, PlanError
-from hvdscale.update.exact import HUGE, LAST, MAIN, MOST_GROUPS, REACH, UNITS, ExactBuffer, check_exact
+from hvdscale.update.gradients import HUGE, LAST, MAIN, MOST_GROUPS, REACH, UNITS, ExactBuffer, check_exact
 from hvdscale.workers.group import SingleWorker
 from tests.factories.random_jobs import draw, run
 from tests.factories.workers import on_each
@@ -44,7 +44,7 @@ def drawn(groups, scale=1.0, dtype=np.float64):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", [1.0, 1e6, 1e11])
 def test_the_sum_is_that_of_fractions_to_half_a_unit_of_the_last_word_a_group(dtype, scale, monkeypatch):
-    monkeypatch.setattr("hvdscale.update.exact.CHUNK", 3)           # of 8 values
+    monkeypatch.setattr("hvdscale.update.gradients.CHUNK", 3)           # of 8 values
     unit = UNITS[LAST if dtype == torch.float64 and scale == 1 else MAIN]
     groups = drawn(50, scale, np.float32 if dtype == torch.float32 else np.float64)
     found, tail = summed(groups, SingleWorker(), dtype=dtype)

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from hvdscale.update.rules import SGD, Adam, AdamW, fusible
-from hvdscale.update.optimizers import make_optimizer
+from hvdscale.update.optimizers import SGD, Adam, AdamW, fusible, make_optimizer
 from tests.factories.plans import settled
 
 PAIRS = [(SGD, torch.optim.SGD, dict()), (SGD, torch.optim.SGD, dict(momentum=0.9)),

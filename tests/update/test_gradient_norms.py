@@ -4,7 +4,7 @@ import copy
 import pytest
 import torch
 
-from hvdscale.update.gradient_norms import COLUMNS, why_not_measured
+from hvdscale.update.gradients import COLUMNS, why_not_measured
 from hvdscale.update.step import log_columns
 from hvdscale.update.model import fit_to_groups, make_model
 from hvdscale.update.optimizers import make_optimizer

@@ -9,8 +9,7 @@ from torch import nn
 from hvdscale.errors import UsageError
 from hvdscale.training.snapshot import restore_model
 from hvdscale.update.model import make_model
-from hvdscale.update.rules import orthogonalized
-from hvdscale.update.optimizers import clip_, follow_batch, make_optimizer, parameter_groups
+from hvdscale.update.optimizers import clip_, follow_batch, make_optimizer, orthogonalized, parameter_groups
 from hvdscale.update.step import DataParallelStep
 from hvdscale.workers.group import SingleWorker
 from tests.parallel import toy
@@ -420,8 +419,3 @@ class TwoPasses(torch.optim.SGD):
     def step(self, closure=None):
         if closure is None:
             raise RuntimeError("needs a closure")
-
-
-def test_a_model_with_nothing_to_train_is_an_error(worded):
-    with worded.error(UsageError):
-        make_optimizer(settled(), nn.Linear(2, 2).requires_grad_(False))

@@ -64,9 +64,7 @@ def test_the_loss_scale_halves_on_overflow_and_doubles_after_good_steps():
     for _ in range(scale.growth_steps - 1):
         assert scale.accepts(good)
     assert scale.value == 4
-    other = LossScale(1.0)
-    other.restore(scale.state())
-    assert other.state() == scale.state() == {"value": 4, "good_steps": 0, "left_out": 2}
+    assert vars(scale) == {"value": 4, "good_steps": 0, "left_out": 2}          # what a checkpoint keeps of it
 
 
 def step_of(**layer):

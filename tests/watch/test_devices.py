@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from hvdscale.watch.devices import need_of_gpu, on_cpu
-from hvdscale.watch.watch import watching
+from hvdscale.watch.rank import watching
 from tests.watch.test_watch import Heard
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU nothing is redirected")

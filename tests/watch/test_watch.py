@@ -15,7 +15,7 @@ from hvdscale.watch.generators import OWN, moved_since, snapshot
 from hvdscale.watch.lines import SYMPY
 from hvdscale.watch.listener import Listener
 from hvdscale.watch.patches import Patches
-from hvdscale.watch.watch import watching
+from hvdscale.watch.rank import watching
 
 ANY = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import command_environment
 
-PUT_OFF = ("import os, signal, time; from hvdscale.workers.connections import Deadline; d = Deadline(); "
+PUT_OFF = ("import os, signal, time; from hvdscale.workers.group import Deadline; d = Deadline(); "
            "d.put_off(1); ")
 
 

@@ -11,7 +11,7 @@ import torch
 from hvdscale.plan import presets
 from hvdscale.workload import Batch, Card, Classification, Data, Split, build_model
 from hvdscale.workloads import find, names
-from hvdscale.workloads.models.cnn import WIDTHS
+from hvdscale.workloads.models.plain import WIDTHS
 from tests.conftest import ROOT
 
 LOADER = SourceFileLoader("listing", str(ROOT / "tools/list_workloads"))

@@ -7,8 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from hvdscale.modules import BatchNorm, Dropout, is_batch_norm
-from hvdscale.workloads.models.cnn import FullyConnected, SimpleCNN
-from hvdscale.workloads.models.plain import VGG, AlexNet
+from hvdscale.workloads.models.plain import VGG, AlexNet, FullyConnected, SimpleCNN
 from hvdscale.workloads.models.resnet import CIFAR_MODELS, CifarResNet, ImageNetResNet
 from tests.wording import refusals
 

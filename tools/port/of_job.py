@@ -1,7 +1,7 @@
 """The Horovod script that starts where a job does: what the benchmarks of whole jobs are held against."""
 from __future__ import annotations
 
-from hvdscale.training.job import Job
+from hvdscale.training.prepare import Job
 
 from .horovod_mnist import HorovodScript
 

@@ -86,12 +86,21 @@ def sample_posterior(log_likelihood: Callable[[np.ndarray], np.ndarray], paramet
     found = random.standard_normal((draws, parameters))
     likelihood, power, evidence = np.fmax(log_likelihood(found), IMPOSSIBLE), 0.0, 0.0
     while power < 1:
-        step = _next_step(likelihood, 1 - power)
-        weights = np.cumsum(np.exp(step * (likelihood - likelihood.max())))
-        evidence += step * likelihood.max() + float(np.log(weights[-1] / draws))
+        low, high, step = 0.0, 1 - power, 1 - power     # high: the largest that leaves half of the draws effective
+        for _ in range(41):
+            weights = np.exp(step * (likelihood - likelihood.max()))
+            is_effective = weights.sum() ** 2 / (weights ** 2).sum() / draws >= 0.5
+            low, high = (step, high) if is_effective else (low, step)
+            if low == high:
+                break
+            step = (low + high) / 2
+
+        weights = np.cumsum(np.exp(high * (likelihood - likelihood.max())))
+        evidence += high * likelihood.max() + float(np.log(weights[-1] / draws))
         even = (np.arange(draws) + random.random()) / draws * weights[-1]
         picked = np.searchsorted(weights, even).clip(max=draws - 1)
-        found, likelihood, power = found[picked], likelihood[picked], power + step
+        found, likelihood, power = found[picked], likelihood[picked], power + high
+
         for _ in range(MOVES):
             length = 2.38 / np.sqrt(2 * parameters) * random.choice(LENGTHS, (draws, 1), p=(0.1, 0.8, 0.1))
             share = np.where(random.random((draws, 1)) < WHOLE, 1.0, PART)
@@ -105,20 +114,6 @@ def sample_posterior(log_likelihood: Callable[[np.ndarray], np.ndarray], paramet
     return found[random.permutation(draws)], evidence
 
 
-def _next_step(likelihood: np.ndarray, most: float) -> float:
-    """The largest addition to the power, up to ``most``, that leaves half of the draws effective."""
-    def effective(step: float) -> float:
-        weights = np.exp(step * (likelihood - likelihood.max()))
-        return float(weights.sum() ** 2 / (weights ** 2).sum() / len(weights))
-    if effective(most) >= 0.5:
-        return most
-    low, high = 0.0, most
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if effective(middle) >= 0.5 else (low, middle)
-    return high
-
-
 @dataclass(frozen=True, eq=False)
 class Measured:
     """Means of logarithms at settings, shape (settings,), and the standard deviations that their repeats imply."""
@@ -129,18 +124,19 @@ class Measured:
     spread: float               # in the prior, deviation of the logarithm of what the deviations are too large by
     lack: tuple[float, float]   # in the prior, median and deviation of the logarithm of what the law lacks
 
-    def noise(self, drawn: np.ndarray) -> np.ndarray:
-        """Variances, shape (draws, settings), for standard normal draws of the spread."""
-        return np.exp(2 * self.spread * drawn[:, None]) * self.deviations ** 2
+    def scatter(self, spread: np.ndarray, lack: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(variances of the noise, shape (draws, settings), deviations of what the law lacks, shape (draws, 1)), for
+        standard normal draws of both."""
+        return (np.exp(2 * self.spread * spread[:, None]) * self.deviations ** 2,
+                self.lack[0] * np.exp(self.lack[1] * lack[:, None]))
 
-    def lacking(self, drawn: np.ndarray) -> np.ndarray:
-        """Standard deviations of what the law lacks, shape (draws, 1), likewise."""
-        return self.lack[0] * np.exp(self.lack[1] * drawn[:, None])
-
-    def log_likelihood(self, law: np.ndarray, spread: np.ndarray, lack: np.ndarray) -> np.ndarray:
-        """Of the law's logarithms at the settings, shape (draws, settings); spread and lack are standard normal."""
-        variance = self.noise(spread) + self.lacking(lack) ** 2
-        fit = -0.5 * ((self.logs - law) ** 2 / variance + np.log(variance)).sum(1)
+    def log_likelihood(self, law: Callable[[np.ndarray], np.ndarray], at: int, unknowns: np.ndarray) -> np.ndarray:
+        """Of draws of what is unknown, shape (draws, unknowns), standard normal: columns ``at`` and the next are the
+        spread and the lack, and ``law`` gives the logarithms at the settings, shape (draws, settings)."""
+        spread, lack = unknowns[:, at:at + 2].T
+        noise, lacking = self.scatter(spread, lack)
+        variance = noise + lacking ** 2
+        fit = -0.5 * ((self.logs - law(unknowns)) ** 2 / variance + np.log(variance)).sum(1)
         # of the repeats' own deviation, whose square is chi-square with this freedom
         return fit - self.freedom * (self.spread * spread + 0.5 * np.exp(-2 * self.spread * spread))
 
@@ -148,14 +144,13 @@ class Measured:
              random: np.random.Generator) -> np.ndarray:
         """Draws of the truth, shape (draws, places), from the law's logarithms at the places and, ``of_law``, at the
         settings. ``settings`` is which of these each place is; -1: none."""
-        lacking = self.lacking(lack)
+        noise, lacking = self.scatter(spread, lack)
         normal = random.standard_normal(law.shape)
         found = law + lacking * normal
         known = settings >= 0
         if known.any():
-            noise = self.noise(spread)[:, settings[known]]
+            at, noise = of_law[:, settings[known]], noise[:, settings[known]]
             gain = lacking ** 2 / (lacking ** 2 + noise)
-            at = of_law[:, settings[known]]
             found[:, known] = at + gain * (self.logs[settings[known]] - at) + np.sqrt(gain * noise) * normal[:, known]
         return found
 
@@ -173,18 +168,15 @@ class Decision:
         """log(cost x time ** weight), shape (draws, options); of time alone where the weight is inf."""
         return self.log_seconds if np.isinf(weight) else self.log_paid + (1 + weight) * self.log_seconds
 
-    def expected(self, weight: float) -> np.ndarray:
-        """Mean scores, shape (options,)."""
-        return self.scores(weight).mean(0)
-
     def best_of_each(self, workers: int) -> dict[tuple[int, int], int]:
         """By (M, H) the option of these workers with the least expected time."""
-        ordered = self.expected(np.inf).argsort()[::-1].tolist()
+        ordered = self.log_seconds.mean(0).argsort()[::-1].tolist()
         return dict(sorted({self.places[at][-1]: at for at in ordered if self.workers[at] == workers}.items()))
 
     def loss(self, option: int, weight: float = np.inf) -> float:
         """The expected loss of an option, as a ratio less 1."""
-        return float(np.expm1(self.expected(weight)[option] - self.scores(weight).min(1).mean()))
+        scores = self.scores(weight)
+        return float(np.expm1(scores.mean(0)[option] - scores.min(1).mean()))
 
     def chance(self, option: int, within: float, weight: float = np.inf) -> float:
         """The share of the draws in which an option is within this share of the best one."""
@@ -198,12 +190,12 @@ class Decision:
         tail = int((1 - self.confidence) * len(found))
         return int(found[tail]), int(found[-1 - tail])
 
-    def loss_after(self, seen: Sequence[tuple[np.ndarray, float]], weight: float = np.inf) -> float:
-        """The expected loss of what would be taken once quantities were measured, as a ratio less 1: the mean over
-        outcomes, each that of one draw with noise. An outcome weighs the draws by its likelihood.
+    def loss_after(self, seen: Sequence[tuple[np.ndarray, float]]) -> float:
+        """The expected loss of time by what would be taken once quantities were measured, as a ratio less 1: the mean
+        over outcomes, each that of one draw with noise. An outcome weighs the draws by its likelihood.
 
         seen  of each quantity its draws, shape (draws,), and the standard deviation of the measurement"""
-        random, scores = np.random.default_rng([0, 12]), self.scores(weight)
+        random, scores = np.random.default_rng([0, 12]), self.log_seconds
         truths = np.linspace(0, len(scores) - 1, OUTCOMES).astype(int)
         misses = np.zeros((OUTCOMES, len(scores)))
         for drawn, deviation in seen:

@@ -89,13 +89,11 @@ class Sides:
 
     def decide(self, error: float, within: float) -> np.ndarray:
         """DECISIONS by index, of shape (...), alike within a share; of at least LEAST runs of each."""
-        alike, apart = (self._log_chance(alike, within) <= np.log(error) for alike in (True, False))
+        alike, apart = self._log_alike(within) <= np.log(error), -self.log_evidence() <= np.log(error)
         return np.select([alike, apart & (self.difference < 0), apart], [2, 0, 1], 3)
 
-    def _log_chance(self, alike: bool, within: float) -> np.ndarray:
-        """Logarithm of the smallest error at which both are alike, or else at which one is better."""
-        if not alike:
-            return -self.log_evidence()
+    def _log_alike(self, within: float) -> np.ndarray:
+        """Logarithm of the smallest error at which both are alike."""
         near = np.log1p(within)
         inside = np.abs(self.difference) <= near
         least = np.minimum(self.log_evidence(-near), self.log_evidence(near)) if inside.any() else 0.0
@@ -103,7 +101,8 @@ class Sides:
 
     def chance(self, decision: str, within: float) -> float:
         """The smallest error at which they are decided so; of OPEN at which they would be better or worse."""
-        return float(np.exp(np.minimum(self._log_chance(decision == ALIKE, within), 0)))
+        found = self._log_alike(within) if decision == ALIKE else -self.log_evidence()
+        return float(np.exp(np.minimum(found, 0)))
 
     def draw(self, runs: int) -> list[np.ndarray]:
         """Deviations of runs of the baseline and of the candidate, shape (DRAWS, runs), alike as those of one seed."""

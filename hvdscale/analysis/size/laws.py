@@ -30,9 +30,9 @@ import numpy as np
 from ...errors import UsageError
 from ...log.schema import SMALLER
 from ..quality import valley_of
-from ..best_points import LEARNING_RATE
+from ..search import LEARNING_RATE
 from ..budgets import Budget, BudgetPoint
-from ..critical_batch_fit import OVERHEAD, CriticalBatchFit, steps_at
+from ..critical_batch_fit import OVERHEAD, steps_at
 from ..curves import curve_of
 from ..intervals import CONFIDENCE, Estimate, student_quantile
 from ..report_data import JobResults, Options, Section
@@ -83,9 +83,15 @@ class CellResult:
                                        study.metaparameter(LEARNING_RATE)[point.rows], point.costs]))
         self.batches, self.rates, self.costs = np.concatenate(parts, axis=1)
         self.fit, self.estimates = curve.regimes.fit if curve else None, dict[str, Estimate]()
-        if self.fit:
-            self.estimates = {"overhead": self.fit.overhead, "steps": steps_at_overhead(self.fit, options.confidence),
-                              "b_crit": self.fit.b_crit, "s_min": self.fit.s_min}
+        if fit := self.fit:         # steps at the batch that needs a share OVERHEAD more examples; open where B_crit is
+            best = np.array([fit.s_min.value * fit.b_crit.value, fit.b_crit.value, fit.shape.value])
+            with np.errstate(invalid="ignore"):
+                value, drawn = ((1 + OVERHEAD) * least / (b_crit * ((1 + OVERHEAD) ** shape - 1) ** (1 / shape))
+                                for least, b_crit, shape in (best, fit.draws().T))
+            low, high = np.nanquantile(drawn, [(1 - options.confidence) / 2, (1 + options.confidence) / 2])
+            steps = Estimate(float(value), float(min(low, value)), float(max(high, value)), fit.points)
+            self.estimates = {"overhead": fit.overhead, "steps": steps, "b_crit": fit.b_crit, "s_min": fit.s_min}
+
         distinct, lowest = lowest_by(self.batches, self.costs)
         if basin := basin_of(self.batches, self.rates, self.costs, options.confidence):
             self.estimates |= zip(("best_batch", "best_rate"), basin)
@@ -122,16 +128,6 @@ class SizeLaws:
         self.quantities = {key: PowerLaw(self.names, own, self.confidence) for key, own in points.items() if own}
 
 
-def steps_at_overhead(fit: CriticalBatchFit, confidence: float) -> Estimate:
-    """The steps at the batch that needs a share OVERHEAD more examples than the fewest; open where B_crit is."""
-    def steps(least: np.ndarray, b_crit: np.ndarray, shape: np.ndarray) -> np.ndarray:
-        with np.errstate(invalid="ignore"):
-            return (1 + OVERHEAD) * least / (b_crit * ((1 + OVERHEAD) ** shape - 1) ** (1 / shape))
-    value = steps(*np.array([fit.s_min.value * fit.b_crit.value, fit.b_crit.value, fit.shape.value]))
-    low, high = np.nanquantile(steps(*fit.draws.T), [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Estimate(float(value), float(min(low, value)), float(max(high, value)), fit.points)
-
-
 def lowest_by(values: np.ndarray, costs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(distinct values, the lowest cost at each)."""
     distinct = np.unique(values)
@@ -139,7 +135,7 @@ def lowest_by(values: np.ndarray, costs: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def basin_of(batches: np.ndarray, rates: np.ndarray, costs: np.ndarray, confidence: float = CONFIDENCE
-             ) -> tuple[Estimate, Estimate] | None:
+             ) -> tuple[Estimate, ...] | None:
     """(batch, rate) at the bottom of the bowl of trials, arrays of shape (trials,); None: too few there, or no bowl."""
     known = np.isfinite(costs) & np.isfinite(rates) & (rates > 0)
     logs, costs = np.log(np.column_stack([batches[known], rates[known]])), costs[known]
@@ -155,8 +151,7 @@ def basin_of(batches: np.ndarray, rates: np.ndarray, costs: np.ndarray, confiden
     high = np.maximum((places + halves).max(0), places[0] + ahead + around)
     low, high = np.where(low < logs.min(0), -np.inf, low), np.where(high > logs.max(0), np.inf, high)
     ends = np.exp(np.stack([np.median(places, 0), low, high]))
-    batch, rate = (Estimate(float(value), float(least), float(most), len(parts[-1])) for value, least, most in ends.T)
-    return batch, rate
+    return tuple(Estimate(value, least, most, len(parts[-1])) for value, least, most in ends.T.tolist())
 
 
 def _lowest_point(logs: np.ndarray, costs: np.ndarray, confidence: float) -> tuple[np.ndarray, np.ndarray] | None:
@@ -252,8 +247,15 @@ class LawCost:
         if len(values) > 1 and not self.outside:
             self.loss = excess_at(values, lowest, self.value, laws.confidence)
         if cell.fit is not None and rule.of == BATCH and 0 < self.value < math.inf:
-            self.steps, self.examples = over_fewest(cell.fit, self.value, laws.confidence)
-            self.best = self.best or cell.fit.overhead
+            fit, batch, (e_min, b_crit, shape) = cell.fit, self.value, cell.fit.draws().T
+            own, drawn = float(fit.steps(batch)), steps_at(batch, e_min, b_crit, shape)
+            with np.errstate(invalid="ignore"):
+                over = np.array([drawn * b_crit / e_min, drawn * batch / e_min])
+                low, high = np.nanquantile(over, [(1 - laws.confidence) / 2, (1 + laws.confidence) / 2], axis=1)
+            over_fewest = own / fit.s_min.value, own * batch / (fit.s_min.value * fit.b_crit.value)
+            self.steps, self.examples = (Estimate(*ends, fit.points)
+                                         for ends in zip(over_fewest, low.tolist(), high.tolist()))
+            self.best = self.best or fit.overhead
 
 
 def costs_of(rule: BorrowedLaw, laws: SizeLaws) -> tuple[LawCost, ...]:
@@ -282,15 +284,3 @@ def excess_at(values: np.ndarray, lowest: np.ndarray, value: float, confidence: 
     over = np.array([at, ends[0] - half, ends[1] + half]) - least
     share = np.maximum(over, 0) / abs(least) if least else np.full(3, math.nan)
     return Estimate(float(share[0]), float(share[1]), float(share[2]), len(values))
-
-
-def over_fewest(fit: CriticalBatchFit, batch: float, confidence: float = CONFIDENCE) -> tuple[Estimate, Estimate]:
-    """(steps over S_min, examples over E_min) at a batch, from 1 on."""
-    e_min, b_crit, shape = fit.draws.T
-    own, drawn = float(fit.steps(batch)), steps_at(batch, e_min, b_crit, shape)
-    with np.errstate(invalid="ignore"):
-        over = np.array([drawn * b_crit / e_min, drawn * batch / e_min])
-        low, high = np.nanquantile(over, [(1 - confidence) / 2, (1 + confidence) / 2], axis=1)
-    values = own / fit.s_min.value, own * batch / (fit.s_min.value * fit.b_crit.value)
-    steps, examples = (Estimate(*ends, fit.points) for ends in zip(values, low.tolist(), high.tolist()))
-    return steps, examples

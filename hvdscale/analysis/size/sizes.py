@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,10 +28,10 @@ import numpy as np
 import scipy
 
 from ...errors import UsageError
-from ..best_points import among
+from ..search import among
 from ..critical_batch_fit import OWN_FREEDOM, count_own, weigh
 from ..intervals import CONFIDENCE, Estimate, normal_quantile, student_quantile
-from ..studies import Study
+from ..studies import Study, group_by
 from ..trials import JobKey, parameters_of
 
 SUFFIXES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
@@ -99,15 +98,14 @@ def parse_size(text: str, what: str = "size") -> float:
 def sizes_of(texts: Iterable[str]) -> tuple[Size, ...]:
     """Sizes from texts, see Size.parse; UsageError for a name twice."""
     found = tuple(map(Size.parse, texts))
-    for name, count in Counter(one.name for one in found).items():
-        if count > 1:
-            raise UsageError(f"--size {name}: is given twice; give each size once")
+    names = [one.name for one in found]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"--size {twice[0]}: is given twice; give each size once")
     return found
 
 
 def cells_of(studies: Sequence[Study], sizes: Sequence[Size]) -> tuple[SizeCell, ...]:
     """The cells of studies, by size, smallest first. UsageError where a workload does not have a size."""
-    found: dict[tuple[tuple[float, ...], JobKey], list[Study]] = {}
     # for the tokens of each budget, which is whole steps, the fewest of those that may have been asked for alike
     ends = {(steps * each, (steps - 1) * each) for study in studies if any(size.name == TOKENS for size in sizes)
             and (each := _tokens_a_step(study)) > 0 for steps in study.budget_steps.tolist() if steps}
@@ -115,11 +113,10 @@ def cells_of(studies: Sequence[Study], sizes: Sequence[Size]) -> tuple[SizeCell,
     for spent, before in sorted(ends):
         fewest = spent if before >= fewest else fewest
         budgets[spent] = fewest
-    for study in studies:
-        for values, part in _split(study, sizes, budgets):
-            found.setdefault((values, study.workload), []).append(part)
-    return tuple(SizeCell(workload, values, tuple(own)) for (values, workload), own in
-                 sorted(found.items(), key=lambda item: item[0]))
+    parts = group_by((part for study in studies for part in _split(study, sizes, budgets)),
+                     lambda part: (part[0], part[1].workload))
+    return tuple(SizeCell(workload, values, tuple(study for _, study in parts[values, workload]))
+                 for values, workload in sorted(parts))
 
 
 def _split(study: Study, sizes: Sequence[Size], budgets: Mapping[float, float]
@@ -251,8 +248,7 @@ class PowerLaw:
         x = np.log([sizes[name] for name in self.names]) - self._middle
         x = np.concatenate([[1.0], x, x ** 2])[:len(beta)]
         centre = float(x @ beta)
-        variance = float(x @ covariance @ x) + excess
-        half = float(student_quantile(freedom, self.confidence) * np.sqrt(variance))
+        half = float(student_quantile(freedom, self.confidence) * np.sqrt(float(x @ covariance @ x) + excess))
         with np.errstate(over="ignore"):
             low, value, high = np.exp([centre - half, centre, centre + half])
         return Estimate(float(value), float(low), float(high), len(self.points))

@@ -10,18 +10,16 @@ from functools import partial
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ...errors import UsageError
-from ...formatting.lines import wrap
 from ...formatting.numbers import list_first, listed
+from ...formatting.screen import wrap
 from ...system.files import scratch_folder
 from ...watch.remarks import OWN
 from ...watch.runner import ENDED, FAILED, ScriptRequest
-from ..finding import (OF_RESTARTS as KINDS, STATISTICS, Finding, Verdict, describe_lost, describe_tensors, trace_cause,
-                       unlike)
+from ..finding import (OF_RESTARTS, STATISTICS, Finding, Verdict, describe_lost, describe_tensors, trace_cause, unlike)
 from ..script.compare.pair import Pair, apart, batches_of, passes_of, trained
 from ..script.compare.state import OF, same_stream
 from ..script.examine import SHOWN, ScriptJudged, instead_of
@@ -71,7 +69,7 @@ class Both:
     def __post_init__(self) -> None:
         for records in (self.first, self.second, self.stopped, self.resumed):
             leave_skipped(records, self.first)
-        self.finding = partial(KINDS.finding, about=self)       # its words know what this has
+        self.finding = partial(OF_RESTARTS.finding, about=self)       # its words know what this has
         self.again, self.other_count = self.asked.again, self.asked.then != self.asked.workers
         self.loaded = find_loaded(self.stopped, self.resumed)
         self.passes = max((by.passes for _, by in self.loaded), default=0)      # before the save, of the next update
@@ -97,18 +95,16 @@ class Both:
         ranks changes. Empty where they are unknown; None where some rank has no loader."""
         if not all(map(trained, records)):
             return None
-        pair = Pair(records[0], [*records], None)
-        found = [[*chain(*pair.keys(pair.many, at))] for at in range(pair.updates)]
-        return [sorted(keys, key=repr) for keys in found] if self.other_count else found
+        pair, order = Pair(records[0], [*records], None), partial(sorted, key=repr) if self.other_count else list
+        return [order(chain(*pair.keys(pair.many, at))) for at in range(pair.updates)]
 
 
 def find_loaded(stopped: Sequence[Record], resumed: Sequence[Record]) -> list[tuple[FileUse, FileUse]]:
     """What a run loaded before its first update, and how the one before had last written it or its folder: what was
     saved by a function for checkpoints, else any file."""
-    written = uses(stopped, SAVED, WRITTEN)
     found = [(one, max(by, key=lambda each: (each.act == SAVED, each.updates)))
              for one in uses(resumed, LOADED) + uses(resumed, READ) if not one.updates and (
-                 by := [each for each in written if f"{one.path}/".startswith(f"{each.path}/")])]
+                 by := [each for each in uses(stopped, SAVED, WRITTEN) if f"{one.path}/".startswith(f"{each.path}/")])]
     return [both for both in found if both[1].act == SAVED] or found
 
 
@@ -137,7 +133,7 @@ def carry_out(asked: ResumeRequest, place: Path, say: Callable[[str], None], nam
     else:
         workplace = make_workplace(Path.cwd(), place / name / "folder")
         if not workplace.copied and not asked.in_place:
-            raise UsageError(KINDS.sentence("refused", "large"))
+            raise UsageError(OF_RESTARTS.sentence("refused", "large"))
         for path in left if workplace.copied else ():
             (workplace.folder / path).unlink(missing_ok=True)
     say(f"running {asked.script} {what}")
@@ -145,9 +141,9 @@ def carry_out(asked: ResumeRequest, place: Path, say: Callable[[str], None], nam
     for starts in zip(*(record.starts for record in run.records)):
         for part in starts[0].parts:
             whole = np.fmax.reduce([one.parts.get(part, np.nan) for one in starts])
+            digest = blake2b(whole, digest_size=8).hexdigest() if whole.any() else 0
             for one in starts:
-                kind = one.values[part].partition(" ")[0]
-                one.values[part] = f"{kind} {blake2b(whole, digest_size=8).hexdigest() if whole.any() else 0}"
+                one.values[part] = f"{one.values[part].partition(' ')[0]} {digest}"
     failed = run.late or any(record.state == FAILED for record in run.records)
     return run, str(find_error(asked, run) or "") if failed else ""
 
@@ -160,12 +156,12 @@ def run_all(asked: ResumeRequest, place: Path, say: Callable[[str], None]) -> Bo
     absolute = {one.path for one in uses(first.records, SAVED) if os.path.isabs(one.path)}
     outside = sorted(absolute | written_outside(first.records))
     if outside and not asked.in_place:
-        raise UsageError(KINDS.sentence("refused", "outside", paths=outside[:3]))
+        raise UsageError(OF_RESTARTS.sentence("refused", "outside", paths=outside[:3]))
     if left := _loaded_of(first.records, first.workplace.before):
         run = partial(run, left=left)
         first = checked(asked, run("afresh", "uninterrupted, without its checkpoints")[0])
-    both, made = Both(asked, first.records, first.written, left), least(first.records)
-    saves = sorted({(one.updates, one.passes) for one in uses(first.records, SAVED) if one.updates})
+    both = Both(asked, first.records, first.written, left)
+    saves, made = sorted({(one.updates, one.passes) for one in uses(both.first, SAVED) if one.updates}), both.made
     if not saves:
         return both
     stop = next((at for at, passes in saves if passes), max(asked.stop, saves[0][0]))
@@ -175,7 +171,7 @@ def run_all(asked: ResumeRequest, place: Path, say: Callable[[str], None]) -> Bo
     resumed, error = run("resumed", "again", stopped, most=max(1, made - newest + (BEYOND if both.ends else 0)))
     for each in (second, stopped):
         if again := _loaded_of(each.records, {*first.workplace.before, *absolute}):
-            raise UsageError(KINDS.sentence("refused", "left", paths=again[:3]))
+            raise UsageError(OF_RESTARTS.sentence("refused", "left", paths=again[:3]))
     torn, at = {}, next((updates for updates, _ in saves[1:]), saves[0][0])
     for number, where in enumerate(("in the middle of a file", "between two files"), 1) if asked.in_save else ():
         killed, _ = run(f"torn{number}", f"and killing it {where}", kill_in=number, save=at, most=made)
@@ -199,8 +195,7 @@ def load(both: Both, check: str) -> Finding:
     loaded = [by for _, by in both.loaded if by.act == SAVED]
     newer = [one for one in uses(both.stopped, SAVED) if one.path and any(
         one.values.keys() == by.values.keys() for by in loaded) and all(one.updates > by.updates for by in loaded)]
-    newest = sorted(newer, key=lambda one: one.updates)[-1:]
-    lost = not both.loaded and not both.held
+    newest, lost = sorted(newer, key=lambda one: one.updates)[-1:], not both.loaded and not both.held
     kinds = {"error": both.error, "no_save": not both.stopped, "nothing": lost and both.again, "perhaps_nothing": lost,
              "old": newest, "newest": True}
     return both.finding(check, kinds, newer=[one.path for one in newest], newest=[one.updates for one in newest])
@@ -209,11 +204,11 @@ def load(both: Both, check: str) -> Finding:
 def files(both: Both, check: str) -> Finding:
     """Whether ranks write to one path, and whether what a kill leaves behind can be loaded."""
     lines = {one.path: one.line for one in uses(both.first, SAVED) if one.path}
-    for path, at in [(one.path, one.updates) for one in uses(both.first, WRITTEN) if one.path in lines]:
+    for one in uses(both.first, WRITTEN):
         ranks = [record.rank for record in both.first if any(
-            (one.path, one.updates) == (path, at) for one in uses([record], WRITTEN))]
-        if len(ranks) > 1:
-            return both.finding(check, "one_path", path=path, ranks=ranks, where=lines[path])
+            (one.path, one.updates) == (other.path, other.updates) for other in uses([record], WRITTEN))]
+        if one.path in lines and len(ranks) > 1:
+            return both.finding(check, "one_path", path=one.path, ranks=ranks, where=lines[one.path])
     for how, (killed, mended, error) in both.torn.items():
         of = sorted({by.updates for _, by in find_loaded(killed, mended)})
         if error or len(of) != 1:       # the error is of the rank that failed first, whichever that was
@@ -229,9 +224,8 @@ def state(both: Both, check: str) -> Finding:
     for rank, record in enumerate(both.resumed):
         was, usual, second = (run[0 if both.other_count else rank].start(both.held) for run in (
             both.stopped, both.first, both.second))
-        if was is None and usual and second and usual.values == second.values:
-            was = usual
-        starts.append((was, record.start(0)))
+        known = usual and second and usual.values == second.values
+        starts.append((was or (usual if known else None), record.start(0)))
     divided = any(record.sharded and not any(one.parts for one in record.starts) for record in both.first)
     if both.other_count and divided or not all(map(all, starts)):
         return both.finding(check, "not_seen")
@@ -239,12 +233,11 @@ def state(both: Both, check: str) -> Finding:
                   if name.startswith(OPTIMIZER) == (check == "optimizer")} for one in each] for each in zip(*starts))
     found = [(rank, *one) for rank, each in enumerate(zip(was, now)) for one in unlike(*each, missing=True)
              if was[0].get(one[0], one[1]) == one[1] and not (both.passes and one[0].endswith(STATISTICS))]
-    lost = [one for _, *one in found]
+    ranks, lost = sorted({rank for rank, *_ in found}), [one for _, *one in found]
     saved = {value: name for _, by in both.loaded for name, value in by.values.items()}
     kind, given = describe_lost(lost) if check == "optimizer" else describe_tensors(
         lost, both.resumed[0].optimized, both.first[0].start(0).values, saved)
-    ranks, names = sorted({rank for rank, *_ in found}), {name for _, name, *_ in found}
-    alone = len(ranks) < len(was) and all(each.get(name) == was[0].get(name) for each in was for name in names)
+    alone = len(ranks) < len(was) and all(each.get(name) == was[0].get(name) for each in was for name, *_ in lost)
     kinds = {"same": not kind and was[0], "none": not kind, "some_ranks": alone, kind: True}
     return both.finding(check, kinds, ranks=ranks, **given)
 
@@ -271,7 +264,7 @@ def course(both: Both, check: str) -> Finding:
                         side="ahead" if shift > 0 else "behind", noise=(noise or 0) + 1)
 
 
-def courses_of(record: Record) -> dict[str, list[dict[str, Any]]]:
+def courses_of(record: Record) -> dict[str, list[dict]]:
     """By check, for each update the values by name."""
     rates = [dict(enumerate(float(f"{rate:.6g}") for one in each for rate in one.rates))
              for each in zip(*(one.updates for one in record.optimizers))]
@@ -296,9 +289,8 @@ def places_of(whole: list, part: list) -> list[int]:
 
 def updates(both: Both, check: str) -> Finding:
     """Whether the resumed run makes the updates that are left, and with the parameters of the uninterrupted run."""
-    made, left = least(both.resumed), both.left_over
-    ended = both.ends or all(one.state == ENDED for one in both.resumed)
-    kinds = {"none": not made, "more": both.ends and made > left, "fewer": ended and made < left,
+    made, left, ended = least(both.resumed), both.left_over, all(one.state == ENDED for one in both.resumed)
+    kinds = {"none": not made, "more": both.ends and made > left, "fewer": (both.ends or ended) and made < left,
              "as_many": both.other_count}
     return both.finding(check, kinds, now=made) if any(kinds.values()) else course(both, check)
 
@@ -317,8 +309,8 @@ def examples(both: Both, check: str) -> Finding:
 
     def differ(one: list, other: list) -> bool:
         """But for padding: how far the last update is filled up depends on the number of workers."""
-        more, fewer = Counter(one) - Counter(other), Counter(other) - Counter(one)
-        return one != other and not (both.other_count and (more + fewer).total() <= padded)
+        apart = (Counter(one) - Counter(other)).total() + (Counter(other) - Counter(one)).total()
+        return one != other and not (both.other_count and apart <= padded)
     at = first_apart(usual[held:], now, differ)
     until = max((one for one in both.epochs if held < one <= end), default=end)     # of the last whole epoch
     found = Counter(chain(*(usual if ordered else stopped)[:held], *now[:until - held]))
@@ -368,11 +360,10 @@ def random_numbers(both: Both, check: str) -> Finding:
             kinds = {"same": name in same_stream([usual, now]), "replayed": 2 * sum(again) > len(again),
                      "alike": name in as_first - same_stream([draws[0][1], usual]), "other": name in by_seed}
             found[next((kind for kind, is_so in kinds.items() if is_so), "unseeded")].add(name)
-    kind = next((kind for kind, names in found.items() if names), "none")
-    names = listed(sorted(OF.get(name, name) for name in found.get(kind, ())))
+    kind, names = next((one for one in found.items() if one[1]), ("none", ()))
     where = next((one.line for one in passes_of(both.resumed[0].updates)), "")
     kinds = {"own_count": kind == "other" and both.other_count, kind: True}
-    return both.finding(check, kinds, names=names, where=where)
+    return both.finding(check, kinds, names=listed(sorted(OF.get(name, name) for name in names)), where=where)
 
 
 def _draws(record: Record, begin: int, end: int) -> list[GeneratorUse]:
@@ -393,35 +384,33 @@ def loop_of(record: Record, at: int) -> Iteration:
 
 def saved_values(both: Both, check: str) -> Finding:
     """Whether later checkpoints are saved at the same updates, with the same counters, best values and averages."""
-    usual, second, now = (_saves(run, shift) for run, shift in (
-        (both.first, 0), (both.second, 0), (both.resumed, both.held)))
-    end, unsure = both.held + both.after, None
-    later = sorted(at for at in {*usual, *now} if both.held < at < end or at == end and at in usual and at in now)
+    held, end, unsure = both.held, both.held + both.after, None
+    usual, second, now = (_saves(*run) for run in ((both.first, 0), (both.second, 0), (both.resumed, held)))
+    later = sorted(at for at in {*usual, *now} if held < at < end or at == end and at in usual and at in now)
     given = dict(common=sum(at in usual and at in now for at in later))
-    pairs = enumerate(zip(both.first[0].updates[both.held:], both.resumed[0].updates), both.held + 1)
+    pairs = enumerate(zip(both.first[0].updates[held:], both.resumed[0].updates), held + 1)
     exact_at = {at: not both.other_count and was.digest_after == one.digest_after for at, (was, one) in pairs}
-    for update in later:
-        exact, was, noise, found = exact_at[update], *(one.get(update, {}) for one in (usual, second, now))
+    for at in later:
+        exact, was, noise, found = exact_at[at], *(one.get(at, {}) for one in (usual, second, now))
         extra, fewer = (sorted(one.keys() - other.keys()) for one, other in ((found, was), (was, found)))
         if was.keys() == noise.keys() and (extra or fewer):
             keys = {**was, **found}[(extra or fewer)[0]].keys()
             kinds = {"own_reason": not exact, "other_name": extra and fewer,
                      "other_time": any(keys == by.values.keys() for _, by in both.loaded), "other_reason": True}
-            one = both.finding(check, kinds, update=update, now=[*extra, "nothing"][0], was=[*fewer, "nothing"][0],
-                               **given)
+            one = both.finding(check, kinds, update=at, now=[*extra, "nothing"][0], was=[*fewer, "nothing"][0], **given)
             if exact:
                 return one
             unsure = unsure or one
         for path in was.keys() & noise.keys() & found.keys():
-            past = [usual[at][path] for at in sorted(usual) if at <= both.held and path in usual[at]]
+            past = [usual[before][path] for before in sorted(usual) if before <= held and path in usual[before]]
             apart = [one for one in unlike(was[path], found[path]) if noise[path].get(one[0]) == one[1] and (
-                not OF_GENERATORS.search(one[0])) and (exact or _is_lost(both, update, past, *one))]
+                not OF_GENERATORS.search(one[0])) and (exact or _is_lost(both, at, past, *one))]
             if apart:
                 name, value, other = apart[0]
                 kinds = {"tensors": " " in value, "other": True}
-                return both.finding(check, kinds, update=update, path=path, name=name, was=value, now=other,
+                return both.finding(check, kinds, update=at, path=path, name=name, was=value, now=other,
                                     names=list_first([name for name, *_ in apart[1:]], 3), **given)
-    kinds = {"none": not given["common"], "same": all(exact_at[at] for at in later), "same_numbers": True}
+    kinds = {"none": not given["common"], "same": all(map(exact_at.get, later)), "same_numbers": True}
     return unsure or both.finding(check, kinds, **given)
 
 
@@ -464,13 +453,13 @@ def examine(asked: ResumeRequest, say: Callable[[str], None], checks: Collection
 def judge(both: Both, checks: Collection[str]) -> ScriptJudged:
     loaded, judged, why = load(both, "load"), {*CHECKS}, ""
     if loaded.verdict != Verdict.PASSED and not loaded.differs.startswith("a checkpoint"):
-        judged, why = {"load", "files"} if both.stopped else {"load"}, "no_load" if both.stopped else "no_save"
+        judged, why = ({"load", "files"}, "no_load") if both.stopped else ({"load"}, "no_save")
     elif not all(record.updates for record in both.resumed):
         judged, why = {"load", "files", "updates"}, "no_update"
     found = {check: examined(both, check) if check in judged else Finding(
-        check, Verdict.UNSEEN, KINDS.sentence("report", why)) for check, examined in CHECKS.items()}
+        check, Verdict.UNSEEN, OF_RESTARTS.sentence("report", why)) for check, examined in CHECKS.items()}
     failed = [check for check, one in found.items() if one.verdict in (Verdict.FAILED, Verdict.WARNED)]
-    for check, of in KINDS.checks["explained"].items():
+    for check, of in OF_RESTARTS.checks["explained"].items():
         causes = listed([one for one in failed if one in of["by"]])
         if causes and found[check].differs.startswith(of["begins"]):
             found[check] = Finding(check, Verdict.UNSEEN, f"{found[check].differs}: explained by {causes}")
@@ -479,10 +468,10 @@ def judge(both: Both, checks: Collection[str]) -> ScriptJudged:
     about = {"script": asked.script, "arguments": asked.arguments, "again": both.again, "workers": asked.workers,
              "then": asked.then, "updates": both.made, "how": asked.how, **seen, "instead": instead,
              "written": both.written}
-    headline = KINDS.sentence("report", "headline", both, **about | {
+    headline = OF_RESTARTS.sentence("report", "headline", both, **about | {
         "asked": asked.stop, "moved": both.stop_at != asked.stop, "then": asked.then if both.other_count else None})
-    left = KINDS.sentences("report", None, {
+    left = OF_RESTARTS.sentences("report", None, {
         "written": both.written and not asked.in_place, "left": both.left, "unseen": True},
                            paths=list_first(both.written, SHOWN), checkpoints=list_first(both.left, SHOWN))
-    findings = tuple(trace_cause(found[check], [*found.values()], KINDS.checks["explains"]) for check in checks)
-    return ScriptJudged(findings, about, [" ".join([headline, *instead]), *map(wrap, left)], KINDS.checks["must"])
+    findings = tuple(trace_cause(found[check], [*found.values()], OF_RESTARTS.checks["explains"]) for check in checks)
+    return ScriptJudged(findings, about, [" ".join([headline, *instead]), *map(wrap, left)], OF_RESTARTS.checks["must"])

@@ -4,10 +4,8 @@ import faulthandler
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,8 +31,8 @@ class ResumeSession(Session):
     its task asks: see examine.TASK."""
 
     _asked_to_stop = False
-    _modules: Sequence[torch.nn.Module] = ()
-    _in_memory: Mapping[str, str] = {}      # values that were last saved to a buffer
+    _modules: list[torch.nn.Module] = []
+    _in_memory: dict[str, str] = {}         # values that were last saved to a buffer
 
     def forward_begins(self):
         super().forward_begins()
@@ -42,8 +40,7 @@ class ResumeSession(Session):
         if record.starts and record.starts[-1].updates == record.made:
             return
         self._modules = self._modules or outermost_modules()
-        values: dict[str, Any] = {name.replace("module.", ""): one
-                                  for name, one in named_tensors(self._modules).items()}
+        values = {name.replace("module.", ""): one for name, one in named_tensors(self._modules).items()}
         names, optimizers = {id(one): name for name, one in values.items()}, self.updates.optimizers
         taken = {id(one) for of in optimizers.values() for one in of.parameters()}
         record.optimized = record.optimized or [name for name, one in values.items() if id(one) in taken]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...formatting.lines import line_width, wrap
 from ...formatting.numbers import counted, list_first, number
+from ...formatting.screen import USUAL, terminal_width, wrap
 from ...formatting.text_table import aligned
 from ...system.cores import describe_load
 from ...watch.place import place_for
@@ -19,7 +19,7 @@ from ..finding import Finding, Verdict, trace_cause
 from ..formats import NOTES, Judged, render_list
 from .compare.examples import epochs, evaluation, examples, filled_up, rounds_of
 from .compare.gradient import gradient, other_divisor
-from .compare.pair import KINDS, Pair, only_call, trained
+from .compare.pair import KINDS, Pair, only_call, passes_of, trained
 from .compare.state import (averaged, batch_norm, by_rank, join, learning_rate, parameters, random_numbers, schedule,
                             together, update)
 from .record import Logged, Record, written_outside
@@ -47,9 +47,9 @@ class ScriptJudged(Judged):
     @property
     def unseen_training(self) -> dict[str, str]:
         """By check, what of the training was not seen or not explained, without which nothing is acquitted."""
+        unseen = [one for one in self.findings if one.verdict == Verdict.UNSEEN]
         return {one.check: f"{one.check} (unexplained)" if one.differs else self.must[one.check]
-                for one in self.findings
-                if one.verdict == Verdict.UNSEEN and (one.differs or one.check in self.must)}
+                for one in unseen if one.differs or one.check in self.must}
 
     @property
     def code(self) -> int:
@@ -88,8 +88,7 @@ def examine(asked: ScriptRequest, workers: int, process: Process, say: Callable[
                 return None
         one, many = run_both(asked, place, workers, many, say)
         pair, still = paired(asked, one, many), None
-        only_drew = [name for name, is_so in pair.obstacles().items() if is_so] == ["random"]
-        if only_drew and process.local_size == process.size and not many.late:
+        if pair.obstacles() == ["random"] and process.local_size == process.size and not many.late:
             say(f"running {asked.script} again, with its random numbers held still")
             still = held_still(asked, pair, place)
         return compare(asked, one, many, pair, checks, still)
@@ -148,15 +147,14 @@ def compare(asked: ScriptRequest, one: Run, many: Run, pair: Pair, checks: Colle
     in_copy = {path for run in (one, many) if run.workplace.copied for path in run.written}
     written = sorted({path for run in (one, many) if not run.workplace.copied for path in run.written} |
                      written_outside(pair.records))
+    instead, lists = instead_of(pair.many), [notes(pair), remarks(pair), [*late, *unseen(pair, still)]]
     about = {"script": asked.script, "arguments": asked.arguments, "workers": pair.workers,
-             "global_batch": asked.global_batch, "updates": pair.updates, "notes": notes(pair),
-             "remarks": remarks(pair), "not_checked": [*late, *unseen(pair, still)],
-             "instead": instead_of(pair.many), "written": written}
+             "global_batch": asked.global_batch, "updates": pair.updates,
+             **dict(zip(("notes", "remarks", "not_checked"), lists)), "instead": instead, "written": written}
     headline = KINDS.sentence("report", "headline", pair, script=asked.script, checks=len(findings),
                               size=asked.global_batch)
-    texts = [" ".join([f"{headline}.", *about["instead"]]) if about["instead"] else headline, _losses(pair),
-             render_list(NOTES, about["notes"]), render_list(REMARKS, about["remarks"]),
-             render_list(NOT_CHECKED, about["not_checked"]),
+    texts = [" ".join([f"{headline}.", *instead]) if instead else headline, _losses(pair),
+             *map(render_list, (NOTES, REMARKS, NOT_CHECKED), lists),
              *map(wrap, files_of(one.workplace.copied and many.workplace.copied, written, sorted(in_copy)))]
     return ScriptJudged(tuple(findings), about, texts, KINDS.checks["must"])
 
@@ -197,7 +195,7 @@ def _losses(pair: Pair) -> str:
     for name, records in ((counted(pair.base, "worker"), [pair.one]), (f"{pair.workers} workers", pair.many)):
         summed = [sum(one.loss for record in records for one in record.updates[at].passes) for at in shown]
         rows.append((name, *(number(loss / len(records), 4) for loss in summed)))
-    return "\n  ".join(["loss (the mean of the ranks' own)", *aligned(rows, (0,), line_width() - 2)])
+    return "\n  ".join(["loss (the mean of the ranks' own)", *aligned(rows, (0,), (terminal_width() or USUAL) - 2)])
 
 
 def files_of(copied: bool, written: Sequence[str], in_copy: Sequence[str]) -> list[str]:
@@ -210,10 +208,8 @@ def files_of(copied: bool, written: Sequence[str], in_copy: Sequence[str]) -> li
 def notes(pair: Pair) -> list[str]:
     """One sentence for each legitimate dependence on the number of workers."""
     first = next(iter(trained(pair.many[0])), None)
-    padded, left_out, drops = (getattr(first and first.sampling, name, 0) for name in (
-        "padded", "left_out", "drops_last"))
-    repeated = 0 if padded or left_out or drops else filled_up(pair)
-    rounds = rounds_of(pair.many)[:1]
+    padded, left_out, drops = (getattr(first and first.sampling, of, 0) for of in ("padded", "left_out", "drops_last"))
+    repeated, rounds = 0 if padded or left_out or drops else filled_up(pair), rounds_of(pair.many)[:1]
     sampling = [one.sampling for each in rounds for rank in each.ranks for one in rank]
     return [*logged(pair), *KINDS.sentences("notes", pair, {
         "padded": padded, "left_out": left_out, "drops_last": drops, "repeated": repeated,
@@ -229,14 +225,13 @@ def notes(pair: Pair) -> list[str]:
 
 def remarks(pair: Pair) -> list[str]:
     """What looks wrong on any number of workers, each in one sentence."""
-    divisor, targets = other_divisor(pair)
-    (name, end), first = pair.one.schedule, trained(pair.one)
+    (divisor, targets), (name, end), first = other_divisor(pair), pair.one.schedule, trained(pair.one)
     steps = {(sum(one.positions) - sum(pair.on_one(0).positions)) / at for at, one in enumerate(
         pair.steps(pair.one).updates[:3]) if at and len(one.positions) == 1}
     advance = steps.pop() if len(steps) == 1 else 0.0                           # at each of the first updates
     passes = len(pair.on_one(0).passes) // pair.base
-    epoch = len(first[0].batches) + len(first[0].rest) if first and (first[0].ended or first[0].rest) else 0
-    epoch = int(advance * epoch / max(1, len(pair.batches(pair.one, 0))))
+    batches = len(first[0].batches) + len(first[0].rest) if first and (first[0].ended or first[0].rest) else 0
+    epoch = int(advance * batches / max(1, len(pair.batches(pair.one, 0))))
     met = {"more_than_targets": divisor > targets, "some_of_targets": divisor < targets,
            "schedule_by_pass": passes > 1 and advance == passes, "short_schedule": 0 < end < epoch}
     return ([REDRAWN] if any(REDRAWN in record.remarks for record in pair.records) else []) + KINDS.sentences(
@@ -245,8 +240,7 @@ def remarks(pair: Pair) -> list[str]:
 
 def unseen(pair: Pair, still: Pair | None = None) -> list[str]:
     """What these two runs cannot show, each in one sentence, nor two that were held ``still``."""
-    passes = [one for record in pair.many for optimizer in record.optimizers for update in optimizer.updates
-              for one in update.passes]
+    passes = [one for record in pair.many for each in record.optimizers for one in passes_of(each.updates)]
     loaded, rounds = all(map(trained, pair.records)), rounds_of(pair.many)
     one, many = ([*trained(record), None][0] for record in (pair.one, pair.many[0]))
     sizes = {batch.examples for each in rounds[:1] for rank in each.ranks for one in rank for batch in one.batches}
@@ -256,8 +250,7 @@ def unseen(pair: Pair, still: Pair | None = None) -> list[str]:
         "first_update": pair.batch is not None and not (still or pair).both[0].comparable,
         "streams": any(one.iterable for record in pair.many for one in record.iterations),
         "own_data": loaded and one.data != many.data and not one.iterable, "no_loader": not loaded,
-        "weighing": not all(map(only_call, passes)),
-        "end_of_epoch": any(one.cut is not None for record in pair.many for one in trained(record)),
+        "weighing": not all(map(only_call, passes)), "end_of_epoch": any(one.cut is not None for one in pair.loops),
         "second_epoch": any(len(trained(record)) < 2 for record in pair.many),
         "no_evaluation": not rounds, "metric": len(sizes) == 1, "metric_of_uneven_batches": len(sizes) > 1,
     }, why=pair.why_incomparable)]

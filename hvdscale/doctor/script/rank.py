@@ -16,15 +16,11 @@ def main(of: type[Session] = Session) -> NoReturn:
     rank = Rank()
     record = Record(rank.process.rank, rank.process.size)
     session = of(record, rank.place, rank.task, rank.leave)
-
-    def save(state: str, error: str) -> None:
-        record.error = error
-        session.end(state)
     batches = Batches(session)
     session.updates = Updates(session, batches)
     if of is Session:
         session.at_end = batches.hold
-    rank.run((batches, session.updates, session), save, is_cut=lambda: record.was_cut)
+    rank.run((batches, session.updates, session), session.end, is_cut=lambda: record.was_cut)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,10 @@ import stat
 import tempfile
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
-from dataclasses import dataclass, field, is_dataclass
-from functools import cache
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin
 
 import numpy as np
 
@@ -281,10 +280,8 @@ def state_of(folder: Path) -> State:
 
 def load(folder: Path, rank: int, workers: int) -> Record:
     """The record of a rank as it was last saved; an empty one where it saved none."""
-    try:
-        return _from_json(Record, json.loads(file_of(folder, rank, RECORD).read_bytes()))
-    except FileNotFoundError:
-        return Record(rank, workers)
+    path = file_of(folder, rank, RECORD)
+    return _from_json(Record, json.loads(path.read_bytes())) if path.exists() else Record(rank, workers)
 
 
 def _as_json(value: Any) -> Any:
@@ -298,7 +295,7 @@ def _from_json(kind: Any, value: Any) -> Any:
     """The value of that type: one of the records, or of what their fields are made of."""
     origin, inner = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
-        return kind(**{name: _from_json(hint, value[name]) for name, hint in _hints(kind).items()})
+        return kind(**{one.name: _from_json(one.type, value[one.name]) for one in fields(kind)})
     if kind is np.ndarray:
         return np.frombuffer(b64decode(value)).copy()
     if origin in (list, frozenset) or origin is tuple and inner[-1] is ...:
@@ -307,9 +304,4 @@ def _from_json(kind: Any, value: Any) -> Any:
         return tuple(map(_from_json, inner, value))
     if origin is dict:
         return {inner[0](key): _from_json(inner[1], one) for key, one in value.items()}
-    if origin is UnionType and value is not None:
-        return _from_json(inner[0], value)
-    return value
-
-
-_hints = cache(get_type_hints)
+    return _from_json(inner[0], value) if origin is UnionType and value is not None else value

@@ -83,8 +83,7 @@ def run_launched(asked: ScriptRequest, process: Process, place: Path) -> Run | N
         _run_rank(asked, process, place, folder if folder.exists() else original)
         return None
     place.mkdir()
-    workplace = make_workplace(Path.cwd(), place / "folder")
-    on_one_host = process.local_size == process.size
+    workplace, on_one_host = make_workplace(Path.cwd(), place / "folder"), process.local_size == process.size
     with runner.rendezvous(asked.script, process.size) if on_one_host else contextlib.nullcontext(0) as horovods:
         runner.write_task(asked, place, port=runner.free_port(), horovods=horovods)
         end = _run_rank(asked, process, place, workplace.folder)
@@ -242,7 +241,6 @@ def _ignored(place: Path, folder: str, names: list[str]) -> list[str]:
     """Names that are not copied: those left out, the copy itself, and what is neither file nor folder nor link."""
     own = {place, *(above for above in place.parents if above.name.startswith((SCRATCH, "hvdscale-")))}
     paths = [Path(folder, name) for name in names]
-    plain = {path for path in paths if path.is_symlink() or os.access(path, os.R_OK) and (
-        path.is_dir() or path.is_file())}
-    return [path.name for path in paths
-            if path.name in LEFT_OUT or path.name.startswith(SCRATCH) or path in own or path not in plain]
+    plain = {one for one in paths if one.is_symlink() or os.access(one, os.R_OK) and (one.is_dir() or one.is_file())}
+    return [one.name for one in paths
+            if one.name in LEFT_OUT or one.name.startswith(SCRATCH) or one in own or one not in plain]

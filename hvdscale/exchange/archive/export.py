@@ -9,12 +9,12 @@ before ``train_steps``. RUNNING becomes INCOMPLETE. Times, steps, restarts and p
 
 import json
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
-from ...analysis.grouping import group_by
+from ...analysis.studies import group_by
 from ...errors import LogError
 from ...log.plan_text import plan_at
 from ...log.reader import Log
@@ -29,6 +29,7 @@ from .sources import is_folder
 PUBLISHED = {ours: theirs for theirs, ours in RENAMED.items()}      # names of metaparameters
 METRICS = {ours: theirs for theirs, ours in ALIASES.items()}
 SCALES = {"linear": "LINEAR_SCALE", "log": "LOG_SCALE", "reverse_log": "REVERSE_LOG_SCALE"}
+TEXT = "utf-8", "replace", ""       # JSON may escape lone surrogates; line feeds stay
 SEARCHED = {"lr": "learning_rate", **PUBLISHED}                     # names in a sweep's space
 
 
@@ -43,27 +44,21 @@ def export_archive(path, out, progress: Callable[[float], None] = lambda share: 
             folder, text = trials.study(rows, last)
             if taken.setdefault(folder, text) != text:
                 raise LogError(f"{log.path}: two studies of the log belong in {folder}; export them one by one")
-            os.makedirs(os.path.join(root, folder), exist_ok=True)
-            _write(os.path.join(root, folder, "study.json"), text)
+            study = Path(root, folder)
+            study.mkdir(parents=True, exist_ok=True)
+            (study / "study.json").write_text(text, *TEXT)
             for row, end in zip(rows, last):
-                name = log.trials["source_trial" if trials.published[row] else "id"][row]
-                place = os.path.join(root, folder, str(name))
-                try:
-                    os.mkdir(place)
-                except FileExistsError:
-                    raise LogError(f"{log.path}: {folder} has two trials {name}; export them one by one") from None
-                _write(os.path.join(place, "metadata.json"), trials.metadata(row, end))
-                _write(os.path.join(place, "measurements.csv"), _measurements_text(*found[int(trials.ids[row])]))
+                trial = study / str(log.trials["source_trial" if trials.published[row] else "id"][row])
+                if trial.exists():
+                    raise LogError(f"{log.path}: {folder} has two trials {trial.name}; export them one by one")
+                trial.mkdir()
+                (trial / "metadata.json").write_text(trials.metadata(row, end), *TEXT)
+                (trial / "measurements.csv").write_text(_measurements_text(*found[int(trials.ids[row])]), *TEXT)
                 done.trials += 1
                 done.own += not trials.published[row]
             done.studies += 1
             progress(done.trials / len(trials.ids))
         return done
-
-
-def _write(path, text):
-    with open(path, "w", encoding="utf-8", errors="replace", newline="") as file:   # JSON may escape lone surrogates
-        file.write(text)
 
 
 class _Trials:

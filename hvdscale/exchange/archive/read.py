@@ -17,6 +17,7 @@ from itertools import chain
 
 import numpy as np
 
+from ...analysis.studies import group_by
 from ...errors import LogError
 from ...log.check import Rows, faults_of_rows, unfinished
 from ...log.plan_text import MOST, format_value
@@ -38,10 +39,10 @@ TRAIN_EXAMPLES = {"mnist": 55000, "fashion_mnist": 55000, "cifar_10": 45000, "lm
                   "mnist_27500": 27500, "mnist_13750": 13750, "mnist_6875": 6875}
 
 
-def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = False, take_over: bool = False,
-                   progress: Callable[[float], None] = lambda share: None) -> Seen:
-    """Import all trials of an archive into the new log ``out``, which is created only on success; ``skip_broken``: skip
-    and report what is wrong, which is else a LogError."""
+def import_archive(source, out, *, skip_broken: bool = False, progress: Callable[[float], None] = lambda share: None,
+                   **how: bool) -> Seen:
+    """Import all trials of an archive into the new log ``out``, see ``new_log``; ``skip_broken``: skip and report what
+    is wrong, which is else a LogError."""
     source = os.fspath(source)
     found = Folder(source) if os.path.isdir(source) else Tar(source)
     seen = Seen()
@@ -50,7 +51,7 @@ def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = 
         if wrong and not skip_broken:
             raise LogError(f"{wrong[0]}; --skip-broken leaves out what is wrong")
         seen.wrong += wrong
-    with imported_log(out, {"kind": "archive", "from": source}, overwrite=overwrite, take_over=take_over) as log:
+    with imported_log(out, {"kind": "archive", "from": source}, **how) as log:
         for study in found.studies():
             leave_out(study.wrong)
             try:
@@ -115,7 +116,8 @@ def _add(log: ImportedLog, study: ArchiveStudy, plan: dict, trials: list[ReadTri
         "source": json.dumps({"path": plan["archive"]["path"], "imported": "archive"}, ensure_ascii=False),
         "metadata": [one.text for one in trials]})
     log.evaluations(ids, [len(one.step) for one in trials], step, step * size, {
-        name: np.concatenate([one.values.get(name, np.full(len(one.step), np.nan)) for one in trials])
+        name: np.concatenate([one.values[name] if name in one.values else np.full(len(one.step), np.nan)
+                              for one in trials])
         for name in dict.fromkeys(name for one in trials for name in one.values)})
     seen.trials += len(trials)
     seen.evaluations += len(step)
@@ -131,7 +133,11 @@ def read_trials(trials: Sequence[TrialFiles], budget_steps: int = 0) -> tuple[li
             found.append(ReadTrial(trial))
         except WrongFile as error:
             wrong.append(str(error))
-    _apply_rules(found, budget_steps)
+    for same in group_by(found, lambda one: (one.header, one.separator)).values():      # at once, which is faster
+        numbers = same[0].numbers(*same[1:])
+        for one, end in zip(same, np.cumsum([one.rows for one in same])):
+            one.read(None if numbers is None else numbers[end - one.rows:end])
+    _apply_rules([one for one in found if not one.wrong], budget_steps)
     return [one for one in found if not one.wrong], wrong + [one.wrong for one in found if one.wrong]
 
 
@@ -164,14 +170,22 @@ class ReadTrial(CsvText):
         if self.cut:
             raise WrongFile(self.cut_off())
         try:
-            names = column_names(self.header)
+            self.names = column_names(self.header)
         except WrongFile as error:
             raise WrongFile(f"{self.name}:1: {error}") from None
-        if "step" not in names:
+        if "step" not in self.names:
             raise WrongFile(f"{self.name}:1: there is no column step")
         self._read_metadata(trial)
-        columns, self.places = self.columns(["int" if name == "step" else "float" for name in names])
-        self.values = dict(zip(names, columns.values()))
+
+    def read(self, numbers: np.ndarray | None) -> None:
+        """Set step, values and places, or what is wrong; ``numbers``: the cells, if they were read."""
+        try:
+            columns, self.places = self.columns(["int" if name == "step" else "float" for name in self.names], None,
+                                                numbers)
+        except WrongFile as error:
+            self.wrong = str(error)
+            return
+        self.values = dict(zip(self.names, columns.values()))
         self.step = self.values.pop("step")
 
     def _read_metadata(self, trial: TrialFiles) -> None:

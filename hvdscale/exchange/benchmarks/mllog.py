@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 
 from ...errors import LogError
-from ...formatting.numbers import counted, list_first
+from ...formatting.numbers import list_first
 from ...log.plan_text import MOST
 from ...log.schema import UNKNOWN_SEED, Status
 from ...system.inputs import open_input, refusal
 from ..files import LARGEST_INT, METRIC, WrongFile, json_of, parameter_name, whole_number
 from ..imported import ImportedLog, Seen, imported_log
 from .mlperf_rcp import TARGET
-from .table import RENAMED, Benchmark, are_alike, find_benchmark, optimizer_of
+from .table import RENAMED, Benchmark, are_alike, find_benchmark, optimizer_of, say
 
 TOKEN, OLDER = ":::MLLOG ", ":::MLPv0."
 EVALUATED = ("eval_accuracy", "eval_error")
@@ -136,15 +136,13 @@ def _lines(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
             for number, line in enumerate(iter(lambda: file.readline(LONGEST), b""), 1):
                 text = str(line, "utf-8", "replace")
                 if OLDER in text:
-                    raise WrongFile(f"{path}:{number}: is in the line format of rounds 0.5 and 0.6 ({OLDER}...), "
-                                    f"which is older than {TOKEN}and is not read")
+                    raise WrongFile(say("older", path=path, line=str(number)))
                 if TOKEN not in text:
                     continue
                 where, text = f"{path}:{number}", text.partition(TOKEN)[2].strip()
                 found = json_of(text, where, dict)
                 if not isinstance(found.get("key"), str) or not is_number(found.get("time_ms")):
-                    raise WrongFile(f"{where}: a line has an object with key, a text, and time_ms, a number, not "
-                                    f"{text[:40]!r}")
+                    raise WrongFile(say("no_line", where=where, text=repr(text[:40])))
                 found["metadata"] = found.get("metadata") if isinstance(found.get("metadata"), dict) else {}
                 yield where, found
     except OSError as error:
@@ -173,14 +171,12 @@ class Measured:
     training are those before each evaluation."""
 
     def __init__(self, run: MllogRun, wanted: Wanted) -> None:
-        self.run, self.wanted, self.workers = run, wanted, wanted.workers
+        self.run, self.wanted = run, wanted
         self.notes: list[str] = []
         if run.attempts > 1:
-            self.notes.append(f"has {run.attempts} lines run_start, as after a restart; only the last attempt that was "
-                              "evaluated or ended counts")
+            self.notes.append(say("attempts", attempts=run.attempts))
         if run.given.get("submission_benchmark") == "minigo":
-            raise WrongFile(f"{run.path}: minigo is not read: it learns from games that it plays, so that it has no "
-                            "training set")
+            raise WrongFile(say("minigo", path=run.path))
         self.batch = whole_number(run.given.get("global_batch_size"), 1, run.path, "global_batch_size")
         self.said_size = _size(run.given.get("train_samples"))
         self.epochs = [one.about["epoch_num"] for one in run.evaluations if _counter(one)[0] == "epoch_num"]
@@ -189,8 +185,7 @@ class Measured:
             str(run.given.get("submission_benchmark") or "mlperf"), max(self.epochs, default=0), sizes,
             unit=wanted.unit, examples=wanted.train_examples)
         if found.largest_batch and self.batch >= found.largest_batch and not wanted.train_examples:
-            raise WrongFile(f"{run.path}: global_batch_size {self.batch:,} of {found.name} counts tokens, and how many "
-                            "an epoch has is not known: give --set-size N in tokens")
+            raise WrongFile(say("batch_of_tokens", path=run.path, batch=self.batch, benchmark=found.name))
         self.counting = self._find_counting()
         rows = self._find_rows()
         if not rows and run.ended == "success":
@@ -206,7 +201,7 @@ class Measured:
         later = np.fmin.accumulate(np.append(seconds, math.inf)[:0:-1])[::-1]
         seconds[seconds > later] = math.nan
         if np.isnan(seconds).any():
-            self.notes.append("some evaluations ran once training was over; the seconds before them are not known")
+            self.notes.append(say("late"))
 
     def _find_counting(self) -> Benchmark:
         size = self.benchmark.examples
@@ -215,27 +210,25 @@ class Measured:
         found, said = replace(self.benchmark, examples=size), self.said_size
         if self.epochs and found.unit == "epochs" and said and size and not (
                 are_alike(said, size) or are_alike(said * self.batch, size)):
-            self.notes.append(f"train_samples is {said:,}; assumed: a training set of {size:,} examples, as "
-                              "elsewhere; --set-size N says otherwise")
+            self.notes.append(say("other_size", said=said, size=size))
         if not self.epochs or self.wanted.unit:
             return found
         last = max(self.epochs)
         if found.unit == "examples" and last < self.batch:
             return self._read_otherwise(found, last)
         if found.unit == "epochs" and found.most_epochs < last - found.first:
-            raise WrongFile(f"{self.run.path}: epoch_num ends at {last:g}, and {found.name} takes at most "
-                            f"{found.most_epochs + found.first:g} epochs; --unit says what it counts")
+            raise WrongFile(say("too_many_epochs", path=self.run.path, last=last, benchmark=found.name,
+                                most=found.most_epochs + found.first))
         if not found.known:
-            self.notes.append(f"{found.name} is not in the table of benchmarks; assumed: epoch_num counts " + (
-                f"epochs of {size:,} examples" if size else "examples"))
+            self.notes.append(say("unknown", benchmark=found.name, size=size))
         if found.unit != "epochs":
             return found
         # with the number of its first epoch, where the file shows that it is not the table's
         if found.first == 0 and self.run.block == (0, self.epochs[0] + 1):
-            self.notes.append("its first epoch has the number 0, so that it trained one epoch more than epoch_num")
+            self.notes.append(say("from_0"))
             return replace(found, first=-1)
         if min(self.epochs) < found.first:
-            self.notes.append(f"epoch_num begins at {min(self.epochs):g}; assumed: it counts from 0, unlike elsewhere")
+            self.notes.append(say("begins", first=min(self.epochs)))
             return replace(found, first=0)
         return found
 
@@ -243,15 +236,13 @@ class Measured:
         """The counter of bert, which may stay at 1, for the one epoch that the run is, or count steps."""
         said = self.said_size or 0
         if last == 1 and said >= self.batch:
-            self.notes.append("epoch_num stays at 1; assumed: the last evaluation came after train_samples examples. "
-                              "The others are left out, as nothing says where they were")
+            self.notes.append(say("stays_at_1"))
             self.run.evaluations, self.run.reached = self.run.evaluations[-1:], {}
             return replace(found, unit="epochs", examples=said)
         if said / 4 <= last * self.batch <= 1.01 * said:
-            self.notes.append(f"epoch_num ends at {last:g}, less than a batch; assumed: it counts steps")
+            self.notes.append(say("counts_steps", last=last))
             return replace(found, unit="steps")
-        raise WrongFile(f"{self.run.path}: epoch_num ends at {last:g}, less than a batch of {self.batch:,}, though "
-                        f"{found.name} counts examples; --unit says what it counts")
+        raise WrongFile(say("less_than_a_batch", path=self.run.path, last=last, batch=self.batch, benchmark=found.name))
 
     def _find_rows(self) -> list[tuple[int, int, float, dict[str, float]]]:
         """(steps, examples, seconds, values by column) of the evaluations, in order."""
@@ -273,7 +264,7 @@ class Measured:
                 step = -(-examples // self.batch)
             rows[examples] = step, examples, seconds, {**before, **values}
         if repeated:
-            self.notes.append(f"{counted(repeated, 'evaluation')} at a place that had one before; the last counts")
+            self.notes.append(say("repeated", repeated=int(repeated)))
         found = sorted(rows.values(), key=lambda row: row[:2])
         steps = [step for step, *_ in found]
         if len({*steps}) < len(steps):
@@ -284,16 +275,14 @@ class Measured:
 
     def _examples_at(self, one: Evaluation, name: str, value: float) -> int:
         if not name:
-            raise WrongFile(f"{one.where}: {one.key} does not say how far the run was: its metadata need "
-                            "samples_count, epoch_num or step_num")
+            raise WrongFile(say("no_counter", where=one.where, key=one.key))
         if value < 0:
             raise WrongFile(f"{one.where}: {name} is {value:g}, which is below 0")
         if name != "epoch_num":
             return round(value) if name == "samples_count" else round(value * self.batch)
         found = self.counting.examples_at(value, self.batch)
         if found is None:
-            raise WrongFile(f"{one.where}: {one.key} counts epochs, and how many examples one has is not known: give "
-                            "--set-size N")
+            raise WrongFile(say("no_size", where=one.where, key=one.key))
         return max(round(found), 0)
 
     def _column(self, key: str, metric: str, keys: set[str]) -> str:
@@ -312,8 +301,7 @@ class Measured:
             met = np.all([goal.met_by(values) for goal, values in zip(goals, measured)], axis=0)
             if met.any():
                 return met.astype(float)
-            self.notes.append(f"ended with success, though no evaluation meets {' and '.join(self.benchmark.targets)}; "
-                              "its last one counts")
+            self.notes.append(say("unmet", targets=self.benchmark.targets))
         converged[-1:] = 1.0
         return converged
 
@@ -342,20 +330,17 @@ def is_mllog(path: str) -> bool:
         return any(token.encode() in head for token in (TOKEN, OLDER))
 
 
-def import_mllog(source, out, wanted: Wanted = Wanted(), *, skip_broken: bool = False, overwrite: bool = False,
-                 take_over: bool = False) -> Seen:
+def import_mllog(source, out, wanted: Wanted = Wanted(), *, skip_broken: bool = False, **how: bool) -> Seen:
     """Import each run into the new log ``out``; LogError for a wrong file, unless it is skipped, and without a run."""
     source, seen = os.fspath(source), Seen()
     notes: dict[str, list[str]] = {}
     paths = [os.path.join(folder, name) for folder, _, names in os.walk(source) for name in names]
     paths.sort(key=lambda path: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path)])
-    with imported_log(out, {"kind": "mllog", "from": source}, overwrite=overwrite, take_over=take_over) as log:
+    with imported_log(out, {"kind": "mllog", "from": source}, **how) as log:
         for path in paths if os.path.isdir(source) else [source]:
             try:
-                run = read_run(path)
-                if run:
-                    measured = Measured(run, wanted)
-                    _add(log, measured)
+                if run := read_run(path):
+                    _add(log, measured := Measured(run, wanted))
                     seen.trials += 1
                     for note in measured.notes:
                         notes.setdefault(note, []).append(path)
@@ -372,8 +357,7 @@ def import_mllog(source, out, wanted: Wanted = Wanted(), *, skip_broken: bool = 
 
 
 def _add(log: ImportedLog, measured: Measured) -> None:
-    run, wanted, benchmark = measured.run, measured.wanted, measured.benchmark
-    workers = measured.workers
+    run, wanted, benchmark, workers = measured.run, measured.wanted, measured.benchmark, measured.wanted.workers
     status, reason = Status.COMPLETE, "the target of the benchmark was met"
     if run.ended != "success":
         status = Status.INCOMPLETE

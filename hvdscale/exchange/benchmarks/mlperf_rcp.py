@@ -21,7 +21,7 @@ from ...log.plan_text import MOST
 from ...log.schema import UNKNOWN_SEED, Status
 from ..files import LARGEST_INT, WrongFile, is_number, json_of, parameter_name, text_of, whole_number
 from ..imported import imported_log
-from .table import RENAMED, Benchmark, find_benchmark, optimizer_of
+from .table import RENAMED, Benchmark, find_benchmark, optimizer_of, say
 
 TARGET = "val/converged>=1"
 VALUES = ("Epochs to converge", "samples to converge")
@@ -58,23 +58,21 @@ class ReferencePoint:
 
 
 def import_rcp(source, out, *, unit: str | None = None, train_examples: int | None = None,
-               names: Mapping[str, str] = {}, overwrite: bool = False, take_over: bool = False
-               ) -> tuple[int, list[str]]:
+               names: Mapping[str, str] = {}, **how: bool) -> tuple[int, list[str]]:
     """Import a trial for each seed of each point into the new log ``out``; returns the number of trials, and notes.
     LogError for an invalid file, UsageError for epochs of unknown size.
 
     unit    of the values; None: see above;  train_examples: in an epoch;  names: dataset, model, optimizer instead
     """
     source = os.fspath(source)
-    points = read_points(source, unit, train_examples)
-    trials = 0
-    with imported_log(out, {"kind": "rcp", "from": source}, overwrite=overwrite, take_over=take_over) as log:
+    points, trials = read_points(source, unit, train_examples), 0
+    with imported_log(out, {"kind": "rcp", "from": source}, **how) as log:
         for point in points:
             spacings = [other.spacing for other in points if other.benchmark == point.benchmark and other.spacing]
             spacing = point.spacing if point.benchmark.unit != "epochs" else None
             trials += _add(log, source, point, spacing or min(spacings, default=None), names)
-    return trials, [f"{source}: {point.name}: {float(value):,.12g} is far from the other values, whose median is "
-                    f"{float(point.median):,.12g}; is it a slip?" for point in points for value in point.values
+    return trials, [say("outlier", path=source, point=point.name, value=float(value), median=float(point.median))
+                    for point in points for value in point.values
                     if not point.median / OUTLIER < value < point.median * OUTLIER]
 
 
@@ -82,8 +80,7 @@ def read_points(source: str, unit: str | None = None, train_examples: int | None
     """A file's points by benchmark and batch size; raises LogError."""
     data = json_of(text_of(source, most=LARGEST), source, dict)
     if not data or not all(isinstance(entry, dict) and {"Benchmark", "BS"} <= entry.keys() for entry in data.values()):
-        raise WrongFile(f"{source}: is JSON, but neither a run's, with losses and counts, nor a table of reference "
-                        "points: each entry needs Benchmark, BS and 'Epochs to converge'")
+        raise WrongFile(say("no_points", path=source))
     given = [_values(f"{source}: {name}", entry) for name, entry in data.items()]
     largest: dict[str, Fraction] = {}
     for entry, (key, values) in zip(data.values(), given):
@@ -121,13 +118,11 @@ def _add(log, source, point, spacing, names) -> int:
     count, benchmark = len(point.values), point.benchmark
     size, unit = benchmark.examples, benchmark.unit
     if unit == "epochs" and not size:
-        raise UsageError(f"{source}: {benchmark.name} counts epochs, and how many examples one has is not known: give "
-                         "--set-size N, or --unit where they are none")
+        raise UsageError(say("no_size_of_points", path=source, benchmark=benchmark.name))
     seen_at = [benchmark.examples_at(value, point.batch) for value in point.values]
     if min(seen_at) < (point.batch if unit != "epochs" else 1):
-        raise LogError(f"{source}: {point.name}: has {float(min(point.values)):g} {unit} to converge, less than "
-                       f"one step of {point.batch} examples; all values must be of one unit: correct the file, or give "
-                       "the unit with --unit")
+        raise LogError(say("less_than_a_step", path=source, point=point.name, least=float(min(point.values)),
+                           unit=unit, batch=point.batch))
     spacing_steps = math.ceil(replace(benchmark, first=0).examples_at(spacing or 0, point.batch) / point.batch)
     steps = [math.ceil(value / point.batch) for value in seen_at]
     examples = [min(round(value), step * point.batch) for value, step in zip(seen_at, steps)]

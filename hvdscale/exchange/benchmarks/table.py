@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from ...formatting.numbers import fill
 from ...plan.settings import read_toml
 from ...target import Target
 
@@ -97,6 +98,11 @@ def optimizer_of(given: Mapping[str, Any], benchmark: Benchmark) -> str:
 def are_alike(size: float, other: float | None) -> bool:
     """Whether two numbers can count the examples of one training set, perhaps less an incomplete batch."""
     return bool(other) and abs(size / other - 1) <= ALIKE
+
+
+def say(kind: str, **values: Any) -> str:
+    """A text of the table."""
+    return fill(_table()["texts"][kind], values)
 
 
 @lru_cache(1)

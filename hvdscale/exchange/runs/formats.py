@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import ModuleType
 
-from ...analysis.grouping import group_by
+from ...analysis.studies import group_by
 from ...errors import LogError
 from ...log.directions import better
 from ...system.inputs import refusal
 from . import event_files, json_lines, mlflow_store, text_lines, trainer_state, wide_csv
-from .guessing import names as names_of
-from .guessing import split_of
+from .guessing import NAMES, split_of
 from .run import SETTINGS_FILE, FoundRun, settings_beside, with_short_names
 
 # each recognises a path and reads its runs; of the first that does, a folder is read whole
@@ -49,7 +48,7 @@ def find(path: str, lines: re.Pattern | None = None, left_out: list[str] | None 
         inner = os.path.join(path, name)
         if not (name.startswith((".", event_files.EVENTS)) or SETTINGS_FILE.fullmatch(name) or name in of_run
                 or os.path.islink(inner) or kept and (
-                    name in (*names_of("beside"), *kept[0][2], os.path.basename(kept[0][1])))):
+                    name in (*NAMES["beside"], *kept[0][2], os.path.basename(kept[0][1])))):
             yield from find(inner, lines, left_out, depth + 1)
 
 
@@ -61,15 +60,15 @@ def _form_of(path: str, lines: re.Pattern | None) -> ModuleType | None:
 def _one_of(folder: str, names: Sequence[str]) -> list[Place]:
     """The file that is read of a folder with one run in several forms: one that programs write for that, else the only
     one in its format beside the only ones in others."""
-    there = [*names, *(os.path.join(below, name) for below in names_of("beside") for name in names_of("main_files"))]
+    there = [*names, *(os.path.join(below, name) for below in NAMES["beside"] for name in NAMES["main_files"])]
     there = [name for name in there if name.lower().endswith(FILES) and os.path.isfile(os.path.join(folder, name))
-             or name in names_of("of_events") and event_files.recognises(os.path.join(folder, name))]
-    chosen = next((name for main in names_of("main_files") for name in there if os.path.basename(name) == main), None)
+             or name in NAMES["of_events"] and event_files.recognises(os.path.join(folder, name))]
+    chosen = next((name for main in NAMES["main_files"] for name in there if os.path.basename(name) == main), None)
     if not chosen and len(there) > 1:
         forms = {name: form for name in there if not SETTINGS_FILE.fullmatch(name)
                  and (form := _form_of(os.path.join(folder, name), None))}
         if len({*forms.values()}) == len(forms) > 1:
-            chosen = min(forms, key=lambda name: (name not in names_of("log_files"), FORMATS.index(forms[name])))
+            chosen = min(forms, key=lambda name: (name not in NAMES["log_files"], FORMATS.index(forms[name])))
     path = os.path.join(folder, chosen or "")
     form = _form_of(path, None) if chosen else None
     others = [name for name in names if name != chosen and not SETTINGS_FILE.fullmatch(name)
@@ -114,7 +113,7 @@ def _of_splits(runs: Iterable[FoundRun]) -> list[FoundRun]:
         start, end = word.span() if word else (len(run.path), len(run.path))
         parted.append((run, run.path[:start], run.path[start:end], run.path[end:]))
     for (_, start, end), own in group_by(parted, lambda part: (part[0].format, part[1], part[3])).items():
-        counters = set.intersection(*({*run.series} for run, *_ in own)) & {*names_of("epoch"), *names_of("step")}
+        counters = set.intersection(*({*run.series} for run, *_ in own)) & {*NAMES["epoch"], *NAMES["step"]}
         whole = any({split_of(tag) for tag in run.series if better(f"val/{tag}")} not in ({""}, {split_of(word)})
                     for run, _, word, _ in own)             # such as a log of training that ends with an evaluation
         if own[0][0].format == event_files.NAME or whole or not counters or len({

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ...analysis.grouping import group_by
-from ...formatting.numbers import list_first
+from ...analysis.studies import group_by
+from ...formatting.numbers import fill, list_first
 from ...log.directions import better
 from ...log.schema import DIRECTIONS
 from ...plan.settings import read_toml
@@ -21,6 +21,8 @@ from ..files import LARGEST_INT
 from .mapping import GLOBAL_BATCH, LOSS, RATE, WORKER_BATCH, Metric, RunMapping, Source, count_of, source_of
 from .run import STEP, WITHIN, FoundRun, Series
 
+PROGRAMS: dict[str, dict[str, Any]] = read_toml(Path(__file__).with_name("programs.toml"))
+NAMES, _PATTERNS = PROGRAMS["names"], PROGRAMS["patterns"]      # of tags or settings of a kind, the likeliest first
 UNKNOWN = "unknown"
 LEFT_OUT = "left out: "
 MOST_METRICS = 1000             # columns of metrics that a log takes
@@ -31,6 +33,10 @@ _POINT = r"(?:^|[^a-zA-Z])(?:{})[-_=]?(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)"    # i
 _PARTS = re.compile(r"([/_ .-]+|(?<=[a-z])(?=[A-Z]))")
 _OF_VALIDATION = "val_", "val/", "valid_", "eval_"
 _WORD = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
+_SPLITS, _UNIT_NAMES = ({name: meant for meant, listed in NAMES[kind].items() for name in listed.split()}
+                        for kind in ("splits", "units"))
+_OF_EVALUATION, _OF_RUN, _PLAIN_LOSS, _VALIDATED = (re.compile(_PATTERNS[name]) for name in (
+    "of_evaluation", "of_run", "plain_loss", "validated"))
 
 
 def split_of(text: Any) -> str:
@@ -39,26 +45,20 @@ def split_of(text: Any) -> str:
 
 
 @lru_cache(1)
-def _table() -> dict[str, dict[str, Any]]:
-    return read_toml(Path(__file__).with_name("programs.toml"))
+def _texts() -> dict[str, dict[str, str]]:
+    return read_toml(Path(__file__).with_name("remarks.toml"))
 
 
-def names(kind: str) -> Any:
-    """Of tags or settings of a kind, the likeliest first."""
-    return _table()["names"][kind]
-
-
-_PATTERNS = _table()["patterns"]
-_SPLITS, _UNIT_NAMES = ({name: meant for meant, listed in names(kind).items() for name in listed.split()}
-                        for kind in ("splits", "units"))
-_OF_EVALUATION, _OF_RUN, _PLAIN_LOSS, _VALIDATED = (re.compile(_PATTERNS[name]) for name in (
-    "of_evaluation", "of_run", "plain_loss", "validated"))
+def say(kind: str, **values: Any) -> str:
+    """A remark or an error of remarks.toml."""
+    texts = _texts()
+    return fill((texts["errors"] | texts["remarks"])[kind], texts["tables"] | values)
 
 
 def setting_names() -> set[str]:
     """Of batches, workers, labels and metaparameters, in lower case."""
-    lists = (*map(names, ("global_batch", "batch", "worker_batch", "workers")), *_table()["labels"].values(),
-             *_table()["metaparameters"].values())
+    lists = (*map(NAMES.get, ("global_batch", "batch", "worker_batch", "workers")), *PROGRAMS["labels"].values(),
+             *PROGRAMS["metaparameters"].values())
     return {name.lower() for listed in lists for name in listed}
 
 
@@ -72,38 +72,34 @@ def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping
     step, unit, within = _guess_step(runs, tags)
     unit = given_unit or unit
     alone = list(filter(_PLAIN_LOSS.fullmatch, tags))
-    trained = _first((*names("losses"), *alone[:len(alone) == 1]), tags)
+    trained = _first((*NAMES["losses"], *alone[:len(alone) == 1]), tags)
     loss = trained if unit == "steps" or within else ""
-    rate = _first(names("rates"), tags) or next((tag for tag in tags if re.fullmatch("lr-.*|.*/lr", tag)), "")
+    rate = _first(NAMES["rates"], tags) or next((tag for tag in tags if re.fullmatch("lr-.*|.*/lr", tag)), "")
     seconds, time_unit = _guess_clock(runs, [tag for tag in tags if tag != step])
     used = {loss, rate, step, within, seconds}
-    each = _first((*names("step_times"), *names("line_times")), [tag for tag in tags if tag != seconds])
-    if each in names("line_times") and not all(_rises_by_one(run, step, [each]) for run in runs):
-        evidence["step_seconds"] = (f"{each!r} may be of one step or of all since the line before: it is left out; "
-                                    f"step_seconds = {each!r} in the mapping takes it for that of one step")
-        each = ""
+    each = _first((*NAMES["step_times"], *NAMES["line_times"]), [tag for tag in tags if tag != seconds])
+    if each in NAMES["line_times"] and not all(_rises_by_one(run, step, [each]) for run in runs):
+        evidence["step_seconds"], each = say("line_time", each=repr(each)), ""
     measured_rows = np.concatenate([np.zeros(0, int), *(tags[tag].rows for tag in tags if better(f"val/{tag}"))])
     metrics = dict(islice(((tag, metric) for tag in tags if tag not in used and (
         metric := _guess_metric(tag, tags, measured_rows))), MOST_METRICS))
     if not metrics and all(_VALIDATED.match(os.path.basename(run.path)) for run in runs):
         loss, metrics = "", {tag: one for tag in tags if (one := _guess_metric(f"val_{tag}", {})) and one.way}
-    elif trained and (not metrics if loss else unit == "epochs" and (trained in names("losses") or not metrics)):
+    elif trained and (not metrics if loss else unit == "epochs" and (trained in NAMES["losses"] or not metrics)):
         metrics[trained] = Metric("train/loss", "min")
-    sizes = {count_of(run.parameters.get(_first(names("set_size"), run.parameters))) for run in runs}
+    sizes = {count_of(run.parameters.get(_first(NAMES["set_size"], run.parameters))) for run in runs}
     kept = _one_a_column(metrics, runs)
     validated = [tag for tag in kept if not kept[tag].column.startswith("train/")]
     if unit == "steps" and not given_unit and any(_rises_by_one(run, step, validated) for run in runs):
-        if any(_rises_by_one(run, epoch := _first(names("epoch"), tags), validated) for run in runs):
+        if any(_rises_by_one(run, epoch := _first(NAMES["epoch"], tags), validated) for run in runs):
             step, unit = epoch, "epochs"
         else:
-            evidence["step_unit"] = (f"{step} rises by 1 from each evaluation to the next, as a count of epochs does: "
-                                     "--unit steps or --unit epochs says what it counts")
+            evidence["step_unit"] = say("step_or_epoch", step=step)
     if plain := [tag for tag in kept if kept[tag].column == f"val/{tag}" and not _OF_EVALUATION.fullmatch(tag)]:
-        evidence["metric"] = ("taken for those of validation, as losses or the file name a split and these do not: "
-                              f"{list_first(plain, 5)}; [tags] in a mapping says otherwise")
+        evidence["metric"] = say("plain", tags=list_first(plain, 5))
     numbers = {key for run in runs for key, value in run.parameters.items() if isinstance(value, (int, float))}
     points = {name: _source(keys, numbers, _POINT.format("|".join(map(re.escape, keys))), runs)
-              for name, keys in _table()["metaparameters"].items()}
+              for name, keys in PROGRAMS["metaparameters"].items()}
     mapping = RunMapping(settings | _guess_names(runs), per, step, unit, 0, within, seconds=seconds,
                          time_unit=time_unit, train_examples=sizes.pop() if len(sizes) == 1 else None,
                          step_seconds=each, tags=kept,
@@ -146,44 +142,38 @@ def _source(keys: Iterable[str], there: Collection[str], pattern: str, runs: Seq
 def _guess_counts(runs: Sequence[FoundRun]) -> tuple[dict[str, Source], str, dict[str, str]]:
     """(settings of batch, workers, nodes and accumulation; whose the batch is; why)."""
     there = {name for name in runs[0].parameters if all(count_of(run.parameters.get(name)) for run in runs)}
-    found = {kind: _source(names(kind), there, _PATTERNS.get(kind, ""), runs, names("letters").get(kind, ""))
+    found = {kind: _source(NAMES[kind], there, _PATTERNS.get(kind, ""), runs, NAMES["letters"].get(kind, ""))
              for kind in ("workers", "nodes", "accumulation")}
-    per_node, nodes = _first(names("per_node"), there), _first(names("nodes"), there)
-    if per_node and not _first(names("workers"), there):
+    per_node, nodes = _first(NAMES["per_node"], there), _first(NAMES["nodes"], there)
+    if per_node and not _first(NAMES["workers"], there):
         found["workers"] = Source(parameter=per_node, times=(nodes,) if nodes else ())
     batch, per, why = _guess_batch(runs, there)
     evidence = {"batch": why}
     if found["accumulation"] and batch and found["accumulation"].parameter in batch.times:
         found["accumulation"] = None
-    loaders = [name for name in names("loaders") if any(name in run.parameters for run in runs)]
+    loaders = [name for name in NAMES["loaders"] if any(name in run.parameters for run in runs)]
     if loaders and not found["workers"]:
-        evidence["workers"] = (f"{' and '.join(loaders)} count the processes of a loader in most programs, so that "
-                               "they are not taken for workers")
+        evidence["workers"] = say("loaders", loaders=" and ".join(loaders))
     return {name: source for name, source in {"batch": batch, **found}.items() if source}, per, evidence
 
 
 def _guess_batch(runs: Sequence[FoundRun], there: Collection[str]) -> tuple[Source | None, str, str]:
     """(where the batch comes from, whose it is, why), by the first rule under which there is one; ``there``: counts."""
     known = []                  # what the programs mean whose marks all runs have: see programs.toml
-    for name, program in _table()["programs"].items():
+    for name, program in PROGRAMS["programs"].items():
         source, files = source_of("batch", program["batch"]), {*program.get("files", ())}
         if source.parameter in there and all(run.parameters.keys() >= {*program.get("has", ())} and (
                 not files or files & {*run.files}) for run in runs):
-            whose = "a worker" if program["per"] == WORKER_BATCH else "a step over all workers"
-            more = f", accumulated up to {source.nominal} examples" if source.nominal else ""
-            known.append((source, program["per"], f"{{}} is that of {whose}, as in {name}{more}"))
+            known.append((source, program["per"], f"{program['per']}_batch_of_program", name))
     known.sort(key=lambda found: found[1] != GLOBAL_BATCH)
-    by_name = _source(names("global_batch"), there, "", runs), GLOBAL_BATCH, (
-        "{} is that of a step over all workers, by its name")
-    otherwise = "is taken for that of a step over all workers; --batch-per worker says otherwise"
+    by_name = _source(NAMES["global_batch"], there, "", runs), GLOBAL_BATCH, "global_batch_by_name", ""
     rules = [*known[:1], by_name] if known and known[0][0].over else [by_name, *known]
-    rules += [
-        (_source(names("batch"), there, "", runs), GLOBAL_BATCH, f"nothing says whose batch {{}} is; it {otherwise}"),
-        (_source((), (), _PATTERNS["batch"], runs), GLOBAL_BATCH,
-         f"{{}} is of the names of the runs, which do not say whose it is; it {otherwise}"),
-        (_source(names("worker_batch"), there, "", runs), WORKER_BATCH, "{} is that of a worker, by its name")]
-    return next(((source, per, why.format(source.parameter or source.of(runs[0])))
-                 for source, per, why in rules if source), (None, GLOBAL_BATCH, ""))
+    rules += [(_source(NAMES["batch"], there, "", runs), GLOBAL_BATCH, "batch_of_whom", ""),
+              (_source((), (), _PATTERNS["batch"], runs), GLOBAL_BATCH, "batch_of_path", ""),
+              (_source(NAMES["worker_batch"], there, "", runs), WORKER_BATCH, "worker_batch_by_name", "")]
+    return next(((source, per, say(why, batch=str(source.parameter or source.of(runs[0])), program=name,
+                                   most=str(source.nominal or ""))) for source, per, why, name in rules if source),
+                (None, GLOBAL_BATCH, ""))
 
 
 def _guess_names(runs: Sequence[FoundRun]) -> dict[str, Source]:
@@ -192,15 +182,15 @@ def _guess_names(runs: Sequence[FoundRun]) -> dict[str, Source]:
     named = os.path.basename(folder if len(runs) > 1 else os.path.dirname(folder)) or UNKNOWN
     there = set.intersection(*({key for key, value in run.parameters.items()
                                 if value is not None and not isinstance(value, bool)} for run in runs))
-    return {name: _source(keys, there, _PATTERNS.get(name, ""), runs, names("letters").get(name, "")) or Source(
-        {"dataset": named}.get(name, UNKNOWN)) for name, keys in _table()["labels"].items()}
+    return {name: _source(keys, there, _PATTERNS.get(name, ""), runs, NAMES["letters"].get(name, "")) or Source(
+        {"dataset": named}.get(name, UNKNOWN)) for name, keys in PROGRAMS["labels"].items()}
 
 
 def _guess_step(runs: Sequence[FoundRun], tags: Collection[str]) -> tuple[str, str, str]:
     """(the tag that counts, its unit, that of the steps within an epoch, which falls when the epoch rises)."""
-    epoch = _first(names("epoch"), tags)
-    found = [name for name in names("step") if name in tags]
-    within = [name for name in (*found, *names("index")) if name in tags and epoch and any(
+    epoch = _first(NAMES["epoch"], tags)
+    found = [name for name in NAMES["step"] if name in tags]
+    within = [name for name in (*found, *NAMES["index"]) if name in tags and epoch and any(
         falls_by_epoch(run, name, epoch) for run in runs)]
     step = next((name for name in found if name not in within), "")
     if step and not (within and step == "_step"):
@@ -210,7 +200,7 @@ def _guess_step(runs: Sequence[FoundRun], tags: Collection[str]) -> tuple[str, s
     rising = [tag for tag in tags if any(len(set(run.series[tag].values[:2])) > 1 for run in runs if tag in run.series)]
     for kind, unit, there in (("examples", "examples", rising), ("tokens", "tokens", rising),
                               ("reports", "steps", tags), ("lengths", "steps", tags), ("epochs", "epochs", tags)):
-        if name := _first(names(kind), there):
+        if name := _first(NAMES[kind], there):
             return name, unit, ""
     return "", "steps", ""
 
@@ -234,13 +224,13 @@ def _rises_by_one(run: FoundRun, count: str, tags: Sequence[str]) -> bool:
 
 def _guess_clock(runs: Sequence[FoundRun], tags: Sequence[str]) -> tuple[str, str]:
     """(the tag of the time since the start, its unit): a known name, else words of time under which numbers rise."""
-    if known := _first((*names("timed"), *names("times")), [tag for tag in tags if any(
+    if known := _first((*NAMES["timed"], *NAMES["times"]), [tag for tag in tags if any(
             _has_passed(run.series[tag].values) for run in runs if tag in run.series)]):
         return known, "s"
     for tag in tags:
         words = [word for word in _WORD.split(tag[:100]) if word]
-        if any(len(word) > 2 and word.lower() in {*names("time_words"), *_UNIT_NAMES} for word in words) and all(
-                word.lower() in names("clock") or word.lower() in _UNIT_NAMES for word in words) and all(
+        if any(len(word) > 2 and word.lower() in {*NAMES["time_words"], *_UNIT_NAMES} for word in words) and all(
+                word.lower() in NAMES["clock"] or word.lower() in _UNIT_NAMES for word in words) and all(
                 len(values := run.series[tag].values) > (run.rows > 1) and _has_passed(values)
                 and (values[1:] < values[:-1]).sum() <= 0.1 * len(values) for run in runs if tag in run.series):
             return tag, _UNIT_NAMES.get(words[-1].lower(), "s")
@@ -254,7 +244,7 @@ def _has_passed(values: np.ndarray) -> bool:
 
 def _guess_metric(tag: str, tags: Mapping[str, Series], measured_rows: Any = ()) -> Metric | None:
     """The column of a tag that names a split, or is known to be of an evaluation, and its better way by its name."""
-    if column := names("known").get(tag):
+    if column := NAMES["known"].get(tag):
         return Metric(column, _WAYS[better(column)])
     parts = _PARTS.split(tag)              # names, and what separates them
     split = next((_SPLITS[part.lower()] for part in parts[::2] if part.lower() in _SPLITS), "")

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ...analysis.grouping import group_by
+from ...analysis.studies import group_by
 from ...errors import LogError
 from ...formatting.numbers import counted, list_first
 from ...log.directions import better
@@ -27,35 +27,27 @@ from ...log.schema import CUT_SHORT, LARGER, UNKNOWN_SEED, Status
 from ...plan.values import did_you_mean
 from ...target import SPLITS, metric_faults
 from ..csv_file import repeats
-from ..csv_tables import ASSUMED
 from ..files import LARGEST_INT, is_number
 from ..imported import ImportedLog, beyond_errors, imported_log
 from . import trainer_state
 from .formats import read_runs
-from .guessing import LEFT_OUT, STAMP, UNKNOWN, accounts, guess, names, setting_names
+from .guessing import LEFT_OUT, NAMES, STAMP, UNKNOWN, accounts, guess, say, setting_names
 from .mapping import LOSS, RATE, SETTINGS, TIME_UNITS, WORKER_BATCH, RunMapping, count_of
 from .run import FoundRun
 
 Points = tuple[np.ndarray, np.ndarray]          # steps, and what was measured at each
-COUNTS, NAMES = ("batch", "workers", "nodes", "accumulation"), ("dataset", "model", "optimizer")      # of settings
+COUNTS, LABELS = ("batch", "workers", "nodes", "accumulation"), ("dataset", "model", "optimizer")      # of settings
 MOST_SHOWN = 80         # letters of a tag
 MOST_USES = 150         # names whose use the log says
 LARGEST = 1e300         # of a metaparameter
 MOST_RESTARTS = 0.1     # of a clock, as a share of its times
-RESTARTED = "the clock starts again where a run was resumed, and is continued there"
-UNSTEADY = "the times fall so often that they are of no clock since the start: they are left out"
-PAUSE, PAUSED = (10.0, 0.1), "far more time passed between two rows than between others: a pause, left out"
+PAUSE = 10.0, 0.1       # times as long as other steps, and share of a run
 OTHERWISE = "--batch-per worker says otherwise"
 UPDATES = "train/n_updates"         # of stable-baselines3, which rows of evaluations lack
 WORD = re.compile("[A-Za-z][A-Za-z_]{0,39}")        # a text that may be a setting, rather than a path or a time
-REPEATS = "taken for repeats of one setting", "if they are not, name what differs under [metaparameters] in --map"
-UNKNOWN_SETTINGS = ("not taken for repeats, as nothing is known of their settings",
-                    "search = false in the mapping takes them for repeats")
 SHARE = re.compile(r"(?i)acc|prec|recall|top-?[15]|f1|auc|iou|dice|map|\bap")       # metrics from 0 to 1
 SHOWN = 3               # runs of which it is said how they are read
 NONE: Points = (np.empty(0, np.int64), np.empty(0))
-WALL = "seconds are wall times since the start of each run, so that they include evaluations"
-PROPORTIONAL = "seconds are in proportion to steps, from the time of the whole training without its evaluations"
 
 
 @dataclass
@@ -107,16 +99,14 @@ def settle(runs: Sequence[FoundRun], mapping: RunMapping) -> list[FoundTrial]:
     for found in settings:                      # "0,1,2" are three
         found |= {name: count_of(found[name]) or found[name] for name in COUNTS if name in found}
     if lacks := [*_lacking(runs, settings, mapping)]:
-        raise LogError("\n".join(["these runs do not say all; hvdscale-log import RUNS LOG --dry-run prints what was "
-                                  "guessed as a file, and --map takes it, edited. It lacks:", *lacks]))
+        raise LogError("\n".join([say("lacking"), *lacks]))
     for found in settings:
         found["seed"] = found["seed"] if is_whole(found.get("seed"), 0) else None
         if mapping.batch_per == WORKER_BATCH:
             found["batch"] *= math.prod(found.get(name) or 1 for name in ("workers", "accumulation"))
     trials = [_trial(run, found, mapping) for run, found in zip(runs, settings)]
     if not any(len(trial.evaluated) for trial in trials):
-        raise LogError(f"no run has a value of {list_first(list(mapping.tags), 3)} at a known {mapping.step}; name a "
-                       "metric under [tags] in the mapping")
+        raise LogError(say("no_value", tags=list_first(list(mapping.tags), 3), step=str(mapping.step)))
     return trials
 
 
@@ -124,34 +114,33 @@ def _lacking(runs: Sequence[FoundRun], settings: Sequence[Mapping[str, object]],
     tags = sorted({tag for run in runs for tag in run.series})
     there = f"there are the tags {list_first(tags, 12)}"
     if not mapping.step:
-        yield (f"  step: no tag is named like a step: {did_you_mean('step', tags, there)}; a number, such as 2000, is "
-               "that of every run")
+        yield say("no_step", near=did_you_mean("step", tags, there))
     if not mapping.tags:
-        yield f"  tags: none is named like a metric of a split, such as val/error or eval_loss: {there}"
+        yield say("no_tags", there=there)
     columns = group_by(mapping.tags, lambda tag: mapping.tags[tag].column)
     for column, same in sorted(columns.items()):
         if any(len(run.series.keys() & {*same}) > 1 for run in runs):
-            yield f"  tags: {', '.join(map(repr, same))} all are {column}; name one of them under [tags]"
+            yield say("same_column", tags=", ".join(map(repr, same)), column=column)
     for split in SPLITS:
         names = {column.partition("/")[2] for column in columns if column.startswith(f"{split}/")}
-        yield from (f"  tags: {fault}; name under [tags] what is to be read" for fault in metric_faults(sorted(names)))
+        yield from (say("wrong_metric", fault=fault) for fault in metric_faults(sorted(names)))
     parameters = sorted({name for run in runs for name in run.parameters})
     there = f"parameters are {list_first(parameters, 12)}" if parameters else "the runs have no parameters"
-    for name in (*COUNTS, *NAMES):
+    for name in (*COUNTS, *LABELS):
         wrong = [(run, found.get(name)) for run, found in zip(runs, settings) if (name in found or name == "batch") and
                  (not is_whole(found.get(name), 1) if name in COUNTS else found[name] is None)]
         if wrong:
             run, value = wrong[0]
             what = "not known" if value is None else f"{value!r}, not a whole number, 1 or more,"
             near = f"{did_you_mean('batch_size', parameters, there)}; --batch N says it" if name == "batch" else there
-            yield f"  {name}: {what} of {counted(len(wrong), 'run')}, such as {run.path}: {near}"
+            yield say("setting", name=name, what=what, runs=len(wrong), path=run.path, near=near)
     if unit := mapping.evidence.get("step_unit"):
         yield f"  step_unit: {unit}"
     known = mapping.train_examples or mapping.within and all(run.epoch_steps for run in runs)
     if mapping.step_unit == "epochs" and not known:
-        yield "  train_examples: steps are in epochs; how many examples has the training set? --set-size N says it, too"
+        yield say("no_size")
     if mapping.step_unit == "tokens" and not mapping.tokens_per_example:
-        yield "  tokens_per_example: steps are in tokens; how many has an example?"
+        yield say("no_tokens")
 
 
 def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -> FoundTrial:
@@ -168,11 +157,7 @@ def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -
         if (np.diff(at[:end]) <= 0).any():
             back[:end] = repeats(np.zeros(end, int), at[:end], mapping.keep or "last")
         if not mapping.keep and tag != mapping.steps.get(RATE) and back.sum() >= max(2, len(back) / 2):
-            raise LogError(
-                f"{run.path}: {tag} is at steps that came before in {back.sum():,} of {len(back):,} rows. Of several "
-                "ranks or runs in one file, give those of one rank, or each run in a file of its own. Of a counter "
-                f"within an epoch, such as [12800/60000], leave {tag} out of [tags] and [steps] in a file for --map. "
-                "--overlap last keeps the last row of each step alone")
+            raise LogError(say("again", path=run.path, tag=tag, again=back.sum(), rows=len(back)))
         back |= rows < steps.begun
         trial.repeats += int(back.sum())
         return at[~back], values[~back] * scale
@@ -201,7 +186,7 @@ def _continued(times: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, str]:
     times = times - (times[0] if len(times) and times[0] > STAMP else 0)
     falls = np.diff(times) < 0
     if falls.sum() > max(1, MOST_RESTARTS * len(falls)):
-        return np.full(len(times), np.nan), UNSTEADY
+        return np.full(len(times), np.nan), say("unsteady")
     before = np.where(falls, times[:-1], 0.0)
     times = times + np.concatenate([[0.0], np.cumsum(before)])[:len(times)]
     gaps, counts = np.diff(times), np.fmax(np.diff(steps), 1)
@@ -209,8 +194,8 @@ def _continued(times: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, str]:
     paused = (gaps > PAUSE[0] * usual) & (gaps > PAUSE[1] * np.ptp(times))
     if paused.sum() == 1:
         times[1:] -= np.cumsum(np.where(paused, gaps - usual, 0.0))
-    found = {RESTARTED: falls.any(), PAUSED: paused.sum() == 1}
-    return times, "; ".join(what for what, holds in found.items() if holds)
+    found = {"restarted": falls.any(), "paused": paused.sum() == 1}
+    return times, "; ".join(say(kind) for kind, holds in found.items() if holds)
 
 
 class _StepsDone:
@@ -230,14 +215,13 @@ class _StepsDone:
             self.inner, self.length = batch / workers, counted      # examples of a worker, such as [12800/60000]
         elif self.length and not math.isclose(self.length, counted, rel_tol=0.02) and batch > workers * passes and not (
                 run.spread(mapping.within) % (batch // (workers * passes)) > 0).any():
-            raise LogError(f"{run.path}: {mapping.within} goes to {self.length:,} by multiples of the batch, so it may "
-                           "count examples or steps; how many examples has the training set? --set-size N says it")
+            raise LogError(say("examples_or_steps", path=run.path, within=mapping.within, length=self.length))
         if mapping.step_unit == "epochs":
             self.length = self.length or counted
         most = np.fmax.reduce(run.spread(mapping.within), initial=0) if mapping.within and not run.epoch_steps else 0
         if most > 1.02 * (self.length or most) + 1:
-            raise LogError(f"{run.path}: {mapping.within} goes to {most:,.0f}, but {mapping.train_examples:,} examples "
-                           f"are {self.length:,} steps of batch {batch:,}; check --set-size, --batch and accumulation")
+            raise LogError(say("too_far", path=run.path, within=mapping.within, most=most, length=self.length,
+                               examples=mapping.train_examples, batch=batch))
         self.most = min(MOST, LARGEST_INT // batch) // (self.length or 1) if self.each == 1 else MOST
         self.counts = run.spread(mapping.step) if isinstance(mapping.step, str) else np.full(
             run.rows, float(mapping.step))
@@ -263,9 +247,8 @@ class _StepsDone:
         wrong = beyond | (count != np.floor(count)) if mapping.step_unit == "steps" else beyond
         if wrong.any():
             first = int(wrong.argmax())
-            raise LogError(f"{self.run.path}: {mapping.step} is {self.counts[rows][first]:g}, not " + (
-                f"a count from 0 to {self.most:,}" if beyond[first] else
-                "a whole number of steps; step_unit says what it counts"))
+            raise LogError(say("beyond" if beyond[first] else "no_whole", path=self.run.path, step=str(mapping.step),
+                               count=self.counts[rows][first], most=self.most))
         if mapping.step_unit != "epochs":
             return np.ceil(count / self.each).astype(np.int64), values, rows
         steps = count * self.length
@@ -281,74 +264,60 @@ class _StepsDone:
 
 def remarks(trials: Sequence[FoundTrial], mapping: RunMapping, uses: Mapping[str, str]) -> dict[str, str]:
     """What was guessed, assumed and left out, by what it is about."""
-    said = {}
+    said: dict[str, str] = {}
     if "workers" not in mapping.settings:
-        loaders = mapping.evidence.get("workers")
-        said["workers"] = f"{ASSUMED}{loaders + '; ' if loaders else ''}--workers says otherwise"
-    if mapping.step in names("reports") and mapping.step_unit == "steps":
-        said["steps"] = (f"{mapping.step} counts reports, which are taken for steps; step_unit in the mapping says "
-                         "otherwise, such as epochs")
-    marks = [tag for trial in trials for tag in trial.run.series if tag.startswith((*names("environment"),))]
+        said["workers"] = say("workers", loaders=mapping.evidence.get("workers"))
+    marks = [tag for trial in trials for tag in trial.run.series if tag.startswith((*NAMES["environment"],))]
     if mapping.step == UPDATES:
-        said["steps"] = f"{UPDATES} is taken for the optimizer's steps; of PPO it counts passes over what was collected"
+        said["steps"] = say("updates", step=UPDATES)
     elif marks and mapping.step_unit == "steps":
-        said["steps"] = f"steps are taken for those of the environment, as {marks[0]} is logged, not the optimizer's"
+        said["steps"] = say("environment", mark=marks[0])
+    elif mapping.step in NAMES["reports"] and mapping.step_unit == "steps":
+        said["steps"] = say("reports", step=str(mapping.step))
     why = mapping.evidence.get("batch", "")
-    said["batch"] = f"batch: {why}" if why else ""
+    said["batch"] = say("batch", why=why)
     batches, counts = ({trial.settings.get(name) for trial in trials} for name in ("batch", "workers"))
     if mapping.batch_per == WORKER_BATCH:
         assumed = [name for name in ("workers", "accumulation") if name not in mapping.settings]
-        ones = f"; 1 is assumed of {' and '.join(assumed)}" if assumed else ""
-        said["batch"] = (f"batch: {why or 'that of a worker'}, times workers and accumulation{ones}; --batch-per "
-                         "global says otherwise")
+        said["batch"] = say("batch_of_worker", why=why, ones=assumed)
     elif len(batches) == 1 and len(counts) > 1 and not why.endswith(OTHERWISE):
-        said["batch"] = ("the batch is taken for that of a step over all workers, the same at every worker count; "
-                         "--batch-per worker takes it for that of a worker")
+        said["batch"] = say("same_batch")
     if mapping.search is None and _searched(trials):
-        said["search"] = ("a search, guessed: metaparameters vary within a batch; search = false in the mapping says "
-                          "otherwise")
+        said["search"] = say("search")
     settings = group_by(trials, lambda trial: (
         _study(trial), trial.settings.get("workers"), trial.settings["seed"], *sorted(trial.points.items()),
         *trial.evaluations, *map(str, _config_of(trial.run, mapping).items())))
-    alike = next((own for own in settings.values() if len(own) > 1), None)
-    if alike:
+    if alike := next((own for own in settings.values() if len(own) > 1), None):
         known = (alike[0].points or _config_of(alike[0].run, mapping) or mapping.search is False
                  or alike[0].settings["seed"] is not None)
-        taken, otherwise = REPEATS if known else UNKNOWN_SETTINGS
-        said["repeats"] = (f"{taken}: runs alike in all that is read, such as {alike[0].run.path} and "
-                           f"{alike[1].run.path}; {otherwise}")
+        said["repeats"] = say("repeats" if known else "no_repeats", one=alike[0].run.path, other=alike[1].run.path)
     said["metric"] = mapping.evidence.get("metric", "")
     if mapping.steps.get(LOSS) in mapping.tags:
-        said["metric"] = ("no metric of a validation set: the training loss of single steps is held against targets; "
-                          "--crossing lasting of a report does not take a lucky step for the target")
+        said["metric"] = say("loss")
     if again := sum(trial.repeats for trial in trials):
-        said["overlap"] = (f"left out: {again:,} values that repeat steps of their run, or are of a training before "
-                           f"(keep = {mapping.keep or 'last'!r})")
+        said["overlap"] = say("overlap", again=again, keep=mapping.keep or "last")
     if impossible := sum(trial.impossible for trial in trials):
-        said["impossible"] = f"left out: {impossible:,} times and rates: negative, infinite or with an evaluation"
+        said["impossible"] = say("impossible", impossible=impossible)
     said["times"] = mapping.evidence.get("step_seconds", "")
-    if mapping.seconds and not mapping.step_seconds and mapping.seconds not in names("timed"):
-        kind = PROPORTIONAL if trials[0].run.format == trainer_state.NAME else WALL
+    if mapping.seconds and not mapping.step_seconds and mapping.seconds not in NAMES["timed"]:
+        kind = say("proportional" if trials[0].run.format == trainer_state.NAME else "wall")
         said["times"] = "; ".join(dict.fromkeys([kind, *(one.restarted for one in trials if one.restarted)]))
     percents = [column for column in dict.fromkeys(column for trial in trials for column in trial.evaluations)
                 if SHARE.search(column) and better(column) == LARGER and 1 < max(np.fmax.reduce(
                     trial.evaluations[column][1]) for trial in trials if column in trial.evaluations) <= 100]
     if percents:
-        said["unit"] = f"values, and so targets, are in percent, such as '{percents[0]}>90': {list_first(percents, 3)}"
+        said["unit"] = say("unit", first=percents[0], columns=list_first(percents, 3))
     if mapping.within:
-        said["steps"] = (f"{mapping.within} counts the steps of an epoch: evaluations are at the end of their epoch, "
-                         "unless it has several")
+        said["steps"] = say("within", within=mapping.within)
     if unclear := [metric.column for metric in mapping.tags.values() if not metric.direction]:
-        said["ways"] = (f"which way is better is not known of {list_first(unclear, 5)}: [tags] in a mapping says it "
-                        "with min or max")
-    if short := [trial for trial in trials if trial.run.unfinished]:
-        said["short"] = (f"{CUT_SHORT}: {counted(len(short), 'run')}, such as {short[0].run.path}: "
-                         f"{short[0].run.unfinished}; INCOMPLETE, and counted as far as evaluated")
-    if blind := [trial for trial in trials if not len(trial.evaluated)]:
-        said["blind"] = f"{counted(len(blind), 'run')} without an evaluation, such as {blind[0].run.path}"
+        said["ways"] = say("ways", columns=list_first(unclear, 5))
+    if short := [trial.run for trial in trials if trial.run.unfinished]:
+        said["short"] = say("short", CUT_SHORT=CUT_SHORT, runs=len(short), path=short[0].path, why=short[0].unfinished)
+    if blind := [trial.run for trial in trials if not len(trial.evaluated)]:
+        said["blind"] = say("blind", runs=len(blind), path=blind[0].path)
     if left := sorted((tag for tag, use in uses.items() if use.startswith(LEFT_OUT)), key=lambda tag: not better(
             f"val/{tag}")):
-        said["tags"] = f"left out: {list_first(left, 8)}; --dry-run has the reason of each"
+        said["tags"] = say("tags", tags=list_first(left, 8))
     return {name: text for name, text in said.items() if text}
 
 
@@ -357,17 +326,17 @@ def _searched(trials: Sequence[FoundTrial]) -> set[tuple]:
 
 
 def _study(trial: FoundTrial) -> tuple:
-    return tuple(trial.settings.get(name) for name in (*NAMES, "batch"))
+    return tuple(trial.settings.get(name) for name in (*LABELS, "batch"))
 
 
-def write(trials: Sequence[FoundTrial], out: str | os.PathLike[str], mapping: RunMapping, sources: Sequence[str], *,
-          overwrite: bool = False, take_over: bool = False) -> list[str]:
-    """The new log ``out`` of these trials, which is created only on success; returns remarks on suspicious values."""
+def write(trials: Sequence[FoundTrial], out: str | os.PathLike[str], mapping: RunMapping, sources: Sequence[str],
+          **how: bool) -> list[str]:
+    """The new log ``out`` of these trials, see ``new_log``; returns remarks on suspicious values."""
     uses = accounts([trial.run for trial in trials], mapping)
     said, searched = remarks(trials, mapping, uses), _searched(trials)
     uses = {name[:MOST_SHOWN]: use for name, use in islice(uses.items(), MOST_USES)}
     about = {"kind": "runs", "from": list_first(sources, 3), **said, "uses": uses}
-    with imported_log(out, about, overwrite=overwrite, take_over=take_over) as log:
+    with imported_log(out, about, **how) as log:
         log.better |= {metric.column: metric.direction for metric in mapping.tags.values() if metric.direction}
         for trial in trials:
             _add(log, trial, mapping, _study(trial) in searched or None if mapping.search is None else mapping.search)
@@ -393,7 +362,7 @@ def _add(log: ImportedLog, trial: FoundTrial, mapping: RunMapping, search: bool 
     ids = log.trials([trial.points], {
         "status": status, "stop_reason": reason, "global_batch": trial.batch,
         "accumulation": passes, "local_batch": -(-trial.batch // (workers * passes)), "workers": workers,
-        **{name: str(trial.settings[name]) for name in NAMES}, "budget_steps": 0,
+        **{name: str(trial.settings[name]) for name in LABELS}, "budget_steps": 0,
         "seed": UNKNOWN_SEED if seed is None else seed,
         "plan": json.dumps(plan), "source": json.dumps(source, ensure_ascii=False)})
     steps = trial.evaluated
@@ -416,15 +385,17 @@ def _config_of(run: FoundRun, mapping: RunMapping) -> dict[str, Any]:
     def is_setting(name: str, value: Any) -> bool:
         words, last = {*re.split("[^a-z]+", name.lower())}, name.rpartition(".")[2]
         known = WORD.fullmatch(value) if isinstance(value, str) else value is not None and abs(value) < LARGEST
-        return bool(known) and not (words & {*names("no_setting")} or {name.lower(), last} & gone or "." in name and (
+        return bool(known) and not (words & {*NAMES["no_setting"]} or {name.lower(), last} & gone or "." in name and (
             last in run.parameters) or name in run.series and better(f"val/{name}"))
     return {name: value for name, value in run.parameters.items() if is_setting(name, value)}
 
 
 def _column(found: Points, steps: np.ndarray) -> np.ndarray:
-    """The values at some steps, NaN where there is none."""
-    known = dict(zip(*(array.tolist() for array in found)))
-    return np.array([known.get(step, np.nan) for step in steps.tolist()], float)
+    """The values at some steps, NaN where there is none; both steps rise."""
+    column = np.full(len(steps), np.nan)
+    _, there, of_found = np.intersect1d(steps, found[0], assume_unique=True, return_indices=True)
+    column[there] = found[1][of_found]
+    return column
 
 
 def _seconds(trial: FoundTrial, steps: np.ndarray) -> np.ndarray:
@@ -442,8 +413,7 @@ def _seconds(trial: FoundTrial, steps: np.ndarray) -> np.ndarray:
 def import_runs(sources: Sequence[str], out: str | os.PathLike[str]) -> list[str]:
     """The new log ``out`` of the runs at these paths, as they are guessed to be meant; returns remarks. Raises LogError
     where there is none, a file is wrong, or they do not say all."""
-    runs = read_runs(sources)
-    mapping = guess(runs)
+    mapping = guess(runs := read_runs(sources))
     return write(settle(runs, mapping), out, mapping, sources)
 
 

@@ -17,8 +17,7 @@ from ...formatting.numbers import list_first
 from ...log.directions import better
 from ..files import WrongFile, as_float, is_number, json_of, number_of, text_of
 from . import text_lines
-from .guessing import split_of
-from .guessing import names as names_of
+from .guessing import NAMES, say, split_of
 from .run import EPOCH, STEP, FoundRun, head_of, leaves, rows_by_step, series_of
 
 NAME = "JSON lines"
@@ -69,12 +68,11 @@ def _rows_of_whole(path: str) -> list[dict[str, Any]]:
         inner = {tag: value for tag, value in flat.items() if isinstance(value, list) and value}
         lists = {tag: value for tag, value in inner.items() if all(map(is_number, value)) and (
             "/" not in tag or split_of(tag))}               # others are of several runs
-        counts = [lists[name] for name in (*names_of("step"), *names_of("epoch")) if name in lists]
+        counts = [lists[name] for name in (*NAMES["step"], *NAMES["epoch"]) if name in lists]
         length = max(map(len, counts or lists.values()), default=0) if any("loss" in tag for tag in lists) else 0
         if other := [tag for tag, value in lists.items() if length and abs(len(value) - length) > 1 and better(
                 f"val/{tag}")]:
-            raise WrongFile(f"{path}: the steps of {list_first(other, 3)} are not known, as others have {length} "
-                            "values; give lists of one length")
+            raise WrongFile(say("lengths", path=path, tags=list_first(other, 3), length=str(length)))
         found = [{EPOCH: at + 1, **{tag: value[at] for tag, value in lists.items() if at < len(value)}}
                  for at in range(length)] or next((rows for tag, rows in inner.items() if OF_ROWS.search(tag) and (
                      isinstance(rows[0], dict) and any("loss" in name for name, _ in leaves(rows[0], "/")))), [])
@@ -97,7 +95,7 @@ def read(path: str) -> Iterator[FoundRun]:
              if is_number(value)} for at, one in zip(places, objects)]
     if len(rows) > 1 and rows[0].keys().isdisjoint(tag for row in rows[1:] for tag in row):
         rows[0] = {}                                            # settings
-    splits = [next(filter(None, (split_of(one.get(name)) for name in names_of("of_splits"))), "") for one in objects]
+    splits = [next(filter(None, (split_of(one.get(name)) for name in NAMES["of_splits"])), "") for one in objects]
     if len({*splits} - {""}) > 1:
         inner = [row["iter"] for split, row in zip(splits, rows) if split == "train" and {"iter", EPOCH} <= row.keys()]
         own = any(after < one for one, after in zip(inner, inner[1:])) and "iter"     # counts those of a split
@@ -155,7 +153,6 @@ def _by_steps(path: str, rows: Sequence[Mapping[str, float]]) -> Sequence[Mappin
     if len(each) == 1 and least <= (even := each.pop()) <= most and even == int(even):
         least = most = int(even)
     if most - least > NEAR * least:
-        raise WrongFile(f"{path}: its evaluations count epochs, of {least:,} steps or more; more rows of training are "
-                        "needed to know how many, or a logger with log_metric_by_epoch=False")
+        raise WrongFile(say("epoch_of_many", path=path, least=least))
     length = (least + most) // 2
     return [{**row, STEP: length * row[STEP]} if "iter" not in row and STEP in row else row for row in rows]

@@ -19,8 +19,7 @@ import numpy as np
 from ...log.directions import better
 from ...system.inputs import open_input, refusal
 from ..files import WrongFile, number_of
-from .guessing import names as names_of_kind
-from .guessing import split_of
+from .guessing import NAMES, say, split_of
 from .mapping import TIME_UNITS
 from .run import EPOCH, LONGEST_TAG, STEP, WITHIN, FoundRun, Series, constants_of, head_of, series_of, value_of
 
@@ -28,12 +27,12 @@ NAME = "lines"
 ENDS = (".log", ".txt", ".out", ".stdout", ".err", ".stderr")
 NAMED_BY = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/@.+-% \t"      # characters of names
 GLUED = re.compile(r"[\w%/.]*")                               # what belongs to the number before it
-UNITS = {word: TIME_UNITS[unit] for unit, words in names_of_kind("units").items() for word in words.split()}
+UNITS = {word: TIME_UNITS[unit] for unit, words in NAMES["units"].items() for word in words.split()}
 MANY = {"k": 1e3, "m": 1e6}                                    # of a step such as 10k
-KNOWN = names_of_kind("known")
+KNOWN = NAMES["known"]
 (NUMBER, COUNTED, IN_BRACKETS, CONTROL, CODE, LEVEL, SPLIT, SECTION, NAMED, TRAINED, HEADLINE, PROGRESS,
  SUMMARY, COCO, DOTTED, SETTING, STAMPED, MODULE, BARE, OF_EPOCH, OF_BATCH, JOINED, GIVEN) = (
-    re.compile(pattern) for pattern in names_of_kind("lines").values())
+    re.compile(pattern) for pattern in NAMES["lines"].values())
 PREAMBLE = 5000             # lines in which settings are looked for
 
 
@@ -100,7 +99,10 @@ class Form:
         """Adds a line by its numbers; ``head``: the last line without an indent."""
         self.lines.append(at)
         self.heads.append(head)
-        self.numbers.extend(float(numbers[place].replace(",", "")) for place in self.used)
+        try:
+            self.numbers.extend([float(numbers[place]) for place in self.used])
+        except ValueError:                      # 12,340
+            self.numbers.extend([float(numbers[place].replace(",", "")) for place in self.used])
 
     def column(self, place: int) -> np.ndarray:
         return np.frombuffer(self.numbers)[self.used.index(place)::len(self.used)]
@@ -130,7 +132,7 @@ def _names(texts: Sequence[str]) -> Iterator[tuple[str, int, float]]:
             unit = "ms" if name == "ms/batch" else unit
             timed = unit in UNITS and (glued or found or unit == "ms")
             kind = "seconds" if UNITS.get(unit, 0) >= 1 and name.lower() in ("time", "dt") else "step_seconds"
-            spaced = len(unit) > 2 and name.lower().split()[-1] in names_of_kind("time_words")      # time 10.1 min
+            spaced = len(unit) > 2 and name.lower().split()[-1] in NAMES["time_words"]      # time 10.1 min
             yield (f"{name} {kind}" if timed else name, place, UNITS.get(unit, 1.0) if timed or spaced else 1.0)
 
 
@@ -193,9 +195,9 @@ def read(path: str, line: re.Pattern | None = None) -> Iterator[FoundRun]:
 def _read_forms(lines: Iterator[str], path: str) -> FoundRun:
     forms: dict[tuple[str, ...], Form] = {}
     given: dict[str, Any] = {}
-    head, begun, below, split, form, failed, whole = 0, False, 0, "", None, False, True
-    for at, text in enumerate(lines):
-        form, failed, whole = None, failed or "Traceback (most recent call last)" in text, text.endswith("\n")
+    head, begun, below, split, form, failed, line = 0, False, 0, "", None, False, "\n"
+    for at, line in enumerate(lines):
+        form, text, failed = None, line, failed or "Traceback (most recent call last)" in line
         if text[:1] not in " \t":
             head = at
         text = CONTROL.sub("", text) if "\x1b" in text or "it/s]" in text or "s/it]" in text else text
@@ -215,23 +217,22 @@ def _read_forms(lines: Iterator[str], path: str) -> FoundRun:
         if split and sum(any(map(str.isalpha, text)) for text in pieces[:-1:2]) > 1 and any(
                 COUNTED.search(text[-LONGEST_TAG:]) for text in pieces[:-1:2]):
             split = ""                          # a counter and more, as in lines of training: the block is over
-        named = any(text.rstrip()[-1:] in (":", "=") for text in pieces[:-1:2])
-        key = (f"[{split}] {pieces[0].lstrip()}" if split and named else pieces[0], *pieces[2::2])
-        if key not in forms:
-            forms[key] = Form(key)
-            if {forms[key].step, forms[key].epoch} != {None} and any(
+        named = split and any(text.rstrip()[-1:] in (":", "=") for text in pieces[:-1:2])
+        key = (f"[{split}] {pieces[0].lstrip()}" if named else pieces[0], *pieces[2::2])
+        form = forms.get(key)
+        if form is None:
+            form = forms[key] = Form(key)
+            if {form.step, form.epoch} != {None} and any(
                     key[place + 1] == "," and "." not in pieces[2 * place + 1] and (
                         better(f"val/{name}") or pieces[2 * place + 1] == "0" and len(pieces[2 * place + 3]) > 1)
-                    for name, place, _ in forms[key].tags):
-                raise WrongFile(f"{path}:{at + 1}: has decimal commas, where numbers are read with points; "
-                                r"sed -E 's/([0-9]),([0-9])/\1.\2/g' writes them so")
-        form = forms[key]
+                    for name, place, _ in form.tags):
+                raise WrongFile(say("commas", path=path, line=str(at + 1), SED=r"'s/([0-9]),([0-9])/\1.\2/g'"))
         if form.used:
             counted = form.step is not None or form.epoch is not None
             begun, failed = begun or counted, failed and not counted
             form.add(below if split else at, head, pieces[1::2])
     found = [form for form in forms.values() if form.used]
-    torn = not whole and form and len(form.lines) == 1 and any(
+    torn = not line.endswith("\n") and form and len(form.lines) == 1 and any(
         other.texts[0] == form.texts[0] and len(other.lines) > 1 for other in found)
     series, epoch_steps = _series(found)
     lost = [name for form in found if len(form.lines) > 1 for name, place, _ in form.tags if name not in series and (

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ...analysis.grouping import group_by
+from ...analysis.studies import group_by
 from ...system.inputs import LARGEST
 from ..csv_file import CsvText
 from ..files import WrongFile, file_bytes, number_of
-from .guessing import falls_by_epoch, names, setting_names, split_of
+from .guessing import NAMES, falls_by_epoch, say, setting_names, split_of
 from .json_lines import COUNT
 from .run import FoundRun, Series, constants_of, files_below, head_of, rows_by_step, series_of, value_of
 
@@ -88,8 +88,8 @@ def read(path: str) -> Iterator[FoundRun]:
         renamed = short if len({*short.values()}) == len(short) else {}
         for name, rows in runs.items():
             run = table.run(f"{table.path}:{name}", rows, renamed)
-            state = next((str(value) for name, value in run.parameters.items() if name.lower() in names("state")), "")
-            yield replace(run, unfinished="" if state.lower() in names("whole") else f"its state is {state}")
+            state = next((str(value) for name, value in run.parameters.items() if name.lower() in NAMES["state"]), "")
+            yield replace(run, unfinished="" if state.lower() in NAMES["whole"] else f"its state is {state}")
     else:
         yield table.run(path)
 
@@ -114,7 +114,7 @@ def _table_of(path: str) -> _Table:
     there = {name: np.array([one is not None for one in column], bool) for name, column in read.items()}
     texts = {name: column for name, column in cells.items() if any(map(str.strip, column[~there[name]]))}
     values = {name: np.array(column, float) for name, column in read.items()}       # None is NaN
-    splits = next((found for name in texts if name.lower() in names("of_splits")
+    splits = next((found for name in texts if name.lower() in NAMES["of_splits"]
                    and len({*(found := np.array(list(map(split_of, texts[name]))))} - {""}) > 1), None)
     for name in titles if splits is not None else ():
         if name not in texts and not COUNT.search(name):
@@ -127,11 +127,11 @@ def _table_of(path: str) -> _Table:
 def _rows_of_runs(table: _Table) -> dict[str, np.ndarray]:
     """The rows of each run by its name: of a column that names runs, or, where the batch changes though no step rises,
     of rows alike in all settings within which the step rises, else of each row; {} of one run alone."""
-    counters = [name for name in table.values if name in (*names("step"), *names("epoch"), *names("reports"))]
-    indices = [name for name in table.values if name in names("index")]         # of the steps of an epoch
+    counters = [name for name in table.values if name in (*NAMES["step"], *NAMES["epoch"], *NAMES["reports"])]
+    indices = [name for name in table.values if name in NAMES["index"]]         # of the steps of an epoch
     rising = any(_rises(table.values[name][table.there[name]]) for name in counters) or any(
         falls_by_epoch(table.run(table.path), index, name) for index in indices for name in counters)
-    for name in (name for name in table.values if name.lower().replace(" ", "_") in names("run")):
+    for name in (name for name in table.values if name.lower().replace(" ", "_") in NAMES["run"]):
         cells = table.texts[name] if name in table.texts else [f"{value:.12g}" for value in table.values[name]]
         if all(map(str.strip, cells)) and "nan" not in cells and not (rising and name not in table.texts):
             found = _rows_by(cells)
@@ -141,7 +141,7 @@ def _rows_of_runs(table: _Table) -> dict[str, np.ndarray]:
                 return {f"{cell} {row}": np.array([row]) for row, cell in enumerate(cells)}
             return found if len(found) > 1 else {}
     short = {name: _GROUP.sub("", name, count=1) for name in table.values}
-    known, batches = setting_names(), {*names("global_batch"), *names("batch"), *names("worker_batch")}
+    known, batches = setting_names(), {*NAMES["global_batch"], *NAMES["batch"], *NAMES["worker_batch"]}
     settings = [name for name in table.values if short[name].lower() in known]
     if rising or not any(short[name] in batches and len({*table.values[name].tolist()}) > 1 for name in settings):
         return {}
@@ -150,8 +150,7 @@ def _rows_of_runs(table: _Table) -> dict[str, np.ndarray]:
     if not counters or not several:
         return {str(row): np.array([row]) for row in range(table.rows)}
     if not any(all(_rises(table.values[name][own]) for own in several) for name in counters):
-        raise WrongFile(f"{table.path}: has rows of several runs, and no column names the run of each: "
-                        f"{', '.join(counters)} falls among rows alike in {', '.join(settings)}; add a column run")
+        raise WrongFile(say("no_run", path=table.path, counters=", ".join(counters), settings=", ".join(settings)))
     return {" ".join(f"{name}={value}" for name, value in zip(settings, key)): own for key, own in found.items()}
 
 

@@ -5,6 +5,7 @@ import re
 import zlib
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from importlib import resources
 from itertools import groupby
@@ -15,27 +16,25 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from ...analysis.grouping import group_by
 from ...analysis.intervals import OWN_FROM
-from ...formatting.escaping import printable
+from ...analysis.studies import group_by
 from ...formatting.numbers import RANGE, counted, list_first, listed
-from ...formatting.screen import Tell, quiet
+from ...formatting.screen import Tell, printable, quiet
 from ..document import MAIN, MOST, Document
 from ..drawing import Figure, colors_on_dark, render
-from ..table import Cell, Row, TrialKeys
+from ..table import Row, TrialKeys
+from ..texts import GENERAL
 
 SHORTER = (                 # what a tag of an SVG on a page can do without
     (r'^<g id="[^"]*"', "<g"), (r"font-family: [^;\"]*;? ?", ""), (r"(\d\.\d\d)\d+", r"\1"), (r"([;:]) ", r"\1"),
     (r"\s*\n\s*", " "), (r' transform="rotate\(-0 [^"]*"', ""), (r";?stroke-linejoin:miter", ""))
-SUBJECTS = {                # of figures, each with what their names begin with, the first that does
-    "Steps by batch": "steps-|examples-", "Trials": "trials|best-of-n|best-under|base-rates",
-    "Metaparameters": "best-|lr-", "Workers": "speedup-|efficiency-|step-time-", "Training": "curve-|noise-"}
 PLACE, PALETTE = Markup("<!--figure {}-->"), "/*palette*/"
 WIDEST = 1.6                # pixels of a figure for each of its points
 INTERVAL = re.compile(r"\([\d.,kMG]+-[\d.,kMG]+\)")
 SENTENCES = re.compile(r"(?<=[\w)]\.) (?=[A-Z])")          # where one begins
 EACH_END = 5        # rows of a long table shown from its start, and from its end
 LONGEST = 40        # letters of a value; a plan has thousands
+_with_dash = partial(RANGE.sub, "\N{EN DASH}")
 
 
 def as_html(document: Document, drawn: Mapping[Figure, bytes] = {}, page: str = "") -> str:
@@ -51,6 +50,11 @@ def as_html(document: Document, drawn: Mapping[Figure, bytes] = {}, page: str = 
         palette = f":root{{{palette}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
     page = page.replace(PALETTE, palette, 1)
     return printable(re.sub(PLACE.format("(.*?)"), lambda found: svgs[found[1]], page))
+
+
+def _allowed(script: str) -> str:
+    """What a script is allowed by in a Content-Security-Policy: no other script runs, were one to get into the page."""
+    return Markup(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'")
 
 
 def without_figures(document: Document, tell: Tell = quiet) -> str:
@@ -69,15 +73,10 @@ def without_figures(document: Document, tell: Tell = quiet) -> str:
         confidence=f"{document.confidence:.0%}", own_from=OWN_FROM, most=MOST, lead=MAIN)
 
 
-def _allowed(script: str) -> str:
-    """What a script is allowed by in a Content-Security-Policy: no other script runs, were one to get into the page."""
-    return Markup(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'")
-
-
 def _by_subject(figures: Iterable[Figure]) -> list[tuple[str, list[Figure]]]:
     """(subject, its figures) in their order; "": of none."""
     return list(group_by(figures, lambda figure: next(
-        (subject for subject, names in SUBJECTS.items() if re.match(names, figure.name)), "")).items())
+        (subject for subject, names in GENERAL.words("subject").items() if re.match(names, figure.name)), "")).items())
 
 
 def _trials_of(keys: TrialKeys, files: Mapping[tuple[str, int], str]) -> Markup:
@@ -96,30 +95,24 @@ def _trials_of(keys: TrialKeys, files: Mapping[tuple[str, int], str]) -> Markup:
 
 def _cells_of(row: Row) -> Markup:
     """The cells of a table's row, the first of which heads it. Pages have many, so no template makes them."""
-    return Markup("".join(_cell(cell, "td" if at else "th") for at, cell in enumerate(row.cells)))
-
-
-def _cell(cell: Cell, tag: str) -> str:
-    unmet = cell.shown in ("not met", "diverged") or cell.shown[:1] == ">" and cell.shown[-1:] != "%"
-    look = ' class="text"' if len(cell.shown) > 40 else ""
-    if tag == "th" or unmet:
-        look = ' scope="row"' if tag == "th" else ' class="unmet"'
-    value = ""                  # what it is sorted by, where that is not what it shows; an empty one comes last
-    if isinstance(cell.value, (int, float)) and not isinstance(cell.value, bool):
-        number = "" if math.isnan(cell.value) else f"{cell.value:.8g}".replace("inf", "Infinity")
-        if number != cell.shown or cell.below:
-            value = f' data-value="{number}"'
-    below = f"<small>{escape(_with_dash(cell.below))}</small>" if cell.below else ""
-    return f"<{tag}{look}{value}>{escape(cell.shown)}{below}</{tag}>"
+    found: list[str] = []
+    for cell in row.cells:
+        tag, look = ("td", ' class="text"' if len(cell.shown) > 40 else "") if found else ("th", ' scope="row"')
+        unmet = cell.shown in ("not met", "diverged") or cell.shown[:1] == ">" and cell.shown[-1:] != "%"
+        look = ' class="unmet"' if found and unmet else look
+        value = ""              # what it is sorted by, where that is not what it shows; an empty one comes last
+        if isinstance(cell.value, (int, float)) and not isinstance(cell.value, bool):
+            number = "" if math.isnan(cell.value) else f"{cell.value:.8g}".replace("inf", "Infinity")
+            if number != cell.shown or cell.below:
+                value = f' data-value="{number}"'
+        below = f"<small>{escape(_with_dash(cell.below))}</small>" if cell.below else ""
+        found.append(f"<{tag}{look}{value}>{escape(cell.shown)}{below}</{tag}>")
+    return Markup("".join(found))
 
 
 def _unbroken(said: str) -> Markup:
     """A sentence of which the intervals in brackets stay on one line."""
     return Markup(INTERVAL.sub(r'<span class="range">\g<0></span>', str(escape(said))))
-
-
-def _with_dash(span: str) -> str:
-    return RANGE.sub("\N{EN DASH}", span)
 
 
 def _inline(figure: Figure, drawn: bytes, anchor: str) -> Markup:

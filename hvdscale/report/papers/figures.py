@@ -5,20 +5,20 @@ Curves are computed workload by workload, so that a study's columns are read whi
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import resources
-from typing import Any
+from string import ascii_lowercase
+from typing import Any, NamedTuple
 
-from ...analysis.best_points import first_feasible
+from ...analysis.search import first_feasible
 from ...analysis.budgets import Budget, best_under
 from ...analysis.curves import Curve, CurvePoint, curve_of
-from ...analysis.grouping import group_by
 from ...analysis.noise import best_known
 from ...analysis.reference import (B_CRIT_WITHIN, SHARE_COVERED, SHARE_WITHIN, WITHIN_LOG2, Fidelity, NoMatch,
                                    PassMark, PublishedCurve, Reference, against, ordering_of)
 from ...analysis.report_data import Options
 from ...analysis.steps import RunCell
-from ...analysis.studies import Study
+from ...analysis.studies import Study, group_by
 from ...analysis.trials import JobKey
 from ...formatting.numbers import exact, in_brackets, number, percent, ratio, span, whole
 from ...formatting.screen import Tell, quiet
@@ -26,33 +26,23 @@ from ...plan.settings import tomllib
 from ...target import Target
 from ..document import Figures, Finding, Part, section_name
 from ..drawing import (BLUE, MUTED, ORANGE, Axes, Figure, arrows, draw_line, ends_of, fraction, label_axes, log2_axis,
-                       mark_estimate, power_ticks)
-from ..request import PAPER
-from ..subject import Whole
+                       mark_estimate, plain, power_ticks)
+from ..subject import PAPER, Whole
 from ..table import Cell, Table, as_shown, keys_of, steps_cell
 from ..texts import PAPERS, SOURCES, Cells
 from ..views.batches import is_bounded, one_ended
 from ..views.budgets import best_under_figure
-from ..views.curves import NORMALISED, STEPS, CurvePanel, curve_panels, mark_regimes, plain
-from ..views.study_figures import best_panels, budgets_figure, scatter, second, split_figure
+from ..views.curves import (NORMALISED, STEPS, CurvePanel, best_panels, budgets_figure, curve_panels, mark_regimes,
+                            scatter, second, split_figure)
 
 INTERPOLATED = "~"      # marks a batch size between two published ones
-MARK_NAMES = {"steps": "the curve", "b_crit": "B_crit", "intervals": "the coverage"}
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
 # kinds of figures, beside STEPS and NORMALISED
 SPLIT, BEST, TRIALS, BUDGET_TRIALS, BEST_UNDER = "split", "best", "trials", "budget-trials", "best-under"
-TRIALS_TAKEN = 100          # feasible ones, the first by id, of each study ...
-TAKEN = {"lm1b/lstm/nesterov_momentum": 50, "common_crawl/transformer_base/nesterov_momentum": 50,
-         "lm1b/transformer_shallow/sgd": 50}                    # ... but of these
-SAME_MODEL = {"simple_cnn": "simple_cnn_base", "transformer": "transformer_base"}
-SAME_OPTIMIZER = {"nesterov": "nesterov_momentum"}
-SUBSETS = {"mnist": (6875, 13750, 27500, 55000)}
-FOLDERS = {"imagenet_half_images": "imagenet_subsets", "imagenet_half_classes": "imagenet_subsets",
-           **{f"mnist_{size}": "mnist_subsets" for size in SUBSETS["mnist"]}}
+DATA: dict[str, Any] = tomllib.loads((resources.files(__package__) / f"{PAPER}.toml").read_text(encoding="utf-8"))
+TRIALS_TAKEN = 100          # of each study, unless shallue2019.toml says otherwise
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One curve: a workload and its target, and what it is called in its panel."""
 
     workload: str
@@ -60,8 +50,7 @@ class Line:
     label: str = ""
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(NamedTuple):
     """The curves of one panel; ``ordered``: easy to strict, small to large; ``budgets``: of steps and of epochs."""
 
     title: str
@@ -70,8 +59,7 @@ class Panel:
     budgets: tuple[Sequence[float], Sequence[float]] = ((), ())
 
 
-@dataclass(frozen=True)
-class Sheet:
+class Sheet(NamedTuple):
     """One figure of the paper. ``batch``, ``metaparameter``: what its kind asks for."""
 
     number: str
@@ -84,14 +72,13 @@ class Sheet:
     @property
     def apart(self) -> bool:
         """Whether its panels are figures of their own, a, b, ...: curves of several names need each a legend."""
-        return self.kind == BEST_UNDER or max(len(panel.lines) for panel in self.panels) > 1 and self.kind != TRIALS
+        return self.kind == BEST_UNDER or self.kind != TRIALS and max(len(panel.lines) for panel in self.panels) > 1
 
 
 def _read_sheets() -> tuple[Sheet, ...]:
     """The figures of shallue2019.toml; ``like``: one has the panels of another, by its number."""
-    text = (resources.files(__package__) / f"{PAPER}.toml").read_text(encoding="utf-8")
     sheets: dict[str, Sheet] = {}
-    for entry in tomllib.loads(text)["figure"]:
+    for entry in DATA["figure"]:
         like, panels = entry.pop("like", None), entry.pop("panels", ())
         for panel in panels:
             of = panel.pop("of", "{}")
@@ -107,15 +94,12 @@ Drawn = Sequence[tuple[Panel, Sequence[tuple[Line, Curve]]]]        # panels tha
 
 def names_of(workload: JobKey) -> tuple[str, ...]:
     """The archive's names that an analysis.trials.JobKey goes by, the most its own first."""
-    dataset, model = workload.dataset, SAME_MODEL.get(workload.model, workload.model)
-    optimizer = SAME_OPTIMIZER.get(workload.optimizer, workload.optimizer)
-    datasets = [f"{FOLDERS[dataset]}/{dataset}" if dataset in FOLDERS else dataset]
-    if workload.train_examples in SUBSETS.get(dataset, ()):
-        subset = f"{dataset}_{workload.train_examples}"
-        if workload.train_examples == max(SUBSETS[dataset]):
-            datasets += [f"{FOLDERS[subset]}/{subset}"]
-        else:
-            datasets = [f"{FOLDERS[subset]}/{subset}"]
+    model, optimizer = (DATA["same"].get(name, name) for name in (workload.model, workload.optimizer))
+    datasets, sizes = [workload.dataset], DATA["sizes"].get(workload.dataset, ())
+    if workload.train_examples in sizes:
+        subset = f"{workload.dataset}_{workload.train_examples}"
+        datasets = [*(datasets if workload.train_examples == max(sizes) else ()), subset]
+    datasets = [f"{DATA['folders'][one]}/{one}" if one in DATA["folders"] else one for one in datasets]
     if datasets[0] in ("mnist", "fashion_mnist"):
         datasets.append(f"solution_quality/{datasets[0]}")
     return tuple(f"{one}/{model}/{optimizer}" for one in datasets)
@@ -125,9 +109,9 @@ def chapters(whole: Whole) -> Iterator[tuple[str, Iterable[Part], str]]:
     """The title and parts of each publication and paper that was asked for."""
     curves = [*(subject.curve for subject in whole.subjects),
               *(section.batches for section in whole.repeats if section.batches)]
-    best = {workload: best_known([one for one in subject.noise if 0 < one[1].whole.noise_scale < math.inf])
+    best = {workload: best_known([one for one in subject.noise if 0 < one[1].whole.value < math.inf])
             for workload, subject in whole.first.items()}
-    noise = {workload: one[1].whole.noise_scale for workload, one in best.items() if one}
+    noise = {workload: one[1].whole.value for workload, one in best.items() if one}
     for name in whole.asked.compare:
         yield f"Beside published results: {name}", beside_published(curves, name, noise), ""
     if whole.asked.paper:
@@ -136,9 +120,8 @@ def chapters(whole: Whole) -> Iterator[tuple[str, Iterable[Part], str]]:
 
 def target_of(workload: JobKey) -> tuple[Target, ...]:
     """The first target that the paper has for a workload; () where it has none."""
-    names = names_of(workload)
     found = [line.target for sheet in FIGURES for panel in sheet.panels for line in panel.lines
-             if line.workload in names]
+             if line.workload in names_of(workload)]
     return tuple(map(Target.parse, found[:1]))
 
 
@@ -179,7 +162,7 @@ class _Found:
                        for at, line in enumerate(sorted(lines), 1)}
 
     def _curve(self, name: str, goal: str, which: str) -> Curve | None:
-        wanted, target = TAKEN.get(name, TRIALS_TAKEN), Target.parse(goal)
+        wanted, target = DATA["trials"].get(name, TRIALS_TAKEN), Target.parse(goal)
         studies = [first_feasible(study, wanted) for study in self.studies.get(name, ())]
         if not studies or any(target.column not in study.evaluations.columns for study in studies):
             return None
@@ -192,7 +175,7 @@ class _Found:
     def figures(self, sheet: Sheet) -> Iterator[tuple[str, Figure]]:
         """What can be shown of one figure of the paper, with its number; panels of several curves are each a figure."""
         panels: dict[str, Any] = {}     # by the number of their figure
-        for letter, panel in zip(LETTERS, sheet.panels):
+        for letter, panel in zip(ascii_lowercase, sheet.panels):
             lines = []
             for line in panel.lines:
                 curve = self.curves[line.workload, line.target]
@@ -203,22 +186,21 @@ class _Found:
             if lines:
                 panels.setdefault(sheet.number + letter * sheet.apart, []).append((panel, lines))
         for label, shown in panels.items():
-            figure = self._steps(sheet, shown) if sheet.kind in (STEPS, NORMALISED) else self._draw(sheet, shown)
+            figure = self._draw(sheet, shown)
             if figure is None:
                 self.empty.append(label)
             else:
                 yield label, figure
 
-    def _steps(self, sheet: Sheet, panels: Drawn) -> Figure | None:
-        found = []
-        for panel, lines in panels:
-            targets = {str(curve.target) for _, curve in lines}
-            title = f"{panel.title}, {min(targets)}" if len(panels) == 1 == len(targets) else panel.title
-            found.append(CurvePanel(title, [curve for _, curve in lines],
-                                    [line.label or str(curve.target) for line, curve in lines], panel.ordered))
-        return curve_panels(found, sheet.title, kind=sheet.kind)
-
     def _draw(self, sheet: Sheet, panels: Drawn) -> Figure | None:
+        if sheet.kind in (STEPS, NORMALISED):
+            shown = []
+            for panel, lines in panels:
+                targets = {str(curve.target) for _, curve in lines}
+                title = f"{panel.title}, {min(targets)}" if len(panels) == 1 == len(targets) else panel.title
+                shown.append(CurvePanel(title, [curve for _, curve in lines],
+                                        [line.label or str(curve.target) for line, curve in lines], panel.ordered))
+            return curve_panels(shown, sheet.title, kind=sheet.kind)
         if sheet.kind == BEST:
             return best_panels([(plain(panel.title), curve) for panel, lines in panels for _, curve in lines],
                                sheet.metaparameter, title=sheet.title)
@@ -291,7 +273,7 @@ def _find_fidelity(found: Fidelity, reference: Reference) -> Iterator[Finding]:
                 PAPERS.say_if("against_b_crit", b_crit.passed is not None, b_crit=_found_of(b_crit),
                               passed=bool(b_crit.passed), factor=f"{B_CRIT_WITHIN:g}"),
                 PAPERS.say_if("against_intervals", known, covered=covered, known=known, asked=SHARE_COVERED)]
-        failed, unknown = ([MARK_NAMES[mark.name] for mark in found.marks if mark.passed is passed]
+        failed, unknown = ([PAPERS.words("mark")[mark.name] for mark in found.marks if mark.passed is passed]
                            for passed in (False, None))
         yield PAPERS.find("against", None, more, label=label, title=title,
                           verdict=PAPERS.say("verdict", failed=failed, open=unknown))

@@ -9,17 +9,17 @@ from functools import partial
 import numpy as np
 
 from ...analysis.curves import curve_of
-from ...analysis.grouping import group_by
 from ...analysis.growing_batch import GrowingPlan, growing_plans
-from ...analysis.next_runs import Measurement, next_runs
-from ...analysis.report_data import Contents, Options, Section, analyse
+from ...analysis.jobs import Versions
+from ...analysis.next_runs import next_runs
+from ...analysis.report_data import Options, Section, analyse
 from ...analysis.size.laws import QUANTITIES, SizeLaws
 from ...analysis.size.sizes import REACH, WIDEST, Size, SizePrediction
-from ...analysis.step_time import REFUTED_AT, Links
-from ...analysis.timings import Timing, timings_of
+from ...analysis.step_time import MEASURED, REFUTED_AT, Links
+from ...analysis.timings import Place, Timing, timings_of
 from ...analysis.steps_curve import StepsPoint, points_of
-from ...analysis.studies import Study
-from ...analysis.trials import EVERY_STEP, JobKey, Trial
+from ...analysis.studies import Study, group_by, studies_of
+from ...analysis.trials import EVERY_STEP, JobKey, Trial, read_trials
 from ...analysis.worker_plan import NO_TIMES, NoPlan, Option, Request, WorkerPlan, plans_of
 from ...errors import LogError, UsageError
 from ...formatting.numbers import capital, listed, number, whole
@@ -32,11 +32,11 @@ from ..document import (Chapter, Details, Document, Figures, Finding, LogFacts, 
                         section_name, sentences_of, unique)
 from ..output import WORKLOAD, give_out, refuse_no_folder
 from ..pages import open_logs
-from ..table import Table, as_values, encode, interval_cell, pick, trial_list
+from ..table import Table, as_values, cell_of, encode, pick, trial_list
 from ..texts import PLAN
 from ..views.size import describe_law, parts_of_laws
 from .views import figures_of_plan, growing_table, model_table, phases_table, plan_table
-from .words import (WITHIN, advice, describe_growing, describe_next, describe_no_join, describe_no_plan,
+from .words import (ROLES, WITHIN, advice, describe_growing, describe_next, describe_no_join, describe_no_plan,
                     describe_phases, find_basis, job_lines, title)
 
 BATCHES = ("overhead", "best_batch")        # of the sizes' laws the first that is predicted gives the workers
@@ -64,16 +64,16 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
         raise LogError(f"--times-from: no logs (*.h5) in {', '.join(map(str, times_from))}")
     with ExitStack() as opened:
         opened_logs, skipped = open_logs([*paths, *times_from], skip_broken, opened)
-        contents = Contents(opened_logs)
-        ran = [trial if not times_from or trial.log in timed else trial.without_times() for trial in contents.trials
-               if not trial.branch]
+        versions = Versions(opened_logs)
+        ran = [trial if not times_from or trial.log in timed else trial.without_times() for log in opened_logs
+               for trial in read_trials(log, versions) if not trial.branch]
         ran, joined = join_scripts(ran, timed)
         groups = analyse(ran, targets, Options(confidence=request.confidence, trials=trials))
         startups = np.concatenate([np.empty(0), *(log.restarts["startup_seconds"] for log in opened_logs
                                                   if not times_from or log.path in timed)])
         if request.relaunch is None and len(seconds := startups[startups > 0]):
             request = replace(request, relaunch=float(np.median(seconds)), starts=len(seconds))
-        steps = partial(steps_of, studies=contents.studies)
+        steps = partial(steps_of, studies=studies_of(opened_logs, versions))
         found = [plan for group in groups if not group.workload.batch_schedule for plan in plans_of(
             group, request, links=links, given=given, noise_scale=noise_scale, steps=steps)]
         growing = tuple(growing_plans(groups, request, asked=batch_schedule, links=links, steps=steps))
@@ -97,7 +97,7 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
          any(one.passes > 1 for plan in plans for one in plan.options)),
         ("--batch-schedule", "met", batch_schedule, growing), ("--format", "out", tuple(formats) != FORMATS, out),
         ("--relaunch", "grows", request.relaunch and not request.starts, growing)) if asked and not used]
-    notes = *notes, *joined, *contents.notes, *describe_imports(logs), *refused, *unused
+    notes = *notes, *joined, *versions.notes, *describe_imports(logs), *refused, *unused
     give_out(document_of_plans(plans, growing, logs, skipped, notes, request.confidence), out, formats, echo, whole)
     for line in [line for plan in growing for line in job_lines(plan)]:
         echo(line)
@@ -137,7 +137,8 @@ def document_of_plans(plans: Sequence[WorkerPlan], growing: Sequence[GrowingPlan
         name = unique(section_name(workload, plan.target) or "plan", (workload, plan.target), taken)
         return Page((
             *find_basis(plan), plan_table(plan) if plan.options else None,
-            plan_table(plan, synced=True) if plan.synced else None, model_table(plan) if plan.uses_model else None,
+            plan_table(plan, synced=True) if plan.synced else None,
+            model_table(plan) if any(option.step_time.mark != MEASURED for option in plan.options) else None,
             Details(lambda: [plan_table(plan, True)]), Figures(lambda: figures_of_plan(plan))),
             slug=name, title=title(plan), target=plan.target, verdict=advice(plan))
 
@@ -163,16 +164,17 @@ def decision_values(plan: WorkerPlan) -> dict[str, object]:
                 plan.decision.loss(option.at, weight),
             **{f"chance_within_{100 * share:.0f}_percent": plan.decision.chance(option.at, share, weight)
                for share in (0.05, WITHIN)}}
-           for name, option, weight in (("fastest", plan.fastest, math.inf), ("cheapest", plan.cheapest, 0.0),
-                                        ("knee", plan.knee, plan.request.knee))},
+           for name, option, weight in zip(ROLES, (plan.fastest, plan.cheapest, plan.knee),
+                                           (math.inf, 0.0, plan.request.knee))},
         "fastest_at_least_workers": few, "fastest_at_most_workers": many, "most_workers_measured": plan.most_measured,
         "next": found and {
-            "runs": [{**pick(run, "workers global_batch passes seeds"), **_sync(run)} for run in found.runs],
+            "runs": [{**pick(run.place, "workers global_batch passes"), **pick(run, "seeds"), **_sync(run.place)}
+                     for run in found.runs],
             **pick(found, "worker_hours expected_loss=loss expected_loss_after=loss_after"),
             "said": describe_next(found)}}
 
 
-def _sync(one: Option | Measurement | Timing) -> dict[str, int]:
+def _sync(one: Option | Place | Timing) -> dict[str, int]:
     return dict(zip(("replicas", "sync_every"), one.sync if one.sync != EVERY_STEP else ()))
 
 
@@ -183,8 +185,7 @@ def plan_values(plan: WorkerPlan) -> dict[str, object]:
         "summary": (*advice(plan), *sentences_of(find_basis(plan))),
         "request": pick(request, "price per_node deadline_seconds=deadline budget local_batch global_batch "
                                  "max_local_batch accumulate knee confidence runs power"),
-        **{name: option and option.workers for name, option in (
-            ("fastest", plan.fastest), ("cheapest", plan.cheapest), ("knee", plan.knee))},
+        **{name: option and option.workers for name, option in zip(ROLES, (plan.fastest, plan.cheapest, plan.knee))},
         "pareto_front": [option.workers for option in plan.front],
         "within": [option.workers for option in plan.within()],
         "knee_formula": f"least cost x time^{request.knee:g}; Eager, Zahorjan and Lazowska 1989",
@@ -193,9 +194,8 @@ def plan_values(plan: WorkerPlan) -> dict[str, object]:
         "steps": [{"global_batch": point.global_batch, **encode(point.steps), "seeds": point.seeds or None,
                    "seeds_met": point.met if point.seeds else None,
                    "trials": trial_list(point.trials)} for point in plan.curve.points],
-        "critical_batch": None if plan.curve.critical_ends is None else {
-            **dict(zip(("low", "high"), encode(plan.curve.critical_ends))), **pick(plan.curve, "median=critical_batch"),
-            "from": "noise scale" if plan.curve.predicted else "fit"},
+        "critical_batch": plan.curve.critical and {**pick(plan.curve.critical, "low high median=value"),
+                                                   "from": "noise scale" if plan.curve.predicted else "fit"},
         "assumed": plan.assumed, "decision": decision_values(plan),
         "step_times": {
             **pick(plan.times.timings, "machine"), **pick(plan.times.model, "misses"),
@@ -213,7 +213,7 @@ def growing_values(plan: GrowingPlan) -> dict[str, object]:
             "summary": " ".join((describe_growing(plan), *describe_phases(plan))),
             "worker_phases": [{**pick(one, "seconds cost changes"), "phases": [
                 pick(phase, "global_batch workers start known=mark") for phase in one.phases]} for one in plan.phases],
-            "jobs": job_lines(plan), "options": [
+            "jobs": [*job_lines(plan)], "options": [
                 {**pick(option, "workers nodes known=mark steps examples seconds cost"),
                  "beside": [pick(one, beside) for one in option.beside]} for option in plan.options],
             "left_out": [{"workers": workers, "why": why} for workers, why in plan.left_out],
@@ -235,9 +235,10 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
     refuse_no_folder(out)
     with ExitStack() as opened:
         opened_logs, skipped = open_logs(list(paths), skip_broken, opened)
-        contents = Contents(opened_logs)
+        versions = Versions(opened_logs)
         most = max((int(np.max(log.trials["local_batch"])) for log in opened_logs if log.trials.rows), default=0)
-        found = SizeLaws(analyse(contents.trials, targets, options), contents.studies, sizes, options=options)
+        trials = [trial for log in opened_logs for trial in read_trials(log, versions)]
+        found = SizeLaws(analyse(trials, targets, options), studies_of(opened_logs, versions), sizes, options=options)
         logs = tuple(map(facts_of, opened_logs))
     known = {key: law for key, law in found.quantities.items() if law.exponents}
     if not known:
@@ -260,20 +261,20 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
             {"quantity": key, "sizes": dict(one.sizes), "beyond": dict(one.beyond), "refused": one.refused,
              **encode(one.estimate)} for key, one in predictions.items()],
             "tables": [as_values(one) for one in (*chapter.tables, *chapter.details)]}
-    give_out(Document((), logs, tuple(skipped), options.confidence, (chapter,), contents.notes, "plan", values=values),
-             out, formats, echo, whole)
+    give_out(Document((), logs, tuple(skipped), options.confidence, (chapter,), tuple(versions.notes), "plan",
+                      values=values), out, formats, echo, whole)
     return predictions
 
 
 def prediction_table(predictions: Predictions, local_batch: int, confidence: float) -> Table:
-    rows = [(capital(QUANTITIES[key][0]), interval_cell(one.estimate, WRITE.get(key, whole)),
+    rows = [(capital(QUANTITIES[key][0]), cell_of(one.estimate, write=WRITE.get(key, whole)),
              "refused" if one.refused else "measured range" if one.extrapolated <= 1 else
              f"{number(one.extrapolated, 2)} x beyond") for key, one in predictions.items()]
     batch = next((predictions[key].estimate for key in BATCHES
                   if key in predictions and not predictions[key].refused), None)
     if batch is not None and local_batch:
         held = batch.mapped(lambda one: one if math.isnan(one) else max(1.0, float(-(-one // local_batch))))
-        rows.append(("Workers for that batch", interval_cell(held, whole), f"at {local_batch:,} examples each"))
+        rows.append(("Workers for that batch", cell_of(held, write=whole), f"at {local_batch:,} examples each"))
     notes = (PLAN.say("size_intervals", confidence=confidence),)
     return PLAN.table("size-prediction", rows, notes=notes, cells={
         "quantity": lambda row: row[0], PLAN.column("predicted", "value"): lambda row: row[1],

@@ -6,22 +6,24 @@ Marks: a filled disc was measured, an open one was not, a diamond is at a batch 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ...analysis.grouping import group_by
+import numpy as np
+
 from ...analysis.growing_batch import GrowingOption, GrowingPlan
 from ...analysis.intervals import Estimate
 from ...analysis.step_time import (DETERMINED, EXTRAPOLATED, INTERPOLATED, MEASURED, PAUSES, POWERS, POWER_DETERMINED)
+from ...analysis.studies import group_by
 from ...analysis.worker_plan import Option, WorkerPlan
 from ...formatting.numbers import counted, duration, list_first, number, percent, ratio, span, unit_of, whole
 from ..drawing import (BLUE, CROWDED_COUNT, GREEN, MUTED, ORANGE, PURPLE, HOVER, Axes, Figure, Look, draw_line,
                        ends_of, explain, label_axes, log2_axis, power_ticks)
 from ..table import Cell, Column, Table, Write, bare_cell, cell_of
 from ..texts import PLAN
-from .words import BEYOND, CROWDED, ROLES, chance, describe_price, payer_of, title
+from .words import BEYOND, CROWDED, ROLES, chance, describe_price, title
 
 COLUMNS = """workers nodes global_batch replicas sync_every local_batch accumulation steps_to_target step_ms speedup
     statistical_efficiency system_efficiency efficiency seconds_to_target cost sooner campaign_hours energy
@@ -39,54 +41,48 @@ SHORT = {"fastest": "fast", "cheapest": "cheap", INTERPOLATED: "interpol.", EXTR
 def plan_table(plan: WorkerPlan, all_columns: bool = False, synced: bool = False) -> Table:
     """The options, one a row, with the columns to choose by, or all of them; ``synced``: those of each way to
     synchronize replicas at the worker count that is the fastest."""
-    request, name, payer = plan.request, "plan" if all_columns else "plan-summary", payer_of(plan.request)
+    request, name = plan.request, "plan" if all_columns else "plan-summary"
     energy = any(plan.watts(option) > 0 for option in plan.options) and not plan.relative
     shown = {**dict.fromkeys(OF_ALL, all_columns), **dict.fromkeys(("replicas", "sync_every"), len(plan.curves) > 1),
              "sooner": synced, "campaign_hours": request.runs > 1 and not plan.relative, "energy": energy,
              "known": not all_columns, "chance_within": request.deadline or request.budget}
+    notes = () if all_columns else (
+        describe_price(request), PLAN.say_if("energy", energy and request.power is None),
+        PLAN.say_if("beyond", any(one.beyond for one in plan.options), mark=BEYOND, met=bool(plan.curve.met)),
+        PLAN.say_if("relative", plan.relative, workers=plan.options[0].workers, noise=bool(plan.noise)),
+        PLAN.say_if("intervals", any(one.seconds.high > one.seconds.low for one in plan.options),
+                    confidence=request.confidence),
+        PLAN.say_if("batches", not request.global_batch and not request.local_batch,
+                    most=request.max_local_batch or plan.times.timings.most_local or None),
+        PLAN.say("decision"))
     return PLAN.table(
         "plan-local-steps" if synced else name, [
             (option, _cells(plan, option)) for option in (plan.synced if synced else plan.options)],
         {key: partial(lambda key, row: row[1][key], key) for key in COLUMNS.split() if shown.get(key, True)},
-        lambda row: row[0].trials, notes=() if all_columns else _notes(plan, energy), payer=payer,
+        lambda row: row[0].trials, notes=notes, payer="node" if request.per_node else "worker",
         what=plan.target or title(plan).split(": ")[1], runs=request.runs if request.runs > 1 else None,
         power=None if request.power is None else number(request.power),
         watts=number(plan.times.timings.measured.watts) if request.power is None else None)
 
 
-def _notes(plan: WorkerPlan, energy: bool) -> tuple[str, ...]:
-    request, options = plan.request, plan.options
-    chosen = not request.global_batch and not request.local_batch
-    return (describe_price(request), PLAN.say_if("energy", energy and request.power is None),
-            PLAN.say_if("beyond", any(one.steps.beyond for one in options), mark=BEYOND, met=bool(plan.curve.met)),
-            PLAN.say("relative", workers=options[0].workers, noise=bool(plan.noise))
-            if plan.relative and options else "",
-            PLAN.say_if("intervals", any(one.seconds.high > one.seconds.low for one in options),
-                        confidence=request.confidence),
-            PLAN.say_if("batches", chosen, most=request.max_local_batch or plan.times.timings.most_local or None),
-            PLAN.say("decision"))
-
-
-def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
+def _cells(plan: WorkerPlan, option: Option) -> dict[str, Any]:
     statistical, system = option.statistical_efficiency, option.system_efficiency
     passes, product = option.passes, statistical.value * system.value
     size = 1 if plan.relative else unit_of(option.seconds.value)[0]
     hours = option.seconds.scaled(option.nodes * plan.request.runs / 3600)
     steps, ends = option.steps.value, option.steps.interval(plan.request.confidence)
-    write, beyond = ratio if plan.relative else whole, BEYOND * (option.steps.beyond and option is not plan.options[0])
+    write, beyond = ratio if plan.relative else whole, BEYOND * (option.beyond and option is not plan.options[0])
     each = f"{option.local_batch:,} x {passes}" if passes > 1 else f"{option.local_batch:,}"
     roles = [SHORT.get(name, name) for name in ROLES if getattr(plan, name) is option] if len(plan.options) > 1 else []
     share = plan.chance_within(option)
     return {
-        "workers": Cell(f"{option.workers:,}{CROWDED * plan.is_crowded(option)}", option.workers,
+        "workers": Cell(f"{option.workers:,}{CROWDED * option.crowded}", option.workers,
                         below="best" if len(roles) == len(ROLES) else "+".join(roles)),
-        "nodes": cell_of(option.nodes), "local_batch": Cell(each, option.local_batch),
-        "accumulation": Cell(f"{passes}", passes),
+        "nodes": option.nodes, "local_batch": Cell(each, option.local_batch), "accumulation": Cell(f"{passes}", passes),
         "global_batch": cell_of(option.global_batch, each if passes > 1 else f"{each} each"),
-        "replicas": cell_of(option.sync[0]), "sync_every": cell_of(option.sync[1]),
-        "steps_to_target": Cell(f"{BEYOND * option.steps.beyond}{write(steps)}", steps, *ends,
+        "replicas": option.sync[0], "sync_every": option.sync[1], "step_ms": 1000 * option.step_time.value,
+        "steps_to_target": Cell(f"{BEYOND * option.beyond}{write(steps)}", steps, *ends,
                                 span(*ends, write) if ends[0] < ends[1] else ""),
-        "step_ms": Cell(number(1000 * option.step_time.value), 1000 * option.step_time.value),
         "statistical_efficiency": bare_cell(statistical, lambda value: f"{beyond}{ratio(value)}"),
         "system_efficiency": bare_cell(system, ratio), "efficiency": Cell(ratio(product), product),
         "seconds_to_target": value_cell(option.seconds, number if plan.relative else duration, size),
@@ -97,8 +93,7 @@ def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
         "extrapolated_share": Cell(percent(option.extrapolated_share), option.extrapolated_share),
         "known": Cell(SHORT.get(option.mark, option.mark),
                       below=percent(option.extrapolated_share) if 0 < option.extrapolated_share < 1 else ""),
-        "steps_known": Cell(option.steps.mark), "step_time_known": Cell(option.step_time.mark),
-        "pareto": Cell("yes" if option in plan.front else "no"),
+        "steps_known": option.steps.mark, "step_time_known": option.step_time.mark, "pareto": option in plan.front,
         "chance_within": Cell(chance(plan, share).replace("over ", "> ").replace("under ", "< "), share)}
 
 
@@ -175,62 +170,53 @@ def _note(axes: Axes, text: str, place: tuple[float, float], aside: tuple[float,
 
 
 def _draw_speedup(axes: Axes, plan: WorkerPlan) -> None:
-    options, first = plan.options, plan.options[0].workers
-    ideal = [(option.workers, option.workers / first) for option in options]
-    log2_axis(axes, "x", [option.workers for option in options])
-    log2_axis(axes, "y", [*(ratio for _, ratio in ideal), *(option.speedup.value for option in options)],
-              _ends(options, "speedup"))
+    workers, speedups = ([getattr(option, name) for option in plan.options] for name in ("workers", "speedup"))
+    ideal, values = [(one, one / workers[0]) for one in workers], [one.value for one in speedups]
+    log2_axis(axes, "x", workers)
+    log2_axis(axes, "y", [*(ratio for _, ratio in ideal), *values], ends_of(speedups))
     draw_line(axes, ideal, MUTED, "--", 1.2, label="perfect scaling")
-    draw_line(axes, ((option.workers, option.speedup.value) for option in options), BLUE)
+    draw_line(axes, zip(workers, values), BLUE)
     _draw_options(axes, plan, lambda option, speedup: (option.workers, speedup), of="speedup")
-    for option in options:
-        efficiency = percent(option.speedup.value * first / option.workers)
-        _note(axes, f"{efficiency}{CROWDED * plan.is_crowded(option)}", (option.workers, option.speedup.value),
-              (9, -11))
-    label_axes(axes, "workers W", f"speedup over {counted(first, 'worker')}")
+    for option in plan.options:
+        efficiency = percent(option.speedup.value * workers[0] / option.workers)
+        _note(axes, f"{efficiency}{CROWDED * option.crowded}", (option.workers, option.speedup.value), (9, -11))
+    label_axes(axes, "workers W", f"speedup over {counted(workers[0], 'worker')}")
 
 
 def _draw_time(axes: Axes, plan: WorkerPlan) -> None:
-    options = plan.options
     size, label = _time_unit(plan)
-
-    def place(option: Option, seconds: float) -> tuple[float, float]:
-        return option.workers, seconds / size
-    log2_axis(axes, "x", [option.workers for option in options])
-    values = [option.seconds.value / size for option in options]
-    ends = [options[0].workers, options[-1].workers]
-    draw_line(axes, zip(ends, [values[0], values[0] * ends[0] / ends[1]]), MUTED, "--", 1.2, label="perfect scaling")
-    axes.fill_between([option.workers for option in options],
-                      [max(option.seconds.low, option.seconds.value / 1000) / size for option in options],
-                      [min(option.seconds.high, option.seconds.value * 1000) / size for option in options],
-                      color=BLUE, alpha=0.18, linewidth=0, label=f"{plan.request.confidence:.0%} interval")
+    workers, seconds = [option.workers for option in plan.options], [option.seconds for option in plan.options]
+    value, low, high = np.array([(one.value, one.low, one.high) for one in seconds]).T
+    log2_axis(axes, "x", workers)
+    draw_line(axes, [(one, value[0] / size * workers[0] / one) for one in (workers[0], workers[-1])], MUTED, "--", 1.2,
+              label="perfect scaling")
+    axes.fill_between(workers, np.maximum(low, value / 1000) / size, np.minimum(high, value * 1000) / size, color=BLUE,
+                      alpha=0.18, linewidth=0, label=f"{plan.request.confidence:.0%} interval")
     many = plan.decision.fastest_workers[1]         # where the fastest may lie among counts that were not run
     if many > plan.most_measured > 0:
         axes.axvspan(plan.most_measured * 2 ** 0.5, many * 2 ** 0.25, color=ORANGE, alpha=0.10, linewidth=0,
                      label="may be faster, not seen to meet the target")
-    draw_line(axes, (place(option, option.seconds.value) for option in options), BLUE)
-    _draw_options(axes, plan, place, bars=False)
-    for option in filter(plan.is_crowded, options):
-        _note(axes, CROWDED, place(option, option.seconds.value), (7, 4))
+    draw_line(axes, zip(workers, value / size), BLUE)
+    _draw_options(axes, plan, lambda option, seconds: (option.workers, seconds / size), bars=False)
+    for option in plan.options:
+        if option.crowded:
+            _note(axes, CROWDED, (option.workers, option.seconds.value / size), (7, 4))
     if plan.request.deadline:
         axes.axhline(plan.request.deadline / size, color=MUTED, linestyle=":", linewidth=1.4,
                      label=f"deadline, {duration(plan.request.deadline)}")
-    log2_axis(axes, "y", values, _ends(options, "seconds", size))
+    log2_axis(axes, "y", value / size, np.append(low, high) / size)
     label_axes(axes, "workers W", label)
 
 
 def _draw_cost(axes: Axes, plan: WorkerPlan) -> None:
-    options = plan.options
     size, label = _time_unit(plan)
-
-    def place(option: Option, seconds: float) -> tuple[float, float]:
-        return seconds / size, option.cost.value / option.seconds.value * seconds
     if len(plan.front) > 1:
         draw_line(axes, ((option.seconds.value / size, option.cost.value) for option in plan.front), BLUE,
                   label="no other is better in both")
-    _draw_options(axes, plan, place)
-    for option in options:
-        _note(axes, f"{option.workers:,}{CROWDED * plan.is_crowded(option)}",
+    _draw_options(axes, plan, lambda option, seconds: (
+        seconds / size, option.cost.value / option.seconds.value * seconds))
+    for option in plan.options:
+        _note(axes, f"{option.workers:,}{CROWDED * option.crowded}",
               (option.seconds.value / size, option.cost.value), (0, 9), ha="center")
     if plan.request.deadline:
         axes.axvline(plan.request.deadline / size, color=MUTED, linestyle=":", linewidth=1.4,
@@ -238,9 +224,10 @@ def _draw_cost(axes: Axes, plan: WorkerPlan) -> None:
     if plan.request.budget:
         axes.axhline(plan.request.budget, color=MUTED, linestyle="-.", linewidth=1.2,
                      label=f"budget, {plan.request.budget:g}")
-    log2_axis(axes, "x", [option.seconds.value / size for option in options], _ends(options, "seconds", size))
+    seconds, costs = [option.seconds for option in plan.options], [option.cost for option in plan.options]
+    log2_axis(axes, "x", [one.value / size for one in seconds], [end / size for end in ends_of(seconds)])
     power_ticks(axes.xaxis, *axes.get_xlim())
-    log2_axis(axes, "y", [option.cost.value for option in options], _ends(options, "cost"))
+    log2_axis(axes, "y", [one.value for one in costs], ends_of(costs))
     label_axes(axes, label, "cost, relative" if plan.relative else
                "cost (node-hours)" if plan.request.price is None else "cost (unit of the price)")
 
@@ -258,11 +245,11 @@ def _draw_options(axes: Axes, plan: WorkerPlan, place: Place, of: str = "seconds
         if bars and low < value.high < math.inf:
             (left, bottom), (right, top) = place(option, low), place(option, value.high)
             axes.plot([left, right], [bottom, top], color=BLUE, linewidth=1.4, alpha=0.75)
-        marker, size, rest = ("D", 5, ", beyond batches run") if option.steps.beyond else ("o", 5.5, "")
+        marker, size, rest = ("D", 5, ", beyond batches run") if option.beyond else ("o", 5.5, "")
         axes.plot([x], [y], marker, markersize=size, markeredgecolor=BLUE, markeredgewidth=1.2, zorder=3,
                   gid=f"{HOVER}{counted(option.workers, 'worker')}: {y:,.3g}",
                   markerfacecolor=BLUE if known else "white", label=("measured" if known else "not measured") + rest)
-    if any(map(plan.is_crowded, plan.options)):
+    if any(option.crowded for option in plan.options):
         explain(axes, CROWDED_COUNT)
     for at, role in enumerate(ROLES if len(plan.options) > 1 else ()):      # one that is best at several has several
         option = getattr(plan, role)
@@ -272,7 +259,3 @@ def _draw_options(axes: Axes, plan: WorkerPlan, place: Place, of: str = "seconds
             look: Look = {"marker": marker, "markerfacecolor": "none", "markeredgecolor": color, "linestyle": ""}
             axes.plot([x], [y], markersize=12 + 3 * at, markeredgewidth=1.6, zorder=2, **look)
             explain(axes, f"{role}: {counted(option.workers, 'worker')}", markersize=8, markeredgewidth=1.4, **look)
-
-
-def _ends(options: Sequence[Option], name: str, size: float = 1) -> list[float]:
-    return [end / size for end in ends_of(getattr(option, name) for option in options)]

@@ -6,19 +6,18 @@ import shlex
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from ...analysis.grouping import group_by
 from ...analysis.defaults import PROBE_STEPS, RUN_DEVIATION
 from ...analysis.growing_batch import GrowingPlan
 from ...analysis.intervals import Estimate, geometric_mean
 from ...analysis.next_runs import Measurement, NextRuns, next_runs
 from ...analysis.step_time import (ASSUMED, ASSUMED_DEVIATION, EXTRAPOLATED, LINKS_BETWEEN, MEASURED, MEMBERS,
                                    REFUTED_AT, SLOWS)
+from ...analysis.studies import group_by
 from ...analysis.timings import HOURS, LEAST_CHANGE, Timings
-from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED
-from ...analysis.trials import EVERY_STEP, JobKey, Sync
-from ...analysis.worker_plan import (AT_ONCE, NOT_MET, NO_STEPS, NO_TIMES, PROBED, NoPlan, Option, Request, WorkerPlan)
-from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, ratio, unit_of
-from ...formatting.templates import written
+from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED, StepsPoint
+from ...analysis.trials import EVERY_STEP, JobKey
+from ...analysis.worker_plan import PROBED, NoPlan, Option, Request, WorkerPlan
+from ...formatting.numbers import counted, duration, in_brackets, listed, number, percent, ratio, unit_of, written
 from ...formatting.toml import value_as_toml
 from ..document import Finding
 from ..texts import GENERAL, PLAN, SOURCES
@@ -30,10 +29,8 @@ MOST_NAMED = 4          # worker counts that are named one by one
 # keys of a run that the command for the next runs gives by itself, or that are of that run alone
 OF_A_RUN = ("workload", "local_batch", "global_batch", "batch_schedule", "accumulate", "seed", "threads", "log",
             "overwrite", "checkpoint", "resume", "save_model", "take_over", "accept_changes", "accepted")
-SYNCHRONOUS = "synchronous training"
 WITHIN = 0.20           # of the best, that an option is said to be, with its chance
 SURE = 0.8              # chances of the cheapest and of the knee are said below this one
-REFUSED = {NO_TIMES: "no_times", NO_STEPS: "no_steps", AT_ONCE: "at_once", NOT_MET: "not_met"}
 
 
 def title(plan: WorkerPlan) -> str:
@@ -42,14 +39,8 @@ def title(plan: WorkerPlan) -> str:
     return f"How many workers: {plan.target or 'steps as given'}"
 
 
-def payer_of(request: Request) -> str:
-    """What hours are paid of."""
-    return "node" if request.per_node else "worker"
-
-
 def describe_price(request: Request) -> str:
-    return PLAN.say("price", price=request.price, what=f"{payer_of(request)}-hour",
-                    alone=not request.per_node, held=request.per_node or None,
+    return PLAN.say("price", price=request.price, alone=not request.per_node, held=request.per_node or None,
                     power="" if request.knee == 1 else f"^{request.knee:g}")
 
 
@@ -58,7 +49,7 @@ def find_basis(plan: WorkerPlan) -> Iterator[Finding]:
     knee, first = plan.knee, plan.options[0] if plan.options else None
     if first is not None:
         if knee is not None and knee is not first:
-            yield PLAN.find("efficiency", workers=knee.workers, guess=BEYOND * knee.steps.beyond,
+            yield PLAN.find("efficiency", workers=knee.workers, guess=BEYOND * knee.beyond,
                             statistical=knee.statistical_efficiency.value, first=first.workers,
                             system=knee.system_efficiency.value)
         untimed = [option.workers for option in plan.options if option.step_time.mark == ASSUMED]
@@ -77,13 +68,22 @@ def find_basis(plan: WorkerPlan) -> Iterator[Finding]:
 
 
 def advice(plan: WorkerPlan) -> tuple[str, ...]:
-    """What to take, what to measure next, what chances rest on, and which counts stay within deadline and budget."""
+    """What to take, how fast replicas that are synchronized now and then are beside synchronous training and which were
+    never seen to meet the target, what to measure next, what chances rest on, and which counts stay within limits."""
     if not plan.options:
         return (PLAN.say("none_runs"),)
+    best = min((option for option in plan.synced if option.sync != EVERY_STEP), default=None,
+               key=lambda option: option.seconds.value)
+    unmet = [sync for sync, curve in plan.curves.items() if not curve.met and curve.points]
+    by_replicas = group_by(unmet, lambda sync: sync != EVERY_STEP and sync[0])
+    never = "; ".join(f"{counted(replicas, 'replica')} at H = {listed(every for _, every in own)}" if replicas else
+                      "synchronous training" for replicas, own in by_replicas.items())
+    local = PLAN.say("local_steps", never=never, workers=best and best.workers, replicas=best and best.sync[0],
+                     every=best and best.sync[1],
+                     ratio=best.speedup if best and plan.synced[0].sync == EVERY_STEP else None).strip()
     found = next_runs(plan)
     then = [describe_next(found), *(command_of(plan, runs) for runs in _alike(found))] if found else []
-    return (*verdict(plan), *filter(None, (_describe_local_steps(plan), *then)), *cautions(plan),
-            *_describe_limits(plan))
+    return (*verdict(plan), *filter(None, (local, *then)), *cautions(plan), *_describe_limits(plan))
 
 
 def verdict(plan: WorkerPlan) -> tuple[str, ...]:
@@ -94,14 +94,23 @@ def verdict(plan: WorkerPlan) -> tuple[str, ...]:
     if len(plan.options) == 1:
         return (f"Known at one worker count only: {_describe_option(plan, fastest)}.",)
 
-    def say(kind: str, taken: Option, weight: float, **values: object) -> str:
+    step: dict[str, object] = {}            # along the front from the knee, or to it where it is the last
+    if knee in plan.front and len(plan.front) > 1:
+        at = min(plan.front.index(knee), len(plan.front) - 2)
+        less, more = plan.front[at:at + 2]
+        cost, speed = more.cost.value / less.cost.value, less.seconds.value / more.seconds.value
+        if min(cost, speed) >= 1:
+            step = {"few": less.workers, "many": more.workers, "cost": cost, "speed": speed}
+    roles: list[tuple[str, Option, float]] = [("best", fastest, math.inf)]
+    if fastest is not cheapest:
+        roles = [("fastest", fastest, math.inf), ("cheapest", cheapest, 0), ("knee", knee, plan.request.knee)]
+    said = []
+    for kind, taken, weight in roles:
         share = plan.decision.chance(taken.at, WITHIN, weight)
-        return PLAN.say(kind, within=percent(WITHIN), sure=chance(plan, share), unsure=share < SURE,
-                        lost=len(plan.curve.met) < len(plan.curve.points), **values)
-    best = say("best" if fastest is cheapest else "fastest", fastest, math.inf, option=_describe_option(plan, fastest))
-    other = [] if fastest is cheapest else [say("cheapest", cheapest, 0, option=_describe_option(plan, cheapest)),
-                                            say("knee", knee, plan.request.knee, mark=CROWDED * plan.is_crowded(knee),
-                                                workers=knee.workers, **_step_from(plan, knee))]
+        said.append(PLAN.say(kind, within=percent(WITHIN), sure=chance(plan, share), unsure=share < SURE,
+                             lost=len(plan.curve.met) < len(plan.curve.points), option=_describe_option(plan, taken),
+                             workers=taken.workers, mark=CROWDED * taken.crowded, **step))
+
     few, many = plan.decision.fastest_workers
     few, many = min(few, fastest.workers), max(many, fastest.workers)
     beyond, asked, ends = many > plan.most_measured, [option.workers for option in plan.options], []
@@ -116,43 +125,15 @@ def verdict(plan: WorkerPlan) -> tuple[str, ...]:
             lost=plan.most_measured if beyond and ran > plan.most_measured else None))
     if many < asked[-1]:
         ends.append(PLAN.say("no_gain", workers=many, sure=_floor(plan.request.confidence)))
-    return (*ends, best, *other) if beyond else (best, *ends, *other)
-
-
-def _describe_local_steps(plan: WorkerPlan) -> str:
-    """How fast replicas that are synchronized now and then are beside synchronous training, at the worker count that is
-    the fastest; and which were never seen to meet the target; "" where all ran in synchrony and met it."""
-    best = min((option for option in plan.synced if option.sync != EVERY_STEP), default=None,
-               key=lambda option: option.seconds.value)
-    unmet = [sync for sync, curve in plan.curves.items() if not curve.met and curve.points]
-    by_replicas = group_by(unmet, lambda sync: sync != EVERY_STEP and sync[0])
-    never = "; ".join(f"{counted(replicas, 'replica')} at H = {listed(every for _, every in own)}" if replicas else
-                      SYNCHRONOUS for replicas, own in by_replicas.items())
-    ratio = best.speedup if best and plan.synced[0].sync == EVERY_STEP else None
-    return PLAN.say("local_steps", never=never, workers=best and best.workers, sync=best and describe_sync(best.sync),
-                    ratio=ratio).strip()
-
-
-def _step_from(plan: WorkerPlan, knee: Option) -> dict[str, object]:
-    """What the step along the front from the knee, or to it where it is the last, costs and buys."""
-    if knee not in plan.front or len(plan.front) < 2:
-        return {}
-    at = min(plan.front.index(knee), len(plan.front) - 2)
-    few, many = plan.front[at:at + 2]
-    cost, speed = many.cost.value / few.cost.value, few.seconds.value / many.seconds.value
-    return {"few": few.workers, "many": many.workers, "cost": cost, "speed": speed} if min(cost, speed) >= 1 else {}
-
-
-def describe_sync(sync: Sync) -> str:
-    """``4 replicas synchronized every 16 steps``."""
-    return f"{counted(sync[0], 'replica')} synchronized every {counted(sync[1], 'step')}" if sync[1] else SYNCHRONOUS
+    return (*ends, *said) if beyond else (said[0], *ends, *said[1:])
 
 
 def cautions(plan: WorkerPlan) -> tuple[str, ...]:
     reasons = [PLAN.say(f"assumed_{reason.replace(' ', '_')}", runs=RUN_DEVIATION, times=ASSUMED_DEVIATION,
                         links=LINKS_BETWEEN[0], factor=math.exp(2 * LINKS_BETWEEN[1]), nodes=MEMBERS, hours=HOURS,
                         slow=SLOWS[0], slower=SLOWS[1], steps=PROBE_STEPS) for reason in plan.assumed]
-    unmet = map(_describe_unmet, dict.fromkeys(filter(None, (plan.fastest, plan.cheapest, plan.knee))))
+    taken = dict.fromkeys(filter(None, (plan.fastest, plan.cheapest, plan.knee)))
+    unmet = [_describe_unmet(one.steps.point) for one in taken if one.steps.point and one.steps.point.unmet]
     timed, most = (max((one.workers for one in found), default=0) for found in (plan.times.timings.found, plan.options))
     asked = reasons and (len(plan.options) > 1 or PROBED in plan.assumed)
     return tuple(filter(None, (*unmet, PLAN.say_if("as_timed", 0 < timed < most, workers=timed),
@@ -160,46 +141,43 @@ def cautions(plan: WorkerPlan) -> tuple[str, ...]:
 
 
 def describe_next(found: NextRuns) -> str:
-    what = [PLAN.say("measurement", workers=[run.workers for run in (first, *others)] if others else first.workers,
-                     steps=None if first.seeds else PROBE_STEPS, seeds=first.seeds or None, local=first.local_batch,
-                     sync=describe_sync(first.sync) if first.sync != EVERY_STEP else None)
-            for first, *others in _alike(found)]
+    what = [PLAN.say("measurement", workers=[run.place.workers for run in runs] if len(runs) > 1 else place.workers,
+                     steps=None if seeds else PROBE_STEPS, seeds=seeds or None, local=place.local_batch,
+                     replicas=place.sync[0], every=place.sync[1] or None)
+            for runs in _alike(found) for place, seeds in runs[:1]]
     return PLAN.say("next", what=listed(what), hours=found.worker_hours, before=found.loss, after=found.loss_after,
-                    workers=max(run.workers for run in found.runs),
-                    batch=max((run.global_batch for run in found.runs if run.seeds), default=None))
+                    workers=max(run.place.workers for run in found.runs),
+                    batch=max((run.place.global_batch for run in found.runs if run.seeds), default=None))
 
 
 def _alike(found: NextRuns) -> list[list[Measurement]]:
     """Measurements that one command makes: of one local batch, passes, number of seeds and synchronization."""
-    return list(group_by(found.runs, lambda run: (run.seeds, run.local_batch, run.passes, run.sync)).values())
+    return list(group_by(found.runs, lambda run: (run.seeds, run.place.local_batch, *run.place[2:])).values())
 
 
 def command_of(plan: WorkerPlan, runs: Sequence[Measurement]) -> str:
     """The command that makes measurements of one local batch; "": what was run was no command of ours."""
     job = plan.job.get("workload") or (f"script {plan.job['script']}" if plan.job.get("script") else "")
-    if not job or "script" in plan.job and runs[0].seeds:
+    place, seeds = runs[0]
+    if not job or "script" in plan.job and seeds:
         return ""
-    counts, first = ",".join(str(run.workers) for run in runs), runs[0]
-    accumulate = f" --accumulate {first.passes}" if first.passes > 1 else ""
-    how = f" --repeats {first.seeds}" if first.seeds else " --probe" if "workload" in plan.job else ""
+    counts = ",".join(str(run.place.workers) for run in runs)
+    accumulate = f" --accumulate {place.passes}" if place.passes > 1 else ""
+    how = f" --repeats {seeds}" if seeds else " --probe" if "workload" in plan.job else ""
     batch = "--local-batch" if "workload" in plan.job else "--batch"
-    target = {"target": str(plan.target)} if plan.target and first.seeds else {}     # not that which the runs had
-    asked = {key: value for key, value in {**plan.job.get("asked", {}).get(first.sync, {}), **target}.items()
+    target = {"target": str(plan.target)} if plan.target and seeds else {}     # not that which the runs had
+    asked = {key: value for key, value in {**plan.job.get("asked", {}).get(place.sync, {}), **target}.items()
              if key not in OF_A_RUN and value is not None}
     rest = "".join(f" --set {shlex.quote(f'{key}={value_as_toml(value)}')}" for key, value in asked.items()
                    if "workload" in plan.job)
-    return f"    hvdscale-scale {job} --workers {counts} {batch} {first.local_batch}{accumulate}{how}{rest} --out next"
+    return f"    hvdscale-scale {job} --workers {counts} {batch} {place.local_batch}{accumulate}{how}{rest} --out next"
 
 
-def _describe_unmet(option: Option) -> str:
-    """That seeds at its batch did not meet the target, where some did not."""
-    point = option.steps.point
-    if point is None or not point.unmet > 0:
-        return ""
-    whose = "the search's fewest" if point.searched else "those of the others"
-    known = point.searched or not math.isinf(point.steps.high)
-    return PLAN.say("unmet", batch=point.global_batch, met=point.met, seeds=point.seeds, whose=whose if known else "",
-                    share=1 - point.unmet, runs=1 / (1 - point.unmet) if point.unmet < 1 else math.inf)
+def _describe_unmet(point: StepsPoint) -> str:
+    """That seeds at a batch did not meet the target, where some did not."""
+    return PLAN.say("unmet", batch=point.global_batch, met=point.met, seeds=point.seeds, searched=point.searched,
+                    known=point.searched or not math.isinf(point.steps.high), share=1 - point.unmet,
+                    runs=1 / (1 - point.unmet) if point.unmet < 1 else math.inf)
 
 
 def chance(plan: WorkerPlan, share: float) -> str:
@@ -221,10 +199,9 @@ def _describe_option(plan: WorkerPlan, option: Option) -> str:
     above = bool(batches) and option.global_batch > batches[-1]
     return PLAN.say(
         "option", workers=option.workers, nodes=option.nodes if plan.request.per_node else None,
-        batch=option.global_batch, sync=describe_sync(option.sync) if option.sync != EVERY_STEP else None,
-        cost=option.cost.value, time=_describe_time(plan, option) + CROWDED * plan.is_crowded(option),
+        batch=option.global_batch, replicas=option.sync[0], every=option.sync[1] or None, cost=option.cost.value,
+        time=_describe_time(plan, option) + CROWDED * option.crowded,
         priced=plan.request.price is not None or plan.relative,
-        unit=f"{payer_of(plan.request)}-hours",
         mark=None if option.mark == MEASURED else option.mark, side="beyond" if above else "below",
         limit=(batches[-1] if above else batches[0]) if batches else None)
 
@@ -240,16 +217,14 @@ def _describe_time(plan: WorkerPlan, option: Option) -> str:
 def _describe_limits(plan: WorkerPlan) -> Iterator[str]:
     """Which worker counts stay within deadline and budget, and the best of them."""
     request = plan.request
-    limits = [duration(request.deadline)] if request.deadline else []
-    limits += [f"a cost of {number(request.budget)}"] if request.budget else []
-    if not limits:
+    if not (request.deadline or request.budget):
         return
-    found = plan.within()
+    found, limits = plan.within(), {"deadline": request.deadline, "budget": request.budget}
     if not found:
         best = max(plan.options, key=plan.chance_within)
         share = plan.chance_within(best)
-        yield PLAN.say("out_of_reach", limits=limits, workers=best.workers if share >= 1 - plan.surest else None,
-                       chance=chance(plan, share))
+        yield PLAN.say("out_of_reach", workers=best.workers if share >= 1 - plan.surest else None,
+                       chance=chance(plan, share), **limits)
         return
     roles: dict[Option, list[str]] = {}
     for what, limited, name in (("cheapest", request.deadline, "cost"), ("fastest", request.budget, "seconds")):
@@ -259,16 +234,17 @@ def _describe_limits(plan: WorkerPlan) -> Iterator[str]:
     for best, names in roles.items():
         name, point = "cost" if "cheapest" in names else "seconds", best.steps.point
         known = best in (plan.fastest, plan.cheapest, plan.knee)
+        unmet = "" if known or not point or not point.unmet else _describe_unmet(point)
         safe = min(plan.within(plan.surest), key=lambda option: getattr(option, name).value, default=None)
         said.append(PLAN.say(
-            "best_within", what=f"{capital(' and '.join(names))} of them: " if len(found) > 1 else "",
+            "best_within", best=" and ".join(names) if len(found) > 1 else "",
             option=counted(best.workers, "worker") if known else _describe_option(plan, best),
             chance=chance(plan, plan.chance_within(best)), spread=bool(plan.run_spread.freedom),
             met=point.met if point and point.seeds and not point.unmet else None, seeds=point.seeds if point else None,
             least=None if safe is best else _floor(plan.surest), safe=safe.workers if safe else None,
-            unsafe=safe is None, unmet="" if known else _describe_unmet(best)))
-    yield PLAN.say("within", limits=limits, workers=[option.workers for option in found] if len(found) > 1 else None,
-                   best=" ".join(said))
+            unsafe=safe is None, unmet=unmet))
+    yield PLAN.say("within", workers=[option.workers for option in found] if len(found) > 1 else None,
+                   best=" ".join(said), **limits)
 
 
 def _counts(workers: Sequence[int]) -> str:
@@ -285,8 +261,8 @@ def _describe_steps(plan: WorkerPlan) -> Iterator[Finding]:
         return
     scale = plan.noise
     if PREDICTED in marks and scale:
-        yield PLAN.find("steps_predicted", run=_counts(met) if met else None, scale=scale.noise_scale,
-                        interval=in_brackets(scale.low, scale.high), start=scale.first_step if scale.steps else None,
+        yield PLAN.find("steps_predicted", run=_counts(met) if met else None, scale=scale.value,
+                        interval=in_brackets(scale.low, scale.high), start=scale.first_step if scale.runs else None,
                         end=scale.last_step, factor=NOISE_WITHIN, source=SOURCES["MCCANDLISH"].split(",")[0])
     if EXTRAPOLATED in marks:
         yield PLAN.find("steps_outside", first=met[0], last=met[-1] if len(met) > 1 else None, mark=BEYOND,
@@ -344,7 +320,7 @@ def describe_no_join(found: NoPlan, timed: Sequence[JobKey]) -> str:
 
 def describe_no_plan(found: NoPlan) -> str:
     """Why there is no plan, and what would make one."""
-    return PLAN.say(REFUSED[found.why], workload=found.workload, target=found.target,
+    return PLAN.say(f"refused_{found.why}", workload=found.workload, target=found.target,
                     metric=found.target and found.target.column, best=None if math.isnan(found.best) else found.best)
 
 
@@ -354,10 +330,9 @@ def describe_growing(plan: GrowingPlan) -> str:
     best = plan.fastest
     if best is None:
         return f"Nothing is known of this batch at these worker counts: {plan.left_out[0][1]}."
-    beside = [f"{written(one.seconds_ratio, 'ratio value')}x as fast{written(one.seconds_ratio, 'ratio ends')} as the "
-              f"constant batch {one.global_batch:,}" for one in best.beside]
+    beside = [PLAN.say("growing_beside", ratio=one.seconds_ratio, batch=one.global_batch) for one in best.beside]
     return PLAN.say("growing", workers=best.workers, time=_describe_range(best.seconds), predicted=plan.predicted,
-                    mark=best.mark, beside=" and ".join(beside))
+                    mark=best.mark, beside=beside)
 
 
 def describe_phases(plan: GrowingPlan) -> tuple[str, ...]:
@@ -374,21 +349,19 @@ def describe_phases(plan: GrowingPlan) -> tuple[str, ...]:
                      workers=alone.workers, alone=alone.seconds.value, alone_cost=alone.cost.value, relaunch=relaunch),)
 
 
-def job_lines(plan: GrowingPlan) -> tuple[str, ...]:
-    """The jobs of Slurm that carry out the phases, JOB_SCRIPT being what trains; () where the workers do not change."""
-    found = plan.phases_at_knee
+def job_lines(plan: GrowingPlan) -> Iterator[str]:
+    """The jobs of Slurm that carry out the phases, where the workers change; JOB_SCRIPT is what trains."""
+    found, schedule = plan.phases_at_knee, json.dumps(plan.batches.pairs)
     if found is None or not found.changes:
-        return ()
-    lines, schedule = [], json.dumps(plan.batches.pairs)
+        return
     jobs = [next(own) for _, own in groupby(found.phases, lambda one: one.workers)]     # their first phases
     for at, one in enumerate(jobs):
         each = plan.request.per_node or one.workers
         until = f" --steps {jobs[at + 1].start}" if at + 1 < len(jobs) else ""
         after = " --dependency=afterok:$job" if at else ""
-        lines.append(f"job=$(sbatch --parsable{after} -N{one.nodes if plan.request.per_node else 1} "
-                     f"--ntasks-per-node={min(each, one.workers)} JOB_SCRIPT OPTIONS "
-                     f"--set batch_schedule='{schedule}' --checkpoint CHECKPOINTS --resume auto{until})")
-    return tuple(lines)
+        yield (f"job=$(sbatch --parsable{after} -N{one.nodes if plan.request.per_node else 1} "
+               f"--ntasks-per-node={min(each, one.workers)} JOB_SCRIPT OPTIONS "
+               f"--set batch_schedule='{schedule}' --checkpoint CHECKPOINTS --resume auto{until})")
 
 
 def _describe_range(value: Estimate) -> str:

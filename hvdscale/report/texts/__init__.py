@@ -4,7 +4,7 @@
     SCALING.say("perfect", batch=128)                       # the sentence
     SCALING.find("speedup", ratio, first=1, last=8)         # a Finding, which has the values, too
 
-formatting/templates.py says how they are written.
+formatting/numbers.py says how they are written.
 """
 
 import importlib.resources
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ...formatting.templates import fill
+from ...formatting.numbers import fill
 from ...plan.settings import read_toml
 from ...target import Target
 from ..document import Finding

@@ -16,6 +16,7 @@ from ...analysis.intervals import Estimate, geometric_mean, over
 from ...analysis.noise import LEAST_STEPS, Noise, NoiseAgainst, NoiseScale, best_known
 from ...analysis.report_data import Section
 from ...analysis.steps import Crossing, RunCell, crossing_of
+from ...analysis.studies import best_value
 from ...formatting.numbers import counted, exact, listed, number, ratio, span, spread, whole
 from ...target import Target
 from ..document import Details, Figures, Finding, Part
@@ -25,8 +26,7 @@ from ..subject import Subject
 from ..table import Cell, Table, TrialKeys, Write, as_shown, keys_of, known_cell, no_cell, steps_cell
 from ..texts import SCALING, SEARCH, Cells, Texts
 from .cells import table_of_cells
-from .curves import mark_regimes
-from .study_figures import workload_figures
+from .curves import mark_regimes, workload_figures
 from .trials import training
 
 LACKING = 0.05          # p-value of the lack-of-fit test from which on down it is said
@@ -52,13 +52,30 @@ def fitted(subject: Subject) -> Iterator[Part]:
 
 
 def steps_by_batch(subject: Subject) -> Iterator[Part]:
-    curve = subject.batches
+    """The figure; where nothing met, training curves, and the strictest target of two digits that every run met, or the
+    best of a search."""
+    target, curve, cells = subject.target, subject.batches, [cell for cell in subject.cells if cell.runs]
     run = [cell for cell in curve.cells if cell.runs] if curve else []
     if curve and len(run) > 1 and any(cell.steps.met for cell in run):
         yield Figures(lambda: [SCALING.figure("steps-batch", partial(_draw_repeats, curve, run), keys_of(run),
-                                              target=subject.target, confidence=subject.options.confidence)])
+                                              target=target, confidence=subject.options.confidence)])
     elif len(run) > 1:              # whose figure would be empty
-        yield from training(subject)
+        yield Figures(partial(training, subject))
+    if target and cells and not any(cell.met for cell in cells):
+        sign = 1 if target.minimizes else -1
+        found = [[sign * best_value(run.trial.metrics[target.column], target.minimizes) for run in cell.runs]
+                 for cell in cells]
+        worst = max((min if cell.searched else max)(best) for cell, best in zip(cells, found))
+        if worst and np.isfinite(worst):
+            digit = 10.0 ** (math.floor(math.log10(abs(worst))) - 1)
+            value = sign * digit * (math.floor(worst / digit) + 1)
+            yield SCALING.find("could_meet", target=target, best=sign * min(map(min, found)),
+                               looser=f"{target.column}{target.comparison[0]}{value:.2g}")
+
+
+def regimes(subject: Subject) -> Iterator[Finding]:
+    if subject.batches:
+        yield from curve_findings(subject.batches)
 
 
 def curve_findings(curve: Curve) -> Iterator[Finding]:
@@ -143,7 +160,7 @@ def _allowed_examples(met: Sequence[tuple[int, Estimate, bool]], until: int) -> 
 def describe_batch(found: BatchEstimate) -> str:
     """``128 (64-256)``, ``128 (at least 64)``, ``128 (no other of those run)``; ``128``: of unknown spread, or known to
     be at least that."""
-    known = found.known and not (found.largest and found.low == found.value)
+    known = not math.isnan(found.low) and not (found.largest and found.low == found.value)
     return SCALING.say("batch", batch=found.value, unknown=not known, least=f"{found.low:,.0f}",
                        open=math.isinf(found.high), alone=found.low == found.high, most=f"{found.high:,.0f}")
 
@@ -230,21 +247,15 @@ def curve_table(curve: Curve) -> Table:
 
 
 def fit_table(fit: CriticalBatchFit | None, target: Target | None, trials: TrialKeys = ()) -> Table | None:
-    """All that was fitted to the points of these trials, for files; None for None."""
+    """All that was fitted to the points of these trials; None for None."""
     if fit is None:
         return None
-    estimates = {"b_crit": "b_crit", "s_min": "s_min", "overhead_batch": "overhead",
-                 "half_efficient_batch": "half_efficient", "shape": "shape"}
     return SCALING.table("critical-batch", [fit], {
-        **{key: attrgetter(name) for key, name in estimates.items()},
-        "rms_log2": lambda fit: fit.rms_log2, "lack_of_fit": lambda fit: fit.lack_of_fit,
+        "b_crit": attrgetter("b_crit"), "s_min": attrgetter("s_min"), "overhead_batch": attrgetter("overhead"),
+        "half_efficient_batch": attrgetter("half_efficient"), "shape": attrgetter("shape"),
+        "rms_log2": attrgetter("rms_log2"), "lack_of_fit": attrgetter("lack_of_fit"),
         SCALING.column("fitted_batches", "batches"): lambda fit: Cell(number(fit.points), fit.points),
         "left_out": lambda fit: listed(fit.left_out) or "none"}, lambda fit: trials, what=target)
-
-
-def regimes(subject: Subject) -> Iterator[Finding]:
-    if subject.batches and not subject.workload.batch_schedule:
-        yield from curve_findings(subject.batches)
 
 
 def _draw_repeats(curve: Curve, cells: Sequence[RunCell], axes: Axes) -> None:
@@ -279,28 +290,28 @@ def noise_scales(subject: Subject) -> Iterator[Part]:
     if found is None:
         return
     batch, whole, quarters = found[0].batches.in_brief(), found[1].whole, found[1].quarters
-    if not math.isfinite(whole.noise_scale):
-        yield SCALING.find("noise_open", batch=batch, steps=whole.steps)
+    if not math.isfinite(whole.value):
+        yield SCALING.find("noise_open", batch=batch, steps=whole.runs)
         return
     first, last = quarters[0], quarters[-1]
-    known = all(math.isfinite(one.noise_scale) for one in quarters)
+    known = all(math.isfinite(one.value) for one in quarters)
     changed = known and ("grew" if first.high < last.low else "fell" if last.high < first.low else "")
-    yield SCALING.find("noise", whole.estimate, batch=batch, scale=whole.estimate, changed=changed, open=known,
-                       first=first.noise_scale, last=last.noise_scale)
+    yield SCALING.find("noise", whole, batch=batch, scale=whole, changed=changed, open=known,
+                       first=first.value, last=last.value)
 
 
 def _noise_table(section: Section) -> Table:
     shown = [scale for _, noise in section.noise for scale in (noise.whole, *noise.quarters)]
     return table_of_cells("noise-scale", section.noise, "workers global_batch", {
         "workers": lambda row: row[0].workers[0], "runs": lambda row: len(row[0].samples.seeds),
-        "measured_steps": lambda row: row[1].whole.steps, "noise_scale": lambda row: _scale_cell(row[1].whole),
+        "measured_steps": lambda row: row[1].whole.runs, "noise_scale": lambda row: _scale_cell(row[1].whole),
         **_quarters(lambda at, row: _scale_cell(row[1].quarters[at])),
         "grad_sqnorm": lambda row: row[1].whole.grad_sqnorm, "cov_trace": lambda row: row[1].whole.cov_trace},
         of=itemgetter(0), what=section.target, notes=(
             SCALING.say("noise_scale"), SCALING.say("noise_intervals", confidence=section.options.confidence),
             SCALING.say_if("noise_no_end", any(math.isinf(scale.high) for scale in shown)),
-            SCALING.say_if("noise_negative", any(math.isinf(scale.noise_scale) for scale in shown), mark=UNBOUNDED),
-            SCALING.say_if("noise_few", any(scale.steps < LEAST_STEPS for scale in shown), least=LEAST_STEPS)))
+            SCALING.say_if("noise_negative", any(math.isinf(scale.value) for scale in shown), mark=UNBOUNDED),
+            SCALING.say_if("noise_few", any(scale.runs < LEAST_STEPS for scale in shown), least=LEAST_STEPS)))
 
 
 def _quarters(fill: Callable[[int, Any], Cell]) -> Cells:
@@ -309,22 +320,22 @@ def _quarters(fill: Callable[[int, Any], Cell]) -> Cells:
 
 
 def _scale_cell(scale: NoiseScale) -> Cell:
-    shown = UNBOUNDED if math.isinf(scale.noise_scale) else number(scale.noise_scale)
-    return Cell(shown, scale.noise_scale, scale.low, scale.high, span(scale.low, scale.high))
+    shown = UNBOUNDED if math.isinf(scale.value) else number(scale.value)
+    return Cell(shown, scale.value, scale.low, scale.high, span(scale.low, scale.high))
 
 
 def _draw_noise(found: Sequence[tuple[RunCell, Sequence[NoiseScale]]], axes: Axes) -> None:
     scales = [scale for _, own in found for scale in own]
-    ends = [end for s in scales for end in (s.low, s.high if math.isfinite(s.high) else 2 * s.noise_scale)]
-    log2_axis(axes, "y", [scale.noise_scale for scale in scales], ends)      # twice the value: room for an arrow
+    ends = [end for s in scales for end in (s.low, s.high if math.isfinite(s.high) else 2 * s.value)]
+    log2_axis(axes, "y", [scale.value for scale in scales], ends)      # twice the value: room for an arrow
     for at, (cell, own) in enumerate(found):
         color, middles = shade(at, len(found)), [(scale.first_step + scale.last_step) / 2 for scale in own]
         label = f"W = {listed(cell.workers)}, B = {cell.global_batch:,}" if is_named(at, len(found)) else None
-        axes.plot(middles, [scale.noise_scale for scale in own], "o-", color=color, linewidth=1, markersize=5,
+        axes.plot(middles, [scale.value for scale in own], "o-", color=color, linewidth=1, markersize=5,
                   markeredgewidth=0, label=label)
         for middle, scale in zip(middles, own):
-            mark_estimate(axes, middle, scale.estimate, color, "o", None)
-            axes.plot([scale.first_step, scale.last_step], [scale.noise_scale] * 2, color=color, linewidth=1.4,
+            mark_estimate(axes, middle, scale, color, "o", None)
+            axes.plot([scale.first_step, scale.last_step], [scale.value] * 2, color=color, linewidth=1.4,
                       alpha=0.35)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(lambda value, _: exact(value))
@@ -332,7 +343,7 @@ def _draw_noise(found: Sequence[tuple[RunCell, Sequence[NoiseScale]]], axes: Axe
 
 
 def _windows(noise: Noise) -> list[NoiseScale]:
-    return [quarter for quarter in noise.quarters if is_positive(quarter.noise_scale) and not math.isnan(quarter.low)]
+    return [quarter for quarter in noise.quarters if is_positive(quarter.value) and not math.isnan(quarter.low)]
 
 
 def beside_critical(subject: Subject) -> Iterator[Part]:
@@ -349,15 +360,10 @@ def find_noise(found: NoiseAgainst) -> Finding:
     if found.chosen is None:
         return SCALING.find("noise_unknown")
     (cell, noise), one_end, low, high = found.chosen, one_ended(found.b_crit), found.ratio.low, found.ratio.high
-    verdict: str | None = f"surely too {'large' if low > 1 else 'small'} a guess"
-    if math.isnan(low):
-        verdict = None if one_end else "with no interval for the ratio"
-    elif low <= 1 <= high:
-        verdict = "the intervals leave open whether they differ"
-    elif low >= 0.5 and high <= 2:
-        verdict = "within a factor of 2"
+    verdict = None if one_end and math.isnan(low) else SCALING.say(
+        "noise_verdict", unknown=math.isnan(low), same=low <= 1 <= high, near=low >= 0.5 and high <= 2, large=low > 1)
     return SCALING.find(
-        "noise_against", scale=noise.whole.estimate, batch=cell.global_batch,
+        "noise_against", scale=noise.whole, batch=cell.global_batch,
         steps=f"the steps to {found.target}" if found.target else "the steps", open=not is_bounded(found.b_crit),
         one_end=one_end, ratio=found.ratio, critical=as_fitted(found.b_crit) if is_bounded(found.b_crit) else None,
         verdict=verdict)
@@ -379,8 +385,8 @@ def noise_against_table(found: NoiseAgainst) -> Table:
     b_crit = known_cell(found.b_crit)
     return SCALING.table("noise-against", found.measured, {
         "global_batch": lambda row: row[0].global_batch,
-        "noise_scale": lambda row: known_cell(row[1].whole.estimate),
-        **_quarters(lambda at, row: known_cell(row[1].quarters[at].estimate)), "critical_batch": lambda row: b_crit,
-        "noise_over_critical": lambda row: known_cell(over(row[1].whole.estimate, found.b_crit), ratio)},
+        "noise_scale": lambda row: known_cell(row[1].whole),
+        **_quarters(lambda at, row: known_cell(row[1].quarters[at])), "critical_batch": lambda row: b_crit,
+        "noise_over_critical": lambda row: known_cell(over(row[1].whole, found.b_crit), ratio)},
         lambda row: row[0].keys,
         notes=(SCALING.say("noise_of_all"), SCALING.say("noise_published")), what=found.target)

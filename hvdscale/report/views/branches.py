@@ -4,20 +4,20 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from ...analysis.branches import NO_RAMP, BranchPoint, Branched, Excess, branched_of, ramp_of
 from ...analysis.intervals import Estimate, over
-from ...formatting.numbers import number, ratio, span, whole
-from ...formatting.templates import written
+from ...formatting.numbers import number, ratio, span, whole, written
 from ...target import Target
 from ..document import Details, Figures, Finding, Part
 from ..drawing import (BLUE, GREEN, MUTED, ORANGE, PANEL_TICKS, Axes, arrows, draw_panels, ends_of, explain,
                        label_axes, log2_axis, mark_estimate, spread_evenly, value_axis)
 from ..subject import Whole
-from ..table import Cell, Table, interval_cell, keys_of, known_cell
+from ..table import Cell, Table, cell_of, keys_of, known_cell
 from ..texts import BRANCHES, Cells
 from .batches import is_bounded
 
@@ -90,7 +90,7 @@ def describe_critical(critical: Estimate) -> str:
 
 
 def _noise(point: BranchPoint) -> Estimate:
-    return point.noise.estimate if point.noise else Estimate.unknown()
+    return point.noise or Estimate.unknown()
 
 
 def _noise_over_critical(point: BranchPoint) -> Estimate:
@@ -108,7 +108,7 @@ def critical_table(found: Branched, measured: Measured) -> Table:
     def critical(point: BranchPoint) -> Cell:
         one = point.critical
         if not math.isinf(one.value):
-            return interval_cell(one, whole)
+            return cell_of(one, write=whole)
         below = f"> {whole(one.low)}" if one.low > 0 else ""
         return Cell(f"> {whole(one.beyond)}", one.value, one.low, one.high, below)
     fitted: Cells = {BRANCHES.column("critical_batch", f"critical_batch_{at}", target=target):
@@ -124,25 +124,23 @@ def critical_table(found: Branched, measured: Measured) -> Table:
 
 
 def losses_table(found: Branched) -> Table:
-    def excess_cell(row: tuple[BranchPoint, int, Excess, float, float]) -> Cell:
-        _, at, excess, low, high = row
-        ends = span(low, high) if at and low > 0 else f"{number(low)} to {number(high)}" if at and low == low else ""
-        return Cell(number(float(excess.mean[at])), float(excess.mean[at]), low, high, ends)
     rows = []
     for point in found.points:
         excess = Excess(point.losses, found.tolerance)
-        lower, upper = excess.bands(found.confidence)
-        rows += [(point, at, excess, float(lower[at]), float(upper[at])) for at in range(len(point.factors))]
+        for at, (mean, low, high) in enumerate(np.array([excess.mean, *excess.bands(found.confidence)]).T.tolist()):
+            ends = "" if at == 0 or math.isnan(low) else f"{number(low)} to {number(high)}"
+            ends = span(low, high) if at and low > 0 else ends
+            rows.append((point, at, excess, Cell(number(mean), mean, low, high, ends)))
     return BRANCHES.table("branched-losses", rows, {
         "step": lambda row: row[0].step, "factor": lambda row: row[0].factors[row[1]],
         "global_batch": lambda row: row[0].factors[row[1]] * found.base_batch,
-        "loss": lambda row: float(row[0].losses.mean(0)[row[1]]), "excess": excess_cell,
+        "loss": lambda row: float(row[0].losses.mean(0)[row[1]]), "excess": itemgetter(3),
         "allowed": lambda row: row[2].allowed[row[1]], "within": lambda row: row[2].within[row[1]]},
         lambda row: row[0].keys[row[1]::len(row[0].factors)], notes=_notes(found), **_words(found))
 
 
 def _draw_critical(found: Branched, measured: Measured, axes: Axes) -> None:
-    noise = [(point, point.noise.estimate) for point in found.points if point.noise]
+    noise = [(point, point.noise) for point in found.points if point.noise]
     bands = [(target, b_crit) for target, b_crit in measured if is_bounded(b_crit)]
     shown = [*(point.critical for point in found.points), *(scale for _, scale in noise)]
     value_axis(axes, "x", [point.examples for point in found.points])

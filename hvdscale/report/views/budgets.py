@@ -6,24 +6,22 @@ from functools import cache, partial
 
 import numpy as np
 
-from ...analysis.best_points import LEARNING_RATE
+from ...analysis.search import LEARNING_RATE
 from ...analysis.budgets import (BaseRates, BestUnder, Budget, BudgetPoint, EarlyEnd, TrialKind, best_under,
                                  both_readings, common_budgets, value_range)
 from ...analysis.defaults import Tolerance
 from ...analysis.quality import (BATCHES, LEAST_BATCHES, LEAST_TRIALS, LEVEL, POWER, STOPPED, UNFINISHED, Quality,
                                  quality_of)
 from ...analysis.studies import are_searched, better, is_measured, show_ends_alone
-from ...formatting.numbers import capital, in_brackets, listed, number, percent, span, whole
-from ...formatting.templates import written
+from ...formatting.numbers import capital, in_brackets, listed, number, percent, span, whole, written
 from ...log.schema import SMALLER
 from ..document import Details, Figures, Finding, Part, Shown, column_name
-from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Axes, Figure, Look,
-                       decimal_ticks, draw_line, draw_panels, ends_of, explain, is_named, is_positive, label_axes,
-                       log2_axis, shade, value_axis)
+from ..drawing import (ASIDE, INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Axes, Figure, Look,
+                       decimal_ticks, draw_line, draw_panels, ends_of, explain, heading, is_named, is_positive,
+                       label_axes, log2_axis, plain, shade, value_axis)
 from ..subject import Subject
 from ..table import Cell, Table, cell_of, keys_of, metric_name, no_cell
 from ..texts import GENERAL, SEARCH, Cells
-from .curves import ASIDE, heading, plain
 
 MARK = "+"              # marks a best value of a trial that ended before the budget was spent
 LEVELS = 5                  # of the scale of colours that the legend names
@@ -54,21 +52,21 @@ def budgets_table(found: BestUnder) -> Table:
         metric=metric_name(found.column), notes=(SEARCH.say("budget_intervals", confidence=found.confidence),))
 
 
-def find_budgets(found: BestUnder) -> tuple[Finding, ...]:
+def find_budgets(found: BestUnder) -> Iterator[Finding]:
     """For each budget, at which batch the metric is best and how the smallest and the largest fare."""
-    def find(budget: Budget | None, points: Sequence[BudgetPoint]) -> Finding:
+    for budget, points in zip(found.budgets, found.rows):
         known = [point for point in points if point.trial is not None]
         metric, within = metric_name(found.column), within_budget(budget)
         if not known:
-            return SEARCH.find("budget_unmeasured", metric=metric, within=within)
+            yield SEARCH.find("budget_unmeasured", metric=metric, within=within)
+            continue
         best = min(known, key=lambda point: point.value if found.minimizes else -point.value)
         ends = [f"{number(point.value)} at batch {point.global_batch:,}"
                 for point in dict.fromkeys((known[0], known[-1])) if point is not best]
         short = [point.global_batch for point in known if point.best_is_short]
-        return SEARCH.find("budget", metric=metric, within=within, value=best.value, batch=best.global_batch,
-                           ends=ends, interval=in_brackets(best.best.low, best.best.high),
-                           short=at_batches(short, points) if short else "", how=describe_ends(best_ends(known)))
-    return tuple(map(find, found.budgets, found.rows))
+        yield SEARCH.find("budget", metric=metric, within=within, value=best.value, batch=best.global_batch,
+                          ends=ends, interval=in_brackets(best.best.low, best.best.high),
+                          short=at_batches(short, points) if short else "", how=describe_ends(best_ends(known)))
 
 
 def best_ends(points: Sequence[BudgetPoint]) -> set[EarlyEnd]:
@@ -325,7 +323,7 @@ def best_of_metrics(subject: Subject) -> Iterator[Part]:
     yield from (table for one in shown for table in one.tables)
     yield Details(lambda: [*(table for one in rest for table in one.tables),
                            *(table for views in (best, quality) for one in views.values() for table in one.details)])
-    yield from (figures for one in (*shown, *rest) for figures in one.of_kind(Figures))
+    yield from (part for one in (*shown, *rest) for part in one.parts if isinstance(part, Figures))
 
 
 def find_quality(found: Quality) -> Finding:
@@ -409,15 +407,14 @@ def quality_table(found: Quality, apart: bool = False) -> Table:
             fitted[found.points[at].global_batch] = cell_of(sign * cost, worse)
     valley: Cells = {"fitted": lambda point: fitted.get(point.global_batch, math.nan)}
 
-    def rate_of_best(point: BudgetPoint) -> float:
-        return math.nan if point.trial is None else float(point.study.metaparameter(LEARNING_RATE)[point.trial])
     own = f"-{found.budget}".replace(" ", "-").replace(",", "") if apart else ""
     return SEARCH.table("quality", found.points, {
         "global_batch": lambda point: point.global_batch,
         SEARCH.column("feasible_valued", "feasible"): lambda point: point.feasible,
         SEARCH.column("best_of_all", "best", metric=found.column): best_cell,
         "compared": lambda point: float(best.get(point.global_batch, math.nan)),
-        **(valley if found.valley else {}), "learning_rate": rate_of_best,
+        **(valley if found.valley else {}), "learning_rate": lambda point: (
+            math.nan if point.trial is None else float(point.study.metaparameter(LEARNING_RATE)[point.trial])),
         "short": lambda point: point.short}, lambda point: point.keys,
         file=f"quality-{column_name(found.column)}{own}", n=found.n, metric=metric_name(found.column),
         within=within_own(found.budget), notes=[f"Intervals: {found.confidence:.0%}."],

@@ -16,9 +16,8 @@ from ...analysis.search import Search
 from ...analysis.speedup import SpeedupPoint
 from ...analysis.steps import SPEED, RunCell
 from ...formatting.numbers import counted, listed, number, ratio, span, spread, whole
-from ...plan.plan import flat
-from ...plan.scaling import SCALED_BETAS, half_life_of
-from ...plan.settings import DECAYS_PER_STEP, DECOUPLED
+from ...plan.scaling import SCALED_BETAS
+from ...plan.settings import DECAYS_PER_STEP, DECOUPLED, flat
 from ..table import Cell, Table, Write, no_cell, steps_cell
 from ..texts import SCALING, SEARCH, Cells
 from .searches import tuned_at_each
@@ -55,7 +54,13 @@ def describe_cells(section: Section, cells: Sequence[RunCell], times: bool = Tru
     notes += [tuned_at_each(searches, section.options.confidence) if searches else "",
               SCALING.say_if("warmup", any(passes), passes=spread(passes))]
     if tried:
-        warnings.append(SCALING.say("settings", settings=settings_tried(tried), target=section.target, batches=[
+        found: dict[str, list[object]] = {}         # values of what differs between trials within a cell
+        for cell in tried:
+            fields = [_fields(setting) for setting in dict.fromkeys(trial.setting for trial in cell.considered)]
+            for name in _differing(fields):
+                found.setdefault(name, []).extend(one.get(name) for one in fields)
+        said = [f"{name} ({_values(found[name])})" for name in _leaders(found)]
+        warnings.append(SCALING.say("settings", named=said, target=section.target, batches=[
             f"{cell.global_batch:,} ({cell.settings:,})" for cell in tried]))
     warnings += [*(crowded_warnings(cells) if times else ()), SCALING.say_if("no_warmup", unwarmed)]
     return notes, warnings
@@ -68,8 +73,12 @@ def _describe_spread(section: Section, cells: Sequence[RunCell], times: bool) ->
                and (section.target or name == SPEED) and (times or name == "steps")}
     notes, warnings, pooled = [], [], repeats and degrees and min(repeats) < OWN_FROM
     if repeats and degrees:
+        (kind, count), *rest = degrees.items()          # 4 degrees of freedom for steps and 6 for seconds
+        of_each = listed([kind, *(f"{other} for {name}" for name, other in rest)]).replace("_", " ")
+        several = f" for {of_each}" if len({*degrees.values()}) > 1 else ""
         notes.append(SCALING.say(
-            "intervals", confidence=section.options.confidence, own=not pooled, freedom=_degrees_of_freedom(degrees),
+            "intervals", confidence=section.options.confidence, own=not pooled,
+            freedom=f"{counted(count, 'degree')} of freedom{several}",
             own_from=OWN_FROM if max(repeats) >= OWN_FROM else None, hours=times and known(SPEED).apart > 0))
     if pooled:
         at = [float(known("steps").at(cell.global_batch).deviation) for cell in cells]
@@ -87,13 +96,6 @@ def _describe_spread(section: Section, cells: Sequence[RunCell], times: bool) ->
             warnings.append(SCALING.say("stands_out", what=what, where=[
                 f"W = {listed(cell.workers)}, B = {cell.global_batch:,}" for cell in apart]))
     return notes, warnings
-
-
-def _degrees_of_freedom(degrees: Mapping[str, int]) -> str:
-    """``6 degrees of freedom``, ``4 degrees of freedom for steps and 6 for seconds``."""
-    (first, count), *rest = degrees.items()
-    said = listed([first, *(f"{other} for {name}" for name, other in rest)]).replace("_", " ")
-    return f"{counted(count, 'degree')} of freedom{f' for {said}' if len({*degrees.values()}) > 1 else ''}"
 
 
 def tuned_by(section: Section, cells: Sequence[RunCell]) -> dict[int, list[Search]]:
@@ -167,7 +169,7 @@ COLUMNS: dict[str, Callable[[RunCell], Any]] = {        # of cells, by key
     "timed_steps": lambda cell: Cell(spread(ends := {run.last_step for run in cell.runs}), max(ends, default=0)),
     "steps_to_target": lambda cell: estimate_cell(cell.steps, cell, whole),
     "examples_to_target": lambda cell: estimate_cell(cell.examples, cell),
-    "tokens_to_target": lambda cell: estimate_cell(cell.tokens, cell),
+    "tokens_to_target": lambda cell: estimate_cell(cell.examples.scaled(cell.tokens_per_example), cell),
     "seconds_to_target": lambda cell: estimate_cell(cell.seconds, cell),
     "worker_seconds": lambda cell: estimate_cell(cell.seconds.scaled(cell.workers[0]), cell),
     "examples_per_second": attrgetter("examples_per_second"), "step_seconds": attrgetter("step_seconds")}
@@ -179,7 +181,8 @@ def table_of_cells(name: str, rows: Sequence[Any], keys: str, more: Cells | None
     """A table of cells, of which ``of`` gives that of a row: the columns of COLUMNS by these keys, tokens if any were
     counted, then others; of a ``section`` it says how to read its cells, see describe_cells."""
     cells = list(map(of, rows))
-    keyed = [key for key in keys.split() if key != "tokens_to_target" or any(cell.tokens.runs for cell in cells)]
+    tokens = any(not math.isnan(cell.tokens_per_example) for cell in cells)
+    keyed = [key for key in keys.split() if key != "tokens_to_target" or tokens]
     columns: Cells = {SCALING.column(key, "workers") if key == "ran_at" else key:
                       partial(lambda key, row: COLUMNS[key](of(row)), key) for key in keyed}
     if section:
@@ -188,17 +191,6 @@ def table_of_cells(name: str, rows: Sequence[Any], keys: str, more: Cells | None
         words = {"what": section.target or "throughput", **words}
     return SCALING.table(name, rows, columns | (more or {}), lambda row: of(row).keys, notes=notes, warnings=warnings,
                          diverged=lambda row: tuple(trial.key for trial in of(row).diverged), **words)
-
-
-def settings_tried(cells: Iterable[RunCell]) -> str:
-    """``Settings that differ in ghost_batch (16, 48) and precision (fp32, fp64)``: of the trials within each cell."""
-    found: dict[str, list[object]] = {}
-    for cell in cells:
-        fields = [_fields(setting) for setting in dict.fromkeys(trial.setting for trial in cell.considered)]
-        for name in _differing(fields):
-            found.setdefault(name, []).extend(one.get(name) for one in fields)
-    said = [f"{name} ({_values(found[name])})" for name in _leaders(found)]
-    return f"Settings that differ in {listed(said)}" if said else "Settings that no log names"
 
 
 def _leaders(names: Iterable[str]) -> list[str]:
@@ -226,16 +218,16 @@ def problems_of_points(points: Sequence[SpeedupPoint], searched: Iterable[str] =
         if all(one.get("lr_rule") == rule for one in fields):
             follow |= {*betas, "epsilon"}
     for name in DECAYS_PER_STEP:            # the same half-life in examples
-        decays = [one.get(name) for one in fields]
-        known = [half_life_of(decay, batch) for decay, batch in zip(decays, batches)
+        known = [batch / -math.log(decay) for decay, batch in zip([one.get(name) for one in fields], batches)
                  if isinstance(decay, float) and 0 < decay < 1]
-        if len(known) == len(points) and _alike(known):
+        if len(known) == len(points) and math.isclose(min(known), max(known)):
             follow.add(name)
     if all(one.get("ghost_batch") == point.cell.global_batch for one, point in zip(fields, points)):
         follow.add("ghost_batch")
     if all(one.get("optimizer") in DECOUPLED and one.get("weight_decay") and one.get("peak_lr") for one in fields):
         # the time scale of decoupled weight decay in examples, B / (rate decay)
-        if _alike([batch / (one["peak_lr"] * one["weight_decay"]) for one, batch in zip(fields, batches)]):
+        scales = [batch / (one["peak_lr"] * one["weight_decay"]) for one, batch in zip(fields, batches)]
+        if math.isclose(min(scales), max(scales)):
             follow.add("weight_decay")
     said = []
     for name in _differing(fields):
@@ -248,10 +240,6 @@ def problems_of_points(points: Sequence[SpeedupPoint], searched: Iterable[str] =
             said.append(", ".join([f"{name} is {value} at {listed(first)} {noun}",
                                    *(f"{value} at {listed(where)}" for value, where in rest)]))
     return said
-
-
-def _alike(values: Sequence[float]) -> bool:
-    return max(values) <= min(values) * (1 + 1e-9)
 
 
 def _fields(setting: str) -> dict[str, Any]:

@@ -3,34 +3,32 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from ...analysis.best_points import DIVERGED, REACHED
-from ...analysis.landscapes import ADAM, PEAK, POWER, RateLandscape, RateLandscapes, RateLaw, rate_landscapes
+from ...analysis.search import DIVERGED, REACHED
+from ...analysis.landscapes import ADAM, PEAK, POWER, RateLandscape, RateLandscapes
 from ...analysis.studies import best_value
 from ...analysis.rules import FEW
 from ...formatting.numbers import exact, number, percent, ratio, span
 from ..document import Figures, Finding, Part
 from ..drawing import (AMBER, BLUE, GREEN, INK, MUTED, ORANGE, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows,
-                       decimal_ticks, draw_line, draw_panels, ends_of, is_named, label_axes, log2_axis, mark_estimate,
-                       shade, spread_evenly, value_axis)
+                       decimal_ticks, draw_line, draw_panels, ends_of, heading, is_named, label_axes, log2_axis,
+                       mark_estimate, shade, spread_evenly, value_axis)
 from ..subject import Subject
-from ..table import Cell, Table, cell_of, interval_cell, keys_of, metric_name, no_cell, steps_cell
+from ..table import Cell, Table, cell_of, keys_of, metric_name, no_cell, steps_cell
 from ..texts import LANDSCAPES, power_cell
-from .curves import heading
 from .rules import rate_words
 
-NAMES = {"none": "a constant rate", "sqrt": "the square root of the batch", "linear": "the batch",
-         ADAM: "adam_sqrt", POWER: "a power of the batch", PEAK: "a peak"}
 MOST_PANELS = 9
-WHY = {FEW: "too few met the target"}
 LINES = {"none": (":", "constant"), "sqrt": ("-.", "square root"), "linear": ("--", "linear"), POWER: ("-", "power")}
 
 
 def landscapes(subject: Subject) -> Iterator[Part]:
-    if found := rate_landscapes(subject.curve, subject.costs):
+    if subject.costs:
+        found = RateLandscapes(subject.curve, subject.costs)
         yield from (*find_law(found), landscapes_table(found), laws_table(found),
                     Figures(partial(landscape_figures, found)))
 
@@ -51,14 +49,16 @@ def find_law(found: RateLandscapes) -> tuple[Finding, ...]:
         rates = [f"{number(one.rate.best.value, 2)} at {one.global_batch:,}" for one in found.batches
                  if not one.rate.why]
         return (LANDSCAPES.find("no_power", rate=rate, rates=", ".join(rates)),)
-    ruled_out = [NAMES[law.name] for law in laws.laws if not law.describes and law.name not in (POWER, ADAM)]
+    names = LANDSCAPES.words("law")
+    ruled_out = [names[law.name] for law in laws.laws if not law.describes and law.name not in (POWER, ADAM)]
     return (LANDSCAPES.find("power", laws.exponent, rate=rate, batches=len(laws.exponent.batches), ruled_out=ruled_out,
-                            laws=[NAMES[name] for name in laws.described_by if name != ADAM], power=laws.exponent),)
+                            laws=[names[name] for name in laws.described_by if name != ADAM], power=laws.exponent),)
 
 
 def landscapes_table(found: RateLandscapes) -> Table:
     def best(one: RateLandscape) -> Cell:
-        return no_cell(below=WHY.get(one.rate.why, "not bracketed")) if one.rate.why else interval_cell(one.rate.best)
+        why = "too few met the target" if one.rate.why == FEW else "not bracketed"
+        return no_cell(below=why) if one.rate.why else cell_of(one.rate.best)
 
     def within(one: RateLandscape) -> Cell:         # its value is the width of the range as a factor
         low, high = (math.nan, math.nan) if one.rate.why else one.width(found.costs.tolerance)
@@ -78,21 +78,18 @@ def laws_table(found: RateLandscapes) -> Table | None:
     laws, peak = found.laws, found.laws.peak
     if not laws.laws:
         return None
-
-    def power(law: RateLaw | None) -> Cell:
-        """With its interval where it was fitted; where the peak is."""
-        if law is None:
-            return Cell("n/a") if peak is None else Cell(
-                f"peak at {exact(peak.value, 0)}", peak.value, peak.low, peak.high, span(peak.low, peak.high))
-        if math.isnan(law.power.low):
-            return Cell(f"{law.power.value:g}", law.power.value, math.nan, math.nan)
-        return power_cell(law.power)
-    rows: list[RateLaw | None] = [*laws.laws, *([] if peak is None else [None])]
+    rows: list[tuple[str, Cell, Cell, bool]] = []
+    for law in laws.laws:           # its power has an interval where it was fitted
+        fixed = Cell(f"{law.power.value:g}", law.power.value, math.nan, math.nan)
+        rows.append((law.name, fixed if math.isnan(law.power.low) else power_cell(law.power),
+                     Cell(f"x{ratio(law.deviation)}", law.deviation), law.describes))
+    if peak is not None:
+        where = Cell(f"peak at {exact(peak.value, 0)}", peak.value, peak.low, peak.high, span(peak.low, peak.high))
+        rows.append((PEAK, where, Cell("n/a", math.nan), True))
     return LANDSCAPES.table("lr-laws", rows, {
-        "law": lambda law: NAMES[law.name if law else PEAK], LANDSCAPES.column("power_of_batch", "power"): power,
-        "deviation": lambda law: Cell(f"x{ratio(law.deviation)}", law.deviation) if law else Cell("n/a", math.nan),
-        "describes": lambda law: law is None or law.describes},
-        lambda law: keys_of(one.space for one in found.batches), what=found.costs.target, **_words(found), notes=(
+        "law": lambda row: LANDSCAPES.words("law")[row[0]], LANDSCAPES.column("power_of_batch", "power"): itemgetter(1),
+        "deviation": itemgetter(2), "describes": itemgetter(3)},
+        lambda row: keys_of(one.space for one in found.batches), what=found.costs.target, **_words(found), notes=(
             LANDSCAPES.say("laws", **_words(found)),
             LANDSCAPES.say_if("adam", any(law.name == ADAM for law in laws.laws)),
             LANDSCAPES.say_if("peak_law", peak is not None)))
@@ -114,8 +111,8 @@ def landscape_figures(found: RateLandscapes) -> Iterator[Figure]:
 
 
 def _draw_landscape(found: RateLandscapes, axes: Axes, one: RateLandscape) -> None:
-    rates, space = one.rates(), one.space
-    low, value, high = one.steps_at(rates, found.costs.confidence)
+    rates, space = one.rates, one.space
+    low, value, high = one.steps(found.costs.confidence)
     top = 4 * float(space.steps[space.steps > 0].max(initial=one.rate.steps.value))
     value_axis(axes, "x", space.x.tolist(), PANEL_TICKS)
     log2_axis(axes, "y", [*space.steps.tolist(), one.rate.steps.value], most=PANEL_TICKS)

@@ -16,12 +16,11 @@ from functools import partial
 import numpy as np
 
 from ...analysis.curves import Regimes
-from ...analysis.grouping import group_by
 from ...analysis.intervals import Estimate, geometric_mean, mean_interval, pooled
 from ...analysis.report_data import Section
 from ...analysis.speedup import divide
 from ...analysis.steps import STEPS, RunCell
-from ...analysis.studies import best_value
+from ...analysis.studies import best_value, group_by
 from ...analysis.trials import EVERY_STEP
 from ...formatting.numbers import counted, whole
 from ...target import Target

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from ...analysis.grouping import group_by
-from ...analysis.rules import (BEYOND, FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS, UNKNOWN, UNTRIED, Missing,
-                               Rule, RuleCost, RuleCosts, RulePoint)
+from ...analysis.rules import (BEYOND, FITTED, KEPT, LOST, NEAR, OUTSIDE, RUNS, UNKNOWN, UNTRIED, Rule,
+                               RuleCost, RuleCosts, RulePoint)
+from ...analysis.studies import group_by
 from ...formatting.numbers import number, percent, ratio, span, whole
 from ...plan.settings import OPTIONS
 from ..document import Details, Finding, Part
@@ -20,12 +20,6 @@ MARKS = {LOST: "!", UNKNOWN: "?", KEPT: ""}
 DROPPED = ("workload", "checkpoint", "checkpoint_every", "resume", "log", "seed", "config", "noise_every", "keep_going",
            "lr_per_example", "save_model")      # of what a trial was asked, not for another run
 FIRST = ("global_batch", "optimizer", "lr", "base_batch", "lr_rule", "max_lr_factor", "momentum")
-HOW = {RUNS: "runs", FITTED: "fit", "base": "base"}
-WHY = {FEW: "too few trials met the target", OPEN: "the trials do not bracket the best rate",        # it is unknown
-       OUTSIDE: "outside what was tried", UNTRIED: "no run was made with the rule",
-       BEYOND: "the rule leaves a beta no decay"}
-NAMES = {"linear": "linear scaling", "sqrt": "square-root scaling", "none": "a constant rate",
-         "adam_sqrt": "Adam's square-root scaling", "adam_sqrt:beta2": "Adam's square-root scaling without beta1"}
 
 
 def rule_costs(subject: Subject) -> Iterator[Part]:
@@ -68,17 +62,17 @@ def _describe_costs(found: RuleCosts) -> Iterator[str]:
         yield SEARCH.say("rules_open", rules=names(alike), more=more, batch=f"{low:,.0f}")
     for how, alike in group_by(rest.get(True, ()), lambda cost: cost.points[-1].how).items():
         yield SEARCH.say("rules_unknown", rules=names(alike), all=len(alike) == len(found.costs), last=last,
-                         why=WHY.get(how, "seeds of the tuned trial did not meet the target"))
+                         why=SEARCH.words("why").get(how, "seeds of the tuned trial did not meet the target"))
 
 
 def rule_name(rule: Rule) -> str:
     """``linear scaling up to 8 times``."""
     word, _, power = rule.name.partition(":")
-    said = NAMES.get(rule.name) or f"scaling by the power {power}"
+    said = SEARCH.words("rule").get(rule.name) or f"scaling by the power {power}"
     return said if rule.cap is None else f"{said} up to {rule.cap:g} times"
 
 
-def command_of(run: Missing) -> str:
+def command_of(run: RulePoint) -> str:
     """The command that makes a missing run; empty where the logs do not say how their trials were made."""
     asked = {name: value for name, value in run.asked.items() if name not in DROPPED and value is not None}
     if not run.asked.get("workload"):
@@ -142,11 +136,11 @@ def points_table(found: RuleCosts) -> Table:
     return SEARCH.table("lr-rule-points", [(cost, point) for cost in found.costs for point in cost.points], {
         "rule": lambda row: str(row[0].rule), "global_batch": lambda row: row[1].global_batch,
         SEARCH.column("rate_of_rule", "rate", **rate_words(found.effective)): lambda row: row[1].rate,
-        "near": lambda row: cell_of(row[1].near.trials, f"{row[1].near.met} met" if row[1].near.trials else ""),
-        "near_steps": lambda row: Cell(whole(row[1].near.fewest) if row[1].near.met else "n/a", row[1].near.fewest),
+        "near": lambda row: cell_of(len(row[1].near), f"{row[1].near_met} met" if row[1].near else ""),
+        "near_steps": lambda row: Cell(whole(row[1].near_fewest) if row[1].near_met else "n/a", row[1].near_fewest),
         "loss": lambda row: _loss_cell(row[1]), "steps": lambda row: steps_cell(row[1].steps, whole),
-        "how": lambda row: HOW.get(row[1].how) or WHY[row[1].how]},
-        lambda row: row[1].keys, baseline=lambda row: row[1].near.keys, notes=notes(found), what=found.target,
+        "how": lambda row: SEARCH.words("how").get(row[1].how) or SEARCH.words("why")[row[1].how]},
+        lambda row: row[1].keys, baseline=lambda row: row[1].near, notes=notes(found), what=found.target,
         factor=f"{NEAR:g}")
 
 

@@ -5,21 +5,16 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from ...analysis.best_points import BestOfTrials
 from ...analysis.curves import CurvePoint
-from ...analysis.grouping import group_by
-from ...analysis.search import IMPROVED, NEAR, Bound, Search
-from ...analysis.steps import RunToTarget
-from ...analysis.studies import is_measured
-from ...formatting.numbers import exact, listed, percent, spread
-from ...log.schema import Status
+from ...analysis.search import IMPROVED, NEAR, BestOfTrials, Bound, Search
+from ...analysis.studies import group_by, is_measured
+from ...formatting.numbers import exact, percent, spread
 from ...plan.search_space import STEPS_TO_TARGET, DrawEnd, Parameter
-from ...target import Target
 from ..document import Figures, Finding, Part, column_name
 from ..subject import Subject
 from ..table import Cell, Table, TrialKeys, cell_of, no_cell
-from ..texts import SCALING, SEARCH, Cells
-from .study_figures import best_of_figure
+from ..texts import SEARCH, Cells
+from .curves import best_of_figure
 
 MOST_LISTED = 6         # values of a discrete dimension, beyond which only the ends are named
 FLAG = "!"              # marks what the search should be asked next
@@ -186,6 +181,7 @@ def _tables(searches: Sequence[Search]) -> Iterator[Table]:
     objective = searches[0].objective
     goal, of_steps = str(searches[0].target or f"best {objective}"), objective == STEPS_TO_TARGET
     suffix = "" if of_steps else f"-{objective.replace('/', '-')}"
+    varied = not all(search.points_are_equal for search in searches)
 
     def behind(search: Search) -> TrialKeys:
         found = (search.best.trial, *search.repeats) if search.best else ()
@@ -211,7 +207,6 @@ def _tables(searches: Sequence[Search]) -> Iterator[Table]:
         flag = f" {FLAG}" if bound and bound.near else ""
         return Cell("n/a", math.nan) if bound is None else Cell(
             f"{percent(bound.distance)} {end_name(bound)}{flag}", bound.distance, below=bound.parameter.name)
-    of_space: Cells = {"nearest_bound": nearest, "still_improving": _improving}
 
     def best(search: Search) -> Cell:
         if search.best is None:
@@ -225,7 +220,7 @@ def _tables(searches: Sequence[Search]) -> Iterator[Table]:
         "diverged": lambda search: counted(search, DrawEnd.DIVERGED, percent(search.diverged_share)), "pruned": pruned,
         "best_trial": lambda search: Cell(str(search.best.number), search.best.number) if search.best else Cell("none"),
         "fewest_steps" if of_steps else "best_value": best,
-        **({} if all(search.points_are_equal for search in searches) else of_space)}, behind, diverged=lost,
+        **({"nearest_bound": nearest, "still_improving": _improving} if varied else {})}, behind, diverged=lost,
         file=f"search{suffix}", goal=goal, notes=notes(searches), warnings=warnings(searches))
     spaces = group_by((search for search in searches if search.best),
                       lambda search: tuple(one.name for one in search.space))
@@ -256,21 +251,6 @@ def _point(search: Search, name: str) -> Cell:
         return Cell(shown, value, below=f"of {len(parameter.values)}")
     ends = [format_value(parameter, end) for end in (parameter.low, parameter.high)]
     return Cell(shown, value, parameter.low, parameter.high, "-".join(ends))
-
-
-def other_targets(subject: Subject) -> Iterator[Finding]:
-    """The further targets of a sweep, and the fewest steps to each at every batch."""
-    others = {text: Target.parse(text) for trial in subject.trials for text in trial.sweep.get("targets", ())}
-    others.pop(str(subject.target), None)
-    drawn = [trial for trial in subject.trials if trial.status != Status.INFEASIBLE and not trial.sweep.get("repeat")]
-    by_batch, said = sorted(group_by(drawn, lambda trial: trial.global_batch).items()), []
-    for target in others.values():
-        fewest = [(batch, min(RunToTarget(trial, target).steps for trial in own)) for batch, own in by_batch]
-        said.append(f"{target}: " + listed(
-            f"{f'{steps:,.0f} steps' if math.isfinite(steps) else 'not met'} at batch {batch:,}"
-            for batch, steps in fewest) + ".")
-    if said:
-        yield SCALING.find("other_targets", None, said, targets=list(others.values()), target=[*others.values()][-1])
 
 
 def results(subject: Subject) -> Iterator[Part]:

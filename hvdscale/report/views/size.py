@@ -9,13 +9,12 @@ import numpy as np
 from ...analysis.intervals import Estimate
 from ...analysis.size.laws import QUANTITIES, BorrowedLaw, CellResult, LawCost, SizeLaws, costs_of
 from ...analysis.size.sizes import REACH, PowerLaw
-from ...formatting.numbers import in_brackets, number, ratio
-from ...formatting.templates import written
+from ...formatting.numbers import in_brackets, number, ratio, written
 from ..document import Details, Figures, Finding, Part
 from ..drawing import (BLUE, INK, MUTED, PANEL_TICKS, TICKS, Axes, decimal_ticks, draw_panels, ends_of,
                        is_positive, label_axes, mark_estimate, value_axis)
 from ..subject import Whole
-from ..table import Cell, Column, Table, TrialKeys, interval_cell, metric_name
+from ..table import Cell, Column, Table, TrialKeys, cell_of, metric_name
 from ..texts import SIZE, Cells, power_cell
 
 AHEAD = 8.0                 # times beyond the largest size that the figure shows
@@ -107,7 +106,7 @@ def costs_table(found: SizeLaws, rule: BorrowedLaw, costs: Sequence[LawCost], at
         cells["loss"] = lambda one: "outside" if one.outside else (one.loss or unknown).scaled(100)
     steps = any(one.steps for one in costs)
     if steps:
-        cells |= {name: partial(lambda name, one: interval_cell(getattr(one, name) or unknown, ratio), name)
+        cells |= {name: partial(lambda name, one: cell_of(getattr(one, name) or unknown, write=ratio), name)
                   for name in ("steps", "examples")}
     return SIZE.table("size-rule", costs, cells, lambda one: _trials(one.cell),
                       file=f"size-rule-{at + 1}" if at else "size-rule",
@@ -137,8 +136,7 @@ def _draw_law(axes: Axes, key: str, law: PowerLaw, most: int) -> None:
     for one in law.points:
         mark_estimate(axes, one.sizes[at], one.estimate, INK, "o", "measured")
     ends = list(filter(is_positive, ends_of(one.estimate for one in law.points if is_positive(one.estimate.value))))
-    far = law.at({**middle, name: end}).value
-    value_axis(axes, "y", [*ends, far], most)
+    value_axis(axes, "y", [*ends, law.at({**middle, name: end}).value], most)
     axes.set_xscale("log")
     axes.set_xlim(known[0] / 1.3, end * 1.3)
     decimal_ticks(axes.xaxis, (known[0], end), most)

@@ -2,23 +2,18 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any
 
-import numpy as np
-
-from ...analysis.grouping import group_by
 from ...analysis.report_data import Section
 from ...analysis.search import covers
 from ...analysis.timings import drift_of
 from ...analysis.step_breakdown import MOST_ROWS, SKIPPED
 from ...analysis.steps import SPEED, RunCell, RunToTarget, crossing_of
-from ...analysis.studies import best_value
+from ...analysis.studies import best_value, group_by
 from ...analysis.trials import Trial
-from ...formatting.numbers import capital, counted, in_brackets, list_first, listed, number, whole
-from ...formatting.templates import written
+from ...formatting.numbers import capital, counted, in_brackets, list_first, listed, number, whole, written
 from ...log.plan_text import count_nans
 from ...log.schema import UNKNOWN_SEED, Status
 from ...plan.batch_schedule import BatchSchedule
@@ -42,8 +37,10 @@ ACROSS = {"step": ("steps", "steps", "step of /evaluations"),
           "train_seconds": ("training time (seconds, evaluation left out)", "time", "train_seconds of /evaluations")}
 
 
-def outliers(subject: Subject) -> Iterator[Finding]:
-    """Runs left out of the times, and seeds left out of the steps, that took far more than others of their setting."""
+def irregular(subject: Subject) -> Iterator[Finding]:
+    """Runs left out of the times, and seeds left out of the steps, that took far more than others of their setting;
+    times that drift with the order of the runs, or differ between repeats of the series, but of a search; seeds whose
+    runs, the same updates by their settings, met the target and did not."""
     slow = [f"{name_trials([run.trial])} at {counted(run.trial.workers, 'worker')}, batch {run.trial.global_batch:,}, "
             f"took {number(times, 2)}x as long" for run, times in subject.slow]
     ratios = {(cell.global_batch, seed[0]): ratio for cell in subject.cells for seed, ratio in cell.apart.items()}
@@ -53,28 +50,20 @@ def outliers(subject: Subject) -> Iterator[Finding]:
         if said:
             yield SCALING.find(kind, None, (capital(list_first(said, MOST_NAMED)) + ".",), **{what: len(said)})
 
-
-def drift(subject: Subject) -> Iterator[Finding]:
-    """Times that drift with the order of the runs, or differ between repeats of the series; not of a search."""
     cells = [cell for cell in subject.cells if cell.runs and not cell.searched]
-    slowing = [run.trial.slowing for cell in cells for run in cell.runs if run.trial.slowing > 0]
-    if slowing:
+    if slowing := [run.trial.slowing for cell in cells for run in cell.runs if run.trial.slowing > 0]:
         yield from describe_slowing(slowing)
-    if not (drift := drift_of(cells, subject.options.confidence)):
-        repeats = subject.pools.of(SPEED).of_repeats
-        yield from [GENERAL.find("repeats", **repeats)] if repeats else ()
-        return
-    a_run, warm = drift
-    grew, *ends = (100 * abs(value - 1) for value in (a_run.value, a_run.low, a_run.high))
-    paces = [(cell, one.scaled(1000 * cell.global_batch)) for cell, one in zip(cells, warm)]
-    pace = "; ".join(f"{counted(cell.workers[0], 'worker')}, batch {cell.global_batch:,}: {number(ms.value)} ms"
-                     f"{in_brackets(ms.low, ms.high)}" for cell, ms in paces if math.isfinite(ms.value))
-    yield SCALING.find("drift", a_run, (SCALING.say("drift_pace", pace=pace),), runs=a_run.runs, grew=grew,
-                       least=min(ends), most=max(ends), longer=a_run.value > 1)
+    if drift := drift_of(cells, subject.options.confidence):
+        a_run, warm = drift
+        grew, *ends = (100 * abs(value - 1) for value in (a_run.value, a_run.low, a_run.high))
+        paces = [(cell, one.scaled(1000 * cell.global_batch)) for cell, one in zip(cells, warm)]
+        pace = "; ".join(f"{counted(cell.workers[0], 'worker')}, batch {cell.global_batch:,}: {number(ms.value)} ms"
+                         f"{in_brackets(ms.low, ms.high)}" for cell, ms in paces if math.isfinite(ms.value))
+        yield SCALING.find("drift", a_run, (SCALING.say("drift_pace", pace=pace),), runs=a_run.runs, grew=grew,
+                           least=min(ends), most=max(ends), longer=a_run.value > 1)
+    elif repeats := subject.pools.of(SPEED).of_repeats:
+        yield GENERAL.find("repeats", **repeats)
 
-
-def split_seeds(subject: Subject) -> Iterator[Finding]:
-    """Seeds whose runs, the same updates by their settings, met the target and did not."""
     every = [run for cell in subject.cells if subject.target for run in cell.runs]
     for runs in group_by(every, lambda run: (run.trial.setting, run.trial.seed_key)).values():
         first, missed = runs[0].trial, [run.trial for run in runs if not run.met]
@@ -87,7 +76,7 @@ def split_seeds(subject: Subject) -> Iterator[Finding]:
 def unlearned(subject: Subject) -> Iterator[Finding]:
     """How many trials ended with no lower loss than they began with, by batch, and one of them."""
     judged = [trial for trial in subject.with_status(Status.COMPLETE) if trial.losses and len(trial.step)]
-    trials = [trial for trial in judged if trial.losses and not trial.losses.fell
+    trials = [trial for trial in judged if trial.losses and trial.losses.last >= trial.losses.first
               and not (subject.target and RunToTarget(trial, subject.target).met)]
     all_of, lost = (Counter(trial.global_batch for trial in some) for some in (judged, trials))
     where = "; ".join(f"batch {batch:,}: {count:,} of {all_of[batch]:,}" for batch, count in sorted(lost.items()))
@@ -111,43 +100,33 @@ def schedules(section: Section) -> tuple[str, ...]:
 
 def left_out(section: Section) -> Iterator[str]:
     """Which trials are in no estimate, and why."""
-    target = section.target
-
-    def say(kind: str, trials: Sequence[Trial], **values: Any) -> Iterator[str]:
-        if trials:
-            yield SCALING.say(kind, trials=f"{len(trials):,} of {counted(len(section.trials), 'trial')}",
-                              named=name_trials(trials), **values)
-    for status in (Status.RUNNING, Status.INCOMPLETE):
-        yield from say("ended_open", [trial for trial in section.with_status(status) if not trial.pruned],
-                       status=status.name)
-    yield from say("cut_short", [trial for trial in section.trials if trial.cut_short])
-    if target:
-        yield from say("unmeasured", [trial for trial in section.with_status(Status.COMPLETE)
-                                      if not len(trial.rows_with(target.column))], metric=target.column)
-    diverged = section.with_status(Status.INFEASIBLE)
+    target, diverged = section.target, section.with_status(Status.INFEASIBLE)
     met = [trial for trial in diverged if target and RunToTarget(trial, target).met]
-    yield from say("diverged", diverged, met=len(met) or None, met_named=name_trials(met))
-    yield from _describe_nans(section.trials)
     # of studies that stop at an easier target of their own, so that this one cannot judge them
     stopped = [trial for trial in section.trials if trial.sweep and target and not covers(trial.sweep, target)]
     pruned = [trial for trial in section.with_status(Status.INCOMPLETE) if trial.pruned and trial not in stopped]
-    yield from say("pruned", pruned, met=sum(RunToTarget(trial, target).met for trial in pruned) or None)
-    yield from say("stopped", stopped, own=sorted({trial.sweep["targets"][-1] for trial in stopped}), target=target)
     runs = [run for cell in section.cells for run in cell.runs]
-    if any(run.trial.step_parts is SKIPPED for run in runs):
-        yield SCALING.say("parts_skipped", most=MOST_ROWS)
-    yield from say("stopped_early", [run.trial for run in runs if not run.met and _stopped_at_target(run.trial)])
-    yield from say("moved", [trial for trial in section.trials if len(trial.worker_counts) > 1])
-
-
-def _describe_nans(trials: Sequence[Trial]) -> Iterator[str]:
-    """NaN by metric; of trials that diverged they are no news."""
-    nans = [(column, trial, count) for trial in trials if trial.status != Status.INFEASIBLE
-            for column, count in count_nans(trial.metrics, trial.measurement).items()]
-    for column, found in group_by(nans, itemgetter(0)).items():
-        yield SCALING.say("nan", metric=column, count=sum(count for *_, count in found),
-                          evaluations=sum(len(trial.step) for _, trial, _ in found),
-                          trials=name_trials([trial for _, trial, _ in found]))
+    nans = group_by(((column, trial, count) for trial in section.trials if trial.status != Status.INFEASIBLE
+                     for column, count in count_nans(trial.metrics, trial.measurement).items()), itemgetter(0))
+    found: list[tuple[str, Sequence[Trial], Mapping[str, object]]] = [      # kind, trials, what else is said of them
+        *(("ended_open", [trial for trial in section.with_status(status) if not trial.pruned],
+           {"status": status.name}) for status in (Status.RUNNING, Status.INCOMPLETE)),
+        ("cut_short", [trial for trial in section.trials if trial.cut_short], {}),
+        ("unmeasured", [trial for trial in section.with_status(Status.COMPLETE)
+                        if target and not len(trial.rows_with(target.column))], {"metric": target and target.column}),
+        ("diverged", diverged, {"met": len(met) or None, "met_named": met and name_trials(met)}),
+        *(("nan", own := [trial for _, trial, _ in rows], {
+            "metric": column, "count": sum(count for *_, count in rows), "trials": name_trials(own),
+            "evaluations": sum(len(trial.step) for trial in own)}) for column, rows in nans.items()),
+        ("pruned", pruned, {"met": sum(RunToTarget(trial, target).met for trial in pruned) or None}),
+        ("stopped", stopped, {"own": sorted({trial.sweep["targets"][-1] for trial in stopped}), "target": target}),
+        ("parts_skipped", [run.trial for run in runs if run.trial.step_parts is SKIPPED], {"most": MOST_ROWS}),
+        ("stopped_early", [run.trial for run in runs if not run.met and _stopped_at_target(run.trial)], {}),
+        ("moved", [trial for trial in section.trials if len(trial.worker_counts) > 1], {})]
+    for kind, trials, more in found:
+        if trials:
+            yield SCALING.say(kind, **{"trials": f"{len(trials):,} of {counted(len(section.trials), 'trial')}",
+                                       "named": name_trials(trials), **more})
 
 
 def _stopped_at_target(trial: Trial) -> bool:
@@ -169,6 +148,8 @@ def name_trials(trials: Sequence[Trial]) -> str:
 
 
 def runs(subject: Subject) -> Iterator[Part]:
+    """Training curves, and for files a row a trial."""
+    yield Figures(partial(training, subject))
     if 1 < len(subject.trials) <= MOST_RUNS:
         yield Details(lambda: [runs_table(subject)])
 
@@ -196,40 +177,34 @@ def runs_table(section: Section) -> Table:
     return SCALING.table("runs", found, cells, lambda run: (run.trial.key,), metric=target.column if target else "")
 
 
-def unmet(subject: Subject) -> Iterator[Finding]:
-    """Where nothing met the target, the strictest one of two digits that every run met, or the best of a search."""
-    target = subject.target
-    cells = [cell for cell in subject.cells if cell.runs]
-    if target is None or not cells or any(cell.met for cell in cells):
-        return
-    sign = 1 if target.minimizes else -1
-    found = [[sign * best_value(run.trial.metrics[target.column], target.minimizes) for run in cell.runs]
-             for cell in cells]
-    worst = max((min if cell.searched else max)(best) for cell, best in zip(cells, found))
-    if worst and np.isfinite(worst):
-        digit = 10.0 ** (math.floor(math.log10(abs(worst))) - 1)
-        value = sign * digit * (math.floor(worst / digit) + 1)
-        yield SCALING.find("could_meet", target=target, best=sign * min(map(min, found)),
-                           looser=f"{target.column}{target.comparison[0]}{value:.2g}")
+def other_targets(subject: Subject) -> Iterator[Finding]:
+    """The further targets of a sweep, and the fewest steps to each at every batch."""
+    others = {text: Target.parse(text) for trial in subject.trials for text in trial.sweep.get("targets", ())}
+    others.pop(str(subject.target), None)
+    drawn = [trial for trial in subject.trials if trial.status != Status.INFEASIBLE and not trial.sweep.get("repeat")]
+    by_batch, said = sorted(group_by(drawn, lambda trial: trial.global_batch).items()), []
+    for target in others.values():
+        fewest = [(batch, min(RunToTarget(trial, target).steps for trial in own)) for batch, own in by_batch]
+        said.append(f"{target}: " + listed(
+            f"{f'{steps:,.0f} steps' if math.isfinite(steps) else 'not met'} at batch {batch:,}"
+            for batch, steps in fewest) + ".")
+    if said:
+        yield SCALING.find("other_targets", None, said, targets=list(others.values()), target=[*others.values()][-1])
 
 
-def training(subject: Subject) -> Iterator[Part]:
-    target = subject.target
+def training(subject: Subject) -> Iterator[Figure]:
+    """Of the target's metric, else of the first there is of validation, test or training, an error before others."""
     names = {name for cell in subject.cells for run in cell.runs for name in run.trial.metrics if _has_curve(run, name)}
-    # the target's, else the first there is of validation, test or training, an error before others
-    metric = target.column if target else min(names, default="", key=lambda name: (
+    metric = subject.target.column if subject.target else min(names, default="", key=lambda name: (
         ("val", "test", "train").index(name.split("/")[0]), "error" not in name, name))
-
-    def figures() -> Iterator[Figure]:
-        for across, (label, short, column) in ACROSS.items() if metric else ():
-            drawn = [(cell, [run for run in cell.runs if _has_curve(run, metric, across)]) for cell in subject.cells]
-            drawn = [(cell, runs) for cell, runs in drawn if runs]
-            if drawn:
-                yield SCALING.figure("curve", partial(_draw_curves, subject, metric, across, drawn),
-                                     keys_of(cell for cell, _ in drawn), metric=metric,
-                                     name=f"curve-{across.removeprefix('train_')}",
-                                     metric_name=metric_name(metric), short=short, label=label, column=column)
-    yield Figures(figures)
+    for across, (label, short, column) in ACROSS.items() if metric else ():
+        drawn = [(cell, [run for run in cell.runs if _has_curve(run, metric, across)]) for cell in subject.cells]
+        drawn = [(cell, runs) for cell, runs in drawn if runs]
+        if drawn:
+            yield SCALING.figure("curve", partial(_draw_curves, subject, metric, across, drawn),
+                                 keys_of(cell for cell, _ in drawn), metric=metric,
+                                 name=f"curve-{across.removeprefix('train_')}",
+                                 metric_name=metric_name(metric), short=short, label=label, column=column)
 
 
 def _draw_curves(section: Section, metric: str, across: str, drawn: Sequence[tuple[RunCell, Sequence[RunToTarget]]],

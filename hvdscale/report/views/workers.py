@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ...analysis.curves import Curve
 from ...analysis.intervals import Estimate
 from ...analysis.report_data import Section
 from ...analysis.speedup import WEAK, Series, SpeedupPoint
 from ...analysis.step_breakdown import ELSEWHERE, RANK_NAMES, SHARE, WORK, RankTimes, StepParts
 from ...analysis.step_breakdown import NAMES as STEP_PARTS
 from ...analysis.steps import RunCell
+from ...analysis.studies import group_by
 from ...formatting.numbers import capital, counted, exact, number, percent
 from ...plan.batch_schedule import BatchSchedule
 from ..document import Figures, Finding, Part
@@ -49,11 +49,9 @@ def series_name(series: Series) -> str:
 
 def series_kind(series: Series) -> str:
     """``weak scaling, 32 examples a worker``."""
-    size = exact(float(series.size))
     if series.kind == WEAK:
-        return f"weak scaling, {size} examples a worker"
-    batches = series.baseline.batches
-    return f"strong scaling, global batch {size if batches.is_constant else batches.in_brief()}"
+        return f"weak scaling, {exact(float(series.size))} examples a worker"
+    return f"strong scaling, global batch {series.points[0].cell.batches.in_brief()}"
 
 
 def by_workers(subject: Subject) -> Iterator[Part]:
@@ -69,7 +67,19 @@ def by_workers(subject: Subject) -> Iterator[Part]:
                                efficiency=last.system_efficiency.value, slow=first.cell.examples_per_second.value,
                                fast=last.cell.examples_per_second.value)
         yield _series_table(subject, series)
-    batches = _batch_table(subject, subject.batches) if subject.batches else None
+    batches = None
+    if subject.batches:
+        confidence, perfect, cells = subject.options.confidence, subject.batches.perfect, subject.batches.cells
+        batches = table_of_cells("batches", cells, BY_BATCH, {
+            "statistical_efficiency": lambda cell: ratio_cell(
+                SpeedupPoint(cell, cells[0], confidence).statistical_efficiency, cell, cells[0]),
+            "perfect_scaling": lambda cell: (perfect.get(cell.global_batch, "cut off") if cell.steps.met else
+                                             "not met" if cell.runs else "diverged")},
+            section=subject, times=False, baseline=lambda cell: cells[0].keys, notes=(
+                SCALING.say("by_batch"),
+                SCALING.say("meanings", perfect=subject.options.perfect_within, useful=subject.options.useful_within),
+                SCALING.say_if("bias", len(cells) > 2)),
+            searched=of_searches(subject, cells) or " (all worker counts)")
     alone = _cells_alone(subject) if subject.alone else ()
     yield from (batches, *alone) if subject.searches else (*alone, batches)
     yield Figures(partial(_figures, subject))
@@ -96,7 +106,7 @@ def _find_speedup(subject: Subject, series: Series, kind: str) -> Iterator[Findi
         greater = "statistics" if statistical < system else "the system"
         yield SCALING.find("speedup", last.time_speedup, series=kind, first=timed[0].workers, last=last.workers,
                            mark=mark_of(last.cell) or mark_of(timed[0].cell), speedup=last.time_speedup,
-                           product=last.product.value,
+                           product=last.efficiency.value,
                            greater=greater if apart and 0 < statistical * system < 0.95 else "")
         if best is not last and not subject.plan:
             yield SCALING.find("shortest", best.cell.seconds, workers=best.workers, seconds=best.cell.seconds,
@@ -129,11 +139,10 @@ def _cells_alone(section: Section) -> Iterator[Part]:
 
 
 def _series_table(section: Section, series: Series) -> Table:
-    baseline, cells = series.baseline, [point.cell for point in series.points]
-    ratios = (("step_speedup", "statistical_efficiency", "system_efficiency", "product", "time_speedup")
+    baseline, *_ = cells = [point.cell for point in series.points]
+    ratios = (("step_speedup", "statistical_efficiency", "system_efficiency", "efficiency", "time_speedup")
               if section.target else ("system_efficiency", "throughput_speedup"))
-    columns: Cells = {"efficiency" if name == "product" else name:
-                      partial(lambda name, point: ratio_cell(getattr(point, name), point.cell, baseline), name)
+    columns: Cells = {name: partial(lambda name, point: ratio_cell(getattr(point, name), point.cell, baseline), name)
                       for name in ratios}
     paired = len({cell.updates for cell in cells}) < len(cells)
     tuned = tuned_by(section, cells)
@@ -147,20 +156,6 @@ def _series_table(section: Section, series: Series) -> Table:
         warnings=(SCALING.say_if("problems", problems, problems=problems),
                   SCALING.say_if("baseline_unmet", section.target and not baseline.steps.met,
                                  workers=baseline.workers[0])), series=series_kind(series))
-
-
-def _batch_table(section: Section, batches: Curve) -> Table:
-    cells = batches.cells
-    notes = (SCALING.say("by_batch"),
-             SCALING.say("meanings", perfect=section.options.perfect_within, useful=section.options.useful_within),
-             SCALING.say_if("bias", len(cells) > 2))
-    return table_of_cells("batches", cells, BY_BATCH, {
-        "statistical_efficiency": lambda cell: ratio_cell(
-            SpeedupPoint(cell, cells[0], batches.confidence).statistical_efficiency, cell, cells[0]),
-        "perfect_scaling": lambda cell: (batches.perfect.get(cell.global_batch, "cut off") if cell.steps.met else
-                                         "not met" if cell.runs else "diverged")},
-        section=section, times=False, baseline=lambda cell: cells[0].keys, notes=notes,
-        searched=of_searches(section, cells) or " (all worker counts)")
 
 
 def _draw_speedup(points: Sequence[SpeedupPoint], to_target: bool, least: int, axes: Axes) -> None:
@@ -198,7 +193,7 @@ def _draw_efficiency(points: Sequence[SpeedupPoint], to_target: bool, _: int, ax
     if to_target:
         kinds = [("statistical_efficiency", GREEN, "^", "statistical efficiency", 1 / 1.04),
                  ("system_efficiency", ORANGE, "s", "system efficiency", 1.04),
-                 ("product", BLUE, "o", "their product", 1.0)]
+                 ("efficiency", BLUE, "o", "their product", 1.0)]
     log2_axis(axes, "x", [point.workers for point in points])
     axes.axhline(1, color=MUTED, linestyle="--", linewidth=1.2, label="ideal")
     for kind in kinds:
@@ -281,6 +276,8 @@ def step_parts(subject: Subject) -> Iterator[Part]:
     yield SCALING.find("parts", where=where, ms=1000 * after.seconds, waiting=after.communication, data=after.data,
                        there=there if few is not many else None, ms_there=1000 * before.seconds,
                        waiting_there=before.communication, data_there=before.data)
+    if timed := [(cell, parts.ranks) for cell, parts in subject.parts if parts.ranks]:
+        yield from _parts_by_rank(timed)
 
 
 def _draw_parts(parts: Sequence[tuple[RunCell, StepParts]], axes: Axes) -> None:
@@ -296,11 +293,8 @@ def _draw_parts(parts: Sequence[tuple[RunCell, StepParts]], axes: Axes) -> None:
         explain(axes, CROWDED_COUNT)
 
 
-def ranks(subject: Subject) -> Iterator[Part]:
+def _parts_by_rank(timed: Sequence[tuple[RunCell, RankTimes]]) -> Iterator[Part]:
     """The parts of a step by rank; what grew, then what each worker count's ranks show, the most workers first."""
-    timed = [(cell, parts.ranks) for cell, parts in subject.parts if parts.ranks]
-    if not timed:
-        return
     yield SCALING.table(
         "ranks", [(cell, times, rank) for cell, times in timed for rank in range(min(times.ranks, MOST_ROWS))], {
             "workers": lambda row: row[0].workers[0], "global_batch": lambda row: row[0].global_batch,
@@ -324,10 +318,8 @@ def ranks(subject: Subject) -> Iterator[Part]:
         parts = [f"{name} {'+' if change >= 0 else '-'}{number(1000 * abs(change))}" for change, name in changes[:3]]
         yield SCALING.find("step_grew", ms=1000 * abs(grew), more=grew >= 0, workers=many.workers[0],
                            few=few.workers[0], parts=", ".join(parts))
-    causes: dict[str, Finding] = {}
-    for one in (one for cell, times in reversed(timed) for one in _find_causes(cell, times)):
-        causes.setdefault(one.kind, one)
-    yield from causes.values()
+    causes = group_by((one for cell, times in reversed(timed) for one in _find_causes(cell, times)), attrgetter("kind"))
+    yield from (first for first, *_ in causes.values())
     for cell, _ in timed:
         if first := _kept(cell, "profile"):
             operators = [f"{name} ({number(1000 * seconds)} ms)" for name, seconds in first["operators"]]

@@ -91,12 +91,16 @@ def load(dataset: str, data_dir: str | None, side: int = SIDE, validation: int |
         raise DataError(f"{data_dir}: lacks {' and '.join(lacking)}; restore what is missing, or train on what is "
                         "there with --allow-missing")
     splits = _split(dataset, pictures, tests, validation, side)
-    record = {"missing": lacking} if lacking else {}
-    notes = [f"{data_dir} lacks {what}" for what in lacking]
+    record, notes = {"missing": lacking} if lacking else {}, [f"{data_dir} lacks {what}" for what in lacking]
     notes += [f"{part.others[0]} files in {part.directory} have no picture's name and are left out, such as "
               f"{part.others[1]}" for part in (pictures, tests) if part is not None and part.others[0]]
     if skip_broken:
-        examples, splits = sum(map(len, splits)), [_without_damaged(split, cache_dir, notes) for split in splits]
+        examples = sum(map(len, splits))
+        for at, split in enumerate(splits):
+            found, kept_in = damaged(split.pictures, cache_dir)
+            note = f"{len(found)} pictures of {split.pictures.directory} do not decode and are left out: see {kept_in}"
+            notes += [note] if found and note not in notes else []
+            splits[at] = replace(split, order=split.order[~np.isin(split.order, list(found))])
         record["skipped"] = examples - sum(map(len, splits))
     digest = hashlib.sha256()               # of the names and the order of the pictures in all splits
     for split in splits:
@@ -147,12 +151,3 @@ def _split(dataset: str, pictures: Pictures, tests: Pictures | None, validation:
     if tests is not None:
         splits.append(Crops(tests, np.arange(len(tests), dtype=np.int32), centre_crop, side))
     return splits
-
-
-def _without_damaged(split: Crops, cache_dir: str | None, notes: list[str]) -> Crops:
-    """The split without pictures that fail to decode, and a note on them added."""
-    found, kept_in = damaged(split.pictures, cache_dir)
-    note = f"{len(found)} pictures of {split.pictures.directory} do not decode and are left out: see {kept_in}"
-    if found and note not in notes:
-        notes.append(note)
-    return replace(split, order=split.order[~np.isin(split.order, list(found))])

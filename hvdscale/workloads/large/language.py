@@ -25,10 +25,9 @@ from ...errors import DataError
 from ...formatting.numbers import list_first
 from ...plan.values import check_value
 from ...workload import Batch, Card, Data, Workload
-from .models.lstm import LSTMLM
-from .models.transformer import SIZES, TransformerLM
-from .readers.text import ASKED, PARTS, SHOWN, TextFiles, find_lm1b, find_named, find_text
-from .tokens import Cache, SentenceSplit, StreamSplit, open_cache, perplexity, token_loss, token_measures
+from .readers.text import ASKED, PARTS, SHOWN, find_lm1b, find_named, find_text
+from .sequences import LSTMLM, SIZES, TransformerLM
+from .tokens import SentenceSplit, StreamSplit, open_cache, perplexity, token_loss, token_measures
 from .vocabulary import LEARNED
 
 TRANSFORMERS = ("transformer", *(f"transformer_{size}" for size in SIZES))
@@ -97,8 +96,25 @@ class LanguageModel(Workload):
             if len(split) == 0:
                 raise DataError(f"{self.dataset}: no text is left for the {part} split; give longer files, or name "
                                 f"others with --data-arg {part}=FILE")
-        record, notes = self._describe(found, cache, vocabulary, sequence)
-        return Data(**splits, model_args={"vocabulary": len(cache.vocabulary)}, record=record, notes=notes)
+
+        known, notes = cache.parts["train"], list(found.notes)
+        record = {"vocabulary": vocabulary, "vocabulary_sha256": cache.vocabulary.sha256,
+                  "text_sha256": cache.text_sha256, "sequence": sequence,
+                  "tokens": {part: len(text.tokens) for part, text in cache.parts.items()},
+                  "unknown": {part: text.unknown for part, text in cache.parts.items()}}
+        if self.sentences:
+            record["cut"] = {part: text.longer_than(sequence) for part, text in cache.parts.items()}
+        if found.missing:
+            record["missing"] = list(found.missing)
+            notes.append(f"trains without {list_first(found.missing, SHOWN)} (--allow-missing)")
+        if found.notes:
+            record["divided"] = list(found.notes)
+        if self.sentences and record["cut"]["train"]:
+            notes.append(f"{record['cut']['train']:,} of {known.lines:,} training sentences have more than {sequence} "
+                         "tokens, and are cut")
+        if known.unknown:
+            notes.append(f"{known.unknown / len(known.tokens):.2%} of the training tokens are not in the vocabulary")
+        return Data(**splits, model_args={"vocabulary": len(cache.vocabulary)}, record=record, notes=tuple(notes))
 
     def loss(self, model: nn.Module, batch: Batch, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         tokens, labels = batch
@@ -110,26 +126,6 @@ class LanguageModel(Workload):
 
     def summarize(self, means: dict[str, float], parts: Mapping) -> dict[str, float]:
         return {"perplexity": perplexity(means["cross_entropy"])}
-
-    def _describe(self, files: TextFiles, cache: Cache, vocabulary: str, sequence: int) -> tuple[dict, tuple[str, ...]]:
-        train, notes = cache.parts["train"], list(files.notes)
-        record = {"vocabulary": vocabulary, "vocabulary_sha256": cache.vocabulary.sha256,
-                  "text_sha256": cache.text_sha256, "sequence": sequence,
-                  "tokens": {part: len(text.tokens) for part, text in cache.parts.items()},
-                  "unknown": {part: text.unknown for part, text in cache.parts.items()}}
-        if self.sentences:
-            record["cut"] = {part: text.longer_than(sequence) for part, text in cache.parts.items()}
-        if files.missing:
-            record["missing"] = list(files.missing)
-            notes.append(f"trains without {list_first(files.missing, SHOWN)} (--allow-missing)")
-        if files.notes:
-            record["divided"] = list(files.notes)
-        if self.sentences and record["cut"]["train"]:
-            notes.append(f"{record['cut']['train']:,} of {train.lines:,} training sentences have more than {sequence} "
-                         "tokens, and are cut")
-        if train.unknown:
-            notes.append(f"{train.unknown / len(train.tokens):.2%} of the training tokens are not in the vocabulary")
-        return record, tuple(notes)
 
 
 def workload(dataset: str, model: str) -> LanguageModel:

@@ -19,7 +19,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -67,8 +67,6 @@ class Mapped:
 
     def rows(self, starts: np.ndarray, width: int) -> np.ndarray:
         """The values at starts, starts + 1, ..., (n, width); indices outside the array give its first or last value."""
-        if self.length == 0:
-            return np.zeros((len(starts), width), self.dtype)
         values = np.frombuffer(self._map, self.dtype)
         found = values[np.clip(starts[:, None] + np.arange(width), 0, self.length - 1)]
         self._mapped += len(starts) * (width * self.dtype.itemsize + AROUND)
@@ -242,7 +240,7 @@ def _identity(text: Text) -> list:
 
 def _open(place: Path) -> Cache | None:
     """The cache in this folder, if its manifest is valid and each file has the listed size."""
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError, DataError):
         manifest = json.loads(input_text(place / MANIFEST))
         if manifest.pop("sha256") != _checksum(manifest):
             return None
@@ -259,8 +257,7 @@ def _open(place: Path) -> Cache | None:
                 return None
             parts[known["name"]] = Encoded(tokens, starts, special, len(vocabulary), known["unknown"], known["sha256"])
         return Cache(place, vocabulary, parts)
-    except (OSError, ValueError, KeyError, TypeError, DataError):
-        return None
+    return None
 
 
 @contextmanager
@@ -301,8 +298,7 @@ def _build(place: Path, parts: Mapping[str, Sequence[Text]], blank_lines: bool, 
 
 def _encode(stem: Path, name: str, vocabulary: Vocabulary, dtype: np.dtype, chunks: Iterator[list[str]]) -> dict:
     """Write a part's tokens and line starts; returns its entry in the manifest."""
-    known = {"name": name, "dtype": dtype.str, "tokens": 0, "lines": 0, "unknown": 0}
-    text = hashlib.sha256()
+    known, text = {"name": name, "dtype": dtype.str, "tokens": 0, "lines": 0, "unknown": 0}, hashlib.sha256()
     threads = max(1, len(usable_cores()))           # the other ranks of the host wait meanwhile
     with new_file(f"{stem}.tokens") as tokens, new_file(f"{stem}.starts") as starts:
         starts.write(np.zeros(1, STARTS).tobytes())

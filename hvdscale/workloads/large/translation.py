@@ -30,8 +30,8 @@ from ...plan.values import check_value
 from ...system.importing import import_extra
 from ...workload import Card, Data, Workload
 from ..files import ENDINGS, describe_folder
-from .models.translation import TranslationTransformer
 from .readers.text import Text
+from .sequences import TranslationTransformer
 from .tokens import IGNORED, Encoded, open_cache, perplexity, shift_right, token_loss, token_measures
 from .vocabulary import Vocabulary
 
@@ -56,7 +56,6 @@ class Corpus:
     test: str
     pairs: tuple[int, int]      # published numbers of them in train and val
     vocabulary: str
-    tokens: int                 # of the vocabulary of both languages
     longest: int                # the most tokens of a training sentence
 
 
@@ -143,7 +142,7 @@ class Translation(Workload):
         shape = 1, self.corpus.longest + 1
         return Card(*self.corpus.pairs, lambda: TranslationBatch(
             *(torch.empty(shape, dtype=torch.int64, device="meta") for _ in range(3))),
-            {"vocabulary": self.corpus.tokens})
+            {"vocabulary": int(self.corpus.vocabulary.partition(":")[2])})
 
     def load(self, data_dir: str | None, pair: str = "en-de", train: str | None = None, val: str | None = None,
              test: str | None = None, vocabulary: str | None = None, longest: int | None = None, beam: int = 1, *,
@@ -249,7 +248,7 @@ WORKLOADS = {
     # 41.0 on tokenised test_2016_flickr with beam 5. LR 0.002 at 64 pairs was tried with a smaller model; budget and
     # target are our own
     "multi30k": Translation(
-        "multi30k", "transformer", Corpus("train", "val", "test_2016_flickr", (29000, 1014), "bpe:8000", 8000, 40),
+        "multi30k", "transformer", Corpus("train", "val", "test_2016_flickr", (29000, 1014), "bpe:8000", 40),
         dict(layers=4, width=128, hidden=256, heads=4, dropout=0.3),
         {**ADAM, "local_batch": 64, "base_batch": 64, "lr": 2e-3, "max_lr_factor": 2.5, "warmup_epochs": 1.0,
          "decay_epochs": 30.0, "epochs": 30.0, "eval_batch": 128, "target": "val/bleu>=30"}),
@@ -257,7 +256,7 @@ WORKLOADS = {
     # tokens of each language a step, 100,000 steps, peak LR at step 4,000, then falling with 1/sqrt(step). The target
     # is our own; not tried on WMT's text
     "wmt": Translation(
-        "wmt", "transformer", Corpus("train", "newstest2013", "newstest2014", (4508785, 3000), "bpe:37000", 37000, 100),
+        "wmt", "transformer", Corpus("train", "newstest2013", "newstest2014", (4508785, 3000), "bpe:37000", 100),
         {}, {**ADAM, "local_batch": 64, "base_batch": 1024, "lr": 7e-4, "warmup_steps": 4000, "decay_steps": 100000,
              "steps": 100000, "eval_batch": 32, "target": "val/bleu>=20"})}
 MODELS = {dataset: ("transformer",) for dataset in WORKLOADS}

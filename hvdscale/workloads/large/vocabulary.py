@@ -16,7 +16,6 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -39,22 +38,16 @@ LEARNED = "bpe:8000, unigram:8000, word, word:10000, char, char:200 or byte"
 
 
 class Vocabulary:
-    """Tokens 0 .. len-1, among them ``pad``, ``unk``, ``bos`` and ``eos``; can be pickled."""
+    """Tokens 0 .. len-1, among them ``pad``, ``unk``, ``bos`` and ``eos``; can be pickled.
+
+    encode(lines, threads=1)  the concatenated token ids of all lines, and each line's number of tokens: two integer
+                              arrays. No special token except ``unk`` is inserted. threads: used where they can be
+    decode(ids)               the text of these tokens without special ones; ``unk`` becomes a visible character
+    """
 
     pad, unk, bos, eos = range(4)
     content: bytes          # of its file, which ``read`` reads
     suffix = ".txt"         # of that file's name
-
-    def encode(self, lines: Sequence[str], threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """The concatenated token ids of all lines, and each line's number of tokens: two integer arrays.
-
-        No special token except ``unk`` is inserted. threads: used by vocabularies that can use them.
-        """
-        raise NotImplementedError
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of these tokens without special ones; ``unk`` becomes a visible character."""
-        raise NotImplementedError
 
     @property
     def sha256(self) -> str:
@@ -102,6 +95,7 @@ class Listed(Vocabulary):
                 known[number] = len(self.tokens)
                 self.tokens.append(token)
         self.pad, self.unk, self.bos, self.eos = (known[number] for number in range(len(SPECIAL)))
+        self._ids = {token: place for place, token in enumerate(self.tokens) if token not in SPELLED}
 
     def __len__(self):
         return len(self.tokens)
@@ -109,10 +103,6 @@ class Listed(Vocabulary):
     @property
     def content(self):
         return "".join(f"{token}\n" for token in self.tokens).encode()
-
-    @cached_property
-    def _ids(self) -> dict[str, int]:
-        return {token: place for place, token in enumerate(self.tokens) if token not in SPELLED}
 
     def encode(self, lines, threads=1):
         units = [line.split() for line in lines] if self.words else lines
@@ -178,7 +168,24 @@ def learn(wanted: str, chunks: Iterable[Sequence[str]]) -> Vocabulary:
         return Bytes()
     if kind in ("bpe", "unigram"):
         return _pieces(wanted, kind, int(number), sample(chunks, SAMPLE[kind]))
-    return _counted(wanted, int(number) - len(SPECIAL) if number else None, kind == "word", chunks)
+
+    words, counts, rarest = kind == "word", Counter(), 0
+    for lines in chunks:
+        if len(counts) > MOST_COUNTED:          # words met once are dropped, later words met twice, ...
+            rarest += 1
+            counts = Counter({word: count for word, count in counts.items() if count > rarest})
+        counts.update(itertools.chain.from_iterable(map(str.split, lines) if words else lines))
+    for token in SPELLED:
+        counts.pop(token, None)
+    if not counts:
+        raise DataError(f"vocabulary={wanted}: the text to learn it from is empty")
+    most = len(counts) + len(SPECIAL)
+    if number and int(number) > most:
+        raise DataError(f"vocabulary={wanted}: the text has {len(counts)} different "
+                        f"{'words' if words else 'characters'}, which make {most} tokens with the special ones; ask "
+                        f"for {kind}:{most} or fewer, or {kind} for all")
+    ordered = sorted(counts, key=lambda token: (-counts[token], token))
+    return Listed([*SPECIAL, *ordered][:int(number or most)], words)
 
 
 def read(path: Path) -> Vocabulary:
@@ -202,15 +209,32 @@ def parse(content: bytes, path: Path) -> Vocabulary:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
         text = "\0"
-    if "\0" not in text and not path.name.endswith(Pieces.suffix):
-        return _parse_list(text, path)
-    try:
-        found = Pieces(content)
-    except (RuntimeError, ValueError):
-        raise DataError(f"{path}: is neither a SentencePiece model nor a list of tokens, one a line as UTF-8") from None
-    if len(found) <= len(SPECIAL):
-        raise DataError(f"{path}: is a SentencePiece model without pieces")
-    return found
+    if "\0" in text or path.name.endswith(Pieces.suffix):
+        try:
+            found = Pieces(content)
+        except (RuntimeError, ValueError):
+            raise DataError(f"{path}: is neither a SentencePiece model nor a list of tokens, one a line as UTF-8"
+                            ) from None
+        if len(found) <= len(SPECIAL):
+            raise DataError(f"{path}: is a SentencePiece model without pieces")
+        return found
+
+    text = text.removeprefix("\ufeff")
+    lines = text.removesuffix("\n").split("\n") if text else []
+    tokens = [line[:-1] if len(line) > 1 and line.endswith("\r") else line for line in lines]
+    if all(token in SPELLED for token in tokens):
+        raise DataError(f"{path}: lists no tokens; a vocabulary has one a line")
+    single = path.suffix != WORDS and all(len(token) == 1 or token in SPELLED for token in tokens)
+    met = {}
+    for line, token in enumerate(tokens, 1):
+        if not token or (not single and len(token.split()) != 1):
+            hint = "; of the files that SentencePiece writes, give the .model" if "\t" in token else ""
+            raise DataError(f"{path}: line {line} is {token[:40]!r}, not one word: a vocabulary has one a line{hint}")
+        if token in met:
+            raise DataError(f"{path}: line {line} has {token[:40]!r} again, after line {met[token]}; is it a "
+                            "vocabulary? It has each token once")
+        met[token] = line
+    return Listed(tokens, not single)
 
 
 def sample(chunks: Iterable[Sequence[str]], most: int) -> list[str]:
@@ -249,45 +273,6 @@ def _pieces(wanted: str, kind: str, size: int, lines: list[str]) -> Pieces:
             why = f"the text allows at most {high[1]} tokens of this kind; ask for {kind}:{high[1]} or fewer"
         raise DataError(f"vocabulary={wanted}: {why}") from None
     return Pieces(model.getvalue())
-
-
-def _counted(wanted: str, size: int | None, words: bool, chunks: Iterable[Sequence[str]]) -> Listed:
-    counts, rarest = Counter(), 0
-    for lines in chunks:
-        if len(counts) > MOST_COUNTED:          # words met once are dropped, later words met twice, ...
-            rarest += 1
-            counts = Counter({word: count for word, count in counts.items() if count > rarest})
-        counts.update(itertools.chain.from_iterable(map(str.split, lines) if words else lines))
-    for token in SPELLED:
-        counts.pop(token, None)
-    if not counts:
-        raise DataError(f"vocabulary={wanted}: the text to learn it from is empty")
-    if size is not None and size > len(counts):
-        name, most = wanted.partition(":")[0], len(counts) + len(SPECIAL)
-        raise DataError(f"vocabulary={wanted}: the text has {len(counts)} different "
-                        f"{'words' if words else 'characters'}, which make {most} tokens with the special ones; ask "
-                        f"for {name}:{most} or fewer, or {name} for all")
-    ordered = sorted(counts, key=lambda token: (-counts[token], token))
-    return Listed([*SPECIAL, *ordered[:size]], words)
-
-
-def _parse_list(text: str, path: Path) -> Listed:
-    text = text.removeprefix("\ufeff")
-    lines = text.removesuffix("\n").split("\n") if text else []
-    tokens = [line[:-1] if len(line) > 1 and line.endswith("\r") else line for line in lines]
-    if all(token in SPELLED for token in tokens):
-        raise DataError(f"{path}: lists no tokens; a vocabulary has one a line")
-    single = path.suffix != WORDS and all(len(token) == 1 or token in SPELLED for token in tokens)
-    met = {}
-    for line, token in enumerate(tokens, 1):
-        if not token or (not single and len(token.split()) != 1):
-            hint = "; of the files that SentencePiece writes, give the .model" if "\t" in token else ""
-            raise DataError(f"{path}: line {line} is {token[:40]!r}, not one word: a vocabulary has one a line{hint}")
-        if token in met:
-            raise DataError(f"{path}: line {line} has {token[:40]!r} again, after line {met[token]}; is it a "
-                            "vocabulary? It has each token once")
-        met[token] = line
-    return Listed(tokens, not single)
 
 
 def _sentencepiece():

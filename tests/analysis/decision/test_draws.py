@@ -105,14 +105,14 @@ def decision(*log_seconds, workers=None, paid=None):
 
 def test_loss_and_chances_are_those_of_the_draws():
     made = decision([0, 0, 0, 0], [-1, 1, 1, 1], [np.log(1.1)] * 4)
-    assert made.expected(np.inf) == pytest.approx([0, 0.5, np.log(1.1)])
+    assert made.scores(np.inf).mean(0) == pytest.approx([0, 0.5, np.log(1.1)])
     assert made.loss(0) == pytest.approx(np.expm1(0.25))
     assert (made.chance(0, 0.05), made.chance(2, 0.2), made.chance(2, 0.05)) == (0.75, 0.75, 0)
 
 
 def test_costs_weigh_times_by_what_a_second_costs():
     made = decision([0] * 3, [-0.5] * 3, paid=[1, 2])
-    assert [int(made.expected(weight).argmin()) for weight in (np.inf, 0, 1)] == [1, 0, 1]
+    assert [int(made.scores(weight).mean(0).argmin()) for weight in (np.inf, 0, 1)] == [1, 0, 1]
 
 
 def test_the_fastest_workers_have_an_end_on_each_side():

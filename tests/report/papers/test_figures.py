@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from hvdscale.analysis import studies as studies_module
-from hvdscale.analysis.best_points import first_feasible
+from hvdscale.analysis.search import first_feasible
 from hvdscale.analysis.curves import curve_of
-from hvdscale.analysis.studies import Evaluations, studies_of
+from hvdscale.analysis.studies import SourceRows, studies_of
 from hvdscale.analysis.trials import JobKey
 from hvdscale.errors import UsageError
 from hvdscale.formatting.numbers import counted
@@ -17,7 +17,7 @@ from hvdscale.report.document import Shown
 from hvdscale.report.drawing import render
 from hvdscale.report.papers.figures import FIGURES, names_of
 from hvdscale.report.papers.figures import figures as parts_of_figures
-from hvdscale.report.request import request_of
+from hvdscale.report.subject import request_of
 from tests.factories.archives import write_big_log
 from tests.report.test_study_figures import TARGET, axes_of, study, sweep
 
@@ -76,15 +76,14 @@ def test_workloads_that_an_archive_lacks_are_named_and_the_rest_is_shown(archive
 
 def test_a_columns_rows_are_read_a_few_times_at_most_where_few_can_be_kept(archive, monkeypatch):
     counts = {}
-    read = Evaluations._read
+    read = SourceRows.read
     monkeypatch.setattr(studies_module, "KEPT_BYTES", 40_000)
-    monkeypatch.setattr(Evaluations, "_read", lambda self, name: counts.update(
+    monkeypatch.setattr(SourceRows, "read", lambda self, name: counts.update(
         {(id(self), name): counts.get((id(self), name), 0) + 1}) or read(self, name))
     for one in archive:
         one.evaluations.outcomes.clear()
     for kept in {id(one.evaluations._kept): one.evaluations._kept for one in archive}.values():
-        kept.columns.clear()
-        kept.bytes = 0
+        kept.clear()
     figures([one for one in archive if one.workload.dataset in ("cifar_10", "imagenet")])
     assert counts and max(counts.values()) <= 8
 

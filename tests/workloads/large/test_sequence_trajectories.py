@@ -14,9 +14,7 @@ from hvdscale.update.model import fit_to_groups, make_model
 from hvdscale.update.step import DataParallelStep
 from hvdscale.workers.group import SingleWorker
 from hvdscale.workload import Data, Split, Workload
-from hvdscale.workloads.large.models.lstm import LSTMLM
-from hvdscale.workloads.large.models.transformer import TransformerLM
-from hvdscale.workloads.large.models.translation import TranslationTransformer
+from hvdscale.workloads.large.sequences import LSTMLM, TransformerLM, TranslationTransformer
 from tests.factories.workers import on_each
 
 V, LONGEST, EXAMPLES, STEPS, CPU = 13, 7, 31, 20, torch.device("cpu")

@@ -2,9 +2,7 @@
 whether an evaluation counts every example once, on all ranks together."""
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -27,7 +25,7 @@ def examples(pair: Pair) -> Finding:
         return _without_loader(pair)
     if splits := different_splits(pair):
         return splits
-    loaders = dict.fromkeys(one.data for record in pair.many for one in trained(record))
+    loaders = dict.fromkeys(one.data for one in pair.loops)
     if len(loaders) > 1 and all({one.data for one in trained(record)} == {*loaders} for record in pair.records):
         found = {}
         for data in loaders:                    # of the runs as far as they train on each
@@ -58,7 +56,7 @@ def examples(pair: Pair) -> Finding:
     later = [one.updates for one in trained(pair.many[0])[1:]]
     if other and pair.batch is not None and other in later and not pair.drew_by(other):
         return pair.finding(EXAMPLES, "departs", update=other + 1, where=first.made)
-    return pair.finding(EXAMPLES, "apart", drawn=_replaces(pair), as_on_one=pair.batch is not None and other is None)
+    return pair.finding(EXAMPLES, "apart", drawn=pair.replaces, as_on_one=pair.batch is not None and other is None)
 
 
 def _others(pair: Pair, first: Iteration) -> Finding | None:
@@ -66,13 +64,10 @@ def _others(pair: Pair, first: Iteration) -> Finding | None:
     if pair.known_by_index and first.data == trained(pair.one)[0].data or not all(one.held for one in pair.records):
         return None
     whole, held = {*pair.one.held}, [one for record in pair.many for one in record.held]
-    others = [one for one in held if one not in whole]
-    if not others:
-        return None
-    parts = {one.partition(".")[0] for one in whole}
-    known = sum(one.partition(".")[0] in parts for one in others)
+    others, parts = [one for one in held if one not in whole], {one.partition(".")[0] for one in whole}
+    cause = "labels" if all(one.partition(".")[0] in parts for one in others) else "inputs"
     return pair.finding(EXAMPLES, "others", others=len(others), held=len(held), where=first.made,
-                        cause="labels" if known == len(others) else "inputs")
+                        cause=cause) if others else None
 
 
 def _without_loader(pair: Pair) -> Finding:
@@ -88,12 +83,12 @@ def _shared(pair: Pair, first: Iteration, keys: list[list[list]]) -> Finding | N
     firsts = [trained(record)[0].batches for record in pair.many]
     ranks = [pair.keys_of(batches[:min(map(len, firsts))]) for batches in firsts]       # of as many batches on each
     alone = pair.keys_of(trained(pair.one)[0].batches)
-    twice, padded = _repeated(ranks), max(one.sampling.padded for record in pair.many for one in trained(record))
+    twice, padded = _repeated(ranks), max(one.sampling.padded for one in pair.loops)
     same = all(Counter(map(str, each[0])) == Counter(map(str, other)) for each in keys for other in each)
     own = pair.same_data is False       # data sets of the ranks' own, which may have some example twice
-    if twice <= max(padded, 2 * own) or not same and (_replaces(pair) or not own and first.sampling.name in WHOLE):
-        return None                     # an order of its own on each rank
-    if not pair.known_by_index and twice <= BY_CHANCE * max(len(each) - len({*each}) for each in (*ranks, alone)):
+    own_order = not same and (pair.replaces or not own and first.sampling.name in WHOLE)        # on each rank
+    by_chance = 0 if pair.known_by_index else BY_CHANCE * max(len(each) - len({*each}) for each in (*ranks, alone))
+    if own_order or twice <= max(padded, 2 * own, by_chance):
         return None
     taken, if_alike = pair.taken if same else sum(map(len, ranks)), pair.known_by_index and pair.same_data is None
     return pair.finding(EXAMPLES, "shared", same=same, twice=twice, of_all=taken, share=percent(twice / taken),
@@ -101,17 +96,13 @@ def _shared(pair: Pair, first: Iteration, keys: list[list[list]]) -> Finding | N
                         **_why_shared(pair, first, {"if_alike": if_alike}))
 
 
-def _why_shared(pair: Pair, first: Iteration, causes: Choice) -> dict[str, Any]:
+def _why_shared(pair: Pair, first: Iteration, causes: Choice) -> dict[str, object]:
     """Values of a finding on shared examples; ``causes`` go before those of all."""
     replicas = first.sampling.replicas
     given, own = replicas == pair.workers, pair.same_data is False
     return dict(where=first.made, sampler=first.sampling.name, of=pair.workers, others=None if given else replicas,
                 cause={**causes, "stream": first.iterable, "order": own and given, "overlap": own,
                        "replacement": first.sampling.replacement, "replicas": replicas, "whole_set": True})
-
-
-def _replaces(pair: Pair) -> bool:
-    return any(one.sampling.replacement for record in pair.many for one in trained(record))
 
 
 def _repeated(ranks: list[list]) -> int:
@@ -122,9 +113,8 @@ def planned(record: Record, but_last: bool = False) -> list[int | str]:
     """The indices of the first training epoch, to its end, as far as its sampler gave them; else empty."""
     first = trained(record)[0]
     batches = [batch.ids for batch in first.batches] + first.rest
-    if first.iterable or not first.ended and first.cut is None:
-        return []
-    return [one for batch in batches[:len(batches) - but_last] for one in batch]
+    known = not first.iterable and (first.ended or first.cut is not None)
+    return [one for batch in batches[:len(batches) - but_last] for one in batch] if known else []
 
 
 def filled_up(pair: Pair) -> int:
@@ -134,18 +124,16 @@ def filled_up(pair: Pair) -> int:
         return 0
     ranks, before = ([planned(record, but_last) for record in pair.many] for but_last in (False, True))
     earlier = sum(map(len, before)) > len(set().union(*before))         # some are repeated by other batches
-    if not all(before) or earlier or {*planned(pair.one)}.difference(*ranks):
-        return 0
-    return sum(map(len, ranks)) - len(set().union(*ranks))
+    left_out = {*planned(pair.one)}.difference(*ranks)
+    return sum(map(len, ranks)) - len(set().union(*ranks)) if all(before) and not earlier and not left_out else 0
 
 
 def _over_the_epoch(pair: Pair, first: Iteration) -> Finding | None:
     """A failed finding, where a sampler shares the epoch out so that ranks have the same examples, or none has some."""
     ranks, alone = [planned(record) for record in pair.many], planned(pair.one)
-    if not all(ranks) or not alone or not pair.known_by_index or _replaces(pair) or first.sampling.name in WHOLE:
-        return None
     twice, never = _repeated(ranks), len({*alone}.difference(*ranks))
-    if twice <= first.sampling.padded or all(each == ranks[0] for each in ranks) or filled_up(pair):
+    unknown = not all(ranks) or not alone or not pair.known_by_index or pair.replaces or first.sampling.name in WHOLE
+    if unknown or twice <= first.sampling.padded or all(each == ranks[0] for each in ranks) or filled_up(pair):
         return None
     seeds = first.sampling.replicas == pair.workers and len({*map(tuple, ranks)}) == pair.workers
     return pair.finding(EXAMPLES, "over_the_epoch", size=len({*alone}), twice=twice, never=never, **_why_shared(
@@ -181,7 +169,7 @@ def different_splits(pair: Pair) -> Finding | None:
     """A failed finding, where a sampler shares out by position what is another subset on each rank, or where one rank
     trains on what another one evaluates."""
     firsts = [trained(record)[0] for record in pair.many]
-    training = [_subset(record, first) for record, first in zip(pair.many, firsts)]
+    training = [_subset(record, one) for record, one in zip(pair.many, firsts)]
     if pair.same_data is False or len({one.data for one in firsts}) > 1 or not all(training):
         return None
     leaked, first, own = _leaked(pair, training), firsts[0], training[0]
@@ -215,49 +203,41 @@ def _leaked(pair: Pair, training: list[frozenset[int]]) -> str:
 
 def epochs(pair: Pair) -> Finding:
     """Whether an epoch has one size on all ranks and in both runs, and another order the second time."""
-    if not all(map(trained, pair.records)):
-        return pair.finding(EPOCHS, "no_loader")
-    return _sizes(pair) or _order(pair)
+    return _sizes(pair) or _order(pair) if all(map(trained, pair.records)) else pair.finding(EPOCHS, "no_loader")
 
 
 def _sizes(pair: Pair) -> Finding | None:
     ranks, alone = [planned(record) for record in pair.many], planned(pair.one)
-    firsts = [trained(record)[0] for record in pair.many]
+    *firsts, whole = (trained(record)[0] for record in (*pair.many, pair.one))
+    batches = [len(one.batches) + len(one.rest) for one in firsts]
     if not all(ranks):
         return None
-    batches = [len(one.batches) + len(one.rest) for one in firsts]
     if max(batches) - min(batches) > 1:
         joins = {JOINED: "joined_divides", JOINED_BY_ACTIVE: "joined"}
         kind = next((joins[remark] for remark in pair.many[0].remarks if remark in joins), "uneven")
         own = len(ranks[0]) if len({*map(len, ranks)}) == 1 else None
         return pair.finding(EPOCHS, kind, batches=batches, own=own, where=firsts[0].line)
     together = sum(map(len, ranks))
-    largest = max(len(ids) for one in (*firsts, trained(pair.one)[0]) for ids in (
-        *(batch.ids for batch in one.batches), *one.rest))
+    largest = max(len(ids) for one in (*firsts, whole) for ids in (*(batch.ids for batch in one.batches), *one.rest))
     if not alone or abs(together * pair.times - len(alone)) > pair.workers * pair.workers * largest or (
             len(alone) - together <= pair.workers * largest):
         return None
-    first, whole = firsts[0], trained(pair.one)[0]
-    shared = first.sampling.replicas == pair.workers
+    first, shared = firsts[0], firsts[0].sampling.replicas == pair.workers
     causes = {"by_prepare": shared and first.sampling.name == SHARDS,
               "by_rank": shared and first.data[1] < whole.data[1], "smaller": True}
     return pair.finding(EPOCHS, "shared_twice", cause=causes, alone=len(alone), together=together, where=first.line)
 
 
 def _order(pair: Pair) -> Finding:
-    first = trained(pair.many[0])[0]
-    sampler, where = first.sampling.name, first.line
-    if sampler == "SequentialSampler" and not first.iterable or first.sampling.shuffle is False and (
-            first.sampling.replicas):
-        if trained(pair.one)[0].sampling.shuffle:
-            return pair.finding(EPOCHS, "in_order_on_many", sampler=sampler, where=first.made)
-        return pair.finding(EPOCHS, "in_order", sampler=sampler)
+    first, sampling = trained(pair.many[0])[0], trained(pair.many[0])[0].sampling
+    if sampling.name == "SequentialSampler" and not first.iterable or sampling.shuffle is False and sampling.replicas:
+        kind = "in_order_on_many" if trained(pair.one)[0].sampling.shuffle else "in_order"
+        return pair.finding(EPOCHS, kind, sampler=sampling.name, where=first.made)
     both = [[one for one in trained(record) if one.data == trained(record)[0].data][:2] for record in pair.many]
     if min(map(len, both)) < 2:
         kept = [at for at in range(pair.updates) if not pair.batches(pair.many[0], at)]
-        if first.ended and kept and kept == [*range(max(2, kept[0]), pair.updates)]:
-            return pair.finding(EPOCHS, "kept", update=kept[0] + 1, where=where)
-        return pair.finding(EPOCHS, "no_second")
+        kinds = {"kept": first.ended and kept and kept == [*range(max(2, kept[0]), pair.updates)], "no_second": True}
+        return pair.finding(EPOCHS, kinds, update=min(kept, default=0) + 1, where=first.line)
     begins = [[batch.ids or batch.contents for one in each for batch in one.batches[:1]] for each in both]
     if not all(len(each) == 2 and all(len(one) > 1 for one in each) for each in begins):
         return pair.finding(EPOCHS, "not_known")
@@ -269,30 +249,26 @@ def _order(pair: Pair) -> Finding:
         return pair.finding(EPOCHS, "alike")
     one, two = both[repeated[0]]
     constant = one.sampling.epoch is not None and one.sampling.epoch == two.sampling.epoch and two.sampling.line
-    return pair.finding(EPOCHS, "no_set_epoch" if first.sampling.settable else "repeats", count=len(repeated),
-                        ranks=repeated, sampler=sampler, where=constant or where, epoch=one.sampling.epoch,
+    return pair.finding(EPOCHS, "no_set_epoch" if sampling.settable else "repeats", count=len(repeated), ranks=repeated,
+                        sampler=sampling.name, where=constant or first.line, epoch=one.sampling.epoch,
                         cause="constant" if constant else "")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Round:
     """One evaluation of one data set."""
 
     key: Key
     ranks: list[list[Iteration]]        # the passes over loaders on each
 
-    @property
-    def ended(self) -> bool:
-        return all(one.ended or one.whole for rank in self.ranks for one in rank)
-
-    @property
-    def examples(self) -> int:
-        """Different examples that the ranks took together."""
-        return len(_taken(one for rank in self.ranks for one in rank))
+    def __post_init__(self) -> None:
+        every = [one for rank in self.ranks for one in rank]
+        self.ended = all(one.ended or one.whole for one in every)
+        self.examples = len(_taken(every))          # different ones that the ranks took together
+        self.about = {"where": every[0].line, "takers": sum(map(bool, self.ranks))}
 
     def finding(self, pair: Pair, kind: str | Choice, **given) -> Finding:
-        line = next(one.line for rank in self.ranks for one in rank)
-        return pair.finding(EVALUATION, kind, **{"where": line, "takers": sum(map(bool, self.ranks)), **given})
+        return pair.finding(EVALUATION, kind, **self.about | given)
 
 
 def evaluation(pair: Pair) -> Finding:
@@ -317,20 +293,20 @@ def evaluation(pair: Pair) -> Finding:
         shared_out = any(len(_taken(rank)) < each.examples for rank in each.ranks if rank)
         if shared_out and len(models) > 1 and len({*map(len, models)}) == 1:
             return each.finding(pair, "other_parameters")
-    alone = [each for each in rounds_of([pair.one]) if each.ended]
-    on_one = {each.key: _taken(each.ranks[0]) for each in alone}
+    alone = {each.key: each for each in rounds_of([pair.one]) if each.ended}
     for each in rounds:
         if same_data(pair.records, each.key[1]) is False:
             return _of_own_data(pair, each)
-        others = [one for one in alone if one.key[0] == each.key[0]]
-        if each.key not in on_one and others and others[0].key[1] != each.key[1]:
+        others = [one for key, one in alone.items() if key[0] == each.key[0]]
+        if each.key not in alone and others:            # of another data set
             return _of_own_data(pair, each, others[0])
-        if fault := _fault(pair, each, set(on_one.get(each.key) or range(each.key[1][1]))):
+        on_one = _taken(alone[each.key].ranks[0]) if each.key in alone else ()
+        if fault := _fault(pair, each, set(on_one or range(each.key[1][1]))):
             return fault
     return rounds[0].finding(pair, "once", examples=rounds[0].examples)
 
 
-def _taken(iterations: Iterable[Iteration]) -> Counter:
+def _taken(iterations) -> Counter:
     return Counter(one for iteration in iterations for batch in iteration.batches for one in batch.ids)
 
 
@@ -359,23 +335,20 @@ def _of_own_data(pair: Pair, each: Round, alone: Round | None = None) -> Finding
 
 def _fault(pair: Pair, each: Round, expected: set) -> Finding | None:
     """Examples that the metric of a rank counts more often than others, or not at all, of those ``expected``."""
-    size = len(expected)
-    rank = next(rank for rank, iterations in enumerate(each.ranks) if iterations)
+    size, rank = len(expected), next(rank for rank, iterations in enumerate(each.ranks) if iterations)
     combined = [(one, _combining(record, one)) for record, rounds in zip(pair.many, each.ranks) for one in rounds]
     total = _taken(one for one, calls in combined if calls)
     own = _taken(one for one in each.ranks[rank] if not _combining(pair.many[rank], one))
     if not total and len(own) < size:
         return each.finding(pair, "own_share", rank=rank, own=len(own), expected=size, share=percent(len(own) / size))
     total += own
-    least = min(total.values())
-    twice, left_out = sum(count - least for count in total.values()), len(expected - set(total))
-    calls = [call for _, found in combined for call in found]
-    twice = 0 if WITHOUT_REPEATS in calls else twice
+    calls, least = [call for _, found in combined for call in found], min(total.values())
+    twice = 0 if WITHOUT_REPEATS in calls else sum(count - least for count in total.values())
+    left_out = len(expected - set(total))
     kinds = {"twice_if_kept": twice and any("gather" in call for call in calls), "twice": twice, "left_out": left_out}
-    if not any(kinds.values()):
-        return None
+    # the statement to edit makes the loader
     return each.finding(pair, kinds, twice=twice, left_out=left_out, expected=size, where=each.ranks[rank][0].made,
-                        share=percent((twice or left_out) / size))     # the statement to edit makes the loader
+                        share=percent((twice or left_out) / size)) if twice or left_out else None
 
 
 def _combining(record: Record, iteration: Iteration) -> list[str]:

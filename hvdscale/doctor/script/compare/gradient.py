@@ -8,8 +8,8 @@ import numpy as np
 from ....formatting.numbers import list_first
 from ....watch.remarks import HOOK, OWN_HOOK
 from ...finding import Choice, Finding, first_met
-from .pair import (ACTIVE, CLOSE, BothRuns, Pair, Reduction, Weighing, apart, are_finite, close, factor, only_call,
-                   passes_of)
+from .pair import (ACTIVE, CLOSE, BothRuns, Pair, Weighing, alike, apart, are_finite, close, factor, factor_of,
+                   only_call, passes_of)
 from .state import averaged, different_untrained, is_joined
 
 NAME, OF_WRAPPER = "gradient", ("not_reduced", "parts", "own_group")        # which are mended where it takes the model
@@ -17,14 +17,9 @@ NAME, OF_WRAPPER = "gradient", ("not_reduced", "parts", "own_group")        # wh
 
 def gradient(pair: Pair) -> Finding:
     """The first fault of any update; else a passed finding with the largest difference, or what was not seen."""
-    if hidden := _hidden(pair):
-        return hidden
-    for check in (_clipped_early, _parted, _apart, _clipped, _unexplained, undivided, remainder, scaled, unequal,
-                  against_one):
-        for both in pair.both.values():
-            if fault := check(both):
-                return fault
-    return judge(pair)
+    checks = (_early_clip, _parted, _apart, _clipped, _changed, undivided, remainder, scaled, unequal, against_one)
+    faults = (check(both) for check in checks for both in pair.both.values())
+    return _hidden(pair) or next(filter(None, faults), None) or judge(pair)
 
 
 def _hidden(pair: Pair) -> Finding | None:
@@ -49,22 +44,18 @@ def _hidden(pair: Pair) -> Finding | None:
         return pair.finding(NAME, "no_pass")
     if not any(update.gradient.any() for update in updates):
         passes = updates[0].passes
-        return pair.finding(NAME, "lost", update=1, passes=len(passes), lost=[*range(1, len(passes) + 1)],
-                            where=passes[-1].line) if passes[-1].gradient.any() else pair.finding(NAME, "zero")
-    for at in pair.whole:
-        if not are_finite(pair.at(at)):
-            return pair.finding(NAME, "not_finite", update=at + 1)
-    if not all(both.reduction for both in pair.both.values()):
-        return judge_passes(pair)
-    return None
+        return pair.finding(NAME, "lost" if passes[-1].gradient.any() else "zero", update=1, passes=len(passes),
+                            lost=[*range(1, len(passes) + 1)], where=passes[-1].line)
+    if infinite := [at for at in pair.whole if not are_finite(pair.at(at))]:
+        return pair.finding(NAME, "not_finite", update=infinite[0] + 1)
+    return None if all(both.reduction for both in pair.both.values()) else judge_passes(pair)
 
 
 def _clipped_alone(pair: Pair) -> Finding | None:
     """Ranks that have unknown parts of one gradient clipped theirs by their own norms."""
     for at in pair.whole:
         clips = [clip for update in pair.at(at) for clip in update.clips[-1:]]
-        norms = [clip.norm for clip in clips]
-        factors = [min(1.0, clip.limit / max(clip.norm, 1e-12)) for clip in clips]
+        norms, factors = [clip.norm for clip in clips], [factor_of(clip) for clip in clips]
         if len(clips) == pair.workers and min(factors) < ACTIVE and max(norms) - min(norms) > pair.limit * max(
                 norms) and all(close(clip.norm, math.sqrt(clip.square)) for clip in clips):
             return pair.finding(NAME, "clipped_by_parts", update=at + 1, factors=factors, name="all that a rank has",
@@ -74,7 +65,9 @@ def _clipped_alone(pair: Pair) -> Finding | None:
 
 def _apart(both: BothRuns) -> Finding | None:
     pair, one, first = both.pair, both.reduction, both.pair.many[0]
-    alone, weights = _passes_alone(one), np.abs(one.weights).max(axis=2)
+    by_pass, own = np.abs(one.weights), np.eye(pair.workers, dtype=bool)
+    # passes whose gradients stayed on their rank: of the others' a rank has (next to) none
+    alone = [] if own.all() else np.flatnonzero(by_pass[~own].max(0) < by_pass[own].max(0) / 10).tolist()
     if one.spread <= pair.limit and not alone:
         return None
     after = {update.digest_after for update in both.ranks}
@@ -83,12 +76,12 @@ def _apart(both: BothRuns) -> Finding | None:
     passes = both.ranks[0].passes
     differs = {name: max(apart(parts[0], part) for part in parts) > pair.limit
                for name, parts in pair.parts(one.gradients) if any(part.any() for part in parts)}
-    not_reduced, reduced = ([name for name, is_so in differs.items() if is_so == wanted] for wanted in (True, False))
+    not_reduced, weights = [name for name, is_so in differs.items() if is_so], by_pass.max(axis=2)
     sizes = {int(count) for count in (weights > weights.max() / 100).sum(axis=1)}      # that one has the mean of
     group = max(sizes) if len(sizes) == 1 and max(sizes) > 1 else first.group or len(weights)
     fetched = {batch.number for batch in pair.batches(first, both.at)}
     calls = {call for number, call in first.combined if number in fetched}
-    parted, some_alone = not_reduced and reduced, 0 < len(alone) < len(passes)
+    parted, some_alone = 0 < len(not_reduced) < len(differs), 0 < len(alone) < len(passes)
     cause = first_met({
         "parts": parted and any(name in not_reduced and not all(np.array_equal(parts[0], part) for part in parts)
                                 for name, parts in pair.parts([update.parameters for update in pair.at(0)])),
@@ -103,30 +96,21 @@ def _apart(both: BothRuns) -> Finding | None:
     clipping = [rank for rank, update in enumerate(both.ranks) if update.clips]
     if cause == "changed_by_rank":
         where = both.ranks[0].line if len(clipping) in (0, pair.workers) else both.ranks[clipping[0]].clips[-1].line
-    return finding(both, "apart", by=one.spread, limit=pair.limit, cause=cause, where=where,
-                   names=list_first(not_reduced, 4), group=group,
-                   parameters=len(not_reduced) + len(reduced), passes=len(passes), called="all_reduce" in calls,
+    return finding(both, "apart", by=one.spread, cause=cause, where=where, names=list_first(not_reduced, 4),
+                   group=group, parameters=len(differs), called="all_reduce" in calls,
                    alone=[each + 1 for each in alone], clipping=clipping[:len(clipping) % pair.workers] or None)
-
-
-def _passes_alone(one: Reduction) -> list[int]:
-    """Passes whose gradients stayed on their rank: of the others' a rank has (next to) none."""
-    own, weights = np.eye(len(one.weights), dtype=bool), np.abs(one.weights)
-    return [at for at in range(weights.shape[2]) if not own.all() and (
-            weights[~own, at].max() < weights[own, at].max() / 10)]
 
 
 def _parted(both: BothRuns) -> Finding | None:
     pair, one = both.pair, both.reduction
-    mean = sum(each.gradient for each in passes_of(both.ranks)) / pair.workers
-    name, factors = pair.scaled_parts(mean, both.ranks[0].gradient, both.ranks)
+    name, factors = pair.scaled_parts(both.sum / pair.workers, both.ranks[0].gradient, both.ranks)
     if factors and not both.agrees:
-        return finding(both, "clipped_by_parts", factors=factors, name=name, where=both.ranks[0].line,
-                       by=1 - min(factors) / max(factors), limit=pair.limit)
-    passes, weights = len(both.ranks[0].passes), np.abs(one.weights).max(axis=(0, 1))
+        by = 1 - min(factors) / max(factors)
+        return finding(both, "clipped_by_parts", factors=factors, name=name, by=by, where=both.ranks[0].line)
+    weights = np.abs(one.weights).max(axis=(0, 1))
     if one.residual <= pair.limit and weights.min() < weights.max() / 100:
-        lost = [at + 1 for at in range(passes) if weights[at] < weights.max() / 100]
-        return finding(both, "lost", lost=lost, passes=passes, where=both.ranks[0].passes[int(weights.argmin())].line)
+        lost = [at + 1 for at, weight in enumerate(weights) if weight < weights.max() / 100]
+        return finding(both, "lost", lost=lost, where=both.ranks[0].passes[int(weights.argmin())].line)
     return None
 
 
@@ -145,7 +129,7 @@ def _combined_in_step(pair: Pair) -> Finding:
                         cause="summed_in_step" if close(times, pair.workers) else "scaled_in_step")
 
 
-def _clipped_early(both: BothRuns) -> Finding | None:
+def _early_clip(both: BothRuns) -> Finding | None:
     """Gradients were clipped before a GradScaler divided them again, while Horovod combined them, or before further
     ones were added to them."""
     for update in both.ranks:
@@ -154,66 +138,60 @@ def _clipped_early(both: BothRuns) -> Finding | None:
             kinds = {"clipped_scaled": clip.scale != 1, "clipped_early": clip.early and cuts,
                      "clipped_in_between": between and cuts and both.reduction.spread <= both.pair.limit}
             if any(kinds.values()):
-                return finding(both, kinds, where=clip.line, scale=clip.scale, clips=len(update.clips),
-                               passes=len(update.passes))
+                return finding(both, kinds, where=clip.line, scale=clip.scale, clips=len(update.clips))
     return None
 
 
 def _clipped(both: BothRuns) -> Finding | None:
-    one, limit = both.reduction, both.pair.limit
+    one = both.reduction
     if one.clipped is None or min(one.clipped) > ACTIVE:
         return None
-    directions = [each / max(np.linalg.norm(each), 1e-300) for each in (
-        sum(each.gradient for each in passes_of(both.ranks)), one.gradients[0])]
-    return finding(both, "clipped", by=apart(*directions), limit=limit, factors=one.clipped,
-                   where=both.ranks[0].clips[-1].line)
+    directions = [each / max(np.linalg.norm(each), 1e-300) for each in (both.sum, one.gradients[0])]
+    return finding(both, "clipped", by=apart(*directions), factors=one.clipped, where=both.ranks[0].clips[-1].line)
 
 
-def _unexplained(both: BothRuns) -> Finding | None:
-    one, limit = both.reduction, both.pair.limit
-    mean = sum(each.gradient for each in passes_of(both.ranks))
+def _changed(both: BothRuns) -> Finding | None:
+    one, taken, limit = both.reduction, both.reduction.gradients[0], both.pair.limit
     if one.residual <= limit or both.agrees or all(
-            factor(*parts) is not None for _, parts in both.pair.parts([mean, one.gradients[0]])
+            factor(*parts) is not None for _, parts in both.pair.parts([both.sum, taken])
             if all(part.any() for part in parts)):      # a factor of each parameter's, as of a clip by its norm
         return None
     ranks = np.stack([sum(each.gradient for each in update.passes) for update in both.ranks])
     by_number = {"largest": ranks.max(0), "smallest": ranks.min(0), "product": ranks.prod(0)}
-    if how := first_met({how: apart(made, one.gradients[0]) <= limit for how, made in by_number.items()}):
-        return finding(both, "by_number", how=how, by=one.residual, limit=limit, where=both.ranks[0].line)
+    if how := first_met({how: apart(made, taken) <= limit for how, made in by_number.items()}):
+        return finding(both, "by_number", how=how, by=one.residual, where=both.ranks[0].line)
     if both.at:                                         # or with that of the update before
         local = [each.gradient for each in passes_of(both.ranks)]
         columns = np.stack([*local, both.pair.at(both.at - 1)[0].gradient], axis=1)
-        *_, share = weights = np.linalg.lstsq(columns, one.gradients[0], rcond=None)[0]
+        *_, share = weights = np.linalg.lstsq(columns, taken, rcond=None)[0]
         count = max(1, round(share * both.pair.workers))
-        if close(share * both.pair.workers, count) and apart(columns @ weights, one.gradients[0]) <= limit:
-            return finding(both, "kept", times=share, count=count, by=one.residual, limit=limit,
-                           where=both.ranks[0].passes[-1].line)
+        if close(share * both.pair.workers, count) and apart(columns @ weights, taken) <= limit:
+            return finding(both, "kept", times=share, count=count, by=one.residual, where=both.ranks[0].passes[-1].line)
     hooked, own_hook = (hook in both.pair.many[0].remarks for hook in (HOOK, OWN_HOOK))
     kind = "another" if own_hook and not hooked and both.comparable else "changed"
-    return finding(both, kind, cause={"hooked": hooked, "own_hook": own_hook}, by=one.residual, limit=limit,
-                   where=both.ranks[0].line)
+    cause = {"hooked": hooked, "own_hook": own_hook}
+    return finding(both, kind, cause=cause, by=one.residual, where=both.ranks[0].line)
 
 
 def finding(both: BothRuns, kind: str | Choice, **given) -> Finding:
-    passes, of_one = (len(update.passes) for update in (both.ranks[0], both.alone))
-    return both.pair.finding(NAME, kind, **{"update": both.at + 1, "where": both.line, "passes": passes,
-                                            "of_one": of_one // both.pair.base, **given})
+    about = {"update": both.at + 1, "where": both.line, "passes": both.passes, "of_one": int(both.passes_of_one),
+             "limit": both.pair.limit if "by" in given else None}
+    return both.pair.finding(NAME, kind, **about | given)
 
 
 def undivided(both: BothRuns) -> Finding | None:
     """Accumulated passes are summed, where each is a mean."""
-    by, alone, passes = both.weighing, both.scale_alone, len(both.ranks[0].passes)
+    by, alone, passes = both.weighing, both.scale_alone, both.passes
     if by and passes > 1 and _accumulates(both, by) and close(by.scale, passes) and (
-            alone is None or close(alone, len(both.alone.passes) / both.pair.base)):
+            alone is None or close(alone, both.passes_of_one)):
         return finding(both, "undivided", by=by.scale - 1, limit=CLOSE, scale=by.scale, targets=by.counts.sum())
     return None
 
 
 def remainder(both: BothRuns) -> Finding | None:
     """An update of fewer passes is divided as the others are."""
-    by, passes = both.weighing, len(both.ranks[0].passes)
-    usual = max(len(other.ranks[0].passes) for other in both.pair.both.values())
-    if by and passes != usual and close(by.scale, passes / usual):
+    by, usual = both.weighing, max(other.passes for other in both.pair.both.values())
+    if by and both.passes != usual and close(by.scale, both.passes / usual):
         return finding(both, "remainder", by=1 - by.scale, limit=CLOSE, scale=by.scale, targets=by.counts.sum(),
                        usual=usual)
     return None
@@ -233,10 +211,8 @@ def scaled(both: BothRuns) -> Finding | None:
     ratio, every = both.ratio, [other.ratio for other in both.pair.both.values()]
     if None in every or close(ratio, 1) or not all(close(other, ratio) for other in every):
         return None
-    by, weights = both.weighing, both.reduction.weights[0]
-    means, counts = by.weights.sum(axis=1), by.counts.sum(axis=1)
-    by_rank = len({*counts}) == 1 and np.allclose(weights, weights[0], rtol=CLOSE) and not np.allclose(
-        means, means[0], rtol=CLOSE)
+    by, means, counts = both.weighing, both.weighing.weights.sum(axis=1), both.weighing.counts.sum(axis=1)
+    by_rank = len({*counts}) == 1 and alike(both.reduction.weights[0]) and not alike(means)
     return finding(both, "scaled", by=abs(ratio - 1), limit=CLOSE, scale=by.scale, alone=both.scale_alone,
                    shares=[*(means / np.abs(means).max())],
                    cause={"scaled_by_rank": by_rank, **_causes_of(both, ratio, both.scale_alone)})
@@ -245,12 +221,11 @@ def scaled(both: BothRuns) -> Finding | None:
 def _causes_of(both: BothRuns, ratio: float, alone: float | None) -> Choice:
     """Why the gradient is ``ratio`` times that of one worker; ``alone``: its scale there, if known."""
     workers, times, weights = both.pair.workers, both.pair.times, both.reduction.weights[0]
-    by_pass = weights.mean(axis=0)
-    passes, of_one = len(by_pass), len(both.alone.passes) / both.pair.base
+    by_pass, passes = weights.mean(axis=0), weights.shape[1]
     return {"reduced_again": passes > 1 and close(by_pass[-2], workers * by_pass[-1]),
             "summed": np.allclose(weights, 1, rtol=CLOSE) and workers > 1,      # local gradients, each as it is
             "multiplied": close(ratio, times) and (alone is None or close(alone, 1)),
-            "passes_of_one": passes != of_one and close(ratio, passes / of_one),
+            "passes_of_one": passes != both.passes_of_one and close(ratio, passes / both.passes_of_one),
             "divided_twice": np.allclose(weights * workers * times, 1, rtol=CLOSE) and times > 1,   # of whole losses
             "divided": close(ratio, 1 / times) and alone is not None and close(alone, 1),
             "sum_over_batch": close(ratio, 1 / times), "divided_otherwise": close(by_pass[-1] * workers, 1),
@@ -264,7 +239,7 @@ def other_divisor(pair: Pair) -> tuple[int, int]:
     if not all(ratio and close(ratio, 1) for ratio in ratios) or close(weighed[0].scale, 1):
         return 0, 0
     divided = [each.counts.sum() / each.scale for each in weighed]
-    counts = [round(each) for each in divided]
+    counts = [*map(round, divided)]
     if len({*counts}) < 2 or any(abs(each - count) > 0.01 for each, count in zip(divided, counts)):
         return 0, 0
     of_examples = counts == [sum(pair.examples(pair.many, at)) for at in pair.whole]       # of sums over their targets
@@ -281,19 +256,16 @@ def unequal(both: BothRuns) -> Finding | None:
     if by.error <= limit or both.agrees or len({*counts}) == 1 and not _accumulates(both, by):
         return None
     kept = [one.losses[0].weights[one.losses[0].weights != 0] for one in passes_of(both.ranks)]
-    if not both.comparable and not all(np.allclose(each, each[:1], rtol=CLOSE) for each in kept):
+    if not both.comparable and not all(map(alike, kept)):
         return None                     # the script's own weights of targets, as it means them or not
-    if len({*by.counts.reshape(-1)}) > 1 and np.allclose(by.weights, by.weights[0, 0], rtol=CLOSE):
+    if len({*by.counts.flatten()}) > 1 and alike(by.weights.flatten()):
         parts, counts = ("ranks", counts) if len({*counts}) > 1 else ("passes", by.counts[0])
-        return finding(both, "unequal", by=by.error, limit=limit, parts=parts, counts=[*counts])
-    weights = both.reduction.weights[0]
+        return finding(both, "unequal", by=by.error, parts=parts, counts=[*counts])
+    weights, of_target = both.reduction.weights[0], (by.weights / by.counts).flatten()
     scaled = weights * [[np.linalg.norm(each.gradient) for each in update.passes] for update in both.ranks]
-    by_rank = not np.allclose(weights, weights[0], rtol=CLOSE)
-    by_batch = not by_rank and both.comparable
-    kinds = {"one_norm": by_rank and np.allclose(scaled, scaled[0, 0], rtol=CLOSE), "weighted_by_batch": by_batch,
-             "weighted": True}
-    of_target = by.weights / by.counts
-    return finding(both, kinds, by=by.error, limit=limit, weights=[*(of_target / of_target.max()).reshape(-1)],
+    by_rank, by_batch = not alike(weights), alike(weights) and both.comparable
+    kinds = {"one_norm": by_rank and alike(scaled.flatten()), "weighted_by_batch": by_batch, "weighted": True}
+    return finding(both, kinds, by=by.error, weights=[*(of_target / of_target.max())],
                    cause={"by_rank": by_rank, "factors": not by_batch})
 
 
@@ -310,8 +282,11 @@ def against_one(both: BothRuns) -> Finding | None:
     if times is not None and not close(times, 1):
         return finding(both, "times", by=abs(times - 1), limit=CLOSE, times=times,
                        cause=_causes_of(both, times, 1.0 if both.weighing else None))
-    if shares := _shares(both, one):
-        return finding(both, "shares", by=error, limit=limit, shares=shares)
+    # with which weights the mean of the ranks' local gradients is that of one worker, if with any
+    local = np.stack([sum(each.gradient for each in update.passes) for update in both.ranks], axis=1)
+    shares = np.linalg.lstsq(local, one, rcond=None)[0]
+    if shares.min() > 0 and close(shares.sum(), 1) and apart(local @ shares, one) <= pair.limit:
+        return finding(both, "shares", by=error, limit=limit, shares=[*shares])
     cause = _why_another(both)
     later = cause == "untrained" and not different_untrained(pair)
     if both.at and (later or cause == "mixed"):
@@ -323,12 +298,11 @@ def _why_another(both: BothRuns) -> str:
     """The cause of another gradient, as far as the calls of loss functions show it."""
     if different_untrained(both.pair, later=both.at > 0):
         return "untrained"
-    one, many = ([call for each in passes_of(updates) for call in each.losses]
-                 for updates in ([both.alone], both.ranks))
-    if not one or {call.name for call in one} != {call.name for call in many}:
+    one, many = ([call for each in passes_of(of) for call in each.losses] for of in ([both.alone], both.ranks))
+    names, same = {call.name for call in one}, True
+    if not one or names != {call.name for call in many}:
         return "mixed"
-    same = True
-    for name in {call.name for call in one}:
+    for name in names:
         (values, weights), (others, their_weights) = (
             [np.concatenate([getattr(call, field) for call in calls if call.name == name])
              for field in ("values", "weights")] for calls in (one, many))
@@ -344,22 +318,13 @@ def _why_another(both: BothRuns) -> str:
 
 def losses_apart(both: BothRuns, limit: float) -> tuple[float, float] | None:
     """The losses on one worker and of all ranks, weighted as their gradients, where they differ and must not."""
-    pair = both.pair
-    if not both.reduction or not both.reduction_alone or not both.comparable or max(
-            both.reduction.residual, both.reduction_alone.residual) > pair.limit:
+    pair, alone = both.pair, both.reduction_alone
+    if not alone or not both.comparable or max(both.reduction.residual, alone.residual) > pair.limit:
         return None
     one, many = (sum(weight * each.loss for weight, each in zip(reduction.weights[0].reshape(-1), passes_of(updates)))
                  for reduction, updates in ((both.reduction_alone, [both.alone]), (both.reduction, both.ranks)))
     one *= pair.base                    # each pass of it has its share of the mean
     return (one, many) if abs(one - many) > limit * max(abs(one), abs(many)) else None
-
-
-def _shares(both: BothRuns, alone: np.ndarray) -> list[float]:
-    """With which weights the mean of the ranks' local gradients is that of one worker; empty where there are none."""
-    local = np.stack([sum(each.gradient for each in update.passes) for update in both.ranks], axis=1)
-    weights = np.linalg.lstsq(local, alone, rcond=None)[0]
-    fits = apart(local @ weights, alone) <= both.pair.limit and close(weights.sum(), 1)
-    return [*weights] if fits and weights.min() > 0 else []
 
 
 def judge(pair: Pair) -> Finding:
@@ -394,7 +359,7 @@ def judge_passes(pair: Pair) -> Finding:
             by = max(apart(both.alone.gradient, each.gradient) for each in both.ranks)
             calls = [[only_call(one) for one in update.passes] for update in both.ranks]
             weights = [sum(call.total for call in row) / sum(call.count for call in row) for row in calls if all(row)]
-            uneven = len(weights) == pair.workers and not np.allclose(weights, weights[0], rtol=CLOSE)
+            uneven = len(weights) == pair.workers and not alike(weights)
             return finding(both, "another", by=by, limit=both.floor, made=[*map(len, calls)],
                            cause="uneven_passes" if uneven else "unexplained_passes",
                            weights=[weight / max(weights) for weight in weights])

@@ -3,9 +3,10 @@ that an optimizer took is made of the ranks' local ones: weights by least square
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import pairwise
 from math import isclose
 from pathlib import Path
 from statistics import median
@@ -13,7 +14,7 @@ from statistics import median
 import numpy as np
 
 from ...finding import Kinds
-from ..record import BackwardPass, Iteration, LoadedBatch, LossCall, OptimizerUpdates, Record, Update
+from ..record import BackwardPass, Clip, Iteration, LoadedBatch, LossCall, OptimizerUpdates, Record, Update
 
 KINDS = Kinds(Path(__file__).with_name("findings.toml"))
 Contents = dict[int | str, str]         # of an example, by its index
@@ -40,8 +41,9 @@ class Pair:
     def __post_init__(self) -> None:
         self.finding = partial(KINDS.finding, about=self)       # its words know what this has, such as its workers
         self.records, self.library = [self.one, *self.many], self.many[0].library
-        self.workers = len(self.many)
+        self.workers, self.loops = len(self.many), [one for record in self.many for one in trained(record)]
         self.times = self.workers / self.base       # how many times as many the second run has
+        self.replaces = any(one.sampling.replacement for one in self.loops)
         steps = [self.steps(record) for record in self.records]
         self.updates = min(len(one.updates) for one in steps)           # that all ranks of both runs have made
         self.compared = len(self.whole)
@@ -83,25 +85,25 @@ class Pair:
     @property
     def same_start(self) -> bool:
         """Whether all ranks of both runs started from the same parameters, of all optimizers, but for rounding."""
-        starts = [[each.updates[0].parameters for at, each in enumerate(record.optimizers) if not (at and each.flat)]
-                  for record in self.records]
-        return all(len(each) == len(starts[0]) and all(
-            one.shape == first.shape and apart(one, first) <= ROUNDED for one, first in zip(each, starts[0]))
-            for each in starts)
+        first, *others = ([each.updates[0].parameters for at, each in enumerate(record.optimizers)
+                           if not (at and each.flat)] for record in self.records)
+        return all([*map(len, each)] == [*map(len, first)] and max(map(apart, each, first), default=0.0) <= ROUNDED
+                   for each in others)
 
-    def obstacles(self, at: int = 0) -> dict[str, bool]:
-        """By name, whether this keeps an update of both runs from being compared."""
+    def obstacles(self, at: int = 0) -> list[str]:
+        """The names of what keeps an update of both runs from being compared."""
         first = [update.gradient for update in (self.on_one(0), *self.at(0))]
-        return {"other_batch": self.batch is None, "sharded": any(np.isnan(each).any() for each in first),
-                "other_start": not self.same_start,
-                "unknown_examples": not self.keys(self.many, 0) or not self.keys([self.one], 0),
-                "other_examples": not all(map(self.same_examples, range(at + 1))), "random": self.drew_by(at),
-                "batch_norm": any(record.batch_norms for record in self.many)}
+        met = {"other_batch": self.batch is None, "sharded": any(np.isnan(each).any() for each in first),
+               "other_start": not self.same_start,
+               "unknown_examples": not self.keys(self.many, 0) or not self.keys([self.one], 0),
+               "other_examples": not all(map(self.same_examples, range(at + 1))), "random": self.drew_by(at),
+               "batch_norm": any(record.batch_norms for record in self.many)}
+        return [name for name, is_so in met.items() if is_so]
 
     @property
     def why_incomparable(self) -> str:
         """Why the first updates of both runs cannot be compared; empty where they can."""
-        return next(iter(KINDS.sentences("incomparable", self, self.obstacles())), "")
+        return next((KINDS.sentence("incomparable", name, self) for name in self.obstacles()), "")
 
     @property
     def matches_one(self) -> bool:
@@ -112,10 +114,8 @@ class Pair:
 
     def same_examples(self, number: int) -> bool:
         """Whether an update of both took the same examples; False where they are unknown, or a rank leaves some out."""
-        if self.skipped is not None:
-            return False
         one, many = self.keys([self.one], number), self.keys(self.many, number)
-        return bool(one) and Counter(one[0]) == Counter(key for keys in many for key in keys)
+        return self.skipped is None and bool(one) and Counter(one[0]) == Counter(key for keys in many for key in keys)
 
     @cached_property
     def skipped(self) -> int | None:
@@ -139,7 +139,7 @@ class Pair:
     @cached_property
     def known_by_index(self) -> bool:
         """Whether an index means the same training example on all ranks: their data sets have one class and length."""
-        return self.same_data is not False and not any(one.iterable for record in self.many for one in trained(record))
+        return self.same_data is not False and not any(one.iterable for one in self.loops)
 
     @cached_property
     def same_data(self) -> bool | None:
@@ -155,10 +155,9 @@ class Pair:
         """Whether random numbers entered an update of either run up to this one, of any optimizer."""
         passes = [one for record in self.records for each in record.optimizers
                   for one in passes_of(each.updates[:number + 1])]
-        return (any(record.drew_in_workers for record in self.records)
-                or any(one.prepared.moved or one.draws.moved for one in passes)
-                or any(batch.draws and batch.draws.moved for record in self.records for at in range(number + 1)
-                       for batch in self.batches(record, at)))
+        batches = [one for record in self.records for at in range(number + 1) for one in self.batches(record, at)]
+        return (any(record.drew_in_workers for record in self.records) or any(one.prepared.moved for one in passes)
+                or any(one.draws and one.draws.moved for one in (*passes, *batches)))
 
     def parts(self, samples: list[np.ndarray]) -> list[tuple[str, list[np.ndarray]]]:
         """By the name of each parameter, its part of each of the samples."""
@@ -194,6 +193,8 @@ class BothRuns:
         self.ranks, self.alone = self.pair.at(self.at), self.pair.on_one(self.at)
         self.reduction, self.reduction_alone = (
             find_reduction(updates, self.pair.limit) for updates in (self.ranks, [self.alone]))
+        self.sum = sum(one.gradient for one in passes_of(self.ranks)) if self.reduction else None
+        self.passes, self.passes_of_one = len(self.ranks[0].passes), len(self.alone.passes) / self.pair.base
         self.weighing, alone = (one and one.weighing for one in (self.reduction, self.reduction_alone))
         # the gradient's scale on one worker, and that on many by it; None where a loss is unknown, or the first is zero
         self.scale_alone = alone.scale if alone else None
@@ -204,7 +205,7 @@ class BothRuns:
         """Whether the gradients must be the same in both runs: all ranks have had the same parameters, examples and
         rates so far, drew nothing, and normalized nothing over a batch."""
         pair = self.pair
-        return not any(pair.obstacles(self.at).values()) and self._drift < DRIFTED and len(
+        return not pair.obstacles(self.at) and self._drift < DRIFTED and len(
             {update.parameters.tobytes() for update in self.ranks}) == 1 and all(
                 pair.on_one(each).rates == pair.at(each)[0].rates for each in range(self.at))
 
@@ -223,8 +224,7 @@ class BothRuns:
     @property
     def agrees(self) -> bool:
         """Whether the gradient that each rank takes is that of one worker, of the same parameters and examples."""
-        return self.comparable and all(
-            apart(self.alone.gradient, update.gradient) <= self.floor for update in self.ranks)
+        return self.comparable and all(apart(self.alone.gradient, one.gradient) <= self.floor for one in self.ranks)
 
     @property
     def line(self) -> str:
@@ -239,34 +239,24 @@ def batches_of(record: Record, updates: list[Update]) -> list[list[LoadedBatch]]
     their order, at the rate of the updates between."""
     found: list[list[LoadedBatch]] = [[] for _ in updates]
     for number, iteration in enumerate(record.iterations):
-        if not iteration.trained:
-            continue
-        fetched = {at: [one.fetched[number] for one in update.passes if number in one.fetched]
-                   for at, update in enumerate(updates)}
-        fetched = {at: counts for at, counts in fetched.items() if counts}
-        begin = 0
-        for at, end in zip(fetched, _ends(iteration, [*fetched.values()])):
+        fetched = {at: counts for at, update in enumerate(updates) if iteration.trained and (
+            counts := [one.fetched[number] for one in update.passes if number in one.fetched])}
+        for at, (begin, end) in zip(fetched, pairwise(_ends(iteration, [*fetched.values()]))):
             found[at] += iteration.batches[begin:end]
-            begin = max(begin, end)
     return found
 
 
 def _ends(iteration: Iteration, seen: list[list[int]]) -> list[int]:
-    """How many batches each of the updates, and those before it, have used; ``seen``: fetched by each of its passes."""
-    if not seen:
-        return []
-    counts = [each[-1] for each in seen]
-    fetched = [now - before for before, now in zip([0, *counts], counts)]
+    """How many batches have been used before the first of the updates, which is 0, and by the end of each; ``seen``:
+    fetched by each of its passes."""
+    counts, ends = [0, *(each[-1] for each in seen)], [0]
+    fetched = [now - before for before, now in pairwise(counts)]
     ahead = 0                   # fetched by the first update before they are needed
     if len(seen) > 1:
-        needed = fetched[1] if len(seen[0]) == len(seen[1]) else len(seen[0])
-        ahead = max(0, fetched[0] - needed)
-    each = int(median(fetched[1:-1] or fetched[1:] or [fetched[0] - ahead]))
-    ends: list[int] = []
-    for new, count in zip(fetched, counts):
-        before = ends[-1] if ends else 0
-        used = count - ahead if new else min(count, before + each)
-        ends.append(max(used, before))
+        ahead = max(0, fetched[0] - (fetched[1] if len(seen[0]) == len(seen[1]) else len(seen[0])))
+    each = int(median(fetched[1:-1] or fetched[1:] or [sum(fetched) - ahead]))
+    for new, count in zip(fetched, counts[1:]):
+        ends.append(max(ends[-1], count - ahead if new else min(count, ends[-1] + each)))
     if iteration.ended or iteration.cut is not None:
         ends[-1] = counts[-1]
     return ends
@@ -300,8 +290,7 @@ def _agree(one: Contents, other: Contents) -> bool | None:
         return True
     pairs = [(one[at].split("."), other[at].split(".")) for at in common]
     parts = min(len(each) for both in pairs for each in both)
-    return any(all(a[part] == b[part] for a, b in pairs) and len({a[part] for a, _ in pairs}) > 1
-               for part in range(parts))
+    return any(all(a[at] == b[at] for a, b in pairs) and len({a[at] for a, _ in pairs}) > 1 for at in range(parts))
 
 
 @dataclass(frozen=True)
@@ -329,10 +318,12 @@ def find_reduction(updates: list[Update], limit: float) -> Reduction | None:
     before = _solve(local, [update.before_clips for update in updates], updates)
     if len(updates) == 1 or before.spread <= limit and final.residual >= before.residual - limit:
         return before
-    if before.spread > limit and final.spread <= limit:
-        factors = [min(1.0, update.clips[-1].limit / max(update.clips[-1].norm, 1e-12)) for update in updates]
-        return replace(final, clipped=factors)
-    return before
+    clipped = [factor_of(update.clips[-1]) for update in updates]
+    return replace(final, clipped=clipped) if before.spread > limit and final.spread <= limit else before
+
+
+def factor_of(clip: Clip) -> float:
+    return min(1.0, clip.limit / max(clip.norm, 1e-12))
 
 
 def are_finite(updates: list[Update]) -> bool:
@@ -370,8 +361,7 @@ def weigh(updates: list[Update], weights: np.ndarray, gradient: np.ndarray) -> W
     calls = [[only_call(one) for one in update.passes] for update in updates]
     if not all(call for row in calls for call in row):
         return None
-    counts = np.array([[call.count for call in row] for row in calls])
-    totals = np.array([[call.total for call in row] for row in calls])
+    counts, totals = (np.array([[getattr(call, name) for call in row] for row in calls]) for name in ("count", "total"))
     scale = float(f"{(weights * totals).sum():.6g}")       # without what rounding adds
     exact = sum(scale * counts[rank, at] / counts.sum() / totals[rank, at] * one.gradient
                 for rank, update in enumerate(updates) for at, one in enumerate(update.passes))
@@ -380,6 +370,11 @@ def weigh(updates: list[Update], weights: np.ndarray, gradient: np.ndarray) -> W
 
 def close(value: float, to: float) -> bool:
     return isclose(value, to, rel_tol=CLOSE)
+
+
+def alike(values: Sequence[float] | np.ndarray) -> bool:
+    """Whether all are the same, but for CLOSE."""
+    return np.allclose(values, values[:1], rtol=CLOSE)
 
 
 def factor(one: np.ndarray, many: np.ndarray) -> float | None:

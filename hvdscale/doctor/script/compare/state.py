@@ -5,13 +5,12 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from ....formatting.numbers import list_first, listed, number
 from ....watch.remarks import OWN
-from ...finding import STATISTICS, Finding, Verdict, unlike
+from ...finding import STATISTICS, Finding, Verdict, first_met, unlike
 from ..record import GeneratorUse, Iteration, Record, Update
 from .pair import CLOSE, DEPARTED, KINDS, ROUNDED, BothRuns, Pair, apart, close, factor, passes_of, trained
 
@@ -27,31 +26,27 @@ SAME = 1e-6             # of rates, relative
 def parameters(pair: Pair) -> Finding:
     """Whether all ranks start from the same parameters and buffers, and keep the same parameters."""
     sharded = [record.sharded for record in pair.records if record.sharded]
-    if sharded and is_joined(pair.records):
-        return _parts(pair, sharded[0])
     if sharded:
-        return pair.finding(PARAMETERS, "sharded", how=sharded[0])
+        unseen = pair.finding(PARAMETERS, "sharded", how=sharded[0])
+        return _parts(pair, sharded[0]) if is_joined(pair.records) else unseen
     digests = [{update.digest for update in pair.at(at)} for at in range(pair.updates)]
     if (again := averaged(pair)) and len(digests[0]) == 1:
         return _averaged(pair, *again)
     different = next((at for at, found in enumerate(digests) if len(found) > 1), None)
     if different is not None:
         return _different(pair, different)
-    untaken, untrained = pair.many[0].untaken, different_untrained(pair)
-    if untaken and not pair.optimizer:
-        return pair.finding(PARAMETERS, "untaken", names=list_first(untaken, 3), where=pair.at(0)[0].line)
-    if untrained:
-        return pair.finding(PARAMETERS, "untrained", names=list_first(untrained, 3))
-    if names := different_untrained(pair, later=True):
-        return pair.finding(PARAMETERS, "untrained_later", names=list_first(names, 3))
+    found = {"untaken": [] if pair.optimizer else pair.many[0].untaken, "untrained": different_untrained(pair),
+             "untrained_later": different_untrained(pair, later=True)}
+    if kind := first_met(found):
+        where = pair.at(0)[0].line if kind == "untaken" else ""
+        return pair.finding(PARAMETERS, kind, names=list_first(found[kind], 3), where=where)
     return _other_start(pair) or pair.finding(PARAMETERS, "same")
 
 
 def _other_start(pair: Pair) -> Finding | None:
-    if pair.same_start:
-        return None
-    by = apart(pair.on_one(0).parameters, pair.at(0)[0].parameters)
-    return pair.finding(PARAMETERS, "other_start", by=by, limit=0.0, where=pair.at(0)[0].line)
+    one, many = pair.on_one(0), pair.at(0)[0]
+    return None if pair.same_start else pair.finding(
+        PARAMETERS, "other_start", by=apart(one.parameters, many.parameters), limit=0.0, where=many.line)
 
 
 def _parts(pair: Pair, how: str) -> Finding:
@@ -73,26 +68,24 @@ def _parts(pair: Pair, how: str) -> Finding:
 def _different(pair: Pair, at: int) -> Finding:
     updates = pair.at(at)
     by = max(apart(updates[0].parameters, each.parameters) for each in updates)
+    one, *others = pair.at(max(0, at - 1))
     if not at:
-        kind = "start" if by > ROUNDED else "start_rounded"
-        return pair.finding(PARAMETERS, kind, by=by, limit=0.0, where=updates[0].line)
-    first, *others = pair.at(at - 1)
-    return pair.finding(PARAMETERS, "drift", by=by, limit=0.0, where=first.line, update=at + 1, cause={
-        "other_steps": any(each.rates != first.rates or not np.array_equal(each.gradient, first.gradient)
-                           for each in others),
-        "written": all(each.digest_after == first.digest_after for each in others), "state": True})
+        return pair.finding(PARAMETERS, "start" if by > ROUNDED else "start_rounded", by=by, limit=0.0, where=one.line)
+    steps_alike = all(each.rates == one.rates and np.array_equal(each.gradient, one.gradient) for each in others)
+    written = all(each.digest_after == one.digest_after for each in others)
+    return pair.finding(PARAMETERS, "drift", by=by, limit=0.0, where=one.line, update=at + 1,
+                        cause={"other_steps": not steps_alike, "written": written, "state": True})
 
 
 def averaged(pair: Pair) -> tuple[int, list[str]] | None:
     """The first update before which parameters that the step before had moved apart are the same on all ranks, and
     those that still differ."""
     for at in range(1, pair.updates):
-        before, now = (pair.parts([getattr(update, name) for update in pair.at(number)])
-                       for name, number in (("after", at - 1), ("parameters", at)))
-        apart_now = [name for name, parts in now if any(not np.array_equal(parts[0], part) for part in parts)]
-        if any(name not in apart_now and any(not np.array_equal(parts[0], part) for part in parts)
-               for name, parts in before):
-            return at, apart_now
+        before, now = ([name for name, parts in pair.parts([getattr(update, which) for update in pair.at(number)])
+                        if any(not np.array_equal(parts[0], part) for part in parts)]
+                       for which, number in (("after", at - 1), ("parameters", at)))
+        if {*before} - {*now}:
+            return at, now
     return None
 
 
@@ -189,7 +182,7 @@ def schedule(pair: Pair) -> Finding:
 
 def update(pair: Pair) -> Finding:
     """Whether steps, and what is done to the parameters after them, are those of one worker where gradients are."""
-    compared, agree, settings = 0, None, [pair.steps(record).settings for record in (pair.one, pair.many[0])]
+    compared, agree, settings = 0, True, [pair.steps(record).settings for record in (pair.one, pair.many[0])]
     for name, one, many in unlike(*settings) if pair.batch is not None else ():
         return pair.finding(UPDATE, "settings", name=name.replace(".", " "), one=one, many=many,
                             where=pair.at(0)[0].line)
@@ -204,8 +197,7 @@ def update(pair: Pair) -> Finding:
         if not pair.flat and (np.isnan(both.ranks[0].after).any() or error > both.floor):
             break
         # numbers of the gradient that are no rounding, of which steps that divide it by its own size make more
-        alike = np.abs(both.alone.gradient - both.ranks[0].gradient) <= CLOSE * np.abs(both.alone.gradient)
-        agree = alike if agree is None else agree & alike
+        agree &= np.abs(both.alone.gradient - both.ranks[0].gradient) <= CLOSE * np.abs(both.alone.gradient)
         if fault := _fault(both, error, agree):
             return fault
         compared = at + 1
@@ -239,12 +231,12 @@ def _fault(both: BothRuns, error: float, agree: np.ndarray) -> Finding | None:
                 (both.alone, both.ranks[0]), following)))
             kinds = {"unmoved": left, "flat": pair.flat, "written_times": times and close(times, pair.times),
                      "written_after": True}
-            return pair.finding(UPDATE, kinds, **worst | {"name": list_first(left, 3) or worst["name"]}, times=times,
-                                **given)
+            worst["name"] = list_first(left, 3) or worst["name"]
+            return pair.finding(UPDATE, kinds, **worst, times=times, **given)
     return None
 
 
-def _worst(pair: Pair, one: np.ndarray, many: np.ndarray, agree: np.ndarray) -> dict[str, Any]:
+def _worst(pair: Pair, one: np.ndarray, many: np.ndarray, agree: np.ndarray) -> dict:
     """The parameter whose changes are farthest apart, and by how much; empty where none is beyond rounding."""
     apart_by = {apart(a[kept], b[kept]): name for name, (a, b, kept) in pair.parts([one, many, agree])}
     by = max(apart_by, default=0.0)

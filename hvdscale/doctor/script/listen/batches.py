@@ -34,53 +34,47 @@ class Batches(Listener):
         self._before = snapshot()
         self._noted: frozenset[str] = frozenset()               # generators that this loader worker has drawn from
         self._data: weakref.ref | None = None                   # the data set that was trained on first
-        self._loaders: dict[int, int] = {}                      # by id of an iteration: what its loader samples by
-        # that returned a batch since the last backward pass, by whether the model was in evaluation mode
-        self._since: dict[bool, list[Iteration]] = {False: [], True: []}
+        # that returned a batch since the last backward pass, by whether the model was in evaluation mode; each with the
+        # id of what its loader samples by
+        self._since: dict[bool, list[tuple[int, Iteration]]] = {False: [], True: []}
 
     def used(self) -> None:
         """A backward pass begins: loaders that have returned a batch since the last one are trained from; of several
         iterations over one loader the last, as a look at its first batch is none of training."""
         found: list[Iteration] = []
-        for evaluating in (False, True):
-            last = {self._loaders[id(one)]: one for one in self._since[evaluating]}
+        for last in map(dict, self._since.values()):
             found = found or [one for one in last.values() if one.trained or not one.ended or len(one.batches) == 1]
-        for iteration in found:
-            iteration.trained = True
-        for iteration in self._since[False] if not found else ():
-            iteration.listed = True
+        for one in found:
+            one.trained = True
+        for _, one in self._since[False] if not found else ():
+            one.listed = True
         self._since = {False: [], True: []}
 
     def fetched(self) -> dict[int, int]:
         """How many batches the last iteration over each data set that is trained from had returned, by its place."""
-        last: dict[tuple, tuple[int, Iteration]] = {}
-        for at, one in enumerate(self.session.record.iterations):
-            if one.trained:
-                last[one.data, one.subset, one.sampling.name] = at, one
+        last = {(one.data, one.subset, one.sampling.name): (at, one)
+                for at, one in enumerate(self.session.record.iterations) if one.trained}
         newest = max((at for at, _ in last.values()), default=0)        # an ended one that another followed has no more
         return {at: len(one.batches) for at, one in last.values() if at == newest or not one.ended}
 
     def iteration_begins(self, iterator):
-        dataset = iterator._dataset
+        dataset, subset, record = iterator._dataset, None, self.session.record
+        if isinstance(dataset, Subset):                     # by its indices in the data set below all
+            resolved = (_resolve(dataset.dataset, index) for index in list(dataset.indices[:MOST_INDICES]))
+            indices = tuple(one for one in resolved if isinstance(one, int))
+            if indices not in record.subsets:
+                record.subsets.append(indices)
+            subset = record.subsets.index(indices)
         while isinstance(dataset, Subset):
             dataset = dataset.dataset
-        size, subset, subsets = _length(dataset), None, self.session.record.subsets
-        if isinstance(iterator._dataset, Subset):           # by its indices in the data set below all
-            first = list(iterator._dataset.indices[:MOST_INDICES])
-            resolved = (_resolve(iterator._dataset.dataset, index) for index in first)
-            indices = tuple(one for one in resolved if isinstance(one, int))
-            if indices not in subsets:
-                subsets.append(indices)
-            subset = subsets.index(indices)
-        iteration = Iteration(
+        size, line = _length(dataset), line_of_call()
+        iterator._iteration = iteration = Iteration(
             (type(dataset).__name__, -1 if size is None else size),
-            iterator._dataset_kind == dataloader._DatasetKind.Iterable, _sampling(iterator), self.session.record.made,
-            int(iterator._base_seed) if iterator._num_workers > 0 else None, subset,
-            line=line_of_call(), made=getattr(iterator._index_sampler, "_line", line_of_call()))
-        iterator._iteration = iteration
-        self._loaders[id(iteration)] = id(iterator._index_sampler)
+            iterator._dataset_kind == dataloader._DatasetKind.Iterable, _sampling(iterator), record.made,
+            int(iterator._base_seed) if iterator._num_workers > 0 else None, subset, line=line,
+            made=getattr(iterator._index_sampler, "_line", line))
         self._evaluated.clear()
-        self.session.record.iterations.append(iteration)
+        record.iterations.append(iteration)
         if self._data is None and not iteration.iterable:
             with contextlib.suppress(TypeError):                # of a list
                 self._data = weakref.ref(iterator._dataset)
@@ -94,13 +88,11 @@ class Batches(Listener):
                 self.session.record.held = [] if moved_since(before) else held
 
     def ends_early(self, iterator):
-        iteration = iterator._iteration
-        made, wanted = self.session.record.made, self.session.wanted
+        iteration, made, wanted = iterator._iteration, self.session.record.made, self.session.wanted
         if not iteration.trained or not iteration.updates < wanted <= made:
             return False
         if iteration.cut is None:
-            iteration.cut = made
-            iteration.rest = [_ids_of(iterator, index) for index in rest_of(iterator)]
+            iteration.cut, iteration.rest = made, [_ids_of(iterator, index) for index in rest_of(iterator)]
         return True
 
     def iteration_ends(self, iterator):
@@ -131,17 +123,16 @@ class Batches(Listener):
         iteration, record = iterator._iteration, self.session.record
         ids = () if iteration.iterable else _ids_of(iterator, index)
         contents = tuple(self._read or _digests_of_rows(data))
+        known = contents if len(contents) == len(ids) or not ids else ()
         record.fetched += 1
-        iteration.batches.append(LoadedBatch(
-            ids, contents if len(contents) == len(ids) or not ids else (), len(ids) or len(contents), record.fetched,
-            self._drawn))
+        iteration.batches.append(LoadedBatch(ids, known, len(ids) or len(contents), record.fetched, self._drawn))
         self._read, self._drawn = [], None
         length = _length(iterator)
         iteration.whole = not iteration.iterable and length is not None and len(iteration.batches) >= length
         if record.untrained is None:
             record.untrained = digest_untrained()
         if torch.is_grad_enabled():
-            self._since[self.evaluating and not iteration.trained].append(iteration)
+            self._since[self.evaluating and not iteration.trained].append((id(iterator._index_sampler), iteration))
         self.session.save(soon=True)
 
     def inference(self, module):
@@ -218,6 +209,5 @@ def _digests_of_rows(data: Any) -> list[str]:
     """A digest of each example of a batch made of tensors with one row an example; empty for another batch."""
     tensors = [values.detach().cpu() for values in tree_leaves(data) if isinstance(values, torch.Tensor)]
     sizes = {len(values) if values.dim() else 0 for values in tensors}
-    if len(sizes) != 1 or 0 in sizes or sum(values.nbytes for values in tensors) > LARGEST:
-        return []
-    return digests_of(list(zip(*tensors)))
+    fit = len(sizes) == 1 and 0 not in sizes and sum(values.nbytes for values in tensors) <= LARGEST
+    return digests_of(list(zip(*tensors))) if fit else []

@@ -38,10 +38,11 @@ class Session(Listener):
         self._inside, self._place = (os.path.join(os.path.realpath(one), "") for one in (Path.cwd(), folder))
         self.leave, self.process, self._saved = leave, os.getpid(), 0.0
 
-    def end(self, state: str) -> None:
+    def end(self, state: str, error: str = "") -> None:
+        """Keep the state of this rank, and the error that the script failed with."""
         if state != RUNNING:
             self.at_end()
-        self.record.state = state
+        self.record.state, self.record.error = state, error
         self.save()
 
     def save(self, soon: bool = False) -> None:
@@ -52,14 +53,13 @@ class Session(Listener):
             self.record.library = next((name for one, name in LIBRARIES.items() if one in sys.modules), "")
             self.record.save(self.folder)
 
-    def note(self, act: str, path: str, values: dict[str, str] | None = None) -> bool:
+    def note(self, act: str, path: str, values: Mapping[str, str] = {}) -> bool:
         """Keep the use of a file, if it is none of ours, and give back whether it is kept."""
         of_place = path.startswith(self._place) and not path.startswith(self._inside)
         kept = bool(path) and not of_place and os.getpid() == self.process      # and no loader worker that it forked
         if kept:
             passes = max((len(one.passes) for one in self.updates.optimizers.values()), default=0)
-            self.record.files.append(FileUse(act, self.shorten(path), self.record.made, passes, line_of_call(),
-                                             values or {}))
+            self.record.files.append(FileUse(act, self.shorten(path), self.record.made, passes, line_of_call(), values))
         return kept
 
     def shorten(self, path: str) -> str:

@@ -103,8 +103,7 @@ def named_tensors(modules: Iterable[torch.nn.Module]) -> dict[str, torch.Tensor]
 
 def digest_untrained() -> dict[str, str]:
     """A digest of each buffer and frozen parameter of the process, by its name."""
-    return {name: digest([values]) for name, values in named_tensors(outermost_modules()).items()
-            if not values.requires_grad}
+    return {name: digest([one]) for name, one in named_tensors(outermost_modules()).items() if not one.requires_grad}
 
 
 def trained_modules() -> dict[str, torch.Tensor]:
@@ -129,9 +128,9 @@ def digest_statistics(modules: Iterable[torch.nn.Module]) -> str:
     return digest(found.values()) if found else ""
 
 
-def names_of(parameters: Iterable[torch.Tensor]) -> dict[int, str]:
-    """The shortest name of each parameter in a module of the process, by id; numbered where it has none."""
+def names_of(parameters: Iterable[torch.Tensor]) -> list[str]:
+    """The shortest name of each parameter in a module of the process; numbered where it has none."""
     found: dict[int, str] = {}
     for name, one in (each for module in outermost_modules() for each in named(module)):
         found[id(one)] = min(found.get(id(one), name), name, key=len)
-    return {id(one): found.get(id(one), f"parameter {at}") for at, one in enumerate(parameters)}
+    return [found.get(id(one), f"parameter {at}") for at, one in enumerate(parameters)]

@@ -1,7 +1,7 @@
 """Losses, backward passes, clipping and steps: local gradients, the one that is applied, rates and parameters."""
 
 import weakref
-from collections.abc import MutableMapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -24,24 +24,24 @@ Samples = dict[int, np.ndarray]         # by id of the parameter
 class Optimizer:
     """What came before the next update of one optimizer."""
 
+    steps: OptimizerUpdates | None = None       # once it has made one
+    update: Update | None = None                # that is being made
+    evaluated = False
+    scale = 1.0                                 # of its gradients
+    reached = False                             # whether any pass has reached its parameters
+
     def __init__(self, optimizer: torch.optim.Optimizer):
         self.optimizer = weakref.ref(optimizer)
+        self.clear()
+
+    def parameters(self) -> list[torch.Tensor]:
+        groups = getattr(self.optimizer(), "param_groups", ())
+        return [one for group in groups for one in group["params"] if one.requires_grad]
+
+    def clear(self) -> None:
         self.passes: list[tuple[BackwardPass, Samples]] = []
         self.clips: list[Clip] = []
         self.unclipped: Samples = {}            # gradients before they were clipped, since the last pass
-        self.steps: OptimizerUpdates | None = None      # once it has made one
-        self.update: Update | None = None       # that is being made
-        self.evaluated = False
-        self.scale = 1.0                        # of its gradients
-        self.reached = False                    # whether any pass has reached its parameters
-
-    def parameters(self) -> list[torch.Tensor]:
-        optimizer = self.optimizer()
-        return [] if optimizer is None else [one for group in optimizer.param_groups for one in group["params"]
-                                             if one.requires_grad]
-
-    def clear(self) -> None:
-        self.passes, self.clips, self.unclipped = [], [], {}
 
 
 class Updates(Listener):
@@ -52,15 +52,13 @@ class Updates(Listener):
         self.scale = 1.0                                            # of a GradScaler
         self._losses = 0                                            # that were called
         self._reached: dict[int, LossCall] = {}                     # those that the running pass has reached, by number
+        self._local, self._fresh = {}, {}                           # its gradients, and whether each begins a sum
         self._rough = False                                         # whether fewer than 32 bits were used
-        self._local: Samples = {}                                   # of the running pass
-        self._fresh: dict[int, bool] = {}
-        self.optimizers: MutableMapping[torch.optim.Optimizer, Optimizer] = weakref.WeakKeyDictionary()
+        self.optimizers: weakref.WeakKeyDictionary[torch.optim.Optimizer, Optimizer] = weakref.WeakKeyDictionary()
         self._schedules: weakref.WeakSet = weakref.WeakSet()
-        self._before: tuple[dict[str, str], dict[int, str]] | None = None       # the generators, at the first forward
-        self._drawn, self._prepared, self._again = NOTHING, NOTHING, False
-        self._idle: tuple[dict[str, str], dict[int, str]] | None = None         # at the last batch or pass
-        self._line = ""
+        self.schedule_made = self._schedules.add                    # an event
+        # the generators at the first forward, and at the last batch or pass
+        self._before, self._idle, self._prepared = None, None, NOTHING
 
     def _of(self, optimizer: torch.optim.Optimizer) -> Optimizer:
         return self.optimizers.setdefault(optimizer, Optimizer(optimizer))
@@ -75,16 +73,13 @@ class Updates(Listener):
         count = value.numel() if reduction == "none" else _count(name, given)
 
         def reach(gradient: torch.Tensor) -> None:
-            targets, total, weight = _weigh(gradient.detach(), reduction, count)
+            gradient = gradient.detach().double()
+            targets, total, weight = _weigh(gradient, reduction, count)
             values = np.array([result.double().sum().item() * (count if reduction == "mean" else 1)])
             call = self._reached[number] = LossCall(name, targets, total, line, values, np.array([weight]))
             if reduction == "none" and result.numel() <= MOST_TARGETS:
-                call.values, call.weights = (one.double().reshape(-1).cpu().numpy() for one in (
-                    result, gradient.detach()))
+                call.values, call.weights = (one.double().reshape(-1).cpu().numpy() for one in (result, gradient))
         value.register_hook(reach)
-
-    def schedule_made(self, schedule):
-        self._schedules.add(schedule)
 
     def loss_scaled(self, scale):
         self.scale = scale
@@ -117,13 +112,9 @@ class Updates(Listener):
     def pass_ends(self, roots, line):
         prepared, self._prepared, self._before, self._idle = self._prepared, NOTHING, None, snapshot()
         loss = sum(local(root.detach()).double().sum().item() for root in roots) / self.scale
-        calls = [call for _, call in sorted(self._reached.items())]
-        for call in calls:
-            call.total /= self.scale
+        calls = [replace(call, total=call.total / self.scale) for _, call in sorted(self._reached.items())]
         gradients = {at: values / self.scale for at, values in self._local.items()}
         for of in self.optimizers.values():
-            one = BackwardPass(loss, np.empty(0), calls, self.batches.fetched(), self._drawn, self._rough, line,
-                               prepared, self._again, self.scale)
             own = {id(each) for each in of.parameters()} & {*gradients}
             # which parameters a pass reached is not known where they are sharded, nor of an optimizer of other tensors
             if not own and not self.session.record.sharded and of.reached:
@@ -132,7 +123,8 @@ class Updates(Listener):
                 of.reached = True
                 of.clear()
             of.unclipped, of.scale = {}, self.scale
-            of.passes.append((one, {each: gradients[each] for each in own}))
+            of.passes.append((BackwardPass(loss, np.empty(0), calls, self.batches.fetched(), self._drawn, self._rough,
+                                           line, prepared, self._again, self.scale), {at: gradients[at] for at in own}))
         self.scale = 1.0
 
     def clipping(self, parameters):
@@ -144,10 +136,9 @@ class Updates(Listener):
 
     def clipped(self, parameters, norm, limit, line):
         ids = {id(one) for one in parameters}
-        for optimizer in self.optimizers.values():
-            if any(id(one) in ids for one in optimizer.parameters()):
-                optimizer.clips.append(Clip(norm, limit, len(optimizer.passes), line, scale=optimizer.scale,
-                                            square=self._square))
+        for of in self.optimizers.values():
+            if any(id(one) in ids for one in of.parameters()):
+                of.clips.append(Clip(norm, limit, len(of.passes), line, scale=of.scale, square=self._square))
 
     def reducing(self, optimizer):
         for clip in self._of(optimizer).clips:
@@ -155,8 +146,7 @@ class Updates(Listener):
 
     def step_begins(self, optimizer, line):
         of = self._of(optimizer)
-        of.update, of.evaluated = None, False
-        self._line = line
+        of.update, of.evaluated, self._line = None, False, line
 
     def writes(self, optimizer, evaluated):
         of = self._of(optimizer)
@@ -164,22 +154,19 @@ class Updates(Listener):
             return
         of.evaluated = evaluated
         parameters, schedules = of.parameters(), [one for one in self._schedules if one.optimizer is optimizer]
+        record = self.session.record
         if of.steps is None:
-            names = names_of(parameters)
-            if not self.session.record.optimizers:
-                self.session.record.untaken = untaken(
-                    each for one in self.optimizers.values() for each in one.parameters())
-            of.steps = OptimizerUpdates(type(optimizer).__name__,
-                                        [(names[id(one)], sampled(one)) for one in parameters], settings=settings_of(
-                                            optimizer))
+            if not record.optimizers:
+                record.untaken = untaken(each for one in self.optimizers.values() for each in one.parameters())
             for one in schedules if len(schedules) == 1 else ():
                 kind = type(one).__name__
-                self.session.record.schedule = kind, int(getattr(one, ENDS.get(kind, ""), 0))
+                record.schedule = kind, int(getattr(one, ENDS.get(kind, ""), 0))
             if any(len(one._backward_hooks or ()) > 1 for one in parameters):       # one of them is the watcher's
-                self.session.record.remarks.append(OWN_HOOK)
-            of.steps.flat = not of.reached and bool(of.passes) and not self.session.record.sharded
-            if of.steps.flat:
-                of.steps.sampled = [(name, sampled(one)) for name, one in trained_modules().items()]
+                record.remarks.append(OWN_HOOK)
+            flat = not of.reached and bool(of.passes) and not record.sharded
+            named = trained_modules().items() if flat else zip(names_of(parameters), parameters)
+            of.steps = OptimizerUpdates(type(optimizer).__name__, [(name, sampled(one)) for name, one in named],
+                                        settings=settings_of(optimizer), flat=flat)
         known = not of.steps.flat or type(optimizer).__module__.startswith("torch.optim")   # its step does not scale
         square = square_of(parameters) if known else 0.0
         if of.steps.flat:
@@ -225,8 +212,7 @@ def _count(name: str, given: dict) -> float:
     target = given["target"]
     if name not in OF_CLASSES or target.is_floating_point():
         return float(len(target) if target.dim() else 1)
-    counted = target[target != given["ignore_index"]]
-    weight = given.get("weight")
+    counted, weight = target[target != given["ignore_index"]], given.get("weight")
     return float(counted.numel() if weight is None else weight[counted].sum().item())
 
 

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from hvdscale.formatting.lines import USUAL, line_width, terminal_width, wrap
+from hvdscale.formatting.screen import terminal_width, wrap
 
 TEXT = "steps fall from 1,090-1,160 to runs/well-tuned/w8-r1.h5 as workers double " * 3
 
@@ -28,7 +28,7 @@ def columns(monkeypatch):
     (None, None, None), ("0", None, None), ("", None, None)])
 def test_a_line_is_as_wide_as_columns_or_the_terminal_within_bounds(columns, typed, terminal, width):
     columns(typed, terminal)
-    assert terminal_width() == width and line_width() == (width or USUAL)
+    assert terminal_width() == width
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])

@@ -1,1 +1,0 @@
-"""Language and translation models, one file a family."""
