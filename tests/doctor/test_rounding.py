@@ -118,11 +118,10 @@ def test_a_parameter_that_the_loss_does_not_depend_on_is_named(number, name):
 
 
 @pytest.mark.parametrize("name", WITHOUT)
-def test_no_parameter_of_a_model_without_any_is_named(name, worded):
+def test_no_parameter_of_a_model_without_any_is_named(name):
     for optimizer in OPTIMIZERS:
         finding = found(name, optimizer=optimizer)
-        worded(finding.looked_at, about="none has")
-        assert finding.verdict == Verdict.PASSED
+        assert finding.verdict == Verdict.PASSED and "none has a gradient" in finding.looked_at
 
 
 @pytest.mark.parametrize("layer, amplified", [
